@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt, io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -79,9 +80,22 @@ impl Simulated {
             Some(Fault { from: at, to: at.saturating_add(count), kind: FaultKind::Refuse(refusal) });
     }
 
+    /// Refuses each read that touches these bytes of a file, as a bad sector does, until
+    /// [`heal`](Self::heal).
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn refuse_to_read(&self, name: &str, bytes: Range<u64>) {
+        let mut state = self.0.lock();
+        let inode = state.names[name];
+        state.bad.push((inode, bytes));
+    }
+
     /// Refuses no more operations.
     pub fn heal(&self) {
-        self.0.lock().fault = None;
+        let mut state = self.0.lock();
+        state.fault = None;
+        state.bad.clear();
     }
 
     /// Cuts the power during operation `at`. That operation and all later ones fail.
@@ -252,6 +266,13 @@ impl File for OpenFile {
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let mut state = self.folder.0.lock();
         state.whole(Operation::Read)?;
+        let end = offset + buffer.len() as u64;
+        let is_bad = |(inode, bytes): &(usize, Range<u64>)| {
+            *inode == self.inode && bytes.start < end && offset < bytes.end
+        };
+        if state.bad.iter().any(is_bad) {
+            return Err(io::Error::from_raw_os_error(Refusal::Device as i32));
+        }
         let seen = &state.inodes[self.inode].seen;
         let from = usize::try_from(offset).map_err(io::Error::other)?;
         let bytes = seen.get(from..from + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -295,6 +316,8 @@ struct DiskState {
     pending_names: Vec<NameChange>,
     operations: Vec<Operation>,
     fault: Option<Fault>,
+    /// What cannot be read, and of which file.
+    bad: Vec<(usize, Range<u64>)>,
     down: bool,
     random: u64,
 }

@@ -234,10 +234,9 @@ impl Keeper {
         if taken.is_empty() {
             return Ok(());
         }
-        let committed = self.enter(&mut taken).and_then(|()| {
-            let changes = taken.iter().map(|&(info_hash, note)| (info_hash, note.change));
-            self.downloads.commit(changes)
-        });
+        self.enter(&mut taken);
+        let committed =
+            self.downloads.commit(taken.iter().map(|&(info_hash, note)| (info_hash, note.change)));
         if committed.is_err() {
             for (info_hash, older) in taken {
                 let mut shard = self.core.shard(&info_hash);
@@ -257,13 +256,16 @@ impl Keeper {
     /// Leaves those changes that enter the database, with the downloads that waited for them. Downloads of
     /// torrents that are not in it wait if one prefix has made them all; and if as many torrents are known as
     /// may be, the others are left out.
-    fn enter(&mut self, changes: &mut Vec<(InfoHash, Note)>) -> Result<()> {
+    fn enter(&mut self, changes: &mut Vec<(InfoHash, Note)>) {
         let is_full = self.downloads.entries() >= self.core.pace.most_known;
         changes.sort_unstable_by_key(|(info_hash, _)| *info_hash);
         let is_asked = |note: &Note| is_full || !note.enters();
         let asked = changes.iter().filter(|(_, note)| is_asked(note)).map(|(info_hash, _)| *info_hash);
-        let mut stored = Vec::new();
-        self.downloads.get_sorted(&asked.collect::<Vec<_>>(), &mut stored)?;
+        let (asked, mut stored) = (asked.collect::<Vec<_>>(), Vec::new());
+        if self.downloads.get_sorted(&asked, &mut stored).is_err() {
+            // A torrent that cannot be looked up counts as known: a commit does not read.
+            stored.extend(asked.iter().map(|info_hash| self.downloads.get(info_hash).unwrap_or(1)));
+        }
         let (mut stored, mut left_out) = (stored.into_iter(), 0);
         changes.retain_mut(|(info_hash, note)| {
             let is_known = is_asked(note) && stored.next().is_some_and(|stored| stored > 0);
@@ -291,7 +293,6 @@ impl Keeper {
             !is_left_out
         });
         self.core.status.left_out.fetch_add(left_out, Relaxed);
-        Ok(())
     }
 }
 

@@ -272,6 +272,28 @@ fn counts_that_cannot_be_read_come_when_they_can() {
     assert!((0..300).all(|torrent| store.scrape(&hash(torrent)).downloaded == 2));
 }
 
+/// A bad sector of the disk.
+#[test]
+fn a_page_that_the_disk_does_not_read_holds_up_no_commit() {
+    let folder = Simulated::new(15);
+    let mut downloads = Downloads::open(Arc::new(folder.clone())).unwrap();
+    let mut all: Vec<_> = (0..1000).map(hash).collect();
+    all.sort();
+    downloads.add_sorted(all.iter().map(|&torrent| Ok((torrent, 7)))).unwrap();
+    drop(downloads);
+    folder.refuse_to_read("downloads-1-1.run", 2 * 4096..2 * 4096 + 512);
+    let store = durable(&folder);
+    (0..1000).for_each(|torrent| tell(&store, &of_prefix(torrent, 7, 1)));
+    let unread = store.settle();
+    let status = store.status();
+    assert!(!status.is_refused && status.unsaved == 0 && status.commits > 0, "{status:?}");
+    assert!(unread.is_err() && status.is_unreadable, "it is told of: {status:?}");
+    assert_eq!(store.close(), Ok(()));
+    let stored = Downloads::open(Arc::new(folder.after_kill())).unwrap();
+    let counts = |count| all.iter().filter(|torrent| stored.get(torrent).unwrap() == count).count();
+    assert_eq!([7, 8].map(counts), [0, 1000]);
+}
+
 #[test]
 fn where_as_many_torrents_are_known_as_may_be_others_are_left_out() {
     let folder = Simulated::new(10);
