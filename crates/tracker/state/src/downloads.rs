@@ -102,7 +102,7 @@ impl Options {
     }
 
     /// The number of entries above which merges weed: a merge into the oldest run leaves out the torrents of
-    /// one download that has none in the younger runs.
+    /// one or two downloads that are in no younger run.
     #[must_use]
     pub fn weed_above(mut self, entries: u64) -> Self {
         self.weed_above = entries;

@@ -17,8 +17,10 @@ use super::{
 };
 use crate::{Error, Folder, InfoHash, Result};
 
-/// A merge that goes on. It reads only what never changes, so nobody waits for it; what it is given up for
-/// ends within a page.
+/// The most downloads of an entry that is weeded: those with which two prefixes have a torrent enter.
+const MOST_WEEDED: u32 = 2;
+
+/// A running merge. It reads only immutable files. A cancelled merge ends within a page.
 pub(crate) struct Merge {
     /// The numbers of the logs that it covers.
     pub(crate) first: u64,
@@ -29,7 +31,8 @@ pub(crate) struct Merge {
 
 impl Merge {
     /// Begins to merge neighbouring runs, oldest first; nothing is `older` than those that hold the first
-    /// counts of all. If it `weeds`, a single download that only the oldest run has is left out.
+    /// counts of all. If it `weeds`, entries of at most [`MOST_WEEDED`] downloads that only the oldest run has
+    /// are left out.
     ///
     /// # Errors
     /// [`Error::Io`] if there is no thread to be had.
@@ -89,7 +92,7 @@ pub(crate) struct Merged<I> {
     /// The next entry of each source; of one torrent, the oldest first.
     heads: BinaryHeap<Reverse<Head>>,
     failed: Option<Error>,
-    /// Whether a torrent of one download is left out if only the oldest source has it.
+    /// Whether a torrent of at most [`MOST_WEEDED`] downloads is left out if only the oldest source has it.
     weeds: bool,
 }
 
@@ -140,7 +143,7 @@ impl<I: Iterator<Item = Result<Entry>>> Iterator for Merged<I> {
             }
             let Reverse(Head { info_hash, source, mut delta }) = self.heads.pop()?;
             self.advance(source);
-            let is_weed = self.weeds && source == 0 && delta == Delta { forget: false, add: 1 };
+            let is_weed = self.weeds && source == 0 && !delta.forget && delta.add <= MOST_WEEDED;
             let mut is_changed = false;
             while self.heads.peek().is_some_and(|Reverse(head)| head.info_hash == info_hash) {
                 let Reverse(newer) = self.heads.pop().expect("it was there to be looked at");
@@ -176,15 +179,15 @@ mod tests {
     }
 
     #[test]
-    fn one_download_that_nobody_repeated_is_weeded() {
+    fn two_downloads_that_nobody_repeated_are_weeded() {
         let sources = vec![
-            vec![entry(1, false, 1), entry(2, false, 1), entry(3, false, 2)],
+            vec![entry(1, false, 1), entry(2, false, 1), entry(3, false, 3), entry(5, false, 2)],
             vec![entry(2, false, 1), entry(4, false, 1)],
         ];
         let mut merged = Merged::new(sources.into_iter().map(Vec::into_iter).collect());
         merged.weeds = true;
         let merged: Vec<_> = merged.map(Result::unwrap).collect();
-        let expected = [entry(2, false, 2), entry(3, false, 2), entry(4, false, 1)];
+        let expected = [entry(2, false, 2), entry(3, false, 3), entry(4, false, 1)];
         assert_eq!(merged, expected.map(Result::unwrap));
     }
 

@@ -7,7 +7,7 @@ use swarmkeep::{
     Request, Retention, SplitMix64, Timestamp, TorrentRepository, TorrentRepositoryExt as _,
 };
 use swarmkeep_state::{
-    Change, Downloads, Durable, Pace,
+    Change, Downloads, Durable, Options, Pace,
     simulated::{Refusal, Simulated},
 };
 
@@ -292,6 +292,29 @@ fn a_page_that_the_disk_does_not_read_holds_up_no_commit() {
     let stored = Downloads::open(Arc::new(folder.after_kill())).unwrap();
     let counts = |count| all.iter().filter(|torrent| stored.get(torrent).unwrap() == count).count();
     assert_eq!([7, 8].map(counts), [0, 1000]);
+}
+
+/// A few entries at a time, as over months. Two prefixes make a torrent enter.
+#[test]
+fn a_flood_of_made_up_downloads_from_two_prefixes_is_weeded() {
+    let folder = Simulated::new(16);
+    let options = Options::default().log_entries(100).weed_above(1000);
+    let store = Durable::new(self::store(), {
+        let mut pace = Pace::default();
+        pace.every = Duration::from_millis(5);
+        pace
+    });
+    store.open(Downloads::open_with(Arc::new(folder.clone()), options.clone()).unwrap());
+    (0..100).for_each(|torrent| (1..=3).for_each(|peer| tell(&store, &completed(torrent, peer))));
+    for round in 1..=40 {
+        (0..500).for_each(|torrent| twice(&store, round << 16 | torrent));
+        store.settle().unwrap();
+    }
+    store.close().unwrap();
+    let mut downloads = Downloads::open_with(Arc::new(folder), options).unwrap();
+    downloads.settle().unwrap();
+    assert!(downloads.entries() < 5000, "{} entries of 20,100", downloads.entries());
+    assert!((0..100).all(|torrent| downloads.get(&hash(torrent)).unwrap() == 3), "three prefixes stay");
 }
 
 #[test]
