@@ -11,14 +11,15 @@ use std::{
 
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use serde::Serialize;
-use swarmkeep_state::{Directory, Downloads, Rewritten, look_at_snapshots};
+use swarmkeep_state::{Damage, Directory, Downloads, Rewritten, look_at_snapshots};
 
 use crate::{print_json, say};
 
 /// Show the state that a tracker has kept in the folder of its --state, and whether it is valid.
 ///
 /// Reads every snapshot and all download counts completely. Without --repair and --forget-below it changes
-/// nothing. The tracker must not be running. Exit code 1 if anything is refused or damaged.
+/// nothing. The tracker must not be running. Exit code 1 if anything is refused or damaged. A last commit that
+/// is not whole is normal after a kill.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder.
@@ -49,6 +50,9 @@ struct Kept {
     download_bytes: u64,
     /// What is damaged of it.
     damaged: Vec<Damaged>,
+    /// The last commit, if it is not whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torn: Option<Damaged>,
     /// What was written anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     rewritten: Option<Anew>,
@@ -64,6 +68,19 @@ struct Damaged {
     lost: u64,
     #[serde(skip)]
     text: String,
+}
+
+impl From<Damage> for Damaged {
+    fn from(damage: Damage) -> Self {
+        Self {
+            text: damage.to_string(),
+            from: damage.bytes.start,
+            to: damage.bytes.end,
+            what: damage.what,
+            lost: damage.lost,
+            file: damage.file,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -85,14 +102,16 @@ struct Snapshot {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let folder = Arc::new(Directory::open_to_read(&args.folder)?);
+    let rewrites = args.repair || args.forget_below.is_some();
+    let open = if rewrites { Directory::open } else { Directory::open_to_read };
+    let folder = Arc::new(open(&args.folder)?);
     let snapshots = look_at_snapshots(&*folder)?.into_iter().map(|(file, looked_at)| match looked_at {
         Ok(summary) => Snapshot { file, summary: Some(summary), refused: None },
         Err(error) => Snapshot { file, summary: None, refused: Some(error.to_string()) },
     });
     let snapshots: Vec<_> = snapshots.collect();
     let mut downloads = Downloads::open(Arc::clone(&folder) as _)?;
-    let damage = downloads.check();
+    let (damage, torn) = (downloads.check(), downloads.torn().cloned().map(Damaged::from));
     let (is_damaged, least) = (!damage.is_empty(), args.forget_below.unwrap_or(1));
     let mut rewritten = None;
     if args.forget_below.is_some() || (args.repair && is_damaged) {
@@ -100,19 +119,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         rewritten = Some(Anew { entries, forgotten, kept });
         downloads = Downloads::open(folder)?;
     }
-    let damaged = damage.into_iter().map(|damage| Damaged {
-        text: damage.to_string(),
-        from: damage.bytes.start,
-        to: damage.bytes.end,
-        what: damage.what,
-        lost: damage.lost,
-        file: damage.file,
-    });
     let kept = Kept {
         snapshots,
         download_entries: downloads.entries(),
         download_bytes: downloads.size_bytes(),
-        damaged: damaged.collect(),
+        damaged: damage.into_iter().map(Damaged::from).collect(),
+        torn,
         rewritten,
     };
     let is_refused = kept.snapshots.iter().any(|snapshot| snapshot.refused.is_some());
@@ -152,6 +164,9 @@ fn print(kept: &Kept) -> io::Result<()> {
     say!("download counts: {entries} entries, {bytes}");
     for Damaged { text, .. } in &kept.damaged {
         say!("damaged: {text}");
+    }
+    if let Some(Damaged { text, .. }) = &kept.torn {
+        say!("not whole: {text}");
     }
     match &kept.rewritten {
         None if kept.damaged.is_empty() => {}

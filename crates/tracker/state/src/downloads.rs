@@ -126,7 +126,8 @@ pub struct Rewritten {
 
 impl Downloads {
     /// Opens the counts in a folder. A new folder has none. It reads the log and one page of each run, even
-    /// after a crash, and creates no file before the first commit. A folder without write access can be read.
+    /// after a crash, and changes nothing before the first commit or [`maintain`](Self::maintain). A folder
+    /// without write access can be read.
     ///
     /// A damaged part costs the counts in it and no more; [`damage`](Self::damage) tells of it.
     ///
@@ -181,7 +182,6 @@ impl Downloads {
                 downloads.log = Some(Log::read(&*downloads.folder, first, |entry| apply(recent, entry))?);
             }
         }
-        downloads.remove_superseded();
         Ok(downloads)
     }
 
@@ -205,11 +205,16 @@ impl Downloads {
         self.runs.iter().flat_map(|run| run.damage()).chain(log).collect()
     }
 
-    /// Reads everything. Returns all parts that are damaged, and a last commit that is not whole.
+    /// Reads everything. Returns all parts that are damaged.
     pub fn check(&self) -> Vec<Damage> {
         self.runs.iter().for_each(|run| run.check());
-        let torn = self.log.as_ref().and_then(Log::torn).cloned();
-        self.damage().into_iter().chain(torn).collect()
+        self.damage()
+    }
+
+    /// A last commit that is not whole. It was in progress when the process or the power failed, and the next
+    /// commit overwrites it; or it is damaged, which looks the same.
+    pub fn torn(&self) -> Option<&Damage> {
+        self.log.as_ref().and_then(Log::torn)
     }
 
     /// Writes all counts that can be read and are at least `least` anew, as one run. Of each damaged file a
@@ -219,15 +224,16 @@ impl Downloads {
     /// [`Error::Io`]: the counts are as they were.
     pub fn rewrite(self, least: u32) -> Result<Rewritten> {
         let damage = self.check();
-        let mut names: Vec<_> = damage.iter().map(|damage| damage.file.clone()).collect();
+        let mut names: Vec<_> = damage.iter().chain(self.torn()).map(|damage| damage.file.clone()).collect();
         names.dedup();
         let kept = names.iter().map(|name| keep_damaged(&*self.folder, name)).collect::<Result<_>>()?;
         let mut rewritten = Rewritten { damage, kept, entries: 0, forgotten: 0 };
         let old = self.runs.iter().map(|run| run.name());
-        let old: Vec<_> = old.chain(self.log.as_ref().map(|log| log.name().to_owned())).collect();
+        let mut old: Vec<_> = old.chain(self.log.as_ref().map(|log| log.name().to_owned())).collect();
         if old.is_empty() {
             return Ok(rewritten);
         }
+        old.extend(self.superseded.iter().cloned());
         let mut sources: Vec<Box<dyn Iterator<Item = Result<Entry>> + '_>> = Vec::new();
         sources.extend(self.runs.iter().map(|run| Box::new(Entries::lenient(run)) as _));
         sources.push(Box::new(self.recent.iter().map(|(&info_hash, &delta)| Ok((info_hash, delta)))));
@@ -241,7 +247,7 @@ impl Downloads {
         let run = run::write(&*self.folder, (1, last), false, entries).map_err(|failed| failed.error)?;
         rewritten.entries = run.entries;
         for name in old.iter().filter(|name| **name != run.name()) {
-            // What stays is removed when it is opened the next time.
+            // What stays is removed by the next process.
             let _ = remove(&*self.folder, name);
         }
         Ok(rewritten)

@@ -2,7 +2,7 @@
 //! folder it may not write to.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::UdpSocket,
     os::unix::fs::{PermissionsExt as _, chown, symlink},
@@ -237,6 +237,58 @@ fn damaged_download_counts_are_told_of_checked_and_repaired_and_the_tracker_goes
     assert!(code == Some(0) && !said.contains("damaged"), "{said}");
     let (code, said) = state(folder.path(), &["--forget-below=3"]);
     assert!(code == Some(0) && said.contains("written anew: 0 entries; forgotten: 1;"), "{said}");
+}
+
+/// A check changes no byte, with files of a start that was killed; a repair locks the folder.
+#[test]
+fn a_check_of_a_folder_changes_nothing_in_it_and_a_repair_locks_it() {
+    let folder = folder();
+    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    tracker.downloads_twice(1);
+    tracker.stop();
+    fs::remove_file(folder.path().join(Directory::LOCK)).expect("ours");
+    for left in ["downloads-1.log.partial", "downloads-1-2.run.partial"] {
+        fs::write(folder.path().join(left), "anything").expect("ours");
+    }
+    let files = || -> BTreeMap<_, _> {
+        let files = fs::read_dir(folder.path()).expect("ours").map(|entry| entry.expect("ours"));
+        files.map(|file| (file.file_name(), fs::read(file.path()).expect("ours"))).collect()
+    };
+    let before = files();
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(0) && said.contains("download counts: 1 entries"), "{said}");
+    let after = files();
+    assert_eq!(
+        before.keys().collect::<Vec<_>>(),
+        after.keys().collect::<Vec<_>>(),
+        "a check removes nothing"
+    );
+    assert!(before == after, "nor does it write");
+    let (code, said) = state(folder.path(), &["--repair"]);
+    assert!(code == Some(0), "{said}");
+    assert!(folder.path().join(Directory::LOCK).exists(), "a repair locks the folder");
+}
+
+/// As after a kill during a commit.
+#[test]
+fn a_torn_last_commit_is_told_of_and_is_no_damage() {
+    let folder = folder();
+    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    tracker.downloads_twice(1);
+    tracker.stop();
+    change(&folder.path().join("downloads-1.log"), |bytes| bytes[512 + 30] ^= 1);
+    for more in [&[][..], &["--repair"]] {
+        let (code, said) = state(folder.path(), more);
+        assert_eq!(code, Some(0), "{said}");
+        let torn = "not whole: downloads-1.log, from byte 512 to ";
+        assert!(said.contains(torn) && !said.contains("damaged: "), "{said}");
+    }
+    let (_, said) = state(folder.path(), &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert!(json["damaged"] == serde_json::json!([]) && json["torn"]["from"] == 512, "{said}");
+    let (tracker, said) = Tracker::start(folder.path(), &[]);
+    assert!(!said.contains("damaged"), "{said}");
+    tracker.stop();
 }
 
 /// Made-up torrents from one address, from many ports, again after a restart; and what two networks have
