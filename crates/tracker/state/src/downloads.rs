@@ -134,7 +134,7 @@ impl Downloads {
     /// # Errors
     /// [`Error::Mixed`], [`Error::Version`], and [`Error::Damaged`] for a file under another file's name or
     /// one that is damaged while the files that it replaces are still there: nothing was changed.
-    /// [`Error::Io`].
+    /// [`Error::Io`], also if the disk refuses to read all of a log.
     pub fn open(folder: Arc<dyn Folder>) -> Result<Self> {
         Self::open_with(folder, Options::default())
     }
@@ -453,8 +453,8 @@ impl Downloads {
 
     /// Makes a run in place of the log of that number, which holds what the entries say, or nothing.
     fn write_newest(&mut self, number: u64, entries: impl Iterator<Item = Result<Entry>>) -> Result<()> {
-        if let Some(log) = self.log.as_ref().filter(|log| !log.damage().is_empty()) {
-            keep_damaged(&*self.folder, log.name())?;
+        if let Some(log) = &mut self.log {
+            log.keep_damaged(&*self.folder)?;
         }
         let run = run::write(&*self.folder, (number, number), !self.runs.is_empty(), entries);
         let run = self.noting(run)?;

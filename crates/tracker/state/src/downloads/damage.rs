@@ -1,8 +1,9 @@
 //! Parts of the database that are not as they were written: what they cost, and copies of their files.
 
-use std::{collections::BTreeMap, fmt, ops::Range};
+use std::{collections::BTreeMap, fmt, io, iter, ops::Range};
 
-use crate::{Error, Folder, Result};
+use super::log::SECTOR;
+use crate::{Error, File, Folder, Result};
 
 /// A part of the database that is not as it was written. What it held is not counted; everything else is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,31 +26,117 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What follows the name of a damaged file of which a copy is kept.
+/// The number of `EIO`, by which a disk says that it cannot read a sector.
+const EIO: i32 = 5;
+
+/// How often a sector is asked for, before it counts as unreadable.
+const ATTEMPTS: usize = 4;
+
+/// A file, read with zeroes where the disk says again and again that it cannot read a sector.
+pub(crate) struct Tolerant<'a> {
+    file: &'a dyn File,
+    /// The sectors that could not be read.
+    refused: Pages,
+    /// Whether something could be read.
+    is_read: bool,
+    unread: Option<io::Error>,
+    /// An error that is not of a sector.
+    failed: Option<io::Error>,
+}
+
+impl<'a> Tolerant<'a> {
+    pub(crate) fn new(file: &'a dyn File) -> Self {
+        Self { file, refused: Pages::default(), is_read: false, unread: None, failed: None }
+    }
+
+    /// Fills `buffer` from byte `at` on, the begin of a sector.
+    pub(crate) fn read(&mut self, buffer: &mut [u8], at: u64) {
+        if self.file.read_exact_at(buffer, at).is_ok() {
+            self.is_read |= !buffer.is_empty();
+            return;
+        }
+        for (number, sector) in (at / SECTOR..).zip(buffer.chunks_mut(SECTOR as usize)) {
+            let mut read = Ok(());
+            for _ in 0..ATTEMPTS {
+                read = self.file.read_exact_at(sector, number * SECTOR);
+                if read.is_ok() {
+                    break;
+                }
+            }
+            let Err(error) = read else {
+                self.is_read = true;
+                continue;
+            };
+            sector.fill(0);
+            self.refused.add(number..number + 1);
+            let is_of_sector = error.raw_os_error() == Some(EIO);
+            *(if is_of_sector { &mut self.unread } else { &mut self.failed }) = Some(error);
+        }
+    }
+
+    /// Whether the disk has refused a sector from byte `at` on.
+    pub(crate) fn refused_from(&self, at: u64) -> bool {
+        self.refused.ranges().any(|sectors| sectors.end * SECTOR > at)
+    }
+
+    /// Whether each part was read, or is of an unreadable sector.
+    ///
+    /// # Errors
+    /// Another error.
+    pub(crate) fn sectors_only(&mut self) -> io::Result<()> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Whether anything was read.
+    ///
+    /// # Errors
+    /// The error of the disk: the fault is then not only in this file.
+    pub(crate) fn any(&mut self) -> io::Result<()> {
+        self.unread.take().filter(|_| !self.is_read).map_or(Ok(()), Err)
+    }
+}
+
+/// What follows the name of a damaged file of which a copy is kept, before the number of the second.
 pub(crate) const DAMAGED: &str = ".damaged";
 
-/// Keeps a copy of a damaged file beside it, for the operator. Where the file cannot be read, the copy has
-/// zeroes.
+/// The most copies of files of one name. Then the last is replaced.
+const MOST_COPIES: usize = 4;
+
+/// Keeps a copy of a damaged file beside it, for the operator, under a name of its own. Where the file cannot
+/// be read, the copy has zeroes.
 ///
 /// # Errors
 /// [`Error::Io`] if the copy cannot be written.
 pub(crate) fn keep_damaged(folder: &dyn Folder, name: &str) -> Result<String> {
-    let kept = format!("{name}{DAMAGED}");
+    let names = folder.names().map_err(Error::io("listing", folder.path("")))?;
+    let more = (2..=MOST_COPIES).map(|number| format!("{name}{DAMAGED}-{number}"));
+    let mut copies = iter::once(format!("{name}{DAMAGED}")).chain(more).peekable();
+    let is_free = |copy: &String| !names.contains(copy);
+    let kept = loop {
+        let copy = copies.next().expect("the last ends it");
+        if is_free(&copy) || copies.peek().is_none() {
+            break copy;
+        }
+    };
     let copy = || {
         let (from, to) = (folder.open(name)?, folder.create(&kept)?);
         let length = from.len()?;
+        let mut from = Tolerant::new(&*from);
         to.set_len(length)?;
         let mut page = vec![0; 4096];
         for at in (0..length).step_by(page.len()) {
             let some = page.len().min((length - at) as usize);
-            if from.read_exact_at(&mut page[..some], at).is_ok() {
-                to.write_all_at(&page[..some], at)?;
-            }
+            from.read(&mut page[..some], at);
+            to.write_all_at(&page[..some], at)?;
         }
         to.sync()?;
         folder.sync()
     };
-    copy().map_err(Error::io("writing", folder.path(&kept)))?;
+    if let Err(error) = copy() {
+        // Of a copy that is tried again there are not several.
+        let _ = folder.remove(&kept);
+        return Err(Error::io("writing", folder.path(&kept))(error));
+    }
     Ok(kept)
 }
 

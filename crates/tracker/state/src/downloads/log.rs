@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    damage::Damage,
+    damage::{Damage, Tolerant, keep_damaged},
     entry::{self, ENTRY, Entry, array},
     names::{Name, PARTIAL},
 };
@@ -47,6 +47,8 @@ pub(crate) struct Log {
     /// The commit that was in progress at the end of the process, if it is not whole; or the last one,
     /// damaged: nobody can tell.
     torn: Option<Damage>,
+    /// Whether there is a copy of it as it was found.
+    is_copied: bool,
 }
 
 impl Log {
@@ -79,27 +81,30 @@ impl Log {
     }
 
     fn empty(name: String, identity: u64, length: u64) -> Self {
-        let (last, damage) = ((SECTOR, Vec::new()), Vec::new());
-        Self { name, identity, length, end: SECTOR, sequence: 0, last, file: None, damage, torn: None }
+        let (last, damage, torn) = ((SECTOR, Vec::new()), Vec::new(), None);
+        let (end, sequence, file, is_copied) = (SECTOR, 0, None, false);
+        Self { name, identity, length, end, sequence, last, file, damage, torn, is_copied }
     }
 
-    /// Reads a log, and hands every entry to `apply`, oldest first. What is wrong is
+    /// Reads a log, and hands every entry to `apply`, oldest first. What is wrong, or cannot be read, is
     /// [noted](Self::damage), and costs the commits there; nothing is appended to such a log.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if it is another log, renamed, [`Error::Version`], [`Error::Io`].
+    /// [`Error::Damaged`] if it is another log, renamed, [`Error::Version`], [`Error::Io`] if nothing of it can
+    /// be read.
     pub(crate) fn read(folder: &dyn Folder, number: u64, mut apply: impl FnMut(Entry)) -> Result<Self> {
         let name = Name::Log(number).to_string();
         let path = folder.path(&name);
         let io = || Error::io("reading", path.clone());
         let file = folder.open(&name).map_err(io())?;
         let found = file.len().map_err(io())?;
+        let mut file = Tolerant::new(&*file);
         let mut sector = [0; SECTOR as usize];
-        file.read_exact_at(&mut sector[..SECTOR.min(found) as usize], 0).map_err(io())?;
+        file.read(&mut sector[..SECTOR.min(found) as usize], 0);
         let is_damaged = !is_header(&sector);
         if is_damaged && found >= 2 * SECTOR {
             let mut copy = [0; SECTOR as usize];
-            file.read_exact_at(&mut copy, found - SECTOR).map_err(io())?;
+            file.read(&mut copy, found - SECTOR);
             // Without one, whose blocks those are stands in what is left of the header, perhaps.
             if is_header(&copy) {
                 sector = copy;
@@ -122,24 +127,30 @@ impl Log {
             let lost = length.saturating_sub(found) / ENTRY as u64;
             log.note(found..length.max(found), "it has not the length that its header says", lost);
         }
-        log.read_blocks(&*file, &mut apply).map_err(io())?;
-        if is_damaged && log.sequence == 0 && found > SECTOR {
-            log.note(SECTOR..found, "no commit is found in it", (found - SECTOR) / ENTRY as u64);
+        log.read_blocks(&mut file, &mut apply);
+        let behind = (found.saturating_sub(log.end)) / ENTRY as u64;
+        if file.refused_from(log.end) {
+            // A commit there was acknowledged, perhaps.
+            log.torn = None;
+            log.note(log.end..found, "the disk refuses to read a part of it", behind);
+        } else if is_damaged && log.sequence == 0 && found > SECTOR {
+            log.note(SECTOR..found, "no commit is found in it", behind);
         }
+        file.sectors_only().and_then(|()| file.any()).map_err(io())?;
         Ok(log)
     }
 
     /// Reads all blocks: past those that are damaged, to later ones.
-    fn read_blocks(&mut self, file: &dyn File, apply: &mut impl FnMut(Entry)) -> std::io::Result<()> {
+    fn read_blocks(&mut self, file: &mut Tolerant<'_>, apply: &mut impl FnMut(Entry)) {
         loop {
-            while let Some((block, entries)) = self.read_block(file)? {
+            while let Some((block, entries)) = self.read_block(file) {
                 entries.into_iter().for_each(&mut *apply);
                 self.sequence += 1;
                 self.last = (self.end, block);
                 self.end += self.last.1.len() as u64;
             }
             // What was acknowledged before a later commit began is damaged, and not torn.
-            let next = self.next_block(file)?;
+            let next = self.next_block(file);
             let behind = next.map_or(self.length, |(at, _)| at).max(self.end);
             let bytes = self.end..behind;
             let lost = (behind - self.end) / ENTRY as u64;
@@ -147,7 +158,7 @@ impl Log {
                 let mut start = [0; BLOCK_HEADER];
                 let is_there = self.end + SECTOR <= self.length;
                 if is_there {
-                    file.read_exact_at(&mut start, self.end)?;
+                    file.read(&mut start, self.end);
                 }
                 // The copy of the header is no commit.
                 if start != [0; BLOCK_HEADER] && start[..8] != MAGIC {
@@ -155,7 +166,7 @@ impl Log {
                                 failed, or is damaged";
                     self.torn = Some(Damage { file: self.name.clone(), bytes, what, lost });
                 }
-                return Ok(());
+                return;
             };
             self.note(bytes, "the commit there fails its checksum, and later ones follow", lost);
             (self.end, self.sequence) = (at, sequence - 1);
@@ -173,6 +184,18 @@ impl Log {
     /// What was wrong when it was read.
     pub(crate) fn damage(&self) -> &[Damage] {
         &self.damage
+    }
+
+    /// Keeps a copy of it, once, if it is damaged.
+    ///
+    /// # Errors
+    /// As [`keep_damaged`].
+    pub(crate) fn keep_damaged(&mut self, folder: &dyn Folder) -> Result<()> {
+        if !self.damage.is_empty() && !self.is_copied {
+            keep_damaged(folder, &self.name)?;
+            self.is_copied = true;
+        }
+        Ok(())
     }
 
     /// A commit at the end that is not whole.
@@ -240,45 +263,45 @@ impl Log {
     }
 
     /// The block at the end, if a good one is there, and its entries.
-    fn read_block(&self, file: &dyn File) -> std::io::Result<Option<(Vec<u8>, Vec<Entry>)>> {
+    fn read_block(&self, file: &mut Tolerant<'_>) -> Option<(Vec<u8>, Vec<Entry>)> {
         if self.end + SECTOR > self.length {
-            return Ok(None);
+            return None;
         }
         let mut block = vec![0; SECTOR as usize];
-        file.read_exact_at(&mut block, self.end)?;
-        let Some(header) = BlockHeader::parse(&block, self.identity, self.end) else { return Ok(None) };
+        file.read(&mut block, self.end);
+        let header = BlockHeader::parse(&block, self.identity, self.end)?;
         let bytes = sectors(BLOCK_HEADER + ENTRY * header.entries);
         if header.sequence != self.sequence + 1 || bytes > self.length - self.end {
-            return Ok(None);
+            return None;
         }
         block.resize(bytes as usize, 0);
-        file.read_exact_at(&mut block[SECTOR as usize..], self.end + SECTOR)?;
+        file.read(&mut block[SECTOR as usize..], self.end + SECTOR);
         if crc32c::crc32c(&block[BLOCK_HEADER..]) != header.body {
-            return Ok(None);
+            return None;
         }
         let entries = block[BLOCK_HEADER..].as_chunks().0.iter().take(header.entries).map(entry::decode);
-        Ok(entries.collect::<Option<_>>().map(|entries| (block, entries)))
+        entries.collect::<Option<_>>().map(|entries| (block, entries))
     }
 
     /// Where the next block of a later commit than the next begins, and its number, if there is one.
-    fn next_block(&self, file: &dyn File) -> std::io::Result<Option<(u64, u32)>> {
+    fn next_block(&self, file: &mut Tolerant<'_>) -> Option<(u64, u32)> {
         let mut buffer = vec![0; 64 << 10];
         let mut at = self.end + SECTOR;
         while at < self.length {
             let some = buffer.len().min((self.length - at) as usize);
-            file.read_exact_at(&mut buffer[..some], at)?;
+            file.read(&mut buffer[..some], at);
             for (n, sector) in buffer[..some].chunks(SECTOR as usize).enumerate() {
                 let at = at + n as u64 * SECTOR;
                 let header = BlockHeader::parse(sector, self.identity, at);
                 if let Some(BlockHeader { sequence, .. }) = header
                     && sequence > self.sequence + 1
                 {
-                    return Ok(Some((at, sequence)));
+                    return Some((at, sequence));
                 }
             }
             at += some as u64;
         }
-        Ok(None)
+        None
     }
 }
 
@@ -294,7 +317,7 @@ struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// Nothing if none of this log and place is there.
+    /// `None` unless a header of this log is there.
     fn parse(bytes: &[u8], identity: u64, at: u64) -> Option<Self> {
         let header = bytes.get(..BLOCK_HEADER)?;
         let field = |at: usize| u32::from_le_bytes(array(&header[at..at + 4]));
@@ -332,7 +355,7 @@ pub(crate) fn checksum(identity: u64, place: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
 }
 
-/// So many bytes, in whole sectors.
+/// `bytes` rounded up to whole sectors.
 fn sectors(bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(SECTOR)
 }

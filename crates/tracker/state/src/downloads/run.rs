@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    damage::{Damage, Pages},
+    damage::{Damage, Pages, Tolerant},
     entry::{self, Delta, ENTRY, Entry, array},
     log::{VERSION, checksum},
     names::{Name, PARTIAL},
@@ -76,7 +76,9 @@ impl Run {
         let file = folder.open(&name).map_err(io())?;
         let length = file.len().map_err(io())?;
         let mut page = [0; PAGE];
-        file.read_exact_at(&mut page[..PAGE.min(length as usize)], 0).map_err(io())?;
+        let mut header = Tolerant::new(&*file);
+        header.read(&mut page[..PAGE.min(length as usize)], 0);
+        header.sectors_only().map_err(io())?;
         let field = |at: usize| u64::from_le_bytes(array(&page[at..at + 8]));
         let is_good =
             page[..8] == MAGIC && page[CHECKSUM..] == crc32c::crc32c(&page[..CHECKSUM]).to_le_bytes();
@@ -93,8 +95,8 @@ impl Run {
         let (identity, is_kept, is_unread) = (field(32), AtomicBool::new(false), AtomicBool::new(false));
         let mut run = Self { first, last, entries, path, identity, file, damage, bad, is_kept, is_unread };
         if !is_good {
-            run.recover_header(found)?;
-            run.note(0..length.min(PAGE as u64), "its header fails its checksum", 0);
+            run.recover_header(found);
+            run.note(0..length.min(PAGE as u64), "its header cannot be read, or fails its checksum", 0);
         }
         if length != run.bytes() {
             run.note(length..run.bytes().max(length), "it has not the length that its header says", 0);
@@ -106,10 +108,12 @@ impl Run {
     }
 
     /// Finds out what the header said, from the pages: whose they are, and how many entries the last one has.
-    fn recover_header(&mut self, pages: u64) -> Result<()> {
+    fn recover_header(&mut self, pages: u64) {
         let mut page = [0; PAGE];
         for number in 0..pages.min(LOOKED_AT) {
-            self.read_bytes(number, &mut page)?;
+            if self.read_bytes(number, &mut page).is_err() {
+                continue;
+            }
             let repeated = u64::from_le_bytes(array(&page[IDENTITY..IDENTITY + 8]));
             let good =
                 [self.identity, repeated].into_iter().find(|&identity| is_good(identity, number, &page));
@@ -118,14 +122,15 @@ impl Run {
                 break;
             }
         }
-        let Some(last) = pages.checked_sub(1) else { return Ok(()) };
-        self.read_bytes(last, &mut page)?;
-        if is_good(self.identity, last, &page) {
+        let Some(last) = pages.checked_sub(1) else { return };
+        if self.read_bytes(last, &mut page).is_err() {
+            // How many entries it has is not known, should it be read later.
+            self.add_bad(last..pages);
+        } else if is_good(self.identity, last, &page) {
             let entries = page[..IDENTITY].as_chunks::<ENTRY>().0;
             let ascending = entries.windows(2).take_while(|pair| pair[0][..20] < pair[1][..20]).count();
             self.entries = last * ENTRIES as u64 + ascending as u64 + 1;
         }
-        Ok(())
     }
 
     /// Bytes of the file.

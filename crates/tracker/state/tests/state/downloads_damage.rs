@@ -1,10 +1,10 @@
 //! Files that are not as they were written: refused by name and byte, and never a wrong count.
 
-use std::{collections::BTreeMap, fs, io, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use crate::common::{Changes, Model, apply, counts, world};
 use swarmkeep_state::{
-    Change, Directory, Downloads, Error, File, Folder, InfoHash, Options, Result,
+    Change, Directory, Downloads, Error, Folder, InfoHash, Options, Result,
     simulated::{Refusal, Simulated},
 };
 
@@ -401,7 +401,8 @@ fn beside_a_run_that_cannot_be_read_the_others_are_merged() {
     let sample = sample();
     let folder = folder_of(&sample.files);
     let options = Options::default().log_entries(100);
-    let mut downloads = Downloads::open_with(Arc::new(BadSector(folder.clone())), options.clone()).unwrap();
+    folder.refuse_to_read(RUNS[0], 2 * PAGE as u64..2 * PAGE as u64 + 1);
+    let mut downloads = Downloads::open_with(Arc::new(folder.clone()), options.clone()).unwrap();
     let mut runs = 0;
     for _ in 0..100 {
         let some = sample.world.iter().step_by(3).map(|&torrent| (torrent, Change { forget: false, add: 1 }));
@@ -416,6 +417,7 @@ fn beside_a_run_that_cannot_be_read_the_others_are_merged() {
     assert!(runs < 12, "{runs} runs");
     // Nothing of it is lost, once it can be read.
     drop(downloads);
+    folder.heal();
     let mut downloads = Downloads::open_with(Arc::new(folder), options).unwrap();
     downloads.settle().unwrap();
     let expected = sample.world.iter().enumerate().filter_map(|(n, torrent)| {
@@ -425,70 +427,88 @@ fn beside_a_run_that_cannot_be_read_the_others_are_merged() {
     assert_eq!(counts(&downloads, &sample.world).unwrap(), expected.collect());
 }
 
-#[derive(Debug)]
-struct BadSector(Simulated);
-
-struct BadFile(Box<dyn File>);
-
-impl Folder for BadSector {
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.0.path(name)
+/// Each sector of the log, and each of the header of a run.
+#[test]
+fn a_sector_that_the_disk_does_not_read_is_damage_like_any_other() {
+    let sample = sample();
+    let sector = SECTOR as u64;
+    let sectors = |name| (0..sample.files[name].len() as u64 / sector).map(move |n| (name, n * sector));
+    let headers = RUNS.into_iter().flat_map(sectors).filter(|(_, at)| *at < PAGE as u64);
+    for (name, at) in headers.chain(sectors(LOG)) {
+        let (_, expected) = changed(&sample, name, |bytes| bytes[at as usize + 20] ^= 0x81);
+        let folder = folder_of(&sample.files);
+        folder.refuse_to_read(name, at..at + sector);
+        let mut downloads =
+            open(&folder).unwrap_or_else(|error| panic!("{name}, byte {at} is not read: {error}"));
+        assert_eq!(counts(&downloads, &sample.world).unwrap(), expected, "{name}, byte {at}");
+        // Reserved bytes of a header are zeroes, whether they are read or not.
+        let is_reserved = name != LOG && sample.files[name][at as usize..][..SECTOR].iter().all(|b| *b == 0);
+        let damage = downloads.damage();
+        assert!(
+            is_reserved || damage.iter().any(|damage| damage.file == name),
+            "{name}, byte {at}: {damage:?}"
+        );
+        assert!(downloads.torn().is_none(), "{name}, byte {at}: it may have been acknowledged");
+        // It goes on, and overwrites nothing that may be there.
+        let change = (sample.world[9], Change { forget: false, add: 77 });
+        downloads.commit([change]).unwrap();
+        let expected = apply(&expected, &vec![change]);
+        drop(downloads);
+        assert_eq!(counts(&open(&folder).unwrap(), &sample.world).unwrap(), expected, "{name}, byte {at}");
+        open(&folder).unwrap().rewrite(1).unwrap();
+        folder.heal();
+        let downloads = open(&folder).unwrap();
+        assert!(downloads.check().is_empty(), "{name}, byte {at}: {:?}", downloads.check());
+        assert_eq!(counts(&downloads, &sample.world).unwrap(), expected, "{name}, byte {at}");
     }
-
-    fn names(&self) -> io::Result<Vec<String>> {
-        self.0.names()
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
-        let file = self.0.open(name)?;
-        Ok(if name == RUNS[0] { Box::new(BadFile(file)) } else { file })
-    }
-
-    fn open_to_write(&self, name: &str) -> io::Result<Box<dyn File>> {
-        self.0.open_to_write(name)
-    }
-
-    fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
-        self.0.create(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.0.remove(name)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
+    // If the whole disk refuses, it may be back after the next start.
+    let folder = folder_of(&sample.files);
+    folder.refuse_to_read(LOG, 0..u64::MAX);
+    assert!(matches!(open(&folder), Err(Error::Io { .. })));
 }
 
-impl File for BadFile {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
+#[test]
+fn copies_of_damaged_files_are_numbered_and_bounded() {
+    let sample = sample();
+    let folder = Simulated::new(2);
+    let damaged = |n: u8| {
+        let mut run = sample.files[RUNS[0]].clone();
+        run[PAGE + 100] ^= n;
+        run
+    };
+    for n in 1..=9 {
+        folder.put(RUNS[0], &damaged(n));
+        open(&folder).unwrap().rewrite(1).unwrap();
     }
+    let name = |number: &str| format!("{}.damaged{number}", RUNS[0]);
+    for (number, n) in [("", 1), ("-2", 2), ("-3", 3), ("-4", 9)] {
+        let copy = folder.contents(&name(number));
+        assert!(copy == Some(damaged(n)), "{number}: the first stay, and the last is the latest");
+    }
+    assert_eq!(folder.names().unwrap().len(), 5, "{:?}", folder.names());
+}
 
-    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        let bad = 2 * PAGE as u64;
-        if (offset..offset + buffer.len() as u64).contains(&bad) {
-            return Err(io::Error::from_raw_os_error(Refusal::Device as i32));
+/// Each second it is tried again.
+#[test]
+fn a_commit_that_is_tried_again_leaves_one_copy_of_a_damaged_log() {
+    let sample = sample();
+    let mut files = sample.files.clone();
+    files.get_mut(LOG).unwrap()[SECTOR + 25] ^= 1;
+    let folder = folder_of(&files);
+    let mut downloads = open(&folder).unwrap();
+    let change = (sample.world[9], Change { forget: false, add: 77 });
+    // At each operation it fails once.
+    for at in 0.. {
+        folder.refuse(folder.operations().len() + at, 1, Refusal::Full);
+        let committed = downloads.commit([change]);
+        folder.heal();
+        let copies = folder.names().unwrap().into_iter().filter(|name| name.contains(".damaged"));
+        assert!(copies.count() <= 1, "operation {at}");
+        if committed.is_ok() {
+            break;
         }
-        self.0.read_exact_at(buffer, offset)
     }
-
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
+    assert!(folder.contents("downloads-3.log.damaged").is_some());
 }
 
 fn fixture() -> std::path::PathBuf {
