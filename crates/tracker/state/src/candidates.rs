@@ -157,8 +157,7 @@ impl Candidates {
     }
 }
 
-/// Who may have made the downloads of a swarm of which nothing else is known: a snapshot does not say it.
-/// Nobody, if the swarm has no peers.
+/// The prefixes of the peers of a swarm: its downloads may be theirs. `None` if the swarm has no peers.
 pub(crate) fn source_of(store: &dyn TorrentRepository, info_hash: &InfoHash) -> Option<Source> {
     let mut peers = Vec::new();
     store.peers(info_hash, Cursor::START, LOOKED_AT, &mut peers);

@@ -68,7 +68,8 @@ pub struct Pace {
     /// torrents are not kept, because clients can make up any number of torrents.
     pub most_known: u64,
     /// The time after which the downloader of a torrent has to announce again for the torrent to enter the
-    /// database, if nobody of another prefix downloads it: most of an announce interval.
+    /// database, if nobody of another prefix downloads it: most of an announce interval. It stays the same if
+    /// the interval is reloaded.
     pub again_after: Duration,
 }
 

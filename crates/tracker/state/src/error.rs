@@ -95,7 +95,7 @@ pub enum Error {
     #[error("no randomness from the operating system: {0}")]
     NoEntropy(getrandom::Error),
     /// The input could not be read. Nothing of it was added.
-    #[error("what was to be added could not be read: {0}")]
+    #[error("the input could not be read: {0}")]
     Source(io::Error),
 }
 

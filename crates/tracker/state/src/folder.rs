@@ -173,7 +173,7 @@ impl Directory {
     }
 }
 
-/// Whose files these are is all who may read them: they hold peers' addresses.
+/// Only the owner may read the files: they contain peers' addresses.
 const OWN: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// A file that is made to see whether files can be made.

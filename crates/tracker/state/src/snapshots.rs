@@ -88,7 +88,7 @@ const MOST_LOADERS: usize = 4;
 pub(crate) const LATEST: &str = "swarms.snapshot";
 const PREVIOUS: &str = "swarms.snapshot.previous";
 const PARTIAL: &str = "swarms.snapshot.partial";
-/// What those two are called that were refused.
+/// The names of refused snapshots.
 const REFUSED: [&str; 2] = ["swarms.snapshot.refused", "swarms.snapshot.previous.refused"];
 
 /// What a snapshot is called that is kept, before its number.

@@ -59,7 +59,7 @@ impl Keeper {
             self.core.is_urgent.store(false, SeqCst);
             let is_full = self.core.unsaved.load(Relaxed) >= self.core.pace.torrents;
             let is_time = Instant::now() >= self.due || is_settling || end.is_some();
-            // Who has just refused is asked again when it is time.
+            // After a refusal, try again only when it is due.
             let is_due = is_time || (is_full && !self.core.status.is_refused.load(Relaxed));
             let looked = self.look(settle, is_due);
             self.tell_of_unread(&looked);
@@ -274,10 +274,9 @@ impl Keeper {
                 self.candidates.remove(info_hash);
             }
             match note.source {
-                Source::Prefix(endpoint, finished) if !is_known || forget => {
+                Source::Prefix(endpoint, finished) if !is_known => {
                     let Some(all) = self.candidates.add(*info_hash, add, endpoint, finished) else {
-                        note.change.add = 0;
-                        return forget;
+                        return false;
                     };
                     note.change.add = all;
                 }
