@@ -79,6 +79,7 @@ pub fn run(args: &Args) -> Result<String, Error> {
     let [peers, torrents] = [population.peers, population.torrents].map(significant);
     let [singles, largest] = [population.singles, population.largest].map(significant);
     let [announces, store] = [sizing.announces(), sizing.announces() * costs.store / 1e6].map(significant);
+    let redis_factor = significant(sizing.redis_factor());
     let known_after = [0.0, 0.25, 0.5, 0.9, 1.0].map(|share| share * interval);
     let failure_rows = sizing.failures().into_iter().map(|failure| {
         let unknown = failure.unknown * population.peers;
@@ -98,7 +99,10 @@ pub fn run(args: &Args) -> Result<String, Error> {
         format!("{announces} announces per second; {singles} swarms of one peer, the largest of {largest}."),
         table("trackers | announces/s | cores | of the busiest | GB | of the busiest", needs_rows),
         format!("The packed store takes {store} of the cores of one machine. {} % used,", args.busy)
-            + &format!(" a core bears {per_core} peers and a GiB holds {per_gib}."),
+            + &format!(" a core bears {per_core} peers and a GiB holds {per_gib}.")
+            + &format!(
+                " On Redis an announce takes {redis_factor} times the processor time of all machines."
+            ),
         "## One machine is lost".to_owned(),
         table(&table_of_losses, failure_rows),
         "## Figures".to_owned(),

@@ -2,10 +2,10 @@
 //! itself.
 //!
 //! `cargo bench -p swarmkeep-lab --bench redis -- --markdown docs/reports/redis-bench.md` measures all of it
-//! and writes the document; `--only announces`, `bytes`, `encodings`, `client`, `hot` or `shards` a part of
-//! it, `--json FILE` the numbers, `--seconds N` and `--turns N` say how long. It starts servers of its own on
-//! loopback. What is compared takes turns on one server, since nothing else makes it comparable on a busy
-//! machine; Criterion does not take turns, so this prints its own tables of medians.
+//! and writes the document; `--only announces`, `fleet`, `bytes`, `encodings`, `client`, `hot` or `shards` a
+//! part of it, `--json FILE` the numbers, `--seconds N` and `--turns N` say how long. It starts servers of
+//! its own on loopback. What is compared takes turns on one server, since nothing else makes it comparable on
+//! a busy machine; Criterion does not take turns, so this prints its own tables of medians.
 //!
 //! [`naive`] tells what the other design is, and where it was made cheaper than it is.
 
@@ -15,7 +15,7 @@ use std::{
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitCode},
     time::Duration,
 };
 
@@ -31,6 +31,7 @@ mod bytes;
 mod client;
 mod drive;
 mod encodings;
+mod fleet;
 mod hot;
 mod naive;
 mod report;
@@ -40,8 +41,9 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 type Part = fn(&Bench) -> Result<Section>;
 
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Part); 7] = [
     ("announces", announces::measure),
+    ("fleet", fleet::measure),
     ("client", client::measure),
     ("hot", hot::measure),
     ("shards", shards::measure),
@@ -66,7 +68,16 @@ impl Bench {
     }
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
+    // A part measures a tracker, which is this program.
+    if env::args().next().as_deref() == Some("swarmkeep") {
+        return Ok(swarmkeep_cli::main());
+    }
+    bench()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn bench() -> Result<()> {
     let arguments: Vec<String> = env::args().collect();
     // As Criterion has it: a test of the bench, not a measurement.
     let test = !arguments.iter().any(|argument| argument == "--bench")

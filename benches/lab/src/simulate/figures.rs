@@ -26,13 +26,16 @@ const TRACKERS: Document = (
 /// What the formulas need: microseconds of one core for an announce, and bytes of memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Costs {
-    /// On a tracker that has the packed store in its memory, with the connect before it.
+    /// The connect before it.
+    pub(crate) connect: f64,
+    /// On a tracker that has the packed store in its memory.
     pub(crate) tracker: f64,
     /// The part of this that the store takes.
     pub(crate) store: f64,
-    /// On a tracker that asks Redis, and on the server that it asks.
+    /// On a tracker in front of a Redis Cluster, on the masters, and on their replicas.
     pub(crate) redis_client: f64,
-    pub(crate) redis_server: f64,
+    pub(crate) redis_master: f64,
+    pub(crate) redis_replica: f64,
     pub(crate) packed: Bytes,
     pub(crate) redis: Bytes,
 }
@@ -70,19 +73,19 @@ impl<'a> Figures<'a> {
 
     pub(crate) fn costs(&mut self) -> Result<Costs, Error> {
         let per_million = "CPU s a million (least–most)";
-        // Connection ids live for two minutes (BEP 15), so there is a connect for each announce.
-        let tracker = self.get(&TRACKERS, &["connect", "swarmkeep"], per_million)?
-            + self.get(&TRACKERS, &["cold", "swarmkeep"], per_million)?;
+        let connect = self.get(&TRACKERS, &["connect", "swarmkeep"], per_million)?;
+        let tracker = self.get(&TRACKERS, &["cold", "swarmkeep"], per_million)?;
         let store = self.get(&STORE, &["announce, Zipf, batches: ns"], "`packed`")? / 1000.0;
         let packed = |this: &mut Self, row| this.get(&STORE, &[row], "`packed`");
-        let batch = ["200 × 1,000", "of members", "`announce_batch`"];
         let resident =
             |this: &mut Self, swarms, family| this.get(&REDIS, &[swarms, family, "ours"], "resident a peer");
         Ok(Costs {
+            connect,
             tracker,
             store,
-            redis_client: tracker - store + self.get(&REDIS, &batch, "client µs")?,
-            redis_server: self.get(&REDIS, &batch, "server µs")?,
+            redis_client: self.on_cluster("tracker µs")?,
+            redis_master: self.on_cluster("masters µs")?,
+            redis_replica: self.on_cluster("replicas µs")?,
             packed: Bytes {
                 swarm_of_one: packed(self, "10 M swarms × 1 IPv4 peer: RSS, bytes per swarm")?,
                 swarm_of_ten: packed(self, "100 k swarms × 10 IPv4 peers: RSS, bytes per peer")? * 10.0,
@@ -96,6 +99,11 @@ impl<'a> Figures<'a> {
                 v6_peer: resident(self, "1 × 1,000,000", "IPv6")?,
             },
         })
+    }
+
+    /// A figure of an announce on a Redis Cluster.
+    pub(crate) fn on_cluster(&mut self, column: &'static str) -> Result<f64, Error> {
+        self.get(&REDIS, &["3 masters, 3 replicas"], column)
     }
 
     /// The number in the row that begins with `row`, in the column called `column`.

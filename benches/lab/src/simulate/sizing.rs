@@ -38,41 +38,48 @@ impl Sizing {
         self.population.peers / self.interval
     }
 
-    /// One machine; trackers by info hash; independent trackers, each of which knows all peers; trackers on
-    /// Redis, and its masters.
-    pub(crate) fn needs(&self) -> [Needs; 5] {
+    /// One machine; trackers by info hash; independent trackers, each of which knows all peers; trackers on a
+    /// Redis Cluster, its masters, and a replica of each.
+    pub(crate) fn needs(&self) -> [Needs; 6] {
         let Self { population, costs, trackers: n, .. } = self;
         let all = f64::from(*n);
+        // Connection ids live for two minutes (BEP 15), so there is a connect for each announce.
+        let on_tracker = costs.connect + costs.tracker;
         let needs = |name: String, us: f64, bytes, busiest| {
             let announces = self.announces();
             Needs { name, announces, cores: announces * us / 1e6, bytes, busiest }
         };
         let bytes = population.bytes(&costs.packed);
         let by_hash = population.busiest_share(*n);
-        let independent = needs(format!("{n} independent"), costs.tracker * all, bytes * all, 1.0 / all);
-        let masters = self.masters().map_or("not enough".to_owned(), |masters| masters.to_string());
+        let independent = needs(format!("{n} independent"), on_tracker * all, bytes * all, 1.0 / all);
+        let masters = self.masters().map_or("too many".to_owned(), |masters| masters.to_string());
         let busiest = population.busiest_share(self.masters().unwrap_or(u32::MAX));
         let on_redis = population.bytes(&costs.redis);
         [
-            needs("one machine".to_owned(), costs.tracker, bytes, 1.0),
-            needs(format!("{n} by info hash"), costs.tracker, bytes, by_hash),
+            needs("one machine".to_owned(), on_tracker, bytes, 1.0),
+            needs(format!("{n} by info hash"), on_tracker, bytes, by_hash),
             Needs { announces: self.announces() * all, ..independent },
-            needs(format!("{n} on Redis"), costs.redis_client, 0.0, 1.0 / all),
-            needs(format!("Redis masters: {masters}"), costs.redis_server, on_redis, busiest),
+            needs(format!("{n} on Redis"), costs.connect + costs.redis_client, 0.0, 1.0 / all),
+            needs(format!("Redis masters: {masters}"), costs.redis_master, on_redis, busiest),
+            needs("a replica of each".to_owned(), costs.redis_replica, on_redis, busiest),
         ]
     }
 
-    /// The least number of Redis masters of which none, on its one core, is busier than it may be: three or
-    /// more, where one is not enough (`redis-cli --cluster create`), and no more than there are slots. No
-    /// number is enough where the largest swarm, which is on one master, is too much for it.
+    /// The least number of masters of a Redis Cluster none of which uses more than the permitted share of its
+    /// one core. There are at least three, because fewer do not replace a lost one, and at most as many as
+    /// slots. `None` if the largest swarm, which is on one master, is too much for it.
     pub(crate) fn masters(&self) -> Option<u32> {
-        let cores = self.announces() * self.costs.redis_server / 1e6;
+        let cores = self.announces() * self.costs.redis_master / 1e6;
         let largest = cores * self.population.largest / self.population.peers;
-        if cores <= self.busy {
-            return Some(1);
-        }
         let masters = ((cores - largest) / (self.busy - largest)).ceil().max(3.0);
         (largest < self.busy && masters <= 16_384.0).then_some(masters as u32)
+    }
+
+    /// The processor time of an announce on a Redis Cluster, tracker and replicas included and connects not, as
+    /// a multiple of that on the packed store.
+    pub(crate) fn redis_factor(&self) -> f64 {
+        let Costs { tracker, redis_client, redis_master, redis_replica, .. } = self.costs;
+        (redis_client + redis_master + redis_replica) / tracker
     }
 
     /// The loss of one machine in each arrangement.
@@ -87,9 +94,8 @@ impl Sizing {
             failure("a tracker on Redis", 0.0, taken_over),
         ];
         if let Some(masters) = self.masters() {
-            let others = (masters > 1).then_some(1.0);
-            failures.push(failure("a Redis master", 1.0 / f64::from(masters), others));
-            failures.push(failure("a Redis master with a replica", 0.0, others));
+            failures.push(failure("a Redis master", 1.0 / f64::from(masters), Some(1.0)));
+            failures.push(failure("a Redis master with a replica", 0.0, Some(1.0)));
         }
         failures
     }
@@ -106,14 +112,19 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::{figures::Bytes, near};
+    use crate::simulate::{
+        figures::{Bytes, Figures},
+        near,
+    };
 
     /// A thousand announces per second.
     fn thousand() -> Sizing {
         let packed = Bytes { swarm_of_one: 30.0, swarm_of_ten: 120.0, v4_peer: 10.0, v6_peer: 20.0 };
         let redis = Bytes { swarm_of_one: 100.0, ..packed };
-        let [tracker, store, redis_client, redis_server] = [10.0, 1.0, 12.0, 20.0];
-        let costs = Costs { tracker, store, redis_client, redis_server, packed, redis };
+        let [connect, tracker, store] = [4.0, 6.0, 1.0];
+        let [redis_client, redis_master, redis_replica] = [8.0, 20.0, 5.0];
+        let costs =
+            Costs { connect, tracker, store, redis_client, redis_master, redis_replica, packed, redis };
         let population = Population { torrents: 1e5, peers: 1.8e6, singles: 5e4, largest: 1.8e5, ipv6: 0.1 };
         Sizing { population, costs, interval: 1800.0, trackers: 4, busy: 0.5 }
     }
@@ -122,20 +133,39 @@ mod tests {
     fn needs_are_what_the_costs_say() {
         let needs = thousand().needs();
         // 50,000 swarms of 30 bytes, 50,000 of 20 and their 1,750,000 peers of 10; 180,000 of all peers take
-        // 10 more. A tenth of the peers is one swarm, and a quarter of the other nine tenths is with it.
+        // 10 more. A tenth of the peers is one swarm, and a quarter of the other nine tenths is with it; on
+        // three masters a third.
         let bytes = 1.5e6 + 1e6 + 17.5e6 + 1.8e6;
         let expected = [
             [1000.0, 0.010, bytes, 1.0],
             [1000.0, 0.010, bytes, 0.325],
             [4000.0, 0.040, 4.0 * bytes, 0.25],
             [1000.0, 0.012, 0.0, 0.25],
-            [1000.0, 0.020, bytes + 5e4 * 70.0, 1.0],
+            [1000.0, 0.020, bytes + 5e4 * 70.0, 0.4],
+            [1000.0, 0.005, bytes + 5e4 * 70.0, 0.4],
         ];
         for (Needs { announces, cores, bytes, busiest, .. }, expected) in needs.into_iter().zip(expected) {
             for (is, should_be) in [announces, cores, bytes, busiest].into_iter().zip(expected) {
                 near(is, should_be, 1e-9);
             }
         }
+    }
+
+    /// Both tables of packed, the one of trackers and the one with a Cluster, say nearly the same.
+    #[test]
+    fn three_masters_and_three_replicas_take_the_time_that_was_measured() {
+        let mut figures = Figures::of(None);
+        let costs = figures.costs().unwrap();
+        let population = Population { largest: 1.0, ..thousand().population };
+        let sizing = Sizing { population, costs, ..thousand() };
+        assert_eq!(sizing.masters(), Some(3));
+        let [one_machine, .., trackers, masters, replicas] = sizing.needs().map(|needs| needs.cores);
+        let connects = sizing.announces() * costs.connect / 1e6;
+        let on_redis = trackers + masters + replicas - connects;
+        near(on_redis * 1e6 / sizing.announces(), figures.on_cluster("in all µs").unwrap(), 0.01);
+        let times = on_redis / (one_machine - connects);
+        near(times, sizing.redis_factor(), 1e-9);
+        near(times, figures.on_cluster("times packed").unwrap(), 0.15);
     }
 
     #[test]
@@ -145,7 +175,7 @@ mod tests {
             Sizing { population, ..thousand() }.masters()
         };
         // Half a core each: 25,000 announces per second of 20 µs, or 45 million peers.
-        assert_eq!([masters(45e6, 0.1), masters(46e6, 0.0)], [Some(1), Some(3)]);
+        assert_eq!([masters(1e6, 0.1), masters(136e6, 0.0)], [Some(3), Some(4)]);
         // Two cores, of which the largest swarm takes 0.2: 1.8 are shared out at 0.3 each.
         assert_eq!([masters(179.99e6, 0.1), masters(900e6, 0.1)], [Some(6), None]);
     }
@@ -154,7 +184,7 @@ mod tests {
     fn what_is_lost_is_the_share_of_the_machine() {
         let failures = thousand().failures();
         let unknown: Vec<_> = failures.iter().map(|failure| failure.unknown).collect();
-        assert_eq!(unknown, [1.0, 0.25, 0.0, 0.0, 1.0, 0.0]);
+        assert_eq!(unknown, [1.0, 0.25, 0.0, 0.0, 1.0 / 3.0, 0.0]);
         assert_eq!(failures[1].others, Some(4.0 / 3.0), "three do the work of four");
         let known = [0.0, 900.0, 1800.0, 3600.0].map(|time| failures[1].known(time, 1800.0));
         assert_eq!(known, [0.75, 0.875, 1.0, 1.0]);

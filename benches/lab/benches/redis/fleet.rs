@@ -1,0 +1,245 @@
+//! What an announce costs a tracker and all servers of its store: none, one with a replica, and a Cluster of
+//! three masters with a replica each. The tracker is a process, which the load generator asks over UDP.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    process::{Child, ChildStderr, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use swarmkeep_load::{Config, Report, Swarms};
+use swarmkeep_redis::servers::{Cluster, Server};
+use swarmkeep_workload::tables::significant;
+
+use crate::{
+    Bench, Result,
+    drive::median,
+    report::{Section, table, whole},
+};
+
+/// The processor time of an announce, in microseconds, and the announces of a call.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Sample {
+    announces_per_second: f64,
+    per_call: f64,
+    tracker_us: f64,
+    masters_us: f64,
+    replicas_us: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    #[serde(flatten)]
+    sample: Sample,
+}
+
+/// A tracker and the servers of its store: the masters, then their replicas.
+struct Fleet {
+    _tracker: Tracker,
+    load: Config,
+    servers: Servers,
+    masters: usize,
+}
+
+enum Servers {
+    None,
+    Pair([Server; 2]),
+    Cluster(Cluster),
+}
+
+/// This program as `swarmkeep serve`, until it is dropped.
+struct Tracker {
+    process: Child,
+    /// Open for as long as it may print errors.
+    said: BufReader<ChildStderr>,
+}
+
+pub(crate) fn measure(bench: &Bench) -> Result<Section> {
+    let (pair, cluster) = (pair()?, cluster()?);
+    let mut fleets = [
+        ("packed, no server", Fleet::start(bench, Servers::None, 0)?),
+        ("1 server, 1 replica", Fleet::start(bench, Servers::Pair(pair), 1)?),
+        ("3 masters, 3 replicas", Fleet::start(bench, Servers::Cluster(cluster), 3)?),
+    ];
+    for (name, fleet) in &mut fleets {
+        bench.say(format!("{name}: filling"));
+        fleet.load.fill = true;
+        fleet.run()?;
+        fleet.load.fill = false;
+    }
+    let mut samples = fleets.each_ref().map(|_| Vec::new());
+    for turn in 0..bench.turns {
+        for ((name, fleet), samples) in fleets.iter().zip(&mut samples) {
+            bench.say(format!("{name}: turn {}", turn + 1));
+            samples.push(fleet.sample()?);
+        }
+    }
+    let rows = fleets.iter().zip(&samples);
+    let rows: Vec<_> =
+        rows.map(|(&(name, _), samples)| Row { name, sample: Sample::median(samples) }).collect();
+    Section::new("fleet", &rows, text(&rows))
+}
+
+fn pair() -> Result<[Server; 2]> {
+    let [master, replica] = [Server::start()?, Server::start()?];
+    replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()])?;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while replica.info("replication")?.get("master_link_status").is_none_or(|status| status != "up") {
+        if Instant::now() > deadline {
+            return Err("the replica does not reach its master".into());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok([master, replica])
+}
+
+fn cluster() -> Result<Cluster> {
+    // A second, as tests have it, is too little for servers that share two cores.
+    Ok(Cluster::start_with(3, 1, &[("cluster-node-timeout", "15000")])?)
+}
+
+impl Fleet {
+    fn start(bench: &Bench, servers: Servers, masters: usize) -> Result<Self> {
+        let urls = match &servers {
+            Servers::None => Vec::new(),
+            Servers::Pair([master, _]) => vec![master.url()],
+            Servers::Cluster(cluster) => cluster.urls(),
+        };
+        let (tracker, address) = Tracker::start(&urls)?;
+        let mut load = Config::new([address.parse()?]);
+        load.duration = bench.during;
+        load.warm_up = Duration::ZERO;
+        (load.workers, load.window, load.threads) = (4, Some(32), Some(1));
+        load.mix = "announce=1".parse()?;
+        let (swarms, peers) = if bench.test { (1_000, 2_000) } else { (300_000, 500_000) };
+        (load.swarms, load.peers) = (Swarms::Zipf(swarms), peers);
+        load.server_pid = Some(tracker.process.id());
+        Ok(Self { _tracker: tracker, load, servers, masters })
+    }
+
+    fn servers(&self) -> &[Server] {
+        match &self.servers {
+            Servers::None => &[],
+            Servers::Pair(pair) => pair,
+            Servers::Cluster(cluster) => cluster.servers(),
+        }
+    }
+
+    /// The processor time of the masters and of the replicas, and the calls that the masters have answered.
+    fn used(&self) -> Result<([Duration; 2], u64)> {
+        let (masters, replicas) = self.servers().split_at(self.masters);
+        let cpu = |servers: &[Server]| -> Result<Duration> {
+            servers.iter().try_fold(Duration::ZERO, |sum, server| Ok(sum + server.cpu()?))
+        };
+        let mut calls = 0;
+        for master in masters {
+            let stats = master.info("commandstats")?;
+            let functions = stats
+                .get("cmdstat_fcall")
+                .and_then(|stats| stats.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok());
+            calls += functions.unwrap_or(0);
+        }
+        Ok(([cpu(masters)?, cpu(replicas)?], calls))
+    }
+
+    fn run(&self) -> Result<Report> {
+        let report = swarmkeep_load::run(&self.load, &mut |_| {})?;
+        if report.failed + report.wrong > 0 {
+            return Err(format!("{} failed, {:?}", report.failed, report.wrong_answers).into());
+        }
+        Ok(report)
+    }
+
+    fn sample(&self) -> Result<Sample> {
+        let (cpu, calls) = self.used()?;
+        let report = self.run()?;
+        // The stream to a replica has ended a moment later.
+        thread::sleep(Duration::from_millis(100));
+        let (cpu_now, calls_now) = self.used()?;
+        let announces = report.succeeded as f64;
+        let each = |now: Duration, before| now.saturating_sub(before).as_secs_f64() * 1e6 / announces;
+        let tracker = report.server.ok_or("the tracker has ended")?;
+        Ok(Sample {
+            announces_per_second: report.requests_per_second,
+            per_call: if calls_now > calls { announces / (calls_now - calls) as f64 } else { 0.0 },
+            tracker_us: tracker.cpu_seconds_per_million,
+            masters_us: each(cpu_now[0], cpu[0]),
+            replicas_us: each(cpu_now[1], cpu[1]),
+        })
+    }
+}
+
+impl Tracker {
+    /// Starts it on the servers, without any on the packed store; returns its address.
+    fn start(urls: &[String]) -> Result<(Self, String)> {
+        let mut command = Command::new(env::current_exe()?);
+        command.arg0("swarmkeep").args(["serve", "--udp", "127.0.0.1:0", "--admin", "off", "--log", "error"]);
+        command.args(["--workers", "1"]);
+        if !urls.is_empty() {
+            command.args(["--repository", "redis"]).args(urls.iter().flat_map(|url| ["--redis-url", url]));
+        }
+        let mut process = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let said = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut tracker = Self { process, said };
+        let mut line = String::new();
+        tracker.said.read_line(&mut line)?;
+        let address = line.split_once("udp ").and_then(|(_, rest)| rest.split([',', ';']).next());
+        let address = address.ok_or_else(|| format!("the tracker does not listen: {line}"))?.to_owned();
+        Ok((tracker, address))
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Sample {
+    fn median(of: &[Self]) -> Self {
+        let median = |number: fn(&Self) -> f64| median(of.iter().map(number));
+        Self {
+            announces_per_second: median(|sample| sample.announces_per_second),
+            per_call: median(|sample| sample.per_call),
+            tracker_us: median(|sample| sample.tracker_us),
+            masters_us: median(|sample| sample.masters_us),
+            replicas_us: median(|sample| sample.replicas_us),
+        }
+    }
+
+    fn in_all(&self) -> f64 {
+        self.tracker_us + self.masters_us + self.replicas_us
+    }
+}
+
+fn text(rows: &[Row]) -> String {
+    let times = |row: &Row| significant(row.sample.in_all() / rows[0].sample.in_all());
+    let table = table(
+        rows,
+        &[
+            ("servers", &|row| row.name.to_owned()),
+            ("announces per second", &|row| whole(row.sample.announces_per_second)),
+            ("announces per call", &|row| significant(row.sample.per_call)),
+            ("tracker µs", &|row| significant(row.sample.tracker_us)),
+            ("masters µs", &|row| significant(row.sample.masters_us)),
+            ("replicas µs", &|row| significant(row.sample.replicas_us)),
+            ("in all µs", &|row| significant(row.sample.in_all())),
+            ("times packed", &times),
+        ],
+    );
+    format!("## A tracker with replicas, and with a Cluster\n\n{FLEET}\n\n{table}")
+}
+
+const FLEET: &str = "\
+A tracker with one worker, as a process of its own, its servers, and a load generator (`swarmkeep load`, 128
+requests in flight over UDP, 500,000 peers in 300,000 torrents, sizes by Zipf's law, 50 peers wanted, 5 %
+`stopped`) share this machine. The tracker sends what has come meanwhile in calls of up to 16 announces to a
+single server. A call to a Cluster has announces of one shard only, so nearly always a single one. The times
+are processor time per announce: of the tracker, and of the main threads of all masters and of all replicas.";
