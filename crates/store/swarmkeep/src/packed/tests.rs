@@ -1,6 +1,7 @@
 //! What only shows from inside: accounts that must agree with what is there, and work that must be bounded.
 
 mod bulk;
+mod floods;
 
 use std::time::Duration;
 
