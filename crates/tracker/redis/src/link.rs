@@ -133,17 +133,17 @@ impl Link {
         answers.pop().expect("an answer for each call")
     }
 
-    /// Calls and their answers; those about one slot are done in order.
-    pub(crate) async fn call_all(&self, calls: &[SlotCall]) -> Vec<Result<Value, Failure>> {
-        let Some(_place) = InFlightCalls::take(self, calls.len()) else {
-            let busy = || Failure::Unavailable(format!("{} calls are waiting already", self.most_in_flight));
-            return calls.iter().map(|_| Err(busy())).collect();
-        };
-        self.call_those(calls).await
+    /// Counts calls among those that may wait at once. The error says that there are too many.
+    pub(crate) fn let_in(&self, calls: usize) -> Result<InFlightCalls<'_>, String> {
+        let before = self.in_flight.fetch_add(calls, Relaxed);
+        let place = InFlightCalls(self, calls);
+        // One large batch is let in when there is no other.
+        let is_in = before == 0 || before + calls <= self.most_in_flight;
+        is_in.then_some(place).ok_or_else(|| format!("{} calls are waiting already", self.most_in_flight))
     }
 
-    /// The same for calls whose number is bounded elsewhere.
-    pub(crate) async fn call_those(&self, calls: &[SlotCall]) -> Vec<Result<Value, Failure>> {
+    /// Calls that were let in, or are few, and their answers. Those about one slot are done in order.
+    pub(crate) async fn call_all(&self, calls: &[SlotCall]) -> Vec<Result<Value, Failure>> {
         let deadline = Instant::now() + self.patience;
         let mut answers: Vec<Option<Result<Value, Failure>>> = calls.iter().map(|_| None).collect();
         let mut waiting: Vec<Try> = (0..calls.len()).map(|call| Try { call, ask: None }).collect();
@@ -383,16 +383,7 @@ struct Before {
 }
 
 /// The room of some calls among those that may wait at once.
-struct InFlightCalls<'a>(&'a Link, usize);
-
-impl<'a> InFlightCalls<'a> {
-    fn take(link: &'a Link, calls: usize) -> Option<Self> {
-        let before = link.in_flight.fetch_add(calls, Relaxed);
-        let place = Self(link, calls);
-        // One large batch is let in when there is nobody else.
-        (before == 0 || before + calls <= link.most_in_flight).then_some(place)
-    }
-}
+pub(crate) struct InFlightCalls<'a>(&'a Link, usize);
 
 impl Drop for InFlightCalls<'_> {
     fn drop(&mut self) {

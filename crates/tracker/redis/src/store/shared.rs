@@ -80,13 +80,13 @@ impl Shared {
         count: usize,
         call: impl Fn(&Calls, usize) -> SlotCall,
     ) -> Vec<Result<Value, Unavailable>> {
-        let calls = self.calls();
-        let asked: Vec<_> = (0..count).map(|index| call(&calls, index)).collect();
-        let answers = self.link.call_all(&asked).await;
-        self.repeat(answers, call).await
+        match self.link.let_in(count) {
+            Ok(_place) => self.ask_those(count, call).await,
+            Err(busy) => vec![Err(Unavailable::new(busy)); count],
+        }
     }
 
-    /// The same for calls whose number is bounded elsewhere.
+    /// The same for calls that were let in, or are few.
     pub(super) async fn ask_those(
         self: &Arc<Self>,
         count: usize,
@@ -94,7 +94,7 @@ impl Shared {
     ) -> Vec<Result<Value, Unavailable>> {
         let calls = self.calls();
         let asked: Vec<_> = (0..count).map(|index| call(&calls, index)).collect();
-        let answers = self.link.call_those(&asked).await;
+        let answers = self.link.call_all(&asked).await;
         self.repeat(answers, call).await
     }
 
@@ -136,8 +136,7 @@ impl Shared {
                 self.drop_others();
             }
             let asked: Vec<_> = again.iter().map(|&index| call(&calls, index)).collect();
-            // They were let in before.
-            for (index, answer) in again.into_iter().zip(self.link.call_those(&asked).await) {
+            for (index, answer) in again.into_iter().zip(self.link.call_all(&asked).await) {
                 answers[index] = answer;
             }
         }
@@ -182,7 +181,7 @@ impl Shared {
                 }
                 let calls = Calls { confirmed: true, ..(*calls).clone() };
                 let asked: Vec<_> = others.iter().map(|&shard| calls.sweep(shard, 0, false, 1)).collect();
-                shared.link.call_those(&asked).await;
+                shared.link.call_all(&asked).await;
             }
             shared.dropping.store(false, Relaxed);
         });
@@ -326,7 +325,7 @@ async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Unavail
     let mut layouts: Vec<(Layout, usize)> = Vec::new();
     for part in shards.chunks(PART) {
         let asked: Vec<_> = part.iter().map(|&shard| calls.counts(shard)).collect();
-        for answer in link.call_those(&asked).await {
+        for answer in link.call_all(&asked).await {
             if let Some(Shard { layout: Some(layout), .. }) = Shard::of(answer?)? {
                 match layouts.iter_mut().find(|(known, _)| *known == layout) {
                     Some((_, count)) => *count += 1,

@@ -67,6 +67,7 @@ impl Shared {
             calls.command("SET", "counting", &["", "NX", "PX", &milliseconds]),
             calls.time(),
         ];
+        let _place = self.link.let_in(asked.len()).map_err(Unavailable::new)?;
         let mut answers = self.link.call_all(&asked).await.into_iter();
         let mut next = || answers.next().expect("an answer for each call");
         let (kept, ours) = (next()?, next());
