@@ -38,6 +38,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
 
 pub(crate) const BOTH: Families = Families::all();
 
+pub(crate) const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
 /// A store under test.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {

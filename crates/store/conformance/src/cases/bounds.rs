@@ -1,15 +1,10 @@
 //! Cases of limits: limits that are kept, the peers that are evicted, and limits that are refused.
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    net::IpAddr,
-    ops::Range,
-};
+use std::{collections::HashSet, ops::Range};
 
 use swarmkeep::{
-    Announce, AnnounceEvent, BoundedBy, Budget, Changes, ConfigError, Endpoint, Evicted, Family, InfoHash,
-    PeerBuffer, PeerRecord, Random, RepositoryConfig, Request, Retention, Role, SplitMix64, SwarmSummary,
-    TorrentRepositoryExt,
+    Announce, AnnounceEvent, BoundedBy, Budget, Changes, ConfigError, Evicted, Family, PeerBuffer,
+    PeerRecord, RepositoryConfig, Request, Retention, Role, SplitMix64, SwarmSummary, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -66,149 +61,6 @@ pub(crate) fn max_swarms_is_kept_under_any_flood(subject: &dyn Subject) {
     // A refresh evicts nothing, because its peer has its place already.
     let (torrent, _) = store.summaries().pop_first().expect("it is full");
     assert_eq!(store.tell_at(200, leecher(torrent, v4(1))).evicted, Evicted::default());
-}
-
-/// Each peer, of the flood too, is from a network of its own.
-pub(crate) fn a_flood_of_made_up_info_hashes_displaces_itself(subject: &dyn Subject) {
-    // Populated by two peers, or by one peer that has come back.
-    flood(subject, |store| {
-        let populated = |n, other| leecher(hash(n), of_network(Family::V4, n as u32, other));
-        for n in 0..POPULATED {
-            store.fill(0, [populated(n, 1)]);
-        }
-        store.fill(1, (0..POPULATED).filter(|n| n % 2 == 0).map(|n| leecher(hash(n), v4(n as u32 * 256))));
-        store.fill(RETURN, (0..POPULATED).filter(|n| n % 2 == 1).map(|n| populated(n, 1)));
-    });
-}
-
-/// After a restart the restored swarms count as populated.
-pub(crate) fn a_flood_displaces_no_restored_swarms(subject: &dyn Subject) {
-    flood(subject, |store| {
-        for n in 0..POPULATED {
-            let family = if n % 2 == 0 { Family::V4 } else { Family::V6 };
-            let (endpoint, role) = (of_network(family, n as u32, 1), Role::Leecher);
-            let record = PeerRecord { endpoint, role, last_announce: at(0), details: None };
-            let swarm = SwarmSummary { info_hash: hash(n), stats: stats(0, 1, 0) };
-            assert_eq!(store.restore(&swarm, &[record], at(0)).added, 1);
-        }
-    });
-}
-
-const POPULATED: u64 = 8000;
-/// The time after which a peer that announces again has come back, rather than repeated itself.
-const RETURN: u64 = LIFETIME / 3;
-/// The number of the first network of a flood.
-const STRANGERS: u32 = 100_000;
-
-fn flood(subject: &dyn Subject, populate: impl Fn(&Store)) {
-    for family in FAMILIES {
-        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(10_000)) else { return };
-        populate(&store);
-        for n in 0..40_000 {
-            let stranger = of_network(family, STRANGERS + n as u32, 1);
-            store.fill(RETURN + 100 + n / 200, [leecher(hash(1_000_000 + n), stranger)]);
-        }
-        let lost = (0..POPULATED).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
-        assert!(
-            lost < POPULATED as usize / 100,
-            "{lost} of {POPULATED} populated swarms were lost to made-up ones over {family:?}"
-        );
-        assert!(store.totals().swarms <= 10_000);
-        store.assert_consistent();
-    }
-}
-
-/// One network announces each made-up swarm from four endpoints, repeats that at once, and again after a
-/// return. Each living swarm was announced once.
-pub(crate) fn a_flood_from_one_network_displaces_itself(subject: &dyn Subject) {
-    const LIVING: u64 = 240;
-    const PORTS: u64 = 4;
-    let size = |n: u64| 1 + n % 10;
-    for family in FAMILIES {
-        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(1000)) else { return };
-        for n in 0..LIVING {
-            // The peers of every third swarm share a network.
-            let network = |m| n as u32 * 10 + if n % 3 == 0 { 0 } else { m };
-            store.fill(0, (0..size(n) as u32).map(|m| leecher(hash(n), of_network(family, network(m), m))));
-        }
-        for part in 0..2 {
-            for now in [RETURN * part + 1, RETURN * part + 1, RETURN * (part + 1) + 1] {
-                let swarms = (0..1000).map(|n| 1_000_000 + 1000 * part + n);
-                store.fill(
-                    now,
-                    swarms.flat_map(|n| {
-                        let port = move |m| of_network(family, STRANGERS, (n * PORTS + m) as u32);
-                        (0..PORTS).map(move |m| leecher(hash(n), port(m)))
-                    }),
-                );
-            }
-        }
-        let lost: Vec<_> =
-            (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() < size(n)).map(size).collect();
-        assert!(
-            lost.is_empty(),
-            "{} of {LIVING} living swarms, of up to {} peers, were lost to made-up ones of one network over {family:?}",
-            lost.len(),
-            lost.iter().max().unwrap_or(&0),
-        );
-        assert_eq!(store.totals().swarms, 1000);
-        store.assert_consistent();
-    }
-}
-
-/// Seeders of one network join living swarms, while this network floods the store.
-pub(crate) fn a_flood_cannot_cheapen_a_living_swarm(subject: &dyn Subject) {
-    const LIVING: u64 = 60;
-    const JOINED: u32 = 8;
-    let size = |n: u64| if n.is_multiple_of(3) { 120 } else { 40 };
-    for family in FAMILIES {
-        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(500)) else { return };
-        let attacker = |n| of_network(Family::V4, STRANGERS, n);
-        for n in 0..LIVING {
-            let network = |m| n as u32 * 120 + m;
-            store.fill(0, (0..size(n)).map(|m| leecher(hash(n), of_network(family, network(m), m))));
-        }
-        for n in 0..1200 {
-            if n == 600 {
-                store.fill(
-                    1,
-                    (0..LIVING).flat_map(|n| (0..JOINED).map(move |m| seeder(hash(n), attacker(m)))),
-                );
-            }
-            store.fill(1, (0..4).map(|m| leecher(hash(1_000_000 + n), attacker(4 * n as u32 + m))));
-        }
-        let lost = (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
-        assert_eq!(
-            lost, 0,
-            "of {LIVING} living swarms over {family:?} were lost to a network that had joined"
-        );
-        store.assert_consistent();
-    }
-}
-
-/// Each made-up swarm has more peers than the shape for a few, all of one network. Some shrink again.
-pub(crate) fn a_flood_of_large_swarms_displaces_itself(subject: &dyn Subject) {
-    const LIVING: u64 = 60;
-    const PORTS: u32 = 100;
-    for family in FAMILIES {
-        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(300)) else { return };
-        for now in [0, RETURN] {
-            store.fill(now, (0..LIVING).map(|n| leecher(hash(n), of_network(family, n as u32, 1))));
-        }
-        for n in 0..450 {
-            let (torrent, port) = (hash(1_000_000 + n), |m| of_network(family, STRANGERS + n as u32, m));
-            store.fill(RETURN + 100, (0..PORTS).map(|m| leecher(torrent, port(m))));
-            if n % 3 == 0 {
-                store.fill(RETURN + 100, (1..PORTS).map(|m| stopped(torrent, port(m))));
-            }
-        }
-        let lost = (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
-        assert_eq!(
-            lost, 0,
-            "of {LIVING} swarms whose peers came back were lost to large ones over {family:?}"
-        );
-        store.assert_consistent();
-    }
 }
 
 /// Restored swarms are worth less than swarms that exist already.
@@ -274,18 +126,18 @@ pub(crate) fn the_stalest_peers_are_dropped_first(subject: &dyn Subject) {
 }
 
 /// A store with a limit of bytes, checked at every announce.
-struct Watched {
-    store: Store,
-    most: u64,
+pub(super) struct Watched {
+    pub(super) store: Store,
+    pub(super) most: u64,
     /// The number of peers that joined and have not left by themselves.
-    joined: u64,
-    told: Evicted,
+    pub(super) joined: u64,
+    pub(super) told: Evicted,
 }
 
 impl Watched {
     /// Returns a store with a limit of about `most` bytes; `None` if it declares no such limit. It must then
     /// refuse the limit.
-    fn new(subject: &dyn Subject, mut most: usize) -> Option<Self> {
+    pub(super) fn new(subject: &dyn Subject, mut most: usize) -> Option<Self> {
         // The smallest limit depends on the store, which reports it in its refusal.
         if capabilities(subject).bounded.contains(BoundedBy::BYTES)
             && let Err(ConfigError::Limit { least, .. }) = subject.build(&config().max_bytes(1))
@@ -296,7 +148,7 @@ impl Watched {
         Some(Self { store, most: most as u64, joined: 0, told: Evicted::default() })
     }
 
-    fn tell(&mut self, seconds: u64, announce: Announce) -> Answer {
+    pub(super) fn tell(&mut self, seconds: u64, announce: Announce) -> Answer {
         let answer = self.store.tell_at(seconds, announce.want(0));
         self.joined += u64::from(answer.changes.contains(Changes::JOINED));
         self.joined -= u64::from(answer.changes.contains(Changes::LEFT));
@@ -315,7 +167,7 @@ impl Watched {
     }
 
     /// Asserts that every removed peer was reported.
-    fn assert_consistent(&self) {
+    pub(super) fn assert_consistent(&self) {
         assert_eq!(
             self.store.totals().peers(),
             self.joined - self.told.peers,
@@ -326,7 +178,7 @@ impl Watched {
 
     /// Returns the numbers of a flood: more than any store has room for, because a peer takes at least two
     /// bytes.
-    const fn numbers(&self) -> Range<u64> {
+    pub(super) const fn numbers(&self) -> Range<u64> {
         0..self.most / 2
     }
 }
@@ -390,38 +242,6 @@ pub(crate) fn a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_fresh
     }
 }
 
-/// Swarms that are populated by two peers, or by one that has come back, stay as long as other swarms can be
-/// evicted.
-pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Subject) {
-    for family in [Family::V4, Family::V6] {
-        let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
-        let mut populated = 0;
-        let of_swarm = |n: u64, m| leecher(hash(n), of_network(Family::V4, (2 * n + m) as u32, 1));
-        while watched.store.memory().bytes < watched.most * 45 / 100 {
-            watched.tell(0, of_swarm(populated, 0));
-            populated += 1;
-        }
-        for n in 0..populated {
-            watched.tell(RETURN, of_swarm(n, n % 2));
-        }
-        assert_eq!(watched.told, Evicted::default(), "while there was room for all");
-        for n in watched.numbers() {
-            let stranger = of_network(family, STRANGERS + n as u32, 1);
-            watched.tell(RETURN + 100 + n / 200, leecher(hash(1_000_000 + n), stranger));
-            if watched.told.swarms > 2 * populated {
-                break;
-            }
-        }
-        assert!(watched.told.swarms > 2 * populated, "a flood of {} peers was let in", watched.joined);
-        let lost = (0..populated).filter(|&n| watched.store.scrape(&hash(n)).peers() == 0).count() as u64;
-        assert!(
-            lost * 100 < populated,
-            "{lost} of {populated} populated swarms were lost to made-up ones over {family:?}"
-        );
-        watched.assert_consistent();
-    }
-}
-
 /// No peer joins. Peers change their roles and finish again and again, and download counts from before a
 /// restart are added.
 pub(crate) fn max_bytes_is_kept_whatever_announces_change(subject: &dyn Subject) {
@@ -450,30 +270,6 @@ pub(crate) fn max_bytes_is_kept_whatever_announces_change(subject: &dyn Subject)
         let bytes = watched.store.memory().bytes;
         assert!(bytes >= watched.most / 2, "{bytes} of {} bytes taken: more went than had to", watched.most);
         watched.store.assert_consistent();
-    }
-}
-
-/// All swarms that can be evicted have come back once, as those of a flood can too; each is as old and as
-/// small as possible.
-pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subject) {
-    const JOINED: u64 = 500;
-    for family in [Family::V4, Family::V6] {
-        let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
-        let torrent = hash(0);
-        watched.tell(0, leecher(torrent, of_network(family, 0, 1)));
-        for n in watched.numbers() {
-            let announce = leecher(hash(1 + n), of_network(family, STRANGERS + n as u32, 1));
-            watched.tell(0, announce);
-            if watched.tell(RETURN, announce).evicted != Evicted::default() || watched.told.swarms > 0 {
-                break;
-            }
-        }
-        for n in 1..JOINED {
-            watched.tell(RETURN + n, leecher(torrent, of_network(family, n as u32, 1)));
-        }
-        let left = watched.store.scrape(&torrent).peers();
-        assert!(left * 10 >= JOINED * 9, "of {JOINED} peers of a swarm that grows {left} are left");
-        watched.assert_consistent();
     }
 }
 
@@ -694,342 +490,4 @@ pub(crate) fn room_that_was_freed_is_used_before_anything_is_evicted(subject: &d
     store.fill(2 * LIFETIME, (8000..10_000).map(|n| seeder(hash(n), v4(1))));
     assert_eq!(store.totals().evicted, Evicted::default(), "thousands have gone, as many have come");
     store.assert_consistent();
-}
-
-/// Returns a store that limits the endpoints of an address in a swarm to `most`; `None` if it declares no
-/// such limit. It must then refuse the limit.
-fn with_endpoints(subject: &dyn Subject, most: usize) -> Option<Store> {
-    bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config().max_endpoints_per_address(most))
-}
-
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
-
-/// The address that reaches its limit in these stories.
-const CROWDED: u32 = 7;
-
-/// Returns endpoint `n` of the address [`CROWDED`].
-fn crowded(family: Family, n: u32) -> Endpoint {
-    of_address(family, CROWDED, n)
-}
-
-/// Returns a peer with an address of its own; the families alternate.
-fn bystander(n: u32) -> Endpoint {
-    of_address(FAMILIES[n as usize % 2], 1000 + n, 1)
-}
-
-fn fill_with_bystanders(store: &Store, torrent: InfoHash, count: u32) {
-    store.fill(0, (0..count).map(|n| leecher(torrent, bystander(n)).left((n / 2 % 2).into())));
-}
-
-fn assert_bystanders_stay(store: &Store, torrent: InfoHash, count: u32) {
-    let members = store.members(&torrent);
-    let lost = (0..count).filter(|&n| !members.contains_key(&bystander(n))).count();
-    assert_eq!(lost, 0, "of {count} peers with addresses of their own, {lost} had to go for another address");
-}
-
-pub(crate) fn max_endpoints_per_address_is_kept_and_the_announcer_stays(subject: &dyn Subject) {
-    for (most, bystanders) in [(1, 0), (1, 30), (3, 20), (8, 300), (100, 0), (100, 600)] {
-        let Some(store) = with_endpoints(subject, most) else { return };
-        let torrent = hash(1);
-        fill_with_bystanders(&store, torrent, bystanders);
-        let mut evicted = 0;
-        for n in 0..most as u32 * 3 + 60 {
-            for (nth, family) in FAMILIES.into_iter().enumerate() {
-                let announcer = crowded(family, n);
-                let announce = leecher(torrent, announcer).left((n % 2).into()).families(BOTH);
-                let answer = store.tell_at(u64::from(n / 10), announce);
-                let has_to_go = u64::from(n as usize >= most);
-                assert_eq!(answer.evicted, Evicted { swarms: 0, peers: has_to_go });
-                assert!(answer.changes.contains(Changes::JOINED));
-                evicted += has_to_go;
-                // The families alternate, so the second one has one endpoint less.
-                let held = (n as usize + 1).min(most) + (n as usize + nth).min(most);
-                assert_eq!(answer.stats.peers(), u64::from(bystanders) + held as u64);
-                assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: evicted });
-                if n % 16 < 2 {
-                    let members = store.members(&torrent);
-                    assert!(members.contains_key(&announcer), "the announcer had to go for itself");
-                    let gone = answer.peers.iter().find(|peer| !members.contains_key(peer));
-                    assert_eq!(gone, None, "an evicted peer was handed out");
-                    let own = count_of_address(members.keys(), family, CROWDED);
-                    assert_eq!(own, (n as usize + 1).min(most), "endpoints of the address");
-                }
-            }
-        }
-        assert_bystanders_stay(&store, torrent, bystanders);
-        store.assert_consistent();
-    }
-}
-
-pub(crate) fn an_address_displaces_its_own_endpoint_that_announced_least_recently(subject: &dyn Subject) {
-    const MOST: usize = 6;
-    let (config, unit) = config_with_units(subject, 100);
-    let config = config.max_endpoints_per_address(MOST);
-    for (family, bystanders) in [(Family::V4, 0), (Family::V6, 10), (Family::V4, 2000), (Family::V6, 2000)] {
-        let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config) else { return };
-        let torrent = hash(1);
-        let rng: &mut dyn Random = &mut SplitMix64::new(5);
-        // All bystanders have announced earlier.
-        fill_with_bystanders(&store, torrent, bystanders);
-        let mut least_recent_first = Vec::new();
-        for turn in 1..90 {
-            let again = turn > 10 && rng.below(2) == 0;
-            let (announcer, mut gone) = match again {
-                true => (least_recent_first.remove(rng.below(least_recent_first.len())), 0),
-                false => (crowded(family, turn), 1),
-            };
-            if least_recent_first.len() < MOST {
-                gone = 0;
-            } else {
-                least_recent_first.remove(0);
-            }
-            least_recent_first.push(announcer);
-            let answer = store.tell_at(
-                u64::from(turn) * unit,
-                leecher(torrent, announcer).left(rng.below(2) as u64).want(0),
-            );
-            assert_eq!(answer.evicted, Evicted { swarms: 0, peers: gone }, "in turn {turn}");
-            let members = store.members(&torrent);
-            let held: BTreeSet<_> =
-                (0..90).map(|n| crowded(family, n)).filter(|peer| members.contains_key(peer)).collect();
-            assert_eq!(held, least_recent_first.iter().copied().collect(), "in turn {turn}");
-        }
-        assert_bystanders_stay(&store, torrent, bystanders);
-        store.assert_consistent();
-    }
-}
-
-/// The kind of its announce does not matter: a refresh, a finished download, or a leecher again.
-pub(crate) fn an_endpoint_that_is_there_displaces_nobody(subject: &dyn Subject) {
-    const MOST: u32 = 5;
-    for bystanders in [0, 12, 1000] {
-        let Some(store) = with_endpoints(subject, MOST as usize) else { return };
-        let torrent = hash(1);
-        fill_with_bystanders(&store, torrent, bystanders);
-        let all = || FAMILIES.into_iter().flat_map(|family| (0..MOST).map(move |n| crowded(family, n)));
-        store.fill(1, all().map(|peer| leecher(torrent, peer)));
-        let changes = [leecher, completed, seeder, leecher, leecher];
-        for (nth, change) in changes.into_iter().enumerate() {
-            for peer in all() {
-                let answer = store.tell_at(2 + nth as u64, change(torrent, peer));
-                assert_eq!(answer.evicted, Evicted::default());
-                assert!(answer.changes.contains(Changes::REFRESHED));
-                assert_eq!(answer.stats.peers(), u64::from(bystanders + 2 * MOST));
-            }
-        }
-        assert_eq!(store.totals().evicted, Evicted::default());
-        assert_bystanders_stay(&store, torrent, bystanders);
-        store.assert_consistent();
-    }
-}
-
-pub(crate) fn an_endpoint_that_stopped_leaves_its_place(subject: &dyn Subject) {
-    const MOST: u32 = 5;
-    for (family, bystanders) in [(Family::V4, 0), (Family::V6, 0), (Family::V4, 1000), (Family::V6, 1000)] {
-        let Some(store) = with_endpoints(subject, MOST as usize) else { return };
-        let torrent = hash(1);
-        fill_with_bystanders(&store, torrent, bystanders);
-        let join = |n| leecher(torrent, crowded(family, n));
-        store.fill(1, (0..MOST).map(join));
-        store.fill(2, [0, 3].map(|n| stopped(torrent, crowded(family, n))));
-        // A `stopped` of unknown peers frees no place.
-        store.fill(2, [3, 99].map(|n| stopped(torrent, crowded(family, n))));
-        for n in [10, 11] {
-            assert_eq!(store.tell_at(3, join(n)).evicted, Evicted::default(), "two have left, two have come");
-        }
-        assert_eq!(store.tell_at(4, join(12)).evicted, Evicted { swarms: 0, peers: 1 });
-        assert_eq!(store.scrape(&torrent).peers(), u64::from(bystanders + MOST));
-        // Expired peers free their places when they are swept.
-        store.sweep_all(at(2 * LIFETIME), Retention::DropEmpty);
-        for n in 20..20 + MOST {
-            assert_eq!(store.tell_at(2 * LIFETIME, join(n)).evicted, Evicted::default());
-        }
-        store.assert_consistent();
-    }
-}
-
-pub(crate) fn an_address_has_its_endpoints_in_each_swarm(subject: &dyn Subject) {
-    const MOST: u32 = 3;
-    let Some(store) = with_endpoints(subject, MOST as usize) else { return };
-    for n in 0..MOST {
-        for (torrent, family) in (0..200).flat_map(|torrent| FAMILIES.map(|family| (torrent, family))) {
-            assert_eq!(store.tell(leecher(hash(torrent), crowded(family, n))).evicted, Evicted::default());
-        }
-    }
-    for torrent in 0..200 {
-        assert_eq!(store.scrape(&hash(torrent)).peers(), u64::from(2 * MOST));
-    }
-    store.assert_consistent();
-}
-
-/// An IPv4 address is all of its 32 bits, also if it is written as an IPv6 address.
-pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
-    for (family, bystanders) in [(Family::V4, 0), (Family::V6, 0), (Family::V4, 1000), (Family::V6, 1000)] {
-        let Some(store) = with_endpoints(subject, 2) else { return };
-        let torrent = hash(1);
-        fill_with_bystanders(&store, torrent, bystanders);
-        // Consecutive addresses with two endpoints each, also with equal lower bits.
-        for (address, n) in (0..100).flat_map(|address| [(address, 1), (address, address)]) {
-            let answer = store.tell(leecher(torrent, of_address(family, address, n + 1)).want(0));
-            assert_eq!(answer.evicted, Evicted::default(), "{family:?}, address {address}");
-        }
-        let third = store.tell(leecher(torrent, of_address(family, 50, 5000)).want(0));
-        assert_eq!(third.evicted, Evicted { swarms: 0, peers: 1 });
-        let members = store.members(&torrent);
-        assert_eq!(count_of_address(members.keys(), family, 50), 2);
-        assert_bystanders_stay(&store, torrent, bystanders);
-    }
-    let Some(store) = with_endpoints(subject, 2) else { return };
-    for port in 1..20 {
-        let IpAddr::V4(ip) = crowded(Family::V4, 0).ip() else { unreachable!("is one of IPv4") };
-        let ip: IpAddr = if port % 2 == 0 { ip.to_ipv6_mapped().into() } else { ip.into() };
-        let endpoint = Endpoint::new(ip, port).expect("the port is not 0");
-        let answer = store.tell_at(port.into(), leecher(hash(1), endpoint));
-        assert_eq!(
-            answer.stats.peers(),
-            u64::from(port).min(2),
-            "IPv4-mapped addresses are the IPv4 address"
-        );
-    }
-    store.assert_consistent();
-}
-
-pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Subject) {
-    const MOST: u64 = 4;
-    let Some(store) = with_endpoints(subject, MOST as usize) else { return };
-    let (mut joined, mut told) = (0, 0);
-    for turn in 0..40 {
-        // New endpoints of one address, peers with their own addresses, and earlier endpoints again, for
-        // small swarms and for a large one.
-        let announces: Vec<_> = (0..90)
-            .map(|n| {
-                let torrent = hash(u64::from(n % 3) + if n % 5 == 0 { 100 + u64::from(turn) } else { 0 });
-                let family = FAMILIES[(n / 4) as usize % 2];
-                match n % 4 {
-                    0 => leecher(torrent, bystander(turn * 90 + n / 4)),
-                    1 => seeder(torrent, crowded(family, (turn * 90 + n).saturating_sub(30))),
-                    _ => leecher(torrent, crowded(family, turn * 90 + n)),
-                }
-            })
-            .collect();
-        let requests = announces
-            .iter()
-            .map(|announce| Request::new(announce.want(0), PeerBuffer::new(&mut [], &mut [])));
-        let mut batch: Vec<_> = requests.collect();
-        store.announce_batch(&mut batch, at(turn.into()), &mut SplitMix64::new(turn.into()));
-        for request in &batch {
-            let answer = request.answer.expect("every request of a batch is answered");
-            let new = answer.changes.contains(Changes::JOINED);
-            joined += u64::from(new);
-            told += answer.evicted.peers;
-            assert_eq!(answer.evicted.swarms, 0);
-            assert!(answer.evicted.peers <= u64::from(new), "one newcomer takes one place");
-        }
-        assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: told }, "told, and counted");
-        assert_eq!(store.totals().peers(), joined - told, "who joined and was not evicted");
-        for torrent in announces.iter().map(|announce| announce.info_hash).collect::<BTreeSet<_>>() {
-            let members = store.members(&torrent);
-            for family in FAMILIES {
-                let own = count_of_address(members.keys(), family, CROWDED) as u64;
-                assert!(own <= MOST, "{own} endpoints of one address");
-            }
-        }
-    }
-    assert!(told > 500, "{told} have had to go");
-    let mut bystanders = (0..40).flat_map(|turn| (0..90 / 4).map(move |n| bystander(turn * 90 + n)));
-    let all: HashSet<_> =
-        store.swarms().iter().flat_map(|swarm| store.members(&swarm.info_hash).into_keys()).collect();
-    assert!(bystanders.all(|peer| all.contains(&peer)), "somebody went for another address");
-    store.assert_consistent();
-}
-
-/// One new endpoint evicts one peer, even if several limits are reached.
-pub(crate) fn an_address_at_its_limit_displaces_only_itself_in_a_full_swarm(subject: &dyn Subject) {
-    const MOST: u32 = 5;
-    for bystanders in [20, 500] {
-        let config = config()
-            .max_endpoints_per_address(MOST as usize)
-            .max_peers_per_swarm((bystanders + MOST) as usize);
-        let limits = BoundedBy::ENDPOINTS_PER_ADDRESS | BoundedBy::PEERS_PER_SWARM;
-        for family in FAMILIES {
-            let Some(store) = bounded(subject, limits, &config) else { return };
-            let torrent = hash(1);
-            fill_with_bystanders(&store, torrent, bystanders);
-            store.fill(1, (0..MOST).map(|n| leecher(torrent, crowded(family, n))));
-            assert_eq!(store.totals().evicted, Evicted::default());
-            for n in MOST..300 {
-                let announce = leecher(torrent, crowded(family, n)).left((n / 3 % 2).into());
-                let answer = store.tell_at(2, announce);
-                assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
-                assert_eq!(answer.stats.peers(), (bystanders + MOST).into());
-            }
-            assert_bystanders_stay(&store, torrent, bystanders);
-            // For a peer of another address the swarm is full.
-            let answer = store.tell_at(3, leecher(torrent, of_address(family, CROWDED + 1, 1)));
-            assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
-            assert_eq!(answer.stats.peers(), (bystanders + MOST).into());
-            store.assert_consistent();
-        }
-    }
-}
-
-/// As at every limit, restored peers evict none.
-pub(crate) fn endpoints_beyond_the_limit_are_refused_when_restored(subject: &dyn Subject) {
-    const MOST: u32 = 4;
-    for (family, bystanders) in [(Family::V4, 3), (Family::V6, 3), (Family::V4, 900), (Family::V6, 900)] {
-        let Some(store) = with_endpoints(subject, MOST as usize) else { return };
-        let torrent = hash(1);
-        let record = |n: u32, endpoint| PeerRecord {
-            endpoint,
-            role: if n.is_multiple_of(2) { Role::Seeder } else { Role::Leecher },
-            last_announce: at(u64::from(n % 50)),
-            details: None,
-        };
-        let swarm = SwarmSummary { info_hash: torrent, stats: stats(0, 0, 1) };
-        let snapshot: Vec<_> = (0..bystanders)
-            .map(|n| record(n, bystander(n)))
-            .chain((0..20).map(|n| record(n, crowded(family, n))))
-            .collect();
-        // One endpoint has announced since, and stays as it announced.
-        let early = crowded(family, 15);
-        store.fill(60, [leecher(torrent, early)]);
-        let restored = store.restore(&swarm, &snapshot, at(60));
-        let (added, refused) = (u64::from(bystanders + MOST - 1), u64::from(20 - MOST));
-        assert_eq!((restored.added, restored.known, restored.refused), (added, 1, refused));
-        let members = store.members(&torrent);
-        assert_eq!(count_of_address(members.keys(), family, CROWDED), MOST as usize);
-        assert_eq!(members[&early].role, Role::Leecher);
-        // A second call restores no more.
-        let restored = store.restore(&swarm, &snapshot, at(60));
-        assert_eq!((restored.added, restored.known, restored.refused), (0, added + 1, refused));
-        assert_eq!(store.totals().evicted, Evicted::default());
-        // A new endpoint takes the place of a restored one.
-        let answer = store.tell_at(61, leecher(torrent, crowded(family, 100)));
-        assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
-        assert!(store.members(&torrent).contains_key(&early), "an older one was there");
-        assert_bystanders_stay(&store, torrent, bystanders);
-        store.assert_consistent();
-    }
-}
-
-/// The address announces from all of its ports, as seeders and as leechers.
-pub(crate) fn one_address_takes_no_more_than_its_endpoints_of_a_large_swarm(subject: &dyn Subject) {
-    const MOST: u32 = 8;
-    const OTHERS: u32 = 100_000;
-    const PORTS: u32 = 65_535;
-    for family in FAMILIES {
-        let Some(store) = with_endpoints(subject, MOST as usize) else { return };
-        let torrent = hash(1);
-        let other = |n| of_address(family, 1000 + n, 1);
-        store.fill(0, (0..OTHERS).map(|n| leecher(torrent, other(n)).left((n % 2).into())));
-        store.fill(1, (0..PORTS).map(|n| leecher(torrent, crowded(family, n)).left((n / 5 % 2).into())));
-        let (totals, told) = (store.totals(), store.scrape(&torrent));
-        assert_eq!((totals.peers(), told.peers()), ((OTHERS + MOST).into(), (OTHERS + MOST).into()));
-        assert_eq!(totals.evicted, Evicted { swarms: 0, peers: u64::from(PORTS - MOST) });
-        let members = store.members(&torrent);
-        let lost = (0..OTHERS).filter(|&n| !members.contains_key(&other(n))).count();
-        assert_eq!(lost, 0, "had to go for another address, over {family:?}");
-        assert_eq!(count_of_address(members.keys(), family, CROWDED), MOST as usize);
-        store.assert_consistent();
-    }
 }

@@ -3,8 +3,10 @@
 pub(crate) mod announcing;
 pub(crate) mod batches;
 pub(crate) mod bounds;
+pub(crate) mod endpoints;
 pub(crate) mod exporting;
 pub(crate) mod fairness;
+pub(crate) mod floods;
 pub(crate) mod forgetting;
 pub(crate) mod hostile;
 pub(crate) mod races;

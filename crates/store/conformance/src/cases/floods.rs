@@ -1,0 +1,205 @@
+//! Cases of floods: made-up swarms displace each other, and no swarm that is worth more.
+
+use swarmkeep::{BoundedBy, Evicted, Family, PeerRecord, Role, SwarmSummary};
+
+use super::bounds::Watched;
+use crate::{Subject, kit::*};
+
+/// Each peer, of the flood too, is from a network of its own.
+pub(crate) fn a_flood_of_made_up_info_hashes_displaces_itself(subject: &dyn Subject) {
+    // Populated by two peers, or by one peer that has come back.
+    flood(subject, |store| {
+        let populated = |n, other| leecher(hash(n), of_network(Family::V4, n as u32, other));
+        for n in 0..POPULATED {
+            store.fill(0, [populated(n, 1)]);
+        }
+        store.fill(1, (0..POPULATED).filter(|n| n % 2 == 0).map(|n| leecher(hash(n), v4(n as u32 * 256))));
+        store.fill(RETURN, (0..POPULATED).filter(|n| n % 2 == 1).map(|n| populated(n, 1)));
+    });
+}
+
+/// After a restart the restored swarms count as populated.
+pub(crate) fn a_flood_displaces_no_restored_swarms(subject: &dyn Subject) {
+    flood(subject, |store| {
+        for n in 0..POPULATED {
+            let family = if n % 2 == 0 { Family::V4 } else { Family::V6 };
+            let (endpoint, role) = (of_network(family, n as u32, 1), Role::Leecher);
+            let record = PeerRecord { endpoint, role, last_announce: at(0), details: None };
+            let swarm = SwarmSummary { info_hash: hash(n), stats: stats(0, 1, 0) };
+            assert_eq!(store.restore(&swarm, &[record], at(0)).added, 1);
+        }
+    });
+}
+
+const POPULATED: u64 = 8000;
+/// The time after which a peer that announces again has come back, rather than repeated itself.
+const RETURN: u64 = LIFETIME / 3;
+/// The number of the first network of a flood.
+const STRANGERS: u32 = 100_000;
+
+fn flood(subject: &dyn Subject, populate: impl Fn(&Store)) {
+    for family in FAMILIES {
+        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(10_000)) else { return };
+        populate(&store);
+        for n in 0..40_000 {
+            let stranger = of_network(family, STRANGERS + n as u32, 1);
+            store.fill(RETURN + 100 + n / 200, [leecher(hash(1_000_000 + n), stranger)]);
+        }
+        let lost = (0..POPULATED).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
+        assert!(
+            lost < POPULATED as usize / 100,
+            "{lost} of {POPULATED} populated swarms were lost to made-up ones over {family:?}"
+        );
+        assert!(store.totals().swarms <= 10_000);
+        store.assert_consistent();
+    }
+}
+
+/// One network announces each made-up swarm from four endpoints, repeats that at once, and again after a
+/// return. Each living swarm was announced once.
+pub(crate) fn a_flood_from_one_network_displaces_itself(subject: &dyn Subject) {
+    const LIVING: u64 = 240;
+    const PORTS: u64 = 4;
+    let size = |n: u64| 1 + n % 10;
+    for family in FAMILIES {
+        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(1000)) else { return };
+        for n in 0..LIVING {
+            // The peers of every third swarm share a network.
+            let network = |m| n as u32 * 10 + if n % 3 == 0 { 0 } else { m };
+            store.fill(0, (0..size(n) as u32).map(|m| leecher(hash(n), of_network(family, network(m), m))));
+        }
+        for part in 0..2 {
+            for now in [RETURN * part + 1, RETURN * part + 1, RETURN * (part + 1) + 1] {
+                let swarms = (0..1000).map(|n| 1_000_000 + 1000 * part + n);
+                store.fill(
+                    now,
+                    swarms.flat_map(|n| {
+                        let port = move |m| of_network(family, STRANGERS, (n * PORTS + m) as u32);
+                        (0..PORTS).map(move |m| leecher(hash(n), port(m)))
+                    }),
+                );
+            }
+        }
+        let lost: Vec<_> =
+            (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() < size(n)).map(size).collect();
+        assert!(
+            lost.is_empty(),
+            "{} of {LIVING} living swarms, of up to {} peers, were lost to made-up ones of one network over {family:?}",
+            lost.len(),
+            lost.iter().max().unwrap_or(&0),
+        );
+        assert_eq!(store.totals().swarms, 1000);
+        store.assert_consistent();
+    }
+}
+
+/// Seeders of one network join living swarms, while this network floods the store.
+pub(crate) fn a_flood_cannot_cheapen_a_living_swarm(subject: &dyn Subject) {
+    const LIVING: u64 = 60;
+    const JOINED: u32 = 8;
+    let size = |n: u64| if n.is_multiple_of(3) { 120 } else { 40 };
+    for family in FAMILIES {
+        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(500)) else { return };
+        let attacker = |n| of_network(Family::V4, STRANGERS, n);
+        for n in 0..LIVING {
+            let network = |m| n as u32 * 120 + m;
+            store.fill(0, (0..size(n)).map(|m| leecher(hash(n), of_network(family, network(m), m))));
+        }
+        for n in 0..1200 {
+            if n == 600 {
+                store.fill(
+                    1,
+                    (0..LIVING).flat_map(|n| (0..JOINED).map(move |m| seeder(hash(n), attacker(m)))),
+                );
+            }
+            store.fill(1, (0..4).map(|m| leecher(hash(1_000_000 + n), attacker(4 * n as u32 + m))));
+        }
+        let lost = (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
+        assert_eq!(
+            lost, 0,
+            "of {LIVING} living swarms over {family:?} were lost to a network that had joined"
+        );
+        store.assert_consistent();
+    }
+}
+
+/// Each made-up swarm has more peers than the shape for a few, all of one network. Some shrink again.
+pub(crate) fn a_flood_of_large_swarms_displaces_itself(subject: &dyn Subject) {
+    const LIVING: u64 = 60;
+    const PORTS: u32 = 100;
+    for family in FAMILIES {
+        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(300)) else { return };
+        for now in [0, RETURN] {
+            store.fill(now, (0..LIVING).map(|n| leecher(hash(n), of_network(family, n as u32, 1))));
+        }
+        for n in 0..450 {
+            let (torrent, port) = (hash(1_000_000 + n), |m| of_network(family, STRANGERS + n as u32, m));
+            store.fill(RETURN + 100, (0..PORTS).map(|m| leecher(torrent, port(m))));
+            if n % 3 == 0 {
+                store.fill(RETURN + 100, (1..PORTS).map(|m| stopped(torrent, port(m))));
+            }
+        }
+        let lost = (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
+        assert_eq!(
+            lost, 0,
+            "of {LIVING} swarms whose peers came back were lost to large ones over {family:?}"
+        );
+        store.assert_consistent();
+    }
+}
+
+/// Swarms that are populated by two peers, or by one that has come back, stay as long as other swarms can be
+/// evicted.
+pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Subject) {
+    for family in [Family::V4, Family::V6] {
+        let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
+        let mut populated = 0;
+        let of_swarm = |n: u64, m| leecher(hash(n), of_network(Family::V4, (2 * n + m) as u32, 1));
+        while watched.store.memory().bytes < watched.most * 45 / 100 {
+            watched.tell(0, of_swarm(populated, 0));
+            populated += 1;
+        }
+        for n in 0..populated {
+            watched.tell(RETURN, of_swarm(n, n % 2));
+        }
+        assert_eq!(watched.told, Evicted::default(), "while there was room for all");
+        for n in watched.numbers() {
+            let stranger = of_network(family, STRANGERS + n as u32, 1);
+            watched.tell(RETURN + 100 + n / 200, leecher(hash(1_000_000 + n), stranger));
+            if watched.told.swarms > 2 * populated {
+                break;
+            }
+        }
+        assert!(watched.told.swarms > 2 * populated, "a flood of {} peers was let in", watched.joined);
+        let lost = (0..populated).filter(|&n| watched.store.scrape(&hash(n)).peers() == 0).count() as u64;
+        assert!(
+            lost * 100 < populated,
+            "{lost} of {populated} populated swarms were lost to made-up ones over {family:?}"
+        );
+        watched.assert_consistent();
+    }
+}
+
+/// All swarms that can be evicted have come back once, as those of a flood can too; each is as old and as
+/// small as possible.
+pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subject) {
+    const JOINED: u64 = 500;
+    for family in [Family::V4, Family::V6] {
+        let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
+        let torrent = hash(0);
+        watched.tell(0, leecher(torrent, of_network(family, 0, 1)));
+        for n in watched.numbers() {
+            let announce = leecher(hash(1 + n), of_network(family, STRANGERS + n as u32, 1));
+            watched.tell(0, announce);
+            if watched.tell(RETURN, announce).evicted != Evicted::default() || watched.told.swarms > 0 {
+                break;
+            }
+        }
+        for n in 1..JOINED {
+            watched.tell(RETURN + n, leecher(torrent, of_network(family, n as u32, 1)));
+        }
+        let left = watched.store.scrape(&torrent).peers();
+        assert!(left * 10 >= JOINED * 9, "of {JOINED} peers of a swarm that grows {left} are left");
+        watched.assert_consistent();
+    }
+}
