@@ -37,6 +37,7 @@ use std::{
 
 use swarmkeep::{RepositoryConfig, Timestamp, TorrentRepository};
 
+use cases::{counts, snapshots};
 #[doc(hidden)]
 pub use reference::Fault;
 pub use reference::Reference;
@@ -124,7 +125,7 @@ crate::cases! {
     /// MySubject);`. The subject is evaluated for each test and can use all names in scope at the macro call.
     durability_suite in $crate::durability;
 
-    cases {
+    snapshots {
         a_snapshot_holds_every_peer_whose_announce_returned_before_it_began [24]
         a_snapshot_loads_with_its_counts_roles_and_downloads_and_ages_rounded_younger [24]
         what_expired_meanwhile_stays_out [16 24]
@@ -142,6 +143,8 @@ crate::cases! {
         an_unfinished_snapshot_leaves_the_last_good_one [24]
         a_folder_is_open_once_at_a_time [24]
         a_snapshot_does_not_stall_announces [18 24]
+    }
+    counts {
         download_counts_outlive_a_stop [25]
         download_counts_outlive_a_kill_once_they_are_settled [25]
         a_kill_loses_no_more_than_what_was_not_settled [25]
