@@ -1,27 +1,27 @@
 //! The oracle: a store that is written as simply as possible, under one lock.
 
 mod ranks;
+mod swarm;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt,
-    net::{IpAddr, Ipv6Addr},
-    ops::{
-        Bound::{Excluded, Unbounded},
-        RangeInclusive,
-    },
+    ops::Bound::{Excluded, Unbounded},
     sync::{Mutex, MutexGuard, PoisonError, TryLockError},
 };
 
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
-    Endpoint, Evicted, Families, Family, InfoHash, Limits, LongestHold, MemoryUse, PageCost, PeerBuffer,
-    PeerDetails, PeerRecord, Random, RepositoryConfig, Restored, Retention, Role, SwarmStats, SwarmSummary,
-    Swept, Timestamp, TorrentRepository, Totals,
+    Endpoint, Evicted, Family, InfoHash, Limits, LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord,
+    Random, RepositoryConfig, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp,
+    TorrentRepository, Totals,
     implement::{CursorExt as _, SectionExt as _},
 };
 
-pub(crate) use self::ranks::{Ranks, endpoint_as_network};
+pub(crate) use self::{
+    ranks::{Ranks, endpoint_as_network},
+    swarm::{Peer, Swarm},
+};
 
 /// A store that is correct rather than fast: everything is in maps of the standard library, under one mutex.
 /// The suite compares the results of other stores with its results.
@@ -464,229 +464,6 @@ impl ModelState {
     }
 }
 
-/// The peers of one info hash.
-#[derive(Debug, Default)]
-pub(crate) struct Swarm {
-    pub(crate) peers: BTreeMap<Endpoint, Peer>,
-    /// The same endpoints by family and role, in no order. Selection draws from these lists.
-    lists: BTreeMap<(Family, Role), Vec<Endpoint>>,
-    /// The same endpoints, least recent announce first.
-    pub(crate) by_age: BTreeSet<(Timestamp, Endpoint)>,
-    pub(crate) downloaded: u32,
-    pub(crate) latest: Timestamp,
-    pub(crate) populated: bool,
-}
-
-/// One peer of a swarm.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) role: Role,
-    pub(crate) last_announce: Timestamp,
-    details: Option<PeerDetails>,
-    /// The place of the peer in the list of its family and role.
-    place: usize,
-}
-
-impl Peer {
-    /// Returns the peer as it is listed when `latest` is the latest time given. The time shown is never
-    /// later.
-    pub(crate) fn record(&self, endpoint: Endpoint, latest: Timestamp) -> PeerRecord {
-        let last_announce = self.last_announce.min(latest);
-        PeerRecord { endpoint, role: self.role, last_announce, details: self.details }
-    }
-}
-
-impl Swarm {
-    fn announce(&mut self, announce: &Announce, now: Timestamp) -> Changes {
-        if announce.event == AnnounceEvent::Stopped {
-            return if self.remove(&announce.endpoint).is_some() { Changes::LEFT } else { Changes::empty() };
-        }
-        let details = PeerDetails {
-            peer_id: announce.peer_id,
-            uploaded: announce.uploaded,
-            downloaded: announce.downloaded,
-            left: announce.left,
-        };
-        let before = self.put(announce.endpoint, announce.role(), now, Some(details));
-        let mut changes = match (before, announce.role()) {
-            (None, _) => Changes::JOINED,
-            (Some(Role::Leecher), Role::Seeder) => Changes::REFRESHED | Changes::PROMOTED,
-            (Some(Role::Seeder), Role::Leecher) => Changes::REFRESHED | Changes::DEMOTED,
-            _ => Changes::REFRESHED,
-        };
-        let finished = announce.event == AnnounceEvent::Completed && announce.left == 0;
-        if finished && before != Some(Role::Seeder) {
-            self.downloaded = self.downloaded.saturating_add(1);
-            changes |= Changes::COMPLETED;
-        }
-        changes
-    }
-
-    /// Inserts or refreshes a peer; returns its previous state.
-    pub(crate) fn put(
-        &mut self,
-        endpoint: Endpoint,
-        role: Role,
-        last_announce: Timestamp,
-        details: Option<PeerDetails>,
-    ) -> Option<Role> {
-        self.latest = self.latest.max(last_announce);
-        self.by_age.insert((last_announce, endpoint));
-        let mut before = None;
-        if let Some(peer) = self.peers.get_mut(&endpoint) {
-            if peer.last_announce != last_announce {
-                self.by_age.remove(&(peer.last_announce, endpoint));
-            }
-            if peer.role == role {
-                *peer = Peer { role, last_announce, details, place: peer.place };
-                return Some(role);
-            }
-            before = Some(peer.role);
-            self.unlist(&endpoint);
-        }
-        let list = self.lists.entry((endpoint.family(), role)).or_default();
-        self.peers.insert(endpoint, Peer { role, last_announce, details, place: list.len() });
-        list.push(endpoint);
-        before
-    }
-
-    pub(crate) fn remove(&mut self, endpoint: &Endpoint) -> Option<Role> {
-        self.by_age.remove(&(self.peers.get(endpoint)?.last_announce, *endpoint));
-        self.unlist(endpoint);
-        self.peers.remove(endpoint).map(|peer| peer.role)
-    }
-
-    /// Removes a peer from its list. The last peer of the list moves to its place.
-    fn unlist(&mut self, endpoint: &Endpoint) {
-        let Peer { role, place, .. } = self.peers[endpoint];
-        let list = self.lists.entry((endpoint.family(), role)).or_default();
-        list.swap_remove(place);
-        if let Some(moved) = list.get(place) {
-            self.peers.get_mut(moved).expect("what is listed is a peer").place = place;
-        }
-    }
-
-    /// Evicts the peers that announced least recently, except `announcer`, until at most `most` are left;
-    /// returns the number of evicted peers.
-    pub(crate) fn drop_stalest_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
-        let mut dropped = 0;
-        while most.is_some_and(|most| self.peers.len() > most) {
-            let Some(&(_, stalest)) = self.by_age.iter().find(|(_, endpoint)| *endpoint != announcer) else {
-                break;
-            };
-            self.remove(&stalest);
-            dropped += 1;
-        }
-        dropped
-    }
-
-    /// Evicts the endpoints of the address of `announcer` that announced least recently, except itself, until
-    /// at most `most` are left; returns the number of evicted endpoints.
-    pub(crate) fn drop_stalest_of_address_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
-        let mut dropped = 0;
-        while most.is_some_and(|most| self.of_address(announcer).count() > most) {
-            let others = self.of_address(announcer).filter(|(endpoint, _)| **endpoint != announcer);
-            let Some((&stalest, _)) = others.min_by_key(|(_, peer)| peer.last_announce) else { break };
-            self.remove(&stalest);
-            dropped += 1;
-        }
-        dropped
-    }
-
-    /// Returns the peers of an address.
-    pub(crate) fn of_address(&self, endpoint: Endpoint) -> impl Iterator<Item = (&Endpoint, &Peer)> {
-        self.peers.range(endpoints_of_address(endpoint))
-    }
-
-    pub(crate) fn count(&self, family: Family, role: Role) -> u64 {
-        self.list(family, role).len() as u64
-    }
-
-    pub(crate) fn list(&self, family: Family, role: Role) -> &[Endpoint] {
-        self.lists.get(&(family, role)).map_or(&[], Vec::as_slice)
-    }
-
-    pub(crate) fn stats(&self) -> SwarmStats {
-        let both = |role| {
-            (self.count(Family::V4, role) + self.count(Family::V6, role)).try_into().unwrap_or(u32::MAX)
-        };
-        SwarmStats {
-            complete: both(Role::Seeder),
-            incomplete: both(Role::Leecher),
-            downloaded: self.downloaded,
-        }
-    }
-
-    /// Returns `totals` with `change` applied to each count and the number of such peers in this swarm.
-    fn counted(&self, mut totals: Totals, change: impl Fn(u64, u64) -> u64) -> Totals {
-        for (family, counts) in [(Family::V4, &mut totals.v4), (Family::V6, &mut totals.v6)] {
-            counts.seeders = change(counts.seeders, self.count(family, Role::Seeder));
-            counts.leechers = change(counts.leechers, self.count(family, Role::Leecher));
-        }
-        totals
-    }
-
-    fn is_idle(&self, policy: Retention) -> bool {
-        let kept = policy == Retention::KeepDownloaded && self.downloaded > 0;
-        self.peers.is_empty() && !kept
-    }
-
-    /// Returns the peers after one endpoint, in ascending order.
-    fn behind(&self, after: Option<Endpoint>) -> impl Iterator<Item = (&Endpoint, &Peer)> {
-        self.peers.range((after.map_or(Unbounded, Excluded), Unbounded))
-    }
-
-    /// Returns the peers of one family that are eligible for the announcing peer.
-    pub(crate) fn eligible(&self, announce: &Announce, family: Family) -> Eligible<'_> {
-        let asked = match family {
-            Family::V4 => Families::V4,
-            Family::V6 => Families::V6,
-        };
-        if !announce.families.contains(asked) {
-            return Eligible::default();
-        }
-        let leechers = self.list(family, Role::Leecher);
-        let seeders = if announce.role().is_seeder() { &[] } else { self.list(family, Role::Seeder) };
-        let announcer = self.peers.get(&announce.endpoint).filter(|_| announce.endpoint.family() == family);
-        let announcer = announcer.and_then(|peer| match peer.role {
-            Role::Seeder => None,
-            Role::Leecher => Some(peer.place),
-        });
-        Eligible { leechers, seeders, announcer }
-    }
-}
-
-/// Eligible peers as one row: the leechers without the announcing peer, then the seeders.
-///
-/// No seeders are selected for a seeder, so an announcing peer that is in the row is a leecher.
-#[derive(Debug, Default)]
-pub(crate) struct Eligible<'a> {
-    pub(crate) leechers: &'a [Endpoint],
-    pub(crate) seeders: &'a [Endpoint],
-    pub(crate) announcer: Option<usize>,
-}
-
-impl Eligible<'_> {
-    pub(crate) fn len(&self) -> usize {
-        self.leechers.len() + self.seeders.len() - usize::from(self.announcer.is_some())
-    }
-
-    pub(crate) fn get(&self, index: usize) -> Endpoint {
-        let index = index + usize::from(self.announcer.is_some_and(|announcer| index >= announcer));
-        *self.leechers.get(index).unwrap_or_else(|| &self.seeders[index - self.leechers.len()])
-    }
-
-    /// Selects `count` of the peers: all, or a window at a random place of the row, which is closed to a
-    /// ring.
-    fn draw(&self, count: usize, rng: &mut dyn Random, mut take: impl FnMut(Endpoint)) {
-        // No random number is drawn if there is no choice.
-        let start = if 0 < count && count < self.len() { rng.below(self.len()) } else { 0 };
-        for offset in 0..count {
-            take(self.get((start + offset) % self.len()));
-        }
-    }
-}
-
 /// Returns the number of peers of each family: half of `want` each, and the part that one family does not use
 /// goes to the other.
 pub(crate) fn share(want: usize, v4: usize, v6: usize) -> (usize, usize) {
@@ -700,21 +477,6 @@ pub(crate) fn hand_out(endpoint: Endpoint, peers: &mut PeerBuffer<'_>) {
         Endpoint::V4(compact) => peers.v4.push(compact.as_bytes()),
         Endpoint::V6(compact) => peers.v6.push(compact.as_bytes()),
     }
-}
-
-/// Returns all possible endpoints of an address: the ports of an IPv4 address, or the ports of the 2^64
-/// addresses that share their upper half with an IPv6 address.
-fn endpoints_of_address(endpoint: Endpoint) -> RangeInclusive<Endpoint> {
-    let (first, last) = match endpoint.ip() {
-        IpAddr::V4(ip) => (IpAddr::V4(ip), IpAddr::V4(ip)),
-        IpAddr::V6(ip) => {
-            let lower_half = u128::from(u64::MAX);
-            let (first, last) = (ip.to_bits() & !lower_half, ip.to_bits() | lower_half);
-            (Ipv6Addr::from_bits(first).into(), Ipv6Addr::from_bits(last).into())
-        }
-    };
-    let at = |ip, port| Endpoint::new(ip, port).expect("the port is not 0");
-    at(first, 1)..=at(last, u16::MAX)
 }
 
 fn info_hash_of(cursor: Cursor) -> Option<InfoHash> {

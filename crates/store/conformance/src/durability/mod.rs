@@ -26,6 +26,7 @@
 //!   of [`settle`](Persistent::settle).
 
 mod cases;
+mod faults;
 mod reference;
 
 use std::{
@@ -39,7 +40,7 @@ use swarmkeep::{RepositoryConfig, Timestamp, TorrentRepository};
 
 use cases::{counts, snapshots};
 #[doc(hidden)]
-pub use reference::Fault;
+pub use faults::Fault;
 pub use reference::Reference;
 
 /// An open store that outlives its process.
