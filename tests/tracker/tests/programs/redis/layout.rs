@@ -68,6 +68,28 @@ async fn announce_to(tracker: &RedisRepository, peer: u32) {
     }
 }
 
+/// A store that a tracker has begun, with a peer of it in each torrent.
+async fn begun(urls: impl IntoIterator<Item = String>) -> (RedisConfig, Arc<RedisRepository>) {
+    let settings = settings(urls);
+    let one = start(&settings, 1).await;
+    announce_to(&one, 1).await;
+    (settings, one)
+}
+
+/// The key with the layout.
+fn layout_key(settings: &RedisConfig) -> String {
+    format!("{}store", settings.keys_begin_with())
+}
+
+/// Asserts that a tracker that is only read from writes the lost layout again within `limit`.
+async fn assert_written_again(server: &Server, layout: &str, tracker: &RedisRepository, limit: Duration) {
+    let deadline = Instant::now() + limit;
+    while server.query::<u32>(&["EXISTS", layout]).expect("it answers") == 0 {
+        tracker.scrape(&torrent(1)).await.expect("reached");
+        assert!(Instant::now() < deadline, "nobody writes the layout again");
+    }
+}
+
 /// On how many torrents the trackers do not agree, each having told all of them of one peer.
 async fn disagreements(trackers: &[&RedisRepository]) -> usize {
     for (peer, tracker) in (1..).zip(trackers) {
@@ -123,7 +145,7 @@ fn redis_shards_of_a_layout_that_was_given_up_are_replaced() {
         let settings = settings([server.url()]);
         let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
         assert_eq!(disagreements(&[&one, &two]).await, 0);
-        let layout = format!("{}store", settings.keys_begin_with());
+        let layout = layout_key(&settings);
         let other = format!("1 1024 {} false", "5a".repeat(16));
         server.command(&["SET", &layout, &other]).expect("it answers");
         let three = start(&settings, 3).await;
@@ -147,9 +169,7 @@ fn redis_shards_of_a_layout_that_was_given_up_are_replaced() {
 fn redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let settings = settings([server.url()]);
-        let one = start(&settings, 1).await;
-        announce_to(&one, 1).await;
+        let (settings, one) = begun([server.url()]).await;
         server.command(&["FLUSHALL"]).expect("it answers");
         let limited = RepositoryConfig::new(HashKey::from_bytes([2; 16])).max_endpoints_per_address(8);
         let two = RedisRepository::connect(&settings, &limited).await.expect("reached");
@@ -168,10 +188,8 @@ fn redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was
 fn redis_layout_that_alone_is_lost_is_found_in_the_shards() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let settings = settings([server.url()]);
-        let one = start(&settings, 1).await;
-        announce_to(&one, 1).await;
-        server.command(&["DEL", &format!("{}store", settings.keys_begin_with())]).expect("it answers");
+        let (settings, one) = begun([server.url()]).await;
+        server.command(&["DEL", &layout_key(&settings)]).expect("it answers");
         let two = start(&settings, 2).await;
         assert_eq!(members(&two).await, members(&one).await);
         assert_eq!(disagreements(&[&one, &two]).await, 0, "of {TORRENTS} torrents");
@@ -182,10 +200,8 @@ fn redis_layout_that_alone_is_lost_is_found_in_the_shards() {
 fn redis_cluster_master_that_has_lost_all_takes_no_other_layout() {
     let cluster = started(Cluster::start(3, 0));
     RUNTIME.block_on(async {
-        let settings = settings(cluster.urls());
-        let one = start(&settings, 1).await;
-        announce_to(&one, 1).await;
-        let layout = format!("{}store", settings.keys_begin_with());
+        let (settings, one) = begun(cluster.urls()).await;
+        let layout = layout_key(&settings);
         let slot = cluster.slot_of(&layout).expect("it answers");
         let master = cluster.master_of_slot(slot).expect("there is one");
         cluster.server(master).command(&["FLUSHALL"]).expect("it answers");
@@ -202,9 +218,7 @@ fn redis_cluster_master_that_has_lost_all_takes_no_other_layout() {
 fn redis_shards_of_an_earlier_version_are_taken_as_they_are() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let settings = settings([server.url()]);
-        let one = start(&settings, 1).await;
-        announce_to(&one, 1).await;
+        let (settings, one) = begun([server.url()]).await;
         let shards: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
         let meta = |shard: &[u8]| -> Vec<u8> { server.query(&[b"HGET", shard, b"m"]).expect("it answers") };
         for shard in &shards {
@@ -221,18 +235,11 @@ fn redis_shards_of_an_earlier_version_are_taken_as_they_are() {
 fn redis_layout_that_is_lost_with_a_connection_is_written_again() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let settings = settings([server.url()]);
-        let one = start(&settings, 1).await;
-        announce_to(&one, 1).await;
+        let (settings, one) = begun([server.url()]).await;
         server.command(&["FLUSHALL"]).expect("it answers");
         server.client_kill_all().expect("it answers");
         // Reading begins no shard.
-        let layout = format!("{}store", settings.keys_begin_with());
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while server.query::<u32>(&["EXISTS", &layout]).expect("it answers") == 0 {
-            one.scrape(&torrent(1)).await.expect("reached");
-            assert!(Instant::now() < deadline, "nobody writes the layout again");
-        }
+        assert_written_again(&server, &layout_key(&settings), &one, Duration::from_secs(10)).await;
     });
 }
 
@@ -246,7 +253,7 @@ fn redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed
         tell(&one, &comes(0)).await.expect("acknowledged");
         let shard = server.query::<Vec<String>>(&["KEYS", "*{*}"]).expect("it answers").remove(0);
         tell(&one, &comes(1)).await.expect("acknowledged");
-        let layout = format!("{}store", settings.keys_begin_with());
+        let layout = layout_key(&settings);
         server.command(&["DEL", &shard]).expect("it answers");
         server.command(&["SET", &layout, "of a later version"]).expect("it answers");
         server.client_kill_all().expect("it answers");
@@ -257,11 +264,7 @@ fn redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed
         refused.expect_err("nobody knows the layout");
         assert!(batch[0].answer.is_none() && batch[1].answer.is_some());
         server.command(&["DEL", &layout]).expect("it answers");
-        let deadline = Instant::now() + Duration::from_secs(3);
-        while server.query::<u32>(&["EXISTS", &layout]).expect("it answers") == 0 {
-            one.scrape(&torrent(1)).await.expect("reached");
-            assert!(Instant::now() < deadline, "nobody writes the layout again");
-        }
+        assert_written_again(&server, &layout, &one, Duration::from_secs(3)).await;
     });
 }
 
@@ -290,9 +293,7 @@ fn redis_functions_of_versions_that_nobody_uses_are_deleted() {
 fn redis_lists_of_many_functions_cost_no_connection() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let settings = settings([server.url()]);
-        let one = start(&settings, 1).await;
-        announce_to(&one, 1).await;
+        let (settings, _one) = begun([server.url()]).await;
         let listed: Vec<Vec<Value>> = server.query(&["FUNCTION", "LIST", "WITHCODE"]).expect("it answers");
         let texts = listed.iter().flatten().filter_map(|field| match field {
             Value::BulkString(text) => str::from_utf8(text).ok(),
