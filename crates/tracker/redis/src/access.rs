@@ -1,4 +1,4 @@
-//! How servers are reached: TLS, the password, and which hosts may be told it.
+//! Access to servers: TLS, the password, and the hosts that may be told the password.
 
 use std::{
     fs, io,
@@ -25,13 +25,13 @@ use tracing::warn;
 
 use crate::RedisConfig;
 
-/// The same for all servers of a store.
+/// The settings of the connections to all servers of a store.
 pub(crate) struct Access {
     tls: Option<TlsConnector>,
     password: Option<PasswordFile>,
     /// The hosts of the URLs that were given.
     hosts: Vec<String>,
-    /// For each server.
+    /// The connections per server.
     pub(crate) connections: usize,
 }
 
@@ -41,7 +41,7 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Access {
-    /// Fails if there is TLS, and no authority to trust.
+    /// Fails if a URL has TLS, and the given authority's certificate is invalid.
     pub(crate) fn new(config: &RedisConfig, seeds: &[ConnectionInfo]) -> Result<Self, String> {
         let has_tls = seeds.iter().any(|seed| is_tls(seed.addr()));
         Ok(Self {
@@ -52,7 +52,7 @@ impl Access {
         })
     }
 
-    /// Why a server is not told the password, if it is not: anybody could have named it.
+    /// Why a server is not told the password: an attacker could have named it. `None` if there is no reason.
     pub(crate) fn refuses(&self, server: &ConnectionInfo) -> Option<String> {
         let has_password = self.password.is_some() || server.redis_settings().password().is_some();
         let host = host_of(server.addr())?;
@@ -80,9 +80,9 @@ impl Access {
         })
     }
 
-    /// The greeting of a server, with the password that is in the file now.
+    /// The greeting to a server, with the current password of the file.
     pub(crate) async fn greeting(&self, server: &ConnectionInfo) -> Result<RedisConnectionInfo, String> {
-        // From 7.2 on it would need a right of its own to tell its name.
+        // Since Redis 7.2, the user needs a separate permission to set the library's name.
         let greeting = server.redis_settings().clone().set_skip_set_lib_name();
         Ok(match &self.password {
             Some(file) if greeting.password().is_none() => greeting.set_password(file.read().await?),
@@ -91,7 +91,7 @@ impl Access {
     }
 }
 
-/// Read again for each connection. While it cannot be read, the last password counts.
+/// A file that is read for each connection. While it cannot be read, the last password is used.
 struct PasswordFile {
     path: PathBuf,
     last: Mutex<Option<String>>,
@@ -110,7 +110,7 @@ impl PasswordFile {
             (Ok(password), _) => Ok(last.insert(password).clone()),
             (Err(error), None) => Err(error),
             (Err(error), Some(password)) => {
-                warn!(%error, "the password of before is used");
+                warn!(%error, "the previous password is used");
                 Ok(password.clone())
             }
         }
@@ -120,7 +120,7 @@ impl PasswordFile {
 /// The first line of a file, as [`RedisConfig::password_file`] reads it.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// The reason, with the name of the file.
 pub fn password_in(file: &Path) -> Result<String, String> {
     let wrong = |what: String| format!("{}: {what}", file.display());
     let bytes = fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
@@ -153,7 +153,7 @@ fn tls(authority: Option<&[u8]>) -> Result<TlsConnector, String> {
             }
         }
         None => {
-            // Systems have old ones among them that cannot be used.
+            // Some systems have old certificates that cannot be used: these are left out.
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
     }

@@ -1,4 +1,4 @@
-//! Where servers are, and which hash slots a server says that each serves.
+//! The addresses of servers, and the hash slots of each in a reply to `CLUSTER SLOTS`.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::place::SLOTS;
 
-/// Where a server is reached.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Address {
     pub(crate) host: String,
@@ -14,8 +14,8 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// From a redirection, as `192.0.2.1:6379`. A server that does not know its own name leaves the host out:
-    /// it is the one asked.
+    /// Parses the address in a redirection, such as `192.0.2.1:6379`. A server that does not know its own
+    /// host leaves it out: then it is the host of `asked`.
     pub(crate) fn of_redirection(text: &str, asked: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = if host.is_empty() { &asked.host } else { host };
@@ -39,7 +39,7 @@ pub(crate) struct SlotRange {
 }
 
 impl SlotRange {
-    /// All that an answer to `CLUSTER SLOTS` names; what is not as it should be is left out.
+    /// All ranges in an answer to `CLUSTER SLOTS`. Invalid ones are left out.
     pub(crate) fn all(answer: &Value, asked: &Address) -> Vec<Self> {
         let Value::Array(ranges) = answer else { return Vec::new() };
         ranges.iter().filter_map(|range| Self::read(range, asked)).collect()
@@ -68,7 +68,7 @@ impl SlotRange {
                 String::from_utf8(host.clone()).ok()?
             }
             Value::SimpleString(host) if !host.is_empty() => host.clone(),
-            // It does not know its own name.
+            // The server does not know its own host.
             _ => asked.host.clone(),
         };
         Some(Address { host, port: u16::try_from(*port).ok()? })

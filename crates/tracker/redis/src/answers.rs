@@ -1,11 +1,9 @@
-//! Answers that are kept for a while, so that a swarm that everybody asks about does not depend on what one
-//! server can bear.
+//! Answers that are kept for a while, so that one server need not answer every announce of a very busy swarm.
 //!
-//! Where a swarm is announced to often, one announce fetches many of its peers, and regular announces are
-//! answered out of these until they are too old. What they change, the time of a peer, is sent together with
-//! what other announces change. Both take at most half of the staleness that is allowed, so that no tracker
-//! sees a swarm as it was longer ago than that. Whoever starts, completes or stops is told to the server at
-//! once.
+//! In a busy swarm, one announce fetches many peers, and regular announces are answered from these until they
+//! are too old. The change of such an announce, the time of its peer, is sent later, together with the
+//! changes of others. Each of these two delays is at most half of the allowed staleness, so no tracker sees
+//! an older state of the swarm. An announce with an event goes to the server at once.
 
 use std::{
     collections::HashMap,
@@ -21,43 +19,42 @@ use swarmkeep::{
 };
 use tokio::sync::Notify;
 
-/// Peers that one announce fetches for the others, half of each family: enough for whoever wants fewer than
-/// half, of whichever family.
+/// Peers that one announce fetches for the others, half of them of each family: enough for an announce that
+/// wants fewer than half, of either family.
 pub(crate) const FETCHED: usize = 512;
 const ENOUGH_PEERS: usize = FETCHED / 2;
 
-/// A swarm is hot that is announced to so often within half of the staleness: fewer are not worth fetching so
-/// many peers.
+/// The announces within half of the staleness that make a swarm hot. For fewer, a fetch does not pay.
 const HOT: u32 = 16;
 
-/// So many changes of a swarm do not wait for more: some twenty for each page of a swarm of 10,000.
+/// Changes of a swarm that are sent without waiting for more: at least 25 per page of a swarm of 10,000.
 const ENOUGH: usize = 1 << 13;
 
-/// Swarms that are counted, swarms that are hot, and changes that wait or are on their way; what is more goes
-/// to the servers as always.
+/// The most swarms that are counted, the most hot swarms, and the most changes that wait or are being sent.
+/// Announces beyond these limits go to the servers.
 const COUNTED: usize = 1 << 16;
 const KEPT: usize = 1 << 10;
 const UNSENT: usize = 1 << 16;
 
-/// What is kept of the swarms that are hot.
+/// The kept answers of hot swarms, and the changes that wait.
 #[derive(Debug)]
 pub(crate) struct Answers {
     /// Half of the staleness.
     age: Duration,
     state: Mutex<TrackedSwarms>,
-    /// Told when nothing is unsent.
+    /// Notified when all changes were sent.
     idle: Notify,
 }
 
 #[derive(Debug)]
 struct TrackedSwarms {
-    /// Announces of each swarm since then.
+    /// The announces per swarm since `since`.
     counted: HashMap<InfoHash, u32>,
     since: Instant,
     hot: HashMap<InfoHash, Hot>,
-    /// Changes that wait, of all swarms, and those on their way.
+    /// Changes of all swarms that wait or are being sent.
     unsent: usize,
-    /// Changes that no server has taken.
+    /// Changes that did not reach a server.
     lost: u64,
 }
 
@@ -65,21 +62,21 @@ struct TrackedSwarms {
 struct Hot {
     for_seeders: Kept,
     for_leechers: Kept,
-    /// Announces that are to be sent, the latest of each peer, and when they came.
+    /// Announces to be sent: the latest of each peer, and its time.
     waiting: HashMap<Endpoint, (Announce, u32)>,
-    /// How many have come since somebody began to send them: for the first of them somebody is to come.
+    /// Waiting announces that came since a task last began to send. The first of them starts another task.
     since_sent: usize,
 }
 
-/// Peers for whoever has one role.
+/// Peers for the announces of one role.
 #[derive(Debug, Default)]
 struct Kept {
-    /// Since when somebody fetches them.
+    /// When the fetch in progress began.
     asked: Option<Instant>,
     peers: Option<Arc<Sample>>,
 }
 
-/// Some peers of a swarm, and its counts then.
+/// Some peers of a swarm, and its counts, at one time.
 #[derive(Debug)]
 pub(crate) struct Sample {
     taken: Instant,
@@ -93,15 +90,15 @@ pub(crate) struct Sample {
 pub(crate) enum AnswerSource {
     /// The server answers.
     Asked,
-    /// The server answers with as many peers as are worth keeping, as of now.
+    /// The server answers with up to [`FETCHED`] peers, which are kept with this time.
     Fetched(Instant),
-    /// From these. What it changes waits for others, and all that waits is to be sent after `send`, if
-    /// somebody else is not to do that.
+    /// `from` answers, and the change of the announce waits. If `send` has a time, the caller sends all
+    /// waiting changes of the swarm after it.
     Kept { from: Arc<Sample>, send: Option<Duration> },
 }
 
 impl Answers {
-    /// `None` if nothing may be stale.
+    /// `None` if answers may not be stale.
     pub(crate) fn new(staleness: Duration) -> Option<Arc<Self>> {
         (!staleness.is_zero()).then(|| {
             let state = TrackedSwarms {
@@ -115,12 +112,12 @@ impl Answers {
         })
     }
 
-    /// How to answer. `selects` says whether peers are to be told.
+    /// Decides how to answer. `selects` says whether the answer may contain peers.
     pub(crate) fn source(&self, announce: &Announce, now: u32, selects: bool) -> AnswerSource {
         let mut state = self.state.lock();
         let source = self.choose(&mut state, announce, now, selects);
         if !matches!(source, AnswerSource::Kept { .. }) {
-            // What waits of the same peer must not arrive behind this.
+            // A waiting announce of the same peer must not arrive after this one.
             let state = &mut *state;
             if let Some(hot) = state.hot.get_mut(&announce.info_hash)
                 && hot.waiting.remove(&announce.endpoint).is_some()
@@ -176,7 +173,8 @@ impl Answers {
                 };
                 AnswerSource::Kept { from, send }
             }
-            // One fetches, and the others ask as always until it has. What was asked for may be lost.
+            // One announce fetches, and the others go to the server until it has. After `age`, the fetch
+            // counts as lost.
             _ if kept.asked.is_none_or(|asked| at.duration_since(asked) > self.age) => {
                 kept.asked = Some(at);
                 AnswerSource::Fetched(at)
@@ -185,7 +183,7 @@ impl Answers {
         }
     }
 
-    /// What was fetched, for whoever asks next.
+    /// Keeps the fetched peers for the next announces of the same role.
     pub(crate) fn keep(&self, announce: &Announce, sample: Arc<Sample>) {
         let mut state = self.state.lock();
         if let Some(hot) = state.hot.get_mut(&announce.info_hash) {
@@ -193,14 +191,14 @@ impl Answers {
         }
     }
 
-    /// Nothing of a swarm is to be sent any more: it was removed.
+    /// Drops a swarm that is removed, with its waiting announces.
     pub(crate) fn forget(&self, info_hash: &InfoHash) {
         let mut state = self.state.lock();
         let hot = state.hot.remove(info_hash);
         state.sent(hot.map_or(0, |hot| hot.waiting.len()), &self.idle);
     }
 
-    /// Of which peers of a swarm announces wait: the caller takes and sends them.
+    /// The peers of a swarm whose announces wait. The caller takes and sends these.
     pub(crate) fn waiting(&self, info_hash: &InfoHash) -> Vec<Endpoint> {
         let mut state = self.state.lock();
         let Some(hot) = state.hot.get_mut(info_hash) else { return Vec::new() };
@@ -208,7 +206,7 @@ impl Answers {
         hot.waiting.keys().copied().collect()
     }
 
-    /// Those of these that wait still, for the caller to send now.
+    /// Takes the announces of `peers` that still wait, for the caller to send now.
     pub(crate) fn take(&self, info_hash: &InfoHash, peers: &[Endpoint]) -> OnTheirWay<'_> {
         let mut state = self.state.lock();
         let waiting = state.hot.get_mut(info_hash).map(|hot| &mut hot.waiting);
@@ -218,20 +216,20 @@ impl Answers {
         OnTheirWay { lost: announces.len(), announces, of: self }
     }
 
-    /// The swarms of which announces wait.
+    /// The swarms with waiting announces.
     pub(crate) fn swarms_with_waiting(&self) -> Vec<InfoHash> {
         let state = self.state.lock();
         let waiting = state.hot.iter().filter(|(_, hot)| !hot.waiting.is_empty());
         waiting.map(|(info_hash, _)| *info_hash).collect()
     }
 
-    /// Changes that wait or are on their way, and those that were lost so far.
+    /// The number of changes that wait or are being sent, and of those that were lost so far.
     pub(crate) fn unsent_and_lost(&self) -> (usize, u64) {
         let state = self.state.lock();
         (state.unsent, state.lost)
     }
 
-    /// Waits until nothing waits, and nothing is on its way.
+    /// Waits until no change waits or is being sent.
     pub(crate) async fn all_sent(&self) {
         loop {
             let idle = self.idle.notified();
@@ -243,7 +241,7 @@ impl Answers {
     }
 }
 
-/// Announces that are being sent, and when they came.
+/// Announces that are being sent, and their times.
 pub(crate) struct OnTheirWay<'a> {
     announces: Vec<(Announce, u32)>,
     lost: usize,
@@ -255,7 +253,7 @@ impl OnTheirWay<'_> {
         &self.announces
     }
 
-    /// All but so many have arrived; without this none has.
+    /// Notes that all but `lost` announces have arrived. Without this call, all of them count as lost.
     pub(crate) fn arrived_but(mut self, lost: usize) {
         self.lost = lost;
     }
@@ -288,7 +286,7 @@ impl Hot {
 }
 
 impl Sample {
-    /// The peers that `announce` was answered with, and itself if others of its role may have it.
+    /// The peers in the answer to `announce`, and its own peer if others of its role may get it.
     pub(crate) fn new(
         taken: Instant,
         announce: &Announce,
@@ -305,7 +303,7 @@ impl Sample {
         Arc::new(Self { taken, stats, v4, v6 })
     }
 
-    /// Answers an announce as a store would that holds just these peers.
+    /// Answers an announce as a store with just these peers would.
     pub(crate) fn answer(&self, announce: &Announce, random: u64, peers: &mut PeerBuffer<'_>) -> Announced {
         let own = announce.endpoint.as_bytes();
         let v4_mine = self.v4.iter().position(|peer| peer.as_slice() == own);
@@ -323,7 +321,7 @@ impl Sample {
     }
 }
 
-/// `want` of the peers behind a random one, around the end, without the one at `mine`.
+/// Passes `want` consecutive peers to `out`: from a random one on, around the end, without the one at `mine`.
 fn window<T>(peers: &[T], mine: Option<usize>, want: usize, random: u32, mut out: impl FnMut(&[T])) {
     let eligible = peers.len() - usize::from(mine.is_some());
     if want == 0 || eligible == 0 {
@@ -331,7 +329,7 @@ fn window<T>(peers: &[T], mine: Option<usize>, want: usize, random: u32, mut out
     }
     let start = (u64::from(random) * eligible as u64) >> 32;
     let start = start as usize;
-    // As ranks among the eligible: behind `mine` each stands one further.
+    // `from` and `to` are ranks among the eligible peers: from `mine` on, each peer is one place further.
     let mut part = |from: usize, to: usize| match mine {
         Some(mine) if to <= mine => out(&peers[from..to]),
         Some(mine) if from >= mine => out(&peers[from + 1..to + 1]),
@@ -475,7 +473,7 @@ mod tests {
         ));
         assert!(matches!(answers.source(&peer(2).left(0), NOW, true), AnswerSource::Fetched(_)));
         assert_eq!(waiting(&answers), [(peer(0), NOW + 1), (peer(3), NOW)]);
-        // Whoever is about to be sent, and says something else before.
+        // A peer whose announce is about to be sent, and that makes another announce before.
         (4..6).for_each(waits);
         let next = answers.waiting(&peer(0).info_hash);
         answers.source(&peer(4).event(AnnounceEvent::Stopped), NOW, false);

@@ -1,4 +1,5 @@
-//! Replies of a server within what it was asked for: what comes is counted before anything else reads it.
+//! A limit for the replies of a server: their bytes are counted against the expected size before anything
+//! else reads them.
 
 use std::{
     io::{self, ErrorKind},
@@ -16,16 +17,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// The memory of an element of a reply, besides its bytes.
 pub(crate) const ELEMENT: usize = size_of::<Value>();
 
-/// Replies to a greeting: whether the password was right, and refusals of what a server does not know.
+/// Bytes for the replies to a greeting: to the password, and to commands that the server may not know.
 const GREETINGS: usize = 4096;
 
-/// Arrays within each other: `CLUSTER SLOTS` has four.
+/// The most arrays within each other: `CLUSTER SLOTS` has four.
 const NESTED: usize = 8;
 
 /// The digits of a number of 64 bits, and its sign.
 const DIGITS: usize = 20;
 
-/// Memory left for the replies of all waiting calls. A call that nobody waits for any more keeps its share,
+/// Memory left for the replies of all waiting calls. A call that its caller has given up keeps its share,
 /// since its reply may still come.
 #[derive(Debug)]
 pub(crate) struct Allowance {
@@ -38,12 +39,12 @@ impl Allowance {
         Self { left: AtomicUsize::new(GREETINGS), exceeded: OnceLock::new() }
     }
 
-    /// For calls whose replies take `most` at most.
+    /// Adds the share of calls whose replies take at most `most` bytes.
     pub(crate) fn grant(&self, most: usize) {
         self.left.fetch_add(most, Relaxed);
     }
 
-    /// They took less than was granted.
+    /// Takes back the part of `most` that the replies did not need.
     pub(crate) fn settle(&self, most: usize, replies: &[Value]) {
         let took: usize = replies.iter().map(memory_of).sum();
         debug_assert!(took <= most, "{took} bytes of replies, and {most} were granted");
@@ -61,7 +62,7 @@ impl Allowance {
     }
 }
 
-/// The same as [`Replies`] counts.
+/// The memory of a reply, as [`Replies`] counts it.
 fn memory_of(reply: &Value) -> usize {
     ELEMENT
         + match reply {
@@ -122,11 +123,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-/// How far the replies have been read: just enough of the protocol to count what they will take. What it
-/// refuses, no server sends that was asked in version 2 of the protocol.
+/// A parser of just enough of the protocol to count the memory of the replies. It refuses only replies that
+/// no server sends in version 2 of the protocol.
 #[derive(Debug, Default)]
 struct Replies {
-    /// How many elements each open array still has, the innermost last.
+    /// The elements still to come in each open array, the innermost last.
     open: Vec<usize>,
     at: At,
 }
@@ -138,9 +139,9 @@ enum At {
     Kind,
     /// A simple string or an error.
     Text { ends: bool },
-    /// A number, the length of bytes, or that of an array.
+    /// A number, or the length of a string or of an array.
     Number { kind: u8, digits: Vec<u8> },
-    /// Bytes, and the end of their line.
+    /// The bytes still to come of a string, with the end of its line.
     Bytes(usize),
 }
 
@@ -232,8 +233,8 @@ impl Replies {
 mod tests {
     use super::*;
 
-    /// What is counted while replies come is what is given back when they have been read, however they are
-    /// cut: otherwise a connection would end after some hours.
+    /// The memory that is counted while replies come equals the memory of the parsed replies, however the
+    /// stream is cut. Otherwise a connection would end after some hours.
     #[test]
     fn what_replies_take_is_what_they_weigh() {
         let replies =

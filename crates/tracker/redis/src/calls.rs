@@ -1,5 +1,4 @@
-//! What the servers are asked: each call with the key that it is about. Requests are little-endian numbers
-//! one behind the other, and bytes.
+//! The calls to the servers, each with its key. A request is a sequence of little-endian numbers and bytes.
 
 use redis::Cmd;
 use swarmkeep::{
@@ -20,12 +19,12 @@ const IPV6: u8 = 8;
 const WANTS_V4: u8 = 16;
 const WANTS_V6: u8 = 32;
 
-/// Flags of a caller, one of which is always there: no byte is 0, for the sake of `redis-benchmark`.
+/// Flags of a caller. `CALLER` is always set, so that the byte is not 0, for the sake of `redis-benchmark`.
 const CONFIRMED: u8 = 1;
 const BOUNDED: u8 = 2;
 const CALLER: u8 = 64;
 
-/// What calls are made of: the same in all of a store.
+/// The parts that all calls to a store have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct Calls {
     /// Of all keys.
@@ -33,23 +32,23 @@ pub(crate) struct Calls {
     pub(crate) layout: Layout,
     /// In seconds.
     pub(crate) lifetime: u32,
-    /// Endpoints an address; 0 is any number.
+    /// The most endpoints per address; 0 is no limit.
     pub(crate) limit: u16,
-    /// The server's clock bounds what is told.
+    /// Whether the server's clock bounds the times of calls.
     pub(crate) bounded: bool,
-    /// It has just been read that the layout is that of the store: a shard of another one is replaced.
+    /// Whether `layout` was just read from the store. Then a call replaces a shard of another layout.
     pub(crate) confirmed: bool,
 }
 
 /// The last argument of each function: the identity of the layout, and flags.
 pub(crate) type Caller = [u8; IDENTITY + 1];
 
-/// Seconds in the servers: 32 bits, enough until 2106. Later counts as that.
+/// Seconds in the servers: 32 bits, enough until 2106. A later time counts as the largest.
 pub(crate) fn seconds(time: Timestamp) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Whether what is handed out can depend on randomness.
+/// Whether the selection of peers can depend on randomness.
 pub(crate) fn draws(announce: &Announce, peers: &PeerBuffer<'_>) -> bool {
     let room = |family, room| announce.families.contains(family) && room > 0;
     announce.want > 0
@@ -58,7 +57,7 @@ pub(crate) fn draws(announce: &Announce, peers: &PeerBuffer<'_>) -> bool {
 }
 
 impl Calls {
-    /// A command about the key with this name, which is none of a shard.
+    /// A command for the key with this name after the prefix, which is not a shard.
     pub(crate) fn command(&self, verb: &str, name: &str, arguments: &[&str]) -> SlotCall {
         let key = format!("{}{name}", self.prefix);
         let mut cmd = Cmd::new();
@@ -73,14 +72,14 @@ impl Calls {
         SlotCall { slot, what: What::Command(cmd), repeatable: true, confirmed: false }
     }
 
-    /// What time it is, on the server of the key with the layout.
+    /// `TIME` on the server of the key with the layout.
     pub(crate) fn time(&self) -> SlotCall {
         let mut cmd = Cmd::new();
         cmd.arg("TIME");
         SlotCall { what: What::Command(cmd), ..self.command("GET", "store", &[]) }
     }
 
-    /// An announce into a buffer that is empty.
+    /// An announce with the room of `peers`, a buffer that is empty.
     pub(crate) fn announce(
         &self,
         announce: &Announce,
@@ -125,7 +124,7 @@ impl Calls {
         }
     }
 
-    /// What a shard says of itself; nothing if nobody has announced to it.
+    /// The meta of a shard: its counts, its newest time and its layout. Nil if the shard does not exist.
     pub(crate) fn counts(&self, shard: u32) -> SlotCall {
         let key = self.key(shard);
         let mut cmd = Cmd::new();
@@ -139,17 +138,17 @@ impl Calls {
         self.function(&LIBRARY.scrape, shard, info_hash.as_bytes())
     }
 
-    /// Which swarms stand on the page of a shard's directory where `at` falls.
+    /// The info hashes on the page of a shard's directory that contains `at`.
     pub(crate) fn names(&self, shard: u32, at: Order) -> SlotCall {
         self.function(&LIBRARY.names, shard, &at.hash().to_le_bytes())
     }
 
-    /// The same with their counts.
+    /// The same, with the counts of each swarm.
     pub(crate) fn walk(&self, shard: u32, at: Order) -> SlotCall {
         self.function(&LIBRARY.walk, shard, &at.hash().to_le_bytes())
     }
 
-    /// The peers of a family on the pages of a swarm where `at` falls.
+    /// The peers of a family on the pages of a swarm that contain `at`.
     pub(crate) fn list(&self, info_hash: &InfoHash, family: Family, at: Order) -> SlotCall {
         let (shard, _) = self.layout.place(info_hash);
         let mut request = info_hash.as_bytes().to_vec();
@@ -158,7 +157,7 @@ impl Calls {
         self.function(&LIBRARY.list, shard, &request)
     }
 
-    /// One step of forgetting.
+    /// One step of a sweep.
     pub(crate) fn sweep(&self, shard: u32, now: u32, drops_empty: bool, budget: u64) -> SlotCall {
         let mut request = Vec::with_capacity(13);
         request.extend(now.to_le_bytes());
@@ -182,7 +181,7 @@ impl Calls {
         SlotCall { repeatable: false, ..self.function(&LIBRARY.add_downloads, shard, &request) }
     }
 
-    /// What restores some peers of a swarm, and its downloads.
+    /// Restores some peers of a swarm, and its downloads.
     pub(crate) fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: u32) -> SlotCall {
         let (shard, place) = self.layout.place(&swarm.info_hash);
         let mut request = swarm.info_hash.as_bytes().to_vec();

@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use swarmkeep::{ConfigError, Timestamp};
 
-/// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and chain what
-/// differs.
+/// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and chain the
+/// settings that differ from the defaults.
 #[derive(Debug, Clone)]
 pub struct RedisConfig {
     pub(crate) urls: Vec<String>,
@@ -25,10 +25,9 @@ impl RedisConfig {
     /// Settings for the servers at `urls`: `redis://[user:password@]host[:port][/database]`, or `rediss://`
     /// over TLS.
     ///
-    /// Several URLs are nodes of one Cluster. One URL may be a single server or a node of a Cluster. A node
-    /// that answers names the others. A server at a host that is in no URL is not told the password without
-    /// TLS, since an attacker could have named it: give a URL with each host of the Cluster, as `CLUSTER SLOTS`
-    /// shows them.
+    /// Several URLs are nodes of one Cluster. One URL may be a single server or a node of a Cluster. The
+    /// store asks one node for the others. Without TLS, it sends no password to a host that is in no URL,
+    /// since an attacker could have named that host: give a URL for each host that `CLUSTER SLOTS` shows.
     pub fn new<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
@@ -75,37 +74,38 @@ impl RedisConfig {
     /// Sets the largest age of the answers to regular announces in busy swarms. The default is 0: every
     /// answer is new.
     ///
-    /// The server is asked about such a swarm once per half of that time, for enough peers for all announces
-    /// of that time. The changes of these announces are sent together in the other half. So the server of one
-    /// very large swarm can serve several times as many announces (docs/operate/scaling.md). The price:
-    /// counts and peers may be this old; an announce that is answered in this way always reports
-    /// [`REFRESHED`](swarmkeep::Changes::REFRESHED); and an announce is lost if this process or the server is
-    /// lost before it was sent. Call [`flush`](crate::RedisRepository::flush) before the process ends. An
-    /// announce for 256 peers or more always goes to the server.
+    /// The store asks the server about such a swarm once per half of that time, and answers the other
+    /// announces from the reply. It sends the changes of these announces together, within the other half. So
+    /// the server of one very large swarm can serve several times as many announces
+    /// (docs/operate/scaling.md). The price: counts and peers may be this old; an announce that is answered
+    /// in this way always reports [`REFRESHED`](swarmkeep::Changes::REFRESHED); and it is lost if this
+    /// process or the server fails before it is sent. Call [`flush`](crate::RedisRepository::flush) before
+    /// the process ends. An announce for 256 peers or more always goes to the server.
     #[must_use]
     pub const fn staleness(mut self, staleness: Duration) -> Self {
         self.staleness = staleness;
         self
     }
 
-    /// Sets the largest age of totals and of the memory use, about. The default is 0: they are exact, and cost
-    /// a call per shard.
+    /// Sets the approximate age of totals and of the memory use. The default is 0: they are exact, and cost
+    /// one call per shard.
     ///
-    /// With an age, one process counts per that time, and writes the sum for all. So totals cost one round
-    /// trip, and are up to twice as old as `age`.
+    /// Otherwise one process counts every `age`, and stores the sum for all processes. Totals then cost one
+    /// round trip. They are at most about twice as old as `age` if they are read at least every `age`, and
+    /// eight times if they are read less often.
     #[must_use]
     pub const fn totals_age(mut self, age: Duration) -> Self {
         self.totals_age = age;
         self
     }
 
-    /// Sets the clock that the times of calls are from. The servers' clocks then bound these times: a time
-    /// that is more than a minute from a server's clock counts as a minute from it, and a shard that has been
-    /// told a later time is brought back. So a process whose clock is wrong does no harm to others.
+    /// Sets the clock from which the caller takes the times of its calls. The servers' clocks then bound
+    /// these times: a time more than a minute away from a server's clock counts as one minute away, and a
+    /// shard with a later time is set back. So a process with a wrong clock does not harm the others.
     ///
-    /// [`connect`](crate::RedisRepository::connect) is refused if the clock is more than a minute from the
-    /// server's, and [`status`](crate::RedisRepository::status) shows it later. The default is no clock: any
-    /// time is taken, and the latest that a shard was told counts.
+    /// [`connect`](crate::RedisRepository::connect) fails if the clock is more than a minute from the
+    /// server's; later, [`status`](crate::RedisRepository::status) shows both clocks. The default is no
+    /// clock: a shard accepts any time, and the latest that it was given counts.
     #[must_use]
     pub const fn clock(mut self, clock: fn() -> Timestamp) -> Self {
         self.clock = Some(clock);
@@ -120,8 +120,8 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the file whose first line is the password of URLs without one. It is read for each connection that
-    /// is made, so that a password can change while the store is used.
+    /// Sets the file whose first line is the password of URLs without one. It is read for each new
+    /// connection, so that the password can change while the store is in use.
     #[must_use]
     pub fn password_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.password_file = Some(file.into());
@@ -135,8 +135,8 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the most calls that wait for an answer. A further call is [`Unavailable`](swarmkeep::Unavailable)
-    /// at once.
+    /// Sets the most calls that wait for an answer. A further call fails as
+    /// [`Unavailable`](swarmkeep::Unavailable) at once.
     #[must_use]
     pub const fn in_flight(mut self, in_flight: usize) -> Self {
         self.in_flight = in_flight;
@@ -144,18 +144,18 @@ impl RedisConfig {
     }
 }
 
-/// What an operator should know of a store and of this process's part in it.
+/// The state of a store, as this process sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Why this process cannot use the store any more, if it cannot: after the store was emptied, it was begun
-    /// anew with other settings.
+    /// Why this process can no longer use the store: the store was emptied, and another process created it
+    /// again with other settings. `None` while this process can use it.
     pub layout_refused: Option<String>,
-    /// How often this process has followed another layout, because the store was emptied and begun anew by
-    /// another process.
+    /// How often this process has switched to another layout, because the store was emptied and another
+    /// process created it again.
     pub layout_changes: u64,
-    /// Seconds since the Unix epoch by the clock of this process, and by that of the server at the same time,
-    /// as last compared; `None` without [`RedisConfig::clock`].
+    /// Seconds since the Unix epoch by the clock of this process, and by the server's clock at the same time,
+    /// at the last comparison; `None` without [`RedisConfig::clock`].
     pub clock: Option<(u64, u64)>,
 }
 
@@ -163,51 +163,51 @@ pub struct Status {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store cannot keep what the configuration asks for.
+    /// The store does not support a value of the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A URL is invalid.
     #[error("{url} is no URL of a Redis server: {reason}")]
     Url {
-        /// What was given, without its password.
+        /// The given URL, without its password.
         url: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// No server was reached.
     #[error("no server was reached: {0}")]
     Unreachable(String),
-    /// A server names others at hosts that are in no URL.
+    /// A server named other servers, at hosts that are in no URL.
     #[error("{0}")]
     Stranger(String),
     /// The prefix cannot be used in keys.
     #[error(
-        "{0:?} cannot be what keys begin with: leave braces out, they tell a Cluster where a key belongs"
+        "{0:?} cannot be the prefix of keys: leave out braces, which decide the slot of a key in a Cluster"
     )]
     Prefix(String),
-    /// The clock that [`RedisConfig::clock`] names is wrong, or the server's is.
+    /// The clock of [`RedisConfig::clock`] is wrong, or the server's clock.
     #[error(
         "this machine's clock says {own} and the Redis server's {server}, in seconds since 1970, which is more than a minute apart: set both by NTP, and start again"
     )]
     Clock {
         /// Seconds since the Unix epoch, by the clock of this process.
         own: u64,
-        /// The same, by that of the server.
+        /// The same, by the server's clock.
         server: u64,
     },
     /// The servers contain a store with other settings.
     #[error(
-        "what lives under {prefix} was built with other settings: {what}; give the same, or another prefix"
+        "the store under {prefix} was created with other settings: {what}; use the same, or another prefix"
     )]
     Mismatch {
-        /// Where.
+        /// The prefix of the store's keys.
         prefix: String,
-        /// What differs.
+        /// The setting that differs.
         what: String,
     },
 }
 
-/// The URL with `***` instead of its password, or of anything that may be one.
+/// Returns the URL with `***` in place of its password, or of any part that may be one.
 pub fn without_password(url: &str) -> String {
     let Some((before, host)) = url.rsplit_once('@') else { return url.into() };
     let (scheme, user) = before

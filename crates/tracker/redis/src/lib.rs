@@ -13,8 +13,8 @@
 //! ```
 //!
 //! An announce takes one round trip: a function in the server updates, counts and selects in one atomic step
-//! ([`AsyncTorrentRepository`]). Each swarm is in one key, together with the counts of its shard, so that the
-//! counts stay exact and move with a slot.
+//! ([`AsyncTorrentRepository`]). One key contains all swarms of a shard, and their counts. So the counts stay
+//! exact, and move to another server with their swarms.
 //!
 //! [`AsyncTorrentRepository`]: swarmkeep::AsyncTorrentRepository
 

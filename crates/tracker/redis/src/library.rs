@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use data_encoding::HEXLOWER;
 use sha1::{Digest, Sha1};
 
-/// The library as a server takes it, and what its functions are called there. The name says which code it is,
-/// so that trackers of two versions can use one server while they are upgraded.
+/// The library in the form that a server takes, and the names of its functions. Each name contains a hash of
+/// the code, so that trackers of two versions can use one server during an upgrade.
 #[derive(Debug)]
 pub(crate) struct Library {
     pub(crate) name: String,
@@ -45,7 +45,7 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     }
 });
 
-/// Whether a library is of any version of this one.
+/// Whether this is the name of any version of the library.
 pub(crate) fn is_of_a_version(name: &str) -> bool {
     let version = name.strip_prefix("swarmkeep_");
     version.is_some_and(|version| version.len() == 8 && HEXLOWER.decode(version.as_bytes()).is_ok())

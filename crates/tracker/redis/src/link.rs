@@ -1,5 +1,5 @@
-//! The way to the servers: connections that come back, calls that find the right server, and an end to each
-//! within bounded time.
+//! The link to the servers: it renews connections, sends each call to the right server, and ends it within
+//! bounded time.
 
 use std::{
     future::{Future, poll_fn},
@@ -36,9 +36,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum Failure {
     Unavailable(String),
-    /// It was not done: because of the layout.
+    /// It was not done, because of the layout of its shard.
     Unconfirmed(Unconfirmed),
-    /// Why it was not done, as far as is known, so soon after its layout was confirmed that this still holds.
+    /// A confirmed call that had to wait, with the reason: its layout may have changed meanwhile.
     Stale(String),
 }
 
@@ -51,22 +51,21 @@ impl From<Failure> for Unavailable {
     }
 }
 
-/// How long to wait before a call is tried again: twice as long each time, from the first to the second.
+/// The pause before a call is tried again. It doubles each time, from the first value to the second.
 pub(crate) const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
-/// The servers, and how patient to be with them.
+/// The servers, and the limits of calls to them.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The servers that were named by those who want to reach them,
+    /// The servers of the given URLs.
     seeds: Vec<Arc<Node>>,
-    /// and those that were named by others: they are kept for as long as they serve something, or until it is
-    /// asked again who does.
+    /// The servers that other servers have named. The next look at the slots removes those that serve none.
     others: Mutex<Vec<Arc<Node>>>,
     patience: Duration,
     topology: RwLock<Arc<Topology>>,
-    /// Whoever holds it asks which server serves what.
+    /// Held by the call that asks which server serves which slot.
     asking: tokio::sync::Mutex<()>,
-    /// An answer was lost, perhaps with all that the server had.
+    /// Whether an answer was lost: the server may have lost its data too.
     pub(crate) lost: AtomicBool,
     in_flight: AtomicUsize,
     most_in_flight: usize,
@@ -101,8 +100,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Polls within the runtime in which the link was made: connections and timers need one, and whoever
-    /// waits may be outside.
+    /// Polls a future within the runtime in which the link was made. Connections and timers need a runtime,
+    /// and the caller may have none.
     pub(crate) fn inside<'a, T>(
         &'a self,
         future: impl Future<Output = Result<T, Unavailable>> + Send + 'a,
@@ -117,23 +116,24 @@ impl Link {
         })
     }
 
-    /// Runs by itself.
+    /// Spawns a task on that runtime.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(future);
     }
 
-    /// For how long a call may try.
+    /// The longest time for which a call is tried.
     pub(crate) const fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// One call, and its answer.
+    /// Sends one call, and returns its answer.
     pub(crate) async fn call(&self, call: SlotCall) -> Result<Value, Failure> {
         let mut answers = self.call_all(std::slice::from_ref(&call)).await;
         answers.pop().expect("an answer for each call")
     }
 
-    /// Counts calls among those that may wait at once. The error says that there are too many.
+    /// Reserves room for `calls` among the calls that may wait at once. The error says that there are too
+    /// many.
     pub(crate) fn let_in(&self, calls: usize) -> Result<InFlightCalls<'_>, String> {
         let before = self.in_flight.fetch_add(calls, Relaxed);
         let place = InFlightCalls(self, calls);
@@ -142,7 +142,8 @@ impl Link {
         is_in.then_some(place).ok_or_else(|| format!("{} calls are waiting already", self.most_in_flight))
     }
 
-    /// Calls that were let in, or are few, and their answers. Those about one slot are done in order.
+    /// Sends calls that were let in, or that are few, and returns their answers. Calls for one slot are done
+    /// in order.
     pub(crate) async fn call_all(&self, calls: &[SlotCall]) -> Vec<Result<Value, Failure>> {
         let deadline = Instant::now() + self.patience;
         let mut answers: Vec<Option<Result<Value, Failure>>> = calls.iter().map(|_| None).collect();
@@ -171,7 +172,7 @@ impl Link {
                         again.push((Try { call: tried.call, ask: None }, reason));
                     }
                     Outcome::Elsewhere(address, reason) => {
-                        // After a look the servers have not agreed yet.
+                        // The servers were asked already, and do not agree yet.
                         before.wait |= has_looked;
                         before.look = true;
                         before.named = address;
@@ -207,7 +208,7 @@ impl Link {
             }
             waiting.clear();
             for (tried, reason) in again {
-                // The store may have been begun anew meanwhile.
+                // The store may have been emptied and created again meanwhile.
                 if before.wait && calls[tried.call].confirmed {
                     answers[tried.call] = Some(Err(Failure::Stale(reason)));
                 } else {
@@ -234,7 +235,7 @@ impl Link {
     /// Sends each call to the server that it is for, once.
     async fn once(&self, calls: &[SlotCall], waiting: &[Try], deadline: Instant) -> Vec<(Try, Outcome)> {
         let topology = Arc::clone(&self.topology.read());
-        // Calls of one server and connection, in order.
+        // The calls for each server and connection, in order.
         let mut groups: Vec<(Arc<Node>, usize, Vec<Try>)> = Vec::new();
         let mut outcomes = Vec::with_capacity(waiting.len());
         for tried in waiting {
@@ -244,7 +245,7 @@ impl Link {
                 None => topology.master_of(slot).cloned(),
             };
             let Some(node) = node else {
-                outcomes.push((tried.clone(), Outcome::Later(format!("nobody serves slot {slot}"))));
+                outcomes.push((tried.clone(), Outcome::Later(format!("no server serves slot {slot}"))));
                 continue;
             };
             let connection = usize::from(slot) % node.connections.len();
@@ -258,11 +259,11 @@ impl Link {
         }
         let one_key = topology.is_cluster();
         if one_key {
-            // What can be sent as one stands together then, in order still.
+            // Calls that can be bundled are then next to each other, and still in order.
             groups.iter_mut().for_each(|(_, _, group)| group.sort_by_key(|tried| calls[tried.call].slot));
         }
         if let [(node, connection, group)] = groups.as_slice() {
-            // What nearly every call does.
+            // Nearly every call goes to one server.
             outcomes.extend(node.send(*connection, calls, group, one_key, deadline).await);
         } else {
             let sent = groups
@@ -284,13 +285,13 @@ impl Link {
         })
     }
 
-    /// A new one, reached as the first one is.
+    /// A new server, reached in the same way as the first URL's server.
     fn node_at(&self, address: &Address) -> Node {
         self.seeds[0].at(address.clone())
     }
 
-    /// Asks which server serves what, unless somebody else has just done so: the one that was named by
-    /// another first.
+    /// Asks which server serves which slot, unless another call has just done so. The server `named` is asked
+    /// first.
     async fn look_again(&self, named: Option<&Address>, deadline: Instant) {
         let before = Arc::clone(&self.topology.read());
         if !before.is_cluster() {
@@ -300,15 +301,15 @@ impl Link {
         if !Arc::ptr_eq(&before, &self.topology.read()) {
             return;
         }
-        // One that is silent leaves time for another.
+        // A silent server must leave time to ask another.
         let each = GREETING.min(self.patience / 2);
         if let Ok(Err(reason)) = timeout_at(deadline, self.find_servers(named, each)).await {
             debug!(%reason, "no server tells of the others");
         }
     }
 
-    /// Asks one server after the other until one tells who serves what: the one that was named, those that
-    /// answer, and the others. Each has so long.
+    /// Asks one server after another for the slots until one answers: first the server `named`, then those
+    /// with open connections, then the others. Each has the time `each`.
     async fn find_servers(&self, named: Option<&Address>, each: Duration) -> Result<(), String> {
         let named = named.map(|address| self.node(address));
         let is_named = |node: &Arc<Node>| named.as_ref().is_some_and(|named| Arc::ptr_eq(named, node));
@@ -330,7 +331,7 @@ impl Link {
         Err(reasons.join("; "))
     }
 
-    /// Who serves what, as this server sees it.
+    /// The servers and their slots, as this server sees them.
     async fn topology_of(&self, node: &Arc<Node>, within: Duration) -> Result<Topology, String> {
         match node.slots(within).await? {
             None => Ok(Topology::single(Arc::clone(node))),
@@ -343,7 +344,8 @@ impl Link {
         }
     }
 
-    /// Why servers are not told the password, of those that are named: replicas too, which may become masters.
+    /// The reasons why servers of these ranges are not told the password. Replicas count too, since they may
+    /// become masters.
     fn kept_out(&self, ranges: &[SlotRange]) -> Vec<String> {
         let mut named: Vec<_> =
             ranges.iter().flat_map(|range| std::iter::once(&range.master).chain(&range.replicas)).collect();
@@ -353,36 +355,36 @@ impl Link {
     }
 }
 
-/// A server that evicts loses a shard at a time, and says nothing. One that may evict only what has an expiry
-/// keeps the shards, which have none.
+/// Warns of a server that evicts keys: with each key it silently loses a shard. A policy that evicts only
+/// keys with an expiry keeps the shards, which have none.
 async fn warn_of_eviction(node: &Node) {
     match node.eviction_policy(GREETING).await {
         Ok(policy) if policy.starts_with("allkeys-") => warn!(
             server = %node.address,
             policy,
-            "the server evicts keys when its memory is full, and with each key a shard of the store without a word: \
+            "the server evicts keys when its memory is full, and silently loses a shard of the store with each key: \
              set maxmemory-policy noeviction there"
         ),
         Ok(_) => {}
         Err(error) => warn!(
             server = %node.address,
             %error,
-            "whether the server evicts keys is not known: see to maxmemory-policy noeviction, and allow the user +info"
+            "whether the server evicts keys is not known: set maxmemory-policy noeviction there, and allow the user +info"
         ),
     }
 }
 
-/// What comes before calls are sent again.
+/// The steps before calls are sent again.
 #[derive(Debug, Default)]
 struct Before {
     wait: bool,
-    /// Asking which server serves what,
+    /// Whether to ask which server serves which slot.
     look: bool,
-    /// first the one that was named as serving something.
+    /// The server to ask first, which a redirection has named.
     named: Option<Address>,
 }
 
-/// The room of some calls among those that may wait at once.
+/// Room for some calls among those that may wait at once. It is given back on drop.
 pub(crate) struct InFlightCalls<'a>(&'a Link, usize);
 
 impl Drop for InFlightCalls<'_> {
@@ -391,7 +393,7 @@ impl Drop for InFlightCalls<'_> {
     }
 }
 
-/// Where one URL leads.
+/// Parses a URL.
 fn seed(url: &str) -> Result<ConnectionInfo, Error> {
     let refused = |reason: String| Error::Url { url: without_password(url), reason };
     let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! One server: its connections, what is sent to it, and what its answers mean.
+//! One server: its connections, the calls to it, and the meaning of its answers.
 
 use std::{fmt, ops, sync::Arc, time::Duration};
 
@@ -23,58 +23,56 @@ use crate::{
     reply::{self, Unconfirmed},
 };
 
-/// Calls that are sent to one server at once; more wait for their answers.
+/// The most calls that are sent to one server at once. Further calls wait for the answers.
 const PIPELINE: usize = 256;
 
-/// Announces that are sent as one: what is saved with each more is little then, and nobody else waits for
-/// long.
+/// The most announces in one call. More would save little, and other clients of the server would wait longer.
 const BUNDLE: usize = 32;
 
-/// How long to wait before a connection is tried again: twice as long each time, from the first to the
-/// second.
+/// The pause before a connection is tried again. It doubles each time, from the first value to the second.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// How long a server may take to accept a connection, or to tell which slots there are.
+/// The time that a server has to accept a connection, or to answer `CLUSTER SLOTS`.
 pub(crate) const GREETING: Duration = Duration::from_millis(1000);
 
-/// The memory of a reply: of numbers, or of an error;
+/// The memory of a short reply: numbers, or an error.
 const SHORT_REPLY: usize = 4096;
-/// of a page of which every key is of one address, since it holds as many as that may have;
+/// The memory of a page: all endpoints of one address, up to the limit, may be on one page.
 const PAGE_REPLY: usize = 4 << 20;
-/// of all that a server says of its memory;
+/// The memory of a reply to `INFO memory`.
 const INFO_REPLY: usize = 64 << 10;
-/// of the libraries of some fifty versions, with their functions;
+/// The memory of a list of the libraries of some fifty versions, with their functions.
 const LIBRARIES_REPLY: usize = 256 << 10;
-/// and of the slots, each of which may be served by another master with some replicas.
+/// The memory of a list of the slots, of which each may have another master, with some replicas.
 const SLOTS_REPLY: usize = SLOTS as usize * 1024;
 
-/// One command about a key, and where that is.
+/// A command, and the slot of its key.
 #[derive(Debug)]
 pub(crate) struct SlotCall {
     pub(crate) slot: u16,
     pub(crate) what: What,
-    /// Done twice it is as if done once: it is sent again when nobody knows whether it was done.
+    /// Whether doing it twice has the same effect as once. Then it is sent again if its answer was lost.
     pub(crate) repeatable: bool,
-    /// It says that its layout was just confirmed, and is not sent later than that.
+    /// Whether it says that its layout was just confirmed. Then it is not sent again after a pause.
     pub(crate) confirmed: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum What {
     Command(Cmd),
-    /// Several of these may be sent as one.
+    /// Several announces may be sent as one call.
     Announce {
         key: Vec<u8>,
         request: Vec<u8>,
         caller: Caller,
-        /// Whoever leaves may do so where memory is full.
+        /// Whether the peer leaves. A server whose memory is full still accepts that.
         leaves: bool,
         /// The most peers of each family in the reply.
         room: (usize, usize),
     },
 }
 
-/// A call, and whom to ask about it where a redirection has said so.
+/// The index of a call, and the server to ask this once, if a redirection has named one.
 #[derive(Debug, Clone)]
 pub(crate) struct Try {
     pub(crate) call: usize,
@@ -86,7 +84,7 @@ impl SlotCall {
     fn most(&self) -> usize {
         SHORT_REPLY
             + match &self.what {
-                // Each of them may come in a piece of its own.
+                // Each peer may come in a piece of its own.
                 What::Announce { room: (v4, v6), .. } => v4 * (ELEMENT + 6) + v6 * (ELEMENT + 18),
                 What::Command(cmd) => match cmd.args_iter().nth(1) {
                     Some(Arg::Simple(function))
@@ -106,14 +104,14 @@ impl SlotCall {
         matches!(self.what, What::Announce { .. })
     }
 
-    /// Whether memory that is full is no reason against it, where the others are not in the way.
+    /// Whether a server whose memory is full accepts it, if it is not bundled with other calls.
     const fn leaves(&self) -> bool {
         matches!(self.what, What::Announce { leaves: true, .. })
     }
 }
 
-/// Calls that are sent as one: announces behind each other. In a Cluster they have one key, or a slot on its
-/// way would hold them up until it has arrived.
+/// Calls that are sent as one: consecutive announces. In a Cluster they have one key, because a server
+/// refuses calls with several keys of a slot that is moving.
 struct Bundle(ops::Range<usize>);
 
 impl Bundle {
@@ -173,25 +171,25 @@ impl Bundle {
     }
 }
 
-/// What came of sending a call once.
+/// The result of sending a call once.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Answered(Value),
     /// It will not be done.
     Refused(String),
-    /// It was not done: because of the layout.
+    /// It was not done, because of the layout of its shard.
     Unconfirmed(Unconfirmed),
-    /// It was not done; as soon as the functions are there it will be.
+    /// It was not done, because the server lacked the functions. They are loaded before it is sent again.
     Again(String),
-    /// It was not done because of what it was sent with.
+    /// It was not done, because of the other calls in its bundle. It is sent again without them.
     Apart(String),
-    /// It was not done; another server does it from now on, this one if it was named.
+    /// It was not done: another server serves the slot from now on, this one if it was named.
     Elsewhere(Option<Address>, String),
-    /// It was not done; this server does it this time.
+    /// It was not done: this server is to be asked this once.
     Ask(Address),
-    /// It was not done; later it may be.
+    /// It was not done, but may be done later.
     Later(String),
-    /// Nobody knows.
+    /// It is not known whether it was done.
     Lost(String),
 }
 
@@ -211,7 +209,7 @@ pub(crate) struct Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nothing of the password.
+        // Without the password.
         write!(f, "Node({})", self.address)
     }
 }
@@ -228,7 +226,7 @@ impl Node {
         Self { address, info, access, connections }
     }
 
-    /// Another server, reached as this one is.
+    /// Another server, reached in the same way.
     pub(crate) fn at(&self, address: Address) -> Self {
         let addr = match self.info.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -242,17 +240,17 @@ impl Node {
         Self::new(self.info.clone().set_addr(addr), Arc::clone(&self.access))
     }
 
-    /// Whether it has answered lately, as far as is known.
+    /// Whether a connection to it is open.
     pub(crate) fn answers(&self) -> bool {
         self.connections.iter().any(|connection| connection.open.lock().is_some())
     }
 
-    /// Why it is not told the password, if it is not.
+    /// Why it is not told the password; `None` if there is no reason.
     pub(crate) fn kept_out(&self) -> Option<String> {
         self.access.refuses(&self.info)
     }
 
-    /// What a Cluster's servers serve; `None` of a server that is none of a Cluster.
+    /// The slots of a Cluster's servers; `None` if this server is in no Cluster.
     pub(crate) async fn slots(&self, within: Duration) -> Result<Option<Vec<SlotRange>>, String> {
         let mut cmd = Cmd::new();
         cmd.arg("CLUSTER").arg("SLOTS");
@@ -263,7 +261,7 @@ impl Node {
         }
     }
 
-    /// What the server does when its memory is full.
+    /// The server's `maxmemory-policy`.
     pub(crate) async fn eviction_policy(&self, within: Duration) -> Result<String, String> {
         let mut cmd = Cmd::new();
         cmd.arg("INFO").arg("memory");
@@ -274,7 +272,7 @@ impl Node {
         policy.map(str::to_owned).ok_or_else(|| "INFO has no maxmemory_policy".to_owned())
     }
 
-    /// The answer to a command that is about no slot.
+    /// Sends a command that concerns no slot, and returns its answer.
     async fn answer(
         &self,
         cmd: Cmd,
@@ -303,10 +301,10 @@ impl Node {
     ) -> Vec<(Try, Outcome)> {
         let mut outcomes: Vec<(Try, Outcome)> = Vec::with_capacity(group.len());
         for part in group.chunks(PIPELINE) {
-            // What comes behind does not overtake what is tried again.
+            // If the last call is to be tried again, the calls after it must not overtake it.
             let behind = outcomes.last().is_some_and(|(_, outcome)| !outcome.is_final());
             let answered = if behind {
-                let reason = || format!("{} has not answered what came before", self.address);
+                let reason = || format!("{} has not answered earlier calls", self.address);
                 part.iter().map(|_| Outcome::Later(reason())).collect()
             } else {
                 self.send_part(&self.connections[connection], calls, part, one_key, deadline).await
@@ -361,7 +359,7 @@ impl Node {
         outcomes
     }
 
-    /// What an answer means for each of the calls that were sent as one.
+    /// The outcome of each call of a bundle, from the answer to the bundle.
     fn unpack(&self, calls: &[SlotCall], bundle: &[Try], answer: Option<Value>, outcomes: &mut Vec<Outcome>) {
         let little = || Outcome::Lost(format!("{} has answered less than it was asked", self.address));
         match answer {
@@ -391,7 +389,7 @@ impl Node {
         }
     }
 
-    /// What an error of the server means for the call.
+    /// The outcome of a call to which the server replied with an error.
     fn refused(&self, error: &RedisError) -> Outcome {
         let reason = format!("{}: {error}", self.address);
         let target = || error.redirect_node().and_then(|(to, _)| Address::of_redirection(to, &self.address));
@@ -423,7 +421,7 @@ impl Node {
         }
     }
 
-    /// Loads the functions, if it can: the server is new, or has lost them.
+    /// Loads the functions into a server that does not have them. Returns whether that worked.
     async fn load(&self, on: &Connection, open: &mut Open, deadline: Instant) -> bool {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.ignore_errors().cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(&LIBRARY.code);
@@ -439,7 +437,7 @@ impl Node {
     }
 }
 
-/// What the answer to an announce means.
+/// The outcome of an announce, from its answer.
 fn announced(pieces: Vec<Value>) -> Outcome {
     match reply::unconfirmed(&pieces) {
         Some(why) => Outcome::Unconfirmed(why),
@@ -447,7 +445,7 @@ fn announced(pieces: Vec<Value>) -> Outcome {
     }
 }
 
-/// Whether nothing more comes through the connection.
+/// Whether the connection is broken.
 fn is_cut(error: &RedisError) -> bool {
     error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error()
 }
@@ -456,7 +454,7 @@ fn is_cut(error: &RedisError) -> bool {
 #[derive(Default)]
 pub(crate) struct Connection {
     open: Mutex<Option<Open>>,
-    /// Whoever holds it connects; when to try again, and how long to wait after that.
+    /// Held by the call that connects.
     connecting: tokio::sync::Mutex<Attempts>,
 }
 
@@ -466,7 +464,7 @@ struct Open {
     made: u64,
     commands: MultiplexedConnection,
     allowance: Arc<Allowance>,
-    /// It writes and reads, and ends with the last of those who use it.
+    /// The task that writes and reads. It ends with the last clone of this value.
     _driver: Arc<JoinSet<()>>,
 }
 
@@ -478,7 +476,7 @@ struct Attempts {
 }
 
 impl Connection {
-    /// The connection, or a new one as soon as there may be one.
+    /// The open connection, or a new one. During the pause after a failure, the error of that failure.
     async fn get(&self, node: &Node, deadline: Instant) -> Result<Open, String> {
         if let Some(open) = &*self.open.lock() {
             return Ok(open.clone());
@@ -491,7 +489,7 @@ impl Connection {
         if let Some((next, _)) = attempts.next
             && Instant::now() < next
         {
-            // Who has come in between learns what the last attempt has shown.
+            // A call during the pause gets the error of the last attempt.
             return Err(attempts.reason.clone());
         }
         let connecting = Open::connect(node, attempts.made + 1);
@@ -516,7 +514,7 @@ impl Connection {
         }
     }
 
-    /// Sends commands whose replies take so much memory at most, and waits for their answers.
+    /// Sends commands whose replies take at most `most` bytes, and waits for their answers.
     async fn ask(
         &self,
         node: &Node,
@@ -544,14 +542,14 @@ impl Connection {
                 })
             }
             Err(_) => {
-                // Whatever it answers later is for nobody.
+                // No call waits for a later answer.
                 self.forget(open.made);
                 Err(format!("{address} has not answered in time"))
             }
         }
     }
 
-    /// Nothing comes any more through the connection that was made as this one.
+    /// Drops the open connection, if its number is `made`.
     fn forget(&self, made: u64) {
         self.open.lock().take_if(|open| open.made == made);
     }

@@ -19,19 +19,19 @@ pub(crate) const fn is_number_of_shards(shards: u32) -> bool {
 /// Bytes of [`Layout::identity`].
 pub(crate) const IDENTITY: usize = 17;
 
-/// What all trackers of a store must agree on.
+/// The settings on which all trackers of a store must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) shards: u32,
-    /// Keys the hashes, so that strangers cannot choose who stands where.
+    /// The key of the hashes, so that remote peers cannot choose their places.
     pub(crate) salt: [u8; 16],
-    /// Peers stand where their address says, not their endpoint: where the endpoints of an address are
+    /// Whether a peer's place depends on its address, not on its endpoint: if endpoints per address are
     /// limited.
     pub(crate) by_address: bool,
 }
 
 impl Layout {
-    /// Each call carries it and each shard keeps it, so that no shard is taken for one of another layout.
+    /// The bytes that each call carries and each shard keeps, so that no call uses a shard of another layout.
     pub(crate) fn identity(&self) -> [u8; IDENTITY] {
         let mut identity = [0; IDENTITY];
         identity[..16].copy_from_slice(&self.salt);
@@ -59,9 +59,9 @@ impl Layout {
         u32::from_be_bytes(hash)
     }
 
-    /// A secret for a purpose.
+    /// A secret that is derived from the salt, for one purpose.
     pub(crate) fn secret(&self, purpose: &str) -> [u8; 20] {
-        // Longer than any info hash and endpoint, so that it is never a digest of one.
+        // This text is longer than any info hash or endpoint, so that the secret is never the digest of one.
         self.digest(format!("secret of trackers for {purpose}").as_bytes())
     }
 
@@ -71,8 +71,8 @@ impl Layout {
 }
 
 /// A position in the order of a table that grows and shrinks by linear hashing: the hash with its bits
-/// reversed. A page holds a contiguous part of that order, and a split cuts it in two, so whoever goes
-/// through it in order misses nothing that stays.
+/// reversed. A page holds a contiguous part of that order, and a split cuts it in two, so a listing in this
+/// order misses no key that stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Order(pub(crate) u32);
 
@@ -81,19 +81,19 @@ impl Order {
         Self(hash.reverse_bits())
     }
 
-    /// A hash that falls there.
+    /// A hash at this position.
     pub(crate) const fn hash(self) -> u32 {
         self.0.reverse_bits()
     }
 
-    /// The first position behind the page in which this one is, of a table of so many pages; `None` at the
+    /// The first position after the page that contains this one, in a table of `pages` pages; `None` at the
     /// end.
     pub(crate) fn behind_page(self, pages: u32) -> Option<Self> {
         let pages = u64::from(pages.max(1));
         let power = 1_u64 << pages.ilog2();
         let hash = u64::from(self.hash());
         let page = if hash % (2 * power) < pages { hash % (2 * power) } else { hash % power };
-        // One bit more where the page has been split in this round, or made by it.
+        // One bit more if this round of splits has split the page, or made it.
         let split = page >= power || page + power < pages;
         let bits = pages.ilog2() + u32::from(split);
         let width = 1_u64 << (32 - bits);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_specification() {
-        // Of its example of a CRC, and of its rules for braces.
+        // From its example of a CRC, and its rules for braces.
         assert_eq!(slot(b"123456789"), 0x31c3);
         assert_eq!(slot(b"{user1000}.following"), slot(b"user1000"));
         assert_eq!(slot(b"foo{}{bar}"), slot(b"foo{}{bar}"));

@@ -1,4 +1,4 @@
-//! What the servers answer: little-endian numbers one behind the other, and bytes.
+//! The replies of the servers: sequences of little-endian numbers and bytes.
 
 use redis::Value;
 use swarmkeep::{
@@ -18,10 +18,10 @@ impl From<Garbled> for Unavailable {
     }
 }
 
-/// An answer that is of another kind than what was asked for.
+/// The error for an answer of an unexpected kind.
 pub(crate) fn strange(answer: &Value) -> Unavailable {
     let shown: String = format!("{answer:?}").chars().take(200).collect();
-    Unavailable::new(format!("a server answers with what nobody asked for: {shown}"))
+    Unavailable::new(format!("a server sent an unexpected answer: {shown}"))
 }
 
 pub(crate) fn bulk(answer: Value) -> Result<Vec<u8>, Unavailable> {
@@ -44,7 +44,7 @@ pub(crate) fn time(answer: &Value) -> Result<u64, Unavailable> {
 pub(crate) fn libraries(answer: &Value) -> Vec<String> {
     let Value::Array(libraries) = answer else { return Vec::new() };
     let name = |library: &Value| match library {
-        // A name and what it stands for, one after another.
+        // Names and values, in turn.
         Value::Array(fields) => {
             let at = fields.iter().position(|field| text(field) == Some("library_name"))?;
             text(fields.get(at + 1)?).map(str::to_owned)
@@ -62,7 +62,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Counts, where there is a swarm.
+/// The counts of a swarm; `None` if it does not exist.
 pub(crate) fn stats(answer: Value) -> Result<Option<SwarmStats>, Unavailable> {
     match answer {
         Value::Nil => Ok(None),
@@ -70,7 +70,7 @@ pub(crate) fn stats(answer: Value) -> Result<Option<SwarmStats>, Unavailable> {
     }
 }
 
-/// What is left to read of an answer.
+/// The unread rest of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The answer to the next one of several announces: what comes first says how many pieces follow.
+/// The answer to the next of several announces. Its head says how many pieces follow.
 pub(crate) fn pieces(answer: &mut impl Iterator<Item = Value>) -> Option<Vec<Value>> {
     let head = answer.next()?;
     let Value::BulkString(bytes) = &head else { return None };
@@ -121,7 +121,7 @@ pub(crate) fn pieces(answer: &mut impl Iterator<Item = Value>) -> Option<Vec<Val
     (pieces.len() == 1 + count).then_some(pieces)
 }
 
-/// Why a shard has refused a call that does not say that its layout is confirmed.
+/// Why a shard has refused a call without the flag that its layout is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unconfirmed {
     #[error("the shard is not there")]
@@ -130,7 +130,7 @@ pub(crate) enum Unconfirmed {
     Elsewhere,
 }
 
-/// Whether an announce was refused for that.
+/// The reason, if an announce was refused because of the layout.
 pub(crate) fn unconfirmed(pieces: &[Value]) -> Option<Unconfirmed> {
     let Some(Value::BulkString(head)) = pieces.first() else { return None };
     match head.get(2) {
@@ -140,7 +140,8 @@ pub(crate) fn unconfirmed(pieces: &[Value]) -> Option<Unconfirmed> {
     }
 }
 
-/// The answer to an announce, its peers into the buffer; and the time that counts in that shard.
+/// Reads the answer to an announce, and its peers into `peers`. Also returns the time that counts in the
+/// shard.
 pub(crate) fn announced(answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<(Announced, u32), Garbled> {
     let Value::Array(pieces) = answer else { return Err(Garbled) };
     let mut pieces = pieces.iter().map(|piece| match piece {
@@ -155,7 +156,7 @@ pub(crate) fn announced(answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<(A
     let evicted = Evicted { swarms: 0, peers: head.u8()?.into() };
     let mut left = usize::from(head.u16()?);
     for piece in pieces {
-        // A piece is of one family: first come those of IPv4.
+        // A piece has one family. Pieces of IPv4 come first.
         let piece = piece?;
         let rest = if left > 0 {
             let (v4, rest) = piece.as_chunks();
@@ -189,14 +190,14 @@ pub(crate) struct Shard {
     pub(crate) newest: u32,
     pub(crate) totals: Totals,
     pub(crate) kept: u32,
-    /// When the first of its swarms is due to be looked at.
+    /// When the first of its swarms is due.
     pub(crate) due: u32,
-    /// The layout under which it was begun; `None` if an earlier version has written last.
+    /// The layout under which it was created; `None` if an earlier version wrote it last.
     pub(crate) layout: Option<Layout>,
 }
 
 impl Shard {
-    /// From the answer to a call for that field; `None` if nobody has announced to the shard.
+    /// From the answer to a call for that field; `None` if the shard does not exist.
     pub(crate) fn of(answer: Value) -> Result<Option<Self>, Unavailable> {
         match answer {
             Value::Nil => Ok(None),
@@ -220,14 +221,15 @@ impl Shard {
     }
 }
 
-/// Totals as they are kept, as text: swarms, seeders and leechers over IPv4, over IPv6, and evicted peers.
+/// Totals as text, in the form that is stored: swarms, seeders and leechers over IPv4, over IPv6, and evicted
+/// peers.
 pub(crate) fn totals_to_text(totals: &Totals) -> String {
     let Totals { swarms, v4, v6, evicted, .. } = totals;
     let numbers = [*swarms, v4.seeders, v4.leechers, v6.seeders, v6.leechers, evicted.peers];
     numbers.map(|number| number.to_string()).join(" ")
 }
 
-/// `None` if they are something else.
+/// Reads stored totals; `None` if the text has another form.
 pub(crate) fn totals(text: &[u8]) -> Option<Totals> {
     let numbers: Vec<u64> =
         str::from_utf8(text).ok()?.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -242,10 +244,10 @@ pub(crate) fn totals(text: &[u8]) -> Option<Totals> {
     Some(totals)
 }
 
-/// One kind of peers of a family, on the page that was asked about.
+/// The seeders or the leechers of a family, on the requested page.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {
-    /// How many pages there are of that kind.
+    /// The number of pages of these peers in the swarm.
     pub(crate) pages: u32,
     role: Role,
     endpoints: &'a [u8],

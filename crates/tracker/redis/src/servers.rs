@@ -1,8 +1,8 @@
-//! Starts real servers and Clusters on loopback ports, and causes their faults.
+//! Starts real servers and Clusters on loopback ports, and causes faults in them.
 //!
 //! For tests and benches, on Linux only. Calls block, need no runtime, and wait for a bounded time. A server
-//! ends with its value, and with this process however that ends. If the value is not dropped, its folder in
-//! the temporary directory stays.
+//! ends when its value is dropped, or when this process ends for any reason. If the value is not dropped, its
+//! folder in the temporary directory stays.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -40,10 +40,10 @@ pub use process::PROGRAM_VARIABLE;
 pub use redis::{FromRedisValue, Value};
 pub use server::Server;
 
-/// Why a server did not start, or did not do what it was told.
+/// Why a server did not start, or did not do a request.
 ///
-/// [`Debug`] prints the same as [`Display`](fmt::Display), so that a test that unwraps the error shows what
-/// to do.
+/// [`Debug`] prints the same as [`Display`](fmt::Display), so that a test that unwraps the error shows its
+/// advice.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -53,91 +53,91 @@ pub enum Error {
          (the server is taken from PATH, or is what {PROGRAM_VARIABLE} names)"
     )]
     NotInstalled {
-        /// What was to be run.
+        /// The name of the program.
         program: String,
-        /// Where Debian has it.
+        /// Its package in Debian.
         package: &'static str,
     },
     /// The server ended during its start.
     #[error("the server ended as it was started, {status}; the end of its log:\n{log}")]
     Exited {
-        /// How it ended.
+        /// Its exit status.
         status: String,
-        /// The last lines of what it said.
+        /// The last lines of its log.
         log: String,
     },
     /// No pair of ports is free.
     #[error("no port of {first} to {last} is free together with the one {apart} above it")]
     NoPort {
-        /// The first that was tried.
+        /// The first port that was tried.
         first: u16,
-        /// The last that was tried.
+        /// The last port that was tried.
         last: u16,
-        /// How far the second of a pair is above the first.
+        /// The distance between the two ports of a pair.
         apart: u16,
     },
     /// Something did not happen in time.
     #[error("{what} took more than {within:?}; what is missing: {missing}")]
     Late {
-        /// What was waited for.
+        /// The expected event.
         what: String,
-        /// For how long.
+        /// The time limit.
         within: Duration,
-        /// What was not so at the end.
+        /// The condition that was not met at the end.
         missing: String,
     },
     /// A server does not answer.
     #[error("the server on port {port} does not answer: {source}")]
     Unreachable {
-        /// Which server.
+        /// The port of the server.
         port: u16,
-        /// What went wrong.
+        /// The error.
         source: io::Error,
     },
     /// A server answered with an error.
     #[error("the server on port {port} refused {command}: {message}")]
     Refused {
-        /// Which server.
+        /// The port of the server.
         port: u16,
-        /// The first words of what was sent.
+        /// The first words of the command.
         command: String,
-        /// What it answered, its code first.
+        /// The reply, with its code first.
         message: String,
     },
     /// A server sent an unexpected reply.
     #[error("the server on port {port} answered {command} with {reply}")]
     Unexpected {
-        /// Which server.
+        /// The port of the server.
         port: u16,
-        /// What was asked.
+        /// The first words of the command.
         command: String,
-        /// What it answered.
+        /// The reply.
         reply: String,
     },
     /// The server was killed and not restarted.
     #[error("the server on port {port} does not run")]
     NotRunning {
-        /// Which server.
+        /// The port of the server.
         port: u16,
     },
     /// No live node serves the slot.
     #[error("no live node is the master of slot {slot}")]
     NoMaster {
-        /// Which slot.
+        /// The slot.
         slot: u16,
     },
     /// The master of the slot has no live replica.
     #[error("the master of slot {slot} has no live replica")]
     NoReplica {
-        /// Which slot.
+        /// The slot.
         slot: u16,
     },
     /// The operating system refused something.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// What went wrong.
+        /// The error.
         source: io::Error,
     },
 }
@@ -157,7 +157,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Asks until the answer is `Ok`; what is `Err` is what was missing.
+/// Calls `ask` until it returns `Ok`. Its `Err` names the missing condition.
 fn wait_until<T>(what: &str, within: Duration, mut ask: impl FnMut() -> Result<T, String>) -> Result<T> {
     const BETWEEN: Duration = Duration::from_millis(10);
     let deadline = Instant::now() + within;

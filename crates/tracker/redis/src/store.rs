@@ -40,36 +40,36 @@ mod totals;
 
 use shared::{Clocks, Shared, agree};
 
-/// Calls that are sent together where there are many.
+/// A long list of calls is sent in parts of this length.
 const PART: usize = 256;
 
-/// Peers of one call that restores them.
+/// The most peers in one call of `restore`.
 const RESTORED: usize = 128;
 
-/// Shards that are asked at once when something is looked for in all of them.
+/// The most shards that a sweep or a listing asks at once.
 const ABREAST: u32 = 64;
 
-/// What a swarm and its peers take in a server, on average: measured with jemalloc 5.3,
-/// docs/reports/redis-bench.md.
+/// The average bytes of a swarm and of its peers in a server, measured with jemalloc 5.3
+/// (docs/reports/redis-bench.md).
 const BYTES_PER_SWARM: u64 = 108;
 const BYTES_PER_V4_PEER: u64 = 14;
 const BYTES_PER_V6_PEER: u64 = 27;
 
 /// A repository that several processes share, on Redis or Valkey.
 ///
-/// One call takes one round trip. If a server is lost or slow, a call tries again until
-/// [`RedisConfig::patience`] has passed, and is then [`Unavailable`]. An announce that may have been done
-/// already is sent again. Done twice, it has the same effect and counts no download twice, but reports
-/// [`REFRESHED`](swarmkeep::Changes::REFRESHED) where the first one reported `JOINED`. Removals and added
-/// downloads are not sent again.
+/// One call takes one round trip. If a server is lost or slow, a call is tried again until
+/// [`RedisConfig::patience`] has passed, and then fails as [`Unavailable`]. An announce whose reply was lost
+/// is sent again. If the server had already done it, the second one changes nothing and counts no download,
+/// but reports [`REFRESHED`](swarmkeep::Changes::REFRESHED) where the first one reported `JOINED`. Removals
+/// and added downloads are not sent again.
 pub struct RedisRepository {
     shared: Arc<Shared>,
     node: String,
-    /// The latest time that this process was told, or has learnt of.
+    /// The latest time that a caller or a shard has given to this process.
     latest: AtomicU32,
     pass: Pass<u32, ShardGroup>,
     lease: Mutex<Option<Instant>>,
-    /// Where answers may be stale.
+    /// `None` if the server answers every announce.
     answers: Option<Arc<Answers>>,
     totals_age: Duration,
 }
@@ -78,7 +78,7 @@ pub struct RedisRepository {
 #[derive(Debug)]
 struct ShardGroup {
     shards: Vec<u32>,
-    /// Only those are left in which something is due.
+    /// Whether shards without work were removed from `shards`.
     sifted: bool,
 }
 
@@ -92,12 +92,13 @@ impl fmt::Debug for RedisRepository {
 impl RedisRepository {
     /// Connects to the servers, and opens the existing store or creates one.
     ///
-    /// The number of shards is [`RepositoryConfig::shards`], or 1,024. An existing store keeps its own
-    /// number. Call it in a tokio runtime, which the connections stay in. Later calls may come from anywhere.
+    /// A new store has [`RepositoryConfig::shards`] shards, or 1,024 if that is not set; an existing store
+    /// keeps its number. Call it in a tokio runtime, which drives the connections. Later calls may come from
+    /// outside of it.
     ///
     /// # Errors
-    /// [`Error`] if no server is reached, if the store cannot keep what `config` asks for, or if the existing
-    /// store has other settings.
+    /// [`Error`] if no server is reached, if the store does not support a value of `config`, or if the
+    /// existing store has other settings.
     pub async fn connect(servers: &RedisConfig, config: &RepositoryConfig) -> Result<Self, Error> {
         const LONGEST: u64 = u32::MAX as u64 / 2;
 
@@ -173,18 +174,18 @@ impl RedisRepository {
         &self.node
     }
 
-    /// A secret that all trackers of the store have: another one for each purpose. It is derived from the
-    /// store's salt, and reveals nothing of it. It stays the same until the store is opened again.
+    /// A secret that all trackers of the store share, a different one for each purpose. It is derived from
+    /// the store's salt, and does not reveal it. It changes only if the store is emptied and created again.
     pub fn shared_secret(&self, purpose: &str) -> [u8; 20] {
         self.shared.calls().layout.secret(purpose)
     }
 
-    /// What an operator should know.
+    /// The state of the store, as this process sees it.
     pub fn status(&self) -> Status {
         self.shared.status()
     }
 
-    /// The time that counts here: the latest, or the present where the servers' clocks are the measure.
+    /// The time that counts: the latest known time, or `now` if the servers' clocks bound times.
     fn advance(&self, now: Timestamp) -> u32 {
         let now = seconds(now);
         if self.shared.bounds_times() {
@@ -193,14 +194,14 @@ impl RedisRepository {
         self.latest.fetch_max(now, Relaxed).max(now)
     }
 
-    /// A shard has been told this time. It counts everywhere, unless the servers' clocks are the measure.
+    /// Notes the time of a shard. It counts for all shards, unless the servers' clocks bound times.
     fn learn(&self, newest: u32) {
         if !self.shared.bounds_times() && newest > self.latest.load(Relaxed) {
             self.latest.fetch_max(newest, Relaxed);
         }
     }
 
-    /// How an announce is to be answered. What changes where it is answered from here is sent later.
+    /// Decides how to answer an announce. If this process answers it, the change is sent to the server later.
     fn plan(&self, announce: &Announce, now: u32, peers: &PeerBuffer<'_>, random: u64) -> Plan {
         let ask = |fetched| Plan::Ask(Asked { announce: *announce, now, random, fetched });
         let Some(answers) = &self.answers else { return ask(None) };
@@ -225,7 +226,7 @@ impl RedisRepository {
     /// Call it before the process ends.
     ///
     /// # Errors
-    /// [`Unavailable`] if not all of it was sent within [`RedisConfig::patience`].
+    /// [`Unavailable`] if not all of them were sent within [`RedisConfig::patience`].
     pub fn flush(&self) -> Answer<'_, ()> {
         self.shared.link.inside(async move {
             let Some(answers) = &self.answers else { return Ok(()) };
@@ -236,7 +237,7 @@ impl RedisRepository {
                     if swarms.is_empty() {
                         break;
                     }
-                    // One server that is lost keeps nobody from the others.
+                    // A lost server does not delay the changes for other servers.
                     let send = |info_hash| send_waiting(&self.shared, answers, info_hash);
                     join_all(swarms.iter().map(send)).await;
                 }
@@ -282,7 +283,7 @@ impl RedisRepository {
         call: impl Fn(&Calls, usize) -> SlotCall,
     ) -> Result<Vec<Value>, Unavailable> {
         let mut answers = Vec::with_capacity(count);
-        // Each part has as long as one call has, and does not keep announces out.
+        // Each part has the full patience of one call, and leaves room for announces.
         for from in (0..count).step_by(PART) {
             let part = PART.min(count - from);
             for answer in self.shared.ask_all(part, |calls, index| call(calls, from + index)).await {
@@ -292,7 +293,7 @@ impl RedisRepository {
         Ok(answers)
     }
 
-    /// Nothing is sent any more of a swarm that is removed.
+    /// Drops the waiting announces of a swarm that is removed.
     fn forget(&self, info_hash: &InfoHash) {
         if let Some(answers) = &self.answers {
             answers.forget(info_hash);
@@ -337,9 +338,9 @@ impl RedisRepository {
     }
 }
 
-/// Sends what waits of a swarm: those that stand on one page of it together, so that the server reads and
-/// writes that once for several. What a peer says meanwhile goes behind what is on its way, through the same
-/// connection, and takes back what is not.
+/// Sends the waiting announces of a swarm in the order of its pages, so that the server reads and writes a
+/// page once for several of them. If one of these peers announces again meanwhile, its waiting announce is
+/// dropped; an announce that is being sent arrives first, through the same connection.
 async fn send_waiting(shared: &Arc<Shared>, answers: &Answers, info_hash: &InfoHash) {
     let mut peers = answers.waiting(info_hash);
     let calls = shared.calls();
@@ -355,20 +356,20 @@ async fn send_waiting(shared: &Arc<Shared>, answers: &Answers, info_hash: &InfoH
         let answers = shared.ask_those(announces.len(), announce).await;
         let lost: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
         if let Some(error) = lost.first() {
-            warn!(%error, announces = lost.len(), "what was answered already could not be sent");
+            warn!(%error, announces = lost.len(), "announces that were already answered could not be sent");
         }
         taken.arrived_but(lost.len());
     }
 }
 
-/// What restores a swarm, for one call each.
+/// Splits a swarm into parts for one call of `restore` each.
 fn split(swarm: &SwarmSummary, peers: &[PeerRecord], parts: &mut Vec<(SwarmSummary, Vec<PeerRecord>)>) {
     let none: &[PeerRecord] = &[];
     let some = peers.chunks(RESTORED).chain(peers.is_empty().then_some(none));
     parts.extend(some.map(|part| (*swarm, part.to_vec())));
 }
 
-/// How an announce is to be answered.
+/// How to answer an announce.
 enum Plan {
     Answer(Arc<Sample>),
     Ask(Asked),
@@ -380,7 +381,7 @@ struct Asked {
     announce: Announce,
     now: u32,
     random: u64,
-    /// Since when, where others are to be answered from it.
+    /// When the fetch began, if other announces are to be answered from its reply.
     fetched: Option<Instant>,
 }
 
@@ -397,7 +398,7 @@ impl Asked {
     }
 }
 
-/// Room for as many peers of either family as are fetched at once.
+/// Buffers for [`FETCHED`] peers of each family.
 struct FetchBuffers {
     v4: Vec<u8>,
     v6: Vec<u8>,
@@ -450,7 +451,7 @@ impl AsyncTorrentRepository for RedisRepository {
             for (index, request) in batch.iter_mut().enumerate() {
                 let mut random = 0;
                 if calls::draws(&request.announce, &request.peers) {
-                    // A panic of the caller's: what comes before it is done.
+                    // If the caller's randomness panics, the announces before are still done.
                     match panic::catch_unwind(AssertUnwindSafe(|| rng.next_u64())) {
                         Ok(drawn) => random = drawn,
                         Err(panic) => {

@@ -12,9 +12,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Topology {
     pub(crate) nodes: Vec<Arc<Node>>,
-    /// Which of them, for each slot; `None` where nobody is.
+    /// For each slot, the index of its master in `nodes`. `None` without a Cluster.
     slots: Option<Box<[Option<u16>]>>,
-    /// Why servers are not reached that should be.
+    /// Why some servers of the Cluster are not told the password.
     pub(crate) kept_out: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ impl Topology {
         Self { nodes: Vec::new(), slots: None, kept_out: Vec::new() }
     }
 
-    /// One server for all.
+    /// One server for all slots.
     pub(crate) fn single(node: Arc<Node>) -> Self {
         Self { nodes: vec![node], slots: None, kept_out: Vec::new() }
     }

@@ -15,9 +15,9 @@ use super::{
 #[derive(Debug)]
 pub struct Cluster {
     servers: Vec<Server>,
-    /// What each is called in the Cluster.
+    /// The id of each node.
     ids: Vec<String>,
-    /// The configuration of each.
+    /// The configuration of each node.
     directives: Vec<(String, String)>,
 }
 
@@ -197,7 +197,7 @@ impl Cluster {
         if !self.live().filter_map(|(_, server)| own_line(server)).any(|own| follows(&own)) {
             return Err(Error::NoReplica { slot });
         }
-        // A node that does not know it as a replica ignores what it asks for, without a word.
+        // A node that does not know it as a replica silently ignores its requests.
         let replica = wait_until(&format!("readiness to fail over slot {slot}"), WITHIN, || {
             let ready = self.replicas_of(before).first().copied();
             ready.ok_or_else(|| format!("no replica of node {before} is connected and known to all nodes"))
@@ -219,7 +219,7 @@ impl Cluster {
         self.servers.iter().enumerate().filter(|(_, server)| server.is_live())
     }
 
-    /// `Err` says who sees it otherwise.
+    /// `Err` names a node that sees it otherwise.
     pub(super) fn agree_on(&self, slot: u16, master: usize) -> Result<(), String> {
         for (node, server) in self.live() {
             let view = view_of(server)?;
@@ -231,8 +231,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Each live node is asked for its own slots. One that was restarted claims what it had, until it hears
-    /// of a higher epoch.
+    /// Each live node is asked for its own slots. A restarted node claims its former slots until it hears of
+    /// a higher epoch.
     fn masters_of_slots(&self) -> Vec<Option<usize>> {
         let mut claims: Vec<_> =
             self.live().filter_map(|(node, server)| Some((node, own_line(server)?))).collect();
@@ -246,8 +246,8 @@ impl Cluster {
         masters
     }
 
-    /// What `redis-cli --cluster create` does, without its pauses: nodes that have different epochs from the
-    /// start have no conflict to settle, and nodes that all meet each other need not wait for gossip.
+    /// Does the same as `redis-cli --cluster create`, without its pauses: nodes with different epochs have no
+    /// conflict to settle, and nodes that all meet each other need not wait for gossip.
     fn form(&self, masters: usize, replicas_each: usize) -> Result<()> {
         const WITHIN: Duration = Duration::from_secs(30);
         for (node, server) in self.servers.iter().enumerate() {
@@ -278,7 +278,7 @@ impl Cluster {
         })
     }
 
-    /// `Err` says what this node is missing.
+    /// `Err` names the condition that this node does not meet.
     fn is_formed(&self, node: usize, server: &Server, masters: usize) -> Result<(), String> {
         let view = view_of(server)?;
         let all = self.servers.len();
@@ -292,25 +292,25 @@ impl Cluster {
         }
         let slots: usize = view.iter().map(|seen| seen.slots().count()).sum();
         if slots != usize::from(Self::SLOTS) {
-            return Err(format!("it knows who serves {slots} slots, not {}", Self::SLOTS));
+            return Err(format!("it knows the masters of {slots} slots, not of {}", Self::SLOTS));
         }
         is_ok(server)?;
         if node < masters { Ok(()) } else { replicates(server) }
     }
 }
 
-/// What makes tests of fail-over quick and the same each time; what a node is told besides comes after it.
+/// Settings that make tests of fail-over fast and repeatable. The caller's directives follow them.
 const CONFIGURATION: [(&str, &str); 8] = [
     ("cluster-enabled", "yes"),
     ("cluster-config-file", "nodes.conf"),
     ("cluster-node-timeout", "1000"),
     ("cluster-require-full-coverage", "no"),
     ("cluster-announce-ip", "127.0.0.1"),
-    // However long a replica has been cut off from its master: it stands for election.
+    // A replica may be elected, however long it was cut off from its master.
     ("cluster-replica-validity-factor", "0"),
-    // No replica leaves its master for one that has lost all of its own.
+    // No replica moves to a master that has lost all its replicas.
     ("cluster-allow-replica-migration", "no"),
-    // Five seconds otherwise, in which more replicas might ask for the same.
+    // The default is five seconds, in which more replicas may connect.
     ("repl-diskless-sync-delay", "0"),
 ];
 

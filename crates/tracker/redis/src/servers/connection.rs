@@ -9,20 +9,20 @@ use redis::{
 
 use super::{Error, Result};
 
-/// One connection to a server, for commands that need the same one: `MULTI`, `SUBSCRIBE`, `CLIENT`.
+/// A connection to a server, for commands that must use the same one: `MULTI`, `SUBSCRIBE`, `CLIENT`.
 pub struct Connection {
     port: u16,
     inner: redis::Connection,
 }
 
 impl Connection {
-    /// For how long a server may be silent: a server that is not paused answers what is asked here within
-    /// milliseconds.
+    /// The longest wait for a reply. A server that is not paused replies within milliseconds.
     const PATIENCE: Duration = Duration::from_secs(5);
 
     pub(super) fn open(port: u16, password: Option<&str>) -> Result<Self> {
         let open = || -> RedisResult<_> {
-            // Nothing is sent before the time-outs are set: a paused server accepts, and is silent.
+            // Nothing is sent before the time-outs are set: a paused server accepts connections, but sends no
+            // reply.
             let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
             let address = ConnectionAddr::Tcp("127.0.0.1".to_owned(), port).into_connection_info()?;
             let client = Client::open(address.set_redis_settings(silent))?;
@@ -82,7 +82,7 @@ fn unreachable(port: u16, error: redis::RedisError) -> Error {
     Error::Unreachable { port, source: io::Error::other(error) }
 }
 
-/// What a command is called in messages: its first words, which are no data and no password.
+/// The name of a command in messages: its first words, without data and passwords.
 fn named(arguments: &[impl AsRef<[u8]>]) -> String {
     let words: Vec<_> = arguments.iter().map(|word| String::from_utf8_lossy(word.as_ref())).take(3).collect();
     if words.first().is_some_and(|first| first == "CLUSTER") {

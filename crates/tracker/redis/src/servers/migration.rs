@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Cluster, Result, Server, wait_until};
 
-/// A slot that is being moved step by step. If it is dropped before [`finish`](Self::finish), both masters
-/// stay as they are, as after the end of an operator's tool.
+/// A slot that is being moved step by step. If it is dropped before [`finish`](Self::finish), the slot stays
+/// half moved, as after the crash of an operator's tool.
 #[derive(Debug)]
 #[must_use = "without `finish` the slot stays half moved"]
 pub struct Migration<'a> {
@@ -39,7 +39,7 @@ impl<'a> Migration<'a> {
     pub(super) fn begin(cluster: &'a Cluster, slot: u16, to: usize) -> Result<Self> {
         let from = cluster.master_of_slot(slot)?;
         let migration = Self { cluster, slot, from, to, moved: 0 };
-        // In this order nobody is referred to one who would refer back.
+        // In this order, the source never redirects a client to a target that would redirect it back.
         migration.set_slot(migration.target(), &["IMPORTING", cluster.id(from)])?;
         migration.set_slot(migration.source(), &["MIGRATING", cluster.id(to)])?;
         Ok(migration)
@@ -83,8 +83,7 @@ impl<'a> Migration<'a> {
         const WITHIN: Duration = Duration::from_secs(10);
         while self.move_keys(BATCH)? > 0 {}
         let owner = ["NODE", self.cluster.id(self.to)];
-        // The target first: if the source said first that the slot is not its own, for a moment it would be
-        // nobody's.
+        // The target first: otherwise no master would own the slot for a moment.
         self.set_slot(self.target(), &owner)?;
         self.set_slot(self.source(), &owner)?;
         for other in self.cluster.masters().into_iter().filter(|other| ![self.from, self.to].contains(other))
@@ -112,6 +111,6 @@ impl<'a> Migration<'a> {
     }
 }
 
-/// For how long the source may wait for the target, which it does without serving anybody: less than we wait
-/// for the source.
+/// The longest time that the source waits for the target, and serves no client. It is shorter than the wait
+/// here for the source's reply.
 const MILLISECONDS: &str = "4000";

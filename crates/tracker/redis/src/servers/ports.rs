@@ -1,4 +1,4 @@
-//! Pairs of free loopback ports that nobody else who uses this module takes.
+//! Pairs of free loopback ports, each reserved among all processes that use this module.
 
 use std::{
     net::{Ipv4Addr, TcpListener},
@@ -12,8 +12,8 @@ use std::{
 
 use super::{Error, Result};
 
-/// A port and the one [`APART`](Self::APART) above it, ours while this value lives: also while the server
-/// that had them is dead.
+/// A port and the one [`APART`](Self::APART) above it, reserved while this value exists, also while its
+/// server is dead.
 #[derive(Debug)]
 pub(super) struct Ports {
     first: u16,
@@ -21,13 +21,13 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Where a node of a Cluster has its bus, if it is not told otherwise.
+    /// The default distance from the port of a Cluster's node to the port of its bus.
     pub(super) const APART: u16 = 10_000;
-    /// Both ports of all pairs lie below 32768, where Linux begins to give ports to whoever connects.
+    /// Both ports of all pairs are below 32768, the first port that Linux gives to outgoing connections.
     const FIRST: u16 = 11_000;
     const COUNT: u16 = 10_000;
 
-    /// Takes a pair that is free.
+    /// Takes a free pair.
     pub(super) fn take() -> Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         // Processes that start together begin far from each other.
@@ -54,8 +54,8 @@ impl Ports {
     }
 }
 
-/// Between our looking at a port and the server's binding it, and while a server is dead, another process of
-/// ours could take it. An abstract socket is a lock that lives where ports do, in the network namespace, and
+/// Reserves a port until its server binds it, and while the server is dead: another process with this module
+/// could take it. The lock is an abstract socket, which belongs to the network namespace, as ports do, and
 /// ends with the process.
 fn reserve(port: u16) -> Option<UnixListener> {
     let name = SocketAddr::from_abstract_name(format!("swarmkeep-servers-{port}")).ok()?;

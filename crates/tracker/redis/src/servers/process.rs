@@ -1,4 +1,4 @@
-//! A server's process: started, stopped, killed, and dead when we are.
+//! The process of a server. It ends with this process.
 
 use std::{
     env, fs,
@@ -16,7 +16,7 @@ use super::{Error, Result};
 /// The environment variable with the program to run instead of `redis-server`: a path, or a name in PATH.
 pub const PROGRAM_VARIABLE: &str = "SWARMKEEP_REDIS_SERVER";
 
-/// What a server is configured by, in its folder.
+/// The configuration file in a server's folder.
 pub(super) const CONFIGURATION: &str = "server.conf";
 
 const LOG: &str = "log";
@@ -52,7 +52,7 @@ impl Process {
 
     /// Fails if the process has ended.
     pub(super) fn check(&mut self, folder: &Path) -> Result<()> {
-        // What `setpriv` and shells exit with where there is no such program.
+        // The exit code of `setpriv` and of shells if there is no such program.
         const NO_PROGRAM: i32 = 127;
         let Some(status) = self.child.try_wait().map_err(Error::io("looking after a server"))? else {
             return Ok(());
@@ -75,11 +75,11 @@ impl Process {
         !self.is_paused && matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Returns when the process stands still.
+    /// Returns when the process has stopped.
     pub(super) fn pause(&mut self) -> io::Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP)?;
-        // Not to be reaped here: that is left to `Child`.
+        // The process is not reaped here: `Child` does that.
         waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
         self.is_paused = true;
         Ok(())
@@ -99,7 +99,7 @@ impl Drop for Process {
     }
 }
 
-/// Absolute if it is a path: the server has another current directory.
+/// The program to run. A path is made absolute, because the server has another current directory.
 fn program() -> Result<PathBuf> {
     let Some(program) = env::var_os(PROGRAM_VARIABLE) else { return Ok("redis-server".into()) };
     let program = PathBuf::from(program);
@@ -109,9 +109,9 @@ fn program() -> Result<PathBuf> {
     }
 }
 
-/// Spawns from a thread that lasts as long as this process does. A parent's death signal is sent when the
-/// *thread* that spawned ends, and tests are threads. `setpriv` asks for the signal, which without it takes
-/// `unsafe`.
+/// Spawns from a thread that lasts as long as this process does. The signal for a parent's death is sent when
+/// the *thread* that spawned ends, and each test is a thread. `setpriv` requests the signal; without it, that
+/// takes `unsafe`.
 fn spawn(command: Command) -> io::Result<Child> {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {

@@ -17,7 +17,7 @@ use super::{
 /// is killed when it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    // In the order in which they are to go: the process first.
+    // Fields are dropped in this order: the process ends before its folder is removed.
     process: Mutex<Option<Process>>,
     folder: TempDir,
     ports: Ports,
@@ -205,7 +205,7 @@ impl Server {
     }
 
     fn start_on_free_ports(directives: &[(&str, &str)], tls: Option<(&str, &str)>) -> Result<Self> {
-        // Somebody else may take a port after we have looked at it: not one of us, so this is rare.
+        // A process without this module may take a port before the server binds it. This is rare.
         const ATTEMPTS: usize = 5;
         let mut attempt = 1;
         loop {
@@ -253,21 +253,21 @@ impl Server {
         const WITHIN: Duration = Duration::from_secs(10);
         let mut process = Process::start(self.folder())?;
         let id = process.id().to_string();
-        // The inner result is of a process that ended, which is nothing to wait out.
+        // The inner error is of a process that ended: it would not help to wait.
         wait_until(&format!("starting a server on port {}", self.port()), WITHIN, || {
             if let Err(error) = process.check(self.folder()) {
                 return Ok(Err(error));
             }
             match self.answers_as(&id) {
                 Err(error) => Err(error.to_string()),
-                Ok(false) => Err("somebody else answers there".to_owned()),
+                Ok(false) => Err("another process answers there".to_owned()),
                 Ok(true) => Ok(Ok(())),
             }
         })??;
         Ok(process)
     }
 
-    /// Whether it has read what it had on disk, and is the process that we started.
+    /// Whether the server has loaded its data from disk, and is the process that was started here.
     fn answers_as(&self, process: &str) -> Result<bool> {
         self.command(&["PING"])?;
         Ok(self.info("server")?.get("process_id").is_some_and(|id| id == process))

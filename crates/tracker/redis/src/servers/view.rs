@@ -1,4 +1,4 @@
-//! What one node of a Cluster says of all of them: the reply to `CLUSTER NODES`.
+//! The nodes of a Cluster as one of them sees them: the reply to `CLUSTER NODES`.
 
 use std::ops::RangeInclusive;
 
@@ -8,17 +8,17 @@ pub(super) struct Node {
     pub(super) id: String,
     pub(super) is_myself: bool,
     pub(super) is_master: bool,
-    /// The one that it is a replica of.
+    /// The id of its master, if it is a replica.
     pub(super) master: Option<String>,
-    /// The higher one is right, where two claim the same slot.
+    /// If two nodes claim a slot, the node with the higher epoch is right.
     pub(super) epoch: u64,
-    /// The other's bus is connected, and it is neither in its handshake nor suspected of having failed.
+    /// Whether its bus is connected, and it is neither in its handshake nor suspected to have failed.
     pub(super) is_fine: bool,
     slots: Vec<RangeInclusive<u16>>,
 }
 
 impl Node {
-    /// Nothing if the line has another form than Redis documents.
+    /// `None` if the line has another form than Redis documents.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let id = words.next()?.to_owned();
@@ -49,7 +49,7 @@ impl Node {
     }
 }
 
-/// Nothing if it has another form than Redis documents.
+/// `None` if a line has another form than Redis documents.
 pub(super) fn parse(text: &str) -> Option<Vec<Node>> {
     text.lines().map(Node::parse).collect()
 }

@@ -1,5 +1,4 @@
-//! Going through what the servers hold: swarms in the order of the store or of their info hashes, and the
-//! peers of one.
+//! Listings: of swarms, in the order of the store or of their info hashes, and of the peers of one swarm.
 
 use std::collections::BinaryHeap;
 
@@ -17,8 +16,8 @@ use crate::{
 };
 
 impl RedisRepository {
-    /// Where a listing of swarms goes on: a shard, a place in its order, and the swarm that was shown last
-    /// there.
+    /// The position at which a listing of swarms continues: a shard, a place in its order, and the last swarm
+    /// that was returned there.
     fn position(&self, from: Cursor) -> Option<Position> {
         if from.is_end() {
             return None;
@@ -46,7 +45,7 @@ impl RedisRepository {
         let (mut left, mut abreast) = (limit, 1);
         loop {
             let layout = &self.shared.calls().layout;
-            // Empty shards are passed more and more at once.
+            // The number of shards per step doubles while they are empty.
             let shards: Vec<_> = (at.shard..layout.shards.min(at.shard + abreast)).collect();
             if shards.is_empty() {
                 return Ok(Cursor::END);
@@ -95,18 +94,18 @@ impl RedisRepository {
                     return Ok(at.cursor(layout.shards));
                 }
                 if behind.is_some() {
-                    // The rest of this shard comes before the others.
+                    // The next page of this shard comes before the other shards.
                     break;
                 }
             }
-            // One hold visits a page; a step is a few of them.
+            // One call reads one page; a listing ends after about 4,096 swarms.
             if limit - left >= limit.min(4096) {
                 return Ok(at.cursor(layout.shards));
             }
         }
     }
 
-    /// All info hashes behind `after`, the `limit` smallest of them in order.
+    /// The `limit` smallest info hashes after `after`, in ascending order.
     async fn smallest(&self, after: Option<&InfoHash>, limit: usize) -> Result<Vec<InfoHash>, Unavailable> {
         let mut smallest = BinaryHeap::new();
         let mut asked: Vec<_> =
@@ -122,7 +121,7 @@ impl RedisRepository {
                 more.extend(order.behind_page(answer.u32()?).map(|order| (shard, order)));
                 while !answer.is_empty() {
                     let info_hash = InfoHash::new(answer.array()?);
-                    // Not what was on pages before, which may have become this one.
+                    // Skips the info hashes of earlier pages, which may have merged into this one.
                     let is_new = Order::of(layout.place(&info_hash).1) >= order;
                     if is_new && after.is_none_or(|after| info_hash > *after) {
                         smallest.push(info_hash);
@@ -150,7 +149,7 @@ impl RedisRepository {
             let answers = self.ask_all(asked, |calls, index| calls.scrape(&names[index])).await?;
             for (info_hash, answer) in names.into_iter().zip(answers) {
                 after = Some(info_hash);
-                // It may have gone in between.
+                // The swarm may have been removed in between.
                 if let Some(stats) = stats(answer)? {
                     out.push(SwarmSummary { info_hash, stats });
                     left -= 1;
@@ -192,7 +191,7 @@ impl RedisRepository {
                 Page::read(&mut answer, family, Role::Seeder)?,
                 Page::read(&mut answer, family, Role::Leecher)?,
             ];
-            // As far as both pages go: `None` is the end of the table.
+            // The end of the part that both pages cover: `None` is the end of the table.
             let behind = kinds.iter().filter_map(|page| order.behind_page(page.pages)).min();
             let mut found = Vec::new();
             for record in kinds.iter().flat_map(|page| page.peers(family)) {
@@ -233,7 +232,7 @@ impl RedisRepository {
 struct Position {
     shard: u32,
     order: Order,
-    /// The swarm that was shown last, at that place of the order.
+    /// The last swarm that was returned, at that place of the order.
     after: Option<InfoHash>,
 }
 
@@ -249,7 +248,7 @@ impl Position {
     }
 }
 
-/// Goes on where it stood: not even one fitted.
+/// The cursor of an unchanged position: no swarm fitted.
 fn from_or(from: Cursor, at: &Position) -> Cursor {
     if at.after.is_some() { from } else { at.cursor(u32::MAX) }
 }

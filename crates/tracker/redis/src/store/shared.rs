@@ -1,4 +1,4 @@
-//! What all trackers of a store agree on: how it is laid out, and what time it is.
+//! The layout and the time, on which all trackers of a store agree.
 
 use std::{
     sync::{
@@ -24,22 +24,22 @@ use crate::{
     reply::{self, Shard, Unconfirmed},
 };
 
-/// How far a time that is told may be from the server's clock, in seconds; `library.lua` has the same.
+/// The most seconds between the time of a call and the server's clock; `library.lua` has the same number.
 pub(crate) const APART: u64 = 60;
 
-/// Shards that are asked at once for the layout.
+/// The most shards that are asked at once for their layout.
 const PART: usize = 256;
 
-/// The servers, and what this process knows of the store on them.
+/// The servers, and the state of their store as far as this process knows it.
 pub(super) struct Shared {
     pub(super) link: Link,
     calls: RwLock<Arc<Calls>>,
-    /// When the layout was last read, and whether that could be done.
+    /// When the last read of the layout began, and its result.
     confirmed: tokio::sync::Mutex<Option<(Instant, Result<(), Unavailable>)>>,
-    /// The clock of this process, if the servers' clocks bound what it tells.
+    /// The clock of this process, if the servers' clocks bound the times of its calls.
     clock: Option<fn() -> Timestamp>,
     status: Mutex<Status>,
-    /// Shards of other layouts are being dropped.
+    /// Whether a task is dropping the shards of other layouts.
     dropping: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl Shared {
         })
     }
 
-    /// What calls are made of, for the layout as far as it is known.
+    /// The parts of calls for the last known layout.
     pub(super) fn calls(&self) -> Arc<Calls> {
         Arc::clone(&self.calls.read())
     }
@@ -64,7 +64,7 @@ impl Shared {
         self.status.lock().clone()
     }
 
-    /// One call, and its answer.
+    /// Sends one call, and returns its answer.
     pub(super) async fn ask(
         self: &Arc<Self>,
         call: impl Fn(&Calls) -> SlotCall,
@@ -73,8 +73,8 @@ impl Shared {
         answers.pop().expect("an answer for each call")
     }
 
-    /// As many calls, made for the layout as it is, and their answers. Calls about one slot are done in
-    /// order. What a shard refuses because of the layout is made and sent again.
+    /// Makes `count` calls for the current layout, sends them, and returns their answers. Calls for one slot
+    /// are done in order. A call that a shard refuses because of the layout is made and sent again.
     pub(super) async fn ask_all(
         self: &Arc<Self>,
         count: usize,
@@ -86,7 +86,7 @@ impl Shared {
         }
     }
 
-    /// The same for calls that were let in, or are few.
+    /// The same for calls that [`Link::let_in`] has let in, or that are few.
     pub(super) async fn ask_those(
         self: &Arc<Self>,
         count: usize,
@@ -98,8 +98,9 @@ impl Shared {
         self.repeat(answers, call).await
     }
 
-    /// Confirms the layout if shards want that, and asks them again: no shard refuses that. A call that has
-    /// to wait then is confirmed anew. Once a server was lost, it may have lost the layout: it is told again.
+    /// If shards refused calls because of the layout, confirms the layout and sends these calls again; no
+    /// shard refuses a confirmed call. A call that then has to wait is confirmed again first. After an answer
+    /// was lost, the layout is confirmed too, because the server may have lost it.
     async fn repeat(
         self: &Arc<Self>,
         mut answers: Vec<Result<Value, Failure>>,
@@ -151,8 +152,8 @@ impl Shared {
         answers.into_iter().map(|answer| answer.map_err(Into::into)).collect()
     }
 
-    /// Drops all shards of layouts that the store has given up, so that processes which go by one of them
-    /// notice at their next announce, wherever that goes.
+    /// Drops all shards of abandoned layouts, so that a process that still uses such a layout is refused at
+    /// its next announce, in any shard.
     fn drop_others(self: &Arc<Self>) {
         if self.dropping.swap(true, Relaxed) {
             return;
@@ -161,7 +162,7 @@ impl Shared {
         self.link.spawn(async move {
             let layout = shared.calls().layout.clone();
             let shards: Vec<_> = (0..layout.shards).collect();
-            // What is left after an error is dropped by sweeps.
+            // After an error, sweeps drop the rest.
             for part in shards.chunks(PART) {
                 let Ok(states) = shared.shards(part).await else { break };
                 let is_other = |state: &Option<Shard>| {
@@ -187,8 +188,8 @@ impl Shared {
         });
     }
 
-    /// Reads how the store is laid out, or writes it where nobody has, and goes by it from now on. Those who
-    /// ask meanwhile share one reading.
+    /// Reads the layout of the store, or writes it if there is none, and uses it from now on. Concurrent
+    /// callers share one read.
     pub(super) async fn confirm(&self) -> Result<Arc<Calls>, Unavailable> {
         let asked = Instant::now();
         let mut confirmed = self.confirmed.lock().await;
@@ -232,18 +233,18 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the servers' clocks bound what is told.
+    /// Whether the servers' clocks bound the times of calls.
     pub(super) const fn bounds_times(&self) -> bool {
         self.clock.is_some()
     }
 
-    /// Compares the clock of this process with that of a server, and tells if it drifts.
+    /// Compares the clock of this process with a server's clock, and warns if they differ too much.
     pub(super) async fn watch_clock(&self) -> Result<(), Unavailable> {
         let answer = self.link.call(self.calls().time()).await?;
         self.note_time(&answer)
     }
 
-    /// The same, from the server's answer.
+    /// The same, with the server's answer to `TIME`.
     pub(super) fn note_time(&self, answer: &Value) -> Result<(), Unavailable> {
         let Some(clock) = self.clock else { return Ok(()) };
         let clocks = Clocks { own: clock().as_secs(), server: reply::time(answer)? };
@@ -254,7 +255,7 @@ impl Shared {
             true if !was_apart => warn!(
                 own,
                 server,
-                "the clock is more than {APART} s from the Redis server's, and what it says counts as {APART} s from that: set both by NTP, and start again"
+                "the clock is more than {APART} s from the Redis server's, and its times count as {APART} s from the server's: set both by NTP, and start again"
             ),
             false if was_apart => info!(own, server, "the clock is near the Redis server's again"),
             _ => {}
@@ -271,7 +272,7 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    /// `None` if no clock is to be compared.
+    /// `None` without a `clock`.
     pub(super) async fn compare(
         link: &Link,
         calls: &Calls,
@@ -287,7 +288,8 @@ impl Clocks {
     }
 }
 
-/// How the store that is there is laid out. If nobody has written that, it is as its shards say, or as ours.
+/// Returns the layout of the store. If none is written, writes the layout of the existing shards, or the
+/// layout of `calls` if there are no shards.
 pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavailable> {
     // Reading is allowed when memory is full.
     let answer = match link.call(calls.command("GET", "store", &[])).await? {
@@ -305,7 +307,7 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
     let theirs = String::from_utf8_lossy(&reply::bulk(answer)?).into_owned();
     let unknown = || {
         let prefix = &calls.prefix;
-        Unavailable::new(format!("what {prefix}store holds is of another version: {theirs:?}"))
+        Unavailable::new(format!("the key {prefix}store is of another version: {theirs:?}"))
     };
     let words: Vec<_> = theirs.split(' ').collect();
     let ["1", shards, salt, by_address] = words.as_slice() else { return Err(unknown()) };
@@ -318,8 +320,8 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
     }
 }
 
-/// The layout of most shards that are there: a few may be left of one that was given up. A server that has
-/// lost all may have had the key with the layout, and others have their shards.
+/// The layout of most of the existing shards: a few may still have an abandoned one. If the server of the key
+/// `store` has lost its data, the other servers of a Cluster still have their shards.
 async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Unavailable> {
     let shards: Vec<_> = (0..calls.layout.shards.max(SHARDS)).collect();
     let mut layouts: Vec<(Layout, usize)> = Vec::new();

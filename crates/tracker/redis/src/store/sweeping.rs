@@ -1,4 +1,4 @@
-//! Forgetting, by whoever holds the lease on it.
+//! Sweeps, by the process that holds the lease.
 
 use std::time::{Duration, Instant};
 
@@ -14,23 +14,22 @@ use crate::{
     reply::{self, Reader, Shard, bulk},
 };
 
-/// The lease on sweeping is good for this part of the lifetime, so that who sweeps ten times in one keeps it;
-/// and for so long at least. After a third of it, it is renewed.
+/// The lease on sweeping lasts an eighth of the lifetime, so that a process that sweeps ten times per
+/// lifetime keeps it, and 30 seconds at least. It is renewed after a third of that time.
 const LEASE: (u32, Duration) = (8, Duration::from_secs(30));
 
-/// The least time in seconds for which it is noted that a version is in use.
+/// The shortest time, in seconds, that a note of a version in use lasts.
 const SHORTEST_NOTE: u32 = 60;
 
 impl RedisRepository {
-    /// Whether it is this process that sweeps: one at a time is enough, and if two did they would only share
-    /// the work.
+    /// Whether this process sweeps. One process at a time is enough; two would only share the work.
     async fn holds_lease(&self) -> Result<bool, Unavailable> {
         let calls = self.shared.calls();
         let lease = Duration::from_secs((calls.lifetime / LEASE.0).into()).max(LEASE.1);
         if self.lease.lock().is_some_and(|taken| taken.elapsed() < lease / 3) {
             return Ok(true);
         }
-        // Servers that have lost everything are told again how the store is laid out.
+        // A server that has lost its data gets the layout again.
         self.shared.confirm().await?;
         self.shared.watch_clock().await?;
         let milliseconds = lease.as_millis().to_string();
@@ -40,7 +39,7 @@ impl RedisRepository {
         let holds = match command("GET", &[]).await? {
             Value::Nil => match command("SET", &[&self.node, "NX", "PX", &milliseconds]).await {
                 Ok(taken) => taken != Value::Nil,
-                // Somebody has to make room, and two may.
+                // Memory is full: a sweep must make room, and two processes may sweep.
                 Err(Failure::Unavailable(reason)) if reason.contains("OOM") => true,
                 Err(failure) => return Err(failure.into()),
             },
@@ -58,7 +57,7 @@ impl RedisRepository {
     }
 
     /// Notes for a lifetime that this version is in use. The holder of the lease deletes the functions of
-    /// versions that nobody has noted. If somebody uses them all the same, they are loaded again.
+    /// versions without a note. A process that still uses such a version loads it again.
     async fn delete_old_libraries(&self, holds: bool) -> Result<(), Unavailable> {
         let (link, calls) = (&self.shared.link, self.shared.calls());
         let note = |verb, library: &str, arguments: &[&str]| {
@@ -73,14 +72,14 @@ impl RedisRepository {
             for library in reply::libraries(&listed).into_iter().filter(is_other) {
                 if note("GET", &library, &[]).await? == Value::Nil {
                     link.call(Calls::of_functions(slot, &["DELETE", &library])).await?;
-                    info!(library, "functions of a version that nobody uses are deleted");
+                    info!(library, "functions of an unused version are deleted");
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether the shard is of a layout that was given up, or has been told a time that has not come.
+    /// Whether the shard has an abandoned layout, or a time in the future.
     fn is_to_be_mended(&self, shard: &Shard, now: u32) -> bool {
         let is_ahead = u64::from(shard.newest) > u64::from(now) + APART;
         self.shared.is_of_another_layout(shard) || self.shared.bounds_times() && is_ahead
@@ -149,7 +148,7 @@ impl RedisRepository {
         Ok(swept)
     }
 
-    /// One hold, and whether there is more to do in that shard.
+    /// Does one step in a shard. Also returns whether more is to be done there.
     async fn sweep_shard(
         &self,
         shard: u32,

@@ -1,4 +1,4 @@
-//! Totals: the sum of what the shards say of themselves, and one that is kept for those who ask often.
+//! Totals: the sum of the counts of all shards, and a stored sum for frequent calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{RedisRepository, shared::Shared};
 use crate::reply::{self, Shard, bulk};
 
 impl RedisRepository {
-    /// All counts: as they are, or as one process has counted them for all a while ago.
+    /// The totals: exact, or as one process has counted and stored them for all.
     pub(super) async fn sum(&self) -> Result<Totals, Unavailable> {
         if self.totals_age.is_zero() {
             let (totals, newest) = self.shared.count().await?;
@@ -22,7 +22,7 @@ impl RedisRepository {
                 if is_ours {
                     let (shared, age) = (Arc::clone(&self.shared), self.totals_age);
                     self.shared.link.spawn(async move {
-                        // Others will, after the same time.
+                        // If this fails, another call counts after the same time.
                         let _ = shared.count_for_all(age).await;
                     });
                 }
@@ -32,17 +32,17 @@ impl RedisRepository {
         }
     }
 
-    /// What the shards say of themselves; `None` of one that nobody has announced to.
+    /// The counts of shards; `None` for a shard that does not exist.
     pub(super) async fn shards(&self, shards: &[u32]) -> Result<Vec<Option<Shard>>, Unavailable> {
         self.shared.shards(shards).await
     }
 }
 
-/// Kept totals expire after `KEPT` times their age.
+/// Stored totals expire after `KEPT` times `totals_age`.
 const KEPT: u32 = 8;
 
 impl Shared {
-    /// The sum over all shards, and the latest time that any of them was told.
+    /// The sum over all shards, and the latest time in any of them.
     async fn count(self: &Arc<Self>) -> Result<(Totals, u32), Unavailable> {
         let shards: Vec<_> = (0..self.calls().layout.shards).collect();
         let (mut totals, mut newest) = (Totals::default(), 0);
@@ -59,7 +59,7 @@ impl Shared {
         Ok((totals, newest))
     }
 
-    /// The totals that are kept, if there are any, and whether it is for this process to count again.
+    /// The stored totals, if there are any, and whether this process is to count again.
     async fn kept_totals(&self, age: Duration) -> Result<(Option<Totals>, bool), Unavailable> {
         let (calls, milliseconds) = (self.calls(), age.as_millis().to_string());
         let asked = [
@@ -74,10 +74,11 @@ impl Shared {
         self.note_time(&next()?)?;
         let kept = match kept {
             Value::Nil => None,
-            // Nothing of a later version.
+            // `None` for totals of a later version.
             kept => reply::totals(&bulk(kept)?),
         };
-        // Where memory is full, nobody can write that they count.
+        // When memory is full, no process can write `counting`, and stored totals would stay old: they are
+        // not used.
         Ok((kept.filter(|_| ours.is_ok()), ours.is_ok_and(|answer| answer != Value::Nil)))
     }
 
@@ -85,20 +86,21 @@ impl Shared {
         let (totals, _) = self.count().await?;
         let (text, milliseconds) = (reply::totals_to_text(&totals), (age * KEPT).as_millis().to_string());
         let keep = self.calls().command("SET", "totals", &[&text, "PX", &milliseconds]);
-        // Without it, others count themselves.
+        // If this fails, other processes count for themselves.
         let _ = self.link.call(keep).await;
         Ok(totals)
     }
 
-    /// Whether a shard is of a layout that the store has given up.
+    /// Whether a shard has another layout than the store.
     pub(super) fn is_of_another_layout(&self, shard: &Shard) -> bool {
         shard.layout.as_ref().is_some_and(|layout| *layout != self.calls().layout)
     }
 
-    /// What the shards say of themselves. Where one is of another layout, that of the store is read first.
+    /// The counts of shards. If a shard has another layout, the store's layout is read again before this
+    /// returns.
     pub(super) async fn shards(self: &Arc<Self>, shards: &[u32]) -> Result<Vec<Option<Shard>>, Unavailable> {
         let mut states = Vec::with_capacity(shards.len());
-        // Each part has as long as one call has, and does not keep announces out.
+        // Each part has the full patience of one call, and leaves room for announces.
         for part in shards.chunks(super::PART) {
             for answer in self.ask_all(part.len(), |calls, index| calls.counts(part[index])).await {
                 states.push(Shard::of(answer?)?);
