@@ -1,5 +1,5 @@
-//! Torrents whose downloads one prefix alone may have made up: they wait in memory, and enter the database
-//! when somebody else downloads them, or when their downloader announces again.
+//! Torrents whose downloads all come from one prefix, which may have made them up. They wait in memory, and
+//! enter the database when another prefix downloads them, or when their first downloader announces again.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,7 +11,7 @@ use swarmkeep::{Cursor, Endpoint, Timestamp, TorrentRepository};
 
 use crate::{Change, InfoHash};
 
-/// Who has made a change of a count.
+/// The source of a change of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// Peers of one prefix, of which this one was the first to finish, at that time.
@@ -34,7 +34,7 @@ impl Note {
         Self { change: self.change.then(newer.change), source }
     }
 
-    /// Whether it enters the database, whether the torrent is known or not.
+    /// Whether it enters the database even if the torrent is not known.
     pub(crate) fn enters(self) -> bool {
         self.source == Source::Several
     }
@@ -49,7 +49,7 @@ impl Source {
     }
 }
 
-/// The network that one person has without effort: an IPv4 /24, an IPv6 /48.
+/// The network that one person can easily have: an IPv4 /24, an IPv6 /48.
 fn prefix(endpoint: &Endpoint) -> &[u8] {
     match endpoint {
         Endpoint::V4(_) => &endpoint.as_bytes()[..3],
@@ -57,11 +57,11 @@ fn prefix(endpoint: &Endpoint) -> &[u8] {
     }
 }
 
-/// Groups of candidates, and candidates of a group: the newest of the prefixes that share it. So the flood of
-/// a prefix displaces itself.
+/// The number of groups of candidates, and the most candidates of a group: the newest of the prefixes that
+/// share it. So a flood from one prefix displaces itself.
 const GROUPS: usize = 256;
 const MOST: usize = 256;
-/// Peers of a swarm that are looked at for one that has announced again.
+/// The most peers of a swarm that are searched for one that has announced again.
 const LOOKED_AT: usize = 1024;
 
 /// At most 65,536 torrents that wait, in about 6 MB.
@@ -71,7 +71,7 @@ pub(crate) struct Candidates {
     known: HashMap<InfoHash, Candidate>,
     /// Oldest first.
     groups: Vec<VecDeque<InfoHash>>,
-    /// The group that is looked at next.
+    /// The group that is searched next.
     next: usize,
 }
 
@@ -92,13 +92,13 @@ impl Candidates {
         self.known.len()
     }
 
-    /// The downloads of a torrent that wait.
+    /// The waiting downloads of a torrent.
     pub(crate) fn get(&self, info_hash: &InfoHash) -> u64 {
         self.known.get(info_hash).map_or(0, |candidate| candidate.downloads)
     }
 
-    /// Has downloads wait that a peer has made, or others of its prefix. Returns them all if others wait
-    /// already that came from another prefix: then they wait no more.
+    /// Lets the downloads of a peer and its prefix wait. If downloads of the torrent from another prefix wait
+    /// already, removes the torrent and returns the sum of all.
     pub(crate) fn add(
         &mut self,
         info_hash: InfoHash,
@@ -123,7 +123,7 @@ impl Candidates {
         None
     }
 
-    /// The downloads of a torrent that waited until now.
+    /// Removes a torrent, and returns its waiting downloads.
     pub(crate) fn remove(&mut self, info_hash: &InfoHash) -> Option<u64> {
         let Candidate { downloads, endpoint, .. } = self.known.remove(info_hash)?;
         let group = self.group(&endpoint);
@@ -135,8 +135,8 @@ impl Candidates {
         self.hasher.hash_one(prefix(endpoint)) as usize % GROUPS
     }
 
-    /// Looks at the next group. Takes out the torrents whose first downloader has announced again `after`
-    /// that time or later, with their downloads.
+    /// Searches the next group for torrents whose first downloader has announced again, `after` that time or
+    /// later. Removes them, and returns them with their downloads.
     pub(crate) fn confirmed(
         &mut self,
         store: &dyn TorrentRepository,
@@ -157,7 +157,7 @@ impl Candidates {
     }
 }
 
-/// The prefixes of the peers of a swarm: its downloads may be theirs. `None` if the swarm has no peers.
+/// The prefixes of the peers of a swarm, which may have made its downloads. `None` if the swarm has no peers.
 pub(crate) fn source_of(store: &dyn TorrentRepository, info_hash: &InfoHash) -> Option<Source> {
     let mut peers = Vec::new();
     store.peers(info_hash, Cursor::START, LOOKED_AT, &mut peers);

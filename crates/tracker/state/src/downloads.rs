@@ -52,21 +52,20 @@ use crate::{Error, Folder, InfoHash, Result};
 pub struct Downloads {
     folder: Arc<dyn Folder>,
     options: Options,
-    /// Oldest first. Together they hold all logs before the current one.
+    /// Oldest first. Together they contain the changes of all logs before the current one.
     runs: Vec<Arc<Run>>,
-    /// What the log holds.
+    /// The changes in the log.
     recent: BTreeMap<InfoHash, Delta>,
     log: Option<Log>,
     merge: Option<Merge>,
-    /// Merges that failed since the last that did not, and the calls of [`maintain`](Self::maintain) to let
-    /// pass before the next.
+    /// The failed merges since the last successful one, and the calls of [`maintain`](Self::maintain) before
+    /// the next merge.
     failed_merges: u32,
     merge_in: u32,
-    /// Files that a failure left, or may have. Were they found by the next process together with what is
-    /// written after them, they would be taken for what they are not, so they are durably removed before
-    /// anything is written.
+    /// Files that a failure has left, or may have left. The next process would misread them beside later
+    /// files, so they are durably removed before anything else is written.
     misleading: Vec<String>,
-    /// Files that nobody needs. The next process knows them as such.
+    /// Files that are no longer needed. The next process recognizes them too.
     superseded: Vec<String>,
 }
 
@@ -114,13 +113,13 @@ impl Options {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Rewritten {
-    /// What was damaged.
+    /// The damaged parts.
     pub damage: Vec<Damage>,
     /// Copies of the damaged files.
     pub kept: Vec<String>,
-    /// Torrents whose counts are there now.
+    /// Torrents whose counts were written.
     pub entries: u64,
-    /// Torrents whose counts were too small.
+    /// Torrents whose counts were below `least`.
     pub forgotten: u64,
 }
 
@@ -129,12 +128,12 @@ impl Downloads {
     /// after a crash, and changes nothing before the first commit or [`maintain`](Self::maintain). A folder
     /// without write access can be read.
     ///
-    /// A damaged part costs the counts in it and no more; [`damage`](Self::damage) tells of it.
+    /// A damaged part loses the counts in it, and no others; [`damage`](Self::damage) lists it.
     ///
     /// # Errors
     /// [`Error::Mixed`], [`Error::Version`], and [`Error::Damaged`] for a file under another file's name or
     /// one that is damaged while the files that it replaces are still there: nothing was changed.
-    /// [`Error::Io`], also if the disk refuses to read all of a log.
+    /// [`Error::Io`], also if no part of a log can be read.
     pub fn open(folder: Arc<dyn Folder>) -> Result<Self> {
         Self::open_with(folder, Options::default())
     }
@@ -199,7 +198,7 @@ impl Downloads {
         Ok(())
     }
 
-    /// The parts that are damaged, as far as they were met.
+    /// The damaged parts that were found so far.
     pub fn damage(&self) -> Vec<Damage> {
         let log = self.log.iter().flat_map(|log| log.damage().iter().cloned());
         self.runs.iter().flat_map(|run| run.damage()).chain(log).collect()
@@ -211,8 +210,8 @@ impl Downloads {
         self.damage()
     }
 
-    /// A last commit that is not whole. It was in progress when the process or the power failed, and the next
-    /// commit overwrites it; or it is damaged, which looks the same.
+    /// The last commit, if it is incomplete. It was in progress when the process or the power failed, and the
+    /// next commit overwrites it; or it is damaged, which looks the same.
     pub fn torn(&self) -> Option<&Damage> {
         self.log.as_ref().and_then(Log::torn)
     }
@@ -221,7 +220,7 @@ impl Downloads {
     /// copy with the name `….damaged` is kept. It needs as much space as all files.
     ///
     /// # Errors
-    /// [`Error::Io`]: the counts are as they were.
+    /// [`Error::Io`]: the counts are unchanged.
     pub fn rewrite(self, least: u32) -> Result<Rewritten> {
         let damage = self.check();
         let mut names: Vec<_> = damage.iter().chain(self.torn()).map(|damage| damage.file.clone()).collect();
@@ -247,7 +246,7 @@ impl Downloads {
         let run = run::write(&*self.folder, (1, last), false, entries).map_err(|failed| failed.error)?;
         rewritten.entries = run.entries;
         for name in old.iter().filter(|name| **name != run.name()) {
-            // What stays is removed by the next process.
+            // A file that stays is removed by the next process.
             let _ = remove(&*self.folder, name);
         }
         Ok(rewritten)
@@ -440,7 +439,7 @@ impl Downloads {
         self.runs.last().map_or(0, |run| run.last) + 1
     }
 
-    /// Makes a run of the log.
+    /// Turns the log into a run.
     fn seal(&mut self) -> Result<()> {
         let recent = mem::take(&mut self.recent);
         let entries = recent.iter().map(|(&info_hash, &delta)| Ok((info_hash, delta)));
@@ -451,7 +450,7 @@ impl Downloads {
         sealed
     }
 
-    /// Makes a run in place of the log of that number, which holds what the entries say, or nothing.
+    /// Writes a run of `entries` that replaces the log `number`. That log has the same changes, or none.
     fn write_newest(&mut self, number: u64, entries: impl Iterator<Item = Result<Entry>>) -> Result<()> {
         if let Some(log) = &mut self.log {
             log.keep_damaged(&*self.folder)?;
@@ -466,10 +465,11 @@ impl Downloads {
         Ok(())
     }
 
-    /// The runs to be merged next, if any are: each but the oldest of them, with all younger ones, has grown
-    /// to a quarter of the next older one. So each run is less than a quarter of the one before it in the
-    /// end, and all are less than 4/3 of the oldest. A damaged run is left as it is. After a failure it is
-    /// time again later; until then, runs that could be read are merged beside one that could not.
+    /// The runs to merge next, if any: each of them but the oldest has, together with all younger ones, at
+    /// least a quarter of the entries of the next older one. So after all merges each run is less than a
+    /// quarter of the one before it, and all are less than 4/3 of the oldest. Damaged runs are not merged.
+    /// After a failed merge, the next waits until `merge_in` is 0; but if a run could not be read, the other
+    /// runs are merged meanwhile.
     fn due(&self) -> Option<(usize, usize)> {
         let is_unread = |run: &Arc<Run>| run.is_unread.load(Relaxed);
         let is_time = self.merge_in == 0;
@@ -492,18 +492,18 @@ impl Downloads {
         })
     }
 
-    /// Waits for the merge and takes up what it made.
+    /// Waits for the merge, and replaces its runs by the new one.
     fn finish_merge(&mut self) -> Result<()> {
         let Some(merge) = self.merge.take() else { return Ok(()) };
         let (first, last) = (merge.first, merge.last);
         let run = merge.finish();
         if let Err(Failed { error: Error::Damaged { .. }, .. }) = run {
-            // That run is noted as damaged, and merged no more. The others are.
+            // The damaged run is noted, and not merged again. The others are.
             return Ok(());
         }
         let merged = |run: &&Arc<Run>| run.first >= first && run.last <= last;
         if run.is_ok() || !self.runs.iter().filter(merged).any(|run| run.is_unread.load(Relaxed)) {
-            // It is not for one of them that merges wait.
+            // No unreadable run was the cause of a failure.
             self.runs.iter().for_each(|run| run.is_unread.store(false, Relaxed));
         }
         self.failed_merges = if run.is_ok() { 0 } else { self.failed_merges.saturating_add(1) };
@@ -517,7 +517,7 @@ impl Downloads {
         Ok(())
     }
 
-    /// A run that was made; if it was not, notes what of it may be there.
+    /// Returns the run. If it could not be written, notes the file that may be left.
     fn noting(&mut self, run: Result<Run, Failed>) -> Result<Run> {
         run.map_err(|failed| {
             self.misleading.extend(failed.appeared);
@@ -537,7 +537,8 @@ impl Downloads {
         Ok(())
     }
 
-    /// Removes what it can of the files that nobody needs, once what stands for them is durable.
+    /// Removes the superseded files, as far as possible. Call it when the files that replace them are
+    /// durable.
     fn remove_superseded(&mut self) {
         self.superseded.retain(|name| remove(&*self.folder, name).is_err());
     }

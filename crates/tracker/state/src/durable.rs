@@ -30,10 +30,10 @@ use crate::{
 /// A repository that stores the download counts of another repository in [`Downloads`], and restores the
 /// count of each new swarm from there.
 ///
-/// No announce waits for the disk. A thread writes new downloads every second, or after 10,000 of them, and
-/// reads the stored counts of new swarms. Before a swarm's stored count is read, scrapes show only the
-/// downloads since the swarm came; after that, the sum. A count never falls while its swarm exists, and no
-/// download is counted twice.
+/// No announce waits for the disk. A thread writes new downloads every second, or when 10,000 torrents have
+/// some, and reads the stored counts of new swarms. Before a swarm's stored count is read, scrapes show only
+/// the downloads since the swarm came; after that, the sum. A count never falls while its swarm exists, and
+/// no download is counted twice.
 ///
 /// Guarantees: a download that [`settle`](Self::settle) has confirmed survives every crash. A killed process
 /// loses the downloads of its last second. While the disk refuses writes, the repository works on and keeps
@@ -68,8 +68,8 @@ pub struct Pace {
     /// torrents are not kept, because clients can make up any number of torrents.
     pub most_known: u64,
     /// The time after which the downloader of a torrent has to announce again for the torrent to enter the
-    /// database, if nobody of another prefix downloads it: most of an announce interval. It stays the same if
-    /// the interval is reloaded.
+    /// database, if no client of another prefix downloads it: most of an announce interval. It stays the same
+    /// if the interval is reloaded.
     pub again_after: Duration,
 }
 
@@ -97,7 +97,7 @@ pub struct CountsStatus {
     pub is_unreadable: bool,
     /// Torrents whose downloads wait in memory for a second downloader.
     pub candidates: u64,
-    /// The most torrents whose downloads are on damaged parts of the database, as far as those were met.
+    /// The most torrents whose downloads are on damaged parts of the database that were found so far.
     pub damaged: u64,
     /// Torrents whose downloads were not kept because the database was full.
     pub left_out: u64,
@@ -113,11 +113,11 @@ pub struct CountsStatus {
     pub bytes: u64,
 }
 
-/// More than there are cores to meet in one, and few enough for a word of bits.
+/// So many that cores rarely meet in one, and few enough for the bits of a word.
 const SHARDS: usize = 64;
-/// Swarms whose counts one shard asks for by name. If there are more, all swarms are looked at.
+/// The most new swarms that one shard notes. If there are more, all swarms are looked up.
 const MOST_CREATED: usize = 4096;
-/// Swarms that are looked at together: neighbours in the database share its pages.
+/// Swarms that are looked up together: neighbours in the database share its pages.
 const LOOKED_AT: usize = 1 << 16;
 
 struct Core {
@@ -127,11 +127,11 @@ struct Core {
     pace: Pace,
     /// Torrents with changes.
     unsaved: AtomicUsize,
-    /// Some swarms were not noted: all are to be looked at.
+    /// Whether some swarms were not noted, so that all must be looked up.
     look_at_all: AtomicBool,
-    /// The operator has brought counts, and some of their swarms were not noted.
+    /// Whether some swarms with counts from the operator were not noted.
     trusts_all: AtomicBool,
-    /// There is something to do before the next commit is due.
+    /// Whether there is work before the next commit is due.
     is_urgent: AtomicBool,
     thread: Mutex<Option<Thread>>,
     told: Mutex<Told>,
@@ -139,17 +139,17 @@ struct Core {
     status: Status,
 }
 
-/// What was counted of some torrents, and swarms that have come. Who counts a download holds the lock from
-/// before it is counted until it is noted, so that under the lock store and notes tell the same.
+/// The noted changes of some torrents, and their new swarms. A caller that counts a download locks the shard
+/// before the store counts it and until it is noted, so that under the lock the store and the notes agree.
 #[derive(Default)]
 struct Shard {
     changes: HashMap<InfoHash, Note>,
     created: Vec<InfoHash>,
-    /// Those that the operator has restored.
+    /// Swarms that the operator has restored.
     restored: Vec<InfoHash>,
 }
 
-/// What the keeper was told to do, and what it has done.
+/// The orders to the keeper, and its progress.
 #[derive(Default)]
 struct Told {
     settle: u64,
@@ -221,7 +221,7 @@ impl Durable {
         *keeper = Some(thread);
     }
 
-    /// Waits until all downloads until now are durable, and every swarm until now has its stored count.
+    /// Waits until all downloads so far are durable, and every swarm so far has its stored count.
     ///
     /// # Errors
     /// The error of the disk. The counts are kept, and written later.
@@ -343,7 +343,7 @@ impl TorrentRepository for Durable {
             completed.fold(0_u64, |bits, request| bits | 1 << core.number(&request.announce.info_hash));
         let mut counting =
             CountingBatch { core, bits, held: [const { None }; SHARDS], batch, now, is_done: false };
-        // All of them, in the one order in which anybody takes several.
+        // Locks all of them in ascending order, as every caller that locks several.
         let shards = counting.held.iter_mut().zip(&core.shards).enumerate();
         for (_, (held, shard)) in shards.filter(|(n, _)| bits >> n & 1 == 1) {
             *held = Some(shard.lock());
@@ -374,7 +374,7 @@ impl TorrentRepository for Durable {
 
     fn import(&self, records: &[Records], now: Timestamp) -> Restored {
         let mut restored = Restored::default();
-        // Not all at once: who counts a download waits for each.
+        // In small parts: a caller that counts a download waits for the current part.
         for some in records.chunks(8) {
             let _held = self.core.shards.each_ref().map(|shard| shard.lock());
             restored += self.core.store.import(some, now);
@@ -404,8 +404,8 @@ impl TorrentRepository for Durable {
     }
 }
 
-/// A torrent whose swarm is being announced to. Should the caller's randomness panic meanwhile, nobody knows
-/// whether it has come.
+/// A torrent whose swarm is being announced to. If the caller's randomness panics meanwhile, the swarm may be
+/// new, and is noted.
 struct Unknown<'a> {
     core: &'a Core,
     info_hash: Option<&'a InfoHash>,
@@ -419,8 +419,8 @@ impl Drop for Unknown<'_> {
     }
 }
 
-/// The shard of a torrent whose download is being counted. Should the caller's randomness panic meanwhile,
-/// nobody knows whether it was.
+/// The shard of a torrent whose download is being counted. If the caller's randomness panics meanwhile, the
+/// download may have been counted, and the swarm is noted.
 struct Counting<'a> {
     core: &'a Core,
     shard: MutexGuard<'a, Shard>,
@@ -435,8 +435,8 @@ impl Drop for Counting<'_> {
     }
 }
 
-/// The same of a batch, and the shards of all downloads in it, which `bits` names. Announces without an
-/// answer may be done or not.
+/// The same for a batch: `held` has the locked shards of all its downloads, and `bits` has a bit for each.
+/// Announces without an answer may be done or not.
 struct CountingBatch<'a, 'b, 'c> {
     core: &'a Core,
     bits: u64,
@@ -447,7 +447,7 @@ struct CountingBatch<'a, 'b, 'c> {
 }
 
 impl CountingBatch<'_, '_, '_> {
-    /// The requests that there is something to note of, each with its shard.
+    /// The requests with something to note, each with the number of its shard.
     fn noteworthy(&self) -> impl Iterator<Item = (usize, &Request<'_>)> {
         let notes = Changes::CREATED | Changes::COMPLETED;
         let is_noteworthy = move |request: &&Request<'_>| {
@@ -473,7 +473,8 @@ impl Drop for CountingBatch<'_, '_, '_> {
                 self.note(shard, request);
             }
         }
-        // Only then those of the others: whoever takes several takes them in order.
+        // The other shards come after these are released, since several may be locked in ascending order
+        // only.
         drop(held);
         for (number, request) in self.noteworthy().filter(|(number, _)| self.bits >> number & 1 == 0) {
             self.note(&mut self.core.shards[number].lock(), request);
@@ -490,7 +491,7 @@ impl Core {
         self.shards[self.number(info_hash)].lock()
     }
 
-    /// Notes what an announce has done.
+    /// Notes the changes of an announce.
     fn note(&self, shard: &mut Shard, announce: &Announce, announced: &Announced, now: Timestamp) {
         if announced.changes.contains(Changes::COMPLETED) {
             let source = Source::Prefix(announce.endpoint, now);
@@ -501,7 +502,7 @@ impl Core {
         }
     }
 
-    /// Notes that a swarm has come, or is to be looked at for another reason.
+    /// Notes a swarm that is new, or must be looked up for another reason.
     fn note_created(&self, shard: &mut Shard, info_hash: &InfoHash) {
         if shard.created.len() < MOST_CREATED {
             shard.created.push(*info_hash);
@@ -522,12 +523,12 @@ impl Core {
         self.put(shard, info_hash, note);
     }
 
-    /// Notes all that is not durable of a torrent.
+    /// Stores the note of all changes of a torrent that are not durable.
     fn put(&self, shard: &mut Shard, info_hash: &InfoHash, note: Note) {
         let is_full = shard.changes.len() >= self.pace.most_unsaved.div_ceil(SHARDS);
         match shard.changes.entry(*info_hash) {
             Entry::Occupied(mut known) => *known.get_mut() = note,
-            // Of a swarm that is there it can be told later; that it was removed cannot.
+            // The downloads of an existing swarm can be found later. A removal cannot.
             Entry::Vacant(_) if is_full && !note.change.forget => self.look_at_all.store(true, SeqCst),
             Entry::Vacant(new) => {
                 new.insert(note);
@@ -538,7 +539,7 @@ impl Core {
         }
     }
 
-    /// Has the keeper look up before its time.
+    /// Wakes the keeper before its time.
     fn wake(&self) {
         if !self.is_urgent.swap(true, SeqCst)
             && let Some(thread) = &*self.thread.lock()

@@ -8,14 +8,14 @@ use crate::InfoHash;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The medium refused. Nothing that was acknowledged is lost, and the call can be repeated.
+    /// The medium returned an error. No acknowledged change is lost, and the call can be repeated.
     #[error("{doing} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// This process may not write to the folder, or to the lock in it.
@@ -36,14 +36,14 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A file does not contain what was written to it. It is not changed.
+    /// A file is not as it was written. It is left unchanged.
     #[error("{} is damaged at byte {at}: {what}. Restore the whole folder from a copy, or begin with an empty one", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where in it: the first byte of what fails its checksum, or of the field that is wrong.
+        /// The position: the first byte of the part with a wrong checksum, or of the wrong field.
         at: u64,
-        /// What is wrong there.
+        /// The fault.
         what: &'static str,
     },
     /// A file was written by a later version of this program.
@@ -51,33 +51,33 @@ pub enum Error {
     Version {
         /// The file.
         path: PathBuf,
-        /// The version that it names.
+        /// Its version.
         found: u16,
         /// The latest version that this program reads.
         known: u16,
     },
     /// Files with a part of the counts are missing, or files of two folders are mixed.
     #[error(
-        "{} does not fit what else is in its folder, where number {expected} was to follow: restore the whole folder from a copy, or begin with an empty \
+        "{} does not fit the other files of its folder, where number {expected} was expected: restore the whole folder from a copy, or begin with an empty \
          one",
         path.display()
     )]
     Mixed {
         /// The first file that does not fit.
         path: PathBuf,
-        /// The number of the log, or the first of the run, that was to come next.
+        /// The expected number: of the next log, or the first number of the next run.
         expected: u64,
     },
     /// The input is not in ascending order. Nothing of it was taken.
     #[error("{info_hash} is not greater than the info hash before it: sort them")]
     NotAscending {
-        /// The first that is out of order.
+        /// The first info hash that is out of order.
         info_hash: InfoHash,
     },
     /// There are more changes than one commit can contain. None of them was committed.
     #[error("more than {most} changes in one commit: use several")]
     TooManyChanges {
-        /// How many it can hold.
+        /// The most changes of one commit.
         most: usize,
     },
     /// A snapshot changed while it was loaded. The store contains a part of it.
@@ -85,13 +85,13 @@ pub enum Error {
     Snapshot {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault, and its position.
         error: Box<swarmkeep::snapshot::Error>,
     },
     /// The store could not be reached during a snapshot.
     #[error(transparent)]
     Unavailable(#[from] swarmkeep::Unavailable),
-    /// The operating system gave no randomness, which marks the blocks of a snapshot.
+    /// The operating system gave no randomness. The blocks of a snapshot are marked with it.
     #[error("no randomness from the operating system: {0}")]
     NoEntropy(getrandom::Error),
     /// The input could not be read. Nothing of it was added.

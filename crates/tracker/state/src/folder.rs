@@ -18,35 +18,35 @@ use crate::{Error, Result};
 
 /// A folder of files, without subfolders.
 ///
-/// A rename is atomic. What was written or renamed before a successful [`sync`](Self::sync) or [`File::sync`]
-/// survives a power failure. The rest may be lost: names change in order, and any subset of the written
-/// 512-byte sectors survives.
+/// A rename is atomic. Names that were changed before a successful [`sync`](Self::sync), and bytes that were
+/// written before a successful [`File::sync`], survive a power failure. The rest may be lost: names change in
+/// order, and any subset of the written 512-byte sectors survives.
 pub trait Folder: fmt::Debug + Send + Sync {
-    /// What `name` in it is called in messages.
+    /// The path of the file `name`, for messages.
     fn path(&self, name: &str) -> PathBuf;
 
     /// All names, in any order. Those that are not UTF-8 are left out.
     ///
     /// # Errors
-    /// As the medium has them; so for all methods here.
+    /// The errors of the medium, as for all methods here.
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// A file to be read, which exists.
+    /// Opens an existing file to read.
     fn open(&self, name: &str) -> io::Result<Box<dyn File>>;
 
-    /// A file to be read and written, which exists.
+    /// Opens an existing file to read and write.
     fn open_to_write(&self, name: &str) -> io::Result<Box<dyn File>>;
 
-    /// An empty file to be read and written, in place of what had that name.
+    /// Creates an empty file to read and write. It replaces a file of that name.
     fn create(&self, name: &str) -> io::Result<Box<dyn File>>;
 
-    /// Renames a file, in place of what had the name `to`. Who has it open keeps it.
+    /// Renames a file. It replaces a file with the name `to`. An open file stays open.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Removes a file. Who has it open keeps it.
+    /// Removes a file. An open file stays open.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes the names durable as they are: created, renamed and removed. Not what the files hold.
+    /// Makes all created, renamed and removed names durable, but not the contents of the files.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -56,33 +56,32 @@ pub trait File: Send + Sync {
     /// Its length in bytes.
     ///
     /// # Errors
-    /// As the medium has them; so for all methods here.
+    /// The errors of the medium, as for all methods here.
     fn len(&self) -> io::Result<u64>;
 
-    /// Fills `buffer` from byte `offset` on, or fails: also where the file ends before.
+    /// Fills `buffer` from byte `offset` on. It fails if the file ends before.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Writes all of `bytes` from byte `offset` on. After an error, any part of them may be written.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Cuts the file, or lengthens it by zeroes that need no room.
+    /// Cuts the file, or extends it by zeroes that need no space.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Makes durable what was written, and the length (`fdatasync`). After an error, what was written before
-    /// is lost or not, and another `sync` does not tell: it is to be written again.
+    /// Makes the written bytes and the length durable (`fdatasync`). After an error, earlier writes may be
+    /// lost even if the next `sync` succeeds: write them again.
     fn sync(&self) -> io::Result<()>;
 }
 
 /// A directory of the file system. It is locked for this process while the value exists.
 ///
-/// Files are reached from the open directory, not by their paths: no link in it is ever followed, and nothing
-/// but a file is opened, whoever may have put it there. The path of the directory itself may lead through
-/// links.
+/// Files are reached from the open directory, not by their paths: no link in it is ever followed, and only
+/// regular files are opened. The path of the directory itself may lead through links.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     handle: fs::File,
-    /// Nothing if it was opened to be read, and nobody has made the file.
+    /// `None` if the directory was opened to read, and its lock file cannot be opened.
     lock: Option<fs::File>,
 }
 
@@ -104,7 +103,7 @@ impl Directory {
             Err(_) => not_opened(path.clone(), error),
         })?;
         directory.lock(lock)?;
-        // The lock may be of a time when more was allowed.
+        // The lock file may be from a time when the directory was writable.
         match directory.create(PROBE).and_then(|_| directory.remove(PROBE)) {
             Err(error) if refuses_writes(&error) => Err(not_opened(path, error)),
             // A disk without room may have room later.
@@ -112,14 +111,14 @@ impl Directory {
         }
     }
 
-    /// Opens an existing directory to read what is in it, and changes nothing: the first write may fail.
+    /// Opens an existing directory to read its files, and changes nothing. Writes may fail.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process has it open and lets this one know, [`Error::Io`].
+    /// [`Error::InUse`] if another process has it open and this one can open the lock file, [`Error::Io`].
     pub fn open_to_read(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let mut directory = Self::enter(path.clone()).map_err(Error::io("opening", path))?;
-        // Some network file systems lock only what can be written to.
+        // Some network file systems lock only files that are open for writing.
         let mut locks = [OFlags::RDWR, OFlags::RDONLY].into_iter();
         if let Some(lock) = locks.find_map(|flags| directory.open_file(Self::LOCK, flags).ok()) {
             directory.lock(lock)?;
@@ -127,7 +126,8 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Says whose directory it is, if others than this process and root may write to it.
+    /// Returns the owner and the mode of the directory, if others than this process's user and root may write
+    /// to it.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -156,7 +156,7 @@ impl Directory {
     }
 
     fn open_file(&self, name: &str, flags: OFlags) -> io::Result<fs::File> {
-        // A pipe that lies there does not make anybody wait.
+        // `NONBLOCK`: opening a pipe does not wait.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = retry_on_intr(|| openat(&self.handle, name, flags, OWN));
         let file: fs::File = match opened {
@@ -176,10 +176,10 @@ impl Directory {
 /// Only the owner may read the files: they contain peers' addresses.
 const OWN: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// A file that is made to see whether files can be made.
+/// A file that is created to test whether files can be created.
 const PROBE: &str = "writable.partial";
 
-/// Why a directory, or the lock in it, was not opened to be written to.
+/// Why a directory, or the lock in it, was not opened for writing.
 fn not_opened(path: PathBuf, source: io::Error) -> Error {
     let metadata = if refuses_writes(&source) { fs::metadata(&path).ok() } else { None };
     let Some(metadata) = metadata else { return Error::io("opening", path)(source) };
@@ -239,7 +239,7 @@ impl Folder for Directory {
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
-        // A new one: what has that name may be another's, or have a second name elsewhere.
+        // Always a new file: an existing one may belong to another user, or have a second name elsewhere.
         let create = || self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
         let created = match create() {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -305,7 +305,7 @@ mod tests {
         Directory::open(folder.path()).unwrap();
     }
 
-    /// Root may write there all the same.
+    /// Root can still write there.
     #[test]
     fn a_directory_without_permission_to_write_is_opened_to_be_read() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A folder in memory that refuses, is killed or loses power on demand, for tests of what survives.
+//! A folder in memory that fails, is killed or loses power on demand, for tests of crashes.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::{File, Folder};
 
-/// What survives or not when the power fails: what a device writes whole or not at all.
+/// The bytes that a device writes whole or not at all when the power fails.
 const SECTOR: usize = 512;
 
 /// A folder in memory. A clone is the same folder.
@@ -312,18 +312,18 @@ struct DiskState {
     inodes: Vec<Inode>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
-    /// What leads from the durable names to those that are seen.
+    /// The changes from the durable names to the visible ones.
     pending_names: Vec<NameChange>,
     operations: Vec<Operation>,
     fault: Option<Fault>,
-    /// What cannot be read, and of which file.
+    /// The unreadable bytes, and the number of their file.
     bad: Vec<(usize, Range<u64>)>,
     down: bool,
     random: u64,
 }
 
 impl DiskState {
-    /// Counts an operation and says how much of it is done. An error: nothing, because of an earlier crash.
+    /// Counts an operation, and returns how much of it is done. After a crash, returns an error.
     fn turn(&mut self, operation: Operation) -> io::Result<Turn> {
         let at = self.operations.len();
         self.operations.push(operation);
@@ -346,7 +346,7 @@ impl DiskState {
         }
     }
 
-    /// An operation that is not done in part.
+    /// Counts an operation that is never done in part.
     fn whole(&mut self, operation: Operation) -> io::Result<()> {
         self.turn(operation)?.result()
     }
@@ -373,9 +373,9 @@ impl DiskState {
 /// How much of an operation is done.
 enum Turn {
     Whole,
-    /// As chance has it, and then it fails.
+    /// A random part, and then it fails.
     Part(io::Error),
-    /// All of it, as far as the disk gets: the power is cut.
+    /// All of it, but none of it is durable: the power is cut.
     Cut,
 }
 
@@ -428,9 +428,9 @@ impl NameChange {
 
 #[derive(Clone, Default)]
 struct Inode {
-    /// What is read: the page cache.
+    /// The visible contents: the page cache.
     seen: Vec<u8>,
-    /// What is certainly on the disk.
+    /// The contents that are certainly on the disk.
     durable: Vec<u8>,
     /// Lengths since the last sync.
     lengths: Vec<usize>,
@@ -526,7 +526,7 @@ fn put_sector(bytes: &mut [u8], sector: usize, version: &[u8; SECTOR]) {
     bytes[from..to].copy_from_slice(&version[..to - from]);
 }
 
-/// SplitMix64, which answers nothing for seed 0 and everything for seed 1.
+/// SplitMix64. Seed 0 always returns 0, and seed 1 the maximum.
 struct Chance(u64);
 
 const NOTHING: u64 = 0;

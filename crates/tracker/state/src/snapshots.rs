@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 
 use crate::{Error, File, Folder, Result};
 
-/// A store that is read out into snapshots, and filled from them.
+/// A store whose swarms are written to snapshots and loaded from them.
 #[derive(Debug, Clone)]
 pub(crate) enum Store {
     Sync(Arc<dyn TorrentRepository>),
@@ -63,40 +63,39 @@ pub struct Loaded {
     pub restored: Restored,
     /// Files that were refused, with the reasons. They are kept under other names.
     pub refused: Vec<(String, snapshot::Error)>,
-    /// The name under which the snapshot is kept when the next one takes its place, if more than half of its
+    /// The name under which the snapshot is kept when the next one replaces it, if more than half of its
     /// peers had expired: perhaps the clock is wrong.
     pub kept: Option<String>,
     /// The time that loading took.
     pub took: Duration,
 }
 
-/// Visits of one step: half a millisecond of the packed store.
+/// The most visits of one step: half a millisecond for the packed store.
 const STEP: Budget = Budget::peers(16_384);
-/// The same in the middle of a swarm, and the pause after each: of a million announces per second to a hot
-/// one, fewer than one in a thousand waits for it, or for the core that it wakes on.
+/// The same in the middle of a swarm, and the pause after each such step. With a million announces per second
+/// to one swarm, fewer than one in a thousand waits for a step, or for the core that the thread wakes on.
 const STEP_WITHIN: Budget = Budget::peers(128);
 const PAUSE_WITHIN: Duration = Duration::from_millis(2);
-/// Bytes after which the disk is waited for, while more is read out: at the end there is not much left to
-/// wait for.
+/// The bytes between two syncs of a snapshot in progress, so that the sync at the end is short.
 const SYNCED_AT_ONCE: usize = 32 << 20;
-/// Bytes that a store takes in together: half a million swarms of one peer.
+/// The bytes of one `import`: half a million swarms of one peer.
 const TOGETHER: usize = 16 << 20;
-/// More threads would wait for who reads.
+/// More threads would wait for the thread that reads.
 const MOST_LOADERS: usize = 4;
 
-/// The latest snapshot of a folder.
+/// The name of the latest snapshot.
 pub(crate) const LATEST: &str = "swarms.snapshot";
 const PREVIOUS: &str = "swarms.snapshot.previous";
 const PARTIAL: &str = "swarms.snapshot.partial";
 /// The names of refused snapshots.
 const REFUSED: [&str; 2] = ["swarms.snapshot.refused", "swarms.snapshot.previous.refused"];
 
-/// What a snapshot is called that is kept, before its number.
+/// The name of a kept snapshot, before its number.
 const KEPT: &str = "swarms.snapshot.kept-";
-/// How many are kept: the newest, and the one before it, for a clock that is wrong twice.
+/// The most kept snapshots: the newest and the one before it, in case the clock is wrong twice.
 const MOST_KEPT: usize = 2;
 
-/// The numbers of the snapshots that are kept, ascending.
+/// The numbers of the kept snapshots, ascending.
 fn kept(folder: &dyn Folder) -> Result<Vec<u64>> {
     let names = folder.names().map_err(Error::io("listing", folder.path("")))?;
     let mut numbers: Vec<u64> =
@@ -105,8 +104,8 @@ fn kept(folder: &dyn Folder) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Has the latest snapshot make room for the next: it becomes the previous one, or is kept under a name of
-/// its own, which no later snapshot takes.
+/// Renames the latest snapshot, so that the next one can have its name: to the name of the previous one, or
+/// to `keep_as`, which no later snapshot gets.
 fn make_room(folder: &dyn Folder, keep_as: Option<&str>) -> Result<()> {
     match folder.rename(LATEST, keep_as.unwrap_or(PREVIOUS)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -114,8 +113,8 @@ fn make_room(folder: &dyn Folder, keep_as: Option<&str>) -> Result<()> {
     }
 }
 
-/// Writes a snapshot beside the latest, and has it take that one's place once it is durable. Takes its time,
-/// unless that is hurried. What was the latest is kept under the name `keep_as`, which is taken out then.
+/// Writes a snapshot to a new file, which replaces the latest once it is durable. Pauses between steps unless
+/// `is_hurried`. If `keep_as` has a name, the former latest is kept under it, and `keep_as` becomes `None`.
 pub(crate) fn write(
     folder: &dyn Folder,
     store: &Store,
@@ -128,7 +127,7 @@ pub(crate) fn write(
     let summary = match written {
         Ok(summary) => summary,
         Err(error) => {
-            // The room is wanted, most likely. What cannot be removed is written over the next time.
+            // The disk may be full. If the file cannot be removed, the next snapshot overwrites it.
             let _ = folder.remove(PARTIAL);
             return Err(error);
         }
@@ -139,7 +138,7 @@ pub(crate) fn write(
     folder.sync().map_err(refused("syncing", LATEST))?;
     if has_kept {
         for number in kept(folder)?.into_iter().rev().skip(MOST_KEPT) {
-            // What cannot be removed is tried again the next time that one is kept.
+            // If this fails, it is tried again when the next snapshot is kept.
             let _ = folder.remove(&format!("{KEPT}{number}"));
         }
     }
@@ -162,7 +161,7 @@ fn write_partial(
     thread::scope(|scope| {
         let (read, to_write) = mpsc::sync_channel::<Records>(2);
         let (written, spare) = mpsc::channel();
-        // Reading out takes as long as writing.
+        // Export and writing take equally long, so each has a thread.
         let writing = scope.spawn(move || {
             let mut unsynced = 0;
             for records in to_write {
@@ -173,7 +172,7 @@ fn write_partial(
                     writer.get_mut().flush().map_err(refused("writing"))?;
                     file.sync().map_err(refused("syncing"))?;
                 }
-                // Nobody reads any more, perhaps.
+                // The other thread may have ended.
                 let _ = written.send(records);
             }
             let (mut out, summary) = writer.finish().map_err(refused("writing"))?;
@@ -191,11 +190,11 @@ fn write_partial(
             let took = began.elapsed();
             let spare = spare.try_recv().unwrap_or(Records::new(Timestamp::default()));
             if read.send(export.take(spare)).is_err() {
-                // The other thread says why.
+                // The writing thread returns the error.
                 break;
             }
             if !is_hurried {
-                // A quarter of a core, while others announce.
+                // The pause limits this to a quarter of a core while the tracker serves.
                 let least = if export.is_within_a_swarm() { PAUSE_WITHIN } else { Duration::ZERO };
                 thread::sleep(least.max(3 * took));
             }
@@ -205,11 +204,11 @@ fn write_partial(
     })
 }
 
-/// Fills a store from the latest snapshot that is good. One that is not is given another name, so that none
-/// takes the place of a good one because of it.
+/// Fills a store from the latest valid snapshot. An invalid one is renamed, so that it never replaces the
+/// valid one as the previous snapshot.
 ///
 /// # Errors
-/// If the medium or the store refuses half-way. The store holds a part then.
+/// If the medium or the store fails half-way. The store then contains a part.
 pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result<Loaded> {
     let (began, mut loaded) = (Instant::now(), Loaded::default());
     for (name, refused) in [LATEST, PREVIOUS].into_iter().zip(REFUSED) {
@@ -232,14 +231,15 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
                     let number = kept(folder)?.last().map_or(1, |last| last.saturating_add(1));
                     loaded.kept = Some(format!("{KEPT}{number}"));
                     if name == PREVIOUS {
-                        // There is no latest one, and that is the one to be kept.
+                        // There is no latest one. This one gets its name, because the latest is the one that
+                        // is kept.
                         let _ = folder.rename(PREVIOUS, LATEST);
                     }
                 }
                 break;
             }
             Err(error) => {
-                // In a folder that cannot be written to, it is refused again the next time.
+                // If the folder cannot be written to, the next start refuses the snapshot again.
                 let _ = folder.rename(name, refused).and_then(|()| folder.sync());
                 loaded.refused.push((name.into(), error));
             }
@@ -249,8 +249,8 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
     Ok(loaded)
 }
 
-/// Reads all snapshots of a folder completely, the latest first and those that are kept last. Returns a
-/// summary of each, or the reason for its refusal.
+/// Reads all snapshots of a folder completely, the latest first and the kept ones last. Returns a summary of
+/// each, or the reason for its refusal.
 ///
 /// # Errors
 /// The error of the medium.
@@ -275,7 +275,7 @@ enum Unfilled {
     Store(Unavailable),
 }
 
-/// Reads on while threads take in what was read.
+/// Reads records while other threads import them.
 fn fill<R: Read + Seek + Send>(
     reader: &mut Reader<R>,
     store: &Store,
@@ -293,14 +293,14 @@ fn fill<R: Read + Seek + Send>(
         loop {
             let next = filled.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(records) = next else { return restored };
-            // After an error the rest is taken away all the same, for who reads waits for that.
+            // After an error the rest is still received, because the reading thread waits for that.
             if let Ok(sum) = &mut restored {
                 match store.import(&records, now) {
                     Ok(more) => *sum += more,
                     Err(unavailable) => restored = Err(unavailable),
                 }
             }
-            // Nobody reads any more, perhaps.
+            // The other thread may have ended.
             let _ = used.send(records);
         }
     };
@@ -312,7 +312,7 @@ fn fill<R: Read + Seek + Send>(
                 scope.spawn(move || load(filled, used))
             })
             .collect();
-        // Should all loaders panic, nobody waits for them.
+        // If all loaders panic, the reading thread must not wait for them.
         drop(filled);
         let read = read_all(reader, now, full, &spare);
         let mut restored = Restored::default();
@@ -349,7 +349,7 @@ fn read_all<R: Read + Seek>(
     Ok(())
 }
 
-/// A file from its beginning to its end.
+/// A file that is read or written from its beginning to its end.
 struct Sequential<'a> {
     file: &'a dyn File,
     at: u64,

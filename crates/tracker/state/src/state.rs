@@ -56,13 +56,14 @@ struct Open {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What takes snapshots: one at a time.
+/// Takes snapshots, one at a time.
 struct Taking {
     store: Store,
     folder: Arc<dyn Folder>,
     clock: Clock,
     is_hurried: AtomicBool,
-    /// Held by who takes one: under which name the latest snapshot is kept when the next one comes.
+    /// Locked while a snapshot is taken. The name under which the latest snapshot is kept when the next one
+    /// replaces it.
     one_at_a_time: Mutex<Option<String>>,
     is_ending: Mutex<bool>,
     ended: Condvar,
@@ -87,9 +88,9 @@ pub struct SnapshotsStatus {
     pub taken: u64,
     /// The number of snapshots that failed.
     pub failed: u64,
-    /// The number of those that failed after the latest one that was taken.
+    /// The number of failures since a snapshot was last taken.
     pub failed_in_a_row: u64,
-    /// Why the latest of these failed, without paths.
+    /// The reason for the latest of these failures, without paths.
     pub failure: Option<String>,
     /// The time between two snapshots, if they are taken regularly.
     pub every: Option<Duration>,
@@ -243,7 +244,7 @@ impl Taking {
                 return;
             }
             drop(is_ending);
-            // Said by `take`, and tried again.
+            // `take` logs an error, and the next turn tries again.
             let _ = self.take(&self.is_hurried);
             is_ending = self.is_ending.lock();
         }

@@ -1,11 +1,11 @@
-//! Parts of the database that are not as they were written: what they cost, and copies of their files.
+//! Damaged parts of the database: the counts that are lost with them, and copies of their files.
 
 use std::{collections::BTreeMap, fmt, io, iter, ops::Range};
 
 use super::log::SECTOR;
 use crate::{Error, File, Folder, Result};
 
-/// A part of the database that is not as it was written. What it held is not counted; everything else is.
+/// A part of the database that is not as it was written. The counts in it are lost; all others are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
@@ -13,7 +13,7 @@ pub struct Damage {
     pub file: String,
     /// The part of the file.
     pub bytes: Range<u64>,
-    /// What is wrong there.
+    /// The fault.
     pub what: &'static str,
     /// The most torrents whose downloads are lost with it.
     pub lost: u64,
@@ -26,13 +26,13 @@ impl fmt::Display for Damage {
     }
 }
 
-/// The number of `EIO`, by which a disk says that it cannot read a sector.
+/// The number of `EIO`, the error for a sector that the disk cannot read.
 const EIO: i32 = 5;
 
-/// How often a sector is asked for, before it counts as unreadable.
+/// The attempts to read a sector before it counts as unreadable.
 const ATTEMPTS: usize = 4;
 
-/// A file, read with zeroes where the disk says again and again that it cannot read a sector.
+/// Reads a file, with zeroes in place of the sectors that the disk cannot read.
 pub(crate) struct Tolerant<'a> {
     file: &'a dyn File,
     /// The sectors that could not be read.
@@ -40,7 +40,7 @@ pub(crate) struct Tolerant<'a> {
     /// Whether something could be read.
     is_read: bool,
     unread: Option<io::Error>,
-    /// An error that is not of a sector.
+    /// An error other than that of a sector.
     failed: Option<io::Error>,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Tolerant<'a> {
         Self { file, refused: Pages::default(), is_read: false, unread: None, failed: None }
     }
 
-    /// Fills `buffer` from byte `at` on, the begin of a sector.
+    /// Fills `buffer` from byte `at` on, where a sector begins.
     pub(crate) fn read(&mut self, buffer: &mut [u8], at: u64) {
         if self.file.read_exact_at(buffer, at).is_ok() {
             self.is_read |= !buffer.is_empty();
@@ -79,27 +79,27 @@ impl<'a> Tolerant<'a> {
         self.refused.ranges().any(|sectors| sectors.end * SECTOR > at)
     }
 
-    /// Whether each part was read, or is of an unreadable sector.
+    /// Succeeds if all errors were of unreadable sectors.
     ///
     /// # Errors
-    /// Another error.
+    /// The other error.
     pub(crate) fn sectors_only(&mut self) -> io::Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Whether anything was read.
+    /// Succeeds if a part was read, or no sector was unreadable.
     ///
     /// # Errors
-    /// The error of the disk: the fault is then not only in this file.
+    /// The error of the disk: its fault may then concern more than this file.
     pub(crate) fn any(&mut self) -> io::Result<()> {
         self.unread.take().filter(|_| !self.is_read).map_or(Ok(()), Err)
     }
 }
 
-/// What follows the name of a damaged file of which a copy is kept, before the number of the second.
+/// The end of the name of a damaged file's copy. From the second copy on, a number follows.
 pub(crate) const DAMAGED: &str = ".damaged";
 
-/// The most copies of files of one name. Then the last is replaced.
+/// The most copies of one file. Then the last is replaced.
 const MOST_COPIES: usize = 4;
 
 /// Keeps a copy of a damaged file beside it, for the operator, under a name of its own. Where the file cannot
@@ -133,7 +133,7 @@ pub(crate) fn keep_damaged(folder: &dyn Folder, name: &str) -> Result<String> {
         folder.sync()
     };
     if let Err(error) = copy() {
-        // Of a copy that is tried again there are not several.
+        // The next attempt makes a new copy, so the incomplete one is removed.
         let _ = folder.remove(&kept);
         return Err(Error::io("writing", folder.path(&kept))(error));
     }
@@ -155,7 +155,7 @@ impl Pages {
         self.0.insert(pages.start, pages.end);
     }
 
-    /// The end of the range that the page is in.
+    /// The end of the range that contains the page.
     pub(crate) fn end_of(&self, page: u64) -> Option<u64> {
         let (_, &end) = self.0.range(..=page).next_back()?;
         (page < end).then_some(end)

@@ -1,4 +1,4 @@
-//! What a log or a run says of one torrent.
+//! The entries of logs and runs: changes of the count of one torrent.
 
 use crate::InfoHash;
 
@@ -28,7 +28,7 @@ pub(crate) const ENTRY: usize = InfoHash::LEN + 5;
 
 const FORGET: u8 = 1;
 
-/// A change as it is kept: forget what is older, perhaps, and add. Those of one torrent are combined by
+/// A stored change: it may forget older changes, and then adds. The changes of a torrent are combined by
 /// [`then`](Self::then), in any grouping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Delta {
@@ -69,7 +69,7 @@ pub(crate) fn encode((info_hash, delta): &Entry) -> [u8; ENTRY] {
     bytes
 }
 
-/// Nothing if there are flags that this version does not know.
+/// `None` if there are flags that this version does not know.
 pub(crate) fn decode(bytes: &[u8; ENTRY]) -> Option<Entry> {
     let forget = match bytes[24] {
         0 => false,

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{Error, File, Folder, Result};
 
-/// What is written whole or not at all: blocks begin at its multiples, so that a torn one harms no other.
+/// A sector is written whole or not at all. Blocks begin at its multiples, so that a torn block harms no
+/// other.
 pub(crate) const SECTOR: u64 = 512;
 
 /// The header of a block, before its entries.
@@ -27,7 +28,7 @@ pub(crate) const VERSION: u16 = 1;
 const MAGIC: [u8; 8] = *b"swkpdlog";
 const BLOCK_MAGIC: [u8; 4] = *b"swkb";
 
-/// A log. A commit that failed leaves no trace that counts: the next one is written over it.
+/// A log. The next commit overwrites a commit that failed.
 pub(crate) struct Log {
     name: String,
     identity: u64,
@@ -37,17 +38,17 @@ pub(crate) struct Log {
     end: u64,
     /// The sequence number of the last block, 0 if there is none.
     sequence: u32,
-    /// The last block, to be written again, and where it lies.
+    /// The position and the bytes of the last block, to be written again.
     last: (u64, Vec<u8>),
-    /// To be written to. Nothing after the log was read or a write failed, until [`secure`](Self::secure) has
-    /// made sure of what is there.
+    /// The file, open for writing. `None` after the log was read or a write failed, until
+    /// [`secure`](Self::secure) has made its blocks durable.
     file: Option<Box<dyn File>>,
-    /// What was wrong when it was read.
+    /// The damage that was found when the log was read.
     damage: Vec<Damage>,
-    /// The commit that was in progress at the end of the process, if it is not whole; or the last one,
-    /// damaged: nobody can tell.
+    /// An incomplete commit at the end: it was in progress when the process ended, or is damaged. The two
+    /// look the same.
     torn: Option<Damage>,
-    /// Whether there is a copy of it as it was found.
+    /// Whether a copy of the damaged log was kept.
     is_copied: bool,
 }
 
@@ -57,11 +58,11 @@ impl Log {
         (2 * SECTOR + sectors(block)).max(usual.next_multiple_of(SECTOR))
     }
 
-    /// An empty log that is durable, with its header, length and a copy of the header at the end: whatever is
-    /// wrong with them later is damage.
+    /// Creates an empty log. It is durable, with its header, its length and a copy of the header at the end,
+    /// so that a later fault of these is damage.
     ///
     /// # Errors
-    /// [`Error::Io`]: there is none, or an empty one, which the next attempt replaces.
+    /// [`Error::Io`]: there is no log, or an empty one, which the next attempt replaces.
     pub(crate) fn create(folder: &dyn Folder, number: u64, length: u64) -> Result<Self> {
         let name = Name::Log(number).to_string();
         let partial = format!("{name}{PARTIAL}");
@@ -86,12 +87,12 @@ impl Log {
         Self { name, identity, length, end, sequence, last, file, damage, torn, is_copied }
     }
 
-    /// Reads a log, and hands every entry to `apply`, oldest first. What is wrong, or cannot be read, is
-    /// [noted](Self::damage), and costs the commits there; nothing is appended to such a log.
+    /// Reads a log, and passes every entry to `apply`, oldest first. Damaged and unreadable parts are
+    /// [noted](Self::damage), and their commits are lost; nothing is appended to such a log.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if it is another log, renamed, [`Error::Version`], [`Error::Io`] if nothing of it can
-    /// be read.
+    /// [`Error::Damaged`] if it is another log, renamed, [`Error::Version`], [`Error::Io`] if no part of it
+    /// can be read.
     pub(crate) fn read(folder: &dyn Folder, number: u64, mut apply: impl FnMut(Entry)) -> Result<Self> {
         let name = Name::Log(number).to_string();
         let path = folder.path(&name);
@@ -105,7 +106,7 @@ impl Log {
         if is_damaged && found >= 2 * SECTOR {
             let mut copy = [0; SECTOR as usize];
             file.read(&mut copy, found - SECTOR);
-            // Without one, whose blocks those are stands in what is left of the header, perhaps.
+            // If the copy is bad too, the rest of the header may still have the log's identity.
             if is_header(&copy) {
                 sector = copy;
             }
@@ -125,12 +126,12 @@ impl Log {
         }
         if found != length {
             let lost = length.saturating_sub(found) / ENTRY as u64;
-            log.note(found..length.max(found), "it has not the length that its header says", lost);
+            log.note(found..length.max(found), "its length differs from the length in its header", lost);
         }
         log.read_blocks(&mut file, &mut apply);
         let behind = (found.saturating_sub(log.end)) / ENTRY as u64;
         if file.refused_from(log.end) {
-            // A commit there was acknowledged, perhaps.
+            // There may have been an acknowledged commit.
             log.torn = None;
             log.note(log.end..found, "the disk refuses to read a part of it", behind);
         } else if is_damaged && log.sequence == 0 && found > SECTOR {
@@ -140,7 +141,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Reads all blocks: past those that are damaged, to later ones.
+    /// Reads all blocks, and skips damaged ones.
     fn read_blocks(&mut self, file: &mut Tolerant<'_>, apply: &mut impl FnMut(Entry)) {
         loop {
             while let Some((block, entries)) = self.read_block(file) {
@@ -149,7 +150,7 @@ impl Log {
                 self.last = (self.end, block);
                 self.end += self.last.1.len() as u64;
             }
-            // What was acknowledged before a later commit began is damaged, and not torn.
+            // A block before a later commit was acknowledged: it is damaged, not torn.
             let next = self.next_block(file);
             let behind = next.map_or(self.length, |(at, _)| at).max(self.end);
             let bytes = self.end..behind;
@@ -181,7 +182,7 @@ impl Log {
         &self.name
     }
 
-    /// What was wrong when it was read.
+    /// The damage that was found when the log was read.
     pub(crate) fn damage(&self) -> &[Damage] {
         &self.damage
     }
@@ -198,7 +199,7 @@ impl Log {
         Ok(())
     }
 
-    /// A commit at the end that is not whole.
+    /// An incomplete commit at the end.
     pub(crate) fn torn(&self) -> Option<&Damage> {
         self.torn.as_ref()
     }
@@ -213,7 +214,7 @@ impl Log {
         self.end > self.length / 2
     }
 
-    /// Whether a block of so many bytes still goes in.
+    /// Whether a block of `block` bytes still fits.
     pub(crate) fn has_room(&self, block: usize) -> bool {
         self.damage.is_empty() && self.end + sectors(block) + SECTOR <= self.length
     }
@@ -222,7 +223,8 @@ impl Log {
     /// bytes for its header, and has room in the log.
     ///
     /// # Errors
-    /// [`Error::Io`]: nothing was appended. If the process ends before the next block is written, this one may yet be found, whole.
+    /// [`Error::Io`]: nothing was appended. If the process ends before the next block is written, the next
+    /// process may still find this one, whole.
     pub(crate) fn append(&mut self, folder: &dyn Folder, mut block: Vec<u8>) -> Result<()> {
         let file = match self.file.take() {
             Some(file) => file,
@@ -232,7 +234,7 @@ impl Log {
         block.resize(sectors(block.len()) as usize, 0);
         seal_block(&mut block, self.identity, self.end, self.sequence + 1, entries as u32);
         if let Err(error) = file.write_all_at(&block, self.end).and_then(|()| file.sync()) {
-            // Who opens the log next is not to find what was refused; if this fails too, that is no worse
+            // The next process should not find the refused commit. If this write fails too, that is no worse
             // than a crash.
             let _ = file.write_all_at(&[0; SECTOR as usize], self.end);
             return Err(Error::io("writing", folder.path(&self.name))(error));
@@ -244,11 +246,11 @@ impl Log {
         Ok(())
     }
 
-    /// Opens the log to be written to, and makes durable what was found in it.
+    /// Opens the log for writing, and makes the blocks in it durable.
     ///
-    /// The name and the last block may be in the page cache only: whoever wrote them was killed before it had
-    /// synced them, or the sync failed, so that another one would answer for nothing. Every block before the
-    /// last was acknowledged before the last was begun.
+    /// The name and the last block may be in the page cache only: a process was killed before their sync, or
+    /// the sync failed, and then a second sync proves nothing. So the last block is written again. Every
+    /// block before it was acknowledged, and so durable, before it was begun.
     fn secure(&self, folder: &dyn Folder) -> Result<Box<dyn File>> {
         let secure = || {
             folder.sync()?;
@@ -262,7 +264,7 @@ impl Log {
         secure().map_err(Error::io("writing", folder.path(&self.name)))
     }
 
-    /// The block at the end, if a good one is there, and its entries.
+    /// The next block and its entries, if it is good.
     fn read_block(&self, file: &mut Tolerant<'_>) -> Option<(Vec<u8>, Vec<Entry>)> {
         if self.end + SECTOR > self.length {
             return None;
@@ -283,7 +285,7 @@ impl Log {
         entries.collect::<Option<_>>().map(|entries| (block, entries))
     }
 
-    /// Where the next block of a later commit than the next begins, and its number, if there is one.
+    /// The position and the number of the first block after a damaged part, if there is one.
     fn next_block(&self, file: &mut Tolerant<'_>) -> Option<(u64, u32)> {
         let mut buffer = vec![0; 64 << 10];
         let mut at = self.end + SECTOR;

@@ -1,4 +1,4 @@
-//! Several neighbouring runs made one, in a thread of its own.
+//! Merges neighbouring runs into one, in a thread of its own.
 
 use std::{
     cmp::Reverse,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{Error, Folder, InfoHash, Result};
 
-/// The most downloads of an entry that is weeded: those with which two prefixes have a torrent enter.
+/// The most downloads of an entry that is weeded: two prefixes need only these to make a torrent enter.
 const MOST_WEEDED: u32 = 2;
 
 /// A running merge. It reads only immutable files. A cancelled merge ends within a page.
@@ -30,12 +30,11 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
-    /// Begins to merge neighbouring runs, oldest first; nothing is `older` than those that hold the first
-    /// counts of all. If it `weeds`, entries of at most [`MOST_WEEDED`] downloads that only the oldest run has
-    /// are left out.
+    /// Begins to merge neighbouring runs, oldest first. `older` says whether there are runs before them. If
+    /// it `weeds`, entries of at most [`MOST_WEEDED`] downloads that only the oldest run has are left out.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no thread to be had.
+    /// [`Error::Io`] if no thread can be started.
     pub(crate) fn begin(
         folder: Arc<dyn Folder>,
         runs: Vec<Arc<Run>>,
@@ -70,7 +69,7 @@ impl Merge {
     /// Waits for the merged run.
     ///
     /// # Errors
-    /// As [`run::write`] and what reading the runs says.
+    /// The errors of [`run::write`], and of reading the runs.
     pub(crate) fn finish(mut self) -> Result<Run, Failed> {
         let thread = self.thread.take().expect("only this and the end of the value take it");
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -86,7 +85,8 @@ impl Drop for Merge {
     }
 }
 
-/// Ascending entries of several sources, oldest source first: what they say of one torrent is combined.
+/// The entries of several sources, oldest source first, in ascending order. Entries of one torrent are
+/// combined.
 pub(crate) struct Merged<I> {
     sources: Vec<I>,
     /// The next entry of each source; of one torrent, the oldest first.

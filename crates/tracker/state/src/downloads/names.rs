@@ -1,23 +1,23 @@
-//! The names of the database's files, which say what is in them.
+//! The names of the database's files.
 
 use std::fmt;
 
-/// What a file of the database is, as its name says.
+/// The name of a file of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Name {
     /// `downloads-N.log`
     Log(u64),
-    /// `downloads-A-B.run`: what logs `A` to `B` held.
+    /// `downloads-A-B.run`: the changes of logs `A` to `B`.
     Run(u64, u64),
-    /// Any of these with [`PARTIAL`] behind it: it was being made.
+    /// One of these names followed by [`PARTIAL`]: an incomplete file.
     Partial,
 }
 
-/// What follows the name of a file that is not whole yet.
+/// The end of the name of an incomplete file.
 pub(crate) const PARTIAL: &str = ".partial";
 
 impl Name {
-    /// Nothing if the file is not the database's.
+    /// `None` if the file is not the database's.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         if let Some(whole) = name.strip_suffix(PARTIAL) {
             return Self::parse(whole).filter(|name| *name != Self::Partial).map(|_| Self::Partial);
@@ -42,7 +42,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A number from 1 on, written in the one way that it is written here.
+/// A number from 1 on, in digits, without a sign or leading zeroes.
 fn parse_number(digits: &str) -> Option<u64> {
     let number = digits.parse::<u64>().ok()?;
     (number > 0 && number < u64::MAX && !digits.starts_with(['0', '+'])).then_some(number)

@@ -1,4 +1,4 @@
-//! Runs: sorted, immutable files in pages of 4 KiB, and how an info hash is found in one.
+//! Runs: sorted, immutable files in pages of 4 KiB, and the look-up of an info hash in them.
 
 use std::{
     cmp::Ordering,
@@ -26,23 +26,23 @@ pub(crate) const ENTRIES: usize = (PAGE - 4) / ENTRY;
 
 const MAGIC: [u8; 8] = *b"swkpdrun";
 
-/// Where a page repeats the identity of its file, for a run whose header is damaged.
+/// The position in a page of the identity of its file, for a run whose header is damaged.
 const IDENTITY: usize = ENTRIES * ENTRY;
 
-/// Where the checksum of a page stands.
+/// The position of the checksum in a page.
 const CHECKSUM: usize = PAGE - 4;
 
-/// Pages that are written or read at once by what goes through a whole run.
+/// Pages that are read or written at once when a whole run is.
 const PAGES_AT_ONCE: usize = 64;
 
-/// Bytes after which a run that is being written is synced, so that commits beside it do not wait for all of
-/// it.
+/// Bytes after which a run that is being written is synced, so that a concurrent commit does not wait for all
+/// of it.
 const SYNC_EVERY: u64 = 8 << 20;
 
-/// Pages that are looked at for the identity of a run whose header is damaged.
+/// The most pages that are searched for the identity of a run whose header is damaged.
 const LOOKED_AT: u64 = 1024;
 
-/// Pages that the disk refuses to read before a lookup gives up.
+/// The most pages that the disk refuses to read before a look-up gives up.
 const MOST_UNREAD: usize = 4;
 
 /// A run that is open to be read.
@@ -53,18 +53,18 @@ pub(crate) struct Run {
     path: PathBuf,
     identity: u64,
     file: Box<dyn File>,
-    /// What was wrong with its header or length.
+    /// The faults of its header and length.
     damage: Vec<Damage>,
-    /// Pages that are not as they were written, as far as they were met.
+    /// The damaged pages that were found so far.
     bad: Mutex<Pages>,
-    /// Whether it is merged no more, since a part of it would be lost for good.
+    /// Whether it is not merged any more, because a merge would lose a part of it for good.
     is_kept: AtomicBool,
-    /// Whether the disk has refused to read it to the latest merge.
+    /// Whether the disk refused to read it in the latest merge.
     pub(crate) is_unread: AtomicBool,
 }
 
 impl Run {
-    /// Opens a run and checks its header; its pages are checked when they are read. What is wrong is
+    /// Opens a run and checks its header; its pages are checked when they are read. Faults are
     /// [noted](Self::damage), and the rest can be read.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Run {
             run.note(0..length.min(PAGE as u64), "its header cannot be read, or fails its checksum", 0);
         }
         if length != run.bytes() {
-            run.note(length..run.bytes().max(length), "it has not the length that its header says", 0);
+            run.note(length..run.bytes().max(length), "its length differs from the length in its header", 0);
         }
         if found < run.pages() {
             run.add_bad(found..run.pages());
@@ -107,7 +107,8 @@ impl Run {
         Ok(run)
     }
 
-    /// Finds out what the header said, from the pages: whose they are, and how many entries the last one has.
+    /// Restores the values of the header from the pages: the identity, and the number of entries in the last
+    /// page.
     fn recover_header(&mut self, pages: u64) {
         let mut page = [0; PAGE];
         for number in 0..pages.min(LOOKED_AT) {
@@ -124,7 +125,7 @@ impl Run {
         }
         let Some(last) = pages.checked_sub(1) else { return };
         if self.read_bytes(last, &mut page).is_err() {
-            // How many entries it has is not known, should it be read later.
+            // Its number of entries is unknown, even if it can be read later.
             self.add_bad(last..pages);
         } else if is_good(self.identity, last, &page) {
             let entries = page[..IDENTITY].as_chunks::<ENTRY>().0;
@@ -142,12 +143,12 @@ impl Run {
         Name::Run(self.first, self.last).to_string()
     }
 
-    /// Whether it is merged no more.
+    /// Whether it is not merged any more.
     pub(crate) fn is_kept(&self) -> bool {
         self.is_kept.load(Relaxed)
     }
 
-    /// What is wrong with it, as far as it was met.
+    /// The damaged parts that were found so far.
     pub(crate) fn damage(&self) -> Vec<Damage> {
         let of = |pages: Range<u64>| Damage {
             file: self.name(),
@@ -173,18 +174,18 @@ impl Run {
         self.is_kept.store(true, Relaxed);
     }
 
-    /// What it says of a torrent. Costs 2 or 3 pages read where info hashes are spread evenly, and where they
-    /// are not, at most [`INTERPOLATIONS`] more than bisection does; none if the page that `cursor` holds
-    /// decides. Bad pages are passed over, and cost what is in them.
+    /// Finds the entry of a torrent. It reads 2 or 3 pages if info hashes are spread evenly, and otherwise at
+    /// most [`INTERPOLATIONS`] more than bisection; none if the page in `cursor` decides. Damaged pages are
+    /// skipped, and their entries are not found.
     ///
     /// # Errors
     /// [`Error::Io`] if the torrent may be on a page that the disk refuses to read.
     pub(crate) fn find(&self, info_hash: &InfoHash, cursor: &mut Cursor) -> Result<Option<Delta>> {
         let key = prefix(info_hash);
-        // The pages in which it may be, and what is known of the info hashes around them.
+        // The pages that may contain it, and bounds for their info hashes.
         let (mut low, mut high) = (0, self.pages());
         let (mut low_key, mut high_key) = (0, u64::MAX);
-        // The first page that is known to begin behind it: it may be in pages before that cannot be read.
+        // The first page that is known to begin after it. It may be on an unreadable page before that one.
         let mut behind = high;
         let mut unread = Vec::new();
         let mut reads = 0;
@@ -253,10 +254,11 @@ fn is_good(identity: u64, number: u64, page: &[u8]) -> bool {
         && flags(page[..IDENTITY].as_chunks().0)
 }
 
-/// Reads of a lookup that guess from how info hashes are spread, before it bisects: strangers choose them.
+/// The reads of a look-up that assume evenly spread info hashes, before it bisects: clients can choose info
+/// hashes.
 const INTERPOLATIONS: u32 = 4;
 
-/// The page of a run that was read last, so that neighbours need not read it again.
+/// The page of a run that was read last, so that look-ups of neighbours need not read it again.
 pub(crate) struct Cursor {
     page: Box<[u8; PAGE]>,
     held: Option<u64>,
@@ -268,12 +270,13 @@ impl Cursor {
         Self { page: Box::new([0; PAGE]), held: None, entries: 0 }
     }
 
-    /// Before it is used for another run.
+    /// Call this before it is used for another run.
     pub(crate) fn reset(&mut self) {
         self.held = None;
     }
 
-    /// Reads the first good page of these. Those that the disk refuses are put to `unread`.
+    /// Reads the first good page of `pages`, and returns its number. Pages that the disk refuses to read are
+    /// added to `unread`.
     fn read(&mut self, run: &Run, pages: Range<u64>, unread: &mut Vec<(u64, Error)>) -> Result<Option<u64>> {
         self.held = None;
         let mut number = pages.start;
@@ -325,7 +328,7 @@ pub(crate) struct Entries<'a> {
     run: &'a Run,
     next: u64,
     pages: Vec<u8>,
-    /// Whether bad pages are passed over. Otherwise the first of them ends it.
+    /// Whether damaged pages are skipped. Otherwise the first of them ends it with an error.
     is_lenient: bool,
 }
 
@@ -338,7 +341,7 @@ impl<'a> Entries<'a> {
         Self { is_lenient: true, ..Self::new(run) }
     }
 
-    /// Reads pages from one on: the rest of a group.
+    /// Reads a group of pages, from page `first` on.
     fn read(&mut self, first: u64) -> Result<()> {
         let pages = PAGES_AT_ONCE.min((self.run.pages() - first) as usize);
         self.pages.resize(pages * PAGE, 0);
@@ -349,7 +352,7 @@ impl<'a> Entries<'a> {
         }
         for (number, page) in (first..).zip(self.pages.chunks_mut(PAGE)) {
             if self.run.read_bytes(number, page).is_err() {
-                // Zeroes are no good page.
+                // A page of zeroes fails its checksum.
                 page.fill(0);
             }
         }
@@ -391,7 +394,7 @@ impl Iterator for Entries<'_> {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) error: Error,
-    /// The run's name, if it may have it now, or may have it after a crash.
+    /// The name of the run, if a file may have it now or after a crash.
     pub(crate) appeared: Option<String>,
 }
 
@@ -401,8 +404,8 @@ impl From<Error> for Failed {
     }
 }
 
-/// Writes a run of ascending entries, for logs `first` to `last`; durable when it returns. If there is
-/// nothing `older`, only counts are kept: there is nothing to forget. Holds 256 KiB.
+/// Writes a run of ascending entries, for logs `first` to `last`; durable when it returns. Without `older`
+/// runs, only counts are written: there is nothing to forget. Holds 256 KiB.
 ///
 /// # Errors
 /// [`Error::NotAscending`], [`Error::Io`], and those of `entries`.
@@ -455,7 +458,7 @@ struct Writer {
     file: Box<dyn File>,
     identity: u64,
     entries: u64,
-    /// Pages that are not written yet, and where they go. The last one has room for another entry.
+    /// Pages that are not written yet, and their position. The last one has room for another entry.
     pages: Vec<u8>,
     at: u64,
     unsynced: u64,
@@ -491,7 +494,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The identity and the number of entries of what is now durable, though not under its name.
+    /// Makes the file durable, still under its partial name. Returns its identity and its number of entries.
     fn finish(mut self, first: u64, last: u64) -> std::io::Result<(u64, u64)> {
         if !self.entries.is_multiple_of(ENTRIES as u64) {
             self.end_page();

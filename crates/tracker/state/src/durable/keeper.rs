@@ -24,15 +24,15 @@ use crate::{
 pub(super) struct Keeper {
     core: Arc<Core>,
     downloads: Downloads,
-    /// Torrents that are not in it yet.
+    /// Torrents that are not in the database yet.
     candidates: Candidates,
-    /// Where it stands if it is looking at all swarms, and what it had been told to settle when it began to.
+    /// During a pass over all swarms: its position, and the number of the `settle` call when it began.
     pass: Option<(Cursor, u64)>,
-    /// Whether all that it then finds enters the database.
+    /// Whether all counts that this pass finds enter the database.
     pass_trusts: bool,
-    /// The same of the latest time that it has looked at all.
+    /// The number of the `settle` call when the latest complete pass began.
     passed: u64,
-    /// Swarms whose stored counts could not be read: tried again when it is time.
+    /// Swarms whose stored counts could not be read. They are tried again when a commit is due.
     unread: Vec<InfoHash>,
     due: Instant,
 }
@@ -66,7 +66,7 @@ impl Keeper {
             let saved = if is_due { self.save() } else { Ok(()) };
             self.tell_of_damage();
             if end.is_some() {
-                // What could not be read is not lost, or was before.
+                // Stored counts that cannot be read are no error here: closing does not lose them.
                 self.core.told.lock().failed = saved.err().map(|error| error.to_string());
                 return;
             }
@@ -86,8 +86,8 @@ impl Keeper {
         }
     }
 
-    /// Gives swarms their stored counts: those that have come, those that could not be read before, and the
-    /// next of all.
+    /// Gives swarms their stored counts: new swarms, swarms whose counts could not be read before, and the
+    /// next part of a pass over all swarms.
     fn look(&mut self, settle: u64, is_due: bool) -> Result<()> {
         let mut wanted = if is_due { mem::take(&mut self.unread) } else { Vec::new() };
         let mut restored = Vec::new();
@@ -98,7 +98,7 @@ impl Keeper {
         }
         let trusted = self.look_at(restored, true);
         let looked = self.look_at(wanted, false).and(trusted);
-        // While the disk refuses, what does not fit is not looked for again and again.
+        // While the disk refuses writes, a pass would find the same unsaved counts again and again.
         let may_begin = self.pass.is_none() && !self.core.status.is_refused.load(Relaxed);
         if may_begin && self.core.look_at_all.swap(false, SeqCst) {
             self.pass = Some((Cursor::START, settle));
@@ -116,7 +116,7 @@ impl Keeper {
         looked.and(some)
     }
 
-    /// Says once that some counts cannot be read, and once that all can again.
+    /// Logs once that some counts cannot be read, and once that all can be read again.
     fn tell_of_unread(&self, looked: &Result<()>) {
         let is_unreadable = !self.unread.is_empty();
         if self.core.status.is_unreadable.swap(is_unreadable, Relaxed) != is_unreadable {
@@ -129,7 +129,7 @@ impl Keeper {
         }
     }
 
-    /// Says that parts of the database are damaged, when it is met first and when there are more.
+    /// Logs damage of the database when it is first found, and when it changes.
     fn tell_of_damage(&self) {
         let damage = self.downloads.damage();
         let lost = damage.iter().map(|damage| damage.lost).sum();
@@ -143,7 +143,8 @@ impl Keeper {
         }
     }
 
-    /// Reads the stored counts of swarms. Those that are not stored enter the database if it trusts them.
+    /// Reads the stored counts of swarms, and reconciles them. If it `trusts` the swarms, their torrents
+    /// enter the database.
     fn look_at(&mut self, mut info_hashes: Vec<InfoHash>, trusts: bool) -> Result<()> {
         info_hashes.sort_unstable();
         info_hashes.dedup();
@@ -155,7 +156,7 @@ impl Keeper {
             }
             return Ok(());
         }
-        // One page that cannot be read is no reason for the others to be without.
+        // If a page cannot be read, the swarms of the other pages still get their counts.
         for info_hash in info_hashes {
             match self.downloads.get(&info_hash) {
                 Ok(stored) => self.reconcile(&info_hash, stored, trusts),
@@ -166,8 +167,8 @@ impl Keeper {
         read
     }
 
-    /// Brings what a swarm shows and what is stored in line, whichever is less: all downloads that were ever
-    /// counted are in one of them, and none is in the sum twice.
+    /// Compares the count of a swarm with its kept count (stored, waiting and noted), and raises the lower
+    /// one: one of the two has all downloads that were ever counted, and neither has one twice.
     fn reconcile(&mut self, info_hash: &InfoHash, stored: u32, trusts: bool) {
         let (core, mut shard) = (Arc::clone(&self.core), self.core.shard(info_hash));
         let noted = shard.changes.get(info_hash).copied();
@@ -192,8 +193,8 @@ impl Keeper {
         core.status.looked_up.fetch_add(1, Relaxed);
     }
 
-    /// Makes durable what was counted, and tidies up. Says once that the disk refuses, and once that it does
-    /// not any more.
+    /// Makes the noted changes durable, and maintains the database. Logs once that the disk refuses writes,
+    /// and once that it accepts them again.
     fn save(&mut self) -> Result<()> {
         self.due = Instant::now() + self.core.pace.every;
         let saved = self.commit();
@@ -210,7 +211,7 @@ impl Keeper {
                     let change = Change { forget: false, add };
                     self.core.change(&mut shard, &info_hash, change, Source::Several);
                 }
-                // What cannot be merged now can be read as it is, and merged another time.
+                // Runs that cannot be merged now can still be read, and are merged another time.
                 if let Err(failed) = self.downloads.maintain() {
                     debug!(%failed, "the database of download counts is not tidied");
                 }
@@ -253,9 +254,9 @@ impl Keeper {
         committed
     }
 
-    /// Leaves those changes that enter the database, with the downloads that waited for them. Downloads of
-    /// torrents that are not in it wait if one prefix has made them all; and if as many torrents are known as
-    /// may be, the others are left out.
+    /// Keeps the changes that enter the database now, and adds the downloads that waited for them. Downloads
+    /// of a torrent that is not in it wait if one prefix has made them all. If the database is full, such
+    /// torrents are left out.
     fn enter(&mut self, changes: &mut Vec<(InfoHash, Note)>) {
         let is_full = self.downloads.entries() >= self.core.pace.most_known;
         changes.sort_unstable_by_key(|(info_hash, _)| *info_hash);
@@ -285,7 +286,7 @@ impl Keeper {
                         add.saturating_add(self.candidates.remove(info_hash).unwrap_or_default())
                 }
             }
-            // Should the commit be refused, it does not wait again.
+            // If the commit is refused, this change does not wait again.
             note.source = Source::Several;
             let is_left_out = is_full && !is_known && !forget;
             left_out += u64::from(is_left_out);
@@ -295,7 +296,7 @@ impl Keeper {
     }
 }
 
-/// Tells who waits that the keeper has ended, however it has.
+/// Tells waiting callers that the keeper has ended, also by a panic.
 struct Ended<'a>(&'a Core);
 
 impl Drop for Ended<'_> {
