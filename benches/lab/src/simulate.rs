@@ -101,7 +101,8 @@ pub fn run(args: &Args) -> Result<String, Error> {
         format!("The packed store takes {store} of the cores of one machine. {} % used,", args.busy)
             + &format!(" a core bears {per_core} peers and a GiB holds {per_gib}.")
             + &format!(
-                " On Redis an announce takes {redis_factor} times the processor time of all machines."
+                " Without connects, an announce on Redis takes {redis_factor} times the CPU time of one on packed, all \
+                 machines together."
             ),
         "## One machine is lost".to_owned(),
         table(&table_of_losses, failure_rows),

@@ -240,6 +240,6 @@ fn text(rows: &[Row]) -> String {
 const FLEET: &str = "\
 A tracker with one worker, as a process of its own, its servers, and a load generator (`swarmkeep load`, 128
 requests in flight over UDP, 500,000 peers in 300,000 torrents, sizes by Zipf's law, 50 peers wanted, 5 %
-`stopped`) share this machine. The tracker sends what has come meanwhile in calls of up to 16 announces to a
+`stopped`) share this machine. The tracker sends what has come meanwhile in calls of up to 32 announces to a
 single server. A call to a Cluster has announces of one shard only, so nearly always a single one. The times
 are processor time per announce: of the tracker, and of the main threads of all masters and of all replicas.";

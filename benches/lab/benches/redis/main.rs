@@ -20,6 +20,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use swarmkeep_redis::servers::{self, Server};
 use tokio::runtime::Runtime;
 
@@ -71,6 +72,7 @@ impl Bench {
 fn main() -> Result<ExitCode> {
     // A part measures a tracker, which is this program.
     if env::args().next().as_deref() == Some("swarmkeep") {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
         return Ok(swarmkeep_cli::main());
     }
     bench()?;

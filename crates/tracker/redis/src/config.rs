@@ -135,8 +135,8 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the most calls that wait for an answer. A further call fails as
-    /// [`Unavailable`](swarmkeep::Unavailable) at once.
+    /// Sets the most calls that wait for an answer, except for the few with which the store maintains itself.
+    /// A further call fails as [`Unavailable`](swarmkeep::Unavailable) at once.
     #[must_use]
     pub const fn in_flight(mut self, in_flight: usize) -> Self {
         self.in_flight = in_flight;

@@ -126,7 +126,7 @@ impl Link {
         self.patience
     }
 
-    /// Sends one call, and returns its answer.
+    /// Sends one call of the store's own maintenance, which is not counted, and returns its answer.
     pub(crate) async fn call(&self, call: SlotCall) -> Result<Value, Failure> {
         let mut answers = self.call_all(std::slice::from_ref(&call)).await;
         answers.pop().expect("an answer for each call")
@@ -142,7 +142,7 @@ impl Link {
         is_in.then_some(place).ok_or_else(|| format!("{} calls are waiting already", self.most_in_flight))
     }
 
-    /// Sends calls that were let in, or that are few, and returns their answers. Calls for one slot are done
+    /// Sends calls whose number was bounded before, and returns their answers. Calls for one slot are done
     /// in order.
     pub(crate) async fn call_all(&self, calls: &[SlotCall]) -> Vec<Result<Value, Failure>> {
         let deadline = Instant::now() + self.patience;
@@ -385,6 +385,7 @@ struct Before {
 }
 
 /// Room for some calls among those that may wait at once. It is given back on drop.
+#[must_use = "the room is given back when it is dropped"]
 pub(crate) struct InFlightCalls<'a>(&'a Link, usize);
 
 impl Drop for InFlightCalls<'_> {

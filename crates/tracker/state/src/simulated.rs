@@ -375,7 +375,7 @@ enum Turn {
     Whole,
     /// A random part, and then it fails.
     Part(io::Error),
-    /// All of it, but none of it is durable: the power is cut.
+    /// All of it, and then the power is cut.
     Cut,
 }
 

@@ -98,7 +98,7 @@ impl RedisRepository {
                     break;
                 }
             }
-            // One call reads one page; a listing ends after about 4,096 swarms.
+            // One call reads one page; a step of a listing ends after about 4,096 swarms.
             if limit - left >= limit.min(4096) {
                 return Ok(at.cursor(layout.shards));
             }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{Error, Folder, InfoHash, Result};
 
-/// The most downloads of an entry that is weeded: two prefixes need only these to make a torrent enter.
+/// The most downloads of an entry that is weeded: as many as make a torrent of two prefixes enter.
 const MOST_WEEDED: u32 = 2;
 
 /// A running merge. It reads only immutable files. A cancelled merge ends within a page.

@@ -255,8 +255,8 @@ impl Keeper {
     }
 
     /// Keeps the changes that enter the database now, and adds the downloads that waited for them. Downloads
-    /// of a torrent that is not in it wait if one prefix has made them all. If the database is full, such
-    /// torrents are left out.
+    /// of a torrent that is not in it wait if one prefix has made them all. If the database is full, torrents
+    /// that are not in it are left out instead of entering.
     fn enter(&mut self, changes: &mut Vec<(InfoHash, Note)>) {
         let is_full = self.downloads.entries() >= self.core.pace.most_known;
         changes.sort_unstable_by_key(|(info_hash, _)| *info_hash);
