@@ -32,6 +32,8 @@ pub(crate) struct Costs {
     pub(crate) tracker: f64,
     /// The part of this that the store takes.
     pub(crate) store: f64,
+    /// On such a tracker where the next three were measured.
+    pub(crate) beside_redis: f64,
     /// On a tracker in front of a Redis Cluster, on the masters, and on their replicas.
     pub(crate) redis_client: f64,
     pub(crate) redis_master: f64,
@@ -83,6 +85,7 @@ impl<'a> Figures<'a> {
             connect,
             tracker,
             store,
+            beside_redis: self.get(&REDIS, &["packed, no server"], "tracker µs")?,
             redis_client: self.on_cluster("tracker µs")?,
             redis_master: self.on_cluster("masters µs")?,
             redis_replica: self.on_cluster("replicas µs")?,
