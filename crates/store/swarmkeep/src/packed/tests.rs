@@ -3,9 +3,9 @@
 mod bulk;
 mod floods;
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
-use super::*;
+use super::{bounds::MAX_GROWTH, *};
 use crate::{
     AnnounceEvent, Budget, Endpoint, Evicted, Family, HashKey, PeerRecord, Request, Retention, Role,
     SplitMix64, SwarmStats, SwarmSummary,
@@ -193,6 +193,49 @@ fn a_batch_waits_for_who_may_displace_its_swarms() {
         assert_eq!(request.answer, Some(tell(&single, 2, announce)));
     }
     assert_eq!(single.totals(), batched.totals());
+}
+
+/// All swarms are worth more than a newcomer, and have to go for it one after another.
+#[test]
+fn as_a_last_resort_the_least_swarm_of_all_stripes_goes_each_time() {
+    const WORTHY: Range<u64> = 100..220;
+    // More than a quarter of the lifetime later, they have shown that they live.
+    const LATER: u64 = 1000;
+    let fill = |store: &Packed| {
+        // Each peer is from a network of its own.
+        (100_000..110_000).for_each(|n| _ = tell(store, 0, leecher(0, v4(n << 8))));
+        for now in [0, LATER] {
+            (1..17).for_each(|n| _ = tell(store, now, leecher(n, v4((n as u32 + 5000) << 8))));
+            for (torrent, n) in WORTHY.flat_map(|torrent| (0..8).map(move |n| (torrent, n))) {
+                tell(store, now, leecher(torrent, v4((10_000 + 8 * torrent as u32 + n) << 8)));
+            }
+        }
+    };
+    let unlimited = Packed::new(&config().shards(4)).expect("what it can keep");
+    fill(&unlimited);
+    let most = unlimited.memory().bytes as usize + 2 * MAX_GROWTH;
+    let store = Packed::new(&config().shards(4).max_bytes(most)).expect("what it can keep");
+    fill(&store);
+    let mut more = 110_000..;
+    let is_there = |n: &u64| store.scrape(&hash(*n)).peers() > 0;
+    for newcomer in 1_000_000.. {
+        while store.memory().bytes as usize + MAX_GROWTH <= most {
+            tell(&store, LATER, leecher(0, v4(more.next().expect("more") << 8)));
+        }
+        let least = (1..17).filter(is_there).count();
+        let told = tell(&store, LATER, leecher(newcomer, v4(newcomer as u32 * 256)));
+        assert!(told.evicted.swarms > 0 && is_there(&newcomer), "{told:?}");
+        store.remove(&hash(newcomer));
+        let worthy = WORTHY.filter(is_there).count();
+        let left = (1..17).filter(is_there).count();
+        assert!(
+            left == 0 || worthy == 120,
+            "{told:?}, of 120 {worthy} are left, and {left} of {least} others"
+        );
+        if left == 0 {
+            break;
+        }
+    }
 }
 
 fn build_place(n: u64) -> usize {

@@ -10,7 +10,8 @@ use std::{
 
 use swarmkeep::{
     Announce, AnnounceEvent, Budget, Capabilities, Cursor, Export, HashKey, InfoHash, LongestHold,
-    PeerBuffer, PeerRecord, RepositoryConfig, Role, SplitMix64, SwarmStats, Timestamp, TorrentRepository,
+    PeerBuffer, PeerRecord, RepositoryConfig, Restored, Role, SplitMix64, SwarmStats, SwarmSummary,
+    Timestamp, TorrentRepository,
     btree_map::BTreeMapRepository,
     implement::{
         forward_repository,
@@ -22,6 +23,9 @@ use swarmkeep::{
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const TORRENT: InfoHash = InfoHash::new([7; 20]);
 const OTHER: InfoHash = InfoHash::new([8; 20]);
+
+/// Peers of a life of a swarm: the last byte of an address, what is left, and an event.
+type Life = &'static [(u8, u64, AnnounceEvent)];
 
 /// Announces a seeder that has just finished, or a leecher.
 fn tell(store: &dyn TorrentRepository, torrent: InfoHash, role: Role) {
@@ -133,6 +137,125 @@ impl TorrentRepository for MadeAgain {
     }
 
     forward_repository! { |changing| changing.inner, except peers, scrape, export }
+}
+
+/// The same with other lives: one without the downloads or with more peers, and none.
+#[derive(Debug)]
+struct Lives {
+    inner: BTreeMapRepository<StdMutex>,
+    reads_left: AtomicUsize,
+    next: Life,
+    times_told: AtomicUsize,
+}
+
+impl Lives {
+    fn begin(&self, life: Life) {
+        self.inner.remove(&TORRENT);
+        for &(n, left, event) in life {
+            let announce = Announce::new(TORRENT, format!("192.0.2.{n}:6881").parse().unwrap());
+            let mut nobody = PeerBuffer::new(&mut [], &mut []);
+            self.inner.announce(&announce.left(left).event(event), NOW, &mut SplitMix64::new(1), &mut nobody);
+        }
+    }
+
+    fn after_read(&self) {
+        if self.reads_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) == Ok(1) {
+            self.begin(self.next);
+        }
+    }
+}
+
+impl TorrentRepository for Lives {
+    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+        let next = self.inner.peers(info_hash, from, limit, out);
+        self.after_read();
+        next
+    }
+
+    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+        let stats = self.inner.scrape(info_hash);
+        self.after_read();
+        stats
+    }
+
+    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
+        self.times_told.fetch_add(1, Relaxed);
+        self.inner.restore(swarm, peers, now)
+    }
+
+    forward_repository! { |lives| lives.inner, except peers, scrape, restore, export }
+}
+
+fn lives(first: Life, reads_left: usize, next: Life) -> Lives {
+    let (inner, reads_left) = (BTreeMapRepository::new(&config()).unwrap(), AtomicUsize::new(reads_left));
+    let lives = Lives { inner, reads_left, next, times_told: AtomicUsize::new(0) };
+    lives.begin(first);
+    lives
+}
+
+#[test]
+fn the_default_export_shows_the_peers_of_one_life_with_its_downloads() {
+    use AnnounceEvent::{Completed, None};
+    let pairs: [(Life, Life); 3] = [
+        (&[(1, 0, Completed)], &[(2, 0, None)]),
+        (&[(1, 1, None)], &[(2, 0, Completed), (3, 1, None)]),
+        (&[(1, 0, Completed)], &[]),
+    ];
+    for (first, next) in pairs {
+        for read in 1..8 {
+            let (store, mut export) = (lives(first, read, next), Export::new());
+            store.export(&mut export, NOW, Budget::peers(100));
+            let shown = export.records().iter().map(|record| {
+                let peers: Vec<_> = record.peers().map(|peer| peer.endpoint.to_string()).collect();
+                (peers, record.downloaded)
+            });
+            let shown: Vec<_> = shown.collect();
+            let is = |life: Life| {
+                let peers = life.iter().map(|(n, ..)| format!("192.0.2.{n}:6881")).collect::<Vec<_>>();
+                let downloaded = life.iter().filter(|(_, _, event)| *event == Completed).count() as u32;
+                shown == if life.is_empty() { vec![] } else { vec![(peers, downloaded)] }
+            };
+            assert!(is(first) || is(next), "{shown:?}, made again after read {read}: {first:?}, {next:?}");
+        }
+    }
+}
+
+#[test]
+fn the_default_export_tells_the_store_a_time_once() {
+    let (store, mut export) = (lives(&[], 0, &[]), Export::new());
+    (0..20).for_each(|n| tell(&store, InfoHash::new([n; 20]), Role::Leecher));
+    let (mut steps, mut later) = (0, NOW);
+    while !export.is_complete() {
+        store.export(&mut export, later, Budget::peers(2));
+        steps += 1;
+        if steps == 4 {
+            later = NOW.saturating_add(5);
+        }
+    }
+    assert!(steps > 8, "{steps} steps");
+    assert_eq!(store.times_told.load(Relaxed), 2, "each of two times once, in {steps} steps");
+}
+
+/// A store in which the torrent lives only while its peers are read.
+#[derive(Debug)]
+struct Flickering(BTreeMapRepository<StdMutex>);
+
+impl TorrentRepository for Flickering {
+    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+        tell(&self.0, TORRENT, Role::Seeder);
+        let next = self.0.peers(info_hash, from, limit, out);
+        self.0.remove(&TORRENT);
+        next
+    }
+
+    forward_repository! { |flickering| flickering.0, except peers, export }
+}
+
+#[test]
+fn the_default_export_shows_no_swarm_that_is_gone_after_each_read_of_its_peers() {
+    let store = Flickering(BTreeMapRepository::new(&config()).unwrap());
+    tell(&store, TORRENT, Role::Seeder);
+    assert_one_life(&store, "gone after each read");
 }
 
 #[test]
