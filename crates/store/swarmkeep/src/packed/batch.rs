@@ -161,7 +161,7 @@ impl Packed {
             if waiting & bit == 0
                 && let Some(at) = found
             {
-                request.answer = stripe.announce_only(&op, at, &request.announce);
+                request.answer = stripe.refresh_only(&op, at, &request.announce);
             }
             if request.answer.is_none() {
                 waiting |= waits(bit);

@@ -95,22 +95,24 @@ impl Leaf {
     ) -> Result<Slot, Slot> {
         let (slots, _) = self.block[..self.swarms() * STRIDE].as_chunks::<STRIDE>();
         let word = |slot: &[u8; STRIDE]| u64::from_be_bytes(*slot.first_chunk().expect("slots are longer"));
+        let rest: &[u8; REST] = key.0.last_chunk().expect("a part of a key");
         let wanted = key.word(KEY_LEN - REST);
-        let near = self.estimate(prefix, wanted);
-        let (before, behind) = slots.split_at_checked(near).unwrap_or((slots, &[]));
-        let above = before.iter().rev().take_while(|slot| word(slot) >= wanted).count();
-        let below = behind.iter().take_while(|slot| above == 0 && word(slot) < wanted).count();
-        let mut index = near - above + below;
-        let wanted: &[u8; REST] = key.0.last_chunk().expect("a part of a key");
+        let mut index = self.estimate(prefix, wanted);
+        while let Some(before) = index.checked_sub(1)
+            && slots.get(before).is_some_and(|slot| word(slot) >= wanted)
+        {
+            index = before;
+        }
         // Two keys with the same first word are met about once in 2^50 searches.
         while let Some(slot) = slots.get(index) {
-            let rest: &[u8; REST] = slot.first_chunk().expect("slots are longer");
-            // A test for equality takes a few instructions; a comparison of order takes a call.
-            if rest == wanted {
-                return Ok(Slot { index, stride: STRIDE });
-            }
-            if rest > wanted {
-                break;
+            if word(slot) >= wanted {
+                let other: &[u8; REST] = slot.first_chunk().expect("slots are longer");
+                if is_same(other, rest) {
+                    return Ok(Slot { index, stride: STRIDE });
+                }
+                if other > rest {
+                    break;
+                }
             }
             index += 1;
         }
@@ -278,4 +280,13 @@ impl Leaf {
     pub(super) fn move_if_sparse(&mut self) {
         self.block.move_if_sparse();
     }
+}
+
+/// Whether two parts of keys are the same: three comparisons of words instead of a call.
+fn is_same<const REST: usize>(a: &[u8; REST], b: &[u8; REST]) -> bool {
+    const { assert!(2 * size_of::<u64>() <= REST && REST <= 3 * size_of::<u64>()) }
+    let word =
+        |part: &[u8; REST], at| u64::from_le_bytes(*part[at..].first_chunk().expect("words are inside"));
+    let differ = |at| word(a, at) ^ word(b, at);
+    differ(0) | differ(8) | differ(REST - 8) == 0
 }

@@ -185,7 +185,7 @@ impl Packed {
         peers.clear();
         let mut stripe = self.lock(placed.stripe);
         let mut found = stripe.find(&op);
-        if let Some(announced) = found.and_then(|at| stripe.announce_only(&op, at, announce)) {
+        if let Some(announced) = found.and_then(|at| stripe.refresh_only(&op, at, announce)) {
             return announced;
         }
         // Dropped last: evicted swarms are freed when no lock is held.

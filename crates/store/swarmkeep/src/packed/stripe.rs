@@ -103,9 +103,7 @@ impl Stripe {
     fn locate_leaf(&self, op: &Operation<'_>) -> LeafLocation {
         let leaves = self.leaves.len();
         let range = linear::range_of(op.key.head() << op.home.depth, leaves);
-        let depth = op.home.depth + range.depth;
-        let prefix = Prefix { bits: op.key.head() & !(u64::MAX >> depth), depth };
-        LeafLocation { leaf: range.bucket, prefix, leaves }
+        LeafLocation { leaf: range.bucket, prefix: op.home.extended(range), leaves }
     }
 
     /// The location of the leaf, where `known` is the location at an earlier time.
@@ -131,11 +129,7 @@ impl Stripe {
     }
 
     fn prefix(&self, home: Prefix, leaf: usize) -> Prefix {
-        let order = (leaf as u64).reverse_bits();
-        Prefix {
-            bits: home.bits | order >> home.depth,
-            depth: home.depth + linear::depth(leaf, self.leaves.len()),
-        }
+        home.extended(linear::range(leaf, self.leaves.len()))
     }
 
     /// The leaves in the order of their keys, from the leaf of `key` on.
@@ -143,7 +137,7 @@ impl Stripe {
         let leaves = self.leaves.len();
         let first = (leaves > 0).then(|| linear::range_of(key.head() << home.depth, leaves));
         iter::successors(first, move |reached| reached.end.map(|end| linear::range_of(end, leaves)))
-            .map(move |reached| (reached.bucket, self.prefix(home, reached.bucket)))
+            .map(move |reached| (reached.bucket, home.extended(reached)))
     }
 
     /// The swarms in the order of their keys, from `key` on. A swarm with this key need not exist.

@@ -250,8 +250,8 @@ impl<const N: usize> Table<N> {
     /// The current slots. A table without peers has none.
     pub(super) fn slots(&self) -> DrawSlots {
         // The first bucket has always split already, if any bucket has.
-        let depth = linear::depth(0, self.buckets.len());
-        DrawSlots { finest: self.densest.bound.div_ceil(1 << depth), depth }
+        let depth = self.buckets.len().next_power_of_two().ilog2();
+        DrawSlots { finest: (self.densest.bound + (1 << depth) - 1) >> depth, depth }
     }
 
     /// The index of a slot, which need not contain a peer. Without a branch: it could not be predicted.
@@ -259,8 +259,9 @@ impl<const N: usize> Table<N> {
         let (part, at) = (slot as usize & ((1 << slots.depth) - 1), slot >> slots.depth);
         // Parts are numbered like their buckets once all have split. A bucket that has not split has two
         // parts.
-        let second = usize::from(part >= self.buckets.len());
-        BucketIndex::new(part - (second << slots.depth >> 1), (at + second as u64 * slots.finest) as usize)
+        let second = part >= self.buckets.len().max(1);
+        let bucket = if second { linear::buddy(part) } else { part };
+        BucketIndex::new(bucket, (at + u64::from(second) * slots.finest) as usize)
     }
 
     /// Whether there is a peer at an index.

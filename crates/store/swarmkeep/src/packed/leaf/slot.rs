@@ -1,7 +1,9 @@
 //! A slot of a leaf: the rest of a key, and one word that contains a swarm or says where its peers are.
 
 use crate::{
-    CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, packed::hash::Key, totals::Population,
+    CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role,
+    packed::{hash::Key, linear::BucketRange},
+    totals::Population,
 };
 
 /// The leading bits that all keys of a leaf share. Slots do not store their whole bytes.
@@ -19,6 +21,11 @@ pub(super) const KEY_LEN: usize = 20;
 pub(super) const CONTENT_LEN: usize = 8;
 
 impl Prefix {
+    /// The prefix of all keys in a range of those that begin with this one.
+    pub(in crate::packed) const fn extended(self, range: BucketRange) -> Self {
+        Self { bits: self.bits | range.start >> self.depth, depth: self.depth + range.depth }
+    }
+
     /// Bytes of a key that a slot does not store.
     pub(super) const fn dropped(self) -> usize {
         (self.depth / 8) as usize
@@ -188,6 +195,12 @@ impl One {
     #[inline]
     pub(in crate::packed) const fn proven_if(self, proven: bool) -> Self {
         Self(self.0 | flag(proven, PROVEN))
+    }
+
+    /// The same peer after another announce that changes nothing else.
+    #[inline]
+    pub(in crate::packed) const fn refreshed(self, stamp: u8) -> Self {
+        Self(self.0 & !(0xff << STAMP) | (stamp as u64) << STAMP)
     }
 
     /// The same peer after another announce.

@@ -10,7 +10,7 @@ use crate::{
         large::{self, PeerLocation},
         leaf::{
             Leaf,
-            slot::{Empty, Few, NarrowDownloads, Section, SectionIndex, Slot, SlotContent, population_of},
+            slot::{Few, Section, SectionIndex, Slot, SlotContent, population_of},
         },
         prefetch::{prefetch, prefetch_lines},
         reservation::Reservation,
@@ -28,10 +28,10 @@ pub(in crate::packed) enum Selection {
 }
 
 impl Stripe {
-    /// An announce of the only peer of its swarm, if the slot holds that peer. Two thirds of all swarms have
-    /// one peer.
-    #[inline]
-    pub(in crate::packed) fn announce_only(
+    /// An announce that only says that the only peer of its swarm is still there. Two thirds of all swarms
+    /// have one peer. Any other announce gets `None`, and nothing has changed.
+    #[inline(always)]
+    pub(in crate::packed) fn refresh_only(
         &mut self,
         op: &Operation<'_>,
         SwarmLocation { leaf, slot }: SwarmLocation,
@@ -40,22 +40,18 @@ impl Stripe {
         let Endpoint::V4(endpoint) = &announce.endpoint else { return None };
         let leaf = &mut self.leaves[leaf];
         let one = leaf.only(slot, endpoint.as_bytes())?;
-        let transition = Transition::new(announce, Some(one.role()));
-        let downloaded = one.downloaded() + u32::from(transition.completed);
-        let narrow = NarrowDownloads::new(downloaded)?;
+        if announce.event == AnnounceEvent::Stopped || announce.role() != one.role() {
+            return None;
+        }
         let is_return = op.context.clock.is_return(leaf.base().tick(one.stamp()), op.now);
         leaf.advance(op.now, slot);
-        let stamp = leaf.base().stamp(op.now);
-        let mut stats = SwarmStats { downloaded, ..SwarmStats::default() };
-        match transition.after {
-            None => leaf.set(slot, SlotContent::Empty(Empty::new(downloaded, stamp, one.proven()))),
-            Some(role) => {
-                leaf.set(slot, SlotContent::One(one.announced(role, stamp, narrow).proven_if(is_return)));
-                *if role.is_seeder() { &mut stats.complete } else { &mut stats.incomplete } = 1;
-            }
-        }
-        op.context.totals.turn(Family::V4, transition.before, transition.after);
-        Some(Announced::new(stats, transition.changes()))
+        leaf.set(slot, SlotContent::One(one.refreshed(leaf.base().stamp(op.now)).proven_if(is_return)));
+        let stats = SwarmStats {
+            complete: one.role().is_seeder().into(),
+            incomplete: (!one.role().is_seeder()).into(),
+            downloaded: one.downloaded(),
+        };
+        Some(Announced::new(stats, Changes::REFRESHED))
     }
 
     /// The first half of an announce: updates and counts. `found` is the location of the swarm, if it exists.

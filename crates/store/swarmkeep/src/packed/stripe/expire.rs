@@ -44,7 +44,7 @@ impl Stripe {
             && !self.leaves.is_empty()
         {
             let range = linear::range_of(start, self.leaves.len());
-            let (leaf, prefix) = (range.bucket, self.prefix(home, range.bucket));
+            let (leaf, prefix) = (range.bucket, home.extended(range));
             // Not the first key of the leaf: it may have been merged with a leaf that was visited already.
             let first = Prefix { bits: home.bits | start >> home.depth, depth: prefix.depth }.first_key();
             if resumed.is_none() && step.visited + step.leaves >= limit {

@@ -54,7 +54,7 @@ impl<const N: usize> Directory<N> {
 
     /// The number of peers in the table if all buckets were as dense as this one.
     pub(super) fn density(&self, bucket: usize) -> u64 {
-        (self[bucket].len() as u64) << linear::depth(bucket, self.len())
+        (self[bucket].len() as u64) << linear::range(bucket, self.len()).depth
     }
 
     /// The bytes of the list of segments and of the last segment. All other segments keep their bytes.
