@@ -205,6 +205,7 @@ crate::cases! {
         announces_survive_evictions_of_others [6 21]
         racing_endpoints_of_one_address_keep_to_its_limit [6 21]
         a_hot_swarm_keeps_every_peer [6]
+        counts_and_selection_hold_at_one_moment [1 7 8]
         racing_batches_lose_nobody [6]
         totals_are_exact_after_concurrent_work [13]
         walk_and_page_show_what_stays_while_threads_change_the_rest [14]

@@ -44,6 +44,11 @@ impl Broken {
         announced.evicted.swarms += evicted.swarms;
         announced.evicted.peers += evicted.peers;
         self.after_update(&mut state, &told, &before, &mut announced);
+        if self.is(Fault::SelectsLater) {
+            drop(state);
+            let_others_in();
+            state = self.state();
+        }
         if !self.select_wrongly(&state, &told, rng, peers) {
             state.select(&told, rng, peers);
         }

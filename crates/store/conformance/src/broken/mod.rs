@@ -149,6 +149,8 @@ crate::faults! {
     one_draw_for_both_families OneDrawForBoth => selection_is_fair_within_each_family;
     /// Starts the selection at a place that depends on the info hash.
     selection_by_info_hash SelectionByInfoHash => selection_follows_the_callers_randomness_whatever_clients_choose;
+    /// Counts with the lock held, and takes it again to select.
+    selects_later SelectsLater => counts_and_selection_hold_at_one_moment;
     /// Selects peers of both families for every announce.
     families_mixed FamiliesMixed => only_families_asked_for_are_handed_out;
     /// Selects `want` peers and then discards those of the other family.

@@ -252,6 +252,46 @@ pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
+/// Whoever asks for more peers than there are gets all that the counts of the same answer tell of, while others
+/// join, change their role and leave: in a swarm of few peers and in one of many.
+pub(crate) fn counts_and_selection_hold_at_one_moment(subject: &dyn Subject) {
+    const SIZES: [u32; 2] = [10, 300];
+    let store = build(subject);
+    for (swarm, size) in (0..).zip(SIZES) {
+        store.fill(0, (0..size).map(|n| leecher(hash(swarm), v4(n)).left((n % 2).into())));
+    }
+    let ask = |thread: u32, rounds: Rounds<'_>| {
+        // A leecher and a seeder that stay.
+        let announces = |swarm: u64| {
+            let told = [leecher(hash(swarm), v4(2 * thread + 1)), seeder(hash(swarm), v4(2 * thread))];
+            told.map(|announce| announce.want(1000))
+        };
+        for n in rounds.iter() {
+            let announces = announces((n % 2).into());
+            let mut told = announces.iter();
+            store.tell_all(at(0), announces, &mut SplitMix64::new(n.into()), |answer| {
+                let announce = told.next().expect("an answer per announce");
+                answer.assert_fits(announce);
+                let eligible = match announce.left {
+                    0 => answer.stats.incomplete.into(),
+                    _ => answer.stats.peers() - 1,
+                };
+                assert_eq!(answer.peers.len() as u64, eligible, "{:?}", answer.stats);
+            });
+        }
+    };
+    against(2, 1500, ask, |turn| {
+        let (torrent, endpoint) = (hash(turn % 2), v4(1000 + (turn / 6 % 50) as u32));
+        let announce = match turn / 2 % 3 {
+            0 => leecher(torrent, endpoint),
+            1 => seeder(torrent, endpoint),
+            _ => stopped(torrent, endpoint),
+        };
+        store.tell(announce.want(1));
+    });
+    store.assert_consistent();
+}
+
 /// Two threads fill the same new swarms, each with its own peers, all of a batch at once. Other peers join
 /// and leave swarms that are empty in between, while sweeps remove the empty swarms.
 pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {

@@ -12,6 +12,7 @@
     reason = "for leaves that four threads grow, malloc takes twice the memory, and it keeps what they free"
 )]
 
+mod stamped;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,8 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
+
+pub(super) use self::stamped::StampedBlock;
 
 /// Bytes with one owner, as in a `Box<[u8]>`.
 #[repr(C, packed(2))]

@@ -7,15 +7,15 @@
 
 use std::{
     any::Any,
+    ops::Deref,
     panic::{self, AssertUnwindSafe},
 };
-
-use parking_lot::MutexGuard;
 
 use super::{
     Packed,
     clock::Tick,
     large,
+    lock::{ExclusiveGuard, Lock, SharedGuard},
     place::Placed,
     prefetch::prefetch,
     reservation::Reservation,
@@ -40,20 +40,67 @@ struct Probe {
 }
 
 /// The stripe that is locked, if any. Consecutive announces to one stripe, such as those to a hot swarm, take
-/// its lock once.
+/// its lock once. Never two locks at once: another thread may take them in the other order.
 struct CurrentStripe<'a> {
     store: &'a Packed,
-    locked: Option<(usize, MutexGuard<'a, Stripe>)>,
+    locked: Option<(usize, Locked<'a>)>,
 }
 
-impl CurrentStripe<'_> {
-    fn stripe(&mut self, index: usize) -> &mut Stripe {
-        if self.locked.as_ref().is_none_or(|(current, _)| *current != index) {
-            // Never two locks at once: another thread may take them in the other order.
-            self.locked = None;
-            self.locked = Some((index, self.store.lock(index)));
+enum Locked<'a> {
+    Shared(SharedGuard<'a, Stripe>),
+    Alone(ExclusiveGuard<'a, Stripe>),
+}
+
+impl Deref for Locked<'_> {
+    type Target = Stripe;
+
+    fn deref(&self) -> &Stripe {
+        match self {
+            Self::Shared(stripe) => stripe,
+            Self::Alone(stripe) => stripe,
+        }
+    }
+}
+
+impl<'a> CurrentStripe<'a> {
+    /// The stripe, to read.
+    fn shared(&mut self, index: usize) -> &Stripe {
+        self.locked_by(index, |_| true, |lock| Locked::Shared(lock.read()))
+    }
+
+    /// The stripe, to change.
+    fn alone(&mut self, index: usize) -> &mut Stripe {
+        let is_alone = |locked: &Locked<'_>| matches!(locked, Locked::Alone(_));
+        match self.locked_by(index, is_alone, |lock| Locked::Alone(lock.write())) {
+            Locked::Alone(stripe) => stripe,
+            Locked::Shared(_) => unreachable!("just locked"),
+        }
+    }
+
+    /// The stripe, to change if no other thread is there.
+    fn either(&mut self, index: usize) -> &mut Locked<'a> {
+        let lock = |lock: &'a Lock<Stripe>| match lock.try_write() {
+            Some(stripe) => Locked::Alone(stripe),
+            None => Locked::Shared(lock.read()),
+        };
+        self.locked_by(index, |_| true, lock)
+    }
+
+    fn locked_by(
+        &mut self,
+        index: usize,
+        is_enough: impl FnOnce(&Locked<'a>) -> bool,
+        lock: impl FnOnce(&'a Lock<Stripe>) -> Locked<'a>,
+    ) -> &mut Locked<'a> {
+        if !self.locked.as_ref().is_some_and(|(current, locked)| *current == index && is_enough(locked)) {
+            self.release();
+            self.locked = Some((index, lock(&self.store.stripes[index].0)));
         }
         &mut self.locked.as_mut().expect("just locked").1
+    }
+
+    fn release(&mut self) {
+        self.locked = None;
     }
 }
 
@@ -112,13 +159,14 @@ impl Packed {
         let mut current = CurrentStripe { store: self, locked: None };
         for probe in &mut *probes {
             probe.leaf =
-                current.stripe(probe.placed.stripe).prefetch_leaf(&self.operation_at(&probe.placed, tick));
+                current.shared(probe.placed.stripe).prefetch_leaf(&self.operation_at(&probe.placed, tick));
         }
         for probe in &*probes {
             current
-                .stripe(probe.placed.stripe)
+                .shared(probe.placed.stripe)
                 .prefetch_slots(&self.operation_at(&probe.placed, tick), &probe.leaf);
         }
+        current.release();
         if self.announce_only(probes, group, tick, &mut current) {
             self.approach_large(probes, group, &mut current, rng);
         }
@@ -126,13 +174,20 @@ impl Packed {
             let Request { announce, peers, answer } = request;
             let op = self.operation_at(&probe.placed, tick);
             rng.drawn = probe.drawn;
+            if probe.large.is_some() {
+                let stripe = current.shared(probe.placed.stripe);
+                *answer = stripe.refresh_large(&op, Some(&probe.leaf), announce, rng, peers);
+                if answer.is_some() {
+                    continue;
+                }
+            }
             *answer = Some(loop {
-                let stripe = current.stripe(probe.placed.stripe);
+                let stripe = current.alone(probe.placed.stripe);
                 let found = stripe.find_from(&op, &probe.leaf);
                 match self.announce_in(stripe, &op, found, announce, &mut reservation, rng, peers) {
                     Ok(announced) => break announced,
                     Err(full) => {
-                        current.locked = None;
+                        current.release();
                         self.evict_elsewhere(&probe.placed, now, &full, &mut reservation);
                     }
                 }
@@ -156,19 +211,21 @@ impl Packed {
         let waits = |bit| if self.context.is_nearly_full(GROUP) { u64::MAX } else { bit };
         for (probe, request) in probes.iter_mut().zip(group) {
             let (op, bit) = (self.operation_at(&probe.placed, now), 1 << (probe.placed.stripe % 64));
-            let stripe = current.stripe(probe.placed.stripe);
-            let found = stripe.find_from(&op, &probe.leaf);
+            let locked = current.either(probe.placed.stripe);
+            let found = locked.find_from(&op, &probe.leaf);
             if waiting & bit == 0
                 && let Some(at) = found
+                && let Locked::Alone(stripe) = locked
             {
                 request.answer = stripe.refresh_only(&op, at, &request.announce);
             }
             if request.answer.is_none() {
                 waiting |= waits(bit);
-                probe.large = found.and_then(|at| stripe.prefetch_swarm(at));
+                probe.large = found.and_then(|at| locked.prefetch_swarm(at));
                 any_large |= probe.large.is_some();
             }
         }
+        current.release();
         any_large
     }
 
@@ -182,7 +239,7 @@ impl Packed {
     ) {
         for (probe, Request { announce, .. }) in probes.iter_mut().zip(group) {
             if let Some(number) = probe.large
-                && let Some(large) = current.stripe(probe.placed.stripe).numbered(number)
+                && let Some(large) = current.shared(probe.placed.stripe).numbered(number)
             {
                 let Some(seed) = rng.draw_ahead() else { return };
                 probe.drawn = Some(seed);
@@ -192,7 +249,7 @@ impl Packed {
         }
         for (probe, Request { announce, .. }) in probes.iter().zip(group) {
             if let (Some(number), Some(seed)) = (probe.large, probe.drawn)
-                && let Some(large) = current.stripe(probe.placed.stripe).numbered(number)
+                && let Some(large) = current.shared(probe.placed.stripe).numbered(number)
             {
                 large.prefetch_peers(announce, probe.order, seed);
             }

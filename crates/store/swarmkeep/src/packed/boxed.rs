@@ -2,7 +2,10 @@
 //! measured against them, and tools that watch the global allocator see each block by itself.
 //! `CONTRIBUTING.md` says how.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::atomic::AtomicU8,
+};
 
 /// Bytes with one owner, from the global allocator.
 #[derive(Debug, Default)]
@@ -11,10 +14,6 @@ pub(super) struct Block(Box<[u8]>);
 const UNIT: usize = 16;
 
 impl Block {
-    pub(super) fn empty() -> Self {
-        Self::default()
-    }
-
     pub(super) fn with_capacity(at_least: usize) -> Self {
         Self(vec![0; Self::capacity_for(at_least)].into_boxed_slice())
     }
@@ -46,4 +45,63 @@ impl DerefMut for Block {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
+}
+
+/// Peers with endpoints of `N` bytes and a stamp each.
+#[derive(Debug, Default)]
+pub(super) struct StampedBlock<const N: usize> {
+    endpoints: Box<[[u8; N]]>,
+    stamps: Box<[AtomicU8]>,
+    len: usize,
+}
+
+impl<const N: usize> StampedBlock<N> {
+    pub(super) fn with_room(peers: usize) -> Self {
+        let room = Self::capacity_for(peers) / (N + 1);
+        Self {
+            endpoints: vec![[0; N]; room].into(),
+            stamps: (0..room).map(|_| AtomicU8::new(0)).collect(),
+            len: 0,
+        }
+    }
+
+    pub(super) const fn capacity_for(peers: usize) -> usize {
+        Block::capacity_for(peers * (N + 1))
+    }
+
+    pub(super) const fn capacity(&self) -> usize {
+        Self::capacity_for(self.room())
+    }
+
+    pub(super) const fn room(&self) -> usize {
+        self.stamps.len()
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn set_len(&mut self, len: usize) {
+        assert!(len <= self.room(), "more peers than a block has room for");
+        self.len = len;
+    }
+
+    pub(super) fn endpoints(&self) -> &[[u8; N]] {
+        &self.endpoints[..self.len]
+    }
+
+    pub(super) fn stamps(&self) -> &[AtomicU8] {
+        &self.stamps[self.room() - self.len..]
+    }
+
+    pub(super) fn parts_mut(&mut self) -> (&mut [[u8; N]], &mut [AtomicU8]) {
+        let first = self.room() - self.len;
+        (&mut self.endpoints[..self.len], &mut self.stamps[first..])
+    }
+
+    pub(super) const fn is_sparse(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn move_if_sparse(&mut self) {}
 }

@@ -73,10 +73,15 @@ impl Base {
         Self(now.0.saturating_sub(HISTORY))
     }
 
+    /// Whether `now` has a stamp.
+    pub(super) const fn fits(self, now: Tick) -> bool {
+        now.0.saturating_sub(self.0) <= u8::MAX as u32
+    }
+
     /// Moves the base if `now` no longer fits. Returns by how much all stamps must be [`aged`].
     #[must_use]
     pub(super) fn advance(&mut self, now: Tick) -> u32 {
-        if now.0.saturating_sub(self.0) <= u32::from(u8::MAX) {
+        if self.fits(now) {
             return 0;
         }
         let before = self.0;

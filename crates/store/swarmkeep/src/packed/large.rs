@@ -10,7 +10,7 @@ use super::{
     table::{BucketIndex, Table},
 };
 use crate::{
-    Announce, AnnounceEvent, CompactV4, CompactV6, Endpoint, Family, PeerCounts, PeerRecord, Role,
+    Announce, AnnounceEvent, Changes, CompactV4, CompactV6, Endpoint, Family, PeerCounts, PeerRecord, Role,
     announce::Transition, report::NotRestored, totals::Population,
 };
 
@@ -159,6 +159,25 @@ impl Large {
             }
         }
         updated
+    }
+
+    /// An announce that only says that its peer is still there. Returns the location of the peer. `None`, and
+    /// nothing has changed, for any other announce, if more than a stamp has to change, or if `is_proof` is
+    /// true of the earlier announce of the peer.
+    pub(super) fn refresh(
+        &self,
+        hash: &EndpointHash,
+        announce: &Announce,
+        now: Tick,
+        is_proof: impl FnOnce(Tick) -> bool,
+    ) -> Option<PeerLocation> {
+        if announce.event == AnnounceEvent::Stopped || now > self.latest {
+            return None;
+        }
+        match &announce.endpoint {
+            Endpoint::V4(v4) => self.v4.refresh(hash, v4.as_bytes(), announce, now, is_proof),
+            Endpoint::V6(v6) => self.v6.as_ref()?.refresh(hash, v6.as_bytes(), announce, now, is_proof),
+        }
     }
 
     /// Among the endpoints that share the address of `endpoint`, the one that has been silent longest, if
@@ -382,6 +401,22 @@ impl<const N: usize> Tables<N> {
             Some(PeerLocation { role, index })
         };
         within(first).or_else(|| within(second))
+    }
+
+    fn refresh(
+        &self,
+        hash: &EndpointHash,
+        endpoint: &[u8; N],
+        announce: &Announce,
+        now: Tick,
+        is_proof: impl FnOnce(Tick) -> bool,
+    ) -> Option<PeerLocation> {
+        let role = announce.role();
+        let table = self.table(role);
+        let index = table.find(hash.order(endpoint), endpoint)?;
+        let only_refreshes = Transition::new(announce, Some(role)).changes() == Changes::REFRESHED;
+        let refreshed = only_refreshes && !is_proof(table.tick(index)) && table.refresh_shared(index, now);
+        refreshed.then_some(PeerLocation { role, index })
     }
 
     #[inline(never)]

@@ -22,6 +22,7 @@ mod import;
 mod large;
 mod leaf;
 mod linear;
+mod lock;
 mod place;
 mod prefetch;
 mod repository;
@@ -34,13 +35,12 @@ mod tests;
 
 use std::{fmt, sync::atomic::AtomicU64};
 
-use parking_lot::{Mutex, MutexGuard};
-
 use self::{
     bounds::{Bounds, MIN_BYTES},
     clock::{Clock, Tick},
     context::StoreContext,
     hash::EndpointHash,
+    lock::{ExclusiveGuard, Lock},
     place::{Placed, Placement},
     reservation::Reservation,
     stripe::{
@@ -66,7 +66,7 @@ pub struct Packed {
 /// A stripe and its lock, in a cache line of its own, so that neighbours do not share one.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct StripeLock(Mutex<Stripe>);
+struct StripeLock(Lock<Stripe>);
 
 /// A stripe that a sweep has to visit, from `from` on.
 #[derive(Debug, Clone, Copy)]
@@ -136,8 +136,8 @@ impl Packed {
         Ok(Self { stripes, context, lifetime_secs, latest: LatestTime::default(), pass: Pass::new(0) })
     }
 
-    fn lock(&self, stripe: usize) -> MutexGuard<'_, Stripe> {
-        self.stripes[stripe].0.lock()
+    fn lock(&self, stripe: usize) -> ExclusiveGuard<'_, Stripe> {
+        self.stripes[stripe].0.write()
     }
 
     /// Runs `work` on the stripe of an info hash.
@@ -183,7 +183,17 @@ impl Packed {
     ) -> Announced {
         let op = self.operation(placed, now);
         peers.clear();
-        let mut stripe = self.lock(placed.stripe);
+        let lock = &self.stripes[placed.stripe].0;
+        let mut stripe = match lock.try_write() {
+            Some(stripe) => stripe,
+            None => {
+                // Perhaps a hot swarm, whose peers many threads refresh at once.
+                if let Some(announced) = lock.read().refresh_large(&op, None, announce, rng, peers) {
+                    return announced;
+                }
+                lock.write()
+            }
+        };
         let mut found = stripe.find(&op);
         if let Some(announced) = found.and_then(|at| stripe.refresh_only(&op, at, announce)) {
             return announced;

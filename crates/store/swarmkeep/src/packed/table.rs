@@ -121,7 +121,18 @@ impl<const N: usize> Table<N> {
     pub(super) fn refresh(&mut self, index: BucketIndex, now: Tick) {
         let bucket = &mut self.buckets[index.bucket()];
         bucket.advance(now);
-        *bucket.stamp_mut(index.at()) = bucket.base.stamp(now);
+        bucket.refresh(index.at(), now);
+    }
+
+    /// The same in a table that others may refresh and read. False if the stamps have no room for `now`:
+    /// nothing has changed.
+    pub(super) fn refresh_shared(&self, index: BucketIndex, now: Tick) -> bool {
+        let bucket = &self.buckets[index.bucket()];
+        let fits = bucket.base.fits(now);
+        if fits {
+            bucket.refresh(index.at(), now);
+        }
+        fits
     }
 
     /// Adds a peer that is not in the table and last announced at `tick`. Returns its index. Moves the peers
@@ -310,7 +321,7 @@ impl<const N: usize> Table<N> {
     pub(super) fn stalest_near(&self, order: u64) -> Option<(Tick, BucketIndex)> {
         let buckets = self.buckets.len();
         let first = self.bucket_of(order);
-        let bucket = (first..buckets).chain(0..first).find(|&bucket| self.buckets[bucket].len > 0)?;
+        let bucket = (first..buckets).chain(0..first).find(|&bucket| self.buckets[bucket].len() > 0)?;
         let ticks = self.buckets[bucket].iter().map(|(_, tick)| tick);
         let (at, tick) = ticks.enumerate().min_by_key(|(_, tick)| *tick)?;
         Some((tick, BucketIndex::new(bucket, at)))
@@ -333,21 +344,21 @@ impl<const N: usize> Table<N> {
     /// Prefetches the endpoints of a bucket.
     pub(super) fn prefetch_bucket(&self, index: BucketIndex) {
         if let Some(bucket) = self.buckets.get(index.bucket()) {
-            prefetch_lines::<8>(&bucket.block);
+            prefetch_lines::<8>(bucket.endpoints().as_flattened());
         }
     }
 
     /// Prefetches the first endpoints of a window: to the end of its bucket, and in the next.
     pub(super) fn prefetch_window(&self, from: BucketIndex) {
-        let ahead = |bucket: usize| self.buckets.get(bucket).map_or(&[][..], |bucket| &bucket.block);
-        let own = ahead(from.bucket()).get(N * from.at()..).unwrap_or_default();
+        let ahead = |bucket: usize| self.buckets.get(bucket).map_or(&[][..], Bucket::endpoints);
+        let own = ahead(from.bucket()).get(from.at()..).unwrap_or_default();
         if N == CompactV4::LEN {
-            prefetch_lines::<4>(own);
-            prefetch_lines::<4>(ahead(from.bucket() + 1));
+            prefetch_lines::<4>(own.as_flattened());
+            prefetch_lines::<4>(ahead(from.bucket() + 1).as_flattened());
         } else {
-            prefetch_lines::<4>(own);
-            prefetch_lines::<8>(ahead(from.bucket() + 1));
-            prefetch_lines::<4>(ahead(from.bucket() + 2));
+            prefetch_lines::<4>(own.as_flattened());
+            prefetch_lines::<8>(ahead(from.bucket() + 1).as_flattened());
+            prefetch_lines::<4>(ahead(from.bucket() + 2).as_flattened());
         }
     }
 

@@ -64,7 +64,7 @@ fn leecher(torrent: u64, endpoint: Endpoint) -> Announce {
 
 impl Packed {
     fn recount(&self) -> u64 {
-        let stripes: usize = self.stripes.iter().map(|stripe| stripe.0.lock().recount()).sum();
+        let stripes: usize = self.stripes.iter().map(|stripe| stripe.0.write().recount()).sum();
         (size_of_val(&*self.stripes) + stripes) as u64
     }
 }
@@ -246,7 +246,7 @@ fn build_place(n: u64) -> usize {
 #[test]
 fn an_announce_splits_few_leaves_however_many_a_sweep_has_filled() {
     let store = Packed::new(&config().shards(1).lifetime(Duration::from_secs(1000))).expect("one stripe");
-    let leaves = || store.stripes[0].0.lock().leaves();
+    let leaves = || store.stripes[0].0.write().leaves();
     for (seconds, peers) in [(1, 80), (900, 16)] {
         for (torrent, n) in (0..3000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
             tell(&store, seconds, leecher(torrent, v4(n)));
@@ -261,7 +261,7 @@ fn an_announce_splits_few_leaves_however_many_a_sweep_has_filled() {
 #[test]
 fn a_hold_of_a_sweep_passes_few_leaves_however_empty() {
     let store = Packed::new(&config().shards(1)).expect("one stripe");
-    let leaves = || store.stripes[0].0.lock().leaves();
+    let leaves = || store.stripes[0].0.write().leaves();
     for n in 0..20_000 {
         tell(&store, 1, leecher(n, v4(1)));
     }

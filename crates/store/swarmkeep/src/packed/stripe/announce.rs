@@ -54,6 +54,27 @@ impl Stripe {
         Some(Announced::new(stats, Changes::REFRESHED))
     }
 
+    /// An announce that only says that a peer of a large swarm is still there, and its selection. Many threads
+    /// may execute such announces at once: they write nothing but stamps. Any other announce gets `None`, and
+    /// nothing has changed.
+    pub(in crate::packed) fn refresh_large(
+        &self,
+        op: &Operation<'_>,
+        known: Option<&LeafLocation>,
+        announce: &Announce,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Option<Announced> {
+        let at = known.map_or_else(|| self.find(op), |known| self.find_from(op, known))?;
+        let SlotContent::Large(number) = self.content(at) else { return None };
+        let large = self.large(number);
+        let is_proof =
+            |earlier| op.context.clock.is_return(earlier, op.now) && !self.leaves[at.leaf].is_proven(at.slot);
+        let own = large.refresh(&op.context.hash, announce, op.now, is_proof)?;
+        large.select(announce, own, rng, peers);
+        Some(Announced::new(stats_of(large), Changes::REFRESHED))
+    }
+
     /// The first half of an announce: updates and counts. `found` is the location of the swarm, if it exists.
     /// If there is no room, the result is `Err` and nothing has changed.
     pub(in crate::packed) fn announce(

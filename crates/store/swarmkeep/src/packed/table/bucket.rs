@@ -1,67 +1,58 @@
 //! A bucket of a table: some dozens of peers in one block.
 
+use std::{
+    mem,
+    sync::atomic::{AtomicU8, Ordering::Relaxed},
+};
+
 use crate::{
     CompactV4,
     packed::{
-        arena::Block,
+        arena::StampedBlock,
         clock::{Base, Tick, aged},
     },
 };
 
-/// Some dozens of peers: endpoints in wire form from the start of a block, one stamp per peer from its end.
+/// Some dozens of peers.
 #[derive(Debug)]
 pub(super) struct Bucket<const N: usize> {
-    pub(super) block: Block,
-    /// A `u16` is enough: a remote peer that does not know the hash key cannot fill a bucket far beyond the
-    /// mean.
-    pub(super) len: u16,
+    pub(super) block: StampedBlock<N>,
     pub(super) base: Base,
 }
 
 impl<const N: usize> Bucket<N> {
     pub(super) fn new(base: Base) -> Self {
-        Self { block: Block::empty(), len: 0, base }
-    }
-
-    /// The bytes that `peers` peers need.
-    const fn needed(peers: usize) -> usize {
-        peers * (N + 1)
+        Self { block: StampedBlock::default(), base }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len.into()
+        self.block.len()
     }
 
     pub(super) fn endpoints(&self) -> &[[u8; N]] {
-        self.block[..N * self.len()].as_chunks().0
+        self.block.endpoints()
     }
 
-    /// The stamps, in reverse order of the peers.
-    fn stamps(&self) -> &[u8] {
-        &self.block[self.block.capacity() - self.len()..]
-    }
-
-    fn stamps_mut(&mut self) -> &mut [u8] {
-        let start = self.block.capacity() - self.len();
-        &mut self.block[start..]
-    }
-
-    pub(super) fn stamp_mut(&mut self, at: usize) -> &mut u8 {
-        let last = self.block.capacity() - 1;
-        &mut self.block[last - at]
+    fn stamp(&self, at: usize) -> &AtomicU8 {
+        &self.block.stamps()[self.len() - 1 - at]
     }
 
     pub(super) fn tick(&self, at: usize) -> Tick {
-        self.base.tick(self.block[self.block.capacity() - 1 - at])
+        self.base.tick(self.stamp(at).load(Relaxed))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8; N], Tick)> {
-        let ticks = self.stamps().iter().rev().map(|&stamp| self.base.tick(stamp));
+        let ticks = self.block.stamps().iter().rev().map(|stamp| self.base.tick(stamp.load(Relaxed)));
         self.endpoints().iter().zip(ticks)
     }
 
     pub(super) fn find(&self, endpoint: &[u8; N]) -> Option<usize> {
         position(self.endpoints(), endpoint)
+    }
+
+    /// Notes that a peer has announced at `now`. The base must [fit](Base::fits).
+    pub(super) fn refresh(&self, at: usize, now: Tick) {
+        self.stamp(at).store(self.base.stamp(now), Relaxed);
     }
 
     /// Rebases the stamps so that `now` can be encoded.
@@ -77,36 +68,39 @@ impl<const N: usize> Bucket<N> {
 
     fn age(&mut self, by: u32) {
         if by > 0 {
-            self.stamps_mut().iter_mut().for_each(|stamp| *stamp = aged(*stamp, by));
+            self.stamps_mut().for_each(|stamp| *stamp = aged(*stamp, by));
         }
+    }
+
+    fn stamps_mut(&mut self) -> impl ExactSizeIterator<Item = &mut u8> {
+        self.block.parts_mut().1.iter_mut().map(AtomicU8::get_mut)
     }
 
     /// Adds a peer. Returns its index. A full block grows to the next size, not by doubling: a spare byte
     /// costs as much as a byte of a peer.
     pub(super) fn push(&mut self, endpoint: &[u8; N], stamp: u8) -> usize {
         let at = self.len();
-        if Self::needed(at + 1) > self.block.capacity() {
+        if at == self.block.room() {
             self.resize(at + 1);
         }
-        self.block[N * at..][..N].copy_from_slice(endpoint);
-        *self.stamp_mut(at) = stamp;
-        self.len += 1;
+        self.block.set_len(at + 1);
+        let (endpoints, stamps) = self.block.parts_mut();
+        endpoints[at] = *endpoint;
+        *stamps[0].get_mut() = stamp;
         at
     }
 
     /// Removes a peer. The last peer takes its place.
     pub(super) fn swap_remove(&mut self, at: usize) {
         let last = self.len() - 1;
-        self.block.copy_within(N * last..N * (last + 1), N * at);
-        *self.stamp_mut(at) = *self.stamp_mut(last);
-        self.len -= 1;
+        self.swap(at, last);
+        self.block.set_len(last);
     }
 
     fn swap(&mut self, a: usize, b: usize) {
-        let len = self.len();
-        let (endpoints, _) = self.block.as_chunks_mut::<N>();
+        let (endpoints, stamps) = self.block.parts_mut();
         endpoints.swap(a, b);
-        self.stamps_mut().swap(len - 1 - a, len - 1 - b);
+        stamps.swap(endpoints.len() - 1 - a, endpoints.len() - 1 - b);
     }
 
     /// Removes the peers whose stamps are below `first_alive` and for which `inside` is true. Returns the
@@ -115,9 +109,9 @@ impl<const N: usize> Bucket<N> {
         let before = self.len();
         // Usually no peer has expired. This fold checks many stamps at once.
         let expired = |stamp: u8| u16::from(stamp) < first_alive;
-        if self.stamps().iter().fold(false, |any, &stamp| any | expired(stamp)) {
+        if self.stamps_mut().fold(false, |any, stamp| any | expired(*stamp)) {
             for at in (0..before).rev() {
-                if expired(*self.stamp_mut(at)) && inside(&self.endpoints()[at]) {
+                if expired(self.stamp(at).load(Relaxed)) && inside(&self.endpoints()[at]) {
                     self.swap_remove(at);
                 }
             }
@@ -137,8 +131,7 @@ impl<const N: usize> Bucket<N> {
             }
         }
         let mut upper = Self::new(self.base);
-        upper.extend(&self.endpoints()[stay..], &self.stamps()[..self.len() - stay]);
-        self.len = stay as u16;
+        upper.take_behind(stay, &mut self.block);
         self.compact();
         upper
     }
@@ -147,31 +140,34 @@ impl<const N: usize> Bucket<N> {
     pub(super) fn append(&mut self, mut other: Self) {
         self.advance_to(other.base);
         other.advance_to(self.base);
-        self.extend(other.endpoints(), other.stamps());
+        self.take_behind(0, &mut other.block);
     }
 
-    /// Adds peers whose stamps, in reverse order, have the base of this bucket.
-    fn extend(&mut self, endpoints: &[[u8; N]], stamps: &[u8]) {
-        let (before, after) = (self.len(), self.len() + endpoints.len());
-        if Self::needed(after) > self.block.capacity() {
-            self.resize(after);
+    /// Takes over the peers from an index on. Their stamps must have the base of this bucket.
+    fn take_behind(&mut self, first: usize, from: &mut StampedBlock<N>) {
+        let (before, more) = (self.len(), from.len() - first);
+        if before + more > self.block.room() {
+            self.resize(before + more);
         }
-        self.block[N * before..N * after].copy_from_slice(endpoints.as_flattened());
-        self.len = after as u16;
-        self.stamps_mut()[..stamps.len()].copy_from_slice(stamps);
+        self.block.set_len(before + more);
+        let (endpoints, stamps) = self.block.parts_mut();
+        let (taken, taken_stamps) = from.parts_mut();
+        endpoints[before..].copy_from_slice(&taken[first..]);
+        stamps[..more].swap_with_slice(&mut taken_stamps[..more]);
+        from.set_len(first);
     }
 
     /// Returns spare memory, but keeps room for an eighth more: peers that come and go must not move a bucket
     /// each time.
     pub(super) fn shrink(&mut self) {
-        if Block::capacity_for(Self::needed(self.len() + self.len() / 8 + 1)) < self.block.capacity() {
+        if StampedBlock::<N>::capacity_for(self.len() + self.len() / 8 + 1) < self.block.capacity() {
             self.resize(self.len());
         }
     }
 
     /// Returns all spare memory, and moves out of a sparse page.
     pub(super) fn compact(&mut self) {
-        let fits = Block::capacity_for(Self::needed(self.len())) == self.block.capacity();
+        let fits = StampedBlock::<N>::capacity_for(self.len()) == self.block.capacity();
         if !fits || self.block.is_sparse() {
             self.resize(self.len());
         }
@@ -179,12 +175,8 @@ impl<const N: usize> Bucket<N> {
 
     /// Moves to the smallest block with room for `peers` peers.
     fn resize(&mut self, peers: usize) {
-        let mut block = if peers == 0 { Block::empty() } else { Block::with_capacity(Self::needed(peers)) };
-        let endpoints = N * self.len();
-        block[..endpoints].copy_from_slice(&self.block[..endpoints]);
-        let stamps = block.capacity() - self.len();
-        block[stamps..].copy_from_slice(self.stamps());
-        self.block = block;
+        let mut old = mem::replace(&mut self.block, StampedBlock::with_room(peers));
+        self.take_behind(0, &mut old);
     }
 }
 

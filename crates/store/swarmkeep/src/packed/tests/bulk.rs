@@ -337,7 +337,7 @@ fn a_hold_of_an_export_passes_few_leaves_however_empty() {
     for n in 0..20_000 {
         store.remove(&hash(n));
     }
-    let leaves = store.stripes[0].0.lock().leaves();
+    let leaves = store.stripes[0].0.write().leaves();
     assert!(leaves > 100);
     assert!(read_out(&store, 1, 1).len() >= leaves / 2);
     assert!(read_out(&store, 1, 20).len() >= leaves / 21);
@@ -570,7 +570,7 @@ fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
 #[test]
 fn an_import_splits_few_leaves_at_once_however_many_a_sweep_has_filled() {
     let store = Packed::new(&config().shards(1).lifetime(Duration::from_secs(1000))).expect("one stripe");
-    let leaves = || store.stripes[0].0.lock().leaves();
+    let leaves = || store.stripes[0].0.write().leaves();
     for (seconds, peers) in [(1, 80), (900, 16)] {
         for (torrent, n) in (0..3000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
             tell(&store, seconds, leecher(torrent, v4(n)));

@@ -1,0 +1,236 @@
+//! The lock of a stripe.
+//!
+//! It is held for less than a microsecond as a rule, so a thread that finds it taken looks again rather than
+//! sleeps. Beside the lock of `parking_lot`, which soon yields and then sleeps, two threads that announce to
+//! one swarm of 2 million peers in batches take 450 ns instead of 750–900, on two cores. Elsewhere it saves a
+//! twentieth: to unlock is to store, where `parking_lot` compares and swaps.
+#![expect(unsafe_code, reason = "a lock is a promise that the compiler cannot check; the gain is above")]
+
+use std::{
+    hint,
+    sync::atomic::{
+        AtomicU32,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+    thread,
+    time::Duration,
+};
+
+use parking_lot::lock_api::{self, RawRwLock};
+
+pub(super) type Lock<T> = lock_api::RwLock<RawLock, T>;
+pub(super) type SharedGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawLock, T>;
+pub(super) type ExclusiveGuard<'a, T> = lock_api::RwLockWriteGuard<'a, RawLock, T>;
+
+/// [`EXCLUSIVE`] if one thread has the lock alone; else the number of threads that share it, times [`ONE`].
+#[derive(Debug)]
+pub(super) struct RawLock(AtomicU32);
+
+const EXCLUSIVE: u32 = 1;
+/// A thread wants the lock alone: nobody else should begin to share it. A hint, which an unlock may remove.
+const WANTED: u32 = 2;
+const ONE: u32 = 4;
+
+// SAFETY: `EXCLUSIVE` replaces no threads that share, and none begins to share while it is there.
+unsafe impl RawRwLock for RawLock {
+    const INIT: Self = Self(AtomicU32::new(0));
+
+    type SharedGuard = ();
+    type ExclusiveGuard = ();
+
+    #[inline]
+    fn lock_shared(&self) {
+        let mut wait = Wait::default();
+        while self.share(wait.is_long()).is_none() {
+            wait.a_little();
+        }
+    }
+
+    #[inline]
+    fn try_lock_shared(&self) -> Option<()> {
+        self.share(false)
+    }
+
+    #[inline]
+    unsafe fn unlock_shared(&self, (): ()) {
+        self.0.fetch_sub(ONE, Release);
+    }
+
+    #[inline]
+    fn lock_exclusive(&self) {
+        if self.try_lock_exclusive().is_none() {
+            self.wait_exclusive();
+        }
+    }
+
+    #[inline]
+    fn try_lock_exclusive(&self) -> Option<()> {
+        self.0.compare_exchange(0, EXCLUSIVE, Acquire, Relaxed).ok().map(drop)
+    }
+
+    #[inline]
+    unsafe fn unlock_exclusive(&self, (): ()) {
+        // Whoever still wants the lock says so again.
+        self.0.store(0, Release);
+    }
+
+    fn is_locked(&self) -> bool {
+        self.0.load(Relaxed) & !WANTED != 0
+    }
+
+    fn is_locked_exclusive(&self) -> bool {
+        self.0.load(Relaxed) & EXCLUSIVE != 0
+    }
+}
+
+impl RawLock {
+    /// Shares the lock, if nobody has it alone. Whoever has waited for long goes before those that want it
+    /// alone.
+    #[inline]
+    fn share(&self, waited: bool) -> Option<()> {
+        let state = self.0.load(Relaxed);
+        let is_free = state & EXCLUSIVE == 0 && (waited || state & WANTED == 0);
+        let shared = state.checked_add(ONE).filter(|_| is_free)?;
+        self.0.compare_exchange_weak(state, shared, Acquire, Relaxed).ok().map(drop)
+    }
+
+    #[cold]
+    fn wait_exclusive(&self) {
+        let mut wait = Wait::default();
+        loop {
+            let state = self.0.load(Relaxed);
+            let next = if state & !WANTED == 0 { EXCLUSIVE } else { state | WANTED };
+            // Whoever has it alone would not see that it is wanted.
+            if state & EXCLUSIVE == 0
+                && next != state
+                && self.0.compare_exchange_weak(state, next, Acquire, Relaxed).is_ok()
+                && next == EXCLUSIVE
+            {
+                return;
+            }
+            wait.a_little();
+        }
+    }
+}
+
+/// A thread that waits.
+#[derive(Default)]
+struct Wait {
+    looks: u32,
+}
+
+impl Wait {
+    /// Some 20 to 50 µs, more than a stripe is held for: whoever holds the lock does not run then.
+    const SPINS: u32 = 1000;
+    /// Neither a spin nor a yield lets a holder of lower priority run, so every so many of them are a nap.
+    const YIELDS: u32 = 8;
+    const NAP: Duration = Duration::from_micros(50);
+
+    const fn is_long(&self) -> bool {
+        self.looks > Self::SPINS
+    }
+
+    fn a_little(&mut self) {
+        self.looks = self.looks.wrapping_add(1);
+        match (self.looks % Self::SPINS, self.looks / Self::SPINS % Self::YIELDS) {
+            (1.., _) => hint::spin_loop(),
+            (0, 0) => thread::sleep(Self::NAP),
+            (0, _) => thread::yield_now(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        iter,
+        sync::atomic::{AtomicBool, Ordering::SeqCst},
+    };
+
+    use super::*;
+
+    const TURNS: u64 = if cfg!(miri) { 50 } else { 20_000 };
+
+    #[test]
+    fn whoever_shares_the_lock_sees_no_change_and_no_change_is_lost() {
+        let lock = Lock::new([0; 2]);
+        let change = || (0..TURNS).for_each(|_| lock.write().iter_mut().for_each(|count| *count += 1));
+        let look = || {
+            (0..TURNS).for_each(|_| {
+                let shared = lock.read();
+                assert_eq!(shared[0], shared[1]);
+            });
+        };
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(change);
+                scope.spawn(look);
+            }
+        });
+        assert_eq!(*lock.read(), [2 * TURNS; 2]);
+    }
+
+    /// Two threads keep the lock taken, by `hold`, until another has had it a hundred times, by `want`.
+    fn everybody_gets_in(hold: impl Fn(&Lock<()>) + Sync, want: impl Fn(&Lock<()>)) {
+        let (lock, done) = (Lock::new(()), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| iter::repeat_with(|| hold(&lock)).find(|()| done.load(SeqCst)));
+            }
+            (0..TURNS / 50).for_each(|_| want(&lock));
+            done.store(true, SeqCst);
+        });
+    }
+
+    fn work() {
+        (0..20).for_each(|_| hint::spin_loop());
+    }
+
+    #[test]
+    fn many_that_share_do_not_keep_out_whoever_wants_the_lock_alone() {
+        let share = |lock: &Lock<()>| {
+            let _shared = lock.read();
+            work();
+        };
+        everybody_gets_in(share, |lock| drop(lock.write()));
+    }
+
+    #[test]
+    fn many_that_want_the_lock_alone_do_not_keep_out_whoever_shares_it() {
+        let take = |lock: &Lock<()>| {
+            let _alone = lock.write();
+            work();
+        };
+        everybody_gets_in(take, |lock| drop(lock.read()));
+        everybody_gets_in(take, |lock| drop(lock.write()));
+    }
+
+    #[test]
+    fn nobody_tries_in_vain_or_takes_what_is_taken() {
+        let lock = Lock::new(());
+        let shared = lock.try_read();
+        assert!(shared.is_some() && lock.try_read().is_some() && lock.try_write().is_none());
+        assert!(lock.is_locked() && !lock.is_locked_exclusive());
+        drop(shared);
+        let alone = lock.try_write();
+        assert!(alone.is_some() && lock.try_read().is_none() && lock.try_write().is_none());
+        assert!(lock.is_locked() && lock.is_locked_exclusive());
+        drop(alone);
+        assert!(!lock.is_locked());
+    }
+
+    #[test]
+    fn a_holder_that_does_not_run_is_waited_for() {
+        let lock = Lock::new(0);
+        thread::scope(|scope| {
+            let mut alone = lock.write();
+            for _ in 0..3 {
+                scope.spawn(|| *lock.write() += 1);
+            }
+            thread::sleep(Duration::from_millis(20));
+            *alone = 10;
+            drop(alone);
+        });
+        assert_eq!(*lock.read(), 13);
+    }
+}
