@@ -7,100 +7,97 @@
 
 use std::{
     any::Any,
-    ops::Deref,
     panic::{self, AssertUnwindSafe},
 };
 
 use super::{
     Packed,
     clock::Tick,
-    large,
-    lock::{ExclusiveGuard, Lock, SharedGuard},
+    hints::Sight,
+    large::select::Ahead,
+    lock::{ExclusiveGuard, SharedGuard},
     place::Placed,
     prefetch::prefetch,
     reservation::Reservation,
-    stripe::{LeafLocation, Stripe},
+    stripe::{LeafLocation, Operation, Stripe, SwarmLocation},
 };
-use crate::{Random, Request, Timestamp};
+use crate::{Announce, Announced, PeerBuffer, Random, Request, Timestamp};
 
 /// The number of announces that wait together. A core has some dozens of requests for memory in flight.
 pub(super) const GROUP: usize = 32;
 
 /// An announce of a batch, and what is known of it before its turn.
 #[derive(Clone, Copy, Default)]
-struct Probe {
+struct Probe<'a> {
     placed: Placed,
-    leaf: LeafLocation,
-    /// The number of its swarm, if that is a large one.
-    large: Option<u32>,
-    /// The position of its endpoint in the keyed order.
-    order: u64,
-    /// The random word that its selection will take.
-    drawn: Option<u64>,
+    seen: Sight<'a>,
+    /// Where its swarm was, if it existed.
+    found: Option<SwarmLocation>,
+    /// Whether its swarm was a large one.
+    is_large: bool,
 }
 
 /// The stripe that is locked, if any. Consecutive announces to one stripe, such as those to a hot swarm, take
 /// its lock once. Never two locks at once: another thread may take them in the other order.
 struct CurrentStripe<'a> {
     store: &'a Packed,
-    locked: Option<(usize, Locked<'a>)>,
+    index: usize,
+    locked: Locked<'a>,
 }
 
 enum Locked<'a> {
+    Not,
     Shared(SharedGuard<'a, Stripe>),
     Alone(ExclusiveGuard<'a, Stripe>),
 }
 
-impl Deref for Locked<'_> {
-    type Target = Stripe;
-
-    fn deref(&self) -> &Stripe {
-        match self {
-            Self::Shared(stripe) => stripe,
-            Self::Alone(stripe) => stripe,
-        }
-    }
-}
-
 impl<'a> CurrentStripe<'a> {
+    const fn of(store: &'a Packed) -> Self {
+        Self { store, index: usize::MAX, locked: Locked::Not }
+    }
+
     /// The stripe, to read.
+    #[inline]
     fn shared(&mut self, index: usize) -> &Stripe {
-        self.locked_by(index, |_| true, |lock| Locked::Shared(lock.read()))
+        if self.index != index {
+            self.release();
+            (self.index, self.locked) = (index, Locked::Shared(self.store.stripes[index].0.read()));
+        }
+        match &self.locked {
+            Locked::Shared(stripe) => stripe,
+            Locked::Alone(stripe) => stripe,
+            Locked::Not => unreachable!("has an index"),
+        }
     }
 
     /// The stripe, to change.
+    #[inline]
     fn alone(&mut self, index: usize) -> &mut Stripe {
-        let is_alone = |locked: &Locked<'_>| matches!(locked, Locked::Alone(_));
-        match self.locked_by(index, is_alone, |lock| Locked::Alone(lock.write())) {
-            Locked::Alone(stripe) => stripe,
-            Locked::Shared(_) => unreachable!("just locked"),
-        }
-    }
-
-    /// The stripe, to change if no other thread is there.
-    fn either(&mut self, index: usize) -> &mut Locked<'a> {
-        let lock = |lock: &'a Lock<Stripe>| match lock.try_write() {
-            Some(stripe) => Locked::Alone(stripe),
-            None => Locked::Shared(lock.read()),
-        };
-        self.locked_by(index, |_| true, lock)
-    }
-
-    fn locked_by(
-        &mut self,
-        index: usize,
-        is_enough: impl FnOnce(&Locked<'a>) -> bool,
-        lock: impl FnOnce(&'a Lock<Stripe>) -> Locked<'a>,
-    ) -> &mut Locked<'a> {
-        if !self.locked.as_ref().is_some_and(|(current, locked)| *current == index && is_enough(locked)) {
+        if self.index != index || !matches!(self.locked, Locked::Alone(_)) {
             self.release();
-            self.locked = Some((index, lock(&self.store.stripes[index].0)));
+            (self.index, self.locked) = (index, Locked::Alone(self.store.stripes[index].0.write()));
         }
-        &mut self.locked.as_mut().expect("just locked").1
+        match &mut self.locked {
+            Locked::Alone(stripe) => stripe,
+            _ => unreachable!("just locked"),
+        }
     }
 
+    /// Locks the stripe, to change it if no other thread is there.
+    #[inline]
+    fn either(&mut self, index: usize) -> &mut Locked<'a> {
+        if self.index != index {
+            self.release();
+            let lock = &self.store.stripes[index].0;
+            let locked = lock.try_write().map_or_else(|| Locked::Shared(lock.read()), Locked::Alone);
+            (self.index, self.locked) = (index, locked);
+        }
+        &mut self.locked
+    }
+
+    #[inline]
     fn release(&mut self) {
-        self.locked = None;
+        (self.index, self.locked) = (usize::MAX, Locked::Not);
     }
 }
 
@@ -145,45 +142,61 @@ impl Random for Words<'_> {
 }
 
 impl Packed {
+    /// Prefetches the stripe of a swarm, the header of its leaf, and the hint for the slots.
+    #[inline]
+    pub(super) fn look_ahead(&self, op: &Operation<'_>, stripe: usize) -> Sight<'_> {
+        prefetch(&self.stripes[stripe]);
+        let hints = &self.context.hints;
+        let leaf = LeafLocation::new(op, hints.leaves(stripe));
+        Sight { leaf, slots: hints.prefetch_header(stripe, leaf.leaf) }
+    }
+
     /// Executes up to [`GROUP`] announces, each as if alone and in order. The requests are cleared.
     pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut Words<'_>) {
         let tick = self.context.clock.tick(now);
         let mut probes = [Probe::default(); GROUP];
         let probes = &mut probes[..group.len()];
-        for (probe, request) in probes.iter_mut().zip(&*group) {
-            probe.placed = self.context.placement.place(&request.announce.info_hash);
-            prefetch(&self.stripes[probe.placed.stripe]);
+        for nth in 0..group.len() {
+            let info_hash = &group[nth].announce.info_hash;
+            // Consecutive announces to a hot swarm look ahead once.
+            (probes[nth].placed, probes[nth].seen) = match nth.checked_sub(1) {
+                Some(before) if group[before].announce.info_hash == *info_hash => {
+                    (probes[before].placed, probes[before].seen)
+                }
+                _ => {
+                    let placed = self.context.placement.place(info_hash);
+                    (placed, self.look_ahead(&self.operation_at(&placed, tick), placed.stripe))
+                }
+            };
+        }
+        for probe in &*probes {
+            probe.seen.prefetch_slots(&probe.placed.key);
         }
         // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
-        let mut current = CurrentStripe { store: self, locked: None };
-        for probe in &mut *probes {
-            probe.leaf =
-                current.shared(probe.placed.stripe).prefetch_leaf(&self.operation_at(&probe.placed, tick));
-        }
-        for probe in &*probes {
-            current
-                .shared(probe.placed.stripe)
-                .prefetch_slots(&self.operation_at(&probe.placed, tick), &probe.leaf);
-        }
-        current.release();
+        let mut current = CurrentStripe::of(self);
+        let mut ahead = [None; GROUP];
         if self.announce_only(probes, group, tick, &mut current) {
-            self.approach_large(probes, group, &mut current, rng);
+            self.approach_large(probes, group, tick, &mut current, rng, &mut ahead);
         }
-        for (probe, request) in probes.iter_mut().zip(group).filter(|(_, request)| request.answer.is_none()) {
+        let probed = probes.iter().zip(&ahead).zip(group);
+        for ((probe, ahead), request) in probed.filter(|(_, request)| request.answer.is_none()) {
             let Request { announce, peers, answer } = request;
             let op = self.operation_at(&probe.placed, tick);
-            rng.drawn = probe.drawn;
-            if probe.large.is_some() {
+            rng.drawn = None;
+            if let Some(ahead) = ahead {
+                rng.drawn = Some(ahead.seed());
                 let stripe = current.shared(probe.placed.stripe);
-                *answer = stripe.refresh_large(&op, Some(&probe.leaf), announce, rng, peers);
+                *answer = stripe
+                    .find_again(&op, &probe.seen.leaf, probe.found)
+                    .and_then(|at| stripe.refresh_large(&op, at, announce, ahead, peers));
                 if answer.is_some() {
                     continue;
                 }
             }
             *answer = Some(loop {
                 let stripe = current.alone(probe.placed.stripe);
-                let found = stripe.find_from(&op, &probe.leaf);
+                let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
                 match self.announce_in(stripe, &op, found, announce, &mut reservation, rng, peers) {
                     Ok(announced) => break announced,
                     Err(full) => {
@@ -199,60 +212,97 @@ impl Packed {
     /// waiting. Prefetches the swarms of all others. Returns whether any of these is large.
     fn announce_only(
         &self,
-        probes: &mut [Probe],
+        probes: &mut [Probe<'_>],
         group: &mut [Request<'_>],
         now: Tick,
         current: &mut CurrentStripe<'_>,
     ) -> bool {
-        let mut any_large = false;
+        let (mut any_large, mut without_hint) = (false, None);
         // The stripes with announces that wait; one bit stands for many stripes. An announce that has to make
         // room may evict a swarm in any stripe.
         let mut waiting = 0_u64;
         let waits = |bit| if self.context.is_nearly_full(GROUP) { u64::MAX } else { bit };
         for (probe, request) in probes.iter_mut().zip(group) {
-            let (op, bit) = (self.operation_at(&probe.placed, now), 1 << (probe.placed.stripe % 64));
-            let locked = current.either(probe.placed.stripe);
-            let found = locked.find_from(&op, &probe.leaf);
-            if waiting & bit == 0
-                && let Some(at) = found
-                && let Locked::Alone(stripe) = locked
-            {
-                request.answer = stripe.refresh_only(&op, at, &request.announce);
+            let (op, stripe) = (self.operation_at(&probe.placed, now), probe.placed.stripe);
+            let bit = 1 << (stripe % 64);
+            let locked = current.either(stripe);
+            let found = match locked {
+                Locked::Alone(stripe) => {
+                    let found = stripe.find_from(&op, &probe.seen.leaf);
+                    if waiting & bit == 0
+                        && let Some(at) = found
+                    {
+                        request.answer = stripe.refresh_only(&op, at, &request.announce);
+                    }
+                    found
+                }
+                Locked::Shared(stripe) => stripe.find_from(&op, &probe.seen.leaf),
+                Locked::Not => None,
+            };
+            let locked = current.shared(stripe);
+            locked.correct(&op, stripe, &probe.seen);
+            if probe.seen.slots.is_none() {
+                without_hint = Some(probe.seen.leaf.leaf);
             }
             if request.answer.is_none() {
+                probe.found = found;
                 waiting |= waits(bit);
-                probe.large = found.and_then(|at| locked.prefetch_swarm(at));
-                any_large |= probe.large.is_some();
+                probe.is_large = found.is_some_and(|at| locked.prefetch_swarm(at));
+                any_large |= probe.is_large;
             }
         }
         current.release();
+        if let Some(leaf) = without_hint {
+            self.context.make_room_for_hints(leaf);
+        }
         any_large
     }
 
     /// Prefetches what announces to large swarms will need: headers first, then the peers of those buckets.
     fn approach_large(
         &self,
-        probes: &mut [Probe],
+        probes: &[Probe<'_>],
         group: &[Request<'_>],
+        now: Tick,
         current: &mut CurrentStripe<'_>,
         rng: &mut Words<'_>,
+        ahead: &mut [Option<Ahead>; GROUP],
     ) {
-        for (probe, Request { announce, .. }) in probes.iter_mut().zip(group) {
-            if let Some(number) = probe.large
-                && let Some(large) = current.shared(probe.placed.stripe).numbered(number)
-            {
-                let Some(seed) = rng.draw_ahead() else { return };
-                probe.drawn = Some(seed);
-                probe.order = large::order(&self.context.hash, &announce.endpoint);
-                large.prefetch_headers(announce, probe.order, seed);
+        let large = || probes.iter().zip(group).enumerate().filter(|(_, (probe, _))| probe.is_large);
+        for (nth, (probe, Request { announce, .. })) in large() {
+            let op = self.operation_at(&probe.placed, now);
+            let stripe = current.shared(probe.placed.stripe);
+            let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
+            let Some(large) = found.and_then(|at| stripe.large_at(at)) else { continue };
+            let Some(seed) = rng.draw_ahead() else { return };
+            ahead[nth] = Some(large.look_ahead(&self.context.hash, announce, seed));
+        }
+        for (nth, (probe, Request { announce, .. })) in large() {
+            let op = self.operation_at(&probe.placed, now);
+            let Some(ahead) = &ahead[nth] else { continue };
+            let stripe = current.shared(probe.placed.stripe);
+            let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
+            if let Some(large) = found.and_then(|at| stripe.large_at(at)) {
+                large.prefetch_peers(announce, ahead);
             }
         }
-        for (probe, Request { announce, .. }) in probes.iter().zip(group) {
-            if let (Some(number), Some(seed)) = (probe.large, probe.drawn)
-                && let Some(large) = current.shared(probe.placed.stripe).numbered(number)
-            {
-                large.prefetch_peers(announce, probe.order, seed);
-            }
-        }
+    }
+
+    /// An announce that only refreshes a peer of a large swarm. Any other announce gets `None`, and nothing has
+    /// changed.
+    pub(super) fn refresh_large(
+        &self,
+        stripe: &Stripe,
+        op: &Operation<'_>,
+        at: SwarmLocation,
+        announce: &Announce,
+        rng: &mut Words<'_>,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Option<Announced> {
+        let large = stripe.large_at(at)?;
+        let seed = rng.draw_ahead()?;
+        rng.drawn = Some(seed);
+        let ahead = large.look_now(&self.context.hash, announce, seed);
+        stripe.refresh_large(op, at, announce, &ahead, peers)
     }
 }

@@ -6,6 +6,7 @@ use super::{
     bounds::{Bounds, MAX_GROWTH},
     clock::Clock,
     hash::EndpointHash,
+    hints::Hints,
     place::Placement,
 };
 use crate::totals::AtomicTotals;
@@ -15,6 +16,7 @@ pub(super) struct StoreContext {
     pub(super) placement: Placement,
     pub(super) hash: EndpointHash,
     pub(super) clock: Clock,
+    pub(super) hints: Hints,
     pub(super) totals: AtomicTotals,
     /// The bytes of all stripes, and those that announces in flight have reserved.
     pub(super) bytes: AtomicU64,
@@ -22,6 +24,16 @@ pub(super) struct StoreContext {
 }
 
 impl StoreContext {
+    /// Makes room for the hints for a leaf of each stripe, if the limit on bytes allows it.
+    #[cold]
+    pub(super) fn make_room_for_hints(&self, leaf: usize) {
+        let bytes = self.hints.bytes_for(leaf) as u64;
+        let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= self.bounds.bytes);
+        if self.bytes.try_update(Relaxed, Relaxed, fits).is_ok() && !self.hints.make_room(leaf) {
+            self.bytes.fetch_sub(bytes, Relaxed);
+        }
+    }
+
     /// Whether `announces` more announces may exceed a limit.
     pub(super) fn is_nearly_full(&self, announces: usize) -> bool {
         let more = announces as u64;

@@ -1,7 +1,7 @@
 //! A large swarm: more peers than a leaf has room for, in tables by family and role.
 
 pub(super) mod ranges;
-mod select;
+pub(super) mod select;
 
 use super::{
     bounds::Bounds,
@@ -166,8 +166,8 @@ impl Large {
     /// true of the earlier announce of the peer.
     pub(super) fn refresh(
         &self,
-        hash: &EndpointHash,
         announce: &Announce,
+        order: u64,
         now: Tick,
         is_proof: impl FnOnce(Tick) -> bool,
     ) -> Option<PeerLocation> {
@@ -175,8 +175,8 @@ impl Large {
             return None;
         }
         match &announce.endpoint {
-            Endpoint::V4(v4) => self.v4.refresh(hash, v4.as_bytes(), announce, now, is_proof),
-            Endpoint::V6(v6) => self.v6.as_ref()?.refresh(hash, v6.as_bytes(), announce, now, is_proof),
+            Endpoint::V4(v4) => self.v4.refresh(order, v4.as_bytes(), announce, now, is_proof),
+            Endpoint::V6(v6) => self.v6.as_ref()?.refresh(order, v6.as_bytes(), announce, now, is_proof),
         }
     }
 
@@ -405,7 +405,7 @@ impl<const N: usize> Tables<N> {
 
     fn refresh(
         &self,
-        hash: &EndpointHash,
+        order: u64,
         endpoint: &[u8; N],
         announce: &Announce,
         now: Tick,
@@ -413,7 +413,7 @@ impl<const N: usize> Tables<N> {
     ) -> Option<PeerLocation> {
         let role = announce.role();
         let table = self.table(role);
-        let index = table.find(hash.order(endpoint), endpoint)?;
+        let index = table.find(order, endpoint)?;
         let only_refreshes = Transition::new(announce, Some(role)).changes() == Changes::REFRESHED;
         let refreshed = only_refreshes && !is_proof(table.tick(index)) && table.refresh_shared(index, now);
         refreshed.then_some(PeerLocation { role, index })

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::lock_api::{self, RawRwLock};
+use parking_lot::lock_api::{self, RawRwLock, RawRwLockDowngrade};
 
 pub(super) type Lock<T> = lock_api::RwLock<RawLock, T>;
 pub(super) type SharedGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawLock, T>;
@@ -80,6 +80,14 @@ unsafe impl RawRwLock for RawLock {
 
     fn is_locked_exclusive(&self) -> bool {
         self.0.load(Relaxed) & EXCLUSIVE != 0
+    }
+}
+
+// SAFETY: nobody shares the lock while a thread has it alone, so that thread becomes the only one.
+unsafe impl RawRwLockDowngrade for RawLock {
+    #[inline]
+    unsafe fn downgrade(&self, (): ()) {
+        self.0.store(ONE, Release);
     }
 }
 

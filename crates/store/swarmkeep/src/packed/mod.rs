@@ -18,12 +18,14 @@ mod bounds;
 mod clock;
 mod context;
 mod hash;
+mod hints;
 mod import;
 mod large;
 mod leaf;
 mod linear;
 mod lock;
 mod place;
+mod position;
 mod prefetch;
 mod repository;
 mod reservation;
@@ -36,10 +38,12 @@ mod tests;
 use std::{fmt, sync::atomic::AtomicU64};
 
 use self::{
+    batch::Words,
     bounds::{Bounds, MIN_BYTES},
     clock::{Clock, Tick},
     context::StoreContext,
     hash::EndpointHash,
+    hints::Hints,
     lock::{ExclusiveGuard, Lock},
     place::{Placed, Placement},
     reservation::Reservation,
@@ -111,7 +115,7 @@ impl Packed {
         if !stripes.is_power_of_two() || stripes > MAX_STRIPES {
             return Err(ConfigError::Shards { given: stripes, least: 1, most: MAX_STRIPES });
         }
-        let fixed = stripes * size_of::<StripeLock>();
+        let fixed = Self::fixed_bytes(stripes);
         let least_bytes = config.shard_count().map_or(0, |_| fixed) + MIN_BYTES;
         for (what, limit, least) in [
             ("swarms", limits.swarms, 1),
@@ -128,12 +132,18 @@ impl Packed {
             placement: Placement::new(config.hash_key(), stripes),
             hash: EndpointHash::new(config.hash_key(), limits.endpoints_per_address),
             clock: Clock::new(lifetime_secs),
+            hints: Hints::new(stripes),
             totals: AtomicTotals::default(),
             bytes: AtomicU64::new(fixed as u64),
             bounds,
         };
         let stripes = (0..stripes).map(|_| StripeLock::default()).collect();
         Ok(Self { stripes, context, lifetime_secs, latest: LatestTime::default(), pass: Pass::new(0) })
+    }
+
+    /// The bytes of a store without swarms.
+    const fn fixed_bytes(stripes: usize) -> usize {
+        stripes * size_of::<StripeLock>() + Hints::fixed_bytes(stripes)
     }
 
     fn lock(&self, stripe: usize) -> ExclusiveGuard<'_, Stripe> {
@@ -182,27 +192,38 @@ impl Packed {
         peers: &mut PeerBuffer<'_>,
     ) -> Announced {
         let op = self.operation(placed, now);
+        let seen = self.look_ahead(&op, placed.stripe);
+        seen.prefetch_slots(&placed.key);
         peers.clear();
+        let mut rng = Words::new(rng);
         let lock = &self.stripes[placed.stripe].0;
-        let mut stripe = match lock.try_write() {
-            Some(stripe) => stripe,
-            None => {
+        let mut stripe = lock.write();
+        let mut found = stripe.find_from(&op, &seen.leaf);
+        stripe.correct(&op, placed.stripe, &seen);
+        if let Some(at) = found {
+            if let Some(announced) = stripe.refresh_only(&op, at, announce) {
+                return announced;
+            }
+            if stripe.prefetch_swarm(at) {
                 // Perhaps a hot swarm, whose peers many threads refresh at once.
-                if let Some(announced) = lock.read().refresh_large(&op, None, announce, rng, peers) {
+                let shared = ExclusiveGuard::downgrade(stripe);
+                if let Some(announced) = self.refresh_large(&shared, &op, at, announce, &mut rng, peers) {
                     return announced;
                 }
-                lock.write()
+                drop(shared);
+                stripe = lock.write();
+                found = stripe.find_again(&op, &seen.leaf, found);
             }
-        };
-        let mut found = stripe.find(&op);
-        if let Some(announced) = found.and_then(|at| stripe.refresh_only(&op, at, announce)) {
-            return announced;
         }
         // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
         loop {
-            let announced = self.announce_in(&mut stripe, &op, found, announce, &mut reservation, rng, peers);
+            let announced =
+                self.announce_in(&mut stripe, &op, found, announce, &mut reservation, &mut rng, peers);
             drop(stripe);
+            if seen.slots.is_none() {
+                self.context.make_room_for_hints(seen.leaf.leaf);
+            }
             match announced {
                 Ok(announced) => return announced,
                 Err(full) => self.evict_elsewhere(placed, now, &full, &mut reservation),

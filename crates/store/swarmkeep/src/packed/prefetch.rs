@@ -6,7 +6,7 @@ const LINE: usize = 64;
 /// Prefetches the first cache line of `value`. Changes only the time that a later access takes.
 #[inline]
 pub(super) fn prefetch<T: ?Sized>(value: &T) {
-    prefetch_at(std::ptr::from_ref(value).cast());
+    prefetch_at(std::ptr::from_ref(value).addr());
 }
 
 /// Prefetches `LINES` cache lines from the start of `bytes` on. The number is fixed, even if it is too large:
@@ -14,19 +14,28 @@ pub(super) fn prefetch<T: ?Sized>(value: &T) {
 #[inline]
 pub(super) fn prefetch_lines<const LINES: usize>(bytes: &[u8]) {
     for line in 0..LINES {
-        prefetch_at(bytes.as_ptr().wrapping_add(line * LINE));
+        prefetch_at(bytes.as_ptr().addr().wrapping_add(line * LINE));
     }
 }
 
+/// Prefetches the five cache lines around `address`.
 #[inline]
-fn prefetch_at(address: *const u8) {
+pub(super) fn prefetch_around(address: usize) {
+    for line in 0..5 {
+        prefetch_at(address.wrapping_add(line * LINE).wrapping_sub(2 * LINE));
+    }
+}
+
+/// Prefetches the cache line of any address.
+#[inline]
+pub(super) fn prefetch_at(address: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, swarmkeep_safe))))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         #[expect(unsafe_code, reason = "a batch spends most of its time waiting for memory otherwise")]
         // SAFETY: a prefetch reads nothing that a program could see, and never faults, whatever the address.
         unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));
         }
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, swarmkeep_safe)))))]

@@ -52,9 +52,23 @@ pub(super) struct Operation<'a> {
 /// The leaf in which a swarm belongs. Valid as long as the number of leaves in the stripe stays `leaves`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LeafLocation {
-    leaf: usize,
+    pub(super) leaf: usize,
     prefix: Prefix,
     leaves: usize,
+}
+
+impl LeafLocation {
+    /// The leaf of the swarm if the stripe has so many leaves.
+    #[inline]
+    pub(super) fn new(op: &Operation<'_>, leaves: usize) -> Self {
+        let range = linear::range_of(op.key.head() << op.home.depth, leaves);
+        Self { leaf: range.bucket, prefix: op.home.extended(range), leaves }
+    }
+
+    /// About how far into the slots a key is, in 2^64ths.
+    pub(super) fn within(&self, key: &Key) -> u64 {
+        key.head() << self.prefix.depth
+    }
 }
 
 /// Where a swarm is. Valid until anything in its stripe changes.
@@ -101,9 +115,7 @@ impl Stripe {
 
     #[inline]
     fn locate_leaf(&self, op: &Operation<'_>) -> LeafLocation {
-        let leaves = self.leaves.len();
-        let range = linear::range_of(op.key.head() << op.home.depth, leaves);
-        LeafLocation { leaf: range.bucket, prefix: op.home.extended(range), leaves }
+        LeafLocation::new(op, self.leaves.len())
     }
 
     /// The location of the leaf, where `known` is the location at an earlier time.
@@ -126,6 +138,24 @@ impl Stripe {
     #[inline]
     pub(super) fn find_from(&self, op: &Operation<'_>, known: &LeafLocation) -> Option<SwarmLocation> {
         self.find_by(op, &self.locate_leaf_again(op, known))
+    }
+
+    /// Finds the swarm again, where `known` and `found` are the locations of its leaf and of itself at an earlier
+    /// time.
+    #[inline]
+    pub(super) fn find_again(
+        &self,
+        op: &Operation<'_>,
+        known: &LeafLocation,
+        found: Option<SwarmLocation>,
+    ) -> Option<SwarmLocation> {
+        if let Some(at) = found
+            && known.leaves == self.leaves.len()
+            && self.leaves[at.leaf].is_at(at.slot, op.key)
+        {
+            return found;
+        }
+        self.find_from(op, known)
     }
 
     fn prefix(&self, home: Prefix, leaf: usize) -> Prefix {
@@ -159,11 +189,6 @@ impl Stripe {
 
     fn large(&self, number: u32) -> &Large {
         self.large[number as usize].as_ref().expect("a number in a slot is one of a swarm")
-    }
-
-    /// The large swarm with this number, if there is one now.
-    pub(super) fn numbered(&self, number: u32) -> Option<&Large> {
-        self.large.get(number as usize)?.as_deref()
     }
 
     fn population(&self, at: SwarmLocation) -> Population {
@@ -268,6 +293,10 @@ fn stats_of(large: &Large) -> SwarmStats {
 
 #[cfg(test)]
 impl Stripe {
+    pub(super) fn fullest_bucket(&self) -> usize {
+        self.large.iter().flatten().map(|large| large.fullest_bucket()).max().unwrap_or(0)
+    }
+
     /// The memory of the stripe, counted piece by piece. Checks the running totals too.
     pub(super) fn recount(&self) -> usize {
         assert_eq!(self.unreported, 0);

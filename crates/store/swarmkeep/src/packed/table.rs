@@ -45,15 +45,18 @@ pub(super) struct BucketIndex {
 /// bucket that covers two parts has the slots of both. A slot is drawn uniformly, again and again until it
 /// contains a peer; so each peer is equally likely. Buckets are about as full as their parts are wide, so
 /// about every second slot contains a peer.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DrawSlots {
     finest: u64,
     depth: u32,
+    buckets: u32,
 }
 
 impl BucketIndex {
     /// The first peer, if the first bucket contains any.
     pub(super) const FIRST: Self = Self::new(0, 0);
+    /// No peer.
+    pub(super) const NOWHERE: Self = Self { bucket: u32::MAX, at: u32::MAX };
 
     const fn new(bucket: usize, at: usize) -> Self {
         Self { bucket: bucket as u32, at: at as u32 }
@@ -76,6 +79,16 @@ impl BucketIndex {
 impl DrawSlots {
     pub(super) const fn len(self) -> u64 {
         self.finest << self.depth
+    }
+
+    /// The index of a slot, which need not contain a peer. Without a branch: it could not be predicted.
+    pub(super) fn index(self, slot: u64) -> BucketIndex {
+        let (part, at) = (slot as usize & ((1 << self.depth) - 1), slot >> self.depth);
+        // Parts are numbered like their buckets once all have split. A bucket that has not split has two
+        // parts.
+        let second = part >= (self.buckets as usize).max(1);
+        let bucket = if second { linear::buddy(part) } else { part };
+        BucketIndex::new(bucket, (at + u64::from(second) * self.finest) as usize)
     }
 }
 
@@ -262,17 +275,8 @@ impl<const N: usize> Table<N> {
     pub(super) fn slots(&self) -> DrawSlots {
         // The first bucket has always split already, if any bucket has.
         let depth = self.buckets.len().next_power_of_two().ilog2();
-        DrawSlots { finest: (self.densest.bound + (1 << depth) - 1) >> depth, depth }
-    }
-
-    /// The index of a slot, which need not contain a peer. Without a branch: it could not be predicted.
-    pub(super) fn index_at(&self, slots: DrawSlots, slot: u64) -> BucketIndex {
-        let (part, at) = (slot as usize & ((1 << slots.depth) - 1), slot >> slots.depth);
-        // Parts are numbered like their buckets once all have split. A bucket that has not split has two
-        // parts.
-        let second = part >= self.buckets.len().max(1);
-        let bucket = if second { linear::buddy(part) } else { part };
-        BucketIndex::new(bucket, (at + u64::from(second) * slots.finest) as usize)
+        let finest = (self.densest.bound + (1 << depth) - 1) >> depth;
+        DrawSlots { finest, depth, buckets: self.buckets.len() as u32 }
     }
 
     /// Whether there is a peer at an index.

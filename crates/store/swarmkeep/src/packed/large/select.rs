@@ -2,22 +2,38 @@
 
 use std::iter;
 
-use super::{Large, PeerLocation, Tables};
+use super::{Large, PeerLocation, Tables, order};
 use crate::{
-    Announce, Families, Family, PeerBuffer, Random, Role, Section, SplitMix64,
+    Announce, Families, Family, PeerBuffer, Random as _, Role, Section, SplitMix64,
     implement::SectionExt as _,
-    packed::table::{BucketIndex, DrawSlots, Table},
+    packed::{
+        hash::EndpointHash,
+        table::{BucketIndex, DrawSlots, Table},
+    },
 };
 
-/// The number of slots that a prefetch looks at. About every second slot contains a peer, so one of three
-/// does in nine of ten selections.
-const LIKELY: usize = 3;
+/// The number of slots that are drawn ahead. About every second slot contains a peer, so one of three does in
+/// nine of ten selections.
+const AHEAD: usize = 3;
 
 /// A slot that was drawn from the eligible tables, with or without a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Drawn {
     in_second: bool,
     index: BucketIndex,
+}
+
+/// The beginning of a selection, drawn before the turn of its announce. It holds for the same slots only:
+/// peers that come and go meanwhile may change them.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::packed) struct Ahead {
+    /// The position of the announcer in the keyed order, and the start of its bucket.
+    order: u64,
+    own: BucketIndex,
+    /// The random word of the selection.
+    seed: u64,
+    slots: [DrawSlots; 2],
+    drawn: [Drawn; AHEAD],
 }
 
 /// The most draws of a selection. After them it starts at the last slot drawn, with or without a peer.
@@ -36,10 +52,10 @@ impl Large {
         &self,
         announce: &Announce,
         own: PeerLocation,
-        rng: &mut dyn Random,
+        seed: u64,
+        ahead: Option<&Ahead>,
         peers: &mut PeerBuffer<'_>,
     ) {
-        let seed = rng.next_u64();
         let own_in = |family| (announce.endpoint.family() == family).then_some(own);
         let v4 = match announce.families.contains(Families::V4) {
             true => Eligible::of(&self.v4, own.role, own_in(Family::V4)),
@@ -52,30 +68,53 @@ impl Large {
             _ => Eligible::NONE,
         };
         let (v4_count, v6_count) = peers.share(announce.want, v4.len(), v6.len());
-        v4.select(v4_count, seed_of(Family::V4, seed), &mut peers.v4);
-        v6.select(v6_count, seed_of(Family::V6, seed), &mut peers.v6);
+        let ahead_in = |family| ahead.filter(|_| announce.endpoint.family() == family);
+        v4.select(v4_count, seed_of(Family::V4, seed), ahead_in(Family::V4), &mut peers.v4);
+        v6.select(v6_count, seed_of(Family::V6, seed), ahead_in(Family::V6), &mut peers.v6);
     }
 
-    /// Prefetches the headers that the announce will need: that of its own bucket, and those of the first
-    /// peers that its selection draws if its random word is `seed`.
-    pub(in crate::packed) fn prefetch_headers(&self, announce: &Announce, order: u64, seed: u64) {
+    /// Draws the beginning of the selection of an announce, and prefetches the headers that the announce will
+    /// need: that of its own bucket, and those of the slots that were drawn.
+    pub(in crate::packed) fn look_ahead(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Ahead {
+        let order = order(hash, &announce.endpoint);
         match (announce.endpoint.family(), &self.v6) {
-            (Family::V6, Some(v6)) => v6.prefetch_headers(announce, order, seed),
-            _ => self.v4.prefetch_headers(announce, order, seed),
+            (Family::V6, Some(v6)) => v6.look_ahead(announce, order, seed),
+            _ => self.v4.look_ahead(announce, order, seed),
+        }
+    }
+
+    /// The same in one step, for an announce whose turn has come: reads the headers, and prefetches the peers.
+    pub(in crate::packed) fn look_now(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Ahead {
+        let order = order(hash, &announce.endpoint);
+        match (announce.endpoint.family(), &self.v6) {
+            (Family::V6, Some(v6)) => v6.look_now(announce, order, seed),
+            _ => self.v4.look_now(announce, order, seed),
         }
     }
 
     /// Prefetches the peers in those buckets. Call it when the headers have arrived, or it waits for them.
-    pub(in crate::packed) fn prefetch_peers(&self, announce: &Announce, order: u64, seed: u64) {
+    pub(in crate::packed) fn prefetch_peers(&self, announce: &Announce, ahead: &Ahead) {
         match (announce.endpoint.family(), &self.v6) {
-            (Family::V6, Some(v6)) => v6.prefetch_peers(announce, order, seed),
-            _ => self.v4.prefetch_peers(announce, order, seed),
+            (Family::V6, Some(v6)) => v6.prefetch_peers(announce, ahead),
+            _ => self.v4.prefetch_peers(announce, ahead),
         }
+    }
+}
+
+impl Ahead {
+    pub(in crate::packed) const fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub(in crate::packed) const fn order(&self) -> u64 {
+        self.order
     }
 }
 
 impl Drawn {
     const FIRST: Self = Self { in_second: false, index: BucketIndex::FIRST };
+    /// A slot that never contains a peer.
+    const NOWHERE: Self = Self { in_second: false, index: BucketIndex::NOWHERE };
 
     fn table(self) -> usize {
         self.in_second.into()
@@ -83,16 +122,44 @@ impl Drawn {
 }
 
 impl<const N: usize> Tables<N> {
-    fn prefetch_headers(&self, announce: &Announce, order: u64, seed: u64) {
+    fn look_ahead(&self, announce: &Announce, order: u64, seed: u64) -> Ahead {
         let table = self.table(announce.role());
-        table.prefetch_header(table.start_of(order));
-        Eligible::of(self, announce.role(), None).prefetch_headers(seed_of(Self::FAMILY, seed));
+        let own = table.start_of(order);
+        table.prefetch_header(own);
+        let eligible = Eligible::of(self, announce.role(), None);
+        let slots = eligible.slots();
+        let mut draws = draws(slots, seed_of(Self::FAMILY, seed));
+        let mut drawn = [Drawn::FIRST; AHEAD];
+        for (place, draw) in drawn.iter_mut().zip(&mut draws) {
+            *place = draw;
+            if let Some(table) = eligible.tables[draw.table()] {
+                table.prefetch_header(draw.index);
+            }
+        }
+        Ahead { order, own, seed, slots, drawn }
     }
 
-    fn prefetch_peers(&self, announce: &Announce, order: u64, seed: u64) {
-        let table = self.table(announce.role());
-        table.prefetch_bucket(table.start_of(order));
-        Eligible::of(self, announce.role(), None).prefetch_window(seed_of(Self::FAMILY, seed));
+    fn look_now(&self, announce: &Announce, order: u64, seed: u64) -> Ahead {
+        let own = self.table(announce.role()).start_of(order);
+        self.table(announce.role()).prefetch_bucket(own);
+        let eligible = Eligible::of(self, announce.role(), None);
+        let slots = eligible.slots();
+        let drawn = draws(slots, seed_of(Self::FAMILY, seed)).take(AHEAD).find(|drawn| eligible.holds(drawn));
+        let drawn = drawn.unwrap_or(Drawn::NOWHERE);
+        if let Some(table) = eligible.tables[drawn.table()] {
+            table.prefetch_window(drawn.index);
+        }
+        Ahead { order, own, seed, slots, drawn: [drawn; AHEAD] }
+    }
+
+    fn prefetch_peers(&self, announce: &Announce, ahead: &Ahead) {
+        self.table(announce.role()).prefetch_bucket(ahead.own);
+        let eligible = Eligible::of(self, announce.role(), None);
+        if let Some(drawn) = ahead.drawn.iter().find(|drawn| eligible.holds(drawn))
+            && let Some(table) = eligible.tables[drawn.table()]
+        {
+            table.prefetch_window(drawn.index);
+        }
     }
 }
 
@@ -132,14 +199,11 @@ impl<'a, const N: usize> Eligible<'a, N> {
 
     /// Copies `count` of them, table by table and bucket by bucket, from a uniformly random one on and
     /// wrapping around.
-    fn select(&self, count: usize, seed: u64, section: &mut Section<'_, N>) {
+    fn select(&self, count: usize, seed: u64, ahead: Option<&Ahead>, section: &mut Section<'_, N>) {
         if count == 0 {
             return;
         }
-        let start = if count < self.len() { self.random_place(seed) } else { Drawn::FIRST };
-        if let Some(table) = self.tables[start.table()] {
-            table.prefetch_window(start.index);
-        }
+        let start = if count < self.len() { self.random_place(seed, ahead) } else { Drawn::FIRST };
         let mut left = count;
         // The round ends where it began: `count` never exceeds the number of eligible peers.
         for (in_second, from) in [
@@ -178,55 +242,51 @@ impl<'a, const N: usize> Eligible<'a, N> {
     }
 
     /// The slot of a uniformly random one of them.
-    fn random_place(&self, seed: u64) -> Drawn {
+    fn random_place(&self, seed: u64, ahead: Option<&Ahead>) -> Drawn {
+        let slots = self.slots();
+        let is_one = |drawn: &Drawn| self.holds(drawn) && self.except != Some(*drawn);
+        if let Some(ahead) = ahead
+            && ahead.slots == slots
+            && let Some(drawn) = ahead.drawn.iter().find(|drawn| is_one(drawn))
+        {
+            return *drawn;
+        }
         let mut last = Drawn::FIRST;
-        for drawn in self.draws(seed).take(MAX_DRAWS) {
+        for drawn in draws(slots, seed).take(MAX_DRAWS) {
             last = drawn;
-            if self.holds(&drawn) && self.except != Some(drawn) {
+            if is_one(&drawn) {
                 break;
             }
+        }
+        if let Some(table) = self.tables[last.table()] {
+            table.prefetch_window(last.index);
         }
         last
     }
 
-    /// An endless sequence of uniformly random slots.
-    fn draws(&self, seed: u64) -> impl Iterator<Item = Drawn> {
-        let (slots, mut words) = (self.slots(), SplitMix64::new(seed));
-        iter::repeat_with(move || self.slot(slots, words.next_u64()))
-    }
-
     fn slots(&self) -> [DrawSlots; 2] {
-        self.tables.map(|table| table.map_or_else(DrawSlots::default, Table::slots))
-    }
-
-    /// The slot that a random word draws. All slots are equally likely, up to a difference of slots / 2^64.
-    fn slot(&self, slots: [DrawSlots; 2], word: u64) -> Drawn {
-        let [first, second] = slots.map(DrawSlots::len);
-        let slot = ((u128::from(word) * u128::from(first + second)) >> 64) as u64;
-        // Without a branch: it could not be predicted.
-        let in_second = slot >= first;
-        let (which, slot) = (usize::from(in_second), slot - first * u64::from(in_second));
-        let index = self.tables[which].map_or(BucketIndex::FIRST, |table| table.index_at(slots[which], slot));
-        Drawn { in_second, index }
+        let of = |table: Option<&Table<N>>| table.map_or_else(DrawSlots::default, Table::slots);
+        let [first, second] = self.tables;
+        [of(first), of(second)]
     }
 
     fn holds(&self, drawn: &Drawn) -> bool {
         self.tables[drawn.table()].is_some_and(|table| table.holds(drawn.index))
     }
+}
 
-    fn prefetch_headers(&self, seed: u64) {
-        for drawn in self.draws(seed).take(LIKELY) {
-            if let Some(table) = self.tables[drawn.table()] {
-                table.prefetch_header(drawn.index);
-            }
-        }
-    }
+/// An endless sequence of uniformly random slots.
+fn draws(slots: [DrawSlots; 2], seed: u64) -> impl Iterator<Item = Drawn> {
+    let mut words = SplitMix64::new(seed);
+    iter::repeat_with(move || slot(slots, words.next_u64()))
+}
 
-    fn prefetch_window(&self, seed: u64) {
-        if let Some(drawn) = self.draws(seed).take(LIKELY).find(|drawn| self.holds(drawn))
-            && let Some(table) = self.tables[drawn.table()]
-        {
-            table.prefetch_window(drawn.index);
-        }
-    }
+/// The slot that a random word draws. All slots are equally likely, up to a difference of slots / 2^64.
+fn slot(slots: [DrawSlots; 2], word: u64) -> Drawn {
+    let [first, second] = [slots[0].len(), slots[1].len()];
+    let slot = ((u128::from(word) * u128::from(first + second)) >> 64) as u64;
+    // Without a branch: it could not be predicted.
+    let in_second = slot >= first;
+    let (which, slot) = (usize::from(in_second), slot - first * u64::from(in_second));
+    Drawn { in_second, index: slots[which].index(slot) }
 }

@@ -7,7 +7,9 @@ use super::{
         SlotContent, WIDE_DOWNLOADS,
     },
 };
-use crate::{CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address};
+use crate::{
+    CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address, packed::position::position,
+};
 
 /// [`PROVEN`] in the last byte of a slot.
 const PROVEN_FLAG: u8 = (PROVEN >> 56) as u8;
@@ -25,14 +27,8 @@ impl Leaf {
             SlotContent::Few(few) => {
                 let seeders = Section::of(family, Role::Seeder);
                 let index = match family {
-                    Family::V4 => self
-                        .endpoints::<{ CompactV4::LEN }>(slot, few, seeders)
-                        .iter()
-                        .position(|p| p == endpoint),
-                    Family::V6 => self
-                        .endpoints::<{ CompactV6::LEN }>(slot, few, seeders)
-                        .iter()
-                        .position(|p| p == endpoint),
+                    Family::V4 => self.position::<{ CompactV4::LEN }>(slot, few, seeders, endpoint),
+                    Family::V6 => self.position::<{ CompactV6::LEN }>(slot, few, seeders, endpoint),
                 }?;
                 let count = few.count(seeders);
                 Some(match index.checked_sub(count) {
@@ -42,6 +38,16 @@ impl Leaf {
             }
             SlotContent::Empty(_) | SlotContent::Large(_) => None,
         }
+    }
+
+    fn position<const N: usize>(
+        &self,
+        slot: Slot,
+        few: Few,
+        from: Section,
+        endpoint: &[u8],
+    ) -> Option<usize> {
+        position(self.endpoints::<N>(slot, few, from), endpoint.try_into().ok()?)
     }
 
     /// The endpoints of a family, seeders before leechers, from the section `from` on.

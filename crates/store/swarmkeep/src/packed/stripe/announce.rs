@@ -1,13 +1,14 @@
 //! Announces to a stripe: an update, then a selection; and the prefetching for a batch.
 
-use super::{LeafLocation, Operation, Stripe, SwarmLocation, evict::Full, stats_of};
+use super::{Operation, Stripe, SwarmLocation, evict::Full, stats_of};
 use crate::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Endpoint, Family, PeerBuffer, Random,
     Role, SwarmStats,
     announce::Transition,
     packed::{
         bounds::MAX_GROWTH,
-        large::{self, PeerLocation},
+        hints::Sight,
+        large::{self, Large, PeerLocation, select::Ahead},
         leaf::{
             Leaf,
             slot::{Few, Section, SectionIndex, Slot, SlotContent, population_of},
@@ -60,18 +61,16 @@ impl Stripe {
     pub(in crate::packed) fn refresh_large(
         &self,
         op: &Operation<'_>,
-        known: Option<&LeafLocation>,
+        at: SwarmLocation,
         announce: &Announce,
-        rng: &mut dyn Random,
+        ahead: &Ahead,
         peers: &mut PeerBuffer<'_>,
     ) -> Option<Announced> {
-        let at = known.map_or_else(|| self.find(op), |known| self.find_from(op, known))?;
-        let SlotContent::Large(number) = self.content(at) else { return None };
-        let large = self.large(number);
+        let large = self.large_at(at)?;
         let is_proof =
             |earlier| op.context.clock.is_return(earlier, op.now) && !self.leaves[at.leaf].is_proven(at.slot);
-        let own = large.refresh(&op.context.hash, announce, op.now, is_proof)?;
-        large.select(announce, own, rng, peers);
+        let own = large.refresh(announce, ahead.order(), op.now, is_proof)?;
+        large.select(announce, own, ahead.seed(), Some(ahead), peers);
         Some(Announced::new(stats_of(large), Changes::REFRESHED))
     }
 
@@ -252,7 +251,9 @@ impl Stripe {
                 let (v4, v6) = (Choice::new(v4, own(Family::V4)), Choice::new(v6, own(Family::V6)));
                 select(announce, v4, v6, rng, peers);
             }
-            Selection::Large(number, own) => self.large(number).select(announce, own, rng, peers),
+            Selection::Large(number, own) => {
+                self.large(number).select(announce, own, rng.next_u64(), None, peers);
+            }
         }
     }
 
@@ -281,40 +282,38 @@ impl Stripe {
         (Announced::new(stats_of(self.large(number)), transition.changes()), selection)
     }
 
-    // --- Hints for a batch: they change nothing, and may be wrong. ---
+    // --- Before the turn of an announce. ---
 
-    /// Prefetches the header of the leaf of a swarm. Returns the location of the leaf.
-    #[inline]
-    pub(in crate::packed) fn prefetch_leaf(&self, op: &Operation<'_>) -> LeafLocation {
-        let location = self.locate_leaf(op);
-        if let Some(leaf) = self.leaves.get(location.leaf) {
-            prefetch(leaf);
-        }
-        location
-    }
-
-    /// Prefetches the slots among which a search for the swarm will look.
-    #[inline]
-    pub(in crate::packed) fn prefetch_slots(&self, op: &Operation<'_>, known: &LeafLocation) {
-        let location = self.locate_leaf_again(op, known);
-        if let Some(leaf) = self.leaves.get(location.leaf) {
-            prefetch_lines::<5>(leaf.near(location.prefix, op.key));
-        }
-        prefetch(&*self.large);
-    }
-
-    /// Prefetches the peers of a swarm that are not in its slot. Returns the number of a large swarm.
-    pub(in crate::packed) fn prefetch_swarm(&self, at: SwarmLocation) -> Option<u32> {
+    /// Prefetches the peers of a swarm that are not in its slot. Returns whether the swarm is a large one.
+    pub(in crate::packed) fn prefetch_swarm(&self, at: SwarmLocation) -> bool {
         match self.content(at) {
-            SlotContent::Few(few) => {
-                prefetch_lines::<8>(self.leaves[at.leaf].block(at.slot, few));
-                None
-            }
+            SlotContent::Few(few) => prefetch_lines::<8>(self.leaves[at.leaf].block(at.slot, few)),
             SlotContent::Large(number) => {
                 prefetch(self.large(number));
-                Some(number)
+                return true;
             }
-            SlotContent::Empty(_) | SlotContent::One(_) => None,
+            SlotContent::Empty(_) | SlotContent::One(_) => {}
+        }
+        false
+    }
+
+    /// The swarm, if it is a large one.
+    pub(in crate::packed) fn large_at(&self, at: SwarmLocation) -> Option<&Large> {
+        match self.content(at) {
+            SlotContent::Large(number) => Some(self.large(number)),
+            _ => None,
+        }
+    }
+
+    /// Corrects the hints that led to a leaf.
+    #[inline]
+    pub(in crate::packed) fn correct(&self, op: &Operation<'_>, stripe: usize, seen: &Sight<'_>) {
+        op.context.hints.correct(stripe, &self.leaves);
+        if let Some(hint) = seen.slots
+            && seen.leaf.leaves == self.leaves.len()
+            && let Some(leaf) = self.leaves.get(seen.leaf.leaf)
+        {
+            hint.correct(leaf.slots(seen.leaf.prefix));
         }
     }
 }

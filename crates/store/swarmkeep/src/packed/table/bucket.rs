@@ -5,12 +5,10 @@ use std::{
     sync::atomic::{AtomicU8, Ordering::Relaxed},
 };
 
-use crate::{
-    CompactV4,
-    packed::{
-        arena::StampedBlock,
-        clock::{Base, Tick, aged},
-    },
+use crate::packed::{
+    arena::StampedBlock,
+    clock::{Base, Tick, aged},
+    position::position,
 };
 
 /// Some dozens of peers.
@@ -178,42 +176,4 @@ impl<const N: usize> Bucket<N> {
         let mut old = mem::replace(&mut self.block, StampedBlock::with_room(peers));
         self.take_behind(0, &mut old);
     }
-}
-
-/// The position of an endpoint in a run.
-pub(super) fn position<const N: usize>(run: &[[u8; N]], endpoint: &[u8; N]) -> Option<usize> {
-    match endpoint.first_chunk::<{ CompactV4::LEN }>() {
-        Some(endpoint) if N == CompactV4::LEN => position_v4(run.as_flattened(), endpoint),
-        _ => run.iter().position(|peer| peer == endpoint),
-    }
-}
-
-/// The position of an IPv4 endpoint in a run of bytes: eight endpoints at a time, with one branch for all of
-/// them.
-fn position_v4(run: &[u8], endpoint: &[u8; CompactV4::LEN]) -> Option<usize> {
-    const EIGHT: usize = 8 * CompactV4::LEN;
-    let &[a, b, c, d, e, f] = endpoint;
-    let wanted = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-    let (eights, rest) = run.as_chunks::<EIGHT>();
-    for (nth, eight) in eights.iter().enumerate() {
-        if let Some(at) = position_of_eight(eight, wanted) {
-            return Some(8 * nth + at);
-        }
-    }
-    match run.last_chunk::<EIGHT>() {
-        // Some of these were compared already.
-        Some(last) => position_of_eight(last, wanted).map(|at| run.len() / CompactV4::LEN - 8 + at),
-        None => rest.as_chunks().0.iter().position(|peer| peer == endpoint),
-    }
-}
-
-fn position_of_eight(eight: &[u8; 8 * CompactV4::LEN], wanted: u64) -> Option<usize> {
-    let word = |at: usize| u64::from_le_bytes(*eight[at..].first_chunk().expect("within the eight"));
-    let mut found = 0;
-    for nth in 0..7 {
-        found |= u32::from(word(CompactV4::LEN * nth) << 16 == wanted << 16) << nth;
-    }
-    // The eighth endpoint ends with the chunk.
-    found |= u32::from(word(eight.len() - 8) >> 16 == wanted) << 7;
-    (found != 0).then_some(found.trailing_zeros() as usize)
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{bucket::position, *};
+use super::*;
+use crate::packed::position::position;
 use crate::{
     HashKey, Random, SplitMix64, Timestamp,
     packed::{arena::Block, clock::Clock},
@@ -156,7 +157,7 @@ fn expiry_of_a_part_of_a_bucket_leaves_the_rest_alone() {
 /// many that many draws are needed.
 fn assert_fair<const N: usize>(table: &Table<N>) {
     let slots = table.slots();
-    let places = (0..slots.len()).map(|slot| table.index_at(slots, slot)).filter(|index| table.holds(*index));
+    let places = (0..slots.len()).map(|slot| slots.index(slot)).filter(|index| table.holds(*index));
     let places: Vec<_> = places.map(|index| (index.bucket, index.at)).collect();
     assert_eq!(places.len(), table.len(), "slots with a peer");
     assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), table.len(), "peers with a slot");

@@ -547,7 +547,7 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
 #[test]
 fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
     for shards in [1, 4, 64] {
-        let most = MIN_BYTES + shards * size_of::<StripeLock>();
+        let most = MIN_BYTES + Packed::fixed_bytes(shards);
         let store = Packed::new(&config().shards(shards).max_bytes(most)).expect("the least");
         let crowd = (0..).map(|n| tell(&store, 1, leecher(0, v4(n))));
         let _ =

@@ -1,0 +1,154 @@
+//! Hints: where the leaves of a stripe and their slots were when an announce last looked.
+//!
+//! They are read without a lock, so an announce asks for the header and for the slots of its leaf at once, and
+//! before it takes the lock of its stripe. A hint may be out of date: then a prefetch is wasted, and the
+//! announce that finds its leaf under the lock corrects the hint.
+
+use std::{
+    iter,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use super::{
+    hash::Key,
+    leaf::Leaf,
+    prefetch::{prefetch, prefetch_around, prefetch_at},
+    stripe::LeafLocation,
+};
+
+/// Hints for all leaves of a store, 8 bytes per leaf.
+pub(super) struct Hints {
+    stripes: Box<[StripeHint]>,
+    rows: [OnceLock<Box<[SlotsHint]>>; ROWS],
+}
+
+/// The address of the headers of a stripe's leaves, and their number.
+#[derive(Default)]
+struct StripeHint {
+    headers: AtomicUsize,
+    leaves: AtomicU32,
+}
+
+/// The address of the slots of a leaf times 2^16, plus their length in bytes.
+#[derive(Default)]
+pub(super) struct SlotsHint(AtomicU64);
+
+/// The leaf of a swarm, as hints tell it before the lock is taken.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sight<'a> {
+    pub(super) leaf: LeafLocation,
+    /// `None` as long as there is no room for it.
+    pub(super) slots: Option<&'a SlotsHint>,
+}
+
+/// Four rows have the hints of 1, of 2, of 4, … leaves of each stripe: so no more than a fifth of all hints is
+/// for leaves that do not exist.
+const ROWS: usize = 4 * 28;
+
+impl Hints {
+    pub(super) fn new(stripes: usize) -> Self {
+        Self {
+            stripes: iter::repeat_with(StripeHint::default).take(stripes).collect(),
+            rows: [const { OnceLock::new() }; ROWS],
+        }
+    }
+
+    /// The bytes of a store's hints before it has any leaf.
+    pub(super) const fn fixed_bytes(stripes: usize) -> usize {
+        stripes * size_of::<StripeHint>()
+    }
+
+    /// The number of leaves that a stripe had.
+    pub(super) fn leaves(&self, stripe: usize) -> usize {
+        self.stripes[stripe].leaves.load(Relaxed) as usize
+    }
+
+    /// Prefetches the header of a leaf, and the hint for its slots. Returns that hint, if there is room for it.
+    #[inline]
+    pub(super) fn prefetch_header(&self, stripe: usize, leaf: usize) -> Option<&SlotsHint> {
+        let headers = self.stripes[stripe].headers.load(Relaxed);
+        prefetch_at(headers.wrapping_add(leaf * size_of::<Leaf>()));
+        let Place { row, width, at } = place(leaf);
+        let hint = self.rows.get(row)?.get()?.get(stripe * width + at)?;
+        prefetch(hint);
+        Some(hint)
+    }
+
+    /// Corrects the hints for the headers of the leaves of a locked stripe.
+    #[inline]
+    pub(super) fn correct(&self, stripe: usize, leaves: &[Leaf]) {
+        let StripeHint { headers, leaves: number } = &self.stripes[stripe];
+        // Threads share these lines, so they write nothing that is right already.
+        if number.load(Relaxed) != leaves.len() as u32 {
+            number.store(leaves.len() as u32, Relaxed);
+        }
+        if headers.load(Relaxed) != leaves.as_ptr().addr() {
+            headers.store(leaves.as_ptr().addr(), Relaxed);
+        }
+    }
+
+    /// The bytes that [`make_room`](Self::make_room) takes for a leaf.
+    pub(super) const fn bytes_for(&self, leaf: usize) -> usize {
+        self.stripes.len() * place(leaf).width * size_of::<SlotsHint>()
+    }
+
+    /// Makes room for the hints for a leaf of each stripe. Returns whether this call made it.
+    pub(super) fn make_room(&self, leaf: usize) -> bool {
+        let hints = iter::repeat_with(SlotsHint::default).take(self.stripes.len() * place(leaf).width);
+        self.rows[place(leaf).row].set(hints.collect()).is_ok()
+    }
+}
+
+impl Sight<'_> {
+    /// Prefetches the slots among which a search for `key` will look.
+    #[inline]
+    pub(super) fn prefetch_slots(&self, key: &Key) {
+        if let Some(hint) = self.slots {
+            hint.prefetch_slots(self.leaf.within(key));
+        }
+    }
+}
+
+impl SlotsHint {
+    /// Prefetches the slots around `within`, a fraction of their length in 2^64ths.
+    #[inline]
+    fn prefetch_slots(&self, within: u64) {
+        let hint = self.0.load(Relaxed);
+        let at = (u128::from(within) * u128::from(hint as u16)) >> 64;
+        prefetch_around((hint >> u16::BITS) as usize + at as usize);
+    }
+
+    #[inline]
+    pub(super) fn correct(&self, slots: &[u8]) {
+        let now = (slots.as_ptr().addr() as u64) << u16::BITS | slots.len() as u64;
+        if self.0.load(Relaxed) != now {
+            self.0.store(now, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Hints {
+    /// The bytes of all hints.
+    pub(super) fn recount(&self) -> usize {
+        let rows: usize = self.rows.iter().filter_map(OnceLock::get).map(|row| size_of_val(&**row)).sum();
+        size_of_val(&*self.stripes) + rows
+    }
+}
+
+/// The place of the hints for a leaf: at `at` of `width` hints per stripe in row `row`.
+struct Place {
+    row: usize,
+    width: usize,
+    at: usize,
+}
+
+const fn place(leaf: usize) -> Place {
+    let nth = leaf + 4;
+    let level = nth.ilog2() - 2;
+    let width = 1 << level;
+    Place { row: (nth >> level) - 4 + 4 * level as usize, width, at: nth & (width - 1) }
+}
