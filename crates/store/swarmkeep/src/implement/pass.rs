@@ -101,6 +101,16 @@ impl<P: Copy + PartialEq, V> Claim<'_, P, V> {
         self.visits.pop();
     }
 
+    /// Makes another place the current one, so that callers that wait for the lock of this one get it.
+    /// Returns false if the claim has no other.
+    pub fn turn(&mut self) -> bool {
+        let last = self.visits.len().saturating_sub(1);
+        if last > 0 {
+            self.visits.swap(0, last);
+        }
+        last > 0
+    }
+
     /// Returns the places that were not visited to the pass; returns whether the pass is complete.
     pub fn finish(mut self) -> bool {
         self.give_back()
@@ -177,6 +187,17 @@ mod tests {
         let first = pass.claim(0, 0..3, None).unwrap();
         assert!(pass.claim(0, 0..3, None).is_none());
         assert_eq!(visit(first, 1000), (all(3), true));
+    }
+
+    #[test]
+    fn a_claim_turns_to_another_place_if_it_has_one() {
+        let pass = Pass::new(0);
+        let mut first = claim(&pass, 2).unwrap();
+        assert!(first.turn());
+        assert_eq!(first.current(), Some(&mut 1));
+        first.done();
+        assert!(!first.turn());
+        assert_eq!(visit(first, 1000), (vec![0], true));
     }
 
     #[test]

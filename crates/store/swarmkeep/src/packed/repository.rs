@@ -99,9 +99,9 @@ impl TorrentRepository for Packed {
                 visit.from = next;
                 if next.is_none() {
                     claim.done();
-                } else {
-                    // Announces wait for this stripe, and an unfair lock would let the sweep take it again at
-                    // once.
+                } else if !claim.turn() {
+                    // Announces wait for this stripe, the last one, and an unfair lock would let the sweep
+                    // take it again at once.
                     thread::yield_now();
                 }
                 // A hold that found no peer is a visit all the same.
