@@ -8,7 +8,9 @@ use super::{
     },
 };
 use crate::{
-    CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address, packed::position::position,
+    CompactV4, CompactV6, Endpoint, Family, PeerRecord, Retention, Role,
+    announce::address,
+    packed::{clock::Tick, position::position},
 };
 
 /// [`PROVEN`] in the last byte of a slot.
@@ -345,8 +347,45 @@ impl Leaf {
         self.block[start..start + 4].copy_from_slice(&downloaded.to_le_bytes());
     }
 
-    /// Removes the peers whose stamps are below `first_alive`. Returns the number removed from each section.
-    pub(in crate::packed) fn expire(&mut self, slot: Slot, first_alive: u16) -> [u8; 4] {
+    /// Passes the swarms from a slot on that a sweep leaves as they are, until it has made `limit` visits.
+    /// Stops at a large swarm. Returns the slot where it stopped, and the visits: one per swarm and per peer.
+    pub(in crate::packed) fn pass_unchanged(
+        &self,
+        from: Slot,
+        oldest: Tick,
+        policy: Retention,
+        limit: usize,
+    ) -> (Slot, usize) {
+        let first_alive = self.base.first_alive(oldest);
+        let expired = |stamp: u8| u16::from(stamp) < first_alive;
+        let (slots, blocks) = self.block[..self.used()].split_at(self.swarms_end(from));
+        let (mut slot, mut visits) = (from, 0);
+        for bytes in slots[from.index * from.stride..].chunks_exact(from.stride) {
+            if visits >= limit {
+                break;
+            }
+            let content = bytes.last_chunk().expect("slots are longer");
+            let (peers, changes) = match SlotContent::decode(u64::from_le_bytes(*content)) {
+                SlotContent::Empty(empty) => (0, empty.is_idle(policy)),
+                SlotContent::One(one) => (1, expired(one.stamp())),
+                SlotContent::Few(few) => {
+                    let (peers, end) = (few.peers(), usize::from(few.offset()) + few.len());
+                    (peers, blocks[end - peers..end].iter().any(|&stamp| expired(stamp)))
+                }
+                SlotContent::Large(_) => (0, true),
+            };
+            if changes {
+                break;
+            }
+            visits += 1 + peers;
+            slot = slot.next();
+        }
+        (slot, visits)
+    }
+
+    /// Removes the peers whose last announce was before `oldest`. Returns the number removed from each section.
+    pub(in crate::packed) fn expire(&mut self, slot: Slot, oldest: Tick) -> [u8; 4] {
+        let first_alive = self.base.first_alive(oldest);
         let expired = |stamp: u8| u16::from(stamp) < first_alive;
         match self.content(slot) {
             SlotContent::One(one) if expired(one.stamp()) => {

@@ -1,7 +1,7 @@
 //! A slot of a leaf: the rest of a key, and one word that contains a swarm or says where its peers are.
 
 use crate::{
-    CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role,
+    CompactV4, CompactV6, Endpoint, Family, PeerCounts, Retention, Role,
     packed::{hash::Key, linear::BucketRange},
     totals::Population,
 };
@@ -135,6 +135,11 @@ impl Empty {
 
     pub(in crate::packed) const fn latest(self) -> u8 {
         (self.0 >> STAMP) as u8
+    }
+
+    /// Whether a sweep removes the swarm.
+    pub(in crate::packed) fn is_idle(self, policy: Retention) -> bool {
+        policy == Retention::DropEmpty || self.downloaded() == 0
     }
 
     pub(in crate::packed) const fn proven(self) -> bool {

@@ -166,7 +166,7 @@ fn those_below_a_stamp_expire_and_nobody_else() {
     for (_, peers) in model.values_mut() {
         let before = peers.len();
         peers.retain(|_, (_, tick)| *tick >= oldest);
-        let gone = leaf.expire(slot, leaf.base().first_alive(oldest));
+        let gone = leaf.expire(slot, oldest);
         assert_eq!(gone.into_iter().map(usize::from).sum::<usize>(), before - peers.len());
         slot = slot.next();
     }

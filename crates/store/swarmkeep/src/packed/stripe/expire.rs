@@ -14,6 +14,10 @@ use crate::{
     totals::Population,
 };
 
+/// The leaves that are on their way from memory while one is swept. With one, three or four, a sweep takes
+/// as long.
+const LEAVES_AHEAD: usize = 2;
+
 /// What one hold of the lock did for a sweep.
 #[derive(Debug, Default)]
 pub(in crate::packed) struct SweepStep {
@@ -40,11 +44,16 @@ impl Stripe {
         let from = from.unwrap_or(ResumePoint::first(home));
         let mut order = Some(from.key.head() << home.depth);
         let mut resumed = Some(from);
+        let mut ahead = order;
+        for _ in 0..LEAVES_AHEAD {
+            ahead = self.prefetch_at(ahead);
+        }
         while let Some(start) = order
             && !self.leaves.is_empty()
         {
             let range = linear::range_of(start, self.leaves.len());
             let (leaf, prefix) = (range.bucket, home.extended(range));
+            ahead = self.prefetch_at(ahead);
             // Not the first key of the leaf: it may have been merged with a leaf that was visited already.
             let first = Prefix { bits: home.bits | start >> home.depth, depth: prefix.depth }.first_key();
             if resumed.is_none() && step.visited + step.leaves >= limit {
@@ -61,7 +70,16 @@ impl Stripe {
                     Err(slot) => (slot, Cursor::START),
                 },
             };
-            while slot.index < self.leaves[leaf].swarms() {
+            loop {
+                if within == Cursor::START {
+                    let left = limit.saturating_sub(step.visited);
+                    let passed;
+                    (slot, passed) = self.leaves[leaf].pass_unchanged(slot, oldest, policy, left);
+                    step.visited += passed;
+                }
+                if slot.index >= self.leaves[leaf].swarms() {
+                    break;
+                }
                 let key = || self.leaves[leaf].key(prefix, slot);
                 if step.visited >= limit {
                     return Some(ResumePoint { key: key(), within });
@@ -88,6 +106,15 @@ impl Stripe {
         None
     }
 
+    /// Prefetches the leaf of an order, if there is one. Returns the first order after it.
+    fn prefetch_at(&self, order: Option<u64>) -> Option<u64> {
+        let range = linear::range_of(order?, self.leaves.len());
+        if let Some(leaf) = self.leaves.get(range.bucket) {
+            leaf.prefetch();
+        }
+        range.end
+    }
+
     fn expire_swarm(
         &mut self,
         op: &Operation<'_>,
@@ -97,22 +124,10 @@ impl Stripe {
         limit: usize,
         step: &mut SweepStep,
     ) -> Cursor {
-        let leaf = &self.leaves[at.leaf];
-        let first_alive = leaf.base().first_alive(oldest);
-        match leaf.content(at.slot) {
+        match self.content(at) {
             SlotContent::Empty(_) => {}
-            SlotContent::One(one) => {
-                step.visited += 1;
-                if u16::from(one.stamp()) < first_alive {
-                    self.expire_few(op, at, first_alive, step);
-                }
-            }
-            SlotContent::Few(few) => {
-                step.visited += few.peers();
-                if leaf.stamps(at.slot, few).iter().any(|&stamp| u16::from(stamp) < first_alive) {
-                    self.expire_few(op, at, first_alive, step);
-                }
-            }
+            SlotContent::One(_) => self.expire_few(op, at, oldest, 1, step),
+            SlotContent::Few(few) => self.expire_few(op, at, oldest, few.peers(), step),
             SlotContent::Large(number) => {
                 let left = limit.saturating_sub(step.visited).max(1);
                 let expired =
@@ -129,8 +144,16 @@ impl Stripe {
         Cursor::END
     }
 
-    fn expire_few(&mut self, op: &Operation<'_>, at: SwarmLocation, first_alive: u16, step: &mut SweepStep) {
-        let counts = self.changing(at.leaf, |leaf| leaf.expire(at.slot, first_alive));
+    fn expire_few(
+        &mut self,
+        op: &Operation<'_>,
+        at: SwarmLocation,
+        oldest: Tick,
+        peers: usize,
+        step: &mut SweepStep,
+    ) {
+        step.visited += peers;
+        let counts = self.changing(at.leaf, |leaf| leaf.expire(at.slot, oldest));
         let gone = population_of(counts);
         step.gone += gone;
         op.context.totals.remove_peers(gone);
@@ -138,7 +161,7 @@ impl Stripe {
 
     fn is_idle(&self, at: SwarmLocation, policy: Retention) -> bool {
         match self.content(at) {
-            SlotContent::Empty(empty) => policy == Retention::DropEmpty || empty.downloaded() == 0,
+            SlotContent::Empty(empty) => empty.is_idle(policy),
             _ => false,
         }
     }
