@@ -53,7 +53,12 @@ impl AtomicTotals {
 
     /// Subtracts a swarm with its peers.
     pub(crate) fn remove_swarm(&self, population: Population) {
-        self.swarms.fetch_sub(1, Relaxed);
+        self.remove(1, population);
+    }
+
+    /// Subtracts swarms and peers.
+    pub(crate) fn remove(&self, swarms: u64, population: Population) {
+        self.swarms.fetch_sub(swarms, Relaxed);
         self.remove_peers(population);
     }
 

@@ -5,6 +5,7 @@
 //! for which a slot has no room. Nothing lies between them, so a leaf wastes only the rest of its last 16
 //! bytes. A leaf is a few cache lines too small for an index to pay.
 
+mod expire;
 mod few;
 mod shape;
 pub(super) mod slot;

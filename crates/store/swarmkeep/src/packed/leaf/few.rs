@@ -8,9 +8,7 @@ use super::{
     },
 };
 use crate::{
-    CompactV4, CompactV6, Endpoint, Family, PeerRecord, Retention, Role,
-    announce::address,
-    packed::{clock::Tick, position::position},
+    CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address, packed::position::position,
 };
 
 /// [`PROVEN`] in the last byte of a slot.
@@ -307,11 +305,7 @@ impl Leaf {
         match self.content(slot) {
             SlotContent::Empty(empty) => empty.downloaded(),
             SlotContent::One(one) => one.downloaded(),
-            SlotContent::Few(few) if few.downloaded() == WIDE_DOWNLOADS => {
-                let start = self.start(slot, few);
-                u32::from_le_bytes(*self.block[start..].first_chunk().expect("wide blocks are longer"))
-            }
-            SlotContent::Few(few) => few.downloaded().into(),
+            SlotContent::Few(few) => few.all_downloaded(self.block(slot, few)),
             SlotContent::Large(_) => unreachable!("kept beside the tables"),
         }
     }
@@ -345,95 +339,6 @@ impl Leaf {
             self.shift_blocks(slot, few.offset(), 4);
         }
         self.block[start..start + 4].copy_from_slice(&downloaded.to_le_bytes());
-    }
-
-    /// Passes the swarms from a slot on that a sweep leaves as they are, until it has made `limit` visits.
-    /// Stops at a large swarm. Returns the slot where it stopped, and the visits: one per swarm and per peer.
-    pub(in crate::packed) fn pass_unchanged(
-        &self,
-        from: Slot,
-        oldest: Tick,
-        policy: Retention,
-        limit: usize,
-    ) -> (Slot, usize) {
-        let first_alive = self.base.first_alive(oldest);
-        let expired = |stamp: u8| u16::from(stamp) < first_alive;
-        let (slots, blocks) = self.block[..self.used()].split_at(self.swarms_end(from));
-        let (mut slot, mut visits) = (from, 0);
-        for bytes in slots[from.index * from.stride..].chunks_exact(from.stride) {
-            if visits >= limit {
-                break;
-            }
-            let content = bytes.last_chunk().expect("slots are longer");
-            let (peers, changes) = match SlotContent::decode(u64::from_le_bytes(*content)) {
-                SlotContent::Empty(empty) => (0, empty.is_idle(policy)),
-                SlotContent::One(one) => (1, expired(one.stamp())),
-                SlotContent::Few(few) => {
-                    let (peers, end) = (few.peers(), usize::from(few.offset()) + few.len());
-                    (peers, blocks[end - peers..end].iter().any(|&stamp| expired(stamp)))
-                }
-                SlotContent::Large(_) => (0, true),
-            };
-            if changes {
-                break;
-            }
-            visits += 1 + peers;
-            slot = slot.next();
-        }
-        (slot, visits)
-    }
-
-    /// Removes the peers whose last announce was before `oldest`. Returns the number removed from each section.
-    pub(in crate::packed) fn expire(&mut self, slot: Slot, oldest: Tick) -> [u8; 4] {
-        let first_alive = self.base.first_alive(oldest);
-        let expired = |stamp: u8| u16::from(stamp) < first_alive;
-        match self.content(slot) {
-            SlotContent::One(one) if expired(one.stamp()) => {
-                let peer = SectionIndex::only(one);
-                self.take(slot, peer);
-                let mut gone = [0; 4];
-                gone[peer.section.0] = 1;
-                gone
-            }
-            SlotContent::Few(few) if self.stamps(slot, few).iter().any(|&stamp| expired(stamp)) => {
-                let latest = self.latest(slot, few);
-                let gone = self.filter(slot, few, expired);
-                self.simplify(slot, latest);
-                gone
-            }
-            _ => [0; 4],
-        }
-    }
-
-    fn filter(&mut self, slot: Slot, few: Few, gone: impl Fn(u8) -> bool) -> [u8; 4] {
-        let start = self.start(slot, few);
-        let mut counts = few.counts();
-        let (mut from, mut to) = (few.end(0), few.end(0));
-        let (stamps, mut kept_stamps) = (few.stamps(), Vec::with_capacity(few.peers()));
-        let block = &mut self.block[start..start + few.len()];
-        let mut nth = 0;
-        for section in Section::ALL {
-            let width = section.width();
-            for _ in 0..few.count(section) {
-                let stamp = block[stamps + nth];
-                nth += 1;
-                if gone(stamp) {
-                    counts[section.0] -= 1;
-                } else {
-                    block.copy_within(from..from + width, to);
-                    kept_stamps.push(stamp);
-                    to += width;
-                }
-                from += width;
-            }
-        }
-        block[to..to + kept_stamps.len()].copy_from_slice(&kept_stamps);
-        let kept = few.with_counts(counts);
-        let surplus = few.len() - kept.len();
-        self.set(slot, SlotContent::Few(kept));
-        self.close(start + kept.len(), surplus);
-        self.shift_blocks(slot, few.offset(), -(surplus as i16));
-        [0, 1, 2, 3].map(|section| few.counts()[section] - counts[section])
     }
 
     fn cut(&mut self, slot: Slot, few: Few, peer: SectionIndex) {
@@ -481,23 +386,12 @@ impl Leaf {
 
     /// Moves a swarm back into its slot if it fits. `latest` is the latest stamp of the peers that it had.
     fn simplify(&mut self, slot: Slot, latest: u8) {
-        let SlotContent::Few(few) = self.content(slot) else { return };
-        let downloaded = self.downloaded(slot);
-        let start = self.start(slot, few);
-        let content = match few.counts() {
-            [0, 0, 0, 0] => SlotContent::Empty(Empty::new(downloaded, latest, few.proven())),
-            [seeders, leechers, 0, 0] if seeders + leechers == 1 => {
-                let Some(downloaded) = NarrowDownloads::new(downloaded) else { return };
-                let at = start + few.end(0);
-                let endpoint = self.block[at..].first_chunk().expect("it has one endpoint");
-                let role = if seeders == 1 { Role::Seeder } else { Role::Leecher };
-                let stamp = self.block[at + CompactV4::LEN];
-                SlotContent::One(One::new(endpoint, role, stamp, downloaded, few.proven()))
-            }
-            _ => return,
-        };
-        self.close_block(slot, few);
-        self.set(slot, content);
+        if let SlotContent::Few(few) = self.content(slot)
+            && let Some(content) = few.simplified(self.block(slot, few), latest)
+        {
+            self.close_block(slot, few);
+            self.set(slot, content);
+        }
     }
 
     /// Makes a swarm a large one, with this number. Its peers have been copied to tables.

@@ -70,6 +70,10 @@ impl Slot {
         Self { index: self.index + 1, ..self }
     }
 
+    pub(super) const fn start(self) -> usize {
+        self.index * self.stride
+    }
+
     pub(super) const fn content_at(self) -> usize {
         (self.index + 1) * self.stride - CONTENT_LEN
     }
@@ -345,6 +349,29 @@ impl Few {
     /// Downloads, or [`WIDE_DOWNLOADS`].
     pub(super) const fn downloaded(self) -> u8 {
         (self.0 >> STAMP) as u8
+    }
+
+    /// Downloads, from the block if they are there.
+    pub(super) fn all_downloaded(self, block: &[u8]) -> u32 {
+        match self.downloaded() {
+            WIDE_DOWNLOADS => u32::from_le_bytes(*block.first_chunk().expect("wide blocks are longer")),
+            narrow => narrow.into(),
+        }
+    }
+
+    /// The swarm without a block, if it has become small enough. `latest` is the latest stamp of the peers
+    /// that it had.
+    pub(super) fn simplified(self, block: &[u8], latest: u8) -> Option<SlotContent> {
+        let downloaded = self.all_downloaded(block);
+        let role = match self.counts() {
+            [0, 0, 0, 0] => return Some(SlotContent::Empty(Empty::new(downloaded, latest, self.proven()))),
+            [1, 0, 0, 0] => Role::Seeder,
+            [0, 1, 0, 0] => Role::Leecher,
+            _ => return None,
+        };
+        let downloaded = NarrowDownloads::new(downloaded)?;
+        let endpoint = block[self.end(0)..].first_chunk().expect("it has one endpoint");
+        Some(SlotContent::One(One::new(endpoint, role, block[self.stamps()], downloaded, self.proven())))
     }
 
     pub(super) fn with_downloaded(self, downloaded: u8) -> Self {

@@ -6,7 +6,7 @@ use super::{
     slot::{Empty, Section},
     *,
 };
-use crate::{CompactV6, Family, Random, Role, SplitMix64, Timestamp, packed::clock::Clock};
+use crate::{CompactV6, Family, Random, Retention, Role, SplitMix64, Timestamp, packed::clock::Clock};
 
 /// What a leaf should hold: by key, downloads and peers with their ticks.
 type Model = BTreeMap<Key, (u32, BTreeMap<(Family, Vec<u8>), (Role, Tick)>)>;
@@ -162,14 +162,22 @@ fn those_below_a_stamp_expire_and_nobody_else() {
         change(&mut leaf, HOME, &mut model, tick(1000 + step / 40), &mut rng);
     }
     let oldest = tick(1040);
-    let mut slot = Leaf::first(HOME);
-    for (_, peers) in model.values_mut() {
-        let before = peers.len();
-        peers.retain(|_, (_, tick)| *tick >= oldest);
-        let gone = leaf.expire(slot, oldest);
-        assert_eq!(gone.into_iter().map(usize::from).sum::<usize>(), before - peers.len());
-        slot = slot.next();
+    let peers_of = |model: &Model| model.values().map(|(_, peers)| peers.len()).sum::<usize>();
+    let (peers, swarms) = (peers_of(&model), model.len());
+    let (mut slot, mut visits, mut gone, mut removed) = (Leaf::first(HOME), 0, 0, 0);
+    while slot.index < leaf.swarms() {
+        let passed;
+        (slot, passed) = leaf.pass_unchanged(slot, oldest, Retention::KeepDownloaded, 10);
+        let done = leaf.expire(slot, oldest, Retention::KeepDownloaded, 10);
+        slot = done.next;
+        visits += passed + done.visits;
+        gone += done.gone.peers() as usize;
+        removed += done.swarms_removed as usize;
     }
+    model.values_mut().for_each(|(_, peers)| peers.retain(|_, (_, tick)| *tick >= oldest));
+    model.retain(|_, (downloaded, peers)| *downloaded > 0 || !peers.is_empty());
+    assert_eq!((visits, gone, removed), (peers + swarms, peers - peers_of(&model), swarms - model.len()));
+    assert!(gone > 0 && removed > 0 && removed < swarms, "{gone} peers and {removed} swarms are gone");
     assert_holds(&leaf, HOME, &model);
 }
 

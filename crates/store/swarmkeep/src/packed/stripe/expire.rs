@@ -7,7 +7,7 @@ use crate::{
         clock::Tick,
         leaf::{
             Leaf,
-            slot::{Prefix, SlotContent, population_of},
+            slot::{Prefix, SlotContent},
         },
         linear,
     },
@@ -80,24 +80,42 @@ impl Stripe {
                 if slot.index >= self.leaves[leaf].swarms() {
                     break;
                 }
-                let key = || self.leaves[leaf].key(prefix, slot);
+                let resume = |stripe: &Self, within| {
+                    Some(ResumePoint { key: stripe.leaves[leaf].key(prefix, slot), within })
+                };
                 if step.visited >= limit {
-                    return Some(ResumePoint { key: key(), within });
+                    return resume(self, within);
                 }
-                step.visited += usize::from(within == Cursor::START);
-                let at = SwarmLocation { leaf, slot };
-                let next = self.expire_swarm(op, at, within, oldest, limit, step);
-                if !next.is_end() {
-                    return Some(ResumePoint { key: self.leaves[leaf].key(prefix, slot), within: next });
+                let left = limit - step.visited;
+                match self.leaves[leaf].content(slot) {
+                    SlotContent::Large(number) => {
+                        step.visited += usize::from(within == Cursor::START);
+                        let expired = self.changing_large(number, |large| {
+                            large.expire(&op.context.hash, oldest, within, left)
+                        });
+                        step.visited += expired.visited;
+                        step.gone += expired.gone;
+                        op.context.totals.remove_peers(expired.gone);
+                        if !expired.next.is_end() {
+                            return resume(self, expired.next);
+                        }
+                        let at = SwarmLocation { leaf, slot };
+                        self.demote_if_small(op, at, number);
+                        // If it has become small, it is visited once more, as a swarm of the leaf.
+                        if matches!(self.content(at), SlotContent::Large(_)) {
+                            slot = slot.next();
+                        }
+                    }
+                    _ => {
+                        let done = self.changing(leaf, |leaf| leaf.expire(slot, oldest, policy, left));
+                        slot = done.next;
+                        step.visited += done.visits;
+                        step.gone += done.gone;
+                        step.swarms_removed += done.swarms_removed;
+                        op.context.totals.remove(done.swarms_removed, done.gone);
+                    }
                 }
                 within = Cursor::START;
-                if self.is_idle(at, policy) {
-                    self.changing(leaf, |leaf| leaf.remove(slot));
-                    op.context.totals.remove_swarm(Population::default());
-                    step.swarms_removed += 1;
-                } else {
-                    slot = slot.next();
-                }
             }
             self.changing(leaf, Leaf::compact);
             self.merge_some(home);
@@ -113,56 +131,5 @@ impl Stripe {
             leaf.prefetch();
         }
         range.end
-    }
-
-    fn expire_swarm(
-        &mut self,
-        op: &Operation<'_>,
-        at: SwarmLocation,
-        within: Cursor,
-        oldest: Tick,
-        limit: usize,
-        step: &mut SweepStep,
-    ) -> Cursor {
-        match self.content(at) {
-            SlotContent::Empty(_) => {}
-            SlotContent::One(_) => self.expire_few(op, at, oldest, 1, step),
-            SlotContent::Few(few) => self.expire_few(op, at, oldest, few.peers(), step),
-            SlotContent::Large(number) => {
-                let left = limit.saturating_sub(step.visited).max(1);
-                let expired =
-                    self.changing_large(number, |large| large.expire(&op.context.hash, oldest, within, left));
-                step.visited += expired.visited;
-                step.gone += expired.gone;
-                op.context.totals.remove_peers(expired.gone);
-                if expired.next.is_end() {
-                    self.demote_if_small(op, at, number);
-                }
-                return expired.next;
-            }
-        }
-        Cursor::END
-    }
-
-    fn expire_few(
-        &mut self,
-        op: &Operation<'_>,
-        at: SwarmLocation,
-        oldest: Tick,
-        peers: usize,
-        step: &mut SweepStep,
-    ) {
-        step.visited += peers;
-        let counts = self.changing(at.leaf, |leaf| leaf.expire(at.slot, oldest));
-        let gone = population_of(counts);
-        step.gone += gone;
-        op.context.totals.remove_peers(gone);
-    }
-
-    fn is_idle(&self, at: SwarmLocation, policy: Retention) -> bool {
-        match self.content(at) {
-            SlotContent::Empty(empty) => empty.is_idle(policy),
-            _ => false,
-        }
     }
 }
