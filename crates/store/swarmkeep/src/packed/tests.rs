@@ -249,8 +249,8 @@ fn build_place(n: u64) -> usize {
 fn an_announce_splits_few_leaves_however_many_a_sweep_has_filled() {
     let store = Packed::new(&config().shards(1).lifetime(Duration::from_secs(1000))).expect("one stripe");
     let leaves = || store.stripes[0].0.write().leaves();
-    for (seconds, peers) in [(1, 80), (900, 16)] {
-        for (torrent, n) in (0..3000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
+    for (seconds, peers) in [(1, 240), (900, 16)] {
+        for (torrent, n) in (0..1000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
             tell(&store, seconds, leecher(torrent, v4(n)));
         }
     }

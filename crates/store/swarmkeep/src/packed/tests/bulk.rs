@@ -571,8 +571,8 @@ fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
 fn an_import_splits_few_leaves_at_once_however_many_a_sweep_has_filled() {
     let store = Packed::new(&config().shards(1).lifetime(Duration::from_secs(1000))).expect("one stripe");
     let leaves = || store.stripes[0].0.write().leaves();
-    for (seconds, peers) in [(1, 80), (900, 16)] {
-        for (torrent, n) in (0..3000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
+    for (seconds, peers) in [(1, 240), (900, 16)] {
+        for (torrent, n) in (0..1000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
             tell(&store, seconds, leecher(torrent, v4(n)));
         }
     }
