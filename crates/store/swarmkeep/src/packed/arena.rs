@@ -138,8 +138,9 @@ const REGION: usize = 1 << 22;
 /// Larger blocks come from the global allocator, in steps of `LARGE_STEP`.
 const LARGEST: usize = SPAN / 4;
 const LARGE_STEP: usize = 1 << 10;
-/// The number of free spans that keep their pages, for the next span that is needed.
-const KEPT: usize = 16;
+/// The number of free spans that keep their pages, for the next span that is needed. With 16, a fill under
+/// Zipf's law and a million announces return 2,055 spans instead of 2,316.
+const KEPT: usize = 2;
 
 /// The next size of blocks: a thirty-second more, rounded up to the largest size of which the same number
 /// fits in a span.
@@ -285,11 +286,13 @@ impl Class {
         self.refile(&mut spans, span, self.blocks - used - 1, self.blocks - used);
     }
 
-    /// Whether the span of a block is less than three quarters full, and the other spans have room for all of
+    /// Whether the span of a block is less than seven eighths full, and the other spans have room for all of
     /// its blocks.
     fn is_sparse(&self, block: &Block) -> bool {
-        let used = Span::of(block).header().used.load(Relaxed);
-        u32::from(used) * 4 < u32::from(self.blocks) * 3 && self.room.load(Relaxed) >= u32::from(self.blocks)
+        let is_sparse = |used| u32::from(used) * 8 < u32::from(self.blocks) * 7;
+        // The room first: the header of a span is a cache miss.
+        self.room.load(Relaxed) >= u32::from(self.blocks)
+            && is_sparse(Span::of(block).header().used.load(Relaxed))
     }
 
     /// The bin of spans with `free` free blocks. Full spans are in none.
