@@ -1,6 +1,6 @@
 //! Records: swarms between an export and an import, encoded as in a snapshot.
 
-use std::fmt;
+use std::{fmt, iter};
 
 use crate::{
     CompactV4, CompactV6, Endpoint, Family, InfoHash, PeerDetails, PeerId, PeerRecord, Role, SwarmSummary,
@@ -133,6 +133,38 @@ impl Records {
         self.ages(times, is_wide);
     }
 
+    /// Adds a swarm of one IPv4 peer: the most frequent one, so it is written in place by words.
+    #[inline(always)]
+    pub(crate) fn push_one(
+        &mut self,
+        info_hash: &InfoHash,
+        downloaded: u32,
+        role: Role,
+        endpoint: [u8; CompactV4::LEN],
+        time: Timestamp,
+    ) {
+        const LONGEST: usize = 1 + InfoHash::LEN + 1 + CompactV4::LEN + 2;
+        let section = usize::from(!role.is_seeder());
+        let (Ok(downloaded), false) = (u8::try_from(downloaded), self.is_wide(time)) else {
+            let counts = [0, 1, 2, 3].map(|n| u32::from(n == section));
+            return self.push_sections(info_hash, downloaded, counts, &endpoint, iter::once(time));
+        };
+        let has_downloads = downloaded > 0;
+        let age = self.until.secs_since(time) as u16;
+        self.bytes.extend_from_slice(&[0; LONGEST]);
+        let record: &mut [u8; LONGEST] = self.bytes.last_chunk_mut().expect("just made");
+        let flags = flags::ONE | if has_downloads { flags::NARROW } else { 0 };
+        record[0] = flags | (section as u8) << flags::SECTION;
+        write_by_words(record, info_hash);
+        record[21] = downloaded;
+        let rest = &mut record[21 + usize::from(has_downloads)..];
+        rest[..CompactV4::LEN].copy_from_slice(&endpoint);
+        rest[CompactV4::LEN..][..2].copy_from_slice(&age.to_le_bytes());
+        self.bytes.truncate(self.bytes.len() - usize::from(!has_downloads));
+        self.swarms += 1;
+        self.peers += 1;
+    }
+
     #[inline(always)]
     fn head(
         &mut self,
@@ -162,11 +194,7 @@ impl Records {
         self.bytes.resize(start + LONGEST_HEAD, 0);
         let head: &mut [u8; LONGEST_HEAD] = self.bytes.last_chunk_mut().expect("just made");
         head[0] = count_flags | download_flags | other;
-        // Written in place and by words: a store that keeps the info hash in another form has just built it.
-        let (words, end) = info_hash.as_bytes().as_chunks::<8>();
-        head[1..9].copy_from_slice(&words[0]);
-        head[9..17].copy_from_slice(&words[1]);
-        head[17..21].copy_from_slice(end);
+        write_by_words(head, info_hash);
         let mut len = 1 + InfoHash::LEN;
         let mut put = |bytes: &[u8]| {
             head[len..len + bytes.len()].copy_from_slice(bytes);
@@ -268,7 +296,7 @@ impl Records {
     /// `at`.
     pub(crate) fn iter_from(&self, at: usize) -> impl Iterator<Item = (usize, SwarmRecord<'_>)> {
         let mut rest = &self.bytes[at..];
-        std::iter::from_fn(move || {
+        iter::from_fn(move || {
             (!rest.is_empty()).then(|| {
                 let at = self.bytes.len() - rest.len();
                 let record;
@@ -278,6 +306,16 @@ impl Records {
             })
         })
     }
+}
+
+/// Writes the info hash of a record in place and by words: a store that keeps it in another form has just
+/// built it.
+#[inline(always)]
+fn write_by_words(record: &mut [u8], info_hash: &InfoHash) {
+    let (words, end) = info_hash.as_bytes().as_chunks::<8>();
+    record[1..9].copy_from_slice(&words[0]);
+    record[9..17].copy_from_slice(&words[1]);
+    record[17..21].copy_from_slice(end);
 }
 
 /// Returns the numbers of records and peers, if all of `bytes` is valid.

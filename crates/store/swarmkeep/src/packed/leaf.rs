@@ -17,7 +17,7 @@ use super::{
     arena::Block,
     clock::{Base, Tick, aged},
     hash::Key,
-    prefetch::prefetch_lines,
+    prefetch::{LINE, prefetch_lines},
 };
 use crate::CompactV4;
 
@@ -67,9 +67,14 @@ impl Leaf {
         self.block.get(..self.swarms() * prefix.stride()).unwrap_or_default()
     }
 
-    /// Prefetches 24 cache lines: all of a leaf that is not much larger than most.
-    pub(super) fn prefetch(&self) {
-        prefetch_lines::<24>(&self.block);
+    /// Prefetches a cache line at `at` and each further one before `end`. Returns where to go on.
+    #[inline]
+    pub(super) fn prefetch(&self, mut at: usize, end: usize) -> usize {
+        while at < end {
+            prefetch_lines::<1>(self.block.get(at..).unwrap_or_default());
+            at += LINE;
+        }
+        at
     }
 
     /// Whether a slot of this leaf, or of an earlier one with the same prefix, has this key.

@@ -1,7 +1,7 @@
 //! Prefetching: asking for memory before it is needed.
 
 /// Bytes of a cache line on common processors.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Prefetches the first cache line of `value`. Changes only the time that a later access takes.
 #[inline]

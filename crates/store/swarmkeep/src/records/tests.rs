@@ -253,6 +253,28 @@ fn sections_are_written_as_the_same_peers_are() {
     }
 }
 
+#[test]
+fn a_swarm_of_one_is_written_as_the_same_peer_is() {
+    let mut rng = SplitMix64::new(5);
+    for n in 0..200 {
+        let (info_hash, family) = (hash(&mut rng), Family::V4);
+        let peer = PeerRecord {
+            endpoint: endpoint(family, &mut rng),
+            role: [Role::Seeder, Role::Leecher][n % 2],
+            last_announce: NOW.saturating_sub(rng.next_u64() % 100_000),
+            details: None,
+        };
+        let downloaded = [0, 1, 255, 256, u32::MAX][n % 5];
+        let (mut one, mut pushed) = (Records::new(NOW), Records::new(NOW));
+        for _ in 0..2 {
+            let endpoint = peer.endpoint.as_bytes().try_into().expect("of IPv4");
+            one.push_one(&info_hash, downloaded, peer.role, endpoint, peer.last_announce);
+            pushed.push(&info_hash, downloaded, &[peer]);
+        }
+        assert_eq!(one, pushed);
+    }
+}
+
 /// One record of each kind, with the position of each.
 fn of_all_kinds() -> (Vec<u8>, Vec<usize>) {
     let (mut rng, mut bytes, mut starts) = (SplitMix64::new(7), Vec::new(), Vec::new());

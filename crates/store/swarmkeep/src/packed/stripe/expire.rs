@@ -128,7 +128,7 @@ impl Stripe {
     fn prefetch_at(&self, order: Option<u64>) -> Option<u64> {
         let range = linear::range_of(order?, self.leaves.len());
         if let Some(leaf) = self.leaves.get(range.bucket) {
-            leaf.prefetch();
+            leaf.prefetch(0, leaf.used());
         }
         range.end
     }

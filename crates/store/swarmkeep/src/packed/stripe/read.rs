@@ -10,7 +10,10 @@ use crate::{
         context::StoreContext,
         hash::Key,
         large::ranges::starts,
-        leaf::slot::{Prefix, SlotContent},
+        leaf::{
+            Leaf,
+            slot::{Prefix, SlotContent},
+        },
     },
 };
 
@@ -59,31 +62,40 @@ impl Stripe {
         let mut visited = 0;
         let mut is_first = true;
         let mut leaves = self.leaves_from(home, from.key).peekable();
-        let mut resumed = Some(from);
         while let Some((number, prefix)) = leaves.next() {
-            // Sweeps merge empty leaves. Until then there may be any number of them.
-            if !mem::take(&mut is_first) {
+            let leaf = &self.leaves[number];
+            let (mut slot, mut within) = (Leaf::first(prefix), Cursor::START);
+            if mem::take(&mut is_first) {
+                // The swarm in which the export stopped is the first one, or it is gone.
+                (slot, within) = match leaf.find(prefix, &from.key) {
+                    Ok(slot) => (slot, from.within),
+                    Err(slot) => (slot, Cursor::START),
+                };
+            } else {
+                // Sweeps merge empty leaves. Until then there may be any number of them.
                 if visited >= limit {
                     return (visited, Some(ResumePoint::first(prefix)));
                 }
                 visited += 1;
             }
-            if let Some(&(next, _)) = leaves.peek() {
-                self.leaves[next].prefetch();
-            }
-            let leaf = &self.leaves[number];
-            let (Ok(mut slot) | Err(mut slot)) = leaf.find(prefix, &prefix.first_key().max(from.key));
+            // With each swarm a part of the next leaf: a processor has room for few cache lines on their way.
+            let next = leaves.peek().map_or(leaf, |&(next, _)| &self.leaves[next]);
+            let part = next.used().div_ceil(leaf.swarms().max(1));
+            let mut ahead = slot.index * part;
             while slot.index < leaf.swarms() {
+                ahead = next.prefetch(ahead, (slot.index + 1) * part);
                 let key = leaf.key(prefix, slot);
-                // The swarm in which the export stopped is the first one, or it is gone.
-                let within =
-                    resumed.take().filter(|from| from.key == key).map_or(Cursor::START, |from| from.within);
                 if visited >= limit {
                     return (visited, Some(ResumePoint { key, within }));
                 }
                 visited += 1;
                 let info_hash = placement.info_hash(&key);
-                if let SlotContent::Large(number) = leaf.content(slot) {
+                let content = leaf.content(slot);
+                if let SlotContent::One(one) = content {
+                    visited += 1;
+                    let time = clock.time(leaf.base().tick(one.stamp())).min(latest);
+                    records.push_one(&info_hash, one.downloaded(), one.role(), one.endpoint(), time);
+                } else if let SlotContent::Large(number) = content {
                     let large = self.large(number);
                     let (left, before) = ((limit - visited).max(1), visited);
                     let next = large.export(&context.hash, within, left, |counts, endpoints, ticks| {
@@ -109,7 +121,7 @@ impl Stripe {
                         records.push_sections(&info_hash, downloaded, counts, endpoints, times);
                     }
                 }
-                slot = slot.next();
+                (slot, within) = (slot.next(), Cursor::START);
             }
         }
         (visited, None)
