@@ -72,6 +72,11 @@ impl Records {
         Self { bytes: Vec::new(), until: now.saturating_add(SLACK), swarms: 0, peers: 0 }
     }
 
+    /// Returns an empty list with room for `bytes` bytes of encoded records.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), ..Self::new(Timestamp::default()) }
+    }
+
     /// Clears the list, and starts a new one at `now`.
     pub fn begin(&mut self, now: Timestamp) {
         self.bytes.clear();
@@ -279,6 +284,21 @@ impl Records {
             Err(_) => self.bytes.clear(),
         }
         read.map(|_| ())
+    }
+
+    /// Adds the records of another list. Returns `false`, and adds nothing, if the encoded ages of both lists
+    /// are relative to different times.
+    pub fn append(&mut self, other: &Self) -> bool {
+        if self.is_empty() {
+            self.until = other.until;
+        }
+        let is_same = self.until == other.until;
+        if is_same {
+            self.bytes.extend_from_slice(&other.bytes);
+            self.swarms += other.swarms;
+            self.peers += other.peers;
+        }
+        is_same
     }
 
     /// Moves the time of every peer `seconds` into the past.

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
+    mem, slice,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -78,8 +79,9 @@ const STEP_WITHIN: Budget = Budget::peers(128);
 const PAUSE_WITHIN: Duration = Duration::from_millis(2);
 /// The bytes between two syncs of a snapshot in progress, so that the sync at the end is short.
 const SYNCED_AT_ONCE: usize = 32 << 20;
-/// The bytes of one `import`: half a million swarms of one peer.
-const TOGETHER: usize = 16 << 20;
+/// The bytes of one `import`: a million swarms of one peer. glibc maps allocations of this size separately,
+/// and so returns them. It keeps smaller ones, because a store allocates what it keeps behind them.
+const TOGETHER: usize = 32 << 20;
 /// More threads would wait for the thread that reads.
 const MOST_LOADERS: usize = 4;
 
@@ -285,17 +287,17 @@ fn fill<R: Read + Seek + Send>(
         Store::Sync(_) => thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST_LOADERS)),
         Store::Async(..) => 1,
     };
-    let (full, filled) = mpsc::sync_channel::<Vec<Records>>(1);
+    let (full, filled) = mpsc::sync_channel::<Records>(0);
     let (used, spare) = mpsc::channel();
     let filled = Arc::new(Mutex::new(filled));
-    let load = |filled: Arc<Mutex<mpsc::Receiver<Vec<Records>>>>, used: mpsc::Sender<Vec<Records>>| {
+    let load = |filled: Arc<Mutex<mpsc::Receiver<Records>>>, used: mpsc::Sender<Records>| {
         let mut restored = Ok(Restored::default());
         loop {
             let next = filled.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(records) = next else { return restored };
             // After an error the rest is still received, because the reading thread waits for that.
             if let Ok(sum) = &mut restored {
-                match store.import(&records, now) {
+                match store.import(slice::from_ref(&records), now) {
                     Ok(more) => *sum += more,
                     Err(unavailable) => restored = Err(unavailable),
                 }
@@ -323,29 +325,27 @@ fn fill<R: Read + Seek + Send>(
     })
 }
 
+/// Reads blocks together, as long as their ages are relative to the same second.
 fn read_all<R: Read + Seek>(
     reader: &mut Reader<R>,
     now: Timestamp,
-    full: mpsc::SyncSender<Vec<Records>>,
-    spare: &mpsc::Receiver<Vec<Records>>,
+    full: mpsc::SyncSender<Records>,
+    spare: &mpsc::Receiver<Records>,
 ) -> Result<(), snapshot::Error> {
-    let mut more = true;
-    while more {
-        let mut group = spare.try_recv().unwrap_or_default();
-        let (mut read, mut bytes) = (0, 0);
-        while more && bytes < TOGETHER {
-            if read == group.len() {
-                group.push(Records::new(now));
+    let (mut block, mut together) = (Records::new(now), Records::with_capacity(TOGETHER));
+    while reader.next(&mut block, now)? {
+        let fits = together.as_bytes().len() + block.as_bytes().len() <= TOGETHER;
+        if !(fits && together.append(&block)) {
+            let next = spare.try_recv().unwrap_or_else(|_| Records::with_capacity(TOGETHER));
+            if full.send(mem::replace(&mut together, next)).is_err() {
+                return Ok(());
             }
-            more = reader.next(&mut group[read], now)?;
-            bytes += group[read].as_bytes().len();
-            read += usize::from(more);
-        }
-        group.truncate(read);
-        if full.send(group).is_err() {
-            return Ok(());
+            together.begin(now);
+            together.append(&block);
         }
     }
+    // The other threads may have ended.
+    let _ = full.send(together);
     Ok(())
 }
 

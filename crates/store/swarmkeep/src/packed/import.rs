@@ -11,21 +11,22 @@ use crate::{PeerRecord, Records, Restored, SwarmRecord, Timestamp, implement::VI
 
 /// How far ahead records are prefetched: in sorted order, their bytes lie anywhere.
 const AHEAD: usize = 16;
-/// Bits of the number of a record in [`Sorted`].
-const NUMBER_BITS: u32 = 24;
-/// Bits of the offset of a record in its [`Records`]: 2^40 bytes.
-const OFFSET_BITS: u32 = 40;
+/// Bits of the number of a piece in [`Sorted`], and of the offset of a record in its piece.
+const PIECE_BITS: u32 = 7;
+const OFFSET_BITS: u32 = 24;
+/// The most records that are sorted together. Memory for all of them is 32 MiB, of which only the used part
+/// takes pages. glibc maps this much separately, and so returns it: it keeps smaller allocations.
+const MOST_SORTED: usize = 1 << 22;
 /// The most splits in one hold of the lock. After a sweep has turned large swarms into full leaves, each new
 /// swarm splits some.
 const SPLITS_PER_HOLD: usize = 16;
 
-/// Records in the order of where they go. A word consists of the stripe, the first bits of the key, and the
-/// number of the record.
-#[derive(Default)]
-struct Sorted {
+/// Records in the order of where they go. A word consists of the stripe, the first bits of the key, and where
+/// the record is: its piece and its offset there.
+struct Sorted<'a> {
     order: Vec<u64>,
-    /// By the number of a record: the index of its [`Records`] and its offset there, in one word.
-    places: Vec<u64>,
+    /// Pieces of 2^[`OFFSET_BITS`] bytes: their [`Records`], and their starts in it.
+    pieces: Vec<(&'a Records, usize)>,
 }
 
 /// Swarms of one stripe, as many as one hold of its lock may visit.
@@ -45,29 +46,30 @@ struct Swarm {
 
 impl Packed {
     pub(super) fn import_records(&self, records: &[Records], now: Timestamp) -> Restored {
-        let (mut restored, mut sorted, mut run) = (Restored::default(), Sorted::default(), Run::default());
-        for records in records.chunks(1 << (u64::BITS - OFFSET_BITS)) {
-            for (number, some) in records.iter().enumerate() {
-                for (at, record) in some.iter_from(0) {
-                    if sorted.order.len() == 1 << NUMBER_BITS {
-                        self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
-                    }
-                    sorted.push(self, &record, (number as u64) << OFFSET_BITS | at as u64);
+        let (mut restored, mut sorted, mut run) = (Restored::default(), Sorted::new(), Run::default());
+        for records in records {
+            // The start of the last piece, if it is one of these records.
+            let mut start = None;
+            for (at, record) in records.iter_from(0) {
+                if sorted.order.len() == MOST_SORTED {
+                    self.import_sorted(&mut sorted, &mut run, now, &mut restored);
+                    start = None;
                 }
+                if start.is_none_or(|start| at - start >= 1 << OFFSET_BITS) {
+                    if sorted.pieces.len() == 1 << PIECE_BITS {
+                        self.import_sorted(&mut sorted, &mut run, now, &mut restored);
+                    }
+                    start = Some(at);
+                    sorted.pieces.push((records, at));
+                }
+                sorted.push(self, &record, at);
             }
-            self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
         }
+        self.import_sorted(&mut sorted, &mut run, now, &mut restored);
         restored
     }
 
-    fn import_sorted(
-        &self,
-        records: &[Records],
-        sorted: &mut Sorted,
-        run: &mut Run,
-        now: Timestamp,
-        restored: &mut Restored,
-    ) {
+    fn import_sorted(&self, sorted: &mut Sorted<'_>, run: &mut Run, now: Timestamp, restored: &mut Restored) {
         sorted.order.sort_unstable();
         let mut rest = &*sorted.order;
         while let Some(first) = rest.first() {
@@ -77,11 +79,11 @@ impl Packed {
                 && run.visits() < VISITS_PER_HOLD
             {
                 if let Some(ahead) = rest.get(AHEAD) {
-                    let (of, at) = sorted.place(*ahead);
-                    prefetch_lines::<2>(&records[of].as_bytes()[at..]);
+                    let (records, at) = sorted.find(*ahead);
+                    prefetch_lines::<2>(&records.as_bytes()[at..]);
                 }
-                let (of, at) = sorted.place(*word);
-                let record = records[of].iter_from(at).next().expect("there is one").1;
+                let (records, at) = sorted.find(*word);
+                let record = records.iter_from(at).next().expect("there is one").1;
                 let placed = self.context.placement.place(&record.info_hash);
                 let start = run.peers.len();
                 self.living(record.peers(), now, &mut run.peers, restored);
@@ -93,8 +95,16 @@ impl Packed {
             }
             self.import_run(stripe, run, now, restored);
         }
+        // Later stripes have freed blocks beside those of earlier ones, so leaves may be in sparse pages again.
+        // At 10 million swarms, that would cost 1.4 bytes per swarm.
+        for run in sorted.order.chunk_by(|a, b| Sorted::stripe(*a) == Sorted::stripe(*b)) {
+            for part in run.chunks(VISITS_PER_HOLD) {
+                let mut locked = self.lock(Sorted::stripe(part[0]));
+                part.iter().for_each(|word| locked.move_if_sparse(Sorted::order(*word)));
+            }
+        }
         sorted.order.clear();
-        sorted.places.clear();
+        sorted.pieces.clear();
     }
 
     fn import_run(&self, stripe: usize, run: &Run, now: Timestamp, restored: &mut Restored) {
@@ -166,21 +176,34 @@ pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item
     peers.chunks(VISITS_PER_HOLD).chain((peers.is_empty() && downloaded > 0).then_some(peers))
 }
 
-impl Sorted {
-    fn push(&mut self, store: &Packed, record: &SwarmRecord<'_>, place: u64) {
+impl<'a> Sorted<'a> {
+    fn new() -> Self {
+        Self { order: Vec::with_capacity(MOST_SORTED), pieces: Vec::new() }
+    }
+
+    /// Adds a record of the last piece, which is at `at` in its [`Records`].
+    fn push(&mut self, store: &Packed, record: &SwarmRecord<'_>, at: usize) {
         let Placed { stripe, key } = store.context.placement.place(&record.info_hash);
-        let within = key.head() << store.context.placement.home().depth >> (NUMBER_BITS + 16);
-        self.order.push((stripe as u64) << 48 | within << NUMBER_BITS | self.places.len() as u64);
-        self.places.push(place);
+        let within = key.head() << store.context.placement.home().depth >> (PIECE_BITS + OFFSET_BITS + 16);
+        let piece = self.pieces.len() - 1;
+        let place = piece << OFFSET_BITS | (at - self.pieces[piece].1);
+        self.order.push((stripe as u64) << 48 | within << (PIECE_BITS + OFFSET_BITS) | place as u64);
     }
 
     const fn stripe(word: u64) -> usize {
         (word >> 48) as usize
     }
 
-    fn place(&self, word: u64) -> (usize, usize) {
-        let place = self.places[(word & ((1 << NUMBER_BITS) - 1)) as usize];
-        ((place >> OFFSET_BITS) as usize, (place & ((1 << OFFSET_BITS) - 1)) as usize)
+    /// The first bits of the key, without those that all keys of a stripe share.
+    const fn order(word: u64) -> u64 {
+        word << 16
+    }
+
+    /// The record of a word: its [`Records`], and its position there.
+    fn find(&self, word: u64) -> (&'a Records, usize) {
+        let piece = word >> OFFSET_BITS & ((1 << PIECE_BITS) - 1);
+        let (records, start) = self.pieces[piece as usize];
+        (records, start + (word & ((1 << OFFSET_BITS) - 1)) as usize)
     }
 }
 

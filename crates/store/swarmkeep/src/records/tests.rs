@@ -275,6 +275,22 @@ fn a_swarm_of_one_is_written_as_the_same_peer_is() {
     }
 }
 
+#[test]
+fn lists_are_joined_if_their_ages_are_relative_to_one_time() {
+    let (mut rng, kind) = (SplitMix64::new(6), Kind { oldest: 3000, with_details: 0 });
+    let [first, second] = [(); 2].map(|()| (hash(&mut rng), peer(&mut rng, kind)));
+    let list = |now, swarms: &[(InfoHash, PeerRecord)]| {
+        let mut records = Records::new(now);
+        swarms.iter().for_each(|(info_hash, peer)| records.push(info_hash, 1, &[*peer]));
+        records
+    };
+    let mut joined = Records::with_capacity(1000);
+    assert!(joined.append(&list(NOW, &[first])) && joined.append(&list(NOW, &[second])));
+    assert_eq!(joined, list(NOW, &[first, second]));
+    assert!(!joined.append(&list(NOW.saturating_add(1), &[first])));
+    assert_eq!(joined, list(NOW, &[first, second]));
+}
+
 /// One record of each kind, with the position of each.
 fn of_all_kinds() -> (Vec<u8>, Vec<usize>) {
     let (mut rng, mut bytes, mut starts) = (SplitMix64::new(7), Vec::new(), Vec::new());

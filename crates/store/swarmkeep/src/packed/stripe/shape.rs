@@ -183,6 +183,15 @@ impl Stripe {
         }
     }
 
+    /// Moves the leaf of a swarm out of a sparse page. `order` begins with the key of the swarm, without the
+    /// bits that all keys of the stripe share.
+    pub(in crate::packed) fn move_if_sparse(&mut self, order: u64) {
+        let leaf = linear::range_of(order, self.leaves.len()).bucket;
+        if let Some(leaf) = self.leaves.get_mut(leaf) {
+            leaf.move_if_sparse();
+        }
+    }
+
     fn split(&mut self, home: Prefix) {
         let old = linear::buddy(self.leaves.len());
         let prefix = self.prefix(home, old);
