@@ -6,7 +6,7 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc,
+        mpsc::{self, TrySendError},
     },
     thread,
     time::{Duration, Instant},
@@ -77,8 +77,8 @@ const STEP: Budget = Budget::peers(16_384);
 /// to one swarm, fewer than one in a thousand waits for a step, or for the core that the thread wakes on.
 const STEP_WITHIN: Budget = Budget::peers(128);
 const PAUSE_WITHIN: Duration = Duration::from_millis(2);
-/// The bytes between two syncs of a snapshot in progress, so that the sync at the end is short.
-const SYNCED_AT_ONCE: usize = 32 << 20;
+/// The bytes after which a snapshot in progress is synced, so that the sync at the end is short.
+const SYNCED_AT_ONCE: usize = 16 << 20;
 /// The bytes of one `import`: a million swarms of one peer. glibc maps allocations of this size separately,
 /// and so returns them. It keeps smaller ones, because a store allocates what it keeps behind them.
 const TOGETHER: usize = 32 << 20;
@@ -158,12 +158,15 @@ fn write_partial(
     getrandom::fill(&mut id).map_err(Error::NoEntropy)?;
     let file = folder.create(PARTIAL).map_err(refused("creating"))?;
     let file = &*file;
-    let out = BufWriter::with_capacity(1 << 20, Sequential { file, at: 0 });
+    // Most blocks are larger, and are written without a copy.
+    let out = BufWriter::with_capacity(64 << 10, Sequential { file, at: 0 });
     let mut writer = Writer::new(out, id, clock()).map_err(refused("writing"))?;
     thread::scope(|scope| {
         let (read, to_write) = mpsc::sync_channel::<Records>(2);
         let (written, spare) = mpsc::channel();
-        // Export and writing take equally long, so each has a thread.
+        let (due, to_sync) = mpsc::sync_channel::<()>(1);
+        // Export, writing and the disk take equally long, so each has a thread.
+        let syncing = scope.spawn(move || to_sync.iter().try_for_each(|()| file.sync()));
         let writing = scope.spawn(move || {
             let mut unsynced = 0;
             for records in to_write {
@@ -172,15 +175,19 @@ fn write_partial(
                 if unsynced >= SYNCED_AT_ONCE {
                     unsynced = 0;
                     writer.get_mut().flush().map_err(refused("writing"))?;
-                    file.sync().map_err(refused("syncing"))?;
+                    if due.try_send(()) == Err(TrySendError::Disconnected(())) {
+                        // The syncing thread has an error.
+                        break;
+                    }
                 }
                 // The other thread may have ended.
                 let _ = written.send(records);
             }
             let (mut out, summary) = writer.finish().map_err(refused("writing"))?;
             out.flush().map_err(refused("writing"))?;
-            drop(out);
-            file.sync().map_err(refused("syncing"))?;
+            drop((out, due));
+            let synced = syncing.join().expect("a disk that refuses is no reason to panic");
+            synced.and_then(|()| file.sync()).map_err(refused("syncing"))?;
             Ok(summary)
         });
         let mut export = Export::new();
