@@ -10,7 +10,7 @@ type Document = (&'static str, &'static str, &'static str);
 const STORE: Document = (
     "docs/design/packed-store.md",
     include_str!("../../../../docs/design/packed-store.md"),
-    "cargo shootout --goals --only packed --readme docs/design/packed-store.md",
+    "cargo shootout --figures --only packed,dashmap-mutex-parking-lot --readme docs/design/packed-store.md",
 );
 const REDIS: Document = (
     "docs/reports/redis-bench.md",

@@ -9,7 +9,7 @@ use swarmkeep_benches::charts::{self, Line, Scale};
 use swarmkeep_workload::tables::{grouped, markdown, significant};
 
 use super::{
-    goals::fits,
+    figures::fits,
     report::{Findings, Origin, stores},
     row::{Metric, Number, Plan, Row},
     work::Population,
@@ -137,7 +137,7 @@ pub(crate) fn plans(
     for (curve, points) in CURVES.iter().zip(reach.points()) {
         for point in points {
             let swarms = point.0.workload(seed).swarms();
-            let fit = stores.iter().filter(|store| fits(store, swarms, named));
+            let fit = stores.iter().filter(|store| named || fits(store, swarms));
             plans.extend(fit.map(|store| plan(curve, point, store)));
         }
     }

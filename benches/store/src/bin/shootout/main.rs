@@ -31,9 +31,9 @@ use self::{
 mod announcing;
 mod charts;
 mod counting;
+mod figures;
 mod flood;
 mod forgetting;
-mod goals;
 mod growth;
 mod nothing;
 mod report;
@@ -50,7 +50,7 @@ Examples:
   cargo shootout --all --json > shootout.json   every store, for scripts
   cargo shootout --memory --swarms 10000000     bytes only, ten million swarms
   cargo shootout --readme README.md --svg docs  rewrite the README's table and draw charts
-  cargo shootout --goals --only packed          the packed store against its goals
+  cargo shootout --figures --only packed        thirty figures of one store
   cargo shootout --growth --svg docs            charts over swarm size, swarms and threads
 
 Workloads:
@@ -71,7 +71,7 @@ Columns:
               without a pause; all threads together are as many as the cores
   RSS         growth of the resident set (anonymous memory) while an empty store is filled
 
-Goals:
+Figures:
   batches     32 announces per call, as a UDP tracker receives them. The column `harness` is the cost of
               the calls and of passing the announces, measured on a store that does nothing; it is not
               subtracted
@@ -106,10 +106,10 @@ struct Args {
     #[arg(long, conflicts_with = "only")]
     all: bool,
 
-    /// Measure the numbers that the packed store has goals for. Only the packed store and the stores named by
-    /// --only are measured with ten million swarms.
+    /// Measure bytes, announces, sweeps and a flood on ten populations. Only the packed store is measured with
+    /// ten million swarms.
     #[arg(long, conflicts_with_all = ["growth", "workload", "memory", "threads", "batch", "swarms", "peers", "svg"])]
-    goals: bool,
+    figures: bool,
 
     /// Measure how bytes and time grow with swarm size, swarms and threads, for charts. --swarms is the
     /// maximum number of swarms [default: 10000000], --peers the number of all peers while swarms grow
@@ -129,8 +129,8 @@ struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Measure everything N times, the stores in turns, and print medians [default: 1; with --goals 5, with
-    /// both --quick and --goals 1].
+    /// Measure everything N times, the stores in turns, and print medians [default: 1; with --figures 5,
+    /// with both --quick and --figures 1].
     #[arg(long, value_name = "N")]
     repeat: Option<NonZeroUsize>,
 
@@ -167,7 +167,7 @@ struct Args {
     svg: Option<PathBuf>,
 
     /// Rewrite the table between `<!-- shootout:begin -->` and `<!-- shootout:end -->` in this file; with
-    /// --goals, between `<!-- goals:begin -->` and `<!-- goals:end -->`.
+    /// --figures, between `<!-- figures:begin -->` and `<!-- figures:end -->`.
     #[arg(long, value_name = "FILE")]
     readme: Option<PathBuf>,
 }
@@ -212,7 +212,7 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
         return Ok(io::stdout().write_all(names.as_bytes())?);
     }
     // Checked first, so that an unusable file is reported before the measurements.
-    let name = if args.goals { "goals" } else { "shootout" };
+    let name = if args.figures { "figures" } else { "shootout" };
     let readme = args.readme.as_ref().map(|path| Ok::<_, Box<dyn Error>>((path, Marked::read(path, name)?)));
     let readme = readme.transpose()?;
 
@@ -262,8 +262,8 @@ impl Args {
     /// Returns the requested findings from the rows of each plan.
     fn findings(&self, rows: Vec<Vec<Row>>) -> Box<dyn Findings> {
         let origin = Origin::here(self.seed, self.repeat());
-        if self.goals {
-            return Box::new(goals::Report::new(origin, self.quick, rows.into_iter().flatten().collect()));
+        if self.figures {
+            return Box::new(figures::Report::new(origin, self.quick, rows.into_iter().flatten().collect()));
         }
         let medians = rows.iter().map(|rows| Row::median(rows)).collect();
         if self.growth {
@@ -277,8 +277,8 @@ impl Args {
     fn plans(&self) -> Result<Vec<Plan>, String> {
         let (stores, named) = (self.stores(), !self.only.is_empty());
         let seconds = self.seconds.unwrap_or(if self.quick { 0.01 } else { 1.0 });
-        if self.goals {
-            return Ok(goals::plans(&stores, named, self.quick, seconds, self.seed));
+        if self.figures {
+            return Ok(figures::plans(&stores, self.quick, seconds, self.seed));
         }
         if self.growth {
             return Ok(growth::plans(&stores, named, &self.reach(), seconds, self.seed));
@@ -348,7 +348,7 @@ impl Args {
     }
 
     fn repeat(&self) -> usize {
-        let default = if self.goals && !self.quick { 5 } else { 1 };
+        let default = if self.figures && !self.quick { 5 } else { 1 };
         self.repeat.map_or(default, NonZeroUsize::get)
     }
 
