@@ -21,7 +21,7 @@ use super::{
     reservation::Reservation,
     stripe::{LeafLocation, Operation, Stripe, SwarmLocation},
 };
-use crate::{Announce, Announced, PeerBuffer, Random, Request, Timestamp};
+use crate::{Announce, AnnounceEvent, Announced, PeerBuffer, Random, Request, Timestamp};
 
 /// The number of announces that wait together. A core has some dozens of requests for memory in flight.
 pub(super) const GROUP: usize = 32;
@@ -299,7 +299,7 @@ impl Packed {
         rng: &mut Words<'_>,
         peers: &mut PeerBuffer<'_>,
     ) -> Option<Announced> {
-        let large = stripe.large_at(at)?;
+        let large = stripe.large_at(at).filter(|_| announce.event != AnnounceEvent::Stopped)?;
         let seed = rng.draw_ahead()?;
         rng.drawn = Some(seed);
         let ahead = large.look_now(&self.context.hash, announce, seed);

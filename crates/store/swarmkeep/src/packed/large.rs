@@ -412,11 +412,11 @@ impl<const N: usize> Tables<N> {
         is_proof: impl FnOnce(Tick) -> bool,
     ) -> Option<PeerLocation> {
         let role = announce.role();
-        let table = self.table(role);
-        let index = table.find(order, endpoint)?;
-        let only_refreshes = Transition::new(announce, Some(role)).changes() == Changes::REFRESHED;
-        let refreshed = only_refreshes && !is_proof(table.tick(index)) && table.refresh_shared(index, now);
-        refreshed.then_some(PeerLocation { role, index })
+        if Transition::new(announce, Some(role)).changes() != Changes::REFRESHED {
+            return None;
+        }
+        let index = self.table(role).refresh_shared(order, endpoint, now, is_proof)?;
+        Some(PeerLocation { role, index })
     }
 
     #[inline(never)]

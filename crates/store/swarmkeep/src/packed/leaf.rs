@@ -77,11 +77,11 @@ impl Leaf {
         at
     }
 
-    /// Whether a slot of this leaf, or of an earlier one with the same prefix, has this key.
+    /// Whether a slot, found at an earlier time with this prefix, has this key.
     #[inline]
-    pub(super) fn is_at(&self, slot: Slot, key: &Key) -> bool {
-        let rest = slot.stride - CONTENT_LEN;
-        let from = slot.index * slot.stride;
+    pub(super) fn is_at(&self, prefix: Prefix, slot: Slot, key: &Key) -> bool {
+        let rest = prefix.stride() - CONTENT_LEN;
+        let from = slot.index * prefix.stride();
         let same = |at: usize| {
             let word: Option<&[u8; 8]> = self.block[from + at..].first_chunk();
             word == key.0[KEY_LEN - rest + at..].first_chunk()

@@ -198,23 +198,37 @@ impl Packed {
         peers.clear();
         let mut rng = Words::new(rng);
         let lock = &self.stripes[placed.stripe].0;
-        let mut stripe = lock.write();
-        let mut found = stripe.find_from(&op, &seen.leaf);
-        stripe.correct(&op, placed.stripe, &seen);
-        if let Some(at) = found {
-            if let Some(announced) = stripe.refresh_only(&op, at, announce) {
-                return announced;
-            }
-            if stripe.prefetch_swarm(at) {
-                // Perhaps a hot swarm, whose peers many threads refresh at once.
-                let shared = ExclusiveGuard::downgrade(stripe);
-                if let Some(announced) = self.refresh_large(&shared, &op, at, announce, &mut rng, peers) {
+        // Many threads refresh the peers of a hot swarm at once.
+        let mut refresh =
+            |stripe: &Stripe, at| self.refresh_large(stripe, &op, at, announce, &mut rng, peers);
+        let (mut stripe, mut found);
+        if let Some(alone) = lock.try_write() {
+            stripe = alone;
+            found = stripe.find_from(&op, &seen.leaf);
+            stripe.correct(&op, placed.stripe, &seen);
+            if let Some(at) = found {
+                if let Some(announced) = stripe.refresh_only(&op, at, announce) {
                     return announced;
                 }
-                drop(shared);
-                stripe = lock.write();
-                found = stripe.find_again(&op, &seen.leaf, found);
+                if stripe.prefetch_swarm(at) {
+                    let shared = ExclusiveGuard::downgrade(stripe);
+                    if let Some(announced) = refresh(&shared, at) {
+                        return announced;
+                    }
+                    drop(shared);
+                    stripe = lock.write();
+                    found = stripe.find_again(&op, &seen.leaf, found);
+                }
             }
+        } else {
+            let shared = lock.read();
+            let at = shared.find_from(&op, &seen.leaf);
+            if let Some(announced) = at.and_then(|at| refresh(&shared, at)) {
+                return announced;
+            }
+            drop(shared);
+            stripe = lock.write();
+            found = stripe.find_again(&op, &seen.leaf, at);
         }
         // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);

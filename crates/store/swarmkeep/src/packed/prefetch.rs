@@ -18,11 +18,11 @@ pub(super) fn prefetch_lines<const LINES: usize>(bytes: &[u8]) {
     }
 }
 
-/// Prefetches the five cache lines around `address`.
+/// Prefetches the seven cache lines around `address`.
 #[inline]
 pub(super) fn prefetch_around(address: usize) {
-    for line in 0..5 {
-        prefetch_at(address.wrapping_add(line * LINE).wrapping_sub(2 * LINE));
+    for line in 0..7 {
+        prefetch_at(address.wrapping_add(line * LINE).wrapping_sub(3 * LINE));
     }
 }
 

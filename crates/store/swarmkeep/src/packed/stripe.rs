@@ -149,11 +149,12 @@ impl Stripe {
         known: &LeafLocation,
         found: Option<SwarmLocation>,
     ) -> Option<SwarmLocation> {
-        if let Some(at) = found
+        if let Some(SwarmLocation { leaf, slot }) = found
             && known.leaves == self.leaves.len()
-            && self.leaves[at.leaf].is_at(at.slot, op.key)
+            && leaf == known.leaf
+            && self.leaves[leaf].is_at(known.prefix, slot, op.key)
         {
-            return found;
+            return Some(SwarmLocation { leaf, slot: slot.with(known.prefix) });
         }
         self.find_from(op, known)
     }

@@ -141,15 +141,24 @@ impl<const N: usize> Table<N> {
         bucket.refresh(index.at(), now);
     }
 
-    /// The same in a table that others may refresh and read. False if the stamps have no room for `now`:
-    /// nothing has changed.
-    pub(super) fn refresh_shared(&self, index: BucketIndex, now: Tick) -> bool {
-        let bucket = &self.buckets[index.bucket()];
-        let fits = bucket.base.fits(now);
-        if fits {
-            bucket.refresh(index.at(), now);
+    /// The same in a table that others may refresh and read, unless `is_proof` is true of the earlier announce of
+    /// the peer. `None`, and nothing has changed, if so, if the table has no such peer, or if the stamps have no
+    /// room for `now`.
+    pub(super) fn refresh_shared(
+        &self,
+        order: u64,
+        endpoint: &[u8; N],
+        now: Tick,
+        is_proof: impl FnOnce(Tick) -> bool,
+    ) -> Option<BucketIndex> {
+        let number = self.bucket_of(order);
+        let bucket = self.buckets.get(number)?;
+        let at = bucket.find(endpoint)?;
+        if is_proof(bucket.tick(at)) || !bucket.base.fits(now) {
+            return None;
         }
-        fits
+        bucket.refresh(at, now);
+        Some(BucketIndex::new(number, at))
     }
 
     /// Adds a peer that is not in the table and last announced at `tick`. Returns its index. Moves the peers

@@ -205,22 +205,16 @@ impl<'a, const N: usize> Eligible<'a, N> {
         }
         let start = if count < self.len() { self.random_place(seed, ahead) } else { Drawn::FIRST };
         let mut left = count;
+        self.copy(start.in_second, start.index, &mut left, section);
         // The round ends where it began: `count` never exceeds the number of eligible peers.
-        for (in_second, from) in [
-            (start.in_second, start.index),
-            (!start.in_second, BucketIndex::FIRST),
-            (start.in_second, BucketIndex::FIRST),
-        ] {
-            if left > 0 {
-                self.copy(in_second, from, &mut left, section);
-            }
-        }
+        self.copy(!start.in_second, BucketIndex::FIRST, &mut left, section);
+        self.copy(start.in_second, BucketIndex::FIRST, &mut left, section);
     }
 
     /// Copies up to `left` of them from one table, run by run. The run of the announcer is copied in two
     /// parts, around it.
     fn copy(&self, in_second: bool, from: BucketIndex, left: &mut usize, section: &mut Section<'_, N>) {
-        let Some(table) = self.tables[usize::from(in_second)] else { return };
+        let Some(table) = self.tables[usize::from(in_second)].filter(|_| *left > 0) else { return };
         let except = self.except.filter(|except| except.in_second == in_second);
         for (index, run) in table.runs(from) {
             if *left == 0 {
