@@ -132,6 +132,12 @@ impl SlotsHint {
 
 #[cfg(test)]
 impl Hints {
+    /// Whether the hints for a stripe are right.
+    pub(super) fn are_right(&self, stripe: usize, leaves: &[Leaf]) -> bool {
+        self.stripes[stripe].headers.load(Relaxed) == leaves.as_ptr().addr()
+            && self.leaves(stripe) == leaves.len()
+    }
+
     /// The bytes of all hints.
     pub(super) fn recount(&self) -> usize {
         let rows: usize = self.rows.iter().filter_map(OnceLock::get).map(|row| size_of_val(&**row)).sum();
@@ -151,4 +157,24 @@ const fn place(leaf: usize) -> Place {
     let level = nth.ilog2() - 2;
     let width = 1 << level;
     Place { row: (nth >> level) - 4 + 4 * level as usize, width, at: nth & (width - 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_leaf_has_a_place_of_its_own_and_few_places_are_spare() {
+        let (mut taken, mut places) = (BTreeSet::new(), 0);
+        for leaf in 0..100_000 {
+            let Place { row, width, at } = place(leaf);
+            assert!(row < ROWS && at < width);
+            assert!(taken.insert((row, at)), "leaf {leaf}");
+            places += if at == 0 { width } else { 0 };
+            assert!(places <= leaf + 1 + leaf / 4, "{places} places for {} leaves", leaf + 1);
+        }
+        assert!(place(u32::MAX as usize).row >= ROWS, "a store without hints for so many leaves works too");
+    }
 }

@@ -96,3 +96,27 @@ impl Wanted {
         (found != 0).then_some(found.trailing_zeros() as usize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_found_wherever_it_is_in_a_run_and_only_where_it_begins() {
+        let peers: Vec<[u8; 6]> = (0..70_u8).map(|n| [1, n, 1, 1, n, 1]).collect();
+        for len in 0..peers.len() {
+            let run = &peers[..len];
+            for (at, peer) in peers.iter().enumerate() {
+                assert_eq!(position(run, peer), Some(at).filter(|&at| at < len), "{at} of {len}");
+            }
+            // Bytes of two neighbours.
+            let bytes = run.as_flattened();
+            for window in bytes.windows(6) {
+                assert_eq!(
+                    position(run, window.try_into().unwrap()),
+                    run.iter().position(|peer| peer == window)
+                );
+            }
+        }
+    }
+}

@@ -293,7 +293,15 @@ fn stats_of(large: &Large) -> SwarmStats {
 }
 
 #[cfg(test)]
+use super::hints::Hints;
+
+#[cfg(test)]
 impl Stripe {
+    /// Whether the hints are those of a store of this stripe alone.
+    pub(super) fn has_right_hints(&self, hints: &Hints) -> bool {
+        hints.are_right(0, &self.leaves)
+    }
+
     pub(super) fn fullest_bucket(&self) -> usize {
         self.large.iter().flatten().map(|large| large.fullest_bucket()).max().unwrap_or(0)
     }

@@ -343,3 +343,15 @@ fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
         assert!(fullest <= 400, "{fullest} peers in a bucket, of {most} an address over {family:?}");
     }
 }
+
+#[test]
+fn an_announce_corrects_the_hints_that_led_to_it() {
+    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    for n in 0..5000 {
+        tell(&store, 1, leecher(n, v4(n as u32)));
+        let told = [leecher(n, v4(n as u32)), leecher(n / 2, v4(n as u32 / 2))];
+        tell(&store, 1, told[n as usize % 2].clone());
+        let stripe = store.lock(0);
+        assert!(stripe.has_right_hints(&store.context.hints), "after announce {n}");
+    }
+}

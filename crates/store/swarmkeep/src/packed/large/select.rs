@@ -284,3 +284,80 @@ fn slot(slots: [DrawSlots; 2], word: u64) -> Drawn {
     let (which, slot) = (usize::from(in_second), slot - first * u64::from(in_second));
     Drawn { in_second, index: slots[which].index(slot) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CompactV4, Endpoint, HashKey, Timestamp, packed::clock::Clock};
+
+    fn endpoint(n: u32, family: Family) -> Endpoint {
+        match family {
+            Family::V4 => format!("10.0.{}.{}:6881", n >> 8, n & 0xff).parse(),
+            Family::V6 => format!("[2001:db8::{n:x}]:6881").parse(),
+        }
+        .expect("an endpoint")
+    }
+
+    /// What an announce selects with this random word.
+    fn selected(
+        large: &Large,
+        hash: &EndpointHash,
+        announce: &Announce,
+        seed: u64,
+        ahead: Option<&Ahead>,
+    ) -> Vec<u8> {
+        let order = order(hash, &announce.endpoint);
+        let own = match &announce.endpoint {
+            Endpoint::V4(v4) => large.v4.find(order, v4.as_bytes(), announce.role()),
+            Endpoint::V6(v6) => {
+                large.v6.as_ref().and_then(|tables| tables.find(order, v6.as_bytes(), announce.role()))
+            }
+        };
+        let (mut v4, mut v6) = ([0; 50 * CompactV4::LEN], [0; 900]);
+        let mut peers = PeerBuffer::new(&mut v4, &mut v6);
+        large.select(announce, own.expect("is in the swarm"), seed, ahead, &mut peers);
+        [peers.v4.as_bytes(), peers.v6.as_bytes()].concat()
+    }
+
+    #[test]
+    fn a_selection_that_was_drawn_ahead_is_the_one_that_is_drawn_in_turn() {
+        let (hash, now) =
+            (EndpointHash::new(HashKey::from_bytes([7; 16]), None), Timestamp::from_secs(10_000));
+        let now = Clock::new(1800).tick(now);
+        let mut large = Large::new(0, now);
+        let role = |n: u32| if n.is_multiple_of(3) { Role::Seeder } else { Role::Leecher };
+        let mut rng = SplitMix64::new(1);
+        let insert = |large: &mut Large, n: u32| match endpoint(n, Family::V4) {
+            Endpoint::V4(v4) => large.insert_v4(&hash, v4.as_bytes(), role(n), now, now),
+            Endpoint::V6(_) => unreachable!("is of IPv4"),
+        };
+        for n in 0..400 {
+            insert(&mut large, n);
+            if let Endpoint::V6(v6) = endpoint(n, Family::V6) {
+                large.insert_v6(&hash, v6.as_bytes(), role(n), now, now);
+            }
+        }
+        let mut reused = 0;
+        for turn in 0..3000 {
+            let (word, n) = (rng.next_u64(), rng.next_u64() as u32 % 400);
+            let family = if word & 1 == 0 { Family::V4 } else { Family::V6 };
+            let families = [Families::V4, Families::V6, Families::V4 | Families::V6][turn % 3];
+            let announce = Announce::new(Default::default(), endpoint(n, family));
+            let announce = announce.left(u64::from(!role(n).is_seeder())).want(turn % 60).families(families);
+            let seed = rng.next_u64();
+            let ahead = [large.look_ahead(&hash, &announce, seed), large.look_now(&hash, &announce, seed)];
+            if turn % 4 == 0 {
+                // Somebody joins before the turn of this announce.
+                insert(&mut large, 400 + turn as u32);
+            }
+            let in_turn = selected(&large, &hash, &announce, seed, None);
+            for ahead in &ahead {
+                assert_eq!(selected(&large, &hash, &announce, seed, Some(ahead)), in_turn, "turn {turn}");
+            }
+            // Another word makes no difference if the beginning is the one that was drawn ahead.
+            let by_other_word = selected(&large, &hash, &announce, !seed, Some(&ahead[0]));
+            reused += usize::from(!in_turn.is_empty() && by_other_word == in_turn);
+        }
+        assert!(reused > 500, "{reused} beginnings of 3,000 were of use");
+    }
+}
