@@ -136,13 +136,13 @@ fn mixes(criterion: &mut Criterion) {
 }
 
 /// The contention of more cores: few threads on few stripes wait for each other like many threads on many.
-/// Two threads on 64 stripes correspond to 65 on 4,096.
+/// Two threads on 16 stripes correspond to 65 on 1,024.
 fn contention(criterion: &mut Criterion) {
     let workload = Workload::uniform(7, shrunk(100_000, 500) as u64, 10);
     let announces: Vec<Vec<_>> = (0..cores() as u64)
         .map(|stream| workload.announces(stream).take(shrunk(1 << 16, 1000)).collect())
         .collect();
-    for stripes in [4096, 256, 64, 16, 4] {
+    for stripes in [1024, 256, 64, 16, 4] {
         let work = Work::new(format!("stripes-{stripes}"), |caller, n| {
             let batches = announces[caller.thread].as_chunks::<BATCH>().0;
             let check = |_: &Announce, answer: Announced, _| assert!(answer.stats.peers() <= 10);

@@ -106,8 +106,8 @@ struct Args {
     #[arg(long, conflicts_with = "only")]
     all: bool,
 
-    /// Measure bytes, announces, sweeps and a flood on ten populations. Only the packed store is measured with
-    /// ten million swarms.
+    /// Measure bytes, announces, sweeps and a flood on ten populations. Only the packed store is measured
+    /// with ten million swarms.
     #[arg(long, conflicts_with_all = ["growth", "workload", "memory", "threads", "batch", "swarms", "peers", "svg"])]
     figures: bool,
 

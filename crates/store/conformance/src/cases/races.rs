@@ -252,8 +252,8 @@ pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Whoever asks for more peers than there are gets all that the counts of the same answer tell of, while others
-/// join, change their role and leave: in a swarm of few peers and in one of many.
+/// An announce that asks for more peers than there are gets all that the counts of the same answer tell of,
+/// while others join, change their role and leave: in a swarm of few peers and in one of many.
 pub(crate) fn counts_and_selection_hold_at_one_moment(subject: &dyn Subject) {
     const SIZES: [u32; 2] = [10, 300];
     let store = build(subject);

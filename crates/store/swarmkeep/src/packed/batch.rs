@@ -1,9 +1,8 @@
 //! Announces in batches: the memory that all of them need is prefetched before any of them waits for it.
 //!
 //! An announce finds its peers through up to six pieces of memory, each of which says where the next one is;
-//! with millions of swarms none is in a cache. A single announce waits for them one by one. A batch goes one
-//! piece further for all of its announces at a time, so that they wait together. Only then does it execute
-//! them, one by one and in order.
+//! with millions of swarms none is in a cache. A batch prefetches each of these pieces for all of its
+//! announces before it needs the first, so that they wait together. It executes them one by one and in order.
 
 use std::{
     any::Any,
@@ -148,7 +147,11 @@ impl Packed {
         prefetch(&self.stripes[stripe]);
         let hints = &self.context.hints;
         let leaf = LeafLocation::new(op, hints.leaves(stripe));
-        Sight { leaf, slots: hints.prefetch_header(stripe, leaf.leaf) }
+        let slots = hints.prefetch_header(stripe, leaf.leaf);
+        if slots.is_none() {
+            self.context.make_room_for_hints(leaf.leaf);
+        }
+        Sight { leaf, slots }
     }
 
     /// Executes up to [`GROUP`] announces, each as if alone and in order. The requests are cleared.
@@ -217,7 +220,7 @@ impl Packed {
         now: Tick,
         current: &mut CurrentStripe<'_>,
     ) -> bool {
-        let (mut any_large, mut without_hint) = (false, None);
+        let mut any_large = false;
         // The stripes with announces that wait; one bit stands for many stripes. An announce that has to make
         // room may evict a swarm in any stripe.
         let mut waiting = 0_u64;
@@ -241,9 +244,6 @@ impl Packed {
             };
             let locked = current.shared(stripe);
             locked.correct(&op, stripe, &probe.seen);
-            if probe.seen.slots.is_none() {
-                without_hint = Some(probe.seen.leaf.leaf);
-            }
             if request.answer.is_none() {
                 probe.found = found;
                 waiting |= waits(bit);
@@ -252,9 +252,6 @@ impl Packed {
             }
         }
         current.release();
-        if let Some(leaf) = without_hint {
-            self.context.make_room_for_hints(leaf);
-        }
         any_large
     }
 
@@ -288,8 +285,8 @@ impl Packed {
         }
     }
 
-    /// An announce that only refreshes a peer of a large swarm. Any other announce gets `None`, and nothing has
-    /// changed.
+    /// An announce that only refreshes a peer of a large swarm. Any other announce gets `None`, and nothing
+    /// has changed.
     pub(super) fn refresh_large(
         &self,
         stripe: &Stripe,

@@ -26,10 +26,6 @@ impl Block {
         self.0.len()
     }
 
-    pub(super) const fn is_sparse(&self) -> bool {
-        false
-    }
-
     pub(super) const fn move_if_sparse(&mut self) {}
 }
 

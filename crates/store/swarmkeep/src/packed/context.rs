@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{
-    bounds::{Bounds, MAX_GROWTH},
+    bounds::{Bounds, MAX_GROWTH, MIN_BYTES},
     clock::Clock,
     hash::EndpointHash,
     hints::Hints,
@@ -28,8 +28,14 @@ impl StoreContext {
     #[cold]
     pub(super) fn make_room_for_hints(&self, leaf: usize) {
         let bytes = self.hints.bytes_for(leaf) as u64;
-        let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= self.bounds.bytes);
-        if self.bytes.try_update(Relaxed, Relaxed, fits).is_ok() && !self.hints.make_room(leaf) {
+        // Room for swarms comes first: what announces reserve must still fit.
+        let limit = self.bounds.bytes.saturating_sub(MIN_BYTES as u64);
+        let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= limit);
+        if !self.hints.has_room(leaf)
+            && self.bytes.try_update(Relaxed, Relaxed, fits).is_ok()
+            && !self.hints.make_room(leaf)
+        {
+            // Another thread has just made it.
             self.bytes.fetch_sub(bytes, Relaxed);
         }
     }

@@ -1,7 +1,7 @@
 //! Hints: where the leaves of a stripe and their slots were when an announce last looked.
 //!
-//! They are read without a lock, so an announce asks for the header and for the slots of its leaf at once, and
-//! before it takes the lock of its stripe. A hint may be out of date: then a prefetch is wasted, and the
+//! They are read without a lock, so an announce asks for the header and for the slots of its leaf at once,
+//! and before it takes the lock of its stripe. A hint may be out of date: then a prefetch is wasted, and the
 //! announce that finds its leaf under the lock corrects the hint.
 
 use std::{
@@ -44,8 +44,8 @@ pub(super) struct Sight<'a> {
     pub(super) slots: Option<&'a SlotsHint>,
 }
 
-/// Four rows have the hints of 1, of 2, of 4, … leaves of each stripe: so no more than a fifth of all hints is
-/// for leaves that do not exist.
+/// Four rows have the hints of 1, of 2, of 4, … leaves of each stripe: so no more than a fifth of all hints
+/// is for leaves that do not exist.
 const ROWS: usize = 4 * 28;
 
 impl Hints {
@@ -66,7 +66,8 @@ impl Hints {
         self.stripes[stripe].leaves.load(Relaxed) as usize
     }
 
-    /// Prefetches the header of a leaf, and the hint for its slots. Returns that hint, if there is room for it.
+    /// Prefetches the header of a leaf, and the hint for its slots. Returns that hint, if there is room for
+    /// it.
     #[inline]
     pub(super) fn prefetch_header(&self, stripe: usize, leaf: usize) -> Option<&SlotsHint> {
         let headers = self.stripes[stripe].headers.load(Relaxed);
@@ -90,6 +91,11 @@ impl Hints {
         }
     }
 
+    /// Whether there is room for the hints for a leaf of each stripe.
+    pub(super) fn has_room(&self, leaf: usize) -> bool {
+        self.rows.get(place(leaf).row).is_none_or(|row| row.get().is_some())
+    }
+
     /// The bytes that [`make_room`](Self::make_room) takes for a leaf.
     pub(super) const fn bytes_for(&self, leaf: usize) -> usize {
         self.stripes.len() * place(leaf).width * size_of::<SlotsHint>()
@@ -98,7 +104,7 @@ impl Hints {
     /// Makes room for the hints for a leaf of each stripe. Returns whether this call made it.
     pub(super) fn make_room(&self, leaf: usize) -> bool {
         let hints = iter::repeat_with(SlotsHint::default).take(self.stripes.len() * place(leaf).width);
-        self.rows[place(leaf).row].set(hints.collect()).is_ok()
+        self.rows.get(place(leaf).row).is_some_and(|row| row.set(hints.collect()).is_ok())
     }
 }
 

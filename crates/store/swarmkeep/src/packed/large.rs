@@ -14,7 +14,7 @@ use crate::{
     announce::Transition, report::NotRestored, totals::Population,
 };
 
-/// A swarm in tables. No operation on it moves more peers than two buckets contain.
+/// A swarm in tables. No operation on it moves the peers of more than some twenty buckets.
 #[derive(Debug)]
 pub(super) struct Large {
     v4: Tables<{ CompactV4::LEN }>,

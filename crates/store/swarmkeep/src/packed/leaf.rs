@@ -37,9 +37,9 @@ impl Leaf {
     /// No leaf grows beyond this size: its stripe splits it first.
     pub(super) const MAX_BYTES: usize = 48 << 10;
 
-    /// The largest block: 219 IPv4 peers, or 80 IPv6 peers. A swarm that needs more gets tables. In tables,
+    /// The largest block: 146 IPv4 peers, or 53 of IPv6. A swarm that needs more gets tables. In tables,
     /// swarms of 100 IPv4 peers take 13 bytes per peer instead of 8, and an announce takes twice as long.
-    pub(super) const MAX_BLOCK: usize = 1536;
+    pub(super) const MAX_BLOCK: usize = 1024;
 
     pub(super) fn new(now: Tick) -> Self {
         Self { base: Base::new(now), ..Self::default() }
@@ -114,13 +114,13 @@ impl Leaf {
         let rest: &[u8; REST] = key.0.last_chunk().expect("a part of a key");
         let wanted = key.word(KEY_LEN - REST);
         let estimate = self.estimate(prefix, wanted);
-        // Nine searches in ten end among a few slots around the estimate. How many of these are before the key
-        // is counted without a branch: none could be predicted.
+        // Nine searches in ten end among a few slots around the estimate. How many of these are before the
+        // key is counted without a branch: none could be predicted.
         let from = estimate.saturating_sub(NEAR / 2).min(slots.len().saturating_sub(NEAR));
         let near = slots[from..].first_chunk::<NEAR>();
-        let before = near.map_or(0, |near| near.iter().map(|slot| usize::from(word(slot) < wanted)).sum());
-        let mut index = from + before;
-        while before == 0
+        let lower = near.map_or(0, |near| near.iter().map(|slot| usize::from(word(slot) < wanted)).sum());
+        let mut index = from + lower;
+        while lower == 0
             && let Some(before) = index.checked_sub(1)
             && slots.get(before).is_some_and(|slot| word(slot) >= wanted)
         {

@@ -27,7 +27,8 @@ pub(super) type ExclusiveGuard<'a, T> = lock_api::RwLockWriteGuard<'a, RawLock, 
 pub(super) struct RawLock(AtomicU32);
 
 const EXCLUSIVE: u32 = 1;
-/// A thread wants the lock alone: nobody else should begin to share it. A hint, which an unlock may remove.
+/// A thread wants the lock alone: no other thread should begin to share it. A hint, which an unlock may
+/// remove.
 const WANTED: u32 = 2;
 const ONE: u32 = 4;
 
@@ -70,7 +71,7 @@ unsafe impl RawRwLock for RawLock {
 
     #[inline]
     unsafe fn unlock_exclusive(&self, (): ()) {
-        // Whoever still wants the lock says so again.
+        // A thread that still wants the lock says so again.
         self.0.store(0, Release);
     }
 
@@ -83,7 +84,7 @@ unsafe impl RawRwLock for RawLock {
     }
 }
 
-// SAFETY: nobody shares the lock while a thread has it alone, so that thread becomes the only one.
+// SAFETY: no thread shares the lock while another has it alone, so that one becomes the only one.
 unsafe impl RawRwLockDowngrade for RawLock {
     #[inline]
     unsafe fn downgrade(&self, (): ()) {
@@ -92,8 +93,8 @@ unsafe impl RawRwLockDowngrade for RawLock {
 }
 
 impl RawLock {
-    /// Shares the lock, if nobody has it alone. Whoever has waited for long goes before those that want it
-    /// alone.
+    /// Shares the lock, if no thread has it alone. A thread that has waited for long goes before threads that
+    /// want it alone.
     #[inline]
     fn share(&self, waited: bool) -> Option<()> {
         let state = self.0.load(Relaxed);
@@ -108,7 +109,7 @@ impl RawLock {
         loop {
             let state = self.0.load(Relaxed);
             let next = if state & !WANTED == 0 { EXCLUSIVE } else { state | WANTED };
-            // Whoever has it alone would not see that it is wanted.
+            // A thread that has it alone would not see that it is wanted.
             if state & EXCLUSIVE == 0
                 && next != state
                 && self.0.compare_exchange_weak(state, next, Acquire, Relaxed).is_ok()
@@ -128,9 +129,9 @@ struct Wait {
 }
 
 impl Wait {
-    /// Some 20 to 50 µs, more than a stripe is held for: whoever holds the lock does not run then.
+    /// Some 20 to 50 µs, more than a stripe is held for: the thread that holds the lock does not run then.
     const SPINS: u32 = 1000;
-    /// Neither a spin nor a yield lets a holder of lower priority run, so every so many of them are a nap.
+    /// Neither a spin nor a yield lets a holder of lower priority run, so every eighth of them is a nap.
     const YIELDS: u32 = 8;
     const NAP: Duration = Duration::from_micros(50);
 
@@ -160,7 +161,7 @@ mod tests {
     const TURNS: u64 = if cfg!(miri) { 50 } else { 20_000 };
 
     #[test]
-    fn whoever_shares_the_lock_sees_no_change_and_no_change_is_lost() {
+    fn a_thread_that_shares_the_lock_sees_no_change_and_no_change_is_lost() {
         let lock = Lock::new([0; 2]);
         let change = || (0..TURNS).for_each(|_| lock.write().iter_mut().for_each(|count| *count += 1));
         let look = || {
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_share_do_not_keep_out_whoever_wants_the_lock_alone() {
+    fn many_that_share_do_not_keep_out_a_thread_that_wants_the_lock_alone() {
         let share = |lock: &Lock<()>| {
             let _shared = lock.read();
             work();
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_want_the_lock_alone_do_not_keep_out_whoever_shares_it() {
+    fn many_that_want_the_lock_alone_do_not_keep_out_a_thread_that_shares_it() {
         let take = |lock: &Lock<()>| {
             let _alone = lock.write();
             work();
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_tries_in_vain_or_takes_what_is_taken() {
+    fn no_thread_tries_in_vain_or_takes_what_is_taken() {
         let lock = Lock::new(());
         let shared = lock.try_read();
         assert!(shared.is_some() && lock.try_read().is_some() && lock.try_write().is_none());

@@ -236,11 +236,11 @@ impl Packed {
             let announced =
                 self.announce_in(&mut stripe, &op, found, announce, &mut reservation, &mut rng, peers);
             drop(stripe);
-            if seen.slots.is_none() {
-                self.context.make_room_for_hints(seen.leaf.leaf);
-            }
             match announced {
-                Ok(announced) => return announced,
+                Ok(announced) => {
+                    rng.raise();
+                    return announced;
+                }
                 Err(full) => self.evict_elsewhere(placed, now, &full, &mut reservation),
             }
             stripe = self.lock(placed.stripe);

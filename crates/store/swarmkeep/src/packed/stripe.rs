@@ -58,7 +58,7 @@ pub(super) struct LeafLocation {
 }
 
 impl LeafLocation {
-    /// The leaf of the swarm if the stripe has so many leaves.
+    /// The leaf of the swarm in a stripe of `leaves` leaves.
     #[inline]
     pub(super) fn new(op: &Operation<'_>, leaves: usize) -> Self {
         let range = linear::range_of(op.key.head() << op.home.depth, leaves);
@@ -140,8 +140,8 @@ impl Stripe {
         self.find_by(op, &self.locate_leaf_again(op, known))
     }
 
-    /// Finds the swarm again, where `known` and `found` are the locations of its leaf and of itself at an earlier
-    /// time.
+    /// Finds the swarm again, where `known` and `found` are the locations of its leaf and of itself at an
+    /// earlier time.
     #[inline]
     pub(super) fn find_again(
         &self,
@@ -152,7 +152,7 @@ impl Stripe {
         if let Some(SwarmLocation { leaf, slot }) = found
             && known.leaves == self.leaves.len()
             && leaf == known.leaf
-            && self.leaves[leaf].is_at(known.prefix, slot, op.key)
+            && self.leaves.get(leaf).is_some_and(|found| found.is_at(known.prefix, slot, op.key))
         {
             return Some(SwarmLocation { leaf, slot: slot.with(known.prefix) });
         }
@@ -293,12 +293,9 @@ fn stats_of(large: &Large) -> SwarmStats {
 }
 
 #[cfg(test)]
-use super::hints::Hints;
-
-#[cfg(test)]
 impl Stripe {
     /// Whether the hints are those of a store of this stripe alone.
-    pub(super) fn has_right_hints(&self, hints: &Hints) -> bool {
+    pub(super) fn has_right_hints(&self, hints: &super::hints::Hints) -> bool {
         hints.are_right(0, &self.leaves)
     }
 

@@ -18,8 +18,8 @@ use super::{
 use crate::{CompactV4, announce::address};
 
 /// Peers with endpoints of `N` bytes, in buckets by the keyed order of their endpoints. So a listing in that
-/// order is stable. Buckets split and merge one at a time, so no announce moves more peers than one bucket
-/// contains.
+/// order is stable. Buckets split and merge one at a time, and some others move out of sparse pages, so no
+/// announce moves the peers of more than twenty buckets.
 ///
 /// Takes `N` + 1 bytes per peer, plus about half a byte in IPv4 and one in IPv6 for spare room in buckets and
 /// for their headers.
@@ -104,15 +104,16 @@ impl<const N: usize> Table<N> {
     const MERGE_BELOW: usize = Self::SPLIT_ABOVE * 3 / 4;
 
     /// The most peers that a merge may bring together. While a sweep has emptied some buckets and has not
-    /// reached others, merges would otherwise fill one bucket without limit, and one hold would visit it.
-    const MAX_MERGED: usize = 8 * Self::SPLIT_ABOVE;
+    /// reached others, merges would otherwise fill one bucket without limit, and one hold would visit it. A
+    /// block of so many peers is below 4 KiB: the sizes of larger blocks are far apart.
+    const MAX_MERGED: usize = if N == CompactV4::LEN { 352 } else { 190 };
 
     /// The most merges after one removal: more than it takes to keep up, and few enough for one hold of the
     /// lock.
     const MAX_MERGES: usize = 8;
 
-    /// The number of buckets that may move out of sparse pages for each peer that comes. With one, two million
-    /// peers of IPv6 take 0.8 bytes more each after a fill.
+    /// The number of buckets that may move out of sparse pages for each peer that comes. With one, two
+    /// million peers of IPv6 take 0.8 bytes more each after a fill.
     const TIDIED: usize = 16;
 
     pub(super) const fn len(&self) -> usize {
@@ -141,9 +142,9 @@ impl<const N: usize> Table<N> {
         bucket.refresh(index.at(), now);
     }
 
-    /// The same in a table that others may refresh and read, unless `is_proof` is true of the earlier announce of
-    /// the peer. `None`, and nothing has changed, if so, if the table has no such peer, or if the stamps have no
-    /// room for `now`.
+    /// The same in a table that others may refresh and read, unless `is_proof` is true of the earlier
+    /// announce of the peer. `None`, and nothing has changed, if so, if the table has no such peer, or if the
+    /// stamps have no room for `now`.
     pub(super) fn refresh_shared(
         &self,
         order: u64,

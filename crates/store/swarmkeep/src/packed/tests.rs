@@ -5,7 +5,7 @@ mod floods;
 
 use std::{ops::Range, time::Duration};
 
-use super::{bounds::MAX_GROWTH, *};
+use super::{bounds::MAX_GROWTH, stripe::LeafLocation, *};
 use crate::{
     AnnounceEvent, Budget, Endpoint, Evicted, Family, HashKey, PeerRecord, Request, Retention, Role,
     SplitMix64, SwarmStats, SwarmSummary,
@@ -126,9 +126,12 @@ fn the_account_of_bytes_is_what_is_there_after_anything() {
 
 #[test]
 fn no_announce_takes_more_than_is_reserved() {
-    let populations: [fn(u64) -> Announce; 4] = [
+    let populations: [fn(u64) -> Announce; 6] = [
         |n| leecher(n, v4(n as u32)),
-        |n| leecher(n / 60, if n % 3 == 0 { v6(n as u32) } else { v4(n as u32) }),
+        // Swarms that are just large enough for tables.
+        |n| leecher(n / 100, if n % 3 == 0 { v6(n as u32) } else { v4(n as u32) }),
+        |n| leecher(n / 150, v4(n as u32)),
+        |n| leecher(n / 60, v6(n as u32)),
         |n| leecher(0, v4(n as u32)).left(n % 2),
         |n| leecher(0, v6(n as u32)).left(n % 2),
     ];
@@ -350,8 +353,38 @@ fn an_announce_corrects_the_hints_that_led_to_it() {
     for n in 0..5000 {
         tell(&store, 1, leecher(n, v4(n as u32)));
         let told = [leecher(n, v4(n as u32)), leecher(n / 2, v4(n as u32 / 2))];
-        tell(&store, 1, told[n as usize % 2].clone());
+        tell(&store, 1, told[n as usize % 2]);
         let stripe = store.lock(0);
         assert!(stripe.has_right_hints(&store.context.hints), "after announce {n}");
+    }
+}
+
+#[test]
+fn a_swarm_that_was_found_in_a_stripe_that_has_become_empty_is_not_found_again() {
+    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    tell(&store, 1, leecher(0, v4(1)));
+    let placed = store.context.placement.place(&hash(0));
+    let op = store.operation(&placed, at(1));
+    // As a hint tells it before an announce has corrected it.
+    let known = LeafLocation::new(&op, 0);
+    let found = store.lock(0).find_from(&op, &known);
+    assert!(found.is_some() && store.lock(0).find_again(&op, &known, found) == found);
+    store.remove(&hash(0));
+    while !store.lock(0).is_empty() {
+        store.sweep(at(1), Retention::DropEmpty, Budget::peers(100));
+    }
+    assert_eq!(store.lock(0).find_again(&op, &known, found), None);
+}
+
+#[test]
+fn hints_leave_room_for_swarms_however_few_bytes_a_store_has() {
+    for (shards, more) in [(1, 204), (1024, 204), (4096, 204), (8192, 204), (8192, 8192 * 8)] {
+        let most = MIN_BYTES + Packed::fixed_bytes(shards) + more;
+        let store = Packed::new(&config().shards(shards).max_bytes(most)).expect("enough");
+        for n in 0..200 {
+            tell(&store, 1, leecher(n, v4(n as u32)));
+            assert!(store.memory().bytes <= most as u64 && store.totals().peers() > 0);
+        }
+        assert_eq!(store.memory().bytes, store.recount());
     }
 }

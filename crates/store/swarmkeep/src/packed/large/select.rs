@@ -83,7 +83,8 @@ impl Large {
         }
     }
 
-    /// The same in one step, for an announce whose turn has come: reads the headers, and prefetches the peers.
+    /// The same in one step, for an announce whose turn has come: reads the headers, and prefetches the
+    /// peers.
     pub(in crate::packed) fn look_now(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Ahead {
         let order = order(hash, &announce.endpoint);
         match (announce.endpoint.family(), &self.v6) {
@@ -145,11 +146,12 @@ impl<const N: usize> Tables<N> {
         let eligible = Eligible::of(self, announce.role(), None);
         let slots = eligible.slots();
         let drawn = draws(slots, seed_of(Self::FAMILY, seed)).take(AHEAD).find(|drawn| eligible.holds(drawn));
-        let drawn = drawn.unwrap_or(Drawn::NOWHERE);
-        if let Some(table) = eligible.tables[drawn.table()] {
+        if let Some(drawn) = drawn
+            && let Some(table) = eligible.tables[drawn.table()]
+        {
             table.prefetch_window(drawn.index);
         }
-        Ahead { order, own, seed, slots, drawn: [drawn; AHEAD] }
+        Ahead { order, own, seed, slots, drawn: [drawn.unwrap_or(Drawn::NOWHERE); AHEAD] }
     }
 
     fn prefetch_peers(&self, announce: &Announce, ahead: &Ahead) {

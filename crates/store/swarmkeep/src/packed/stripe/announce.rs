@@ -55,9 +55,9 @@ impl Stripe {
         Some(Announced::new(stats, Changes::REFRESHED))
     }
 
-    /// An announce that only says that a peer of a large swarm is still there, and its selection. Many threads
-    /// may execute such announces at once: they write nothing but stamps. Any other announce gets `None`, and
-    /// nothing has changed.
+    /// An announce that only says that a peer of a large swarm is still there, and its selection. Many
+    /// threads may execute such announces at once: they write nothing but stamps. Any other announce gets
+    /// `None`, and nothing has changed.
     pub(in crate::packed) fn refresh_large(
         &self,
         op: &Operation<'_>,

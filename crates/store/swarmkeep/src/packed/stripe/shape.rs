@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Mean bytes per leaf, above which one splits and below which two merge. Around 1.5 KiB a look-up stays
-/// within three cache lines, a join moves bytes for less than a microsecond, and the 20 bytes of the leaf
+/// within four cache lines, a join moves bytes for less than a microsecond, and the 20 bytes of the leaf
 /// itself are half a byte per swarm.
 const SPLIT_ABOVE: usize = 1024;
 const MERGE_BELOW: usize = 512;
@@ -104,7 +104,7 @@ impl Stripe {
 
     /// Moves a large swarm that has shrunk to a few peers back into its leaf.
     pub(super) fn demote_if_small(&mut self, op: &Operation<'_>, at: SwarmLocation, number: u32) {
-        if self.large(number).block_bytes() > Leaf::MAX_BLOCK / 4 {
+        if self.large(number).block_bytes() > Leaf::MAX_BLOCK / 8 {
             return;
         }
         let large = self.take_large(number);
