@@ -6,6 +6,7 @@
 
 use std::{
     any::Any,
+    mem,
     panic::{self, AssertUnwindSafe},
 };
 
@@ -67,6 +68,23 @@ impl<'a> CurrentStripe<'a> {
             Locked::Alone(stripe) => stripe,
             Locked::Not => unreachable!("has an index"),
         }
+    }
+
+    /// The same beside other threads that read it, and after those that wait to change it: nothing that was
+    /// found in it before holds.
+    #[inline]
+    fn shared_in_turn(&mut self, index: usize) -> &Stripe {
+        if self.index == index {
+            self.locked = match mem::replace(&mut self.locked, Locked::Not) {
+                Locked::Alone(stripe) => Locked::Shared(ExclusiveGuard::downgrade(stripe)),
+                Locked::Shared(mut stripe) => {
+                    SharedGuard::bump(&mut stripe);
+                    Locked::Shared(stripe)
+                }
+                Locked::Not => Locked::Not,
+            };
+        }
+        self.shared(index)
     }
 
     /// The stripe, to change.
@@ -189,7 +207,7 @@ impl Packed {
             rng.drawn = None;
             if let Some(ahead) = ahead {
                 rng.drawn = Some(ahead.seed());
-                let stripe = current.shared(probe.placed.stripe);
+                let stripe = current.shared_in_turn(probe.placed.stripe);
                 *answer = stripe
                     .find_again(&op, &probe.seen.leaf, probe.found)
                     .and_then(|at| stripe.refresh_large(&op, at, announce, ahead, peers));
@@ -200,8 +218,12 @@ impl Packed {
             *answer = Some(loop {
                 let stripe = current.alone(probe.placed.stripe);
                 let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
-                match self.announce_in(stripe, &op, found, announce, &mut reservation, rng, peers) {
-                    Ok(announced) => break announced,
+                match self.update(stripe, &op, found, announce, &mut reservation) {
+                    Ok((announced, selection)) => {
+                        // The store does not change any more: the randomness of the caller may panic.
+                        stripe.select(selection, announce, rng, peers);
+                        break announced;
+                    }
                     Err(full) => {
                         current.release();
                         self.evict_elsewhere(&probe.placed, now, &full, &mut reservation);
@@ -268,7 +290,7 @@ impl Packed {
         let large = || probes.iter().zip(group).enumerate().filter(|(_, (probe, _))| probe.is_large);
         for (nth, (probe, Request { announce, .. })) in large() {
             let op = self.operation_at(&probe.placed, now);
-            let stripe = current.shared(probe.placed.stripe);
+            let stripe = current.shared_in_turn(probe.placed.stripe);
             let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
             let Some(large) = found.and_then(|at| stripe.large_at(at)) else { continue };
             let Some(seed) = rng.draw_ahead() else { return };
@@ -277,7 +299,7 @@ impl Packed {
         for (nth, (probe, Request { announce, .. })) in large() {
             let op = self.operation_at(&probe.placed, now);
             let Some(ahead) = &ahead[nth] else { continue };
-            let stripe = current.shared(probe.placed.stripe);
+            let stripe = current.shared_in_turn(probe.placed.stripe);
             let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
             if let Some(large) = found.and_then(|at| stripe.large_at(at)) {
                 large.prefetch_peers(announce, ahead);

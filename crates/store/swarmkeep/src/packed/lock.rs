@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::lock_api::{self, RawRwLock, RawRwLockDowngrade};
+use parking_lot::lock_api::{self, RawRwLock, RawRwLockDowngrade, RawRwLockFair};
 
 pub(super) type Lock<T> = lock_api::RwLock<RawLock, T>;
 pub(super) type SharedGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawLock, T>;
@@ -81,6 +81,28 @@ unsafe impl RawRwLock for RawLock {
 
     fn is_locked_exclusive(&self) -> bool {
         self.0.load(Relaxed) & EXCLUSIVE != 0
+    }
+}
+
+// SAFETY: no thread gets what another still has.
+unsafe impl RawRwLockFair for RawLock {
+    unsafe fn unlock_shared_fair(&self, (): ()) {
+        // SAFETY: the caller has the lock.
+        unsafe { self.unlock_shared(()) };
+    }
+
+    unsafe fn unlock_exclusive_fair(&self, (): ()) {
+        // SAFETY: the caller has the lock.
+        unsafe { self.unlock_exclusive(()) };
+    }
+
+    #[inline]
+    unsafe fn bump_shared(&self, (): &mut ()) {
+        if self.0.load(Relaxed) & WANTED != 0 {
+            // SAFETY: the caller has the lock.
+            unsafe { self.unlock_shared(()) };
+            self.lock_shared();
+        }
     }
 }
 
@@ -225,6 +247,22 @@ mod tests {
         assert!(alone.is_some() && lock.try_read().is_none() && lock.try_write().is_none());
         assert!(lock.is_locked() && lock.is_locked_exclusive());
         drop(alone);
+        assert!(!lock.is_locked());
+    }
+
+    #[test]
+    fn a_thread_that_shares_the_lock_for_long_lets_others_have_it_in_turn() {
+        let lock = Lock::new(0);
+        thread::scope(|scope| {
+            let mut shared = lock.read();
+            scope.spawn(|| *lock.write() += 1);
+            while *shared == 0 {
+                SharedGuard::bump(&mut shared);
+            }
+        });
+        let shared = ExclusiveGuard::downgrade(lock.write());
+        assert!(lock.try_read().is_some() && lock.try_write().is_none());
+        drop(shared);
         assert!(!lock.is_locked());
     }
 

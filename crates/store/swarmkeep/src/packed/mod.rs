@@ -49,6 +49,7 @@ use self::{
     reservation::Reservation,
     stripe::{
         Operation, ResumePoint, Stripe, SwarmLocation,
+        announce::Selection,
         census::{EVICTION_SAMPLE, Worth},
         evict::Full,
     },
@@ -233,40 +234,38 @@ impl Packed {
         // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
         loop {
-            let announced =
-                self.announce_in(&mut stripe, &op, found, announce, &mut reservation, &mut rng, peers);
-            drop(stripe);
-            match announced {
-                Ok(announced) => {
+            match self.update(&mut stripe, &op, found, announce, &mut reservation) {
+                Ok((announced, selection)) => {
+                    // The store does not change any more: the randomness of the caller may panic.
+                    stripe.select(selection, announce, &mut rng, peers);
                     rng.raise();
                     return announced;
                 }
-                Err(full) => self.evict_elsewhere(placed, now, &full, &mut reservation),
+                Err(full) => {
+                    drop(stripe);
+                    self.evict_elsewhere(placed, now, &full, &mut reservation);
+                }
             }
             stripe = self.lock(placed.stripe);
             found = stripe.find(&op);
         }
     }
 
-    /// An announce to a locked stripe. `found` is the result of the search for the swarm in it.
-    #[expect(clippy::too_many_arguments, reason = "those of an announce, and what is at hand")]
+    /// The first half of an announce to a locked stripe. `found` is the result of the search for the swarm in
+    /// it.
     #[inline(never)]
-    fn announce_in(
+    fn update(
         &self,
         stripe: &mut Stripe,
         op: &Operation<'_>,
         found: Option<SwarmLocation>,
         announce: &Announce,
         reservation: &mut Reservation<'_>,
-        rng: &mut dyn Random,
-        peers: &mut PeerBuffer<'_>,
-    ) -> Result<Announced, Full> {
+    ) -> Result<(Announced, Selection), Full> {
         let updated = stripe.announce(op, found, announce, reservation);
         stripe.settle(reservation);
         let (announced, selection) = updated?;
-        // The store does not change any more: the randomness of the caller may panic.
-        stripe.select(selection, announce, rng, peers);
-        Ok(announced.evicting(reservation.take_evicted()))
+        Ok((announced.evicting(reservation.take_evicted()), selection))
     }
 
     /// Makes room for an announce that has found none in its own stripe. Takes samples of as many stripes as
