@@ -122,7 +122,7 @@ impl RawLock {
         let state = self.0.load(Relaxed);
         let is_free = state & EXCLUSIVE == 0 && (waited || state & WANTED == 0);
         let shared = state.checked_add(ONE).filter(|_| is_free)?;
-        self.0.compare_exchange_weak(state, shared, Acquire, Relaxed).ok().map(drop)
+        self.0.compare_exchange(state, shared, Acquire, Relaxed).ok().map(drop)
     }
 
     #[cold]

@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_found_wherever_it_is_in_a_run_and_only_where_it_begins() {
-        let peers: Vec<[u8; 6]> = (0..70_u8).map(|n| [1, n, 1, 1, n, 1]).collect();
+        let peers: Vec<[u8; 6]> =
+            (0..if cfg!(miri) { 18 } else { 70_u8 }).map(|n| [1, n, 1, 1, n, 1]).collect();
         for len in 0..peers.len() {
             let run = &peers[..len];
             for (at, peer) in peers.iter().enumerate() {
