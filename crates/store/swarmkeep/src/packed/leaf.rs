@@ -114,7 +114,7 @@ impl Leaf {
         let rest: &[u8; REST] = key.0.last_chunk().expect("a part of a key");
         let wanted = key.word(KEY_LEN - REST);
         let estimate = self.estimate(prefix, wanted);
-        // Nine searches in ten end among a few slots around the estimate. How many of these are before the
+        // Most searches end among a few slots around the estimate. How many of these are before the
         // key is counted without a branch: none could be predicted.
         let from = estimate.saturating_sub(NEAR / 2).min(slots.len().saturating_sub(NEAR));
         let near = slots[from..].first_chunk::<NEAR>();

@@ -36,10 +36,10 @@ fn position_v4(run: &[u8], endpoint: &[u8; CompactV4::LEN]) -> Option<usize> {
 #[cfg(all(target_arch = "x86_64", not(swarmkeep_safe)))]
 struct Wanted([std::arch::x86_64::__m128i; 3]);
 
-/// In SSE2, which every x86-64 has, this takes 20 instructions for eight endpoints instead of 50. An announce
-/// to a swarm of 2 million peers becomes a fifteenth faster.
+/// In SSE2, which every x86-64 has. To find a peer in a swarm of 200,000 then takes 199 instructions instead
+/// of 287 (callgrind).
 #[cfg(all(target_arch = "x86_64", not(swarmkeep_safe)))]
-#[expect(unsafe_code, reason = "vectors are half of the time; the gain is above")]
+#[expect(unsafe_code, reason = "the gain is above")]
 mod vectors {
     use std::arch::x86_64::{__m128i, _mm_cmpeq_epi16, _mm_movemask_epi8, _mm_set_epi64x};
 
