@@ -7,8 +7,10 @@ use std::{
 
 use crate::{Evicted, Family, PeerCounts, Role, SwarmStats, Totals};
 
-/// Totals that are updated under the locks of the swarms: exact when no call is in flight.
+/// Totals that are updated under the locks of the swarms: exact when no call is in flight. In a cache line of
+/// their own: other fields of a store are read by threads that change no total.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct AtomicTotals {
     swarms: AtomicU64,
     peers: [AtomicU64; 4],

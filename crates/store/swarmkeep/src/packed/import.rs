@@ -46,7 +46,8 @@ struct Swarm {
 
 impl Packed {
     pub(super) fn import_records(&self, records: &[Records], now: Timestamp) -> Restored {
-        let (mut restored, mut sorted, mut run) = (Restored::default(), Sorted::new(), Run::default());
+        let (mut restored, mut sorted, mut run) =
+            (Restored::default(), Sorted::with_room_for(records), Run::default());
         for records in records {
             // The start of the last piece, if it is one of these records.
             let mut start = None;
@@ -177,8 +178,10 @@ pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item
 }
 
 impl<'a> Sorted<'a> {
-    fn new() -> Self {
-        Self { order: Vec::with_capacity(MOST_SORTED), pieces: Vec::new() }
+    /// Room for the swarms of all these records, or as many as are sorted at once.
+    fn with_room_for(records: &[Records]) -> Self {
+        let swarms: usize = records.iter().map(|records| records.swarms() as usize).sum();
+        Self { order: Vec::with_capacity(swarms.min(MOST_SORTED)), pieces: Vec::new() }
     }
 
     /// Adds a record of the last piece, which is at `at` in its [`Records`].

@@ -25,7 +25,6 @@ mod leaf;
 mod linear;
 mod lock;
 mod place;
-mod position;
 mod prefetch;
 mod repository;
 mod reservation;

@@ -7,9 +7,7 @@ use super::{
         SlotContent, WIDE_DOWNLOADS,
     },
 };
-use crate::{
-    CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address, packed::position::position,
-};
+use crate::{CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address};
 
 /// [`PROVEN`] in the last byte of a slot.
 const PROVEN_FLAG: u8 = (PROVEN >> 56) as u8;
@@ -47,7 +45,8 @@ impl Leaf {
         from: Section,
         endpoint: &[u8],
     ) -> Option<usize> {
-        position(self.endpoints::<N>(slot, few, from), endpoint.try_into().ok()?)
+        let endpoint: &[u8; N] = endpoint.try_into().ok()?;
+        self.endpoints(slot, few, from).iter().position(|peer| peer == endpoint)
     }
 
     /// The endpoints of a family, seeders before leechers, from the section `from` on.

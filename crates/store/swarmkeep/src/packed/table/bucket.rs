@@ -8,7 +8,6 @@ use std::{
 use crate::packed::{
     arena::StampedBlock,
     clock::{Base, Tick, aged},
-    position::position,
 };
 
 /// Some dozens of peers.
@@ -45,7 +44,7 @@ impl<const N: usize> Bucket<N> {
     }
 
     pub(super) fn find(&self, endpoint: &[u8; N]) -> Option<usize> {
-        position(self.endpoints(), endpoint)
+        self.endpoints().iter().position(|peer| peer == endpoint)
     }
 
     /// Notes that a peer has announced at `now`. The base must [fit](Base::fits).
