@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use self::stores::Store;
 
+mod aquatic;
 mod measure;
 mod stores;
 

@@ -5,8 +5,7 @@ use std::{marker::PhantomData, net::SocketAddr, sync::Arc, time::Duration};
 use aquatic_udp_protocol::{AnnounceEvent, NumberOfBytes, PeerId};
 use swarmkeep::{
     Announce, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request, Retention, SplitMix64,
-    Timestamp, TorrentRepository, TorrentRepositoryExt,
-    catalog,
+    Timestamp, TorrentRepository, TorrentRepositoryExt, catalog,
 };
 use torrust_tracker_configuration::TrackerPolicy;
 use torrust_tracker_primitives::{DurationSinceUnixEpoch, info_hash::InfoHash, peer::Peer};
@@ -17,6 +16,8 @@ use torrust_tracker_torrent_repository::{
     entry::{Entry, EntrySync},
     repository::Repository as TorrustRepository,
 };
+
+use crate::aquatic::Aquatic;
 
 /// A store under comparison.
 pub(crate) trait Store: Sync {
@@ -37,7 +38,7 @@ pub(crate) trait Store: Sync {
 /// An announce in the words of all stores, so that none converts while the clock runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Input {
-    announce: Announce,
+    pub(crate) announce: Announce,
     info_hash: InfoHash,
     peer: Peer,
 }
@@ -54,6 +55,7 @@ pub(crate) const ALL: &[(&str, Build)] = &[
     ("torrust DashMapMutexStd", theirs::<TorrentsDashMapMutexStd, EntryMutexStd>),
     ("torrust RwLockStd", theirs::<TorrentsRwLockStd, EntrySingle>),
     ("torrust RwLockStdMutexStd", theirs::<TorrentsRwLockStdMutexStd, EntryMutexStd>),
+    ("aquatic's design", || Box::<Aquatic>::default()),
     ("swarmkeep packed", || ours("packed")),
     ("swarmkeep packed, in batches", || Box::new(Batched(build("packed")))),
     ("swarmkeep skipmap-mutex-parking-lot", || ours("skipmap-mutex-parking-lot")),
@@ -66,7 +68,7 @@ pub(crate) const ALL: &[(&str, Build)] = &[
 /// When every announce takes place.
 pub(crate) const NOW: u64 = 1_800_000_000;
 /// The most peers that are selected.
-const WANT: usize = 50;
+pub(crate) const WANT: usize = 50;
 
 impl From<Announce> for Input {
     fn from(announce: Announce) -> Self {
