@@ -10,7 +10,7 @@ use std::{mem, sync::Arc};
 use arrayvec::ArrayVec;
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockUpgradableReadGuard};
 use swarmkeep::{Announce, AnnounceEvent, CompactV4, CompactV6, Endpoint, Random as _, SplitMix64};
 
 use crate::stores::{Input, NOW, Store, WANT};
@@ -73,12 +73,18 @@ impl<const N: usize> Shards<N> {
     fn announce(&self, announce: &Announce, endpoint: [u8; N], want: usize, rng: &mut SplitMix64) -> usize {
         let info_hash = announce.info_hash.as_bytes();
         let shard = self.shard(info_hash);
-        let known = shard.read().get(info_hash).map(Arc::clone);
-        let swarm = known.unwrap_or_else(|| Arc::clone(shard.write().entry(*info_hash).or_default()));
+        let swarm = {
+            let shard = shard.upgradable_read();
+            let known = shard.get(info_hash).map(Arc::clone);
+            known.unwrap_or_else(|| {
+                Arc::clone(RwLockUpgradableReadGuard::upgrade(shard).entry(*info_hash).or_default())
+            })
+        };
         let stays = announce.event != AnnounceEvent::Stopped;
         let peer =
             Peer { _id: announce.peer_id.into(), is_seeder: announce.left == 0, _valid_until: NOW as u32 };
-        swarm.write().announce(endpoint, stays.then_some(peer), want, rng).len()
+        let selected = swarm.write().announce(endpoint, stays.then_some(peer), want, rng);
+        selected.len()
     }
 
     fn peers(&self, info_hash: &[u8; 20]) -> u64 {

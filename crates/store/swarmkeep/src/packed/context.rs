@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use parking_lot::Mutex;
+
 use super::{
     bounds::{Bounds, MAX_GROWTH, MIN_BYTES},
     clock::Clock,
@@ -17,6 +19,8 @@ pub(super) struct StoreContext {
     pub(super) hash: EndpointHash,
     pub(super) clock: Clock,
     pub(super) hints: Hints,
+    /// Held by the thread that makes room for more hints.
+    pub(super) making_room: Mutex<()>,
     pub(super) totals: AtomicTotals,
     /// The bytes of all stripes, and those that announces in flight have reserved.
     pub(super) bytes: AtomicU64,
@@ -31,12 +35,12 @@ impl StoreContext {
         // Room for swarms comes first: what announces reserve must still fit.
         let limit = self.bounds.bytes.saturating_sub(MIN_BYTES as u64);
         let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= limit);
-        if !self.hints.has_room(leaf)
+        // Other threads do without it meanwhile.
+        if let Some(_one) = self.making_room.try_lock()
+            && !self.hints.has_room(leaf)
             && self.bytes.try_update(Relaxed, Relaxed, fits).is_ok()
-            && !self.hints.make_room(leaf)
         {
-            // Another thread has just made it.
-            self.bytes.fetch_sub(bytes, Relaxed);
+            self.hints.make_room(leaf);
         }
     }
 

@@ -101,10 +101,12 @@ impl Hints {
         self.stripes.len() * place(leaf).width * size_of::<SlotsHint>()
     }
 
-    /// Makes room for the hints for a leaf of each stripe. Returns whether this call made it.
-    pub(super) fn make_room(&self, leaf: usize) -> bool {
+    /// Makes room for the hints for a leaf of each stripe.
+    pub(super) fn make_room(&self, leaf: usize) {
         let hints = iter::repeat_with(SlotsHint::default).take(self.stripes.len() * place(leaf).width);
-        self.rows.get(place(leaf).row).is_some_and(|row| row.set(hints.collect()).is_ok())
+        if let Some(row) = self.rows.get(place(leaf).row) {
+            row.get_or_init(|| hints.collect());
+        }
     }
 }
 

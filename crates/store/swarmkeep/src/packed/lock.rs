@@ -66,7 +66,9 @@ unsafe impl RawRwLock for RawLock {
 
     #[inline]
     fn try_lock_exclusive(&self) -> Option<()> {
-        self.0.compare_exchange(0, EXCLUSIVE, Acquire, Relaxed).ok().map(drop)
+        let take = |free| self.0.compare_exchange(free, EXCLUSIVE, Acquire, Relaxed);
+        // A thread that wanted it may not run, and says so again when it does.
+        take(0).or_else(|state| if state == WANTED { take(WANTED) } else { Err(state) }).ok().map(drop)
     }
 
     #[inline]
@@ -248,6 +250,13 @@ mod tests {
         assert!(lock.is_locked() && lock.is_locked_exclusive());
         drop(alone);
         assert!(!lock.is_locked());
+    }
+
+    #[test]
+    fn a_thread_that_wants_the_lock_and_does_not_run_keeps_nobody_out() {
+        let lock = RawLock(AtomicU32::new(WANTED));
+        assert_eq!(lock.try_lock_exclusive(), Some(()));
+        assert!(lock.is_locked_exclusive());
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! - A **stripe** contains some leaves. One lock guards it.
 //! - A **leaf** is one run of bytes: some dozens of swarms, sorted by their info hashes under a keyed
 //!   permutation. Remote peers cannot choose where their swarms go, and the permutation can be inverted to
-//!   list the info hashes. A swarm of one IPv4 peer needs no more than its slot. A swarm of some dozens of
+//!   list the info hashes. A swarm of one IPv4 peer needs no more than its slot. A swarm of up to 146
 //!   peers has a block after the slots.
 //! - A **large** swarm has four tables of peers (family × role), in linear-hashed buckets, so that no
-//!   announce in a swarm of a million peers moves more peers than one in a swarm of fifty.
+//!   announce moves the peers of more than twenty buckets of some dozens, however many peers a swarm has.
 //!
 //! `docs/design/packed-store.md` gives the layout byte by byte, the reasons for it, and what was measured.
 
@@ -35,6 +35,8 @@ mod table;
 mod tests;
 
 use std::{fmt, sync::atomic::AtomicU64};
+
+use parking_lot::Mutex;
 
 use self::{
     batch::Words,
@@ -80,7 +82,7 @@ struct Visit {
 }
 
 /// Sixteen threads that each hold a stripe for half of the time meet once in 130 announces. With four times
-/// as many stripes, 10,000 swarms take 16 bytes more each.
+/// as many stripes, 10,000 swarms take 25 bytes more each.
 const DEFAULT_STRIPES: usize = 1024;
 const MAX_STRIPES: usize = 1 << 16;
 /// A full stripe has enough swarms to choose one to evict.
@@ -134,6 +136,7 @@ impl Packed {
             hash: EndpointHash::new(config.hash_key(), limits.endpoints_per_address),
             clock: Clock::new(lifetime_secs),
             hints: Hints::new(stripes),
+            making_room: Mutex::default(),
             totals: AtomicTotals::default(),
             bytes: AtomicU64::new(fixed as u64),
             bounds,
@@ -223,6 +226,7 @@ impl Packed {
         } else {
             let shared = lock.read();
             let at = shared.find_from(&op, &seen.leaf);
+            shared.correct(&op, placed.stripe, &seen);
             if let Some(announced) = at.and_then(|at| refresh(&shared, at)) {
                 return announced;
             }

@@ -17,9 +17,9 @@ use crate::{
     },
 };
 
-/// Mean bytes per leaf, above which one splits and below which two merge. Around 1.5 KiB a look-up stays
-/// within four cache lines, a join moves bytes for less than a microsecond, and the 20 bytes of the leaf
-/// itself are half a byte per swarm.
+/// Mean bytes per leaf, above which one splits and below which two merge. Around 1 KiB a look-up stays
+/// within seven cache lines, a join moves bytes for less than a microsecond, and the header of the leaf is
+/// half a byte per swarm.
 const SPLIT_ABOVE: usize = 1024;
 const MERGE_BELOW: usize = 512;
 /// Merges for each leaf that a sweep passes. They are enough to be done within one pass, however many swarms
