@@ -14,6 +14,7 @@ mod exchange;
 pub mod hashes;
 mod learning;
 pub mod metadata;
+mod near;
 mod picker;
 mod rarest;
 mod rate;

@@ -324,14 +324,6 @@ impl Torrent {
     }
 }
 
-/// Whether an address means something in a local network only.
-pub(crate) fn is_near(address: SocketAddr) -> bool {
-    match address.ip().to_canonical() {
-        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
-    }
-}
-
 /// Where a peer is, or was.
 fn ip_of(peers: &BTreeMap<PeerKey, Entry>, gone: &VecDeque<(PeerKey, IpAddr)>, key: PeerKey) -> IpAddr {
     match peers.get(&key) {

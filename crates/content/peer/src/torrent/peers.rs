@@ -17,7 +17,7 @@ use swarmkeep_metainfo::Info;
 use swarmkeep_peer_wire::{Hashes, PexFlags};
 use tokio::sync::Notify;
 
-use super::{Entry, Has, Peer, Torrent, TorrentState, ip_of, is_near};
+use super::{Entry, Has, Peer, Torrent, TorrentState, ip_of};
 use crate::{
     Error,
     candidates::network,
@@ -25,6 +25,7 @@ use crate::{
     hashes::HashFault,
     learning::Heard,
     metadata::MetadataFault,
+    near::is_near,
     picker::{PeerKey, Picker, Searched},
     rate::Meter,
 };
@@ -142,7 +143,7 @@ impl Torrent {
         let others = state.peers.values().filter(|entry| entry.peer.key != peer.key);
         let listening = others.filter_map(|entry| {
             let (address, flags) = entry.listens?;
-            if is_near(address) && !is_near(peer.address) {
+            if is_near(address.ip()) && !is_near(peer.address.ip()) {
                 return None;
             }
             let seeds = match &entry.has {

@@ -126,7 +126,7 @@ pub enum TrackerError {
     },
     /// The URL is that of a service in this machine or network that does not look like a tracker.
     #[error(
-        "{0} is not public, and its path names no announce: a torrent must not make requests of other services"
+        "{0} is not public, and its URL is not exactly that of an announce: a torrent must not make requests of other services"
     )]
     NotATracker(SocketAddr),
 }
@@ -149,24 +149,6 @@ const fn family_name(family: Family) -> &'static str {
 
 /// The most peers that are taken from one answer; more are of no use at once.
 pub(super) const MOST_PEERS: usize = 1000;
-
-/// Whether the address is one of this machine or its network.
-pub(super) fn is_near(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => {
-            let [a, b, ..] = ip.octets();
-            // 100.64.0.0/10 is between a provider and its customers (RFC 6598).
-            ip.is_loopback()
-                || ip.is_private()
-                || ip.is_link_local()
-                || a == 0
-                || (a == 100 && b & 0xc0 == 64)
-        }
-        IpAddr::V6(ip) => {
-            ip.is_loopback() || ip.is_unspecified() || ip.is_unique_local() || ip.is_unicast_link_local()
-        }
-    }
-}
 
 /// The peers of an answer whose address can be that of a host, at most [`MOST_PEERS`].
 pub(super) fn useful(peers: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
@@ -206,20 +188,5 @@ mod tests {
         let all = nobody.iter().chain(&somebody).map(|text| peer(text));
         assert_eq!(useful(all), somebody.map(peer));
         assert_eq!(useful((0..100_000).map(|_| peer("192.0.2.1:1"))).len(), MOST_PEERS);
-    }
-
-    #[test]
-    fn near_is_what_no_stranger_has_business_with() {
-        for near in
-            ["127.0.0.1", "10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1"]
-        {
-            assert!(is_near(near.parse().unwrap()), "{near}");
-        }
-        for near in ["::1", "::", "fe80::1", "fd00::1", "::ffff:10.0.0.1"] {
-            assert!(is_near(near.parse().unwrap()), "{near}");
-        }
-        for far in ["192.0.2.1", "8.8.8.8", "100.128.0.1", "2001:db8::1"] {
-            assert!(!is_near(far.parse().unwrap()), "{far}");
-        }
     }
 }

@@ -24,14 +24,14 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    announce::{Announce, Answer, Retry, TrackerError, is_near, readable, useful},
+    announce::{Announce, Answer, Retry, TrackerError, readable, useful},
     line::{Known, Line},
     options::ClientOptions,
     resolve::Resolver,
     tls::Tls,
     url::{Scheme, TrackerUrl},
 };
-use crate::source::Source;
+use crate::{near::is_near, source::Source};
 
 /// Asks trackers over HTTP.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl HttpClient {
         announce: &Announce<'_>,
         asked: Instant,
     ) -> Result<Answer, TrackerError> {
-        if is_near(to.ip()) && !url.is_an_announce() {
+        if is_near(to.ip()) && !(url.is_an_announce() && url.query().is_none()) {
             return Err(TrackerError::NotATracker(to));
         }
         let mut url = with_query(url, announce);
@@ -359,6 +359,28 @@ mod tests {
     use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
     use super::*;
+    use crate::trackers::{Identity, announce::Progress};
+
+    #[test]
+    fn an_announce_follows_the_query_of_the_url() {
+        let identity = Identity { info_hash: [1; 20].into(), peer_id: [2; 20].into(), port: 6881, key: 3 };
+        let announce = Announce {
+            identity,
+            progress: Progress::default(),
+            event: swarmkeep_bittorrent::AnnounceEvent::None,
+            want: None,
+            tracker_id: None,
+        };
+        for (url, begins) in [
+            ("http://t.example/announce?passkey=abc", "/announce?passkey=abc&info_hash="),
+            ("http://t.example/announce?", "/announce?info_hash="),
+            ("http://t.example/announce", "/announce?info_hash="),
+            ("http://t.example", "/?info_hash="),
+        ] {
+            let asked = with_query(&TrackerUrl::parse(url).unwrap(), &announce).target;
+            assert!(asked.starts_with(begins), "{asked}");
+        }
+    }
 
     /// Bodies in which anything may be wrong: what is read of them is bounded all the same.
     #[test]

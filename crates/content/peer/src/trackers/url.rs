@@ -152,10 +152,23 @@ impl TrackerUrl {
         options
     }
 
-    /// Whether something in the path says that whoever listens there is a tracker.
+    /// Whether the path is exactly one of a tracker, after a passkey at most. It then has no dots and no
+    /// escapes, in whose place another service might see another path.
     pub(super) fn is_an_announce(&self) -> bool {
-        let path = self.target.split('?').next().unwrap_or_default();
-        path.split('/').any(|segment| segment.starts_with("announce"))
+        let (path, _) = self.target.split_once('?').unwrap_or((&self.target, ""));
+        let is_passkey =
+            |key: &str| key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        let last = match path.split('/').collect::<Vec<_>>()[..] {
+            ["", last] => last,
+            ["", key, last] if !key.is_empty() && is_passkey(key) => last,
+            _ => return false,
+        };
+        ["announce", "announce.php", "scrape"].contains(&last)
+    }
+
+    /// What follows the path.
+    pub(super) fn query(&self) -> Option<&str> {
+        self.target.split_once('?').map(|(_, query)| query)
     }
 
     fn origin(&self) -> String {
@@ -280,11 +293,37 @@ mod tests {
 
     #[test]
     fn a_path_tells_trackers_from_other_services() {
-        for yes in ["http://h/announce", "http://h/key/announce?x", "http://h/announce.php"] {
+        for yes in [
+            "http://h/announce",
+            "http://h/announce?x",
+            "http://h/announce.php",
+            "http://h/scrape",
+            "http://h/a_Passkey-1/announce",
+        ] {
             assert!(url(yes).is_an_announce(), "{yes}");
         }
-        for no in ["http://h", "http://h/admin?announce", "http://h/x/?/announce"] {
+        for no in [
+            "http://h",
+            "http://h/admin?announce",
+            "http://h/x/?/announce",
+            "http://h/announce/../api/reboot?confirm=yes",
+            "http://h/announcements/delete?id=1",
+            "http://h/api/reboot/announce",
+            "http://h/../announce",
+            "http://h/%2e%2e/announce",
+            "http://h/%2E./announce",
+            "http://h/.%2e/announce",
+            "http://h/%5c..%5capi/announce",
+            "http://h//announce",
+            "http://h/announce/",
+            "http://h/announce;x",
+            "http://h/announce%00",
+            "http://h/ANNOUNCE",
+        ] {
             assert!(!url(no).is_an_announce(), "{no}");
         }
+        assert_eq!(url("http://h/announce").query(), None);
+        assert_eq!(url("http://h/announce?").query(), Some(""));
+        assert_eq!(url("http://h/announce?a?b").query(), Some("a?b"));
     }
 }

@@ -20,13 +20,13 @@ async fn failure_of(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String
 }
 
 #[tokio::test]
-async fn an_announce_is_the_query_behind_the_one_of_the_url() {
+async fn an_announce_is_the_query_of_the_url() {
     let tracker = Http::saying(GOOD).await;
-    let url = format!("http://{}/announce?passkey=abc", tracker.at);
+    let url = format!("http://{}/a-passkey/announce", tracker.at);
     let mut torrent = Torrent::one(&url, &client(), &seldom().want_peers(33));
     assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
     let asked = tracker.asked();
-    let query = asked[0].strip_prefix("/announce?passkey=abc&").expect("in this order");
+    let query = asked[0].strip_prefix("/a-passkey/announce?").expect("begins so");
     let request = AnnounceRequest::parse(query.as_bytes()).expect("an announce");
     let who = identity(1, 1001);
     assert_eq!((request.info_hash, request.peer_id, request.port), (who.info_hash, who.peer_id, 1001));
@@ -203,11 +203,11 @@ async fn an_answer_may_take_only_so_long_wherever_it_is_slow() {
 #[tokio::test]
 async fn a_redirect_is_followed_with_its_own_query_but_not_for_ever() {
     let good = Http::saying(GOOD).await;
-    let to = format!("Location: http://{}/announce/there?x=1\r\n", good.at);
+    let to = format!("Location: http://{}/there/announce?x=1\r\n", good.at);
     let from = Http::new(move |_, _| Reply::Keep(with("302 Found", &to, b"gone"))).await;
     let torrent = Torrent::one(&from.url(), &client(), &seldom());
     assert!(torrent.settled().await.is_started);
-    assert_eq!(good.asked(), ["/announce/there?x=1"]);
+    assert_eq!(good.asked(), ["/there/announce?x=1"]);
 
     let round = Http::new(|_, _| Reply::Keep(with("301 Moved", "Location: /announce?round\r\n", b""))).await;
     let torrent = Torrent::one(&round.url(), &client(), &seldom());
@@ -232,10 +232,22 @@ async fn a_redirect_is_followed_with_its_own_query_but_not_for_ever() {
 #[tokio::test]
 async fn a_torrent_makes_no_requests_of_services_that_are_no_trackers() {
     let service = Http::saying(GOOD).await;
-    let url = format!("http://{}/delete?everything", service.at);
-    let failure = Torrent::one(&url, &client(), &seldom()).failure().await;
-    assert!(failure.contains("is not public, and its path names no announce"), "{failure}");
+    for target in [
+        "",
+        "/delete?everything",
+        "/announce/../api/reboot?confirm=yes",
+        "/announcements/delete?id=1",
+        "/api/reboot/announce",
+        "/%2e%2e/announce",
+        "/announce?id=1",
+    ] {
+        let url = format!("http://{}{target}", service.at);
+        let failure = Torrent::one(&url, &client(), &seldom()).failure().await;
+        assert!(failure.contains("is not exactly that of an announce"), "{target}: {failure}");
+    }
     assert_eq!(service.connections.load(Relaxed), 0);
+    let torrent = Torrent::one(&format!("http://{}/a-passkey/announce", service.at), &client(), &seldom());
+    assert!(torrent.settled().await.is_started, "a tracker beside it is asked");
 }
 
 #[tokio::test]
