@@ -2,8 +2,9 @@
 //! an ordered hash map of swarms; each swarm behind a lock of its own, with up to two peers in place, and more
 //! in an ordered hash map.
 //!
-//! What selects is as there: the announcer is taken out first, and put back at the end. Of a swarm with more
-//! peers than are wanted, it selects two runs, each from a random peer of one half on.
+//! An announce works as in the original: it removes the announcer, selects peers, and inserts the announcer
+//! again. Of a swarm with more peers than are wanted, it selects two runs, each from a random peer of one half
+//! on. Nothing reads the counts of seeders and some fields of a peer: they are there for their cost.
 
 use std::{mem, sync::Arc};
 
@@ -83,6 +84,7 @@ impl<const N: usize> Shards<N> {
         let stays = announce.event != AnnounceEvent::Stopped;
         let peer =
             Peer { _id: announce.peer_id.into(), is_seeder: announce.left == 0, _valid_until: NOW as u32 };
+        // Freed after the lock is released.
         let selected = swarm.write().announce(endpoint, stays.then_some(peer), want, rng);
         selected.len()
     }

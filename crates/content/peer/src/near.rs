@@ -1,8 +1,8 @@
-//! What is an address of this machine or of its network.
+//! Addresses of this machine and of its network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether nobody outside this machine and its network has any business with the address.
+/// Whether the address is one of this machine or of its network.
 pub(crate) fn is_near(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => is_near_v4(ip),

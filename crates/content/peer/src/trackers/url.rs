@@ -152,8 +152,8 @@ impl TrackerUrl {
         options
     }
 
-    /// Whether the path is exactly one of a tracker, after a passkey at most. It then has no dots and no
-    /// escapes, in whose place another service might see another path.
+    /// Whether the path is exactly one of a tracker, after at most one passkey. Such a path has no dots and no
+    /// escapes, so no service reads it as another path.
     pub(super) fn is_an_announce(&self) -> bool {
         let (path, _) = self.target.split_once('?').unwrap_or((&self.target, ""));
         let is_passkey =
@@ -166,7 +166,7 @@ impl TrackerUrl {
         ["announce", "announce.php", "scrape"].contains(&last)
     }
 
-    /// What follows the path.
+    /// The query, if there is one.
     pub(super) fn query(&self) -> Option<&str> {
         self.target.split_once('?').map(|(_, query)| query)
     }

@@ -35,7 +35,7 @@ impl StoreContext {
         // Room for swarms comes first: what announces reserve must still fit.
         let limit = self.bounds.bytes.saturating_sub(MIN_BYTES as u64);
         let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= limit);
-        // Other threads do without it meanwhile.
+        // Meanwhile, other threads use no hints for this leaf.
         if let Some(_one) = self.making_room.try_lock()
             && !self.hints.has_room(leaf)
             && self.bytes.try_update(Relaxed, Relaxed, fits).is_ok()

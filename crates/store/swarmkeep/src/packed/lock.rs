@@ -67,7 +67,7 @@ unsafe impl RawRwLock for RawLock {
     #[inline]
     fn try_lock_exclusive(&self) -> Option<()> {
         let take = |free| self.0.compare_exchange(free, EXCLUSIVE, Acquire, Relaxed);
-        // A thread that wanted it may not run, and says so again when it does.
+        // The thread that has set `WANTED` may not be running. It sets it again later.
         take(0).or_else(|state| if state == WANTED { take(WANTED) } else { Err(state) }).ok().map(drop)
     }
 
