@@ -1,6 +1,6 @@
 //! The stores that are compared, behind what all of them can do.
 
-use std::{marker::PhantomData, net::SocketAddr, sync::Arc, time::Duration};
+use std::{cell::RefCell, marker::PhantomData, net::SocketAddr, sync::Arc, time::Duration};
 
 use aquatic_udp_protocol::{AnnounceEvent, NumberOfBytes, PeerId};
 use swarmkeep::{
@@ -102,14 +102,27 @@ fn build(name: &str) -> Ours {
     Ours(Arc::clone(repository.as_sync().expect("the fastest are synchronous")))
 }
 
+/// The most announces in a batch.
+const MOST: usize = 32;
+
+thread_local! {
+    /// Room for the peers of a batch, as a worker of a tracker keeps it.
+    static BUFFERS: RefCell<[(V4Bytes, V6Bytes); MOST]> =
+        const { RefCell::new([([0; _], [0; _]); MOST]) };
+}
+
+type V4Bytes = [u8; WANT * CompactV4::LEN];
+type V6Bytes = [u8; WANT * CompactV6::LEN];
+
 struct Ours(Arc<dyn TorrentRepository>);
 
 impl Store for Ours {
     fn announce(&self, input: &Input, rng: &mut SplitMix64) -> usize {
-        let (mut v4, mut v6) = ([0; WANT * CompactV4::LEN], [0; WANT * CompactV6::LEN]);
-        let mut peers = PeerBuffer::new(&mut v4, &mut v6);
-        self.0.announce(&input.announce, Timestamp::from_secs(NOW), rng, &mut peers);
-        peers.len()
+        BUFFERS.with_borrow_mut(|[(v4, v6), ..]| {
+            let mut peers = PeerBuffer::new(v4, v6);
+            self.0.announce(&input.announce, Timestamp::from_secs(NOW), rng, &mut peers);
+            peers.len()
+        })
     }
 
     fn update(&self, input: &Input, rng: &mut SplitMix64) {
@@ -139,18 +152,18 @@ impl Store for Batched {
     }
 
     fn announce_some(&self, inputs: &[Input], rng: &mut SplitMix64) -> usize {
-        const MOST: usize = 32;
-        let mut bytes = [([0; WANT * CompactV4::LEN], [0; WANT * CompactV6::LEN]); MOST];
-        let mut selected = 0;
-        for inputs in inputs.chunks(MOST) {
-            let pairs = inputs.iter().zip(&mut bytes);
-            let mut requests: Vec<_> = pairs
-                .map(|(input, (v4, v6))| Request::new(input.announce, PeerBuffer::new(v4, v6)))
-                .collect();
-            self.0.0.announce_batch(&mut requests, Timestamp::from_secs(NOW), rng);
-            selected += requests.iter().map(|request| request.peers.len()).sum::<usize>();
-        }
-        selected
+        BUFFERS.with_borrow_mut(|buffers| {
+            let mut selected = 0;
+            for inputs in inputs.chunks(MOST) {
+                let pairs = inputs.iter().zip(&mut *buffers);
+                let mut requests: Vec<_> = pairs
+                    .map(|(input, (v4, v6))| Request::new(input.announce, PeerBuffer::new(v4, v6)))
+                    .collect();
+                self.0.0.announce_batch(&mut requests, Timestamp::from_secs(NOW), rng);
+                selected += requests.iter().map(|request| request.peers.len()).sum::<usize>();
+            }
+            selected
+        })
     }
 
     fn update(&self, input: &Input, rng: &mut SplitMix64) {

@@ -309,7 +309,7 @@ impl Packed {
 
     /// An announce that only refreshes a peer of a large swarm. Any other announce gets `None`, and nothing
     /// has changed.
-    pub(super) fn refresh_large(
+    pub(super) fn refresh_shared(
         &self,
         stripe: &Stripe,
         op: &Operation<'_>,

@@ -284,6 +284,11 @@ impl Leaf {
         self.block = block;
     }
 
+    /// By how much the block would grow for `bytes` more bytes.
+    pub(super) fn growth_for(&self, bytes: usize) -> usize {
+        Block::capacity_for(self.used() + bytes).saturating_sub(self.capacity())
+    }
+
     /// Makes room for `bytes` more bytes, unless the leaf has to split first.
     pub(super) fn grow(&mut self, bytes: usize) {
         if self.used() + bytes <= Self::MAX_BYTES {

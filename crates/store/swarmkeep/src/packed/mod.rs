@@ -201,9 +201,11 @@ impl Packed {
         peers.clear();
         let mut rng = Words::new(rng);
         let lock = &self.stripes[placed.stripe].0;
-        // Many threads refresh the peers of a hot swarm at once.
+        // Many threads refresh the peers of a hot swarm at once: whoever finds the lock taken tries that
+        // first, and whoever has it alone and finds a large swarm lets others in for it. Anything else is
+        // done alone.
         let mut refresh =
-            |stripe: &Stripe, at| self.refresh_large(stripe, &op, at, announce, &mut rng, peers);
+            |stripe: &Stripe, at| self.refresh_shared(stripe, &op, at, announce, &mut rng, peers);
         let (mut stripe, mut found);
         if let Some(alone) = lock.try_write() {
             stripe = alone;

@@ -90,11 +90,12 @@ impl TorrentRepository for Packed {
             while left > 0
                 && let Some(visit) = claim.current()
             {
-                let mut step = SweepStep::default();
-                let hold = left.min(VISITS_PER_HOLD);
+                let mut step = SweepStep::of(left.min(VISITS_PER_HOLD), &self.context);
                 let (placed, from) = (Placed { stripe: visit.stripe, key: Key::default() }, visit.from);
                 let next = self.with_stripe(&placed, now, |stripe, op| {
-                    stripe.expire(op, from, oldest, policy, hold, &mut step)
+                    let next = stripe.expire(op, from, oldest, policy, &mut step);
+                    stripe.settle(&mut step.reservation);
+                    next
                 });
                 visit.from = next;
                 if next.is_none() {

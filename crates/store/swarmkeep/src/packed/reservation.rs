@@ -62,7 +62,12 @@ impl<'a> Reservation<'a> {
 
     /// Replaces the reserved bytes by the bytes by which the stripe has grown.
     pub(super) fn settle(&mut self, grown: i64) {
-        let grown = grown - mem::take(&mut self.reserved) as i64;
+        let reserved = mem::take(&mut self.reserved) as i64;
+        debug_assert!(
+            self.context.bounds.bytes == u64::MAX || grown <= reserved,
+            "{grown} bytes, of which {reserved} were reserved"
+        );
+        let grown = grown - reserved;
         if grown != 0 {
             self.context.bytes.fetch_add(grown as u64, Relaxed);
         }

@@ -71,7 +71,7 @@ impl LeafLocation {
     }
 }
 
-/// Where a swarm is. Valid until anything in its stripe changes.
+/// Where a swarm is. Valid until anything in its stripe changes: [`Stripe::find_again`] checks an older one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SwarmLocation {
     leaf: usize,
@@ -217,7 +217,7 @@ impl Stripe {
         op: &Operation<'_>,
         reservation: &mut Reservation<'_>,
     ) -> Option<(SwarmLocation, bool)> {
-        self.split_if_full(op);
+        self.split_if_full(op, reservation);
         let LeafLocation { leaf, prefix, .. } = self.locate_leaf(op);
         let found = self.leaves[leaf].find(prefix, op.key);
         let (Ok(slot) | Err(slot)) = found;

@@ -3,7 +3,7 @@
 mod bulk;
 mod floods;
 
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use super::{bounds::MAX_GROWTH, stripe::LeafLocation, *};
 use crate::{
@@ -144,7 +144,7 @@ fn no_announce_takes_more_than_is_reserved() {
             tell(&store, 1, told(n));
             let bytes = held();
             let grown = bytes.saturating_sub(before);
-            assert!(grown <= bounds::MAX_GROWTH as u64, "{grown} bytes for {:?}", told(n));
+            assert!(grown <= MAX_GROWTH as u64, "{grown} bytes for {:?}", told(n));
             before = bytes;
         }
     }
@@ -263,6 +263,46 @@ fn an_announce_splits_few_leaves_however_many_a_sweep_has_filled() {
     assert!((1..=4).contains(&(leaves() - before)), "from {before} to {} leaves at once", leaves());
 }
 
+/// The account itself checks that no operation takes more than it has reserved.
+#[test]
+fn leaves_split_and_merge_within_what_is_reserved() {
+    const LIMIT: usize = 1 << 24;
+    for swarms in [700, 2050] {
+        let limited = config().shards(1).lifetime(Duration::from_secs(1000)).max_bytes(LIMIT);
+        let store = Packed::new(&limited).expect("what it can keep");
+        let round = |seconds, peers, endpoint: fn(u32) -> Endpoint| {
+            for (torrent, n) in (0..swarms).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
+                tell(&store, seconds, leecher(torrent, endpoint(n)));
+            }
+        };
+        let sweep = |seconds| {
+            while !store.sweep(at(seconds), Retention::DropEmpty, Budget::peers(1)).pass_complete {}
+        };
+        round(1, 54, v6);
+        round(900, 17, v4);
+        sweep(1500);
+        // Room for one announce: splits leave half of it to the rest of the announce.
+        let others = (LIMIT - MAX_GROWTH) as u64 - store.memory().bytes;
+        store.context.bytes.fetch_add(others, Relaxed);
+        let before = store.memory().bytes;
+        tell(&store, 1500, leecher(1_000_000, v4(1)));
+        let grown = store.memory().bytes.saturating_sub(before);
+        assert!(grown <= MAX_GROWTH as u64 / 2 + 64, "{grown} bytes");
+        store.context.bytes.fetch_sub(others, Relaxed);
+        // Then merge, across the length at which slots become a byte longer.
+        for torrent in 0..20_000 {
+            tell(&store, 1501, leecher(torrent, v4(1)));
+        }
+        for torrent in (0..20_000).filter(|torrent| torrent % 8 > 0) {
+            store.remove(&hash(torrent));
+            if torrent % 200 == 1 {
+                sweep(1501);
+            }
+        }
+        assert_eq!(store.memory().bytes, store.recount());
+    }
+}
+
 #[test]
 fn a_hold_of_a_sweep_passes_few_leaves_however_empty() {
     let store = Packed::new(&config().shards(1)).expect("one stripe");
@@ -357,6 +397,31 @@ fn an_announce_corrects_the_hints_that_led_to_it() {
         let stripe = store.lock(0);
         assert!(stripe.has_right_hints(&store.context.hints), "after announce {n}");
     }
+}
+
+#[test]
+fn an_announce_corrects_the_hints_also_where_threads_share_the_lock() {
+    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    for n in 0..100 {
+        tell(&store, 1, leecher(0, v6(n)));
+    }
+    store.context.hints.correct(0, &[]);
+    // With the stripe shared, only an announce that shares it too comes to an end.
+    let shared = store.stripes[0].0.read();
+    tell(&store, 1, leecher(0, v6(5)));
+    assert!(shared.has_right_hints(&store.context.hints));
+}
+
+#[test]
+fn no_thread_waits_for_another_that_makes_room_for_hints() {
+    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    let other = store.context.making_room.lock();
+    tell(&store, 1, leecher(0, v4(1)));
+    tell(&store, 1, leecher(0, v4(1)));
+    assert!(!store.context.hints.has_room(0));
+    drop(other);
+    tell(&store, 1, leecher(0, v4(1)));
+    assert!(store.context.hints.has_room(0));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::packed::{arena::Block, clock::Base};
 
 impl Leaf {
     /// Divides the swarms by the first bit after the prefix. Swarms with that bit set go to the second leaf.
-    pub(in crate::packed) fn split(self, prefix: Prefix) -> [Self; 2] {
+    pub(in crate::packed) fn split(&self, prefix: Prefix) -> [Self; 2] {
         let bit = 1 << (63 - prefix.depth);
         let lower = Prefix { bits: prefix.bits, depth: prefix.depth + 1 };
         let upper = Prefix { bits: prefix.bits | bit, ..lower };
@@ -20,23 +20,23 @@ impl Leaf {
             let slot = Slot { index: middle, stride: prefix.stride() };
             if self.key(prefix, slot).head() & bit == 0 { low = middle + 1 } else { high = middle }
         }
-        let part = |to, range| Self::gather(to, self.base, &[(prefix, &self, range)]);
+        let part = |to, range| Self::gather(to, self.base, &[(prefix, self, range)]);
         [part(lower, 0..low), part(upper, low..self.swarms())]
     }
 
     /// Joins two leaves that a split would make.
     pub(in crate::packed) fn merge(
         prefix: Prefix,
-        mut lower: (Prefix, Self),
-        mut upper: (Prefix, Self),
+        lower: (Prefix, &mut Self),
+        upper: (Prefix, &mut Self),
     ) -> Self {
         let bases = [lower.1.base, upper.1.base];
-        for (prefix, leaf) in [&mut lower, &mut upper] {
+        let parts = [lower, upper].map(|(prefix, leaf)| {
             let by = bases.into_iter().map(|base| leaf.base.advance_to(base)).sum();
-            leaf.age(by, Self::first(*prefix));
-        }
-        let parts = [(lower.0, &lower.1, 0..lower.1.swarms()), (upper.0, &upper.1, 0..upper.1.swarms())];
-        Self::gather(prefix, lower.1.base, &parts)
+            leaf.age(by, Self::first(prefix));
+            (prefix, &*leaf, 0..leaf.swarms())
+        });
+        Self::gather(prefix, parts[0].1.base, &parts)
     }
 
     /// A leaf of the swarms of some ranges of other leaves, in order and without a spare byte.

@@ -144,9 +144,9 @@ fn a_leaf_holds_what_it_was_told_through_changes_splits_and_merges() {
         while parts.len() > 1 {
             let mut halves = parts.into_iter();
             parts = Vec::new();
-            while let (Some(lower), Some(upper)) = (halves.next(), halves.next()) {
+            while let (Some(mut lower), Some(mut upper)) = (halves.next(), halves.next()) {
                 let prefix = Prefix { bits: lower.0.bits, depth: lower.0.depth - 1 };
-                parts.push((prefix, Leaf::merge(prefix, lower, upper)));
+                parts.push((prefix, Leaf::merge(prefix, (lower.0, &mut lower.1), (upper.0, &mut upper.1))));
             }
         }
         let (prefix, leaf) = parts.pop().expect("merged to one");
@@ -210,12 +210,12 @@ fn a_swarm_of_any_shape_stays_proven_when_it_grows_and_its_leaf_splits_and_merge
         }
         let upper = Prefix { bits: HOME.bits | 1 << (63 - HOME.depth), depth: HOME.depth + 1 };
         let lower = Prefix { bits: HOME.bits, ..upper };
-        let [low, high] = leaf.split(HOME);
+        let [mut low, mut high] = leaf.split(HOME);
         let halves = [(lower, &low), (upper, &high)];
         assert!(
             halves.iter().any(|(prefix, half)| half.find(*prefix, &key).is_ok_and(|at| half.is_proven(at)))
         );
-        let leaf = Leaf::merge(HOME, (lower, low), (upper, high));
+        let leaf = Leaf::merge(HOME, (lower, &mut low), (upper, &mut high));
         assert!(leaf.is_proven(leaf.find(HOME, &key).expect("it was inserted")));
     }
 }

@@ -5,11 +5,13 @@ use crate::{
     Cursor, Retention,
     packed::{
         clock::Tick,
+        context::StoreContext,
         leaf::{
             Leaf,
             slot::{Prefix, SlotContent},
         },
         linear,
+        reservation::Reservation,
     },
     totals::Population,
 };
@@ -19,8 +21,9 @@ use crate::{
 const LEAVES_AHEAD: usize = 2;
 
 /// What one hold of the lock did for a sweep.
-#[derive(Debug, Default)]
-pub(in crate::packed) struct SweepStep {
+pub(in crate::packed) struct SweepStep<'a> {
+    limit: usize,
+    pub(in crate::packed) reservation: Reservation<'a>,
     pub(in crate::packed) visited: usize,
     /// Leaves visited, including empty ones.
     leaves: usize,
@@ -28,8 +31,15 @@ pub(in crate::packed) struct SweepStep {
     pub(in crate::packed) swarms_removed: u64,
 }
 
+impl<'a> SweepStep<'a> {
+    pub(in crate::packed) fn of(limit: usize, context: &'a StoreContext) -> Self {
+        let (reservation, gone) = (Reservation::new(context), Population::default());
+        Self { limit, reservation, visited: 0, leaves: 0, gone, swarms_removed: 0 }
+    }
+}
+
 impl Stripe {
-    /// Visits about `limit` peers from `from` on. Removes those that have expired, and swarms without peers
+    /// Visits about as many peers as `step` says, from `from` on. Removes those that have expired, and swarms without peers
     /// as `policy` says. Returns where to go on, or `None` at the end.
     pub(in crate::packed) fn expire(
         &mut self,
@@ -37,8 +47,7 @@ impl Stripe {
         from: Option<ResumePoint>,
         oldest: Tick,
         policy: Retention,
-        limit: usize,
-        step: &mut SweepStep,
+        step: &mut SweepStep<'_>,
     ) -> Option<ResumePoint> {
         let home = op.home;
         let from = from.unwrap_or(ResumePoint::first(home));
@@ -56,7 +65,7 @@ impl Stripe {
             ahead = self.prefetch_at(ahead);
             // Not the first key of the leaf: it may have been merged with a leaf that was visited already.
             let first = Prefix { bits: home.bits | start >> home.depth, depth: prefix.depth }.first_key();
-            if resumed.is_none() && step.visited + step.leaves >= limit {
+            if resumed.is_none() && step.visited + step.leaves >= step.limit {
                 return Some(ResumePoint { key: first, within: Cursor::START });
             }
             step.leaves += 1;
@@ -72,7 +81,7 @@ impl Stripe {
             };
             loop {
                 if within == Cursor::START {
-                    let left = limit.saturating_sub(step.visited);
+                    let left = step.limit.saturating_sub(step.visited);
                     let passed;
                     (slot, passed) = self.leaves[leaf].pass_unchanged(slot, oldest, policy, left);
                     step.visited += passed;
@@ -83,10 +92,10 @@ impl Stripe {
                 let resume = |stripe: &Self, within| {
                     Some(ResumePoint { key: stripe.leaves[leaf].key(prefix, slot), within })
                 };
-                if step.visited >= limit {
+                if step.visited >= step.limit {
                     return resume(self, within);
                 }
-                let left = limit - step.visited;
+                let left = step.limit - step.visited;
                 match self.leaves[leaf].content(slot) {
                     SlotContent::Large(number) => {
                         step.visited += usize::from(within == Cursor::START);
@@ -100,7 +109,7 @@ impl Stripe {
                             return resume(self, expired.next);
                         }
                         let at = SwarmLocation { leaf, slot };
-                        self.demote_if_small(op, at, number);
+                        self.demote_if_small(op, at, number, &mut step.reservation);
                         // If it has become small, it is visited once more, as a swarm of the leaf.
                         if matches!(self.content(at), SlotContent::Large(_)) {
                             slot = slot.next();
@@ -118,7 +127,7 @@ impl Stripe {
                 within = Cursor::START;
             }
             self.changing(leaf, Leaf::compact);
-            self.merge_some(home);
+            self.merge_some(home, &mut step.reservation);
             order = range.end;
         }
         None

@@ -7,6 +7,7 @@ use super::{Operation, Stripe, SwarmLocation};
 use crate::{
     Endpoint, Family, Role,
     packed::{
+        bounds::MAX_GROWTH,
         hash::Key,
         large::Large,
         leaf::{
@@ -14,6 +15,7 @@ use crate::{
             slot::{Empty, Prefix, Section, SlotContent},
         },
         linear,
+        reservation::Reservation,
     },
 };
 
@@ -102,9 +104,17 @@ impl Stripe {
         large
     }
 
-    /// Moves a large swarm that has shrunk to a few peers back into its leaf.
-    pub(super) fn demote_if_small(&mut self, op: &Operation<'_>, at: SwarmLocation, number: u32) {
-        if self.large(number).block_bytes() > Leaf::MAX_BLOCK / 8 {
+    /// Moves a large swarm that has shrunk to a few peers back into its leaf, if there is room there.
+    pub(super) fn demote_if_small(
+        &mut self,
+        op: &Operation<'_>,
+        at: SwarmLocation,
+        number: u32,
+        reservation: &mut Reservation<'_>,
+    ) {
+        let needed = self.large(number).block_bytes() + size_of::<u32>();
+        let growth = self.leaves[at.leaf].growth_for(needed);
+        if needed > Leaf::MAX_BLOCK / 8 || !self.fits(growth, 0, reservation) {
             return;
         }
         let large = self.take_large(number);
@@ -124,16 +134,17 @@ impl Stripe {
         });
     }
 
-    pub(super) fn split_if_full(&mut self, op: &Operation<'_>) {
+    pub(super) fn split_if_full(&mut self, op: &Operation<'_>, reservation: &mut Reservation<'_>) {
         if self.leaves.is_empty() {
             self.push_leaf(Leaf::new(op.now));
         }
-        let mut splits = 0;
-        while (self.used > SPLIT_ABOVE * self.leaves.len() && splits < MAX_SPLITS)
-            || self.leaves[self.locate_leaf(op).leaf].used() > Leaf::MAX_BYTES
-        {
-            self.split(op.home);
-            splits += 1;
+        for _ in 0..MAX_SPLITS {
+            if self.used <= SPLIT_ABOVE * self.leaves.len() || !self.split(op.home, Some(reservation)) {
+                break;
+            }
+        }
+        while self.leaves[self.locate_leaf(op).leaf].used() > Leaf::MAX_BYTES {
+            self.split(op.home, None);
         }
     }
 
@@ -148,7 +159,7 @@ impl Stripe {
             if self.used + bytes <= SPLIT_ABOVE * self.leaves.len() {
                 break;
             }
-            self.split(op.home);
+            self.split(op.home, None);
         }
     }
 
@@ -192,17 +203,31 @@ impl Stripe {
         }
     }
 
-    fn split(&mut self, home: Prefix) {
+    /// Whether `growth` more bytes fit, and `more` for the rest of the operation.
+    fn fits(&self, growth: usize, more: usize, reservation: &mut Reservation<'_>) -> bool {
+        let total = self.unreported + (growth + more) as i64;
+        reservation.reserve(usize::try_from(total).unwrap_or(0))
+    }
+
+    /// Splits the leaf whose turn it is. Returns whether there is room for that; without a reservation, there
+    /// is. Two leaves may take a quarter more than the one, if it was far too large.
+    fn split(&mut self, home: Prefix, reservation: Option<&mut Reservation<'_>>) -> bool {
         let old = linear::buddy(self.leaves.len());
-        let prefix = self.prefix(home, old);
-        let [lower, upper] = self.take_leaf(old).split(prefix);
-        self.put_leaf(old, lower);
-        self.push_leaf(upper);
+        let [lower, upper] = self.leaves[old].split(self.prefix(home, old));
+        let taken = lower.capacity() + upper.capacity() + self.room_for_header() * size_of::<Leaf>();
+        let growth = taken.saturating_sub(self.leaves[old].capacity());
+        let fits = reservation.is_none_or(|reservation| self.fits(growth, MAX_GROWTH / 2, reservation));
+        if fits {
+            self.take_leaf(old);
+            self.put_leaf(old, lower);
+            self.push_leaf(upper);
+        }
+        fits
     }
 
     /// Makes a few merges if the stripe has become sparse. The leaves that many splits have made are merged
     /// in as many steps.
-    pub(super) fn merge_some(&mut self, home: Prefix) {
+    pub(super) fn merge_some(&mut self, home: Prefix, reservation: &mut Reservation<'_>) {
         for _ in 0..MERGES_PER_LEAF {
             let newest = self.leaves.len().saturating_sub(1);
             if newest == 0 {
@@ -216,9 +241,17 @@ impl Stripe {
             if self.used >= MERGE_BELOW * self.leaves.len() || together > Leaf::MAX_BYTES {
                 return;
             }
-            let prefixes = [old, newest].map(|leaf| self.prefix(home, leaf));
-            let [lower, upper] = [self.take_leaf(old), self.pop_leaf()];
-            let merged = Leaf::merge(self.prefix(home, old), (prefixes[0], lower), (prefixes[1], upper));
+            let [low, high] = [old, newest].map(|leaf| self.prefix(home, leaf));
+            let joined = home.extended(linear::range(old, newest));
+            let [lower, upper] = self.leaves.get_disjoint_mut([old, newest]).expect("two leaves");
+            let merged = Leaf::merge(joined, (low, lower), (high, upper));
+            let growth = merged.capacity().saturating_sub(lower.capacity() + upper.capacity());
+            // A slot may be one byte longer than before.
+            if !self.fits(growth, 0, reservation) {
+                return;
+            }
+            self.take_leaf(old);
+            self.pop_leaf();
             self.put_leaf(old, merged);
         }
     }
@@ -238,13 +271,17 @@ impl Stripe {
 
     fn push_leaf(&mut self, leaf: Leaf) {
         let capacity = self.leaves.capacity();
-        if self.leaves.len() == capacity {
-            // By an eighth, not by doubling: a spare leaf takes as many bytes as half a swarm.
-            self.leaves.reserve_exact((1 + capacity / 8).min(MAX_SPARE));
-        }
+        self.leaves.reserve_exact(self.room_for_header());
         self.count(capacity * size_of::<Leaf>(), self.leaves.capacity() * size_of::<Leaf>());
         self.leaves.push(Leaf::default());
         self.put_leaf(self.leaves.len() - 1, leaf);
+    }
+
+    /// The headers by which the directory grows before the next leaf: by an eighth, not by doubling, since a
+    /// spare header takes as many bytes as half a swarm.
+    fn room_for_header(&self) -> usize {
+        let capacity = self.leaves.capacity();
+        if self.leaves.len() == capacity { (1 + capacity / 8).min(MAX_SPARE) } else { 0 }
     }
 
     fn pop_leaf(&mut self) -> Leaf {
