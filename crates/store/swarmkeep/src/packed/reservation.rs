@@ -63,7 +63,8 @@ impl<'a> Reservation<'a> {
     /// Replaces the reserved bytes by the bytes by which the stripe has grown.
     pub(super) fn settle(&mut self, grown: i64) {
         let reserved = mem::take(&mut self.reserved) as i64;
-        debug_assert!(
+        #[cfg(test)]
+        assert!(
             self.context.bounds.bytes == u64::MAX || grown <= reserved,
             "{grown} bytes, of which {reserved} were reserved"
         );
