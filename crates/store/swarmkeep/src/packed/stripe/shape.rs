@@ -112,9 +112,11 @@ impl Stripe {
         number: u32,
         reservation: &mut Reservation<'_>,
     ) {
-        let needed = self.large(number).block_bytes() + size_of::<u32>();
-        let growth = self.leaves[at.leaf].growth_for(needed);
-        if needed > Leaf::MAX_BLOCK / 8 || !self.fits(growth, 0, reservation) {
+        let (peers, freed) = (self.large(number).block_bytes(), self.large(number).bytes());
+        // Without peers, there is no block.
+        let block = if peers == 0 { 0 } else { peers + size_of::<u32>() };
+        let growth = self.leaves[at.leaf].growth_for(block).saturating_sub(freed);
+        if peers > Leaf::MAX_BLOCK / 8 || !self.fits(growth, 0, reservation) {
             return;
         }
         let large = self.take_large(number);
