@@ -10,8 +10,8 @@ pub(super) struct Bounds {
 }
 
 /// The most bytes by which one announce makes a stripe grow: a slot or a bucket, a split, tables instead of a
-/// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets). Splits of leaves that
-/// would take more than half of it reserve more, or do not take place.
+/// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets). If the splits of leaves by
+/// one announce take more than half of it, they reserve more, or do not take place.
 pub(super) const MAX_GROWTH: usize = 4096;
 
 /// The same for an announce that replaces a peer in a large swarm: two buckets, each by at most one size of

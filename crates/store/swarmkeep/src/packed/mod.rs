@@ -201,9 +201,9 @@ impl Packed {
         peers.clear();
         let mut rng = Words::new(rng);
         let lock = &self.stripes[placed.stripe].0;
-        // Many threads refresh the peers of a hot swarm at once: whoever finds the lock taken tries that
-        // first, and whoever has it alone and finds a large swarm lets others in for it. Anything else is
-        // done alone.
+        // Many threads refresh the peers of a hot swarm at once. A thread that finds the lock taken tries
+        // this first. A thread that has the lock alone and finds a large swarm lets other threads in. All
+        // other announces need the lock alone.
         let mut refresh =
             |stripe: &Stripe, at| self.refresh_shared(stripe, &op, at, announce, &mut rng, peers);
         let (mut stripe, mut found);

@@ -63,7 +63,8 @@ impl<'a> Reservation<'a> {
         self.context.bounds.bytes == u64::MAX || self.reserved >= bytes as u64
     }
 
-    /// Replaces the reserved bytes by the bytes by which the stripe has grown.
+    /// Replaces the reserved bytes by the bytes by which the stripe has grown. In unit tests, panics if these
+    /// are more.
     pub(super) fn settle(&mut self, grown: i64) {
         let reserved = mem::take(&mut self.reserved) as i64;
         #[cfg(test)]

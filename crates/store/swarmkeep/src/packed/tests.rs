@@ -304,6 +304,30 @@ fn leaves_split_and_merge_within_what_is_reserved() {
 }
 
 #[test]
+fn a_sweep_removes_a_large_swarm_without_peers_also_where_no_byte_is_free() {
+    const LIMIT: usize = 1 << 20;
+    for others in 0..16 {
+        let store = Packed::new(&config().shards(1).max_bytes(LIMIT)).expect("what it can keep");
+        for torrent in 1..=others {
+            tell(&store, 1, leecher(torrent, v4(1)));
+        }
+        let sweep = || while !store.sweep(at(1), Retention::DropEmpty, Budget::peers(1)).pass_complete {};
+        for event in [AnnounceEvent::Started, AnnounceEvent::Stopped] {
+            for n in 0..60 {
+                tell(&store, 1, leecher(0, v6(n)).event(event));
+            }
+            if event == AnnounceEvent::Started {
+                // Leaves no spare byte in the leaf.
+                sweep();
+            }
+        }
+        store.context.bytes.fetch_add(LIMIT as u64 - store.memory().bytes, Relaxed);
+        sweep();
+        assert_eq!(store.totals().swarms, others, "of {others} others");
+    }
+}
+
+#[test]
 fn a_hold_of_a_sweep_passes_few_leaves_however_empty() {
     let store = Packed::new(&config().shards(1)).expect("one stripe");
     let leaves = || store.stripes[0].0.write().leaves();

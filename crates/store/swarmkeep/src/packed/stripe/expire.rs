@@ -20,7 +20,7 @@ use crate::{
 /// as long.
 const LEAVES_AHEAD: usize = 2;
 
-/// What one hold of the lock did for a sweep.
+/// What one hold of the lock may do for a sweep, and what it has done.
 pub(in crate::packed) struct SweepStep<'a> {
     limit: usize,
     pub(in crate::packed) reservation: Reservation<'a>,
@@ -39,8 +39,8 @@ impl<'a> SweepStep<'a> {
 }
 
 impl Stripe {
-    /// Visits about as many peers as `step` says, from `from` on. Removes those that have expired, and swarms without peers
-    /// as `policy` says. Returns where to go on, or `None` at the end.
+    /// Visits peers from `from` on, about as many as the limit of `step`. Removes those that have expired, and
+    /// swarms without peers as `policy` says. Returns where to go on, or `None` at the end.
     pub(in crate::packed) fn expire(
         &mut self,
         op: &Operation<'_>,

@@ -104,7 +104,8 @@ impl Stripe {
         large
     }
 
-    /// Moves a large swarm that has shrunk to a few peers back into its leaf, if there is room there.
+    /// Moves a large swarm that has shrunk to a few peers back into its leaf, if the limit on bytes allows
+    /// it.
     pub(super) fn demote_if_small(
         &mut self,
         op: &Operation<'_>,
@@ -211,12 +212,13 @@ impl Stripe {
         reservation.reserve(usize::try_from(total).unwrap_or(0))
     }
 
-    /// Splits the leaf whose turn it is. Returns whether there is room for that; without a reservation, there
-    /// is. Two leaves may take a quarter more than the one, if it was far too large.
+    /// Splits the leaf whose turn it is, if the reservation covers what the two leaves take and leaves half of
+    /// [`MAX_GROWTH`] for the rest of the announce. A leaf of 13 KiB may take 3 KiB more as two. Without a
+    /// reservation it is split in any case. Returns whether it was.
     fn split(&mut self, home: Prefix, reservation: Option<&mut Reservation<'_>>) -> bool {
         let old = linear::buddy(self.leaves.len());
         let [lower, upper] = self.leaves[old].split(self.prefix(home, old));
-        let taken = lower.capacity() + upper.capacity() + self.room_for_header() * size_of::<Leaf>();
+        let taken = lower.capacity() + upper.capacity() + self.headers_to_add() * size_of::<Leaf>();
         let growth = taken.saturating_sub(self.leaves[old].capacity());
         let fits = reservation.is_none_or(|reservation| self.fits(growth, MAX_GROWTH / 2, reservation));
         if fits {
@@ -248,7 +250,7 @@ impl Stripe {
             let [lower, upper] = self.leaves.get_disjoint_mut([old, newest]).expect("two leaves");
             let merged = Leaf::merge(joined, (low, lower), (high, upper));
             let growth = merged.capacity().saturating_sub(lower.capacity() + upper.capacity());
-            // A slot may be one byte longer than before.
+            // Sizes of blocks are far apart above 4 KiB, and a slot may become a byte longer.
             if !self.fits(growth, 0, reservation) {
                 return;
             }
@@ -273,15 +275,15 @@ impl Stripe {
 
     fn push_leaf(&mut self, leaf: Leaf) {
         let capacity = self.leaves.capacity();
-        self.leaves.reserve_exact(self.room_for_header());
+        self.leaves.reserve_exact(self.headers_to_add());
         self.count(capacity * size_of::<Leaf>(), self.leaves.capacity() * size_of::<Leaf>());
         self.leaves.push(Leaf::default());
         self.put_leaf(self.leaves.len() - 1, leaf);
     }
 
-    /// The headers by which the directory grows before the next leaf: by an eighth, not by doubling, since a
-    /// spare header takes as many bytes as half a swarm.
-    fn room_for_header(&self) -> usize {
+    /// The number of headers by which the directory grows for the next leaf. It grows by an eighth and does
+    /// not double, since a spare header takes as many bytes as half a swarm.
+    fn headers_to_add(&self) -> usize {
         let capacity = self.leaves.capacity();
         if self.leaves.len() == capacity { (1 + capacity / 8).min(MAX_SPARE) } else { 0 }
     }
