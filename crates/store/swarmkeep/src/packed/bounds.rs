@@ -10,13 +10,16 @@ pub(super) struct Bounds {
 }
 
 /// The most bytes by which one announce makes a stripe grow: a slot or a bucket, a split, tables instead of a
-/// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets). If the splits of leaves by
-/// one announce take more than half of it, they reserve more, or do not take place.
+/// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets).
 pub(super) const MAX_GROWTH: usize = 4096;
 
-/// The same for an announce that replaces a peer in a large swarm: two buckets, each by at most one size of
-/// blocks.
-pub(super) const MAX_REPLACEMENT: usize = 512;
+/// What splits of leaves leave of it for the rest of the announce, which may make its swarm a large one. They
+/// reserve more, or do not take place.
+pub(super) const AFTER_SPLITS: usize = 2560;
+
+/// The most bytes by which an announce to a large swarm makes it grow if no bucket splits: the next size of a
+/// block, or the first tables of a family.
+pub(super) const WITHOUT_SPLIT: usize = 512;
 
 /// The least limit on bytes: room for one swarm and for what some announces to it reserve.
 pub(super) const MIN_BYTES: usize = 16 * MAX_GROWTH;

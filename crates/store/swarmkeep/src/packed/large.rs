@@ -85,8 +85,8 @@ impl Large {
     /// The first half of an announce: updates the announcer, and counts a download.
     ///
     /// A new peer whose address has the maximum number of endpoints replaces the endpoint of that address
-    /// that has been silent longest; buckets then split only if `may_split`. In a swarm with the maximum
-    /// number of peers, it replaces the peer of a sample that has been silent longest.
+    /// that has been silent longest. In a swarm with the maximum number of peers, it replaces the peer of a
+    /// sample that has been silent longest. A bucket splits only if `may_split`.
     ///
     /// Looks in the table of the announced role first: peers rarely change their role.
     pub(super) fn update(
@@ -127,34 +127,32 @@ impl Large {
         let transition = Transition::new(announce, known.map(|own| own.role));
         let table = |own: PeerLocation| self.tables().map(|tables| tables.table(own.role).tick(own.index));
         let earlier = known.and_then(table);
+        let put = |tables: &mut Tables<N>, role| {
+            let table = tables.table_mut(role);
+            let index = match may_split {
+                true => table.insert(order, endpoint, now, now, hash),
+                false => table.put(order, endpoint, now, now),
+            };
+            PeerLocation { role, index }
+        };
         let mut updated = Updated { transition, earlier, evicted: Population::default(), own: known };
         match (known, transition.after) {
             (None, None) => {}
             (None, Some(role)) => {
-                let mut splits = true;
                 if let Some(rival) = self.rival(hash, endpoint, bounds.endpoints_per_address) {
                     self.tables_mut().table_mut(rival.role).remove(rival.index);
                     updated.evicted = Population::one(announce.endpoint.family(), rival.role);
-                    splits = may_split;
                 } else if self.population().peers() >= bounds.peers_per_swarm {
                     updated.evicted = self.evict(order);
                 }
-                let table = self.tables_mut().table_mut(role);
-                let index = match splits {
-                    true => table.insert(order, endpoint, now, now, hash),
-                    false => table.put(order, endpoint, now, now),
-                };
-                updated.own = Some(PeerLocation { role, index });
+                updated.own = Some(put(self.tables_mut(), role));
             }
             (Some(own), Some(role)) if own.role == role => {
                 self.tables_mut().table_mut(role).refresh(own.index, now);
             }
             (Some(own), after) => {
                 self.tables_mut().table_mut(own.role).remove(own.index);
-                updated.own = after.map(|role| {
-                    let index = self.tables_mut().table_mut(role).insert(order, endpoint, now, now, hash);
-                    PeerLocation { role, index }
-                });
+                updated.own = after.map(|role| put(self.tables_mut(), role));
                 self.simplify();
             }
         }
@@ -196,27 +194,22 @@ impl Large {
         tables.rival(hash, endpoint, limit)
     }
 
-    /// Whether the announcer would replace another endpoint of its address, without a bucket that has to
-    /// split.
+    /// Whether the announcer would replace another endpoint of its address.
     pub(super) fn replaces(&self, hash: &EndpointHash, announce: &Announce, limit: u64) -> bool {
-        match &announce.endpoint {
-            Endpoint::V4(v4) => self.replaces_one(hash, announce.role(), v4.as_bytes(), limit),
-            Endpoint::V6(v6) => self.replaces_one(hash, announce.role(), v6.as_bytes(), limit),
-        }
+        let rival = match &announce.endpoint {
+            Endpoint::V4(v4) => self.rival(hash, v4.as_bytes(), limit),
+            Endpoint::V6(v6) => self.rival(hash, v6.as_bytes(), limit),
+        };
+        rival.is_some()
     }
 
-    fn replaces_one<const N: usize>(
-        &self,
-        hash: &EndpointHash,
-        role: Role,
-        endpoint: &[u8; N],
-        limit: u64,
-    ) -> bool
-    where
-        Self: HasTables<N>,
-    {
-        let must_split = self.tables().is_some_and(|tables| tables.table(role).must_split());
-        !must_split && self.rival(hash, endpoint, limit).is_some()
+    /// Whether a bucket has to split before the announcer gets a new place.
+    pub(super) fn must_split(&self, announce: &Announce) -> bool {
+        match (&announce.endpoint, &self.v6) {
+            (Endpoint::V4(_), _) => self.v4.table(announce.role()).must_split(),
+            (Endpoint::V6(_), Some(v6)) => v6.table(announce.role()).must_split(),
+            (Endpoint::V6(_), None) => false,
+        }
     }
 
     /// The role of the announcer, if it is in the swarm.

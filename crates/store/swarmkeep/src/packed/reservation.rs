@@ -49,9 +49,6 @@ impl<'a> Reservation<'a> {
             return true;
         }
         let missing = bytes.saturating_sub(self.reserved);
-        if missing == 0 {
-            return true;
-        }
         let fits = |bytes: u64| Some(bytes + missing).filter(|&bytes| bytes <= limit);
         let reserved = self.context.bytes.try_update(Relaxed, Relaxed, fits).is_ok();
         self.reserved += if reserved { missing } else { 0 };
@@ -63,12 +60,10 @@ impl<'a> Reservation<'a> {
         self.context.bounds.bytes == u64::MAX || self.reserved >= bytes as u64
     }
 
-    /// Replaces the reserved bytes by the bytes by which the stripe has grown. In unit tests, panics if these
-    /// are more.
+    /// Replaces the reserved bytes by the bytes by which the stripe has grown, which are not more.
     pub(super) fn settle(&mut self, grown: i64) {
         let reserved = mem::take(&mut self.reserved) as i64;
-        #[cfg(test)]
-        assert!(
+        debug_assert!(
             self.context.bounds.bytes == u64::MAX || grown <= reserved,
             "{grown} bytes, of which {reserved} were reserved"
         );

@@ -211,13 +211,15 @@ impl Stripe {
     // --- Swarms come and go. ---
 
     /// Returns the location of the swarm, which is created if it does not exist, and whether it was created.
-    /// `None` if the store already has the maximum number of swarms.
+    /// `None` if there is no room.
     fn admit(
         &mut self,
         op: &Operation<'_>,
         reservation: &mut Reservation<'_>,
     ) -> Option<(SwarmLocation, bool)> {
-        self.split_if_full(op, reservation);
+        if !self.split_if_full(op, reservation) {
+            return None;
+        }
         let LeafLocation { leaf, prefix, .. } = self.locate_leaf(op);
         let found = self.leaves[leaf].find(prefix, op.key);
         let (Ok(slot) | Err(slot)) = found;

@@ -10,6 +10,7 @@ use self::{
     directory::{Densest, Directory},
 };
 use super::{
+    arena::StampedBlock,
     clock::{Base, Tick},
     hash::EndpointHash,
     linear,
@@ -442,7 +443,11 @@ impl<const N: usize> Table<N> {
             }
             let newest = self.buckets.len() - 1;
             let into = linear::buddy(newest);
-            if self.buckets[newest].len() + self.buckets[into].len() > Self::MAX_MERGED {
+            let parts = [newest, into].map(|bucket| &self.buckets[bucket]);
+            let peers = parts.iter().map(|bucket| bucket.len()).sum();
+            let bytes: usize = parts.iter().map(|bucket| bucket.block.capacity()).sum();
+            // Where sizes of blocks are far apart, a merge could take more bytes than it frees: it waits.
+            if peers > Self::MAX_MERGED || StampedBlock::<N>::capacity_for(peers) > bytes {
                 break;
             }
             let newest = self.pop_bucket().expect("more than one");

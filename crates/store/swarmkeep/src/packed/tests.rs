@@ -5,9 +5,13 @@ mod floods;
 
 use std::{ops::Range, sync::atomic::Ordering::Relaxed, time::Duration};
 
-use super::{bounds::MAX_GROWTH, stripe::LeafLocation, *};
+use super::{
+    bounds::{AFTER_SPLITS, MAX_GROWTH, WITHOUT_SPLIT},
+    stripe::LeafLocation,
+    *,
+};
 use crate::{
-    AnnounceEvent, Budget, Endpoint, Evicted, Family, HashKey, PeerRecord, Request, Retention, Role,
+    AnnounceEvent, Budget, Changes, Endpoint, Evicted, Family, HashKey, PeerRecord, Request, Retention, Role,
     SplitMix64, SwarmStats, SwarmSummary,
 };
 
@@ -139,13 +143,15 @@ fn no_announce_takes_more_than_is_reserved() {
         let store = Packed::new(&config().shards(1)).expect("one stripe");
         // Hints are reserved by themselves.
         let held = || store.memory().bytes - store.context.hints.recount() as u64;
-        let mut before = held();
+        let leaves = || store.stripes[0].0.write().leaves();
+        let mut before = (held(), leaves());
         for n in 0..200_000 {
             tell(&store, 1, told(n));
-            let bytes = held();
-            let grown = bytes.saturating_sub(before);
-            assert!(grown <= MAX_GROWTH as u64, "{grown} bytes for {:?}", told(n));
-            before = bytes;
+            let after = (held(), leaves());
+            let most = if after.1 == before.1 { AFTER_SPLITS } else { MAX_GROWTH };
+            let grown = after.0.saturating_sub(before.0);
+            assert!(grown <= most as u64, "{grown} bytes for {:?}", told(n));
+            before = after;
         }
     }
 }
@@ -281,13 +287,13 @@ fn leaves_split_and_merge_within_what_is_reserved() {
         round(1, 54, v6);
         round(900, 17, v4);
         sweep(1500);
-        // Room for one announce: splits leave half of it to the rest of the announce.
+        // Room for one announce.
         let others = (LIMIT - MAX_GROWTH) as u64 - store.memory().bytes;
         store.context.bytes.fetch_add(others, Relaxed);
         let before = store.memory().bytes;
         tell(&store, 1500, leecher(1_000_000, v4(1)));
         let grown = store.memory().bytes.saturating_sub(before);
-        assert!(grown <= MAX_GROWTH as u64 / 2 + 64, "{grown} bytes");
+        assert!(grown <= (MAX_GROWTH - AFTER_SPLITS) as u64 + 64, "{grown} bytes");
         store.context.bytes.fetch_sub(others, Relaxed);
         // Then merge, across the length at which slots become a byte longer.
         for torrent in 0..20_000 {
@@ -301,6 +307,70 @@ fn leaves_split_and_merge_within_what_is_reserved() {
         }
         assert_eq!(store.memory().bytes, store.recount());
     }
+}
+
+/// A store of one stripe with room for one large swarm and others.
+fn limited() -> Packed {
+    let config = config().shards(1).lifetime(Duration::from_secs(1000));
+    Packed::new(&config.max_bytes(LIMIT).max_peers_per_swarm(1 << 20)).expect("one stripe")
+}
+
+const LIMIT: usize = 1 << 24;
+
+/// Lets others take all bytes but `free` while `work` runs.
+fn leaving<R>(store: &Packed, free: usize, work: impl FnOnce() -> R) -> R {
+    let others = (LIMIT - free) as u64 - store.memory().bytes;
+    store.context.bytes.fetch_add(others, Relaxed);
+    let result = work();
+    store.context.bytes.fetch_sub(others, Relaxed);
+    result
+}
+
+/// The account itself checks that no operation takes more than it has reserved.
+#[test]
+fn buckets_split_and_merge_within_what_is_reserved() {
+    for (endpoint, seeders, leechers) in
+        [(v4 as fn(u32) -> Endpoint, 10_000, 20_000), (v6, 10_000, 20_000), (v6, 4_000, 0)]
+    {
+        let store = limited();
+        let tell = |seconds, announce| tell(&store, seconds, announce);
+        for n in 0..seeders {
+            tell(1, leecher(0, endpoint(n)).left(0));
+        }
+        let peers = seeders + leechers;
+        for n in seeders..peers {
+            tell(300, leecher(0, endpoint(n)));
+        }
+        // For each of these a seeder goes, and the leechers come to need more and more buckets.
+        for n in (0..1_000).chain(peers..peers + 3_000) {
+            leaving(&store, WITHOUT_SPLIT, || tell(500, leecher(0, endpoint(n))));
+        }
+        for n in 0..peers / 2 {
+            let stop = leecher(0, endpoint(2 * n)).event(AnnounceEvent::Stopped);
+            leaving(&store, 0, || tell(500, stop));
+        }
+        leaving(&store, 0, || {
+            while !store.sweep(at(1200), Retention::DropEmpty, Budget::peers(1)).pass_complete {}
+        });
+        assert_eq!(store.memory().bytes, store.recount());
+    }
+}
+
+#[test]
+fn what_needs_no_bytes_evicts_nothing() {
+    let store = limited();
+    for n in 0..2_000 {
+        tell(&store, 1, leecher(n.min(1_000), v4(n as u32)));
+    }
+    let before = store.totals();
+    leaving(&store, 0, || {
+        for torrent in [0, 1_000] {
+            let stop = leecher(torrent, v4(torrent as u32)).event(AnnounceEvent::Stopped);
+            assert_eq!(tell(&store, 1, stop).changes, Changes::LEFT);
+        }
+        assert!(store.add_downloads(&hash(1_000), 5));
+    });
+    assert_eq!(store.totals().evicted, before.evicted);
 }
 
 #[test]

@@ -11,6 +11,17 @@ use crate::packed::{arena::Block, clock::Base};
 impl Leaf {
     /// Divides the swarms by the first bit after the prefix. Swarms with that bit set go to the second leaf.
     pub(in crate::packed) fn split(&self, prefix: Prefix) -> [Self; 2] {
+        self.halves(prefix).map(|(to, range)| Self::gather(to, self.base, &[(prefix, self, range)]))
+    }
+
+    /// By how many bytes the two leaves of a split exceed this one.
+    pub(in crate::packed) fn growth_of_split(&self, prefix: Prefix) -> i64 {
+        let halves = self.halves(prefix);
+        let bytes = halves.map(|(to, range)| Block::capacity_for(gathered(to, &[(prefix, self, range)])));
+        bytes.iter().sum::<usize>() as i64 - self.capacity() as i64
+    }
+
+    fn halves(&self, prefix: Prefix) -> [(Prefix, Range<usize>); 2] {
         let bit = 1 << (63 - prefix.depth);
         let lower = Prefix { bits: prefix.bits, depth: prefix.depth + 1 };
         let upper = Prefix { bits: prefix.bits | bit, ..lower };
@@ -20,8 +31,7 @@ impl Leaf {
             let slot = Slot { index: middle, stride: prefix.stride() };
             if self.key(prefix, slot).head() & bit == 0 { low = middle + 1 } else { high = middle }
         }
-        let part = |to, range| Self::gather(to, self.base, &[(prefix, self, range)]);
-        [part(lower, 0..low), part(upper, low..self.swarms())]
+        [(lower, 0..low), (upper, low..self.swarms())]
     }
 
     /// Joins two leaves that a split would make.
@@ -34,28 +44,29 @@ impl Leaf {
         let parts = [lower, upper].map(|(prefix, leaf)| {
             let by = bases.into_iter().map(|base| leaf.base.advance_to(base)).sum();
             leaf.age(by, Self::first(prefix));
-            (prefix, &*leaf, 0..leaf.swarms())
+            leaf.whole(prefix)
         });
         Self::gather(prefix, parts[0].1.base, &parts)
     }
 
+    /// By how many bytes the leaf of a merge exceeds the two leaves.
+    pub(in crate::packed) fn growth_of_merge(prefix: Prefix, parts: [(Prefix, &Self); 2]) -> i64 {
+        let before: usize = parts.iter().map(|(_, leaf)| leaf.capacity()).sum();
+        let parts = parts.map(|(prefix, leaf)| leaf.whole(prefix));
+        Block::capacity_for(gathered(prefix, &parts)) as i64 - before as i64
+    }
+
+    fn whole(&self, prefix: Prefix) -> Part<'_> {
+        (prefix, self, 0..self.swarms())
+    }
+
     /// A leaf of the swarms of some ranges of other leaves, in order and without a spare byte.
-    fn gather(prefix: Prefix, base: Base, parts: &[(Prefix, &Self, Range<usize>)]) -> Self {
-        let slots = || {
-            parts.iter().flat_map(|(from, leaf, range)| {
-                let slot = |index| Slot { index, stride: from.stride() };
-                range.clone().map(move |index| (*from, *leaf, slot(index)))
-            })
-        };
-        let count = slots().count();
-        let blocks: usize = slots()
-            .map(|(_, leaf, slot)| if let SlotContent::Few(few) = leaf.content(slot) { few.len() } else { 0 })
-            .sum();
+    fn gather(prefix: Prefix, base: Base, parts: &[Part<'_>]) -> Self {
+        let (count, used) = (slots(parts).count(), gathered(prefix, parts));
         let mut offset = count * prefix.stride();
-        let used = offset + blocks;
         let mut leaf =
             Self { block: Block::with_capacity(used), count: count as u16, used: used as u16, base };
-        for (to, (from, source, slot)) in slots().enumerate() {
+        for (to, (from, source, slot)) in slots(parts).enumerate() {
             let key = source.key(from, slot);
             let to = Slot { index: to, stride: prefix.stride() };
             leaf.block[to.index * to.stride..to.content_at()].copy_from_slice(&key.0[prefix.dropped()..]);
@@ -74,4 +85,23 @@ impl Leaf {
         }
         leaf
     }
+}
+
+/// The swarms of a range of slots, with the prefix of their leaf.
+type Part<'a> = (Prefix, &'a Leaf, Range<usize>);
+
+fn slots<'a>(parts: &[Part<'a>]) -> impl Iterator<Item = (Prefix, &'a Leaf, Slot)> {
+    parts.iter().flat_map(|(from, leaf, range)| {
+        let (from, leaf) = (*from, *leaf);
+        range.clone().map(move |index| (from, leaf, Slot { index, stride: from.stride() }))
+    })
+}
+
+/// The bytes that a leaf of these swarms uses.
+fn gathered(prefix: Prefix, parts: &[Part<'_>]) -> usize {
+    let bytes = slots(parts).map(|(_, leaf, slot)| match leaf.content(slot) {
+        SlotContent::Few(few) => prefix.stride() + few.len(),
+        _ => prefix.stride(),
+    });
+    bytes.sum()
 }

@@ -88,8 +88,9 @@ impl Stripe {
             // Usually `MAX_GROWTH` bytes are free. Near the limit, the bytes that this announce needs may
             // still be.
             let fits = growth == 0
-                || (growth < MAX_GROWTH && (reservation.reserve(MAX_GROWTH) || reservation.reserve(growth)));
-            if !fits {
+                || reservation.reserve(MAX_GROWTH)
+                || (growth < MAX_GROWTH && reservation.reserve(growth));
+            if !fits && !self.replace_own(op, found, announce, reservation) {
                 let network = op.context.hash.network(announce.endpoint.as_bytes());
                 self.make_room(op, Some(network), reservation)?;
                 found = self.find(op);

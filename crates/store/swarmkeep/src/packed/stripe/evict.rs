@@ -5,8 +5,9 @@ use crate::{
     Announce, Changes,
     announce::Transition,
     packed::{
-        bounds::{MAX_GROWTH, MAX_REPLACEMENT},
+        bounds::{MAX_GROWTH, WITHOUT_SPLIT},
         hash::Network,
+        large::Large,
         leaf::{Leaf, slot::SlotContent},
         reservation::Reservation,
     },
@@ -30,7 +31,7 @@ const SATED: u64 = 1000;
 
 impl Stripe {
     /// The most bytes by which an announce may make the store grow. Most announces only say that a peer is
-    /// still there.
+    /// still there, or that it leaves.
     pub(super) fn growth(
         &self,
         op: &Operation<'_>,
@@ -46,16 +47,17 @@ impl Stripe {
             }
         });
         let changes = Transition::new(announce, known).changes();
-        if changes == Changes::REFRESHED || changes.is_empty() {
+        if changes == Changes::REFRESHED || changes == Changes::LEFT || changes.is_empty() {
             return 0;
         }
         // An address at its limit displaces only its own endpoints.
         let limit = op.context.bounds.endpoints_per_address;
         match found.filter(|_| known.is_none()).map(|at| (at, self.content(at))) {
             Some((_, SlotContent::Large(number)))
-                if self.large(number).replaces(&op.context.hash, announce, limit) =>
+                if !self.large(number).must_split(announce)
+                    && self.large(number).replaces(&op.context.hash, announce, limit) =>
             {
-                MAX_REPLACEMENT
+                WITHOUT_SPLIT
             }
             Some((at, SlotContent::One(_) | SlotContent::Few(_)))
                 if changes == Changes::JOINED
@@ -67,9 +69,27 @@ impl Stripe {
         }
     }
 
+    /// Evicts a peer of a swarm that has plenty of them, if that makes room for the announce. Returns whether
+    /// it does.
+    pub(super) fn replace_own(
+        &mut self,
+        op: &Operation<'_>,
+        found: Option<SwarmLocation>,
+        announce: &Announce,
+        reservation: &mut Reservation<'_>,
+    ) -> bool {
+        let fits = |large: &Large| large.population().peers() >= SATED && !large.must_split(announce);
+        match found {
+            Some(at) if self.large_at(at).is_some_and(fits) && reservation.reserve(WITHOUT_SPLIT) => {
+                self.evict_peer(op, at, reservation);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Reserves the bytes that one announce from `network` may need. Swarms of this stripe that are worth
-    /// less than the announced swarm are evicted for it. A swarm that has plenty of peers gives up one of its
-    /// own instead.
+    /// less than the announced swarm are evicted for it.
     pub(super) fn make_room(
         &mut self,
         op: &Operation<'_>,
@@ -77,12 +97,6 @@ impl Stripe {
         reservation: &mut Reservation<'_>,
     ) -> Result<(), Full> {
         if reservation.reserve(MAX_GROWTH) {
-            return Ok(());
-        }
-        if let Some(at) = self.find(op).filter(|&at| self.population(at).peers() >= SATED)
-            && reservation.reserve(MAX_REPLACEMENT)
-        {
-            self.evict_peer(op, at, reservation);
             return Ok(());
         }
         self.evict_swarms(op, network, None, reservation)

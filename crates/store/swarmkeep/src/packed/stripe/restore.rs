@@ -71,7 +71,7 @@ impl Stripe {
         earlier: u32,
         reservation: &mut Reservation<'_>,
     ) -> Result<bool, Full> {
-        if self.find(op).is_some() {
+        if self.find(op).is_some_and(|at| self.large_at(at).is_none()) {
             self.make_room(op, None, reservation)?;
         }
         let at = self.find(op);

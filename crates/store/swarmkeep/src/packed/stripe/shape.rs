@@ -7,7 +7,7 @@ use super::{Operation, Stripe, SwarmLocation};
 use crate::{
     Endpoint, Family, Role,
     packed::{
-        bounds::MAX_GROWTH,
+        bounds::AFTER_SPLITS,
         hash::Key,
         large::Large,
         leaf::{
@@ -116,7 +116,7 @@ impl Stripe {
         let (peers, freed) = (self.large(number).block_bytes(), self.large(number).bytes());
         // Without peers, there is no block.
         let block = if peers == 0 { 0 } else { peers + size_of::<u32>() };
-        let growth = self.leaves[at.leaf].growth_for(block).saturating_sub(freed);
+        let growth = self.leaves[at.leaf].growth_for(block) as i64 - freed as i64;
         if peers > Leaf::MAX_BLOCK / 8 || !self.fits(growth, 0, reservation) {
             return;
         }
@@ -137,7 +137,8 @@ impl Stripe {
         });
     }
 
-    pub(super) fn split_if_full(&mut self, op: &Operation<'_>, reservation: &mut Reservation<'_>) {
+    /// Splits leaves before a swarm is added. Returns whether the leaf of the operation has room for more.
+    pub(super) fn split_if_full(&mut self, op: &Operation<'_>, reservation: &mut Reservation<'_>) -> bool {
         if self.leaves.is_empty() {
             self.push_leaf(Leaf::new(op.now));
         }
@@ -146,8 +147,13 @@ impl Stripe {
                 break;
             }
         }
-        while self.leaves[self.locate_leaf(op).leaf].used() > Leaf::MAX_BYTES {
-            self.split(op.home, None);
+        loop {
+            if self.leaves[self.locate_leaf(op).leaf].used() <= Leaf::MAX_BYTES {
+                return true;
+            }
+            if !self.split(op.home, Some(reservation)) {
+                return false;
+            }
         }
     }
 
@@ -207,21 +213,22 @@ impl Stripe {
     }
 
     /// Whether `growth` more bytes fit, and `more` for the rest of the operation.
-    fn fits(&self, growth: usize, more: usize, reservation: &mut Reservation<'_>) -> bool {
-        let total = self.unreported + (growth + more) as i64;
+    fn fits(&self, growth: i64, more: usize, reservation: &mut Reservation<'_>) -> bool {
+        let total = self.unreported + growth + more as i64;
         reservation.reserve(usize::try_from(total).unwrap_or(0))
     }
 
-    /// Splits the leaf whose turn it is, if the reservation covers what the two leaves take and leaves half of
-    /// [`MAX_GROWTH`] for the rest of the announce. A leaf of 13 KiB may take 3 KiB more as two. Without a
-    /// reservation it is split in any case. Returns whether it was.
+    /// Splits the leaf whose turn it is, if the reservation covers what the two leaves take and what the rest
+    /// of the announce may need. A leaf of 13 KiB may take 3 KiB more as two. Without a reservation it is
+    /// split in any case. Returns whether it was.
     fn split(&mut self, home: Prefix, reservation: Option<&mut Reservation<'_>>) -> bool {
         let old = linear::buddy(self.leaves.len());
-        let [lower, upper] = self.leaves[old].split(self.prefix(home, old));
-        let taken = lower.capacity() + upper.capacity() + self.headers_to_add() * size_of::<Leaf>();
-        let growth = taken.saturating_sub(self.leaves[old].capacity());
-        let fits = reservation.is_none_or(|reservation| self.fits(growth, MAX_GROWTH / 2, reservation));
+        let prefix = self.prefix(home, old);
+        let growth =
+            self.leaves[old].growth_of_split(prefix) + (self.headers_to_add() * size_of::<Leaf>()) as i64;
+        let fits = reservation.is_none_or(|reservation| self.fits(growth, AFTER_SPLITS, reservation));
         if fits {
+            let [lower, upper] = self.leaves[old].split(prefix);
             self.take_leaf(old);
             self.put_leaf(old, lower);
             self.push_leaf(upper);
@@ -247,16 +254,13 @@ impl Stripe {
             }
             let [low, high] = [old, newest].map(|leaf| self.prefix(home, leaf));
             let joined = home.extended(linear::range(old, newest));
-            let [lower, upper] = self.leaves.get_disjoint_mut([old, newest]).expect("two leaves");
-            let merged = Leaf::merge(joined, (low, lower), (high, upper));
-            let growth = merged.capacity().saturating_sub(lower.capacity() + upper.capacity());
+            let parts = [(low, &self.leaves[old]), (high, &self.leaves[newest])];
             // Sizes of blocks are far apart above 4 KiB, and a slot may become a byte longer.
-            if !self.fits(growth, 0, reservation) {
+            if !self.fits(Leaf::growth_of_merge(joined, parts), 0, reservation) {
                 return;
             }
-            self.take_leaf(old);
-            self.pop_leaf();
-            self.put_leaf(old, merged);
+            let [mut lower, mut upper] = [self.take_leaf(old), self.pop_leaf()];
+            self.put_leaf(old, Leaf::merge(joined, (low, &mut lower), (high, &mut upper)));
         }
     }
 
