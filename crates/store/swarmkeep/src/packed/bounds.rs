@@ -18,8 +18,8 @@ pub(super) const MAX_GROWTH: usize = 4096;
 pub(super) const AFTER_SPLITS: usize = 2560;
 
 /// The most bytes by which an announce to a large swarm makes it grow if no bucket splits: the next size of a
-/// block, or the first tables of a family.
-pub(super) const WITHOUT_SPLIT: usize = 512;
+/// block (1,648 bytes more for the largest), or the first tables of a family.
+pub(super) const WITHOUT_SPLIT: usize = 2048;
 
 /// The least limit on bytes: room for one swarm and for what some announces to it reserve.
 pub(super) const MIN_BYTES: usize = 16 * MAX_GROWTH;

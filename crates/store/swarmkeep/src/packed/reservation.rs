@@ -49,6 +49,9 @@ impl<'a> Reservation<'a> {
             return true;
         }
         let missing = bytes.saturating_sub(self.reserved);
+        if missing == 0 {
+            return true;
+        }
         let fits = |bytes: u64| Some(bytes + missing).filter(|&bytes| bytes <= limit);
         let reserved = self.context.bytes.try_update(Relaxed, Relaxed, fits).is_ok();
         self.reserved += if reserved { missing } else { 0 };

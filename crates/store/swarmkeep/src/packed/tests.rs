@@ -356,6 +356,21 @@ fn buckets_split_and_merge_within_what_is_reserved() {
     }
 }
 
+/// The account itself checks it here too.
+#[test]
+fn a_swarm_with_a_long_download_count_becomes_large_within_what_is_reserved() {
+    for peers in 100..=146 {
+        let config = config().shards(1).max_endpoints_per_address(1).max_bytes(LIMIT);
+        let store = Packed::new(&config).expect("one stripe");
+        for n in 0..peers {
+            tell(&store, 1, leecher(0, of_address(Family::V4, n, 0)));
+        }
+        store.add_downloads(&hash(0), 300);
+        tell(&store, 1, leecher(0, of_address(Family::V4, 0, 1)));
+        assert_eq!(store.memory().bytes, store.recount());
+    }
+}
+
 #[test]
 fn what_needs_no_bytes_evicts_nothing() {
     let store = limited();

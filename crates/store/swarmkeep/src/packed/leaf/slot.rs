@@ -428,7 +428,7 @@ impl Few {
     }
 
     #[inline]
-    pub(super) fn len(self) -> usize {
+    pub(in crate::packed) fn len(self) -> usize {
         self.stamps() + self.peers()
     }
 }

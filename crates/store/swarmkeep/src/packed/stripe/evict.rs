@@ -59,8 +59,10 @@ impl Stripe {
             {
                 WITHOUT_SPLIT
             }
-            Some((at, SlotContent::One(_) | SlotContent::Few(_)))
+            // With a long download count, a block may be too long for one more change.
+            Some((at, content @ (SlotContent::One(_) | SlotContent::Few(_))))
                 if changes == Changes::JOINED
+                    && !matches!(content, SlotContent::Few(few) if few.len() > Leaf::MAX_BLOCK)
                     && self.leaves[at.leaf].rival(at.slot, &announce.endpoint, limit).is_some() =>
             {
                 0

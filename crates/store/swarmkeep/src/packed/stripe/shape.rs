@@ -224,9 +224,11 @@ impl Stripe {
     fn split(&mut self, home: Prefix, reservation: Option<&mut Reservation<'_>>) -> bool {
         let old = linear::buddy(self.leaves.len());
         let prefix = self.prefix(home, old);
-        let growth =
-            self.leaves[old].growth_of_split(prefix) + (self.headers_to_add() * size_of::<Leaf>()) as i64;
-        let fits = reservation.is_none_or(|reservation| self.fits(growth, AFTER_SPLITS, reservation));
+        let fits = reservation.is_none_or(|reservation| {
+            let headers = self.headers_to_add() * size_of::<Leaf>();
+            let growth = self.leaves[old].growth_of_split(prefix) + headers as i64;
+            self.fits(growth, AFTER_SPLITS, reservation)
+        });
         if fits {
             let [lower, upper] = self.leaves[old].split(prefix);
             self.take_leaf(old);
