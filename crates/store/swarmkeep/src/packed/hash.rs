@@ -101,7 +101,7 @@ impl NetworkWithin {
 }
 
 /// About how many endpoints of an address share a position, and so a bucket, which on average has 44 peers of
-/// IPv4 or 24 of IPv6. If all addresses had this number, the fullest of a million buckets would have about
+/// IPv4 or 40 of IPv6. If all addresses had this number, the fullest of a million buckets would have about
 /// ten times the mean (the number of addresses in a bucket has a Poisson distribution), and one draw of a
 /// peer in ten would find one.
 const ENDPOINTS_PER_PLACE: usize = 32;

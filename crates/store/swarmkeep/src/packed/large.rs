@@ -442,6 +442,11 @@ impl<const N: usize> Tables<N> {
 
 #[cfg(test)]
 impl Large {
+    pub(super) fn buckets(&self) -> usize {
+        let v6 = self.v6.as_ref().map_or(0, |v6| v6.seeders.buckets() + v6.leechers.buckets());
+        self.v4.seeders.buckets() + self.v4.leechers.buckets() + v6
+    }
+
     pub(super) fn fullest_bucket(&self) -> usize {
         let v6 = self.v6.iter().flat_map(|v6| [v6.seeders.fullest_bucket(), v6.leechers.fullest_bucket()]);
         let v4 = [self.v4.seeders.fullest_bucket(), self.v4.leechers.fullest_bucket()];

@@ -63,7 +63,8 @@ impl<'a> Reservation<'a> {
         self.context.bounds.bytes == u64::MAX || self.reserved >= bytes as u64
     }
 
-    /// Replaces the reserved bytes by the bytes by which the stripe has grown, which are not more.
+    /// Replaces the reserved bytes by the bytes by which the stripe has grown. Panics in debug
+    /// builds if these are more.
     pub(super) fn settle(&mut self, grown: i64) {
         let reserved = mem::take(&mut self.reserved) as i64;
         debug_assert!(

@@ -301,6 +301,11 @@ impl Stripe {
         hints.are_right(0, &self.leaves)
     }
 
+    /// The number of buckets of all large swarms.
+    pub(super) fn buckets(&self) -> usize {
+        self.large.iter().flatten().map(|large| large.buckets()).sum()
+    }
+
     pub(super) fn fullest_bucket(&self) -> usize {
         self.large.iter().flatten().map(|large| large.fullest_bucket()).max().unwrap_or(0)
     }

@@ -464,6 +464,10 @@ fn is_within(order: u64, start: u64, end: Option<u64>) -> bool {
 
 #[cfg(test)]
 impl<const N: usize> Table<N> {
+    pub(super) fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
     pub(super) fn fullest_bucket(&self) -> usize {
         self.buckets.iter().map(Bucket::len).max().unwrap_or(0)
     }

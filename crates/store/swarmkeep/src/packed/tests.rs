@@ -272,10 +272,8 @@ fn an_announce_splits_few_leaves_however_many_a_sweep_has_filled() {
 /// The account itself checks that no operation takes more than it has reserved.
 #[test]
 fn leaves_split_and_merge_within_what_is_reserved() {
-    const LIMIT: usize = 1 << 24;
     for swarms in [700, 2050] {
-        let limited = config().shards(1).lifetime(Duration::from_secs(1000)).max_bytes(LIMIT);
-        let store = Packed::new(&limited).expect("what it can keep");
+        let store = limited();
         let round = |seconds, peers, endpoint: fn(u32) -> Endpoint| {
             for (torrent, n) in (0..swarms).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
                 tell(&store, seconds, leecher(torrent, endpoint(n)));
@@ -287,14 +285,10 @@ fn leaves_split_and_merge_within_what_is_reserved() {
         round(1, 54, v6);
         round(900, 17, v4);
         sweep(1500);
-        // Room for one announce.
-        let others = (LIMIT - MAX_GROWTH) as u64 - store.memory().bytes;
-        store.context.bytes.fetch_add(others, Relaxed);
         let before = store.memory().bytes;
-        tell(&store, 1500, leecher(1_000_000, v4(1)));
+        leaving(&store, MAX_GROWTH, || tell(&store, 1500, leecher(1_000_000, v4(1))));
         let grown = store.memory().bytes.saturating_sub(before);
         assert!(grown <= (MAX_GROWTH - AFTER_SPLITS) as u64 + 64, "{grown} bytes");
-        store.context.bytes.fetch_sub(others, Relaxed);
         // Then merge, across the length at which slots become a byte longer.
         for torrent in 0..20_000 {
             tell(&store, 1501, leecher(torrent, v4(1)));
@@ -312,7 +306,7 @@ fn leaves_split_and_merge_within_what_is_reserved() {
 /// A store of one stripe with room for one large swarm and others.
 fn limited() -> Packed {
     let config = config().shards(1).lifetime(Duration::from_secs(1000));
-    Packed::new(&config.max_bytes(LIMIT).max_peers_per_swarm(1 << 20)).expect("one stripe")
+    Packed::new(&config.max_bytes(LIMIT)).expect("one stripe")
 }
 
 const LIMIT: usize = 1 << 24;
@@ -330,7 +324,7 @@ fn leaving<R>(store: &Packed, free: usize, work: impl FnOnce() -> R) -> R {
 #[test]
 fn buckets_split_and_merge_within_what_is_reserved() {
     for (endpoint, seeders, leechers) in
-        [(v4 as fn(u32) -> Endpoint, 10_000, 20_000), (v6, 10_000, 20_000), (v6, 4_000, 0)]
+        [(v4 as fn(u32) -> Endpoint, 10_000, 20_000), (v6, 10_000, 20_000), (v6, 4_000, 1)]
     {
         let store = limited();
         let tell = |seconds, announce| tell(&store, seconds, announce);
@@ -341,10 +335,16 @@ fn buckets_split_and_merge_within_what_is_reserved() {
         for n in seeders..peers {
             tell(300, leecher(0, endpoint(n)));
         }
-        // For each of these a seeder goes, and the leechers come to need more and more buckets.
+        // For each of these a seeder goes, and the table of leechers needs more buckets. It splits one only
+        // where room for that was made, which takes more than one peer.
+        let shape = || (store.totals().evicted.peers, store.lock(0).buckets());
         for n in (0..1_000).chain(peers..peers + 3_000) {
+            let before = shape();
             leaving(&store, WITHOUT_SPLIT, || tell(500, leecher(0, endpoint(n))));
+            let after = shape();
+            assert!(after.0 > before.0 + 1 || after.1 <= before.1, "from {before:?} to {after:?}");
         }
+        assert!(store.lock(0).fullest_bucket() <= 400, "{}", store.lock(0).fullest_bucket());
         for n in 0..peers / 2 {
             let stop = leecher(0, endpoint(2 * n)).event(AnnounceEvent::Stopped);
             leaving(&store, 0, || tell(500, stop));
@@ -356,7 +356,22 @@ fn buckets_split_and_merge_within_what_is_reserved() {
     }
 }
 
-/// The account itself checks it here too.
+/// The account itself checks that no announce takes more than it has reserved.
+#[test]
+fn a_bucket_of_many_peers_grows_within_what_is_reserved() {
+    let config = config().shards(1).max_endpoints_per_address(32).max_bytes(LIMIT);
+    let store = Packed::new(&config).expect("one stripe");
+    // The endpoints of an address share a bucket, so some buckets are far above the mean.
+    for n in 0..60_000 {
+        tell(&store, 1, leecher(0, of_address(Family::V6, n / 30, n % 30)));
+    }
+    assert!(store.lock(0).fullest_bucket() >= 210, "{}", store.lock(0).fullest_bucket());
+    for n in 0..60_000 / 30 {
+        leaving(&store, WITHOUT_SPLIT, || tell(&store, 1, leecher(0, of_address(Family::V6, n, 30))));
+    }
+}
+
+/// The account itself checks that no announce takes more than it has reserved.
 #[test]
 fn a_swarm_with_a_long_download_count_becomes_large_within_what_is_reserved() {
     for peers in 100..=146 {

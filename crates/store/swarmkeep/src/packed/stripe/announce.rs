@@ -92,7 +92,7 @@ impl Stripe {
                 || (growth < MAX_GROWTH && reservation.reserve(growth));
             if !fits && !self.replace_own(op, found, announce, reservation) {
                 let network = op.context.hash.network(announce.endpoint.as_bytes());
-                self.make_room(op, Some(network), reservation)?;
+                self.evict_swarms(op, Some(network), None, reservation)?;
                 found = self.find(op);
             }
         }

@@ -90,21 +90,8 @@ impl Stripe {
         }
     }
 
-    /// Reserves the bytes that one announce from `network` may need. Swarms of this stripe that are worth
-    /// less than the announced swarm are evicted for it.
-    pub(super) fn make_room(
-        &mut self,
-        op: &Operation<'_>,
-        network: Option<Network>,
-        reservation: &mut Reservation<'_>,
-    ) -> Result<(), Full> {
-        if reservation.reserve(MAX_GROWTH) {
-            return Ok(());
-        }
-        self.evict_swarms(op, network, None, reservation)
-    }
-
-    /// Evicts up to [`MAX_EVICTED_SWARMS`] swarms, until there is room for one announce.
+    /// Evicts up to [`MAX_EVICTED_SWARMS`] swarms of this stripe that are not worth more than `most`, by default
+    /// the announced swarm, until the bytes for one announce from `network` are reserved.
     pub(in crate::packed) fn evict_swarms(
         &mut self,
         op: &Operation<'_>,

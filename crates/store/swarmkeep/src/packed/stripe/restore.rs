@@ -71,8 +71,10 @@ impl Stripe {
         earlier: u32,
         reservation: &mut Reservation<'_>,
     ) -> Result<bool, Full> {
-        if self.find(op).is_some_and(|at| self.large_at(at).is_none()) {
-            self.make_room(op, None, reservation)?;
+        // In a large swarm, the number is a field.
+        let takes_bytes = self.find(op).is_some_and(|at| self.large_at(at).is_none());
+        if takes_bytes && !reservation.reserve(MAX_GROWTH) {
+            self.evict_swarms(op, None, None, reservation)?;
         }
         let at = self.find(op);
         Ok(at.inspect(|&at| self.change_downloaded(at, |now| now.saturating_add(earlier))).is_some())
