@@ -1,19 +1,41 @@
-//! Peers that could be called.
+//! Peers that could be called, and which source named them.
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
-/// Addresses that trackers and peers have told, and when each is to be called.
+/// Addresses that were named, and when each is to be called.
+///
+/// No source can hide what another names. If there is no room, an address of the source that has named most goes,
+/// at random among those that were not reached, or among all. Kinds of sources take turns in what is called, and
+/// so do the sources of a kind.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     known: HashMap<SocketAddr, Candidate>,
+    /// When the latest turns of sources, and of kinds of them, were.
+    turns: HashMap<Source, u64>,
+    kinds: [u64; 4],
+    turn: u64,
+}
+
+/// Which source named an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// The user. What the user names is always tried.
+    User,
+    /// The magnet link.
+    Link,
+    /// A tracker, by its number in the list of the torrent.
+    Tracker(usize),
+    /// The peers of a [`site`].
+    Peers(IpAddr),
 }
 
 #[derive(Debug)]
 struct Candidate {
+    source: Source,
     /// Whether it is being called, or is connected.
     taken: bool,
     /// How often in a row it was not reached.
@@ -22,36 +44,83 @@ struct Candidate {
 }
 
 impl Candidates {
-    /// Of more than that, those that come later are forgotten. Trackers answer with some ten, peers with 50 a
-    /// minute.
+    /// Trackers answer with some ten, peers with 50 a minute.
     const MOST: usize = 1000;
-    /// Of one address, and of one network of IPv6, those that come later are forgotten.
+    /// The most of one IPv4 address, or of one IPv6 network of 64 bits, unless the user names them.
     const OF_ONE: usize = 8;
-    /// Who is not reached so often is forgotten.
+    /// The most that the peers of one site have named.
+    const OF_PEERS: usize = 100;
+    /// An address that was not reached so often is forgotten, after one failure if a peer named it.
     const FAILURES: u32 = 5;
     /// Before the second call; before each further one twice as long.
     const PATIENCE: Duration = Duration::from_secs(15);
 
-    pub(crate) fn add(&mut self, address: SocketAddr, now: Instant) {
-        // A v4 address may come as v6, and is the same.
+    pub(crate) fn add(&mut self, address: SocketAddr, source: Source, now: Instant) {
+        // An IPv4 address may come as IPv6, and is the same.
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        if address.port() != 0
-            && !address.ip().is_unspecified()
-            && !address.ip().is_multicast()
-            && self.known.len() < Self::MOST
-            && self.known.keys().filter(|other| network(other.ip()) == network(address.ip())).count()
-                < Self::OF_ONE
-        {
-            self.known.entry(address).or_insert(Candidate { taken: false, failures: 0, next: now });
+        if address.port() == 0 || address.ip().is_unspecified() || address.ip().is_multicast() {
+            return;
+        }
+        if let Some(known) = self.known.get(&address) {
+            let (before, named) = (known.source, Named::count(self.known.values()));
+            // It counts for the source that has named fewer, where it stays longer.
+            if source == Source::User || before != Source::User && named.weight(source) < named.weight(before)
+            {
+                self.known.entry(address).and_modify(|known| known.source = source);
+            }
+            return;
+        }
+        let is_alike = |other: SocketAddr| network(other.ip()) == network(address.ip());
+        let has_room = (source == Source::User
+            || self.make_room(source, Self::OF_ONE, |other, _| is_alike(other)))
+            && (!matches!(source, Source::Peers(_))
+                || self.make_room(source, Self::OF_PEERS, |_, known| known == source))
+            && self.make_room(source, Self::MOST, |_, _| true);
+        if has_room {
+            self.known.insert(address, Candidate { source, taken: false, failures: 0, next: now });
         }
     }
 
-    /// Who is to be called now.
+    /// Makes room for one more address from `newcomer` if there are `most` for which `is_meant` is true. Returns
+    /// whether there is room.
+    fn make_room(
+        &mut self,
+        newcomer: Source,
+        most: usize,
+        is_meant: impl Fn(SocketAddr, Source) -> bool,
+    ) -> bool {
+        let meant = || self.known.iter().filter(|(address, known)| is_meant(**address, known.source));
+        if meant().count() < most {
+            return true;
+        }
+        let named = Named::count(meant().map(|(_, known)| known));
+        let Some(heaviest) =
+            named.heaviest().filter(|heaviest| named.weight(*heaviest) >= named.weight(newcomer))
+        else {
+            return false;
+        };
+        let free = meant().filter(|(_, known)| known.source == heaviest && !known.taken);
+        let gone = free.max_by_key(|(_, known)| (known.failures > 0, rand::random::<u32>()));
+        let gone = gone.map(|(address, _)| *address);
+        gone.is_some_and(|address| self.known.remove(&address).is_some())
+    }
+
+    /// The address to call now.
     pub(crate) fn take(&mut self, now: Instant) -> Option<SocketAddr> {
+        let (kinds, turns) = (&self.kinds, &self.turns);
         let due = self.known.iter_mut().filter(|(_, candidate)| !candidate.taken && candidate.next <= now);
-        let (address, candidate) = due.min_by_key(|(_, candidate)| candidate.next)?;
+        let (address, candidate) = due.min_by_key(|(_, Candidate { source, next, .. })| {
+            (kinds[source.kind()], turns.get(source).copied(), *next)
+        })?;
         candidate.taken = true;
-        Some(*address)
+        self.turn += 1;
+        self.kinds[candidate.source.kind()] = self.turn;
+        self.turns.insert(candidate.source, self.turn);
+        let address = *address;
+        if self.turns.len() > Self::MOST {
+            self.turns.retain(|source, _| self.known.values().any(|known| known.source == *source));
+        }
+        Some(address)
     }
 
     /// A connection to it has ended, which had been of `use` or not.
@@ -59,23 +128,80 @@ impl Candidates {
         let Some(candidate) = self.known.get_mut(&address) else { return };
         candidate.taken = false;
         candidate.failures = if of_use { 1 } else { candidate.failures + 1 };
+        let is_over = match candidate.source {
+            Source::User => {
+                candidate.failures = candidate.failures.min(Self::FAILURES - 1);
+                false
+            }
+            Source::Peers(_) => !of_use,
+            Source::Link | Source::Tracker(_) => candidate.failures >= Self::FAILURES,
+        };
         candidate.next = now + Self::PATIENCE * 2_u32.pow(candidate.failures - 1);
-        if candidate.failures >= Self::FAILURES {
+        if is_over {
             self.known.remove(&address);
         }
     }
 
-    /// It is one's own address, or that of somebody who is not wanted.
+    /// It is one's own address, or that of a peer that is not wanted.
     pub(crate) fn forget(&mut self, address: SocketAddr) {
         self.known.remove(&address);
     }
 }
 
+/// How many addresses each source, and each kind of sources, has named.
+#[derive(Default)]
+struct Named {
+    sources: HashMap<Source, usize>,
+    kinds: [usize; 4],
+}
+
+impl Named {
+    fn count<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Self {
+        let mut named = Self::default();
+        for Candidate { source, .. } in candidates {
+            *named.sources.entry(*source).or_default() += 1;
+            named.kinds[source.kind()] += 1;
+        }
+        named
+    }
+
+    /// The source that has named most of the kind of which most are. What the user names makes no room.
+    fn heaviest(&self) -> Option<Source> {
+        let others = self.sources.keys().copied().filter(|source| *source != Source::User);
+        others.max_by_key(|source| self.weight(*source))
+    }
+
+    fn weight(&self, source: Source) -> (usize, usize) {
+        (self.kinds[source.kind()], self.sources.get(&source).copied().unwrap_or(0))
+    }
+}
+
+impl Source {
+    const fn kind(self) -> usize {
+        match self {
+            Self::User => 0,
+            Self::Link => 1,
+            Self::Tracker(_) => 2,
+            Self::Peers(_) => 3,
+        }
+    }
+}
+
 /// What one subscriber has: an address, or a network of IPv6.
 pub(crate) fn network(ip: IpAddr) -> IpAddr {
+    masked(ip, 32, 64)
+}
+
+/// What one organization has: 256 addresses, or an IPv6 network of 48 bits.
+pub(crate) fn site(ip: IpAddr) -> IpAddr {
+    masked(ip, 24, 48)
+}
+
+/// The first bits of an IPv4 address, or of an IPv6 address.
+fn masked(ip: IpAddr, v4: u32, v6: u32) -> IpAddr {
     match ip.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-        v4 => v4,
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() & !(u32::MAX.unbounded_shr(v4))).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !(u128::MAX >> v6)).into(),
     }
 }
 
@@ -83,44 +209,84 @@ pub(crate) fn network(ip: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6881);
+
     #[test]
     fn who_is_not_reached_is_called_later_each_time_and_then_no_more() {
-        let (mut candidates, begin) = (Candidates::default(), Instant::now());
-        let address = SocketAddr::from(([127, 0, 0, 1], 6881));
-        candidates.add(address, begin);
-        let mut now = begin;
-        let mut waited = Vec::new();
-        for _ in 1..Candidates::FAILURES {
-            assert_eq!((candidates.take(now), candidates.take(now)), (Some(address), None));
-            candidates.ended(address, false, now);
-            let before = now;
-            while candidates.known[&address].next > now {
-                now += Duration::from_secs(1);
+        let waits = |source| {
+            let (mut candidates, mut now) = (Candidates::default(), Instant::now());
+            candidates.add(ADDRESS, source, now);
+            let mut waited = Vec::new();
+            for _ in 0..7 {
+                assert_eq!((candidates.take(now), candidates.take(now)), (Some(ADDRESS), None));
+                candidates.ended(ADDRESS, false, now);
+                let Some(known) = candidates.known.get(&ADDRESS) else { break };
+                waited.push((known.next - now).as_secs());
+                now = known.next;
             }
-            waited.push((now - before).as_secs());
-        }
-        assert_eq!(waited, [15, 30, 60, 120]);
-        candidates.take(now);
-        candidates.ended(address, false, now);
-        assert_eq!(candidates.take(now + Duration::from_secs(10_000)), None);
+            waited
+        };
+        assert_eq!(waits(Source::Tracker(0)), [15, 30, 60, 120]);
+        assert_eq!(waits(Source::Link), [15, 30, 60, 120]);
+        assert!(waits(Source::Peers(ADDRESS.ip())).is_empty());
+        assert_eq!(waits(Source::User), [15, 30, 60, 120, 120, 120, 120]);
+    }
+
+    fn made_up(n: u32) -> SocketAddr {
+        SocketAddr::from((n.to_be_bytes(), 6881))
     }
 
     #[test]
     fn nobody_makes_them_more_than_there_may_be() {
         let (mut candidates, now) = (Candidates::default(), Instant::now());
-        for n in 0..10_000_u32 {
-            candidates.add(SocketAddr::from((n.to_be_bytes(), 6881)), now);
+        for n in 1..2_000_u16 {
+            candidates.add(made_up(u32::from(n)), Source::Tracker(0), now);
+            candidates.add(SocketAddr::from(([192, 0, 2, 1], n)), Source::Tracker(1), now);
+            let v6 = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], 6881));
+            candidates.add(v6, Source::Tracker(1), now);
+            candidates.add(made_up(1 << 20 | u32::from(n)), Source::Peers(ADDRESS.ip()), now);
         }
         assert_eq!(candidates.known.len(), Candidates::MOST);
+        let of = |source| candidates.known.values().filter(|known| known.source == source).count();
+        assert_eq!(of(Source::Tracker(1)), 2 * Candidates::OF_ONE);
+        assert_eq!(of(Source::Peers(ADDRESS.ip())), Candidates::OF_PEERS);
     }
 
     #[test]
-    fn nobody_is_all_of_them() {
-        let (mut candidates, now) = (Candidates::default(), Instant::now());
-        for n in 1..1000 {
-            candidates.add(SocketAddr::from(([192, 0, 2, 1], n)), now);
-            candidates.add(SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], 6881)), now);
+    fn what_one_source_makes_up_does_not_hide_what_another_names() {
+        let everything = |n: u32| (0..1_500).map(move |k| made_up(1 << 24 | n << 16 | k));
+        let sites = |n: u32| Source::Peers(IpAddr::from(n.to_be_bytes()));
+        let honest = [(1, Source::User), (2, Source::Link), (3, Source::Tracker(9)), (4, sites(7))];
+        let rounds = |before: bool| {
+            let (mut candidates, now) = (Candidates::default(), Instant::now());
+            let name = |candidates: &mut Candidates| {
+                for (n, source) in honest {
+                    candidates.add(made_up(n), source, now);
+                }
+            };
+            if before {
+                name(&mut candidates);
+            }
+            for address in everything(0) {
+                candidates.add(address, Source::Tracker(0), now);
+            }
+            // A hundred sites, each with less than an honest tracker has.
+            for (n, address) in everything(1).enumerate() {
+                candidates.add(address, sites(n as u32 % 100 + 1000), now);
+            }
+            // Other ports at the addresses that are to be hidden.
+            for (port, (n, _)) in (1..100).flat_map(|port| honest.map(|honest| (port, honest))) {
+                candidates.add(SocketAddr::new(made_up(n).ip(), port), Source::Tracker(0), now);
+            }
+            name(&mut candidates);
+            let called: Vec<_> = (0..500).filter_map(|_| candidates.take(now)).collect();
+            honest.map(|(n, _)| called.iter().position(|called| *called == made_up(n)))
+        };
+        for before in [false, true] {
+            let [user, link, tracker, peer] = rounds(before);
+            assert!(user.is_some_and(|nth| nth < 4) && link.is_some_and(|nth| nth < 4), "{user:?} {link:?}");
+            assert!(tracker.is_some_and(|nth| nth < 20), "{tracker:?}");
+            assert!(peer.is_some_and(|nth| nth < 450), "{peer:?}");
         }
-        assert_eq!(candidates.known.len(), 2 * Candidates::OF_ONE);
     }
 }

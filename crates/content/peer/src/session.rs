@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use swarmkeep_bittorrent::{Endpoint, InfoHash};
+use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_content::{
     ContentRepository, Error as StoreError, NewTorrent, PieceBits,
     stripe_cache::{StripeCache, StripeCacheOptions},
@@ -24,14 +24,14 @@ use tokio::{
 
 use crate::{
     Error, Progress, Status,
-    candidates::network,
+    candidates::{self, network},
     config::SessionConfig,
     connection::{Ended, handshake},
     learning::Learning,
     resources::Resources,
     source::Source,
     torrent::Torrent,
-    trackers::{Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle},
+    trackers::{Found, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle},
 };
 
 /// Seeds and fetches torrents, until it is [stopped](Self::stop).
@@ -204,7 +204,7 @@ impl Session {
         torrent.spawn(async move {
             for peer in peers {
                 match tokio::net::lookup_host(&peer).await {
-                    Ok(found) => finds.found(found),
+                    Ok(found) => finds.found(candidates::Source::Link, found),
                     Err(error) => tracing::warn!(peer, %error, "a peer of a magnet link"),
                 }
             }
@@ -249,7 +249,7 @@ impl Session {
         for (url, error) in trackers.refused() {
             tracing::warn!(url, %error, "a tracker is left out");
         }
-        let (found, mut peers) = mpsc::channel::<Vec<Endpoint>>(4);
+        let (found, mut peers) = mpsc::channel(4);
         let progress = {
             let torrent = Arc::downgrade(torrent);
             move || torrent.upgrade().map(|torrent| torrent.announced()).unwrap_or_default()
@@ -262,8 +262,9 @@ impl Session {
             let torrent = followed;
             loop {
                 tokio::select! {
-                    Some(found) = peers.recv() => {
-                        torrent.found(found.into_iter().map(|peer| SocketAddr::new(peer.ip(), peer.port())));
+                    Some(Found { tracker, peers }) = peers.recv() => {
+                        let addresses = peers.into_iter().map(|peer| SocketAddr::new(peer.ip(), peer.port()));
+                        torrent.found(candidates::Source::Tracker(tracker), addresses);
                     }
                     Ok(()) = changes.changed(), if !complete => {
                         complete = changes.borrow_and_update().was_complete;
@@ -333,9 +334,9 @@ impl Handle {
         self.torrent.trackers.lock().as_ref().map(TrackersHandle::status).unwrap_or_default()
     }
 
-    /// Adds addresses of peers to connect to.
+    /// Adds addresses of peers to connect to. They are tried again and again, whatever else is known.
     pub fn found(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
-        self.torrent.found(addresses);
+        self.torrent.found(candidates::Source::User, addresses);
     }
 
     /// Waits until every piece is, or has been, in the store since the torrent was added.

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error,
     blame::Blame,
-    candidates::{Candidates, network},
+    candidates::{self, Candidates, network},
     choker::Choker,
     learning::Learning,
     picker::{PeerKey, Picker, Searched},
@@ -251,9 +251,9 @@ impl Torrent {
     }
 
     /// Takes addresses of peers that were found.
-    pub(crate) fn found(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
+    pub(crate) fn found(&self, source: candidates::Source, addresses: impl IntoIterator<Item = SocketAddr>) {
         let (mut state, now) = (self.state.lock(), Instant::now());
-        addresses.into_iter().for_each(|address| state.candidates.add(address, now));
+        addresses.into_iter().for_each(|address| state.candidates.add(address, source, now));
         drop(state);
         self.calling.notify_one();
     }

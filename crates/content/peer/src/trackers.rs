@@ -39,7 +39,7 @@ mod url;
 mod walk;
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -179,8 +179,14 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// The most trackers of a torrent, as in torrent files.
 const MOST_TRACKERS: usize = swarmkeep_metainfo::MOST_TRACKERS;
 
-/// The most peers that wait until the receiver takes them: those of four full answers.
-const MOST_WAITING: usize = 4 * MOST_PEERS;
+/// Peers of a tracker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The number of the tracker in the list of the torrent, as in [`TrackersHandle::status`].
+    pub tracker: usize,
+    /// Its peers, in its order; the client's own endpoint may be among them.
+    pub peers: Vec<Endpoint>,
+}
 
 /// How long `stopped` is tried at a tracker that has not answered `started`. It may have taken it; but
 /// nothing should wait long for a tracker that does not answer.
@@ -237,15 +243,15 @@ impl Trackers {
     }
 
     /// Begins to announce, in a task. `progress` is called at each announce and must not block. Peers go to
-    /// `found` as they come, as the trackers list them; the client's own endpoint may be among them. If the
-    /// receiver is slow, they come in larger portions; peers beyond 4,000 that wait are dropped.
+    /// `found` as they come. If the receiver is slow, they come in larger portions; peers of a tracker beyond
+    /// 1,000 that wait are dropped.
     ///
     /// # Panics
     /// Outside of a runtime.
     pub fn spawn(
         self,
         progress: impl Fn() -> Progress + Send + 'static,
-        found: mpsc::Sender<Vec<Endpoint>>,
+        found: mpsc::Sender<Found>,
     ) -> TrackersHandle {
         let Self { listed, walks, identity, client, options, .. } = self;
         let state = AnnounceState { listed, walks, want: options.want, is_stopping: false };
@@ -442,8 +448,8 @@ struct Asked {
 }
 
 impl<P: Fn() -> Progress + 'static> Announcer<P> {
-    async fn run(mut self, found: mpsc::Sender<Vec<Endpoint>>) {
-        let mut waiting = Vec::new();
+    async fn run(mut self, found: mpsc::Sender<Found>) {
+        let mut waiting = BTreeMap::new();
         while !self.shared.state.lock().is_stopping {
             let next = self.ask();
             let due = async {
@@ -460,10 +466,9 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                 },
                 () = due => {}
                 room = found.reserve(), if !waiting.is_empty() => {
-                    let peers = std::mem::take(&mut waiting);
                     // If nobody takes them, there are still those who look for us.
-                    if let Ok(room) = room {
-                        room.send(peers);
+                    if let (Some((tracker, peers)), Ok(room)) = (waiting.pop_first(), room) {
+                        room.send(Found { tracker, peers });
                     }
                 }
             }
@@ -521,7 +526,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
     }
 
     /// Remembers how an announce went, and puts the peers of its answer to those that wait.
-    fn note(&self, asked: Asked, waiting: &mut Vec<Endpoint>) {
+    fn note(&self, asked: Asked, waiting: &mut BTreeMap<usize, Vec<Endpoint>>) {
         let Asked { tracker, family, address, answer } = asked;
         let now = Instant::now();
         let mut state = self.shared.state.lock();
@@ -533,7 +538,8 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                 walk.answered(tracker, answer.interval, answer.min_interval, now);
                 let peers = std::mem::take(&mut answer.peers);
                 heard.peers = peers.len();
-                waiting.extend(peers.into_iter().take(MOST_WAITING.saturating_sub(waiting.len())));
+                let waiting = waiting.entry(tracker).or_default();
+                waiting.extend(peers.into_iter().take(MOST_PEERS.saturating_sub(waiting.len())));
                 // Without a new one, the old one stays good (BEP 3).
                 heard.tracker_id = answer.tracker_id.take().or(heard.tracker_id.take());
                 heard.error = None;
@@ -618,7 +624,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                 None => return,
             };
             match asked {
-                Ok(asked) => self.note(asked, &mut Vec::new()),
+                Ok(asked) => self.note(asked, &mut BTreeMap::new()),
                 Err(error) => pass_on(error),
             }
         }

@@ -11,7 +11,10 @@ use swarmkeep_peer_wire::{
 };
 
 use super::{Connection, Early, Ended, REQUESTS, downloads::PAUSE};
-use crate::near::is_near;
+use crate::{
+    candidates::{Source, site},
+    near::is_near,
+};
 
 /// Peers that a peer may tell of, and how often: BEP 11 has 50 of each family a minute, and clients' clocks
 /// differ.
@@ -162,7 +165,8 @@ impl Connection {
                     let added = added.map(|peer: Endpoint| SocketAddr::new(peer.ip(), peer.port()));
                     // Somebody far away has nothing to say of this network.
                     let near = is_near(self.peer.address.ip());
-                    self.torrent.found(added.filter(|peer| near || !is_near(peer.ip())));
+                    let source = Source::Peers(site(self.peer.address.ip()));
+                    self.torrent.found(source, added.filter(|peer| near || !is_near(peer.ip())));
                 }
             }
             _ => {}

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use super::{Entry, Has, Peer, Torrent, TorrentState, ip_of};
 use crate::{
     Error,
-    candidates::network,
+    candidates::{Source, network, site},
     choker::Asking,
     hashes::HashFault,
     learning::Heard,
@@ -134,7 +134,7 @@ impl Torrent {
         if let Some(entry) = state.peers.get_mut(&peer.key) {
             entry.listens.get_or_insert((address, PexFlags::empty()));
         }
-        state.candidates.add(address, Instant::now());
+        state.candidates.add(address, Source::Peers(site(peer.address.ip())), Instant::now());
     }
 
     /// The others, where they can be called; those of this network are nobody's business outside.

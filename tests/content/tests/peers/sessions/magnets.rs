@@ -24,7 +24,7 @@ use crate::sessions::{hostile::Stranger, tracker};
 
 /// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is
 /// smaller than a block.
-fn torrent(format: Format, private: bool) -> (Metainfo, Vec<u8>) {
+pub(crate) fn torrent(format: Format, private: bool) -> (Metainfo, Vec<u8>) {
     let mut builder = Creation::builder("three", format);
     builder.piece_length(16 << 10).private(private);
     builder.file(["a"], 700 * (16 << 10) - 5, false).file(["b"], 100_000, false).file(["c"], 7, false);
@@ -46,7 +46,7 @@ fn torrent(format: Format, private: bool) -> (Metainfo, Vec<u8>) {
     (Metainfo::parse(&creation.finish().unwrap()).unwrap(), bytes)
 }
 
-fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
+pub(crate) fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
     let store = Memory::new(&ContentConfig::new(""));
     let content = store.create(&NewTorrent::of(info).unwrap()).unwrap();
     content.write(0, bytes).unwrap();
@@ -58,11 +58,11 @@ fn config(n: u8) -> SessionConfig {
     SessionConfig::new(PeerId::new([n; 20])).listen([SocketAddr::from(([127, 0, 0, 1], 0))])
 }
 
-async fn start(n: u8, store: Arc<dyn ContentRepository>) -> Session {
+pub(crate) async fn start(n: u8, store: Arc<dyn ContentRepository>) -> Session {
     Session::start(config(n), store).await.unwrap()
 }
 
-fn empty() -> Arc<dyn ContentRepository> {
+pub(crate) fn empty() -> Arc<dyn ContentRepository> {
     Arc::new(Memory::new(&ContentConfig::new("")))
 }
 

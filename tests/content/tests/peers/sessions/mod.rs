@@ -4,6 +4,7 @@ mod connecting;
 mod hostile;
 mod magnets;
 mod picking;
+mod strangers;
 
 use std::{future::poll_fn, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
 

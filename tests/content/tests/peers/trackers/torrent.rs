@@ -9,8 +9,8 @@ use std::{
 };
 
 use swarmkeep_peer::trackers::{
-    ClientOptions, FamilyStatus, Identity, Progress, TrackerClient, TrackerStatus, Trackers, TrackersHandle,
-    TrackersOptions,
+    ClientOptions, FamilyStatus, Found, Identity, Progress, TrackerClient, TrackerStatus, Trackers,
+    TrackersHandle, TrackersOptions,
 };
 use swarmkeep_tracker_protocol::bittorrent::{Endpoint, InfoHash, PeerId};
 use tokio::{
@@ -57,7 +57,7 @@ pub(crate) fn identity(torrent: u32, port: u16) -> Identity {
 /// One that runs.
 pub(crate) struct Torrent {
     pub(crate) handle: TrackersHandle,
-    pub(crate) found: mpsc::Receiver<Vec<Endpoint>>,
+    pub(crate) found: mpsc::Receiver<Found>,
     pub(crate) left: Arc<AtomicU64>,
 }
 
@@ -88,7 +88,7 @@ impl Torrent {
 
     /// The next peers.
     pub(crate) async fn peers(&mut self) -> Vec<Endpoint> {
-        timeout(LONG, self.found.recv()).await.expect("peers in time").expect("it runs")
+        timeout(LONG, self.found.recv()).await.expect("peers in time").expect("it runs").peers
     }
 
     /// Waits until this holds of what is known.

@@ -1,0 +1,85 @@
+//! Remote peers and trackers that crowd others out.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use swarmkeep_metainfo::Format;
+use swarmkeep_peer_wire::{ExtendedMessage, ExtensionIds, Pex, Reserved};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket},
+    time::{sleep, timeout},
+};
+
+use crate::sessions::{
+    announced,
+    hostile::Stranger,
+    magnets::{empty, full, start, torrent},
+    session, store, whole,
+};
+
+/// The compact form of an address at which nothing listens.
+fn made_up(n: u16) -> [u8; 6] {
+    let [high, low] = n.to_be_bytes();
+    [127, 77, high, low, 0, 9]
+}
+
+/// Starts a tracker that answers each announce with `peers`, in compact form, after `delay`. Returns its URL.
+async fn tracker_of(peers: Vec<u8>, delay: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let dictionary = format!("d8:intervali1800e5:peers{}:", peers.len());
+    let body = [dictionary.as_bytes(), &peers, b"e"].concat();
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 2048]).await;
+            sleep(delay).await;
+            let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
+        }
+    });
+    format!("http://{address}/announce")
+}
+
+/// A tracker that knows one peer, and answers last.
+async fn honest_tracker(seeder: SocketAddr) -> String {
+    let SocketAddr::V4(seeder) = seeder else { unreachable!() };
+    let compact = [&seeder.ip().octets()[..], &seeder.port().to_be_bytes()].concat();
+    tracker_of(compact, Duration::from_secs(1)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tracker_that_makes_up_peers_hides_none_of_another() {
+    let (seeder, _seeds) = session(141, &store(0..32)).await;
+    let hostile = tracker_of((0..1000).flat_map(made_up).collect(), Duration::ZERO).await;
+    let tiers = [vec![hostile], vec![honest_tracker(seeder.addresses()[0]).await]];
+    let (fetcher, fetches) = announced(140, &store([]), &tiers).await;
+    timeout(Duration::from_secs(10), whole(&fetches)).await.expect("the seeder is called");
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_that_make_up_peers_hide_none_of_a_tracker() {
+    let (metainfo, bytes) = torrent(Format::V1, false);
+    let info = Arc::new(metainfo.info().clone());
+    let (seeder, fetcher) = (start(143, full(&info, &bytes)).await, start(142, empty()).await);
+    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let tiers = [vec![honest_tracker(seeder.addresses()[0]).await]];
+    let fetches = fetcher.add(Arc::clone(&info), &tiers).await.unwrap();
+    let mut strangers = Vec::new();
+    for n in 0..11_u8 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 20 + n, 1], 0))).unwrap();
+        let stream = socket.connect(fetcher.addresses()[0]).await.unwrap();
+        let mut stranger = Stranger::shaken(stream, n, info.info_hash(), Reserved::EXTENSIONS).await;
+        let added: Vec<_> = (0..200).map(|k| made_up(u16::from(n) << 8 | k)).collect();
+        let mut pex = Pex::default();
+        pex.added = &added;
+        stranger.say_encoded(&ExtendedMessage::Pex(pex).to_peer(&ExtensionIds::ALL).unwrap()).await;
+        strangers.push(stranger);
+    }
+    timeout(Duration::from_secs(10), fetches.complete()).await.expect("the seeder is called").unwrap();
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
