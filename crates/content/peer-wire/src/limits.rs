@@ -255,7 +255,10 @@ impl Limits {
             MessageId::REQUEST | MessageId::CANCEL | MessageId::REJECT => {
                 let fields: &[u8; 12] = payload.first_chunk().expect(of_length);
                 let [piece, begin, length] = [number(fields, 0), number(fields, 4), number(fields, 8)];
-                return Err(self.block_error(id, piece, begin, length));
+                if id == MessageId::REJECT {
+                    return Err(self.block_error(id, piece, begin, length));
+                }
+                Message::NoSuchBlock { id, block: Block { piece: PieceIndex(piece), begin, length } }
             }
             MessageId::PORT => Message::Port(u16::from_be_bytes(*payload.first_chunk().expect(of_length))),
             MessageId::EXTENDED => {

@@ -52,6 +52,13 @@ pub enum Message<'a> {
     Hashes(Hashes<'a>),
     /// A request for hashes will not be answered (BEP 52).
     HashReject(HashRange<'a>),
+    /// A request, or the withdrawal of one, for a block that is not in the torrent or is too long. Reject it.
+    NoSuchBlock {
+        /// [`MessageId::REQUEST`] or [`MessageId::CANCEL`].
+        id: MessageId,
+        /// The block.
+        block: Block,
+    },
     /// A message of an unknown id. Ignore it, or read it elsewhere.
     Unknown {
         /// Its id: none of those above.
@@ -115,6 +122,7 @@ impl<'a> Message<'a> {
             Self::HashRequest(_) => MessageId::HASH_REQUEST,
             Self::Hashes(_) => MessageId::HASHES,
             Self::HashReject(_) => MessageId::HASH_REJECT,
+            Self::NoSuchBlock { id, .. } => *id,
             Self::Unknown { id, .. } => MessageId(*id),
         })
     }
@@ -167,6 +175,7 @@ impl<'a> Message<'a> {
             Self::Request(block) => out.put(&of_block(MessageId::REQUEST, block)),
             Self::Cancel(block) => out.put(&of_block(MessageId::CANCEL, block)),
             Self::Reject(block) => out.put(&of_block(MessageId::REJECT, block)),
+            Self::NoSuchBlock { id, block } => out.put(&of_block(id, block)),
             Self::Piece(piece) => both!(piece.head(), piece.data),
             Self::Port(port) => {
                 let [high, low] = port.to_be_bytes();

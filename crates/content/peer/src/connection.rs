@@ -182,6 +182,8 @@ struct Connection {
     unasked: u64,
     /// What it asks for.
     asks: VecDeque<Block>,
+    /// How often it asked for blocks that do not exist.
+    no_such_blocks: u32,
     reading: Option<Reading>,
     hashing: Option<Hashing>,
     /// When it last was served hashes of what had to be read.
@@ -259,6 +261,7 @@ impl Connection {
             gave_back: false,
             unasked: 0,
             asks: VecDeque::new(),
+            no_such_blocks: 0,
             reading: None,
             hashing: None,
             hashed: None,

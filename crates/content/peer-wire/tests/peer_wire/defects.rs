@@ -243,10 +243,8 @@ fn a_piece_that_the_torrent_does_not_have_is_named_in_the_error() {
         let expected = Error::Piece { id: MessageId(id), piece: PieceIndex(10), pieces: 10 };
         assert_eq!(error(&[0, 0, 0, 5, id, 0, 0, 0, 10]), expected);
     }
-    for id in [6, 8, 16] {
-        let expected = Error::Piece { id: MessageId(id), piece: PieceIndex(u32::MAX), pieces: 10 };
-        assert_eq!(error(&block(id, u32::MAX, 0, 1)), expected);
-    }
+    let expected = Error::Piece { id: MessageId::REJECT, piece: PieceIndex(u32::MAX), pieces: 10 };
+    assert_eq!(error(&block(16, u32::MAX, 0, 1)), expected);
     assert_eq!(error(&[0, 0, 0, 5, 4, 0, 0, 0, 10]).to_string(), "have: piece 10 of 10");
 }
 
@@ -255,22 +253,38 @@ fn a_block_lies_within_its_piece() {
     for (piece, begin, length) in
         [(0, 65536, 1), (0, 65535, 2), (0, u32::MAX, 1), (9, 100, 1), (9, 0, 101), (9, 99, 2)]
     {
-        for id in [6, 8, 16] {
-            let wrong = error(&block(id, piece, begin, length));
-            assert!(matches!(wrong, Error::Block { block, .. } if block.begin == begin), "{wrong}");
-        }
+        let wrong = error(&block(16, piece, begin, length));
+        assert!(matches!(wrong, Error::Block { block, .. } if block.begin == begin), "{wrong}");
     }
-    assert_eq!(error(&block(6, 9, 99, 2)).to_string(), "request: 2 bytes at 99 of piece 9, which has 100");
+    let beyond = "reject request: 2 bytes at 99 of piece 9, which has 100";
+    assert_eq!(error(&block(16, 9, 99, 2)).to_string(), beyond);
     for length in [0, (128 << 10) + 1, u32::MAX] {
-        let expected = Error::BlockLength { id: MessageId::REQUEST, length, most: 128 << 10 };
-        assert_eq!(error(&block(6, 0, 0, length)), expected);
+        let expected = Error::BlockLength { id: MessageId::REJECT, length, most: 128 << 10 };
+        assert_eq!(error(&block(16, 0, 0, length)), expected);
     }
     // Also where the piece is longer.
     let limits = Limits::for_torrent(1 << 20, 1 << 20).unwrap();
-    for id in [6, 8, 16] {
-        let (most, beyond) = (block(id, 0, 0, 128 << 10), block(id, 0, 0, (128 << 10) + 1));
-        assert!(matches!(limits.decode(&mut &most[..]), Ok(Some(_))));
-        assert!(matches!(limits.decode(&mut &beyond[..]), Err(Error::BlockLength { most: 0x2_0000, .. })));
+    let (most, beyond) = (block(16, 0, 0, 128 << 10), block(16, 0, 0, (128 << 10) + 1));
+    assert!(matches!(limits.decode(&mut &most[..]), Ok(Some(_))));
+    assert!(matches!(limits.decode(&mut &beyond[..]), Err(Error::BlockLength { most: 0x2_0000, .. })));
+}
+
+#[test]
+fn a_request_that_cannot_be_answered_is_told_apart_and_the_next_message_is_read() {
+    let wrong =
+        [(u32::MAX, 0, 1), (10, 0, 1), (0, 65536, 1), (9, 0, 101), (0, 0, 0), (0, 0, (128 << 10) + 1)];
+    for (piece, begin, length) in wrong {
+        for id in [MessageId::REQUEST, MessageId::CANCEL] {
+            let bytes = [&block(id.0, piece, begin, length)[..], &[0, 0, 0, 1, 2]].concat();
+            let mut rest = &bytes[..];
+            let block = Block { piece: PieceIndex(piece), begin, length };
+            assert_eq!(limits().decode(&mut rest), Ok(Some(Message::NoSuchBlock { id, block })));
+            assert_eq!(limits().decode(&mut rest), Ok(Some(Message::Interested)));
+            // As it came.
+            let mut again = Vec::new();
+            Message::NoSuchBlock { id, block }.encode(&mut again);
+            assert_eq!(again, bytes[..17]);
+        }
     }
 }
 

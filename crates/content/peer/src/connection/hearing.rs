@@ -96,6 +96,7 @@ impl Connection {
                     self.reject(block)?;
                 }
             }
+            Message::NoSuchBlock { id, block } => self.asked_for_none(id, block)?,
             Message::Piece(piece) => self.brought(piece)?,
             Message::Reject(block) => self.rejected(block),
             Message::AllowedFast(piece) if self.allowed.len() < ALLOWED => self.allowed.push(piece.0),

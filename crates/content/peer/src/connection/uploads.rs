@@ -8,7 +8,7 @@ use std::{
 };
 
 use swarmkeep_content::{ContentExt, Error as StoreError};
-use swarmkeep_peer_wire::{Block, HashRange, Hashes, Message};
+use swarmkeep_peer_wire::{Block, HashRange, Hashes, Message, MessageId};
 use tokio::task::JoinHandle;
 
 use super::{Connection, Ended, Hashing, REQUESTS};
@@ -20,6 +20,9 @@ use crate::{
 /// How often content is read for hashes that one peer asks for: libtorrent does after a piece turned out
 /// wrong.
 const HASHED: Duration = Duration::from_secs(2);
+
+/// The most requests for blocks that do not exist: clients with a small fault send some.
+const NO_SUCH_BLOCKS: u32 = 300;
 
 impl Connection {
     /// A request for hashes, which is answered from what is known, or from content that has to be read.
@@ -106,6 +109,15 @@ impl Connection {
         }
         self.asks.push_back(block);
         Ok(())
+    }
+
+    /// A request, or the withdrawal of one, for a block that does not exist.
+    pub(super) fn asked_for_none(&mut self, id: MessageId, block: Block) -> Result<(), Ended> {
+        self.no_such_blocks += 1;
+        if self.no_such_blocks > NO_SUCH_BLOCKS {
+            return Err(Ended::Misbehaves("asks for blocks that do not exist"));
+        }
+        if id == MessageId::REQUEST { self.reject(block) } else { Ok(()) }
     }
 
     /// Reads what it asks for, while there is room to send it and as much may go.

@@ -42,7 +42,9 @@ impl Stranger {
         let mut bytes = Vec::new();
         handshake.encode(&mut bytes);
         stream.write_all(&bytes).await.unwrap();
-        let mut stranger = Self { stream, received: ReceiveBuffer::new(Limits::new()) };
+        // Longer blocks than a session takes, so that it reads their rejections.
+        let limits = Limits::new().longest_block(1 << 20);
+        let mut stranger = Self { stream, received: ReceiveBuffer::new(limits) };
         while stranger.received.next_handshake().unwrap().is_none() {
             assert!(stranger.fill().await, "no handshake");
         }
@@ -169,6 +171,28 @@ async fn who_asks_while_choked_or_for_what_is_not_there_is_refused_and_who_flood
     .await
     .expect("others are served");
     fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_for_blocks_that_do_not_exist_are_rejected_and_end_the_connection_only_in_masses() {
+    let (seeder, _seeds) = session(47, &store(0..32)).await;
+    let mut stranger = Stranger::call(seeder.addresses()[0], 5).await;
+    stranger.say(&[Message::HaveNone, Message::Interested]).await;
+    stranger.until(|message| *message == Message::Unchoke).await;
+    let no_such = [
+        Block { piece: PieceIndex(32), ..block(0) },
+        Block { begin: (64 << 10) - 1, ..block(0) },
+        Block { length: 256 << 10, ..block(0) },
+    ];
+    for asked in no_such {
+        stranger.say(&[Message::Request(asked)]).await;
+        stranger.until(|message| *message == Message::Reject(asked)).await;
+        stranger.say(&[Message::Cancel(asked), Message::Request(block(1))]).await;
+        stranger.until(|message| matches!(message, Message::Piece(piece) if piece.block() == block(1))).await;
+    }
+    stranger.say(&[Message::Request(no_such[0]); 300]).await;
+    stranger.ends().await;
     seeder.stop().await.unwrap();
 }
 
