@@ -2,9 +2,11 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
+
+use crate::network::network;
 
 /// Addresses that were named, and when each is to be called.
 ///
@@ -29,7 +31,7 @@ pub(crate) enum Source {
     Link,
     /// A tracker, by its number in the list of the torrent.
     Tracker(usize),
-    /// The peers of a [`site`].
+    /// The peers of a [`site`](crate::network::site).
     Peers(IpAddr),
 }
 
@@ -187,26 +189,10 @@ impl Source {
     }
 }
 
-/// What one subscriber has: an address, or a network of IPv6.
-pub(crate) fn network(ip: IpAddr) -> IpAddr {
-    masked(ip, 32, 64)
-}
-
-/// What one organization has: 256 addresses, or an IPv6 network of 48 bits.
-pub(crate) fn site(ip: IpAddr) -> IpAddr {
-    masked(ip, 24, 48)
-}
-
-/// The first bits of an IPv4 address, or of an IPv6 address.
-fn masked(ip: IpAddr, v4: u32, v6: u32) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() & !(u32::MAX.unbounded_shr(v4))).into(),
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !(u128::MAX >> v6)).into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6881);

@@ -1,100 +1,173 @@
-//! Whom to unchoke: those who give most, or take fastest from who has everything, and somebody else by chance
-//! (BEP 3).
+//! Which peers to unchoke: those that give most, or take fastest from a seeder, and the others in turn (BEP 3).
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::HashMap};
 
-use rand::{Rng, seq::IndexedRandom};
+use rand::{Rng, RngExt};
 
 use crate::picker::PeerKey;
 
-/// What is known of a peer when it is decided.
+/// What is known of a peer at a decision.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asking {
     pub(crate) peer: PeerKey,
     /// Whether it wants something.
     pub(crate) interested: bool,
-    /// Whether it has something outstanding that it does not bring: it gets nothing for it.
-    pub(crate) snubs: bool,
-    /// Bytes a second that it brings.
-    pub(crate) brings: u64,
-    /// Bytes a second that it takes.
-    pub(crate) takes: u64,
+    /// Whether it is unchoked now.
+    pub(crate) unchoked: bool,
+    /// Whether it has asked for something since the last decision.
+    pub(crate) asks: bool,
+    /// Bytes per second that it brings, or takes from a seeder.
+    pub(crate) rate: u64,
+    /// Peers of its site.
+    pub(crate) of_site: usize,
 }
 
-/// Decides every ten seconds; every thirty, who is unchoked by chance.
+/// Decides every ten seconds.
 #[derive(Debug)]
 pub(crate) struct Choker {
     slots: usize,
     turn: u32,
-    by_chance: Option<PeerKey>,
+    known: HashMap<PeerKey, Known>,
+}
+
+/// What is remembered of a peer.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    /// The turns since which, and in which last, it was unchoked.
+    since: u32,
+    last: u32,
+    /// Turns in which it was unchoked, since it has asked for anything.
+    idle: u32,
+}
+
+/// What is to change.
+#[derive(Debug, Default)]
+pub(crate) struct Decision {
+    /// The peers that are unchoked from now on.
+    pub(crate) unchoked: Vec<PeerKey>,
+    /// Peers that keep slots from others, and ask for nothing.
+    pub(crate) idle: Vec<PeerKey>,
 }
 
 impl Choker {
-    /// With so many slots, one of them for chance.
+    /// A peer of fewer bytes per second keeps its slot for three turns only.
+    const FAST: u64 = 16 << 10;
+    const TURNS: u32 = 3;
+    /// The turns after which a peer that asks for nothing is idle.
+    const IDLE: u32 = 2;
+
+    /// `slots` peers are unchoked at a time, at least 2. One of them is not for the fastest.
     pub(crate) fn new(slots: usize) -> Self {
-        Self { slots: slots.max(2), turn: 0, by_chance: None }
+        Self { slots: slots.max(2), turn: 0, known: HashMap::new() }
     }
 
-    /// Who is to be unchoked from now on.
-    pub(crate) fn decide(&mut self, asking: &[Asking], seeding: bool, rng: &mut impl Rng) -> Vec<PeerKey> {
-        let mut interested: Vec<_> = asking.iter().filter(|asking| asking.interested).copied().collect();
-        let merit = |asking: &Asking| if seeding { asking.takes } else { asking.brings };
-        interested.sort_by_key(|asking| Reverse((!asking.snubs, merit(asking))));
-        if interested.len() <= self.slots {
-            return interested.iter().map(|asking| asking.peer).collect();
+    pub(crate) fn decide(&mut self, asking: &[Asking], rng: &mut impl Rng) -> Decision {
+        self.turn += 1;
+        let before = std::mem::take(&mut self.known);
+        for asking in asking {
+            let mut known = before.get(&asking.peer).copied().unwrap_or_default();
+            known.idle = if asking.asks { 0 } else { known.idle + u32::from(asking.unchoked) };
+            self.known.insert(asking.peer, known);
         }
-        let (best, others) = interested.split_at(self.slots - 1);
-        let stays = |by_chance: &PeerKey| others.iter().any(|asking| asking.peer == *by_chance);
-        self.by_chance = self.by_chance.filter(|by_chance| !self.turn.is_multiple_of(3) && stays(by_chance));
-        self.turn = self.turn.wrapping_add(1);
-        let by_chance = self.by_chance.or_else(|| others.choose(rng).map(|asking| asking.peer));
-        self.by_chance = by_chance;
-        best.iter().map(|asking| asking.peer).chain(by_chance).collect()
+        let mut interested: Vec<_> = asking.iter().filter(|asking| asking.interested).collect();
+        let mut idle = Vec::new();
+        if interested.len() > self.slots {
+            interested.sort_by_key(|asking| Reverse(asking.rate));
+            let fast = interested.iter().take_while(|asking| asking.rate >= Self::FAST).count();
+            interested[fast.min(self.slots - 1)..].sort_by_cached_key(|asking| {
+                let Known { since, last, idle } = self.known[&asking.peer];
+                let had_its_turns = asking.unchoked && (idle > 0 || self.turn - since >= Self::TURNS);
+                let rank = if had_its_turns { 2 } else { u32::from(!asking.unchoked) };
+                (rank, last, asking.of_site, rng.random::<u32>())
+            });
+            let is_idle = |asking: &&&Asking| self.known[&asking.peer].idle >= Self::IDLE;
+            idle = interested.iter().filter(is_idle).map(|asking| asking.peer).collect();
+            interested.truncate(self.slots);
+        }
+        for asking in &interested {
+            let known = self.known.get_mut(&asking.peer).expect("all are known");
+            if !asking.unchoked || known.last == 0 {
+                known.since = self.turn;
+            }
+            known.last = self.turn;
+        }
+        Decision { unchoked: interested.iter().map(|asking| asking.peer).collect(), idle }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
     use rand::{SeedableRng, rngs::SmallRng};
 
     use super::*;
 
-    fn asking(peer: u64, brings: u64, takes: u64) -> Asking {
-        Asking { peer: PeerKey(peer), interested: true, snubs: false, brings, takes }
+    /// A peer that asks for blocks whenever it may.
+    fn asking(peer: u64, kib: u64) -> Asking {
+        let rate = kib << 10;
+        Asking { peer: PeerKey(peer), interested: true, unchoked: false, asks: true, rate, of_site: 1 }
     }
 
-    #[test]
-    fn who_gives_most_is_unchoked_and_everybody_else_gets_a_turn() {
+    /// The numbers of the peers that are unchoked in each of the next turns.
+    fn turns(choker: &mut Choker, all: &mut [Asking], turns: usize) -> Vec<Vec<u64>> {
         let mut rng = SmallRng::seed_from_u64(1);
-        let all: Vec<_> = (0..10).map(|n| asking(n, 10 * n, 0)).collect();
-        let mut choker = Choker::new(4);
-        let mut by_chance = BTreeSet::new();
-        for _ in 0..300 {
-            let unchoked = choker.decide(&all, false, &mut rng);
-            assert_eq!(unchoked[..3], [PeerKey(9), PeerKey(8), PeerKey(7)]);
-            by_chance.insert(unchoked[3]);
+        let mut turn = || {
+            let Decision { unchoked, idle } = choker.decide(all, &mut rng);
+            assert!(idle.is_empty());
+            all.iter_mut().for_each(|asking| asking.unchoked = unchoked.contains(&asking.peer));
+            unchoked.iter().map(|peer| peer.0).collect()
+        };
+        (0..turns).map(|_| turn()).collect()
+    }
+
+    #[test]
+    fn the_fastest_are_unchoked_and_each_other_peer_gets_three_turns() {
+        let mut all: Vec<_> = (0..10).map(|n| asking(n, 20 * n)).collect();
+        let turns = turns(&mut Choker::new(4), &mut all, 42);
+        let mut in_turn = BTreeMap::new();
+        for turns in turns.chunks(3) {
+            assert!(turns.iter().all(|turn| turn[..3] == [9, 8, 7] && turn[3] == turns[0][3]), "{turns:?}");
+            *in_turn.entry(turns[0][3]).or_insert(0) += 1;
         }
-        assert_eq!(by_chance, (0..7).map(PeerKey).collect());
+        assert_eq!(in_turn, (0..7).map(|n| (n, 2)).collect());
     }
 
     #[test]
-    fn who_is_unchoked_by_chance_has_three_turns() {
+    fn slow_peers_take_turns_in_all_slots_that_the_fastest_leave() {
+        let mut all: Vec<_> = (0..13).map(|n| asking(n, if n == 0 { 16 } else { n % 10 })).collect();
+        let turns = turns(&mut Choker::new(4), &mut all, 12);
+        let mut had = BTreeMap::new();
+        for turn in turns {
+            assert_eq!((turn[0], turn.len()), (0, 4));
+            turn[1..].iter().for_each(|n| *had.entry(*n).or_insert(0) += 1);
+        }
+        assert_eq!(had, (1..13).map(|n| (n, 3)).collect());
+    }
+
+    #[test]
+    fn peers_that_ask_for_nothing_keep_slots_from_nobody() {
         let mut rng = SmallRng::seed_from_u64(2);
-        let all: Vec<_> = (0..50).map(|n| asking(n, n, 0)).collect();
-        let mut choker = Choker::new(2);
-        let turns: Vec<_> = (0..30).map(|_| choker.decide(&all, false, &mut rng)[1]).collect();
-        assert!(turns.chunks(3).all(|three| three[0] == three[1] && three[1] == three[2]), "{turns:?}");
-    }
-
-    #[test]
-    fn a_seed_unchokes_who_takes_fastest_and_a_snub_counts_for_nothing() {
-        let mut rng = SmallRng::seed_from_u64(3);
-        let mut all: Vec<_> = (0..10).map(|n| asking(n, 100 - n, 10 * n)).collect();
-        assert_eq!(Choker::new(4).decide(&all, true, &mut rng)[..3], [PeerKey(9), PeerKey(8), PeerKey(7)]);
-        all[9].snubs = true;
-        all[8].interested = false;
-        assert_eq!(Choker::new(4).decide(&all, true, &mut rng)[..3], [PeerKey(7), PeerKey(6), PeerKey(5)]);
+        let mut turn = |choker: &mut Choker, all: &mut Vec<Asking>| {
+            let Decision { unchoked, idle } = choker.decide(all, &mut rng);
+            all.retain(|asking| !idle.contains(&asking.peer));
+            all.iter_mut().for_each(|asking| asking.unchoked = unchoked.contains(&asking.peer));
+            (unchoked, idle.len())
+        };
+        let silent = |peer| Asking { asks: false, of_site: 8, ..asking(peer, 0) };
+        // Of those that have taken all slots, each loses its slot after one turn,
+        let (mut choker, mut all) = (Choker::new(8), (0..60).map(silent).collect());
+        (0..7).for_each(|_| assert_eq!(turn(&mut choker, &mut all).1, 0));
+        all.push(asking(60, 0));
+        assert!(turn(&mut choker, &mut all).0.contains(&PeerKey(60)), "an honest one is next");
+        // and its connection after another.
+        (0..20).for_each(|_| _ = turn(&mut choker, &mut all));
+        assert!(all.len() <= 8 && all.last().is_some_and(|last| last.peer == PeerKey(60)), "{all:?}");
+        // Of those that keep slots from nobody, none.
+        let (mut choker, mut all) = (Choker::new(8), (0..8).map(silent).collect());
+        (0..10).for_each(|_| assert_eq!(turn(&mut choker, &mut all).1, 0));
+        all.push(asking(8, 0));
+        let (unchoked, idle) = turn(&mut choker, &mut all);
+        assert_eq!((unchoked[0], idle), (PeerKey(8), 8));
     }
 }

@@ -68,29 +68,35 @@ impl SessionConfig {
         self
     }
 
-    /// The most connections in all, those in their handshake included. The default is 200.
+    /// The most connections in all. A quarter of them is for calls of the session's own. Callers count once they
+    /// have named a torrent; before, they have 5 seconds and a place among 128. The default is 200.
     #[must_use]
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most;
         self
     }
 
-    /// The most connections per torrent. The default is 60.
+    /// The most connections per torrent. A quarter of them is for calls of the session's own. If callers have
+    /// all others, a new one takes the place of one that is idle or slow. The default is 60.
     #[must_use]
     pub fn connections_per_torrent(mut self, most: usize) -> Self {
         self.connections_per_torrent = most;
         self
     }
 
-    /// The most connections of one torrent to one IPv4 address or one IPv6 network of 64 bits. The default is
-    /// 8. Over all torrents, one address may make a quarter of all connections, or `most` if that is more.
+    /// The most connections of one torrent to one IPv4 address or one IPv6 network of 64 bits; to a network of
+    /// 28 or 56 bits twice as many, to one of 24 or 48 bits four times as many. The default is 8. Over all
+    /// torrents, a network of the first two sizes may make a quarter of all connections, or `most` if that is
+    /// more, and one of the third size twice as many.
     #[must_use]
     pub fn connections_per_address(mut self, most: usize) -> Self {
         self.connections_per_address = most;
         self
     }
 
-    /// The number of peers per torrent whose requests are answered at a time, at least 2. The default is 8.
+    /// The number of peers per torrent whose requests are answered at a time, at least 2. The fastest keep their
+    /// slots; in the others, and at least one, peers take turns. A peer that asks for nothing loses its slot to
+    /// others, and the second time its connection. The default is 8.
     #[must_use]
     pub fn upload_slots(mut self, slots: usize) -> Self {
         self.upload_slots = slots;

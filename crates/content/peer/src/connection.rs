@@ -31,7 +31,7 @@ use crate::{
     exchange::PeerExchange,
     hashes::HashFault,
     metadata::{MetadataFault, MetadataUploads},
-    torrent::{Peer, Torrent},
+    torrent::{Peer, Torrent, seats::Seat},
 };
 
 /// Why a connection has ended.
@@ -91,16 +91,15 @@ impl io::Write for Socket<'_> {
 async fn talk(
     stream: TcpStream,
     mut received: ReceiveBuffer,
-    torrent: Arc<Torrent>,
+    seat: &Seat,
     theirs: Handshake,
-    called: bool,
 ) -> Result<(), Ended> {
-    let address = stream.peer_addr()?;
+    let (torrent, address) = (&seat.torrent, stream.peer_addr()?);
     stream.set_nodelay(true)?;
-    let peer = torrent.join(address, theirs.peer_id, called).map_err(Ended::Refused)?;
-    let mut connection = Connection::new(Arc::clone(&torrent), Arc::clone(&peer), &theirs);
+    let peer = torrent.join(seat, address, theirs.peer_id).map_err(Ended::Refused)?;
+    let mut connection = Connection::new(Arc::clone(torrent), Arc::clone(&peer), &theirs);
     tracing::debug!(%address, id = %DisplayId(theirs.peer_id), "connected");
-    let _joined = Joined { torrent: &torrent, peer: &peer };
+    let _joined = Joined { torrent, peer: &peer };
     connection.run(&stream, &mut received).await
 }
 
@@ -280,7 +279,7 @@ impl Connection {
     }
 
     async fn run(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<(), Ended> {
-        let (torrent, peer) = (Arc::clone(&self.torrent), Arc::clone(&self.peer));
+        let peer = Arc::clone(&self.peer);
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         if self.extended {
@@ -325,8 +324,6 @@ impl Connection {
                         received.shrink();
                     }
                 }
-                () = peer.stop.cancelled() => return Err(Ended::Stopped),
-                () = torrent.stop.cancelled() => return Err(Ended::Stopped),
             }
         }
     }
@@ -432,6 +429,9 @@ impl Connection {
         if now - self.said > STILL && self.asks.is_empty() && self.queue.is_empty() {
             self.memory = Memory::default();
             self.queue.shrink();
+        }
+        if !self.asks.is_empty() {
+            self.peer.asks.store(true, Relaxed);
         }
         if self.read_from.is_some_and(|from| from > now) {
             // It is not the one who is silent.

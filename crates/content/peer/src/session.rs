@@ -1,7 +1,7 @@
 //! All torrents of a program: the addresses where it listens, the store, and the tasks.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -15,22 +15,27 @@ use swarmkeep_content::{
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_metainfo::{Info, Magnet, Metainfo};
+use swarmkeep_peer_wire::{Limits, ReceiveBuffer};
 use tokio::{
-    net::TcpListener,
-    sync::{Semaphore, mpsc, watch},
+    net::{TcpListener, TcpStream},
+    sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::{JoinSet, spawn_blocking},
-    time::MissedTickBehavior,
+    time::{MissedTickBehavior, timeout},
 };
 
 use crate::{
-    Error, Progress, Status,
-    candidates::{self, network},
+    Error, Progress, Status, candidates,
     config::SessionConfig,
     connection::{Ended, handshake},
     learning::Learning,
+    lobby::{Lobby, Waiting},
+    network::neighbours,
     resources::Resources,
     source::Source,
-    torrent::Torrent,
+    torrent::{
+        Torrent,
+        seats::{CROWDED, FULL, for_callers},
+    },
     trackers::{Found, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle},
 };
 
@@ -48,8 +53,11 @@ struct SessionState {
     torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
     /// One permit for each connection.
     connections: Arc<Semaphore>,
-    /// The number of incoming connections per network.
-    callers: Mutex<HashMap<IpAddr, usize>>,
+    /// One permit for each incoming connection, so that some are left for calls of one's own.
+    incoming: Arc<Semaphore>,
+    /// The addresses of the incoming connections.
+    callers: Mutex<Vec<IpAddr>>,
+    lobby: Arc<Lobby>,
     /// One permit for each outgoing connection that is not established yet, so that not all known addresses
     /// are called at once.
     calling: Arc<Semaphore>,
@@ -103,7 +111,9 @@ impl Session {
         let state = Arc::new(SessionState {
             source,
             connections: Arc::new(Semaphore::new(config.connections)),
+            incoming: Arc::new(Semaphore::new(for_callers(config.connections))),
             callers: Mutex::default(),
+            lobby: Arc::default(),
             calling: Arc::new(Semaphore::new(CALLS)),
             announcing,
             tracker_key: rand::random(),
@@ -356,34 +366,33 @@ impl Handle {
     }
 }
 
-/// An incoming connection, counted by network: no IPv4 address and no IPv6 network has more than a quarter of
-/// all connections in this way.
+/// An incoming connection, counted until this is dropped.
 struct Caller {
     session: Arc<SessionState>,
-    network: IpAddr,
+    ip: IpAddr,
 }
 
 impl Caller {
-    /// `None` if the network has as many as it may have.
-    fn of(session: &Arc<SessionState>, network: IpAddr) -> Option<Self> {
+    /// `None` if its networks have as many as they may have: a quarter of all connections per address, per IPv6
+    /// network of 64 bits, and per network of 28 or 56 bits; half of them per site.
+    fn of(session: &Arc<SessionState>, ip: IpAddr) -> Option<Self> {
         let config = &session.resources.config;
         let most = (config.connections / 4).max(config.connections_per_address);
         let mut callers = session.callers.lock();
-        let count = callers.entry(network).or_insert(0);
-        (*count < most).then(|| *count += 1)?;
-        Some(Self { session: Arc::clone(session), network })
+        let counts = neighbours(ip, callers.iter().copied());
+        let is_crowded = counts.iter().zip([most, most, 2 * most]).any(|(count, most)| *count >= most);
+        (!is_crowded).then(|| {
+            callers.push(ip);
+            Self { session: Arc::clone(session), ip }
+        })
     }
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
         let mut callers = self.session.callers.lock();
-        if let Entry::Occupied(mut count) = callers.entry(self.network) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+        let nth = callers.iter().position(|ip| *ip == self.ip).expect("it was added");
+        callers.swap_remove(nth);
     }
 }
 
@@ -415,15 +424,11 @@ impl SessionState {
         loop {
             match listener.accept().await {
                 Ok((stream, address)) => {
-                    let Some(caller) = Caller::of(&self, network(address.ip())) else { continue };
-                    // Who calls when there is no room waits, and others behind it in the system's queue.
-                    let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
-                    let state = Arc::clone(&self);
+                    let (state, waiting) = (Arc::clone(&self), self.lobby.enter(address.ip()));
                     self.resources.spawn(async move {
-                        let find = |info_hash: &InfoHash| state.torrent(info_hash);
-                        let ended = handshake::answer(stream, find).await;
-                        tell(address, ended);
-                        drop((permit, caller));
+                        let leaves = waiting.leaves.clone();
+                        let answered = leaves.run_until_cancelled(state.answer(stream, waiting)).await;
+                        tell(address, answered.unwrap_or(Err(Ended::Refused("too many others call"))));
                     });
                 }
                 // No descriptor is free, say: another one may be soon.
@@ -433,6 +438,41 @@ impl SessionState {
                 }
             }
         }
+    }
+
+    /// Answers a caller, once it has named a torrent.
+    async fn answer(self: Arc<Self>, stream: TcpStream, waiting: Waiting) -> Result<(), Ended> {
+        let (ip, mut received) = (stream.peer_addr()?.ip(), ReceiveBuffer::new(Limits::new()));
+        let info_hash = handshake::hear(&stream, &mut received).await?;
+        let torrent =
+            self.torrent(&info_hash).ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
+        let _caller = Caller::of(&self, ip).ok_or(Ended::Refused(CROWDED))?;
+        let _permits = self.place(ip).await?;
+        let seat = torrent.seat(ip, false, Instant::now()).map_err(Ended::Refused)?;
+        drop((waiting, torrent));
+        let stop = seat.stop.clone();
+        let answered = stop.run_until_cancelled(handshake::answer(stream, received, info_hash, seat)).await;
+        answered.unwrap_or(Err(Ended::Stopped))
+    }
+
+    /// Waits for a place for a caller among the connections of the session. If there is none, the most
+    /// dispensable connection ends.
+    async fn place(&self, ip: IpAddr) -> Result<[OwnedSemaphorePermit; 2], Ended> {
+        if self.incoming.available_permits() == 0 || self.connections.available_permits() == 0 {
+            let torrents: Vec<_> = self.torrents.read().values().cloned().collect();
+            let now = Instant::now();
+            let ranked =
+                torrents.iter().filter_map(|torrent| Some((torrent.most_dispensable(ip, now)?, torrent)));
+            let ((_, key), torrent) =
+                ranked.max_by(|(one, _), (other, _)| one.cmp(other)).ok_or(Ended::Refused(FULL))?;
+            torrent.end(key);
+        }
+        let permits = async {
+            let incoming = Arc::clone(&self.incoming).acquire_owned().await?;
+            Ok([incoming, Arc::clone(&self.connections).acquire_owned().await?])
+        };
+        let permits = timeout(SECOND, permits).await.map_err(|_| Ended::Silent(SECOND))?;
+        permits.map_err(|_: AcquireError| Ended::Stopped)
     }
 
     async fn flush_often(self: Arc<Self>) {
@@ -476,10 +516,13 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
         state.resources.spawn(async move {
             let begin = Instant::now();
             let calling = async {
-                let stream = tokio::time::timeout(CALL, source.connect(address)).await;
+                let stream = timeout(CALL, source.connect(address)).await;
                 let stream = stream.map_err(|_| Ended::Silent(CALL))??;
                 drop(calling);
-                handshake::call(stream, Arc::clone(&torrent)).await
+                let seat = torrent.seat(address.ip(), true, Instant::now()).map_err(Ended::Refused)?;
+                let stop = seat.stop.clone();
+                let called = stop.run_until_cancelled(handshake::call(stream, seat)).await;
+                called.unwrap_or(Err(Ended::Stopped))
             };
             tell(address, calling.await);
             torrent.called(address, begin.elapsed() > OF_USE);

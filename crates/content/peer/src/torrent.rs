@@ -2,6 +2,7 @@
 
 mod peers;
 mod pieces;
+pub(crate) mod seats;
 pub(crate) mod status;
 
 use std::{
@@ -22,12 +23,14 @@ use swarmkeep_peer_wire::{Block, PexFlags};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::seats::Taken;
 use crate::{
     Error,
     blame::Blame,
-    candidates::{self, Candidates, network},
+    candidates::{self, Candidates},
     choker::Choker,
     learning::Learning,
+    network::network,
     picker::{PeerKey, Picker, Searched},
     rate::Meter,
     ready::Ready,
@@ -84,6 +87,9 @@ impl Progress {
 
 #[derive(Debug)]
 struct TorrentState {
+    /// All connections that have begun.
+    seats: BTreeMap<PeerKey, Taken>,
+    /// Those that have shaken hands.
     peers: BTreeMap<PeerKey, Entry>,
     picker: Option<Picker>,
     /// Pieces that are in the store, and can be asked for.
@@ -110,7 +116,6 @@ struct Entry {
     id: PeerId,
     /// Whether this session opened the connection.
     called: bool,
-    since: Instant,
     /// Where it listens, if that is known, and whether it was reached there.
     listens: Option<(SocketAddr, PexFlags)>,
     has: Has,
@@ -138,11 +143,12 @@ pub(crate) struct Peer {
     pub(crate) wake: Notify,
     /// Whether its requests are answered.
     pub(crate) unchoked: AtomicBool,
+    /// Whether it has asked for something since this was last looked at, or waits for it.
+    pub(crate) asks: AtomicBool,
     /// Whether it does not bring what it was asked for.
     pub(crate) snubs: AtomicBool,
     /// Blocks that it need not send any more, no more than it was asked for.
     pub(crate) cancels: Mutex<Vec<Block>>,
-    pub(crate) stop: CancellationToken,
 }
 
 /// What a connection asks for.
@@ -168,6 +174,7 @@ impl Torrent {
             learning: Mutex::new(learning),
             ready: OnceLock::new(),
             state: Mutex::new(TorrentState {
+                seats: BTreeMap::new(),
                 peers: BTreeMap::new(),
                 picker: None,
                 have: PieceBits::none(0),
@@ -261,25 +268,20 @@ impl Torrent {
     /// The address to connect to now.
     pub(crate) fn to_call(&self) -> Option<SocketAddr> {
         let mut state = self.state.lock();
-        if state.peers.len() >= self.session.config.connections_per_torrent {
+        if state.seats.len() >= self.session.config.connections_per_torrent {
             return None;
         }
-        let TorrentState { candidates, peers, banned, .. } = &mut *state;
         let now = Instant::now();
         loop {
-            let address = candidates.take(now)?;
+            let address = state.candidates.take(now)?;
+            let is_crowded = state.is_crowded(address.ip(), self.session.config.connections_per_address);
+            let TorrentState { candidates, peers, banned, .. } = &mut *state;
             let connected = |entry: &Entry| {
                 entry.peer.address == address || entry.listens.is_some_and(|(listens, _)| listens == address)
             };
             if banned.contains(&network(address.ip())) {
                 candidates.forget(address);
-            } else if peers.values().any(connected)
-                || peers
-                    .values()
-                    .filter(|entry| network(entry.peer.address.ip()) == network(address.ip()))
-                    .count()
-                    >= self.session.config.connections_per_address
-            {
+            } else if is_crowded || peers.values().any(connected) {
                 candidates.ended(address, true, now);
             } else {
                 return Some(address);
@@ -357,10 +359,8 @@ impl TorrentState {
             return;
         }
         tracing::warn!(%ip, "brought wrong bytes, and is not spoken with any more");
-        for entry in self.peers.values() {
-            if network(entry.peer.address.ip()) == banned {
-                entry.peer.stop.cancel();
-            }
+        for taken in self.seats.values().filter(|taken| network(taken.ip) == banned) {
+            taken.stop.cancel();
         }
     }
 }

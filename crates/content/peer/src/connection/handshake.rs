@@ -1,46 +1,49 @@
 //! The handshakes that a connection begins with.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, time::Duration};
 
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_peer_wire::{Handshake, Limits, ReceiveBuffer, Reserved, SendQueue};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::timeout};
 
 use super::{Ended, Socket, talk};
-use crate::{blocks::Slice, torrent::Torrent};
+use crate::{
+    blocks::Slice,
+    torrent::{Torrent, seats::Seat},
+};
 
-/// How long a handshake may take.
-pub(crate) const HANDSHAKE: Duration = Duration::from_secs(15);
+/// How long a peer may take for its part of a handshake. A caller has half of it for the bytes that name the
+/// torrent.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Shakes hands as the one who calls.
-pub(crate) async fn call(stream: TcpStream, torrent: Arc<Torrent>) -> Result<(), Ended> {
+/// Calls a peer.
+pub(crate) async fn call(stream: TcpStream, seat: Seat) -> Result<(), Ended> {
+    send_handshake(&stream, &seat.torrent, seat.torrent.info_hash).await?;
     let mut received = ReceiveBuffer::new(Limits::new());
-    let shaken = async {
-        send_handshake(&stream, &torrent, torrent.info_hash).await?;
-        receive_handshake(&stream, &mut received).await
-    };
-    let theirs = tokio::time::timeout(HANDSHAKE, shaken).await.map_err(|_| Ended::Silent(HANDSHAKE))??;
-    if theirs.info_hash != torrent.info_hash {
+    let theirs = receive(&stream, &mut received, HANDSHAKE, ReceiveBuffer::next_handshake).await?;
+    if theirs.info_hash != seat.torrent.info_hash {
         return Err(Ended::Misbehaves("answers for another torrent"));
     }
-    talk(stream, received, torrent, theirs, true).await
+    talk(stream, received, &seat, theirs).await
 }
 
-/// Shakes hands as the one who is called.
+/// Receives what names the torrent that a caller wants.
+pub(crate) async fn hear(stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<InfoHash, Ended> {
+    let (_, info_hash) =
+        receive(stream, received, HANDSHAKE / 2, |received| Handshake::peek(received.unread())).await?;
+    Ok(info_hash)
+}
+
+/// Answers a caller that was [heard](hear). It may wait for the answer before it sends its peer id.
 pub(crate) async fn answer(
     stream: TcpStream,
-    find: impl Fn(&InfoHash) -> Option<Arc<Torrent>>,
+    mut received: ReceiveBuffer,
+    info_hash: InfoHash,
+    seat: Seat,
 ) -> Result<(), Ended> {
-    let mut received = ReceiveBuffer::new(Limits::new());
-    let shaken = async {
-        let theirs = receive_handshake(&stream, &mut received).await?;
-        let torrent = find(&theirs.info_hash).ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
-        send_handshake(&stream, &torrent, theirs.info_hash).await?;
-        Ok::<_, Ended>((theirs, torrent))
-    };
-    let (theirs, torrent) =
-        tokio::time::timeout(HANDSHAKE, shaken).await.map_err(|_| Ended::Silent(HANDSHAKE))??;
-    talk(stream, received, torrent, theirs, false).await
+    send_handshake(&stream, &seat.torrent, info_hash).await?;
+    let theirs = receive(&stream, &mut received, HANDSHAKE, ReceiveBuffer::next_handshake).await?;
+    talk(stream, received, &seat, theirs).await
 }
 
 /// `info_hash` is one of the torrent's.
@@ -62,17 +65,26 @@ async fn send_handshake(stream: &TcpStream, torrent: &Torrent, info_hash: InfoHa
     Ok(())
 }
 
-async fn receive_handshake(stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<Handshake, Ended> {
-    loop {
-        if let Some(handshake) = received.next_handshake()? {
-            return Ok(handshake);
+/// Receives until `next` finds something in what has come.
+async fn receive<T>(
+    stream: &TcpStream,
+    received: &mut ReceiveBuffer,
+    within: Duration,
+    next: impl Fn(&mut ReceiveBuffer) -> Result<Option<T>, swarmkeep_peer_wire::Error>,
+) -> Result<T, Ended> {
+    let receiving = async {
+        loop {
+            if let Some(found) = next(received)? {
+                return Ok(found);
+            }
+            stream.readable().await?;
+            match stream.try_read(received.space()) {
+                Ok(0) => return Err(Ended::Closed),
+                Ok(count) => received.filled(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-        stream.readable().await?;
-        match stream.try_read(received.space()) {
-            Ok(0) => return Err(Ended::Closed),
-            Ok(count) => received.filled(count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    };
+    timeout(within, receiving).await.map_err(|_| Ended::Silent(within))?
 }

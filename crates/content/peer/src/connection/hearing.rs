@@ -11,10 +11,7 @@ use swarmkeep_peer_wire::{
 };
 
 use super::{Connection, Early, Ended, REQUESTS, downloads::PAUSE};
-use crate::{
-    candidates::{Source, site},
-    near::is_near,
-};
+use crate::{candidates::Source, near::is_near, network::site};
 
 /// Peers that a peer may tell of, and how often: BEP 11 has 50 of each family a minute, and clients' clocks
 /// differ.

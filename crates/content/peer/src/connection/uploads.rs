@@ -3,7 +3,7 @@
 use std::{
     io::IoSliceMut,
     ops::Range,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -108,6 +108,7 @@ impl Connection {
             return self.reject(block);
         }
         self.asks.push_back(block);
+        self.peer.asks.store(true, Relaxed);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use parking_lot::Mutex;
@@ -17,83 +17,64 @@ use swarmkeep_metainfo::Info;
 use swarmkeep_peer_wire::{Hashes, PexFlags};
 use tokio::sync::Notify;
 
-use super::{Entry, Has, Peer, Torrent, TorrentState, ip_of};
+use super::{Entry, Has, Peer, Torrent, TorrentState, ip_of, seats::Seat};
 use crate::{
     Error,
-    candidates::{Source, network, site},
-    choker::Asking,
+    candidates::Source,
+    choker::{Asking, Decision},
     hashes::HashFault,
     learning::Heard,
     metadata::MetadataFault,
     near::is_near,
+    network::{network, site},
     picker::{PeerKey, Picker, Searched},
     rate::Meter,
 };
-
-/// How long somebody may be of no use when others want in.
-const USELESS: Duration = Duration::from_secs(60);
 
 /// Of who left before so many others, nobody knows the address any more.
 const GONE: usize = 256;
 
 impl Torrent {
-    /// Takes in a connection, if it is one that is wanted.
+    /// Takes in a peer that has shaken hands, if it is wanted.
     pub(crate) fn join(
         &self,
+        seat: &Seat,
         address: SocketAddr,
         id: PeerId,
-        called: bool,
     ) -> Result<Arc<Peer>, &'static str> {
-        let ip = address.ip().to_canonical();
         let mut state = self.state.lock();
-        if id == self.session.config.peer_id {
+        let ours = self.session.config.peer_id;
+        if id == ours {
             state.candidates.forget(address);
             return Err("it is this very session");
         }
-        if state.banned.contains(&network(ip)) {
-            return Err("it brought wrong bytes");
-        }
-        let config = &self.session.config;
-        // An id is what somebody says of himself.
-        let alike = |entry: &Entry| network(entry.peer.address.ip()) == network(ip);
-        if let Some(other) = state.peers.values().find(|entry| entry.id == id && alike(entry)) {
+        // A peer chooses its id.
+        let alike = |other: &Peer| network(other.address.ip()) == network(address.ip());
+        if let Some((key, other)) = state.peers.iter().find(|(_, peer)| peer.id == id && alike(&peer.peer)) {
             // Both called at the same time: both keep the call of the one with the greater id.
-            let ours = config.peer_id.as_bytes() > id.as_bytes();
-            if other.called == called || called != ours {
+            if other.called == seat.called || seat.called != (ours.as_bytes() > id.as_bytes()) {
                 return Err("it is connected already");
             }
-            other.peer.stop.cancel();
-        }
-        let staying = || state.peers.values().filter(|entry| !entry.peer.stop.is_cancelled());
-        if staying().filter(|entry| alike(entry)).count() >= config.connections_per_address {
-            return Err("there are as many connections to its address as may be");
-        }
-        if staying().count() >= config.connections_per_torrent {
-            // Who wants nothing and has nothing that is wanted makes room.
-            let useless =
-                |entry: &&Entry| !entry.interested && entry.wanted == 0 && entry.since.elapsed() > USELESS;
-            let known = state.picker.is_some();
-            let useless = staying().filter(|_| known).find(useless);
-            useless.ok_or("there are as many connections as may be")?.peer.stop.cancel();
+            let other = *key;
+            state.end(other);
         }
         let peer = Arc::new(Peer {
-            key: self.session.next_key(),
+            key: seat.key,
             address,
             up: Meter::default(),
             down: Meter::default(),
             wake: Notify::new(),
             unchoked: AtomicBool::new(false),
+            asks: AtomicBool::new(false),
             snubs: AtomicBool::new(false),
             cancels: Mutex::default(),
-            stop: self.stop.child_token(),
         });
         let pieces = state.have.pieces();
         let entry = Entry {
             peer: Arc::clone(&peer),
             id,
-            called,
-            since: Instant::now(),
-            listens: called.then_some((address, PexFlags::REACHABLE)),
+            called: seat.called,
+            listens: seat.called.then_some((address, PexFlags::REACHABLE)),
             has: Has::Some(PieceBits::none(pieces)),
             wanted: 0,
             interested: false,
@@ -123,7 +104,6 @@ impl Torrent {
         if let Some(learning) = &mut *self.learning.lock() {
             learning.gone(peer.key);
         }
-        self.calling.notify_one();
         // What it was asked for is to be asked of others.
         self.wake_all();
     }
@@ -311,18 +291,29 @@ impl Torrent {
     pub(crate) fn choke(&self) {
         let mut state = self.state.lock();
         let seeding = state.picker.as_ref().is_none_or(Picker::nothing_is_wanted);
+        let mut sites = BTreeMap::new();
+        for entry in state.peers.values() {
+            *sites.entry(site(entry.peer.address.ip())).or_insert(0) += 1;
+        }
         let asking: Vec<_> = state
             .peers
             .values()
             .map(|Entry { peer, interested, .. }| Asking {
                 peer: peer.key,
                 interested: *interested,
-                snubs: peer.snubs.load(Relaxed),
-                brings: peer.down.rate(),
-                takes: peer.up.rate(),
+                unchoked: peer.unchoked.load(Relaxed),
+                asks: peer.asks.swap(false, Relaxed),
+                // A peer that does not bring what it was asked for gets nothing for what it brought.
+                rate: match seeding {
+                    true => peer.up.rate(),
+                    false if peer.snubs.load(Relaxed) => 0,
+                    false => peer.down.rate(),
+                },
+                of_site: sites[&site(peer.address.ip())],
             })
             .collect();
-        let unchoked = state.choker.decide(&asking, seeding, &mut rand::rng());
+        let Decision { unchoked, idle } = state.choker.decide(&asking, &mut rand::rng());
+        idle.into_iter().for_each(|peer| state.end(peer));
         for entry in state.peers.values() {
             let now = unchoked.contains(&entry.peer.key);
             if entry.peer.unchoked.swap(now, Relaxed) != now {

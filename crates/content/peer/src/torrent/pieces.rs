@@ -7,7 +7,7 @@ use swarmkeep_peer_wire::Block;
 
 use super::{Ask, Entry, Has, Peer, Torrent, TorrentState, ip_of};
 use crate::{
-    candidates::network,
+    network::network,
     picker::{PeerKey, Received, Searched, Whole, Wish},
     ready::Ready,
 };

@@ -1,17 +1,19 @@
 //! Who connects to whom, how often, and what limits hold up.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use swarmkeep_bittorrent::PeerId;
 use swarmkeep_peer::{Session, SessionConfig};
-use swarmkeep_peer_wire::{ExtendedHandshake, ExtendedMessage, ExtensionIds, Message, Reserved};
+use swarmkeep_peer_wire::{
+    Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Message, Reserved,
+};
 use tokio::{
-    io::AsyncReadExt,
-    net::{TcpListener, TcpSocket},
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
     time::{sleep, timeout},
 };
 
-use crate::sessions::{hostile::Stranger, info, session, store, whole};
+use crate::sessions::{another, hostile::Stranger, info, session, store, whole};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_that_call_each_other_at_the_same_time_are_connected() {
@@ -58,9 +60,7 @@ async fn no_address_takes_all_the_connections() {
     let from = |host: u8, n: u8| {
         let to = seeder.addresses()[0];
         async move {
-            let socket = TcpSocket::new_v4().unwrap();
-            socket.bind(SocketAddr::from(([127, 0, 5, host], 0))).unwrap();
-            let stream = socket.connect(to).await.unwrap();
+            let stream = caller([127, 0, 5, host], to).await;
             Stranger::shaken(stream, n, info().info_hash(), Reserved::FAST).await
         }
     };
@@ -71,7 +71,10 @@ async fn no_address_takes_all_the_connections() {
         stranger.until(|message| *message == Message::HaveAll).await;
         strangers.push(stranger);
     }
-    from(1, 8).await.ends().await;
+    // One more gets no handshake.
+    let mut refused = caller([127, 0, 5, 1], seeder.addresses()[0]).await;
+    refused.write_all(&hello(8)).await.unwrap();
+    assert_closes(refused).await;
     let mut other = from(2, 9).await;
     other.until(|message| *message == Message::HaveAll).await;
     assert_eq!(handle.status().peers.len(), 9);
@@ -110,28 +113,62 @@ async fn no_address_takes_more_than_a_quarter_of_all_that_may_call() {
         .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
         .connections(40);
     let seeder = Session::start(config, store(0..32)).await.unwrap();
-    seeder.add(info(), &[]).await.unwrap();
-    let call = |host: u8| {
-        let to = seeder.addresses()[0];
+    let torrents = [info(), another(0)];
+    for torrent in &torrents {
+        seeder.add(Arc::clone(torrent), &[]).await.unwrap();
+    }
+    let call = |host: u8, n: u8| {
+        let (to, torrent) = (seeder.addresses()[0], torrents[usize::from(n % 2)].info_hash());
         async move {
-            let socket = TcpSocket::new_v4().unwrap();
-            socket.bind(SocketAddr::from(([127, 0, 8, host], 0))).unwrap();
-            socket.connect(to).await.unwrap()
+            let stream = caller([127, 0, host, 1], to).await;
+            let mut stranger = Stranger::shaken(stream, n, torrent, Reserved::FAST).await;
+            stranger.until(|message| matches!(message, Message::HaveAll | Message::HaveNone)).await;
+            stranger
         }
     };
-    let mut silent = Vec::new();
-    for _ in 0..10 {
-        silent.push(call(1).await);
+    let mut strangers = Vec::new();
+    for n in 0..10 {
+        strangers.push(call(8, n).await);
     }
-    let mut refused = call(1).await;
-    let end =
-        timeout(Duration::from_secs(5), refused.read(&mut [0; 1])).await.expect("it is cut off at once");
-    assert!(end.map_or(true, |read| read == 0));
-    let mut other = Stranger::shaken(call(2).await, 1, info().info_hash(), Reserved::FAST).await;
-    other.until(|message| *message == Message::HaveAll).await;
+    let mut refused = caller([127, 0, 8, 1], seeder.addresses()[0]).await;
+    refused.write_all(&hello(10)).await.unwrap();
+    assert_closes(refused).await;
+    call(9, 11).await;
     // Who goes makes room.
-    drop(silent);
+    drop(strangers);
     sleep(Duration::from_millis(300)).await;
-    Stranger::shaken(call(1).await, 2, info().info_hash(), Reserved::FAST).await;
+    call(8, 12).await;
     seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_has_named_a_torrent_is_answered_before_it_sends_its_peer_id() {
+    let (seeder, _seeds) = session(127, &store(0..32)).await;
+    let mut stream = caller([127, 0, 10, 1], seeder.addresses()[0]).await;
+    stream.write_all(&hello(1)[..48]).await.unwrap();
+    let mut answer = [0; Handshake::LEN];
+    timeout(Duration::from_secs(2), stream.read_exact(&mut answer)).await.expect("at once").unwrap();
+    assert_eq!(Handshake::peek(&answer).unwrap().unwrap().1, info().info_hash());
+    seeder.stop().await.unwrap();
+}
+
+/// A connection that has sent nothing.
+pub(crate) async fn caller(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((from, 0))).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// The handshake of a peer for the torrent of most tests.
+pub(crate) fn hello(n: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let peer_id = PeerId::new([n; 20]);
+    Handshake { reserved: Reserved::FAST, info_hash: info().info_hash(), peer_id }.encode(&mut bytes);
+    bytes
+}
+
+/// Without an answer.
+async fn assert_closes(mut stream: TcpStream) {
+    let end = timeout(Duration::from_secs(5), stream.read(&mut [0; 1])).await.expect("it is cut off at once");
+    assert!(end.map_or(true, |read| read == 0));
 }

@@ -280,7 +280,7 @@ async fn who_shakes_hands_a_byte_at_a_time_is_cut_off_and_others_are_served_mean
     timeout(Duration::from_secs(5), whole(&fetches)).await.expect("before anybody gives up");
     for slow in slow {
         let lasted = slow.await.unwrap();
-        assert!((10..25).contains(&lasted.as_secs()), "{lasted:?}");
+        assert!((4..10).contains(&lasted.as_secs()), "{lasted:?}");
     }
     fetcher.stop().await.unwrap();
     seeder.stop().await.unwrap();

@@ -3,15 +3,16 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use swarmkeep_metainfo::Format;
-use swarmkeep_peer_wire::{ExtendedMessage, ExtensionIds, Pex, Reserved};
+use swarmkeep_peer_wire::{Encode, ExtendedMessage, ExtensionIds, Message, Pex, Reserved};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket},
+    net::TcpListener,
     time::{sleep, timeout},
 };
 
 use crate::sessions::{
     announced,
+    connecting::{caller, hello},
     hostile::Stranger,
     magnets::{empty, full, start, torrent},
     session, store, whole,
@@ -69,9 +70,7 @@ async fn peers_that_make_up_peers_hide_none_of_a_tracker() {
     let fetches = fetcher.add(Arc::clone(&info), &tiers).await.unwrap();
     let mut strangers = Vec::new();
     for n in 0..11_u8 {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind(SocketAddr::from(([127, 0, 20 + n, 1], 0))).unwrap();
-        let stream = socket.connect(fetcher.addresses()[0]).await.unwrap();
+        let stream = caller([127, 0, 20 + n, 1], fetcher.addresses()[0]).await;
         let mut stranger = Stranger::shaken(stream, n, info.info_hash(), Reserved::EXTENSIONS).await;
         let added: Vec<_> = (0..200).map(|k| made_up(u16::from(n) << 8 | k)).collect();
         let mut pex = Pex::default();
@@ -80,6 +79,39 @@ async fn peers_that_make_up_peers_hide_none_of_a_tracker() {
         strangers.push(stranger);
     }
     timeout(Duration::from_secs(10), fetches.complete()).await.expect("the seeder is called").unwrap();
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_say_nothing_make_no_other_wait() {
+    let (seeder, _seeds) = session(144, &store(0..32)).await;
+    let mut silent = Vec::new();
+    for n in 0..600_u16 {
+        silent.push(caller([127, 0, 40 + (n % 60) as u8, 1], seeder.addresses()[0]).await);
+    }
+    let (fetcher, fetches) = session(145, &store([])).await;
+    fetches.found(seeder.addresses().to_vec());
+    timeout(Duration::from_secs(3), whole(&fetches)).await.expect("as if they were not there");
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_that_say_that_they_are_interested_and_ask_for_nothing_close_no_torrent() {
+    let (seeder, _seeds) = session(146, &store(0..32)).await;
+    let mut silent = Vec::new();
+    for n in 0..64_u8 {
+        let mut stream = caller([127, 0, 100 + n % 8, 1], seeder.addresses()[0]).await;
+        let mut bytes = hello(n);
+        [Message::HaveNone, Message::Interested].iter().for_each(|message| message.encode(&mut bytes));
+        stream.write_all(&bytes).await.unwrap();
+        silent.push(stream);
+    }
+    sleep(Duration::from_secs(6)).await;
+    let (fetcher, fetches) = session(147, &store([])).await;
+    fetches.found(seeder.addresses().to_vec());
+    timeout(Duration::from_secs(15), whole(&fetches)).await.expect("it gets its turn");
     fetcher.stop().await.unwrap();
     seeder.stop().await.unwrap();
 }
