@@ -3,6 +3,7 @@
 mod connection_key;
 mod log;
 mod manager;
+mod memory;
 mod read;
 mod redis;
 mod reload;
@@ -111,6 +112,10 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     if let Some(node) = store.node() {
         config = config.node(node);
     }
+    let most = sizes.limits().bytes;
+    if let Some(most) = most {
+        config = config.store_limit(most as u64);
+    }
 
     allow_all_files_that_may_be();
     let bound = Bound::open(&config, manager::sockets()?)?;
@@ -159,7 +164,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             LogFormat::Text => eprintln!("{line}"),
             LogFormat::Json => info!("{line}"),
         };
-        say(format!("listening on {}; repository {}", listed.join(", "), chosen.name()));
+        let limit = most.map(|most| format!(", at most {} MiB", most >> 20)).unwrap_or_default();
+        say(format!("listening on {}; repository {}{limit}", listed.join(", "), chosen.name()));
         if let Some(node) = store.node() {
             info!(node, "the store is shared with all trackers that have its prefix");
         }
@@ -177,6 +183,11 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
                     "the admin address is not a loopback one, and tokens come to it in the clear: --admin-tls"
                 );
             }
+        }
+        if most.is_none() && store.node().is_none() && settings.fixed.max_bytes.is_none() {
+            warn!(
+                "this store cannot limit its memory, and clients can make up torrents until it is full: take the repository packed, or limit the memory of this process"
+            );
         }
         if User::is_root() {
             warn!("running as root: name another user by --user, or start as one");

@@ -96,7 +96,7 @@ impl Link {
         if let Some(reason) = topology.kept_out.first() {
             return Err(Error::Stranger(reason.clone()));
         }
-        join_all(topology.nodes.iter().map(|node| warn_of_eviction(node))).await;
+        join_all(topology.nodes.iter().map(|node| warn_of_memory(node))).await;
         Ok(link)
     }
 
@@ -356,14 +356,19 @@ impl Link {
 }
 
 /// Warns of a server that evicts keys: with each key it silently loses a shard. A policy that evicts only
-/// keys with an expiry keeps the shards, which have none.
-async fn warn_of_eviction(node: &Node) {
-    match node.eviction_policy(GREETING).await {
-        Ok(policy) if policy.starts_with("allkeys-") => warn!(
+/// keys with an expiry keeps the shards, which have none. Warns also of a server that takes any amount of memory.
+async fn warn_of_memory(node: &Node) {
+    match node.memory_limit(GREETING).await {
+        Ok((_, policy)) if policy.starts_with("allkeys-") => warn!(
             server = %node.address,
             policy,
             "the server evicts keys when its memory is full, and silently loses a shard of the store with each key: \
              set maxmemory-policy noeviction there"
+        ),
+        Ok((0, _)) => warn!(
+            server = %node.address,
+            "the server has no limit of its memory, and clients can make up torrents until it is full: set maxmemory \
+             there, and maxmemory-policy noeviction"
         ),
         Ok(_) => {}
         Err(error) => warn!(

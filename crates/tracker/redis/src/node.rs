@@ -261,15 +261,17 @@ impl Node {
         }
     }
 
-    /// The server's `maxmemory-policy`.
-    pub(crate) async fn eviction_policy(&self, within: Duration) -> Result<String, String> {
+    /// The server's `maxmemory` and `maxmemory-policy`.
+    pub(crate) async fn memory_limit(&self, within: Duration) -> Result<(u64, String), String> {
         let mut cmd = Cmd::new();
         cmd.arg("INFO").arg("memory");
         let answer = self.answer(cmd, INFO_REPLY, within).await?.map_err(|error| error.to_string())?;
         let Value::BulkString(text) = answer else { return Err("INFO is no text".to_owned()) };
         let text = String::from_utf8_lossy(&text);
-        let policy = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"));
-        policy.map(str::to_owned).ok_or_else(|| "INFO has no maxmemory_policy".to_owned())
+        let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
+        let most = field("maxmemory:").and_then(|most| most.parse().ok());
+        let policy = field("maxmemory_policy:").map(str::to_owned);
+        most.zip(policy).ok_or_else(|| "INFO has no maxmemory, or no maxmemory_policy".to_owned())
     }
 
     /// Sends a command that concerns no slot, and returns its answer.

@@ -21,6 +21,7 @@ pub struct Config {
     pub(crate) admin_tokens: Vec<Token>,
     pub(crate) admin_tls: bool,
     pub(crate) repository_name: Option<String>,
+    pub(crate) store_limit: Option<u64>,
     pub(crate) node: Option<String>,
 }
 
@@ -45,6 +46,7 @@ impl Config {
             admin_tokens: Vec::new(),
             admin_tls: false,
             repository_name: None,
+            store_limit: None,
             node: None,
         }
     }
@@ -154,6 +156,13 @@ impl Config {
     #[must_use]
     pub fn repository_name(mut self, name: impl Into<String>) -> Self {
         self.repository_name = Some(name.into());
+        self
+    }
+
+    /// Sets the most bytes that the store may take, as metrics show them. It limits nothing itself.
+    #[must_use]
+    pub const fn store_limit(mut self, bytes: u64) -> Self {
+        self.store_limit = Some(bytes);
         self
     }
 

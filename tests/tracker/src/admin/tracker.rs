@@ -48,6 +48,7 @@ pub fn config() -> Config {
         .udp_workers(std::num::NonZero::<usize>::MIN)
         .admin(local)
         .repository_name("packed")
+        .store_limit(1 << 30)
         .admin_token(Token::new(ALL, &Scope::ALL).expect("long enough"))
         .admin_token(Token::new(READ, &[Scope::Read]).expect("long enough"))
         .admin_token(Token::new(WRITE, &[Scope::Write]).expect("long enough"))

@@ -18,7 +18,7 @@ use clap::{
     ArgAction, Args as _, Command, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use swarmkeep::{ConfigError, HashKey, RepositoryConfig, Retention};
+use swarmkeep::{BoundedBy, ConfigError, HashKey, RepositoryConfig, Retention};
 use swarmkeep_tracker::{
     AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Reach, Rules,
     Scope, Tls, Token,
@@ -27,7 +27,7 @@ use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{
-    connection_key,
+    connection_key, memory,
     redis::Redis,
     store::{Chosen, Store},
     user::User,
@@ -126,9 +126,10 @@ pub(crate) struct Fixed {
     #[arg(long, alias = "endpoints-an-address", value_name = "N", help_heading = STORE)]
     pub(crate) endpoints_per_address: Option<usize>,
 
-    /// Most memory of the store, such as 512MiB or 4GiB. Default: no limit.
-    #[arg(long, value_name = "BYTES", value_parser = memory, help_heading = STORE)]
-    pub(crate) max_bytes: Option<NonZero<usize>>,
+    /// Most memory of the store, such as 512MiB or 4GiB; 0 is no limit. Default: half of the memory of this
+    /// machine, or of its control group, if the store can keep a limit.
+    #[arg(long, value_name = "BYTES", value_parser = most_bytes, help_heading = STORE)]
+    pub(crate) max_bytes: Option<usize>,
 
     #[command(flatten)]
     pub(crate) redis: Redis,
@@ -305,7 +306,7 @@ pub(crate) enum LogFormat {
 impl Settings {
     /// What the store is built from.
     pub(crate) fn repository(&self, key: HashKey) -> RepositoryConfig {
-        let Fixed { lifetime, max_swarms, max_peers_per_swarm, max_bytes, .. } = self.fixed;
+        let Fixed { lifetime, max_swarms, max_peers_per_swarm, .. } = self.fixed;
         let mut config = RepositoryConfig::new(key).lifetime(Duration::from_secs(lifetime.into()));
         if let Some(most) = max_swarms {
             config = config.max_swarms(most.get());
@@ -316,10 +317,21 @@ impl Settings {
         if let Some(most) = self.endpoints_per_address() {
             config = config.max_endpoints_per_address(most.get());
         }
-        if let Some(most) = max_bytes {
-            config = config.max_bytes(most.get());
+        if let Some(most) = self.most_bytes() {
+            config = config.max_bytes(most);
         }
         config
+    }
+
+    /// How much memory the store may take.
+    fn most_bytes(&self) -> Option<usize> {
+        match (self.fixed.max_bytes, self.fixed.repository) {
+            (Some(most), _) => Some(most).filter(|most| *most > 0),
+            (None, Chosen::Embedded(row)) if row.capabilities().bounded.contains(BoundedBy::BYTES) => {
+                Some(memory::half())
+            }
+            (None, _) => None,
+        }
     }
 
     /// How many endpoints one address has in one torrent.
@@ -616,8 +628,11 @@ fn seconds(text: &str) -> Result<u32, String> {
 }
 
 /// A number of bytes of memory.
-fn memory(text: &str) -> Result<NonZero<usize>, String> {
-    bytes(text)?.try_into().map_err(|_| "expected no more bytes than can be addressed".into())
+fn most_bytes(text: &str) -> Result<usize, String> {
+    if text == "0" {
+        return Ok(0);
+    }
+    bytes(text)?.get().try_into().map_err(|_| "expected no more bytes than can be addressed".into())
 }
 
 #[cfg(test)]

@@ -142,3 +142,31 @@ fn logs_are_objects_of_json_where_asked_for() {
         serde_json::from_str(printed.lines().last().expect("a line")).expect("JSON");
     assert_eq!((&line["level"], &line["changed"]), (&"INFO".into(), &0.into()), "{line}");
 }
+
+#[test]
+fn the_store_may_take_half_of_the_memory_unless_the_operator_says_otherwise() {
+    let says = |arguments: &[&str]| {
+        let serve = Serve::start(&[&["--udp=127.0.0.1:0"], arguments].concat());
+        let first = serve.first_line.clone();
+        let (code, _, printed) = serve.stop("TERM");
+        assert_eq!(code, Some(0));
+        first + &printed
+    };
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let machine: u64 = meminfo.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("MemTotal");
+    let limit = |printed: &str| {
+        let (_, most) = printed.split_once("; repository packed, at most ")?;
+        most.split_once(" MiB\n")?.0.parse::<u64>().ok()
+    };
+    let half = limit(&says(&[])).expect("a limit");
+    assert!((1..=machine >> 11).contains(&half), "{half} MiB of {machine} KiB");
+    assert_eq!(limit(&says(&["--max-bytes=64MiB"])), Some(64));
+    let unlimited = says(&["--max-bytes=0"]);
+    assert!(unlimited.contains("; repository packed\n"), "{unlimited}");
+    let warning = "this store cannot limit its memory";
+    assert!(!unlimited.contains(warning), "as the operator wants it: {unlimited}");
+    let map = says(&["--repository=btreemap"]);
+    assert!(map.contains(warning), "{map}");
+    let map = says(&["--repository=btreemap", "--max-bytes=0"]);
+    assert!(!map.contains(warning), "{map}");
+}

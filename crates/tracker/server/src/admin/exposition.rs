@@ -38,6 +38,9 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     let mut out = Exposition { text: String::with_capacity(32 * 1024), open };
     of_protocols(&mut out, &counts);
     of_store(&mut out, sample);
+    if let Some(most) = admin.identity.store_limit {
+        out.gauge("store_limit_bytes", "The most memory that swarms and peers may take.").sample(&[], most);
+    }
     if let Some(node) = &admin.identity.node {
         let labels = [("repository", admin.identity.store_name.as_deref().unwrap_or("")), ("node", node)];
         out.gauge("store_info", "What a store that several trackers share is called, and this one among them; the value is always 1.")

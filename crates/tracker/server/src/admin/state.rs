@@ -62,6 +62,7 @@ impl AdminState {
         Ok(Self {
             identity: Identity {
                 store_name: config.repository_name.clone(),
+                store_limit: config.store_limit,
                 node: config.node.clone(),
                 started: SystemTime::now(),
             },

@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Identity {
     pub(super) store_name: Option<String>,
+    /// The most bytes that the store may take.
+    pub(super) store_limit: Option<u64>,
     /// What this tracker is called among those that share the store, if it is admin.
     pub(super) node: Option<String>,
     pub(super) started: SystemTime,
@@ -93,6 +95,7 @@ impl Sample {
                 answered: last_answer.map(Timestamp::as_secs),
                 bytes: memory.map(|memory| memory.bytes),
                 bytes_are_exact: memory.map(|memory| memory.exact),
+                most_bytes: identity.store_limit,
             },
             totals: totals.map(Into::into),
             udp: Protocol::of(&counts.udp, &earlier.counts.udp, window),
@@ -175,6 +178,10 @@ struct Store {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     bytes_are_exact: Option<bool>,
+    /// The most bytes that torrents and peers may take; absent if there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    most_bytes: Option<u64>,
 }
 
 /// Counts over all torrents.

@@ -26,7 +26,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more,
             redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown,
             redis_password_file_is_read_again_when_it_reconnects_and_when_it_is_told_to,
-            redis_that_evicts_is_warned_of_at_the_start,
+            redis_that_evicts_or_takes_all_memory_is_warned_of_at_the_start,
     }
 }
 
@@ -201,24 +201,26 @@ fn redis_password_file_is_read_again_when_it_reconnects_and_when_it_is_told_to()
     assert!(!tracker.serve.log().contains("second"), "{}", tracker.serve.log());
 }
 
-fn redis_that_evicts_is_warned_of_at_the_start() {
+fn redis_that_evicts_or_takes_all_memory_is_warned_of_at_the_start() {
     let setup = Setup::new();
     let server = started(Server::start());
     let may_not_look = ["ACL", "SETUSER", "blind", "on", ">given", "~*", "+@all", "-info"];
     server.command(&may_not_look).expect("it is understood");
     let blind = format!("redis://blind:given@127.0.0.1:{}", server.port());
-    for (policy, url, warning) in [
-        ("allkeys-lru", server.url(), Some("the server evicts keys")),
-        ("volatile-lru", server.url(), None),
-        ("noeviction", server.url(), None),
-        ("noeviction", blind, Some("whether the server evicts keys is not known")),
+    for (most, policy, url, warning) in [
+        ("1gb", "allkeys-lru", server.url(), Some("the server evicts keys")),
+        ("1gb", "volatile-lru", server.url(), None),
+        ("1gb", "noeviction", server.url(), None),
+        ("1gb", "noeviction", blind, Some("whether the server evicts keys is not known")),
+        ("0", "noeviction", server.url(), Some("the server has no limit of its memory")),
     ] {
+        server.command(&["CONFIG", "SET", "maxmemory", most]).expect("it answers");
         server.command(&["CONFIG", "SET", "maxmemory-policy", policy]).expect("it answers");
         let tracker = setup.tracker(&[url], &[]);
         let log = tracker.serve.log();
         match warning {
             Some(warning) => assert!(log.contains(warning) && log.contains("noeviction"), "{policy}: {log}"),
-            None => assert!(!log.contains("evict"), "{policy}: {log}"),
+            None => assert!(!log.contains("maxmemory"), "{policy}: {log}"),
         }
     }
 }

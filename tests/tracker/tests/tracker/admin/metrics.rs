@@ -153,6 +153,7 @@ fn metrics_count_what_was_asked_and_name_nobody() {
         ("swarmkeep_peers", &[("family", "ipv4"), ("role", "leecher")], 2.0),
         ("swarmkeep_peers", &[("family", "ipv6")], 0.0),
         ("swarmkeep_store_up", &[], 1.0),
+        ("swarmkeep_store_limit_bytes", &[], 1024.0 * 1024.0 * 1024.0),
         ("swarmkeep_build_info", &[("store", "packed")], 1.0),
         ("swarmkeep_interval_stretch_ratio", &[], 1.0),
     ] {
