@@ -18,12 +18,14 @@ use swarmkeep::HashKey;
 use crate::block::Block;
 
 /// Limits the requests per second of an address, with a burst after a pause. An address is an IPv4 address or
-/// a 64-bit network of IPv6.
+/// a 64-bit network of IPv6. The networks of 56 and of 48 bits around it have limits too, 5 and 25 times as
+/// high: a client often has all of them.
 ///
 /// Each address has a bucket that holds `burst` tokens and gets `rate` new tokens per second. A request takes
 /// one token, and is refused if there is none. A refused request costs nothing: asking too often does not
 /// make the wait longer. In any t seconds, at most `burst` + `rate` × t requests of an address are admitted,
-/// exactly, unless its bucket is [forgotten](#memory).
+/// exactly, unless its bucket is [forgotten](#memory). A request over IPv6 takes a token of each of three
+/// buckets, or of none.
 ///
 /// # Memory
 /// The limiter keeps the buckets of the addresses that have lately asked most, 8 bytes each. No sequence of
@@ -47,7 +49,7 @@ use crate::block::Block;
 /// Other rates need another limiter, in which all buckets are full. Replace this one by it.
 ///
 /// # Cost
-/// One hash and one cache line; no lock and no allocation.
+/// One hash and one cache line, three each over IPv6; no lock and no allocation.
 pub struct RateLimiter {
     key: SipHasher13,
     /// [Shares](SHARES) a millisecond: as many as there are tokens a second.
@@ -66,6 +68,9 @@ pub struct RateLimiter {
 /// How many shares of a token there are: so that a whole number of them comes in each millisecond, whatever
 /// the rate.
 const SHARES: u64 = 1000;
+
+/// How many times the limit of a network of 64 bits one of 56 bits has, and how many times that one of 48 bits.
+const WIDER: u64 = 5;
 
 /// How much of the time a bucket has, counted in shares.
 const CLOCK_BITS: u32 = 40;
@@ -106,18 +111,39 @@ impl RateLimiter {
         if self.is_late(now_millis) {
             self.forget_full_buckets(now_millis);
         }
-        let (set, tag) = self.find(Block::of(ip));
         let now = self.shares_at(now_millis);
+        match Block::of(ip) {
+            Block::V4(bits) => self.take(self.find(&bits.to_be_bytes()), SHARES, now),
+            Block::V6(bits) => {
+                // Networks of different sizes differ in the length of what is hashed.
+                let bytes = bits.to_be_bytes();
+                let buckets = [(8, SHARES), (7, SHARES / WIDER), (6, SHARES / WIDER / WIDER)]
+                    .map(|(length, token)| (self.find(&bytes[..length]), token));
+                // If another thread takes the last token of one, those of the others are lost.
+                buckets.iter().all(|((set, tag), token)| self.has(set, *tag, *token, now))
+                    && buckets.into_iter().all(|(found, token)| self.take(found, token, now))
+            }
+        }
+    }
+
+    /// Whether a bucket has a token of `token` shares.
+    fn has(&self, set: &Set, tag: u64, token: u64, now: u64) -> bool {
+        let (_, bucket) = set.bucket_of(tag, now);
+        bucket.tag() != tag || bucket.missing(now) + token <= self.burst
+    }
+
+    /// Takes a token of `token` shares from a bucket, if it has one.
+    fn take(&self, (set, tag): (&Set, u64), token: u64, now: u64) -> bool {
         loop {
             let (place, bucket) = set.bucket_of(tag, now);
             let missing = if bucket.tag() == tag { bucket.missing(now) } else { 0 };
-            if missing + SHARES > self.burst {
+            if missing + token > self.burst {
                 return false;
             }
             // Of two threads to which an unknown address comes at once, the other one tries again, unless it
             // has chosen another place because it was earlier or later: then one more request is admitted,
             // and the first place counts from then on.
-            if place.replace(bucket, Bucket::new(tag, now, missing + SHARES)) {
+            if place.replace(bucket, Bucket::new(tag, now, missing + token)) {
                 return true;
             }
         }
@@ -128,12 +154,9 @@ impl RateLimiter {
         size_of_val(&*self.sets)
     }
 
-    /// Where an address has its bucket, and how that is told from the others there.
-    fn find(&self, block: Block) -> (&Set, u64) {
-        let hash = match block {
-            Block::V4(bits) => self.key.hash(&bits.to_le_bytes()),
-            Block::V6(bits) => self.key.hash(&bits.to_le_bytes()),
-        };
+    /// Where an address or network has its bucket, and how that is told from the others there.
+    fn find(&self, address: &[u8]) -> (&Set, u64) {
+        let hash = self.key.hash(address);
         let set = (u128::from(hash) * self.sets.len() as u128) >> 64;
         // From the other end of the hash, and never that of no bucket.
         let tag = (hash & ((1 << TAG_BITS) - 1)).max(1);
@@ -361,6 +384,24 @@ mod tests {
     }
 
     #[test]
+    fn wider_networks_of_ipv6_have_a_few_times_the_limit_and_their_neighbours_their_own() {
+        let limiter = limiter(10, 20, 65_536);
+        let subnet = |n: u16| ip(&format!("2001:db8:0:{n:x}::1"));
+        let all = |first: u16, count: u16, now| {
+            (first..=first + (count - 1)).map(|n| admitted(&limiter, subnet(n), now, 3)).sum::<usize>()
+        };
+        assert_eq!(all(0, 256, 0), 5 * 20, "a network of 56 bits");
+        assert_eq!(all(256, 65_280, 0), 20 * 20, "the rest of that of 48 bits");
+        assert_eq!(all(0, 65_535, 1000), 250, "its rate, in the first networks that ask");
+        let neighbours = ["2001:db8:1::1", "2001:db7::1", "192.0.2.1"];
+        neighbours
+            .iter()
+            .for_each(|other| assert_eq!(admitted(&limiter, ip(other), 1000, 100), 20, "{other}"));
+        // What is refused costs nothing: as much comes again as has passed.
+        assert_eq!(admitted(&limiter, subnet(65_535), 2000, 100), 20);
+    }
+
+    #[test]
     fn rates_and_bursts_out_of_range_count_as_the_nearest() {
         let least = limiter(0, 0, 0);
         assert_eq!(format!("{least:?}"), "RateLimiter(1 a second, 1 at once, room for 8 addresses)");
@@ -418,7 +459,8 @@ mod tests {
         assert_eq!(admitted(&limiter, lately, first + quarter - 900, 1000), 1000);
         assert!(limiter.admit(ip("192.0.2.3"), first + quarter));
         let kept = |ip| {
-            let (set, tag) = limiter.find(Block::of(ip));
+            let IpAddr::V4(ip) = ip else { unreachable!() };
+            let (set, tag) = limiter.find(&ip.octets());
             set.0.iter().any(|place| place.load().tag() == tag)
         };
         assert_eq!([long_ago, lately].map(kept), [false, true]);
