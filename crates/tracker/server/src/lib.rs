@@ -55,7 +55,7 @@ pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SharedStore, Sw
 pub use rate::RateLimiter;
 pub use rules::{LiveRules, Rules, WhenUnavailable};
 pub use server::{Bound, Server, Sockets};
-pub use tls::Tls;
+pub use tls::{HandshakeCounts, Tls};
 pub use tokens::{Scope, Token, TokenError};
 pub use udp::{
     AnswerBuffer, Batch, ConnectionIds, ConnectionKey, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,

@@ -15,7 +15,7 @@ use swarmkeep::{Changes, Family, Swept};
 use swarmkeep_state::{State, StateStatus};
 use tracing::warn;
 
-use crate::drops::Drops;
+use crate::{HandshakeCounts, Tls, drops::Drops};
 
 use crate::clock::now;
 
@@ -108,6 +108,7 @@ pub struct Metrics {
     http: Mutex<Vec<Arc<Counters>>>,
     sweeps: Sweeps,
     drops: Drops,
+    tls: OnceLock<Tls>,
     state: OnceLock<Arc<State>>,
     shared_store: OnceLock<AskSharedStore>,
 }
@@ -163,6 +164,16 @@ impl Metrics {
     /// files of `/proc`, so it is too slow for each request.
     pub fn drops(&self) -> u64 {
         self.drops.count()
+    }
+
+    /// Sets whose handshakes are counted. Only the first call has an effect.
+    pub(crate) fn watch_tls(&self, tls: Tls) {
+        let _ = self.tls.set(tls);
+    }
+
+    /// The handshakes of TLS; `None` without a certificate.
+    pub fn handshakes(&self) -> Option<HandshakeCounts> {
+        self.tls.get().map(Tls::handshakes)
     }
 
     /// Sets the state that the store keeps over restarts. Only the first call has an effect.

@@ -170,7 +170,8 @@ impl Rules {
     }
 
     /// Limits the number of requests per address. Over UDP, only requests with a valid connection id count,
-    /// and requests above the limit are ignored: a client without an answer waits longer each time (BEP 15).
+    /// and requests above the limit are ignored: a client without an answer waits longer each time (BEP 15). A
+    /// connection over HTTPS counts as ten requests, before its handshake begins.
     #[must_use]
     pub fn rate(mut self, limiter: Arc<RateLimiter>) -> Self {
         self.rate = Some(limiter);
@@ -186,14 +187,19 @@ impl Rules {
 
     /// Whether this address may ask now.
     pub(crate) fn is_in_time(&self, ip: IpAddr, now: Timestamp) -> Result<(), Refusal> {
-        let Some(limiter) = &self.rate else { return Ok(()) };
-        let is_unlimited = || self.unlimited.iter().any(|network| network.contains(&ip));
+        if self.may_take(ip, 1, now) { Ok(()) } else { Err(Refusal::TooOften) }
+    }
+
+    /// Whether this address may begin a handshake of TLS now: that takes as long as many requests.
+    pub(crate) fn may_shake_hands(&self, ip: IpAddr, now: Timestamp) -> bool {
+        self.may_take(ip, 10, now)
+    }
+
+    fn may_take(&self, ip: IpAddr, requests: u32, now: Timestamp) -> bool {
+        let Some(limiter) = &self.rate else { return true };
         // Seconds are fine enough for who may ask some hundred times in each.
-        if limiter.admit(ip, now.as_secs() * 1000) || is_unlimited() {
-            Ok(())
-        } else {
-            Err(Refusal::TooOften)
-        }
+        limiter.admit_at_cost(ip, requests, now.as_secs() * 1000)
+            || self.unlimited.iter().any(|network| network.contains(&ip))
     }
 
     /// Whether a member asks, if only members may.

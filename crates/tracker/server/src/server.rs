@@ -246,6 +246,9 @@ impl Bound {
         // Without the first rules, whose lists would stay in memory when others have replaced them.
         let rules = LiveRules::new(mem::take(&mut config.rules));
         let control = Control { repository, rules, metrics: Arc::default() };
+        if let Some(tls) = &config.tls {
+            control.metrics.watch_tls(tls.clone());
+        }
         for socket in udp.iter().flatten() {
             control.metrics.watch_drops(socket);
         }

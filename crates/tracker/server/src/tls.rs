@@ -1,20 +1,28 @@
 //! TLS: the certificate that connections begin with, and what carries them with it or without.
 
 use std::{
-    fmt, io,
+    fmt,
+    future::poll_fn,
+    io,
+    num::NonZero,
     path::Path,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
+    thread,
 };
 
 use arc_swap::ArcSwap;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    sync::Semaphore,
 };
 use tokio_rustls::{
-    Accept, TlsAcceptor,
+    TlsAcceptor,
     rustls::{
         self, ServerConfig,
         crypto::ring,
@@ -29,9 +37,33 @@ use tokio_rustls::{
 
 use crate::Error;
 
-/// The tracker's certificate and key, for TLS 1.2 and 1.3. Clones share them.
+/// The tracker's certificate and key, for TLS 1.2 and 1.3, and its handshakes. Clones share them.
 #[derive(Clone)]
-pub struct Tls(Arc<ArcSwap<ServerConfig>>);
+pub struct Tls {
+    config: Arc<ArcSwap<ServerConfig>>,
+    handshakes: Arc<Handshakes>,
+}
+
+/// The handshakes of all connections.
+struct Handshakes {
+    /// A permit for each that is being computed: one core is left for everything else.
+    computing: Semaphore,
+    completed: AtomicU64,
+    failed: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// How many handshakes of TLS there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandshakeCounts {
+    /// Those that were completed.
+    pub completed: u64,
+    /// Those that failed, or were given up.
+    pub failed: u64,
+    /// Connections that were closed before a handshake began, since their addresses made too many.
+    pub refused: u64,
+}
 
 impl Tls {
     /// Reads PEM files: a chain of certificates that begins with the tracker's own, and its key without a
@@ -41,7 +73,9 @@ impl Tls {
     /// [`Error::Pem`] if a file does not contain it. [`Error::Certificate`] if they cannot be used, or do not
     /// match.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, Error> {
-        Ok(Self(Arc::new(ArcSwap::new(read(certificate, key)?))))
+        let config = Arc::new(ArcSwap::new(read(certificate, key)?));
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        Ok(Self { config, handshakes: Arc::new(Handshakes::new((cores - 1).max(1))) })
     }
 
     /// Reads these files instead. New connections use the new certificate; open connections keep the old one.
@@ -49,8 +83,20 @@ impl Tls {
     /// # Errors
     /// As [`load`](Self::load). The certificate then stays as it was.
     pub fn reload(&self, certificate: &Path, key: &Path) -> Result<(), Error> {
-        self.0.store(read(certificate, key)?);
+        self.config.store(read(certificate, key)?);
         Ok(())
+    }
+
+    /// Counts a connection that is closed before its handshake.
+    pub(crate) fn refuse(&self) {
+        self.handshakes.refused.fetch_add(1, Relaxed);
+    }
+
+    /// The number of handshakes so far.
+    pub fn handshakes(&self) -> HandshakeCounts {
+        let Handshakes { completed, failed, refused, .. } = &*self.handshakes;
+        let [completed, failed, refused] = [completed, failed, refused].map(|count| count.load(Relaxed));
+        HandshakeCounts { completed, failed, refused }
     }
 }
 
@@ -99,6 +145,46 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(config))
 }
 
+impl Handshakes {
+    fn new(most: usize) -> Self {
+        let [completed, failed, refused] = [const { AtomicU64::new(0) }; 3];
+        Self { computing: Semaphore::new(most), completed, failed, refused }
+    }
+
+    /// Computes a handshake as its parts come, when fewer than the most others are being computed.
+    async fn shake<T>(
+        self: Arc<Self>,
+        mut accept: impl Future<Output = io::Result<T>> + Unpin,
+    ) -> io::Result<T> {
+        let mut counted = Counted { handshakes: &self, completed: false };
+        loop {
+            let permit = self.computing.acquire().await.expect("it is never closed");
+            let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut accept).poll(cx))).await;
+            drop(permit);
+            if let Poll::Ready(result) = polled {
+                counted.completed = result.is_ok();
+                return result;
+            }
+            // Until there is more of it.
+            let mut waits = true;
+            poll_fn(|_| if std::mem::take(&mut waits) { Poll::Pending } else { Poll::Ready(()) }).await;
+        }
+    }
+}
+
+/// Counts a handshake when it ends, however it does.
+struct Counted<'a> {
+    handshakes: &'a Handshakes,
+    completed: bool,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let Handshakes { completed, failed, .. } = self.handshakes;
+        (if self.completed { completed } else { failed }).fetch_add(1, Relaxed);
+    }
+}
+
 /// How much of an answer is encrypted before the system has taken it: a record's worth.
 const UNSENT: usize = 16 * 1024;
 
@@ -106,7 +192,7 @@ const UNSENT: usize = 16 * 1024;
 /// the time and the memory until there is a request bounds that too.
 pub(crate) enum Stream {
     Plain(TcpStream),
-    Handshake(Box<Accept<TcpStream>>),
+    Handshake(Pin<Box<dyn Future<Output = io::Result<TlsStream<TcpStream>>> + Send>>),
     Tls(Box<TlsStream<TcpStream>>),
     /// There was no agreement, which has been told once.
     Failed,
@@ -114,16 +200,16 @@ pub(crate) enum Stream {
 
 impl Stream {
     pub(crate) fn new(stream: TcpStream, tls: Option<&Tls>) -> Self {
-        let Some(Tls(config)) = tls else { return Self::Plain(stream) };
+        let Some(Tls { config, handshakes }) = tls else { return Self::Plain(stream) };
         let acceptor = TlsAcceptor::from(config.load_full());
         let accept = acceptor.accept_with(stream, |session| session.set_buffer_limit(Some(UNSENT)));
-        Self::Handshake(Box::new(accept))
+        Self::Handshake(Box::pin(Arc::clone(handshakes).shake(accept)))
     }
 
     /// What bytes can be read from and written to.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Open<'_>>> {
         if let Self::Handshake(accept) = self {
-            *self = match ready!(Pin::new(&mut **accept).poll(cx)) {
+            *self = match ready!(accept.as_mut().poll(cx)) {
                 Ok(stream) => Self::Tls(Box::new(stream)),
                 Err(error) => {
                     *self = Self::Failed;
@@ -195,5 +281,39 @@ impl AsyncWrite for Stream {
             Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
             Self::Handshake(_) | Self::Failed => Poll::Ready(Ok(())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicUsize, time::Duration};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_more_handshakes_are_computed_at_once_than_may_be() {
+        static COMPUTING: AtomicUsize = AtomicUsize::new(0);
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        let handshakes = Arc::new(Handshakes::new(2));
+        let all = (0..20).map(|n| {
+            let mut parts = 3;
+            let handshake = Box::pin(poll_fn(move |cx| {
+                MOST.fetch_max(COMPUTING.fetch_add(1, Relaxed) + 1, Relaxed);
+                thread::sleep(Duration::from_millis(2));
+                COMPUTING.fetch_sub(1, Relaxed);
+                parts -= 1;
+                if parts > 0 {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Ready(if n < 5 { Err(io::ErrorKind::InvalidData.into()) } else { Ok(()) })
+            }));
+            tokio::spawn(Arc::clone(&handshakes).shake(handshake))
+        });
+        for ended in all.collect::<Vec<_>>() {
+            let _ = ended.await.expect("it does not panic");
+        }
+        assert_eq!(MOST.load(Relaxed), 2);
+        assert_eq!([&handshakes.completed, &handshakes.failed].map(|count| count.load(Relaxed)), [15, 5]);
     }
 }

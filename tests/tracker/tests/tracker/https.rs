@@ -10,14 +10,15 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use socket2::{Domain, Socket, Type};
-use swarmkeep::{InfoHash, PeerId, catalog::Repository};
+use swarmkeep::{HashKey, InfoHash, PeerId, catalog::Repository};
 use swarmkeep_tests::{Tracker, any_port, build};
-use swarmkeep_tracker::{Config, Error, Rules, Server, Tls};
+use swarmkeep_tracker::{Config, Error, RateLimiter, Rules, Server, Tls};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse};
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
@@ -63,6 +64,38 @@ fn who_comes_again_need_not_be_shown_the_certificate_again() {
             assert_eq!(client.tls.conn.handshake_kind(), Some(kind), "{version:?}");
         }
     }
+}
+
+#[test]
+fn an_address_that_shakes_hands_too_often_is_closed_before_it_costs_anything_and_others_are_served() {
+    const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+    let pair = Pair::new();
+    // Ten handshakes at once, and one per second.
+    let limiter = RateLimiter::new(HashKey::from_bytes([1; 16]), 10, 100, 64);
+    let tls = pair.tls();
+    let config = config().rules(Rules::new().jitter_percent(0).rate(Arc::new(limiter)));
+    let tracker = Tracker::over(&config.tls(tls.clone()), store());
+    let (hello, began) = (hello(&pair), Instant::now());
+    let answered = (0..200).filter(|_| {
+        let mut stream = connect(ATTACKER, tracker.https[0]).expect("loopback");
+        // It may be closed by now.
+        let _ = stream.write_all(&hello);
+        stream.read(&mut [0; 100]).is_ok_and(|read| read > 0)
+    });
+    let (answered, most) = (answered.count(), 10 + began.elapsed().as_secs() as usize + 1);
+    assert!((10..=most).contains(&answered), "{answered} handshakes were answered");
+    let asked = Instant::now();
+    let mut client = Client::of(tracker.https[0], &pair.client(&[&TLS13]));
+    assert!(client.announce(1).is_empty() && asked.elapsed() < LONGEST_ANSWER);
+    let counts = || {
+        let counts = tls.handshakes();
+        [counts.completed, counts.failed, counts.refused]
+    };
+    let (expected, deadline) = ([1, answered as u64, 200 - answered as u64], Instant::now() + LONGEST_ANSWER);
+    while counts() != expected && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(counts(), expected);
 }
 
 #[test]

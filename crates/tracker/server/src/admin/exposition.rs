@@ -18,7 +18,7 @@ use swarmkeep::{Family, PeerCounts};
 use swarmkeep_state::StateStatus;
 
 use super::{state::AdminState, stats::Sample};
-use crate::{Counts, Kind, ProtocolCounts, Reason, SharedStore, Times};
+use crate::{Counts, HandshakeCounts, Kind, ProtocolCounts, Reason, SharedStore, Times};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -37,6 +37,13 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     let counts = admin.control.metrics.counts();
     let mut out = Exposition { text: String::with_capacity(32 * 1024), open };
     of_protocols(&mut out, &counts);
+    if let Some(HandshakeCounts { completed, failed, refused, .. }) = admin.control.metrics.handshakes() {
+        let mut family =
+            out.counter("tls_handshakes", "Handshakes of TLS that have ended, or were not begun.");
+        for (result, count) in [("completed", completed), ("failed", failed), ("refused", refused)] {
+            family.sample(&[("result", result)], count);
+        }
+    }
     of_store(&mut out, sample);
     if let Some(most) = admin.identity.store_limit {
         out.gauge("store_limit_bytes", "The most memory that swarms and peers may take.").sample(&[], most);

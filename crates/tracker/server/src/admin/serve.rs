@@ -100,7 +100,7 @@ impl ConnectionServer for AdminServer {
         &self.connections
     }
 
-    async fn admit(&self, from: IpAddr) -> Option<ConnectionPlace> {
+    async fn admit(&self, from: IpAddr, _: Option<&Tls>) -> Option<ConnectionPlace> {
         // Connections are as dear as requests, and need no token either.
         self.pace.turn().await;
         self.connections.place(from, true).await

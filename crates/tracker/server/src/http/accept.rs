@@ -30,8 +30,8 @@ pub(crate) trait ConnectionServer: Send + Sync + 'static {
     /// The open connections.
     fn connections(&self) -> &Connections;
 
-    /// Waits for a place for a connection from this address. `None` if the connection is to be closed.
-    fn admit(&self, from: IpAddr) -> impl Future<Output = Option<ConnectionPlace>> + Send;
+    /// Waits for a place for a connection from this address, over `tls`. `None` if it is to be closed.
+    fn admit(&self, from: IpAddr, tls: Option<&Tls>) -> impl Future<Output = Option<ConnectionPlace>> + Send;
 
     /// Answers the requests on a connection.
     fn serve(self: Arc<Self>, accepted: Accepted) -> impl Future<Output = ()> + Send;
@@ -110,7 +110,7 @@ impl<S: ConnectionServer> Accepting<S> {
             }
         };
         let from = from.ip().to_canonical();
-        let Some(place) = self.server.admit(from).await else {
+        let Some(place) = self.server.admit(from, self.tls.as_ref()).await else {
             log_stranger!(%from, "too many connections from there");
             // With a reset, so that the system need not remember the connection either.
             let _ = stream.set_zero_linger();

@@ -125,8 +125,17 @@ impl ConnectionServer for HttpServer {
         &self.connections
     }
 
-    async fn admit(&self, from: IpAddr) -> Option<ConnectionPlace> {
-        let is_proxy = is_proxy(from, &self.handler.rules().now().http_proxies);
+    async fn admit(&self, from: IpAddr, tls: Option<&Tls>) -> Option<ConnectionPlace> {
+        let rules = self.handler.rules().now();
+        let is_proxy = is_proxy(from, &rules.http_proxies);
+        if let Some(tls) = tls
+            && !is_proxy
+            && !rules.may_shake_hands(from, (self.now)())
+        {
+            tls.refuse();
+            return None;
+        }
+        drop(rules);
         self.connections.place(from, is_proxy).await
     }
 
