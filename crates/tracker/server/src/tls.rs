@@ -206,6 +206,10 @@ impl Stream {
         Self::Handshake(Box::pin(Arc::clone(handshakes).shake(accept)))
     }
 
+    pub(crate) const fn is_tls(&self) -> bool {
+        !matches!(self, Self::Plain(_))
+    }
+
     /// What bytes can be read from and written to.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Open<'_>>> {
         if let Self::Handshake(accept) = self {

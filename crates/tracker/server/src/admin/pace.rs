@@ -1,16 +1,17 @@
 //! How fast clients without a token are answered.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep_until},
+};
 
 /// Turns for those without a good token, so that however many ask, they take a few hundredths of a core: 200
 /// a second, of which 100 may come at once.
 #[derive(Debug)]
 pub(super) struct Pace {
+    /// Locked by the one whose turn is next; the others wait for the lock. A turn that is given up costs nothing.
     next: Mutex<Instant>,
 }
 
@@ -24,17 +25,14 @@ impl Pace {
 
     /// Waits for the next one. Nobody waits for long: there are only so many connections.
     pub(super) async fn turn(&self) {
+        let mut next = self.next.lock().await;
         let now = Instant::now();
-        let turn = {
-            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-            let saved = now.checked_sub(BETWEEN_TURNS * SAVED_TURNS).unwrap_or(now);
-            let turn = (*next).max(saved);
-            *next = turn + BETWEEN_TURNS;
-            turn
-        };
+        let saved = now.checked_sub(BETWEEN_TURNS * SAVED_TURNS).unwrap_or(now);
+        let turn = (*next).max(saved);
         if turn > now {
             sleep_until(turn).await;
         }
+        *next = turn + BETWEEN_TURNS;
     }
 }
 

@@ -39,13 +39,12 @@ use crate::{
     Tls,
     http::{
         accept::{Accepted, ConnectionServer, accept},
-        connections::{ConnectionPlace, Connections, HEARD_OUT},
+        connections::{ConnectionPlace, Connections, HEARD_OUT, Yields},
     },
     seldom::log_stranger,
 };
 
-/// How many connections may be open: a handful of dashboards and scrapers. Whoever comes when all are takes
-/// the place of one that has waited long for a request. Each takes up to 100 KiB.
+/// How many connections may be open: a handful of dashboards and scrapers. Each takes up to 100 KiB.
 const MOST_CONNECTIONS: usize = 64;
 
 /// How long a client may take from one answer to having sent all of its next request. Scrapers ask every 15
@@ -69,7 +68,7 @@ pub(super) async fn serve(
     app: Router,
     stop: impl Future<Output = ()>,
 ) {
-    let connections = Arc::new(Connections::new(MOST_CONNECTIONS, MOST_CONNECTIONS));
+    let connections = Arc::new(Connections::new(MOST_CONNECTIONS, MOST_CONNECTIONS, Yields::NewestSilent));
     let server = Arc::new(AdminServer { app, connections: Arc::clone(&connections), pace: Pace::new() });
     let (accepting, stopped) = watch::channel(());
     let stopping = async {
@@ -88,7 +87,7 @@ pub(super) async fn serve(
 struct AdminServer {
     app: Router,
     connections: Arc<Connections>,
-    /// Not that of requests, or clients that ask much would keep others from connecting.
+    /// Of handshakes. Not that of requests, or clients that ask much would keep others from connecting.
     pace: Pace,
 }
 
@@ -101,12 +100,16 @@ impl ConnectionServer for AdminServer {
     }
 
     async fn admit(&self, from: IpAddr, _: Option<&Tls>) -> Option<ConnectionPlace> {
-        // Connections are as dear as requests, and need no token either.
-        self.pace.turn().await;
         self.connections.place(from, true).await
     }
 
     async fn serve(self: Arc<Self>, Accepted { stream, place, .. }: Accepted) {
+        if stream.is_tls() {
+            tokio::select! {
+                () = self.pace.turn() => {}
+                () = place.told_to_close() => return,
+            }
+        }
         connection(stream, self.app.clone(), place).await;
     }
 }
@@ -122,11 +125,12 @@ async fn connection(
     let app = TowerToHyperService::new(app);
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&visit));
+        let busy = Busy::new(&visit);
         let answer = app.call(request);
         async {
             let response = answer.await.unwrap_or_else(|never| match never {});
             visit.note(&visit.asked, visit.asked.load(Relaxed));
-            Ok::<Response<Body>, Infallible>(response)
+            Ok::<Response<Body>, Infallible>(until_sent(response, busy))
         }
     });
     let connection = http1::Builder::new()
@@ -139,9 +143,11 @@ async fn connection(
         );
     let mut connection = pin!(connection);
     let ended = tokio::select! {
+        // First what has come: it may be a request.
+        biased;
         ended = connection.as_mut() => ended,
         () = place.told_to_close() => {
-            if place.may_close_at_once() {
+            if !place.is_stopping() && place.is_silent() || place.may_close_at_once() {
                 return;
             }
             connection.as_mut().graceful_shutdown();
@@ -173,6 +179,22 @@ impl Visit {
     }
 }
 
+/// A request, until the last of its answer is gone.
+struct Busy(Arc<Visit>);
+
+impl Busy {
+    fn new(visit: &Arc<Visit>) -> Self {
+        visit.place.silent(false);
+        Self(Arc::clone(visit))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.place.silent(true);
+    }
+}
+
 /// A request of somebody with a token, until the last of its answer is gone.
 pub(super) struct Asked(Arc<Visit>);
 
@@ -184,8 +206,13 @@ impl Asked {
 
     /// Lasts for as long as the body of this response.
     pub(super) fn until_sent(self, response: Response<Body>) -> Response<Body> {
-        response.map(|body| Body::new(AnswerBody { body, _asked: self }))
+        until_sent(response, self)
     }
+}
+
+/// Keeps `request` for as long as the body of the response.
+fn until_sent(response: Response<Body>, request: impl Send + Unpin + 'static) -> Response<Body> {
+    response.map(|body| Body::new(AnswerBody { body, _request: request }))
 }
 
 impl Drop for Asked {
@@ -195,12 +222,12 @@ impl Drop for Asked {
 }
 
 /// An answer on its way.
-struct AnswerBody {
+struct AnswerBody<R> {
     body: Body,
-    _asked: Asked,
+    _request: R,
 }
 
-impl HttpBody for AnswerBody {
+impl<R: Unpin> HttpBody for AnswerBody<R> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -294,7 +321,7 @@ mod tests {
     use super::*;
 
     async fn watched<S>(stream: S) -> Watched<S> {
-        let connections = Arc::new(Connections::new(1, 1));
+        let connections = Arc::new(Connections::new(1, 1, Yields::NewestSilent));
         let place = connections.place([127, 0, 0, 1].into(), true).await.expect("there is room");
         let visit = Visit { place, asked: AtomicBool::new(false), stalled: AtomicBool::new(false) };
         Watched { stream, visit: Arc::new(visit), stalled: None }

@@ -29,6 +29,17 @@ pub(crate) struct Connections {
     began: Instant,
     most: usize,
     most_per_address: usize,
+    yields: Yields,
+}
+
+/// Which connection makes room for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Yields {
+    /// The one that has waited for a request for the longest.
+    LongestWaiting,
+    /// The newest of those without a request, of the address that has most of them: a crowd displaces itself.
+    /// If there is none, as above.
+    NewestSilent,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +50,8 @@ struct Table {
     of_address: HashMap<Block, usize>,
     /// Where to look next for one that makes room.
     hand: usize,
+    /// How many connections there have been.
+    taken: u64,
 }
 
 /// What is known of a connection.
@@ -47,6 +60,11 @@ struct Connection {
     /// Milliseconds since the beginning at which its latest answer was ready, or it was opened; [`BUSY`]
     /// while it has a request.
     waiting_since: AtomicU64,
+    /// Whether it has no request that is to be answered.
+    silent: AtomicBool,
+    /// Where it comes from, and the how manieth connection it is.
+    from: Block,
+    number: u64,
     told: Notify,
 }
 
@@ -60,7 +78,7 @@ pub(crate) const HEARD_OUT: Duration = Duration::from_millis(100);
 const LOOKED_AT: usize = 16;
 
 impl Connections {
-    pub(crate) fn new(most: usize, most_per_address: usize) -> Self {
+    pub(crate) fn new(most: usize, most_per_address: usize, yields: Yields) -> Self {
         Self {
             table: Mutex::default(),
             freed: Notify::new(),
@@ -68,13 +86,15 @@ impl Connections {
             began: Instant::now(),
             most: most.max(1),
             most_per_address: most_per_address.max(1),
+            yields,
         }
     }
 
     /// A place for a connection from `ip`; `None` if that address has as many as it may have. Waits until
     /// there is room. With `unlimited`, only all connections together are bounded.
     pub(crate) async fn place(self: &Arc<Self>, ip: IpAddr, unlimited: bool) -> Option<ConnectionPlace> {
-        let block = (!unlimited).then(|| Block::of(ip));
+        let from = Block::of(ip);
+        let block = (!unlimited).then_some(from);
         loop {
             {
                 let mut table = self.table();
@@ -84,22 +104,28 @@ impl Connections {
                     return None;
                 }
                 if table.open() < self.most {
-                    let place = self.give_place(&mut table, block);
+                    let place = self.give_place(&mut table, from, block);
                     if table.open() < self.most {
                         // Two may have left while only one of those who wait was told.
                         self.freed.notify_one();
                     }
                     return Some(place);
                 }
-                table.make_room();
+                table.make_room(self.yields);
             }
             self.freed.notified().await;
         }
     }
 
-    fn give_place(self: &Arc<Self>, table: &mut Table, block: Option<Block>) -> ConnectionPlace {
-        let connection =
-            Arc::new(Connection { waiting_since: AtomicU64::new(self.millis()), told: Notify::new() });
+    fn give_place(self: &Arc<Self>, table: &mut Table, from: Block, block: Option<Block>) -> ConnectionPlace {
+        table.taken += 1;
+        let connection = Arc::new(Connection {
+            waiting_since: AtomicU64::new(self.millis()),
+            silent: AtomicBool::new(true),
+            from,
+            number: table.taken,
+            told: Notify::new(),
+        });
         if self.is_stopping() {
             connection.told.notify_one();
         }
@@ -116,7 +142,7 @@ impl Connections {
 
     /// Tells one connection to make room, if any is waiting.
     pub(crate) fn make_room(&self) {
-        self.table().make_room();
+        self.table().make_room(self.yields);
     }
 
     /// Tells those to close that have been waiting for longer than `patience`.
@@ -156,8 +182,27 @@ impl Table {
         self.places.len() - self.free.len()
     }
 
-    /// Tells the one who has waited for the longest to close, of the next few that wait at all.
-    fn make_room(&mut self) {
+    fn make_room(&mut self, yields: Yields) {
+        if yields == Yields::LongestWaiting || !self.end_the_newest_silent() {
+            self.end_the_longest_waiting();
+        }
+    }
+
+    /// Whether there is one.
+    fn end_the_newest_silent(&self) -> bool {
+        let silent = || self.places.iter().flatten().filter(|connection| connection.silent.load(Relaxed));
+        let mut of_address = HashMap::<_, usize>::new();
+        silent().for_each(|connection| *of_address.entry(connection.from).or_default() += 1);
+        let newest =
+            silent().max_by_key(|connection| (of_address.get(&connection.from).copied(), connection.number));
+        newest.is_some_and(|newest| {
+            newest.told.notify_one();
+            true
+        })
+    }
+
+    /// Of the next few that wait at all.
+    fn end_the_longest_waiting(&mut self) {
         let (mut longest, mut seen) = (None, 0);
         for _ in 0..self.places.len() {
             self.hand = (self.hand + 1) % self.places.len();
@@ -198,6 +243,15 @@ impl ConnectionPlace {
     /// Notes that there is an answer.
     pub(crate) fn answered(&self) {
         self.connection.waiting_since.store(self.connections.millis(), Relaxed);
+    }
+
+    /// Notes whether there is no request that is to be answered.
+    pub(crate) fn silent(&self, is_silent: bool) {
+        self.connection.silent.store(is_silent, Relaxed);
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.connection.silent.load(Relaxed)
     }
 
     /// Since when it has waited for a request, in milliseconds; `None` while it has one.
@@ -275,7 +329,7 @@ mod tests {
 
     #[test]
     fn an_address_has_only_so_many() {
-        let connections = Arc::new(Connections::new(100, 2));
+        let connections = Arc::new(Connections::new(100, 2, Yields::LongestWaiting));
         for (address, same, other) in [
             ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"),
             ("2001:db8::1", "2001:db8::ffff:0:0:2", "2001:db8:0:1::1"),
@@ -297,7 +351,7 @@ mod tests {
 
     #[test]
     fn who_has_waited_for_the_longest_makes_room() {
-        let connections = Arc::new(Connections::new(3, 100));
+        let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
         let places = [30, 10, 20].map(|since| {
             let place = enter(&connections, "192.0.2.1").unwrap();
             waits_since(&place, since);
@@ -316,7 +370,7 @@ mod tests {
 
     #[test]
     fn who_has_a_request_need_not_make_room() {
-        let connections = Arc::new(Connections::new(2, 100));
+        let connections = Arc::new(Connections::new(2, 100, Yields::LongestWaiting));
         let busy = enter(&connections, "192.0.2.1").unwrap();
         let waiting = enter(&connections, "192.0.2.1").unwrap();
         busy.asked();
@@ -333,8 +387,31 @@ mod tests {
     }
 
     #[test]
+    fn a_crowd_of_silent_connections_displaces_its_own_newest() {
+        let connections = Arc::new(Connections::new(4, 100, Yields::NewestSilent));
+        let honest = enter(&connections, "192.0.2.1").unwrap();
+        let asks = enter(&connections, "192.0.2.2").unwrap();
+        asks.silent(false);
+        let crowd = [(); 2].map(|()| enter(&connections, "192.0.2.2").unwrap());
+        let told = || [&honest, &asks, &crowd[0], &crowd[1]].map(is_told);
+        connections.make_room();
+        assert_eq!(told(), [false, false, false, true]);
+        // One each now: the newest.
+        crowd[1].silent(false);
+        connections.make_room();
+        assert_eq!(told(), [false, false, true, false]);
+        // If all have requests, the one that waits longest for the next.
+        [&honest, &crowd[0]].iter().for_each(|place| place.silent(false));
+        [&honest, &asks, &crowd[0], &crowd[1]].iter().zip([40, 30, 10, 20]).for_each(|(place, since)| {
+            waits_since(place, since);
+        });
+        connections.make_room();
+        assert_eq!(told(), [false, false, true, false]);
+    }
+
+    #[test]
     fn the_slow_are_told_and_nobody_else() {
-        let connections = Arc::new(Connections::new(3, 100));
+        let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
         let [slow, busy, quick] = [(); 3].map(|()| enter(&connections, "192.0.2.1").unwrap());
         std::thread::sleep(Duration::from_millis(30));
         busy.asked();
@@ -347,7 +424,7 @@ mod tests {
 
     #[test]
     fn stopping_is_told_to_all_even_those_to_come() {
-        let connections = Arc::new(Connections::new(3, 100));
+        let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
         let first = enter(&connections, "192.0.2.1").unwrap();
         assert!(!first.is_stopping());
         connections.stop();

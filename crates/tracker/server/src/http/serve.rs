@@ -32,7 +32,7 @@ use super::{
     HttpHandler, HttpRequest,
     accept::{Accepted, ConnectionServer, QUIET, accept},
     client::{client_of, is_proxy},
-    connections::{ConnectionPlace, Connections},
+    connections::{ConnectionPlace, Connections, Yields},
 };
 use crate::{Config, Reach, Tls, seldom::log_stranger, tls::Stream};
 
@@ -45,7 +45,8 @@ pub(crate) async fn serve(
     now: fn() -> Timestamp,
     mut stopped: watch::Receiver<()>,
 ) {
-    let connections = Connections::new(config.http_connections, config.http_connections_per_address);
+    let (most, per_address) = (config.http_connections, config.http_connections_per_address);
+    let connections = Connections::new(most, per_address, Yields::LongestWaiting);
     let server = Arc::new(HttpServer { handler, connections: Arc::new(connections), now });
     let accept = |(listener, tls)| accept(Arc::clone(&server), listener, tls, stopped.clone());
     let mut accepting: JoinSet<_> = listeners.into_iter().map(accept).collect();

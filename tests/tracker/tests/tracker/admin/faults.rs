@@ -2,9 +2,12 @@
 //! served all the same.
 
 use std::{
+    collections::VecDeque,
     fs,
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -37,7 +40,7 @@ fn scrapers_that_never_read_cost_little_and_keep_nobody_out() {
             stream
         })
         .collect();
-    std::thread::sleep(Duration::from_secs(3));
+    thread::sleep(Duration::from_secs(3));
     let asked = Instant::now();
     assert_eq!(get(tracker.admin, "/health/live").status, 200);
     assert_eq!(get_with(tracker.admin, "/api/v1/stats", ALL).status, 200);
@@ -65,6 +68,39 @@ fn connections_that_say_nothing_make_room_for_those_that_do() {
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     let open = silent.iter().filter(|stream| is_open(stream)).count();
     assert!(open <= 64, "{open} are open");
+}
+
+#[test]
+fn a_flood_of_silent_connections_delays_no_health_check() {
+    let tracker = Tracker::over(packed());
+    let (stop, admin) = (AtomicBool::new(false), tracker.admin);
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let (mut silent, mut made) = (VecDeque::new(), 0);
+            let enough = Instant::now() + Duration::from_secs(10);
+            while !stop.load(Relaxed) && Instant::now() < enough {
+                let Ok(stream) = TcpStream::connect_timeout(&admin, Duration::from_secs(1)) else { continue };
+                silent.push_back(stream);
+                made += 1;
+                if silent.len() > 300 {
+                    silent.pop_front();
+                }
+                thread::sleep(Duration::from_micros(500));
+            }
+            made
+        });
+        // Until there is no place and no turn left.
+        thread::sleep(Duration::from_secs(2));
+        for _ in 0..30 {
+            let asked = Instant::now();
+            assert_eq!(get(admin, "/health/ready").status, 200);
+            assert!(asked.elapsed() < Duration::from_millis(700), "{:?}", asked.elapsed());
+            thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, Relaxed);
+        let made = flood.join().expect("it connects");
+        assert!(made > 1000, "a flood of {made}");
+    });
 }
 
 fn is_open(mut stream: &TcpStream) -> bool {
@@ -127,7 +163,7 @@ fn stopping_ends_streams_and_waits_for_nobody() {
     let mut deaf = connect(tracker.admin);
     deaf.set_nonblocking(true).expect("a socket");
     let _ = deaf.write(&b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n".repeat(2000));
-    std::thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(1));
     let told = Instant::now();
     tracker.stop();
     assert!(told.elapsed() < Duration::from_millis(900), "{:?}", told.elapsed());
