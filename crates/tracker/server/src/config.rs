@@ -20,6 +20,7 @@ pub struct Config {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) admin_tokens: Vec<Token>,
     pub(crate) admin_tls: bool,
+    pub(crate) admin_hosts: Vec<String>,
     pub(crate) repository_name: Option<String>,
     pub(crate) store_limit: Option<u64>,
     pub(crate) node: Option<String>,
@@ -45,6 +46,7 @@ impl Config {
             admin: None,
             admin_tokens: Vec::new(),
             admin_tls: false,
+            admin_hosts: Vec::new(),
             repository_name: None,
             store_limit: None,
             node: None,
@@ -142,6 +144,14 @@ impl Config {
     #[must_use]
     pub fn admin_token(mut self, token: Token) -> Self {
         self.admin_tokens.push(token);
+        self
+    }
+
+    /// Adds a name by which the admin server is reached, besides `localhost` and IP addresses. Requests for other
+    /// names get status 421: a web page can have its own name point to any address, and could read the answers.
+    #[must_use]
+    pub fn admin_host(mut self, name: impl Into<String>) -> Self {
+        self.admin_hosts.push(name.into());
         self
     }
 

@@ -76,6 +76,11 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6970", value_parser = admin, help_heading = LISTENING)]
     pub(crate) admin: Admin,
 
+    /// Name by which the admin address is reached, such as tracker.example.com; may be repeated. Requests for
+    /// other names than these, localhost and IP addresses are refused.
+    #[arg(long, value_name = "NAME", help_heading = LISTENING)]
+    pub(crate) admin_host: Vec<String>,
+
     /// Serve the admin address over HTTPS instead of HTTP, with the certificate of --tls-certificate.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = LISTENING)]
     pub(crate) admin_tls: bool,
@@ -398,6 +403,7 @@ impl Settings {
                 self.tokens(kept)?.into_iter().fold(config.admin(address), Config::admin_token)
             }
         };
+        let config = self.fixed.admin_host.iter().cloned().fold(config, Config::admin_host);
         let config = udp.iter().copied().fold(config, Config::udp);
         let config = http.iter().copied().fold(config, Config::http);
         let config = https.iter().copied().fold(config, Config::https);

@@ -138,7 +138,8 @@ fn connect_request() -> [u8; ConnectRequest::LEN] {
 
 fn drops(admin: &str) -> u64 {
     let mut connection = TcpStream::connect(admin).expect("loopback");
-    write!(connection, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
+    write!(connection, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .expect("sent");
     let mut metrics = String::new();
     connection.read_to_string(&mut metrics).expect("text");
     let line = metrics.lines().find(|line| line.starts_with("swarmkeep_udp_socket_drops_total"));

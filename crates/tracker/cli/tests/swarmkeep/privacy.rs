@@ -102,7 +102,7 @@ fn misbehave_over_http(tracker: SocketAddr) {
     ];
     for (connection, path) in held.iter_mut().zip(paths) {
         connection.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
-        let _ = write!(connection, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let _ = write!(connection, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         let _ = connection.read(&mut [0; 1024]);
     }
 }

@@ -136,7 +136,7 @@ fn load(target: Target, workers: usize, window: usize, secs: u64) -> Report {
 fn get(admin: &str, path: &str, token: &str) -> TcpStream {
     let mut connection = TcpStream::connect(admin).expect("loopback");
     let head = format!(
-        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
     );
     connection.write_all(head.as_bytes()).expect("sent");
     connection

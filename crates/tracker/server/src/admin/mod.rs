@@ -21,16 +21,16 @@ mod stats;
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     sync::Arc,
 };
 
 use axum::{
     Router,
     extract::{Request, State},
-    http::{HeaderValue, header},
+    http::{HeaderValue, header, uri::Authority},
     middleware::{self, Next},
-    response::Response,
+    response::{IntoResponse as _, Response},
     routing::get,
 };
 use tokio::sync::watch;
@@ -106,6 +106,7 @@ fn router(admin: &Arc<AdminState>) -> Router {
     public
         .merge(api)
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
+        .layer(middleware::from_fn_with_state(Arc::clone(admin), known_by_name))
         .layer(middleware::map_response(guarded))
         .with_state(Arc::clone(admin))
 }
@@ -114,6 +115,24 @@ fn router(admin: &Arc<AdminState>) -> Router {
 async fn paced(State(admin): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
     admin.pace.turn().await;
     next.run(request).await
+}
+
+/// Refuses requests for names that are not the tracker's: a page whose name points here could read the answers.
+async fn known_by_name(State(admin): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
+    let header = request.headers().get(header::HOST).map(|host| Authority::try_from(host.as_bytes()));
+    let asked = request.uri().authority().cloned().map(Ok).or(header);
+    let is_known = |host: &str| {
+        let host = host.trim_end_matches('.');
+        host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || admin.hosts.iter().any(|known| known.eq_ignore_ascii_case(host))
+    };
+    // Browsers always name a host.
+    if asked.is_none_or(|asked| asked.is_ok_and(|asked| is_known(asked.host()))) {
+        return next.run(request).await;
+    }
+    admin.pace.turn().await;
+    Problem::misdirected().into_response()
 }
 
 /// Adds what holds for every answer: nothing here is to be kept, framed, or taken for what it does not say it

@@ -76,6 +76,13 @@ impl Problem {
             .with(RETRY_AFTER, "1")
     }
 
+    pub(super) fn misdirected() -> Self {
+        Self::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            "this tracker does not know that name as its own: ask by IP address, or list the name by --admin-host",
+        )
+    }
+
     pub(super) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }

@@ -41,6 +41,8 @@ const MOST_FULL_SCRAPES: usize = 2;
 pub(super) struct AdminState {
     pub(super) control: Control,
     pub(super) identity: Identity,
+    /// The names by which it is reached.
+    pub(super) hosts: Vec<String>,
     pub(super) tokens: Tokens,
     pub(super) key: Key,
     pub(super) pace: Pace,
@@ -66,6 +68,7 @@ impl AdminState {
                 node: config.node.clone(),
                 started: SystemTime::now(),
             },
+            hosts: config.admin_hosts.clone(),
             tokens: Tokens::new(config.admin_tokens.clone()),
             key: Key::drawn().map_err(Error::NoEntropy)?,
             pace: Pace::new(),

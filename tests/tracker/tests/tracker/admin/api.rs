@@ -2,7 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::Read,
+    io::{Read, Write},
+    net::TcpStream,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -73,6 +74,28 @@ fn list(tracker: &Tracker, path: &str, items: &str, key: &str, next: &str) -> (V
             None => return (all, parts),
         }
     }
+}
+
+#[test]
+fn requests_for_names_that_are_not_the_trackers_are_refused() {
+    let tracker = Tracker::with(&config().admin_host("tracker.example.com"), packed());
+    let status = |version: &str, host: &str| {
+        let mut stream = TcpStream::connect(tracker.admin).expect("the tracker listens");
+        let head = format!("GET /metrics HTTP/{version}\r\n{host}Connection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("connected");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.contains("\r\nx-content-type-options: nosniff\r\n"), "{answer}");
+        answer[9..12].parse::<u16>().expect("a status")
+    };
+    let known = ["127.0.0.1", "127.0.0.1:6970", "[::1]:6970", "192.0.2.1", "localhost", "LOCALHOST:6970"];
+    for host in known.into_iter().chain(["tracker.example.com", "Tracker.Example.com.:443"]) {
+        assert_eq!(status("1.1", &format!("Host: {host}\r\n")), 200, "{host}");
+    }
+    for host in ["rebound.example.net", "example.com", "127.0.0.1.example.net", "a@b", "a/b", ""] {
+        assert_eq!(status("1.1", &format!("Host: {host}\r\n")), 421, "{host}");
+    }
+    assert_eq!(status("1.0", ""), 200, "no browser asks so");
 }
 
 #[test]
