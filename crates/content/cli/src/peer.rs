@@ -113,7 +113,7 @@ struct Sharing {
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     down: Option<NonZero<u64>>,
 
-    /// The most connections in all.
+    /// The most connections in all. Callers have three quarters of them at most, and so have own calls.
     #[arg(long, value_name = "N", default_value_t = 200)]
     connections: usize,
 

@@ -1,7 +1,7 @@
 //! Peers that could be called, and which source named them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
@@ -16,6 +16,7 @@ use crate::network::network;
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     known: HashMap<SocketAddr, Candidate>,
+    named: Named,
     /// When the latest turns of sources, and of kinds of them, were.
     turns: HashMap<Source, u64>,
     kinds: [u64; 4],
@@ -48,10 +49,11 @@ struct Candidate {
 impl Candidates {
     /// Trackers answer with some ten, peers with 50 a minute.
     const MOST: usize = 1000;
-    /// The most of one IPv4 address, or of one IPv6 network of 64 bits, unless the user names them.
-    const OF_ONE: usize = 8;
-    /// The most that the peers of one site have named.
+    /// The most that the user, or the peers of one site, may name.
+    const OF_USER: usize = 500;
     const OF_PEERS: usize = 100;
+    /// The most of one IPv4 address, or of one IPv6 network of 64 bits, that a source other than the user may name.
+    const OF_ONE: usize = 8;
     /// An address that was not reached so often is forgotten, after one failure if a peer named it.
     const FAILURES: u32 = 5;
     /// Before the second call; before each further one twice as long.
@@ -63,48 +65,52 @@ impl Candidates {
         if address.port() == 0 || address.ip().is_unspecified() || address.ip().is_multicast() {
             return;
         }
-        if let Some(known) = self.known.get(&address) {
-            let (before, named) = (known.source, Named::count(self.known.values()));
-            // It counts for the source that has named fewer, where it stays longer.
-            if source == Source::User || before != Source::User && named.weight(source) < named.weight(before)
-            {
-                self.known.entry(address).and_modify(|known| known.source = source);
+        if let Some(known) = self.known.get_mut(&address) {
+            // It stays longer if it counts for the source that is trusted more, or has named fewer.
+            let before = known.source;
+            if (source.kind(), self.named.of(source)) < (before.kind(), self.named.of(before)) {
+                known.source = source;
+                self.named.remove(before);
+                self.named.add(source);
             }
             return;
         }
-        let is_alike = |other: SocketAddr| network(other.ip()) == network(address.ip());
-        let has_room = (source == Source::User
-            || self.make_room(source, Self::OF_ONE, |other, _| is_alike(other)))
-            && (!matches!(source, Source::Peers(_))
-                || self.make_room(source, Self::OF_PEERS, |_, known| known == source))
-            && self.make_room(source, Self::MOST, |_, _| true);
-        if has_room {
+        let place = network(address.ip());
+        let is_alike =
+            |other: &SocketAddr, known: &Candidate| known.source == source && network(other.ip()) == place;
+        let alike = self.known.iter().filter(|(other, known)| is_alike(other, known)).count();
+        let has_room = match source {
+            Source::User => self.named.of(source) < Self::OF_USER,
+            _ if alike >= Self::OF_ONE => self.evict(is_alike),
+            Source::Peers(_) if self.named.of(source) >= Self::OF_PEERS => self.evict_of(source),
+            Source::Peers(_) | Source::Tracker(_) | Source::Link => true,
+        };
+        if has_room
+            && (self.known.len() < Self::MOST || self.named.heaviest().is_some_and(|of| self.evict_of(of)))
+        {
             self.known.insert(address, Candidate { source, taken: false, failures: 0, next: now });
+            self.named.add(source);
         }
     }
 
-    /// Makes room for one more address from `newcomer` if there are `most` for which `is_meant` is true. Returns
-    /// whether there is room.
-    fn make_room(
-        &mut self,
-        newcomer: Source,
-        most: usize,
-        is_meant: impl Fn(SocketAddr, Source) -> bool,
-    ) -> bool {
-        let meant = || self.known.iter().filter(|(address, known)| is_meant(**address, known.source));
-        if meant().count() < most {
-            return true;
-        }
-        let named = Named::count(meant().map(|(_, known)| known));
-        let Some(heaviest) =
-            named.heaviest().filter(|heaviest| named.weight(*heaviest) >= named.weight(newcomer))
-        else {
-            return false;
-        };
-        let free = meant().filter(|(_, known)| known.source == heaviest && !known.taken);
+    fn evict_of(&mut self, source: Source) -> bool {
+        self.evict(|_, known| known.source == source)
+    }
+
+    /// Whether there is one of these that is not being called or connected.
+    fn evict(&mut self, is_one: impl Fn(&SocketAddr, &Candidate) -> bool) -> bool {
+        let free = self.known.iter().filter(|(address, known)| !known.taken && is_one(address, known));
         let gone = free.max_by_key(|(_, known)| (known.failures > 0, rand::random::<u32>()));
         let gone = gone.map(|(address, _)| *address);
-        gone.is_some_and(|address| self.known.remove(&address).is_some())
+        gone.is_some_and(|address| self.remove(&address))
+    }
+
+    fn remove(&mut self, address: &SocketAddr) -> bool {
+        let gone = self.known.remove(address);
+        gone.is_some_and(|gone| {
+            self.named.remove(gone.source);
+            true
+        })
     }
 
     /// The address to call now.
@@ -120,7 +126,7 @@ impl Candidates {
         self.turns.insert(candidate.source, self.turn);
         let address = *address;
         if self.turns.len() > Self::MOST {
-            self.turns.retain(|source, _| self.known.values().any(|known| known.source == *source));
+            self.turns.retain(|source, _| self.named.of(*source) > 0);
         }
         Some(address)
     }
@@ -140,45 +146,52 @@ impl Candidates {
         };
         candidate.next = now + Self::PATIENCE * 2_u32.pow(candidate.failures - 1);
         if is_over {
-            self.known.remove(&address);
+            self.remove(&address);
         }
     }
 
     /// It is one's own address, or that of a peer that is not wanted.
     pub(crate) fn forget(&mut self, address: SocketAddr) {
-        self.known.remove(&address);
+        self.remove(&address);
     }
 }
 
 /// How many addresses each source, and each kind of sources, has named.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Named {
     sources: HashMap<Source, usize>,
     kinds: [usize; 4],
 }
 
 impl Named {
-    fn count<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Self {
-        let mut named = Self::default();
-        for Candidate { source, .. } in candidates {
-            *named.sources.entry(*source).or_default() += 1;
-            named.kinds[source.kind()] += 1;
+    fn add(&mut self, source: Source) {
+        *self.sources.entry(source).or_default() += 1;
+        self.kinds[source.kind()] += 1;
+    }
+
+    fn remove(&mut self, source: Source) {
+        if let Entry::Occupied(mut count) = self.sources.entry(source) {
+            self.kinds[source.kind()] -= 1;
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
-        named
     }
 
-    /// The source that has named most of the kind of which most are. What the user names makes no room.
+    fn of(&self, source: Source) -> usize {
+        self.sources.get(&source).copied().unwrap_or(0)
+    }
+
+    /// The source that has named most, of the kind that has. What the user names makes no room.
     fn heaviest(&self) -> Option<Source> {
-        let others = self.sources.keys().copied().filter(|source| *source != Source::User);
-        others.max_by_key(|source| self.weight(*source))
-    }
-
-    fn weight(&self, source: Source) -> (usize, usize) {
-        (self.kinds[source.kind()], self.sources.get(&source).copied().unwrap_or(0))
+        let others = self.sources.iter().filter(|(source, _)| **source != Source::User);
+        others.max_by_key(|(source, count)| (self.kinds[source.kind()], **count)).map(|(source, _)| *source)
     }
 }
 
 impl Source {
+    /// The kind that is trusted most first.
     const fn kind(self) -> usize {
         match self {
             Self::User => 0,
@@ -236,6 +249,36 @@ mod tests {
         let of = |source| candidates.known.values().filter(|known| known.source == source).count();
         assert_eq!(of(Source::Tracker(1)), 2 * Candidates::OF_ONE);
         assert_eq!(of(Source::Peers(ADDRESS.ip())), Candidates::OF_PEERS);
+    }
+
+    #[test]
+    fn no_source_takes_what_another_has_named() {
+        let (mut candidates, now) = (Candidates::default(), Instant::now());
+        let (seeder, peers) = (made_up(1), Source::Peers(ADDRESS.ip()));
+        candidates.add(seeder, Source::Tracker(1), now);
+        candidates.add(seeder, peers, now);
+        assert_eq!(candidates.take(now), Some(seeder));
+        candidates.ended(seeder, false, now);
+        (2..500).for_each(|n| candidates.add(made_up(n), peers, now));
+        assert!(candidates.known.contains_key(&seeder), "not forgotten as what a peer has named");
+        // Ports of the same address that are being called.
+        let mut candidates = Candidates::default();
+        (2..20).for_each(|port| candidates.add(SocketAddr::new(seeder.ip(), port), Source::Tracker(0), now));
+        while candidates.take(now).is_some() {}
+        candidates.add(seeder, Source::Tracker(1), now);
+        assert_eq!(candidates.take(now), Some(seeder));
+    }
+
+    #[test]
+    fn what_the_user_names_is_there_beside_all_others() {
+        let (mut candidates, now) = (Candidates::default(), Instant::now());
+        (0..1000).for_each(|n| candidates.add(made_up(1 << 24 | n), Source::Tracker(0), now));
+        (0..1000).for_each(|n| candidates.add(made_up(2 << 24 | n), Source::User, now));
+        (0..1000).for_each(|n| candidates.add(made_up(3 << 24 | n), Source::Tracker(1), now));
+        let count = |source| candidates.known.values().filter(|known| known.source == source).count();
+        let counts = [Source::User, Source::Tracker(0), Source::Tracker(1)].map(count);
+        assert!(counts[0] == 500 && counts[1].abs_diff(counts[2]) <= 2, "{counts:?}");
+        assert_eq!(candidates.named.kinds, [500, 0, 500, 0]);
     }
 
     #[test]

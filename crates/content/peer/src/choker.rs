@@ -1,6 +1,6 @@
 //! Which peers to unchoke: those that give most, or take fastest from a seeder, and the others in turn (BEP 3).
 
-use std::{cmp::Reverse, collections::HashMap};
+use std::{cmp::Reverse, collections::HashMap, net::IpAddr};
 
 use rand::{Rng, RngExt};
 
@@ -10,16 +10,16 @@ use crate::picker::PeerKey;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asking {
     pub(crate) peer: PeerKey,
+    /// Its [site](crate::network::site).
+    pub(crate) site: IpAddr,
     /// Whether it wants something.
     pub(crate) interested: bool,
     /// Whether it is unchoked now.
     pub(crate) unchoked: bool,
-    /// Whether it has asked for something since the last decision.
+    /// Whether it has asked for something since the last decision, or is being sent something.
     pub(crate) asks: bool,
     /// Bytes per second that it brings, or takes from a seeder.
     pub(crate) rate: u64,
-    /// Peers of its site.
-    pub(crate) of_site: usize,
 }
 
 /// Decides every ten seconds.
@@ -28,15 +28,16 @@ pub(crate) struct Choker {
     slots: usize,
     turn: u32,
     known: HashMap<PeerKey, Known>,
+    /// The latest turns of sites: a peer that connects again is not a new one.
+    sites: HashMap<IpAddr, u32>,
 }
 
 /// What is remembered of a peer.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Known {
-    /// The turns since which, and in which last, it was unchoked.
+    /// The turn since which it is unchoked.
     since: u32,
-    last: u32,
-    /// Turns in which it was unchoked, since it has asked for anything.
+    /// Turns in which it kept a slot from others, since it has asked for anything.
     idle: u32,
 }
 
@@ -45,7 +46,7 @@ struct Known {
 pub(crate) struct Decision {
     /// The peers that are unchoked from now on.
     pub(crate) unchoked: Vec<PeerKey>,
-    /// Peers that keep slots from others, and ask for nothing.
+    /// Peers that keep slots from others, and ask for nothing: no more of them than wait.
     pub(crate) idle: Vec<PeerKey>,
 }
 
@@ -55,41 +56,47 @@ impl Choker {
     const TURNS: u32 = 3;
     /// The turns after which a peer that asks for nothing is idle.
     const IDLE: u32 = 2;
+    /// The turns of an hour, after which a site is forgotten.
+    const HOUR: u32 = 360;
 
     /// `slots` peers are unchoked at a time, at least 2. One of them is not for the fastest.
     pub(crate) fn new(slots: usize) -> Self {
-        Self { slots: slots.max(2), turn: 0, known: HashMap::new() }
+        Self { slots: slots.max(2), turn: 0, known: HashMap::new(), sites: HashMap::new() }
     }
 
     pub(crate) fn decide(&mut self, asking: &[Asking], rng: &mut impl Rng) -> Decision {
         self.turn += 1;
-        let before = std::mem::take(&mut self.known);
-        for asking in asking {
-            let mut known = before.get(&asking.peer).copied().unwrap_or_default();
-            known.idle = if asking.asks { 0 } else { known.idle + u32::from(asking.unchoked) };
-            self.known.insert(asking.peer, known);
-        }
+        self.sites.retain(|_, last| self.turn - *last < Self::HOUR);
         let mut interested: Vec<_> = asking.iter().filter(|asking| asking.interested).collect();
+        let waiting = interested.len().saturating_sub(self.slots);
+        let before = std::mem::take(&mut self.known);
+        let mut of_site = HashMap::<_, usize>::new();
+        for asking in asking {
+            let mut known = before.get(&asking.peer).copied().unwrap_or(Known { since: self.turn, idle: 0 });
+            let is_idle = waiting > 0 && asking.unchoked;
+            known.idle = if asking.asks { 0 } else { known.idle + u32::from(is_idle) };
+            self.known.insert(asking.peer, known);
+            *of_site.entry(asking.site).or_default() += 1;
+        }
         let mut idle = Vec::new();
-        if interested.len() > self.slots {
+        if waiting > 0 {
             interested.sort_by_key(|asking| Reverse(asking.rate));
             let fast = interested.iter().take_while(|asking| asking.rate >= Self::FAST).count();
             interested[fast.min(self.slots - 1)..].sort_by_cached_key(|asking| {
-                let Known { since, last, idle } = self.known[&asking.peer];
+                let Known { since, idle } = self.known[&asking.peer];
                 let had_its_turns = asking.unchoked && (idle > 0 || self.turn - since >= Self::TURNS);
                 let rank = if had_its_turns { 2 } else { u32::from(!asking.unchoked) };
-                (rank, last, asking.of_site, rng.random::<u32>())
+                (rank, self.sites.get(&asking.site).copied(), of_site[&asking.site], rng.random::<u32>())
             });
             let is_idle = |asking: &&&Asking| self.known[&asking.peer].idle >= Self::IDLE;
-            idle = interested.iter().filter(is_idle).map(|asking| asking.peer).collect();
+            idle = interested.iter().filter(is_idle).take(waiting).map(|asking| asking.peer).collect();
             interested.truncate(self.slots);
         }
         for asking in &interested {
-            let known = self.known.get_mut(&asking.peer).expect("all are known");
-            if !asking.unchoked || known.last == 0 {
-                known.since = self.turn;
+            if !asking.unchoked {
+                self.known.entry(asking.peer).and_modify(|known| known.since = self.turn);
             }
-            known.last = self.turn;
+            self.sites.insert(asking.site, self.turn);
         }
         Decision { unchoked: interested.iter().map(|asking| asking.peer).collect(), idle }
     }
@@ -103,22 +110,22 @@ mod tests {
 
     use super::*;
 
-    /// A peer that asks for blocks whenever it may.
+    /// A peer that asks for blocks whenever it may, alone in its site.
     fn asking(peer: u64, kib: u64) -> Asking {
-        let rate = kib << 10;
-        Asking { peer: PeerKey(peer), interested: true, unchoked: false, asks: true, rate, of_site: 1 }
+        let (site, rate) = (IpAddr::from([10, 0, peer as u8, 0]), kib << 10);
+        Asking { peer: PeerKey(peer), site, interested: true, unchoked: false, asks: true, rate }
+    }
+
+    fn turn(choker: &mut Choker, all: &mut Vec<Asking>) -> (Vec<u64>, usize) {
+        let Decision { unchoked, idle } = choker.decide(all, &mut SmallRng::seed_from_u64(1));
+        all.retain(|asking| !idle.contains(&asking.peer));
+        all.iter_mut().for_each(|asking| asking.unchoked = unchoked.contains(&asking.peer));
+        (unchoked.iter().map(|peer| peer.0).collect(), idle.len())
     }
 
     /// The numbers of the peers that are unchoked in each of the next turns.
-    fn turns(choker: &mut Choker, all: &mut [Asking], turns: usize) -> Vec<Vec<u64>> {
-        let mut rng = SmallRng::seed_from_u64(1);
-        let mut turn = || {
-            let Decision { unchoked, idle } = choker.decide(all, &mut rng);
-            assert!(idle.is_empty());
-            all.iter_mut().for_each(|asking| asking.unchoked = unchoked.contains(&asking.peer));
-            unchoked.iter().map(|peer| peer.0).collect()
-        };
-        (0..turns).map(|_| turn()).collect()
+    fn turns(choker: &mut Choker, all: &mut Vec<Asking>, turns: usize) -> Vec<Vec<u64>> {
+        (0..turns).map(|_| turn(choker, all).0).collect()
     }
 
     #[test]
@@ -146,28 +153,49 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_connects_again_waits_for_its_turn_as_before() {
+        let mut choker = Choker::new(8);
+        let attacker = |peer| Asking { site: IpAddr::from([10, 1, peer as u8 % 3, 0]), ..asking(peer, 1) };
+        let (mut had, mut next) = ([0; 2], 1000);
+        let mut all: Vec<_> = (0..12).map(|n| asking(n, 1)).collect();
+        for _ in 0..60 {
+            // Those of the attacker are new each time.
+            all.truncate(12);
+            all.extend((0..24).map(|n| attacker(next + n)));
+            next += 24;
+            turn(&mut choker, &mut all).0.iter().for_each(|n| had[usize::from(*n >= 1000)] += 1);
+        }
+        assert!(had[0] > had[1], "{had:?} turns of honest peers and of others");
+    }
+
+    #[test]
     fn peers_that_ask_for_nothing_keep_slots_from_nobody() {
-        let mut rng = SmallRng::seed_from_u64(2);
-        let mut turn = |choker: &mut Choker, all: &mut Vec<Asking>| {
-            let Decision { unchoked, idle } = choker.decide(all, &mut rng);
-            all.retain(|asking| !idle.contains(&asking.peer));
-            all.iter_mut().for_each(|asking| asking.unchoked = unchoked.contains(&asking.peer));
-            (unchoked, idle.len())
-        };
-        let silent = |peer| Asking { asks: false, of_site: 8, ..asking(peer, 0) };
+        let silent = |peer| Asking { asks: false, site: IpAddr::from([10, 1, 1, 0]), ..asking(peer, 0) };
         // Of those that have taken all slots, each loses its slot after one turn,
         let (mut choker, mut all) = (Choker::new(8), (0..60).map(silent).collect());
-        (0..7).for_each(|_| assert_eq!(turn(&mut choker, &mut all).1, 0));
+        let first = turn(&mut choker, &mut all).0;
+        assert!(turn(&mut choker, &mut all).0.iter().all(|peer| !first.contains(peer)));
         all.push(asking(60, 0));
-        assert!(turn(&mut choker, &mut all).0.contains(&PeerKey(60)), "an honest one is next");
+        assert!(turn(&mut choker, &mut all).0.contains(&60), "an honest one is next");
         // and its connection after another.
         (0..20).for_each(|_| _ = turn(&mut choker, &mut all));
         assert!(all.len() <= 8 && all.last().is_some_and(|last| last.peer == PeerKey(60)), "{all:?}");
-        // Of those that keep slots from nobody, none.
+        // Those that keep slots from nobody stay, and no more leave than wait.
         let (mut choker, mut all) = (Choker::new(8), (0..8).map(silent).collect());
         (0..10).for_each(|_| assert_eq!(turn(&mut choker, &mut all).1, 0));
         all.push(asking(8, 0));
-        let (unchoked, idle) = turn(&mut choker, &mut all);
-        assert_eq!((unchoked[0], idle), (PeerKey(8), 8));
+        assert_eq!(turn(&mut choker, &mut all).1, 0);
+        assert!(all[8].unchoked);
+        assert_eq!([turn(&mut choker, &mut all).1, turn(&mut choker, &mut all).1], [1, 0]);
+    }
+
+    #[test]
+    fn a_peer_that_was_unchoked_between_decisions_has_its_turns() {
+        let mut choker = Choker::new(2);
+        let mut all = vec![asking(0, 1)];
+        (0..5).for_each(|_| _ = turn(&mut choker, &mut all));
+        all.push(Asking { unchoked: true, ..asking(1, 1) });
+        all.push(asking(2, 1));
+        assert!(turn(&mut choker, &mut all).0.contains(&1));
     }
 }

@@ -68,26 +68,28 @@ impl SessionConfig {
         self
     }
 
-    /// The most connections in all. A quarter of them is for calls of the session's own. Callers count once they
-    /// have named a torrent; before, they have 5 seconds and a place among 128. The default is 200.
+    /// The most connections in all. Callers, and calls of the session's own, have three quarters of them at most.
+    /// Callers count once they have named a torrent; before, they have 5 seconds and a place among 128. The default
+    /// is 200.
     #[must_use]
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most;
         self
     }
 
-    /// The most connections per torrent. A quarter of them is for calls of the session's own. If callers have
-    /// all others, a new one takes the place of one that is idle or slow. The default is 60.
+    /// The most connections per torrent. Callers, and calls of the session's own, have three quarters of them at
+    /// most. If there is no place, a new caller takes that of a caller that is idle or slow, and a new call that of
+    /// one over which nothing went for two minutes. The default is 60.
     #[must_use]
     pub fn connections_per_torrent(mut self, most: usize) -> Self {
         self.connections_per_torrent = most;
         self
     }
 
-    /// The most connections of one torrent to one IPv4 address or one IPv6 network of 64 bits; to a network of
-    /// 28 or 56 bits twice as many, to one of 24 or 48 bits four times as many. The default is 8. Over all
-    /// torrents, a network of the first two sizes may make a quarter of all connections, or `most` if that is
-    /// more, and one of the third size twice as many.
+    /// The most connections of one torrent to one IPv4 address or one IPv6 network of 64 bits; to an IPv6 network
+    /// of 56 bits twice as many, to one of 48 bits four times as many. The default is 8. Over all torrents, an
+    /// address or network of 64 or 56 bits may make a quarter of all connections, or `most` if that is more, and a
+    /// network of 48 bits twice as many.
     #[must_use]
     pub fn connections_per_address(mut self, most: usize) -> Self {
         self.connections_per_address = most;
@@ -95,8 +97,8 @@ impl SessionConfig {
     }
 
     /// The number of peers per torrent whose requests are answered at a time, at least 2. The fastest keep their
-    /// slots; in the others, and at least one, peers take turns. A peer that asks for nothing loses its slot to
-    /// others, and the second time its connection. The default is 8.
+    /// slots; peers of less than 16 KiB per second take turns in the others, and in one at least. A peer that asks
+    /// for nothing loses its slot if others wait, and the second time its connection. The default is 8.
     #[must_use]
     pub fn upload_slots(mut self, slots: usize) -> Self {
         self.upload_slots = slots;

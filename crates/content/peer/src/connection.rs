@@ -430,7 +430,7 @@ impl Connection {
             self.memory = Memory::default();
             self.queue.shrink();
         }
-        if !self.asks.is_empty() {
+        if !self.asks.is_empty() || !self.queue.is_empty() {
             self.peer.asks.store(true, Relaxed);
         }
         if self.read_from.is_some_and(|from| from > now) {

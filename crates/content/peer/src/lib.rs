@@ -17,6 +17,7 @@ mod lobby;
 pub mod metadata;
 mod near;
 mod network;
+mod permits;
 mod picker;
 mod rarest;
 mod rate;

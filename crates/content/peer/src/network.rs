@@ -12,15 +12,12 @@ pub(crate) fn site(ip: IpAddr) -> IpAddr {
     masked(ip, 24, 48)
 }
 
-/// How many of `others` are in the [`network`] of `ip`, in its network of 28 or 56 bits, and in its [`site`].
-pub(crate) fn neighbours(ip: IpAddr, others: impl Iterator<Item = IpAddr>) -> [usize; 3] {
-    const BITS: [(u32, u32); 3] = [(32, 64), (28, 56), (24, 48)];
-    others.fold([0; 3], |mut counts, other| {
-        for (count, (v4, v6)) in counts.iter_mut().zip(BITS) {
-            *count += usize::from(masked(other, v4, v6) == masked(ip, v4, v6));
-        }
-        counts
-    })
+/// How many bits of an IPv6 address are those of one network, from the smallest network to the largest.
+pub(crate) const SIZES: [u32; 3] = [64, 56, 48];
+
+/// Whether both are the same IPv4 address, or in the same IPv6 network of `bits` bits.
+pub(crate) fn are_neighbours(one: IpAddr, other: IpAddr, bits: u32) -> bool {
+    masked(one, 32, bits) == masked(other, 32, bits)
 }
 
 /// The first bits of an IPv4 address, or of an IPv6 address.
@@ -36,14 +33,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_counted_in_networks_of_three_sizes() {
-        let count = |ip: &str, others: &[&str]| {
-            neighbours(ip.parse().unwrap(), others.iter().map(|other| other.parse().unwrap()))
+    fn neighbours_share_an_ipv4_address_or_an_ipv6_network() {
+        let sizes = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|ip| ip.parse().unwrap());
+            SIZES.map(|bits| are_neighbours(one, other, bits))
         };
-        let v4 = ["192.0.2.1", "192.0.2.14", "192.0.2.200", "192.0.3.1", "::ffff:192.0.2.1"];
-        assert_eq!(count("192.0.2.1", &v4), [2, 3, 4]);
-        let v6 = ["2001:db8::1", "2001:db8::2", "2001:db8:0:ff::", "2001:db8:0:100::", "2001:db8:1::", "::1"];
-        assert_eq!(count("2001:db8::1", &v6), [2, 3, 4]);
-        assert_eq!(count("192.0.2.1", &["::"]), [0; 3]);
+        assert_eq!(sizes("192.0.2.1", "::ffff:192.0.2.1"), [true; 3]);
+        assert_eq!(sizes("192.0.2.1", "192.0.2.2"), [false; 3]);
+        assert_eq!(sizes("2001:db8::1", "2001:db8::2"), [true; 3]);
+        assert_eq!(sizes("2001:db8::1", "2001:db8:0:ff::"), [false, true, true]);
+        assert_eq!(sizes("2001:db8::1", "2001:db8:0:100::"), [false, false, true]);
+        assert_eq!(sizes("2001:db8::1", "2001:db8:1::"), [false; 3]);
+        assert_eq!(sizes("192.0.2.1", "::"), [false; 3]);
     }
 }

@@ -18,7 +18,7 @@ use swarmkeep_metainfo::{Info, Magnet, Metainfo};
 use swarmkeep_peer_wire::{Limits, ReceiveBuffer};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::{JoinSet, spawn_blocking},
     time::{MissedTickBehavior, timeout},
 };
@@ -29,12 +29,13 @@ use crate::{
     connection::{Ended, handshake},
     learning::Learning,
     lobby::{Lobby, Waiting},
-    network::neighbours,
+    network::{SIZES, are_neighbours},
+    permits::Permits,
     resources::Resources,
     source::Source,
     torrent::{
         Torrent,
-        seats::{CROWDED, FULL, for_callers},
+        seats::{NoSeat, Seat},
     },
     trackers::{Found, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle},
 };
@@ -51,10 +52,7 @@ pub struct Session {
 struct SessionState {
     resources: Arc<Resources>,
     torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
-    /// One permit for each connection.
-    connections: Arc<Semaphore>,
-    /// One permit for each incoming connection, so that some are left for calls of one's own.
-    incoming: Arc<Semaphore>,
+    permits: Permits,
     /// The addresses of the incoming connections.
     callers: Mutex<Vec<IpAddr>>,
     lobby: Arc<Lobby>,
@@ -110,8 +108,7 @@ impl Session {
         let port = addresses.first().map_or(0, SocketAddr::port);
         let state = Arc::new(SessionState {
             source,
-            connections: Arc::new(Semaphore::new(config.connections)),
-            incoming: Arc::new(Semaphore::new(for_callers(config.connections))),
+            permits: Permits::new(config.connections),
             callers: Mutex::default(),
             lobby: Arc::default(),
             calling: Arc::new(Semaphore::new(CALLS)),
@@ -344,7 +341,8 @@ impl Handle {
         self.torrent.trackers.lock().as_ref().map(TrackersHandle::status).unwrap_or_default()
     }
 
-    /// Adds addresses of peers to connect to. They are tried again and again, whatever else is known.
+    /// Adds addresses of peers to connect to. Up to 500 are tried again and again, whatever else is known; further
+    /// ones are ignored.
     pub fn found(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
         self.torrent.found(candidates::Source::User, addresses);
     }
@@ -373,14 +371,15 @@ struct Caller {
 }
 
 impl Caller {
-    /// `None` if its networks have as many as they may have: a quarter of all connections per address, per IPv6
-    /// network of 64 bits, and per network of 28 or 56 bits; half of them per site.
+    /// `None` if its networks have as many as they may have: a quarter of all connections per IPv4 address, or per
+    /// IPv6 network of 64 or 56 bits, and half of them per IPv6 network of 48 bits.
     fn of(session: &Arc<SessionState>, ip: IpAddr) -> Option<Self> {
         let config = &session.resources.config;
         let most = (config.connections / 4).max(config.connections_per_address);
         let mut callers = session.callers.lock();
-        let counts = neighbours(ip, callers.iter().copied());
-        let is_crowded = counts.iter().zip([most, most, 2 * most]).any(|(count, most)| *count >= most);
+        let is_crowded = SIZES.into_iter().zip([most, most, 2 * most]).any(|(bits, most)| {
+            callers.iter().filter(|other| are_neighbours(**other, ip, bits)).count() >= most
+        });
         (!is_crowded).then(|| {
             callers.push(ip);
             Self { session: Arc::clone(session), ip }
@@ -427,7 +426,9 @@ impl SessionState {
                     let (state, waiting) = (Arc::clone(&self), self.lobby.enter(address.ip()));
                     self.resources.spawn(async move {
                         let leaves = waiting.leaves.clone();
-                        let answered = leaves.run_until_cancelled(state.answer(stream, waiting)).await;
+                        // The futures around this one would keep several copies of its size.
+                        let answer = Box::pin(state.answer(stream, waiting));
+                        let answered = leaves.run_until_cancelled(answer).await;
                         tell(address, answered.unwrap_or(Err(Ended::Refused("too many others call"))));
                     });
                 }
@@ -446,33 +447,32 @@ impl SessionState {
         let info_hash = handshake::hear(&stream, &mut received).await?;
         let torrent =
             self.torrent(&info_hash).ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
-        let _caller = Caller::of(&self, ip).ok_or(Ended::Refused(CROWDED))?;
-        let _permits = self.place(ip).await?;
-        let seat = torrent.seat(ip, false, Instant::now()).map_err(Ended::Refused)?;
+        let crowded = Ended::Refused("there are as many connections to its network as may be");
+        let _caller = Caller::of(&self, ip).ok_or(crowded)?;
+        let seat = self.seat(&torrent, ip)?;
         drop((waiting, torrent));
         let stop = seat.stop.clone();
         let answered = stop.run_until_cancelled(handshake::answer(stream, received, info_hash, seat)).await;
         answered.unwrap_or(Err(Ended::Stopped))
     }
 
-    /// Waits for a place for a caller among the connections of the session. If there is none, the most
-    /// dispensable connection ends.
-    async fn place(&self, ip: IpAddr) -> Result<[OwnedSemaphorePermit; 2], Ended> {
-        if self.incoming.available_permits() == 0 || self.connections.available_permits() == 0 {
-            let torrents: Vec<_> = self.torrents.read().values().cloned().collect();
-            let now = Instant::now();
-            let ranked =
-                torrents.iter().filter_map(|torrent| Some((torrent.most_dispensable(ip, now)?, torrent)));
-            let ((_, key), torrent) =
-                ranked.max_by(|(one, _), (other, _)| one.cmp(other)).ok_or(Ended::Refused(FULL))?;
-            torrent.end(key);
-        }
-        let permits = async {
-            let incoming = Arc::clone(&self.incoming).acquire_owned().await?;
-            Ok([incoming, Arc::clone(&self.connections).acquire_owned().await?])
+    /// Takes a place for a caller. If the session has none, the most dispensable connection of a caller ends.
+    fn seat(&self, torrent: &Arc<Torrent>, ip: IpAddr) -> Result<Seat, Ended> {
+        let now = Instant::now();
+        let seated = match torrent.seat(ip, false, self.permits.caller(), now) {
+            Err(NoSeat::NoPermit) => {
+                let torrents: Vec<_> = self.torrents.read().values().cloned().collect();
+                let ranked =
+                    torrents.iter().filter_map(|torrent| Some((torrent.most_dispensable(ip, now)?, torrent)));
+                let most = ranked.max_by(|(one, _), (other, _)| one.cmp(other));
+                torrent.seat(ip, false, most.and_then(|((_, key), torrent)| torrent.end(key)), now)
+            }
+            seated => seated,
         };
-        let permits = timeout(SECOND, permits).await.map_err(|_| Ended::Silent(SECOND))?;
-        permits.map_err(|_: AcquireError| Ended::Stopped)
+        seated.map_err(|why| match why {
+            NoSeat::Refused(why) => Ended::Refused(why),
+            NoSeat::NoPermit => Ended::Refused("the session has as many connections as may be"),
+        })
     }
 
     async fn flush_often(self: Arc<Self>) {
@@ -511,22 +511,23 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
         };
         // Not before there is somebody: a torrent that has nobody takes no connection from the others.
         let Ok(calling) = Arc::clone(&state.calling).acquire_owned().await else { return };
-        let Ok(permit) = Arc::clone(&state.connections).acquire_owned().await else { return };
+        let Ok(permit) = state.permits.call().await else { return };
+        let Ok(seat) = torrent.seat(address.ip(), true, Some(permit), Instant::now()) else {
+            // That is no fault of the peer's.
+            torrent.called(address, true);
+            continue;
+        };
         let (torrent, source) = (Arc::clone(&torrent), state.source);
         state.resources.spawn(async move {
-            let begin = Instant::now();
-            let calling = async {
+            let (begin, stop) = (Instant::now(), seat.stop.clone());
+            let call = async {
                 let stream = timeout(CALL, source.connect(address)).await;
                 let stream = stream.map_err(|_| Ended::Silent(CALL))??;
                 drop(calling);
-                let seat = torrent.seat(address.ip(), true, Instant::now()).map_err(Ended::Refused)?;
-                let stop = seat.stop.clone();
-                let called = stop.run_until_cancelled(handshake::call(stream, seat)).await;
-                called.unwrap_or(Err(Ended::Stopped))
+                handshake::call(stream, seat).await
             };
-            tell(address, calling.await);
-            torrent.called(address, begin.elapsed() > OF_USE);
-            drop(permit);
+            tell(address, stop.run_until_cancelled(Box::pin(call)).await.unwrap_or(Err(Ended::Stopped)));
+            torrent.called(address, begin.elapsed() > OF_USE || stop.is_cancelled());
         });
     }
 }

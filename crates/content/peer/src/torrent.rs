@@ -268,20 +268,19 @@ impl Torrent {
     /// The address to connect to now.
     pub(crate) fn to_call(&self) -> Option<SocketAddr> {
         let mut state = self.state.lock();
-        if state.seats.len() >= self.session.config.connections_per_torrent {
-            return None;
-        }
-        let now = Instant::now();
+        let (config, now) = (&self.session.config, Instant::now());
+        // Of a made-up address, which has no neighbours: whether there is room at all.
+        state.ends_for(UNKNOWN, true, config, now).ok()?;
         loop {
             let address = state.candidates.take(now)?;
-            let is_crowded = state.is_crowded(address.ip(), self.session.config.connections_per_address);
+            let has_room = state.ends_for(address.ip(), true, config, now).is_ok();
             let TorrentState { candidates, peers, banned, .. } = &mut *state;
             let connected = |entry: &Entry| {
                 entry.peer.address == address || entry.listens.is_some_and(|(listens, _)| listens == address)
             };
             if banned.contains(&network(address.ip())) {
                 candidates.forget(address);
-            } else if is_crowded || peers.values().any(connected) {
+            } else if !has_room || peers.values().any(connected) {
                 candidates.ended(address, true, now);
             } else {
                 return Some(address);

@@ -181,7 +181,8 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     store.create(&NewTorrent::of(&many_pieces).unwrap()).unwrap();
     let config = SessionConfig::new(PeerId::new([9; 20]))
         .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
-        .connections(CONNECTIONS)
+        // Callers have three quarters.
+        .connections(CONNECTIONS * 4 / 3 + 1)
         .connections_per_address(CONNECTIONS)
         // It has a bound of its own.
         .cache(4 << 20, 64 << 10);
@@ -199,13 +200,14 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     let with_pieces = live();
     let a_piece = (with_pieces - with_torrents) / (1 << 16);
 
-    let mut askers: Vec<_> =
-        (0..CONNECTIONS).map(|n| Asker::new(n * TORRENTS / CONNECTIONS, session.addresses()[0])).collect();
+    let asker = |n| {
+        let mut asker = Asker::new(n * TORRENTS / CONNECTIONS, session.addresses()[0]);
+        asker.shake_hands(n, &infos[asker.torrent]);
+        asker
+    };
+    let mut askers: Vec<_> = (0..CONNECTIONS).map(asker).collect();
     // Those who ask are here as well.
     let before = with_pieces + askers.iter().map(|asker| asker.received.capacity()).sum::<usize>();
-    for (n, asker) in askers.iter_mut().enumerate() {
-        asker.shake_hands(n, &infos[asker.torrent]);
-    }
     thread::sleep(Duration::from_secs(4));
     let connected = live();
     let a_connection = (connected - before) / CONNECTIONS;

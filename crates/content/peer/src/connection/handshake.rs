@@ -24,7 +24,7 @@ pub(crate) async fn call(stream: TcpStream, seat: Seat) -> Result<(), Ended> {
     if theirs.info_hash != seat.torrent.info_hash {
         return Err(Ended::Misbehaves("answers for another torrent"));
     }
-    talk(stream, received, &seat, theirs).await
+    Box::pin(talk(stream, received, &seat, theirs)).await
 }
 
 /// Receives what names the torrent that a caller wants.
@@ -43,7 +43,7 @@ pub(crate) async fn answer(
 ) -> Result<(), Ended> {
     send_handshake(&stream, &seat.torrent, info_hash).await?;
     let theirs = receive(&stream, &mut received, HANDSHAKE, ReceiveBuffer::next_handshake).await?;
-    talk(stream, received, &seat, theirs).await
+    Box::pin(talk(stream, received, &seat, theirs)).await
 }
 
 /// `info_hash` is one of the torrent's.

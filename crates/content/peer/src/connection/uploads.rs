@@ -118,7 +118,12 @@ impl Connection {
         if self.no_such_blocks > NO_SUCH_BLOCKS {
             return Err(Ended::Misbehaves("asks for blocks that do not exist"));
         }
-        if id == MessageId::REQUEST { self.reject(block) } else { Ok(()) }
+        match id {
+            MessageId::REQUEST if self.fast => self.reject(block),
+            // A peer that cannot be told waits for it for ever.
+            MessageId::REQUEST => Err(Ended::Misbehaves("asks for a block that does not exist")),
+            _ => Ok(()),
+        }
     }
 
     /// Reads what it asks for, while there is room to send it and as much may go.

@@ -56,7 +56,7 @@ impl Torrent {
                 return Err("it is connected already");
             }
             let other = *key;
-            state.end(other);
+            drop(state.end(other));
         }
         let peer = Arc::new(Peer {
             key: seat.key,
@@ -291,10 +291,6 @@ impl Torrent {
     pub(crate) fn choke(&self) {
         let mut state = self.state.lock();
         let seeding = state.picker.as_ref().is_none_or(Picker::nothing_is_wanted);
-        let mut sites = BTreeMap::new();
-        for entry in state.peers.values() {
-            *sites.entry(site(entry.peer.address.ip())).or_insert(0) += 1;
-        }
         let asking: Vec<_> = state
             .peers
             .values()
@@ -302,18 +298,18 @@ impl Torrent {
                 peer: peer.key,
                 interested: *interested,
                 unchoked: peer.unchoked.load(Relaxed),
-                asks: peer.asks.swap(false, Relaxed),
+                asks: peer.asks.swap(false, Relaxed) || peer.up.rate() > 0,
                 // A peer that does not bring what it was asked for gets nothing for what it brought.
                 rate: match seeding {
                     true => peer.up.rate(),
                     false if peer.snubs.load(Relaxed) => 0,
                     false => peer.down.rate(),
                 },
-                of_site: sites[&site(peer.address.ip())],
+                site: site(peer.address.ip()),
             })
             .collect();
         let Decision { unchoked, idle } = state.choker.decide(&asking, &mut rand::rng());
-        idle.into_iter().for_each(|peer| state.end(peer));
+        idle.into_iter().for_each(|peer| drop(state.end(peer)));
         for entry in state.peers.values() {
             let now = unchoked.contains(&entry.peer.key);
             if entry.peer.unchoked.swap(now, Relaxed) != now {

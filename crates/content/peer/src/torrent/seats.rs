@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Torrent, TorrentState};
 use crate::{
-    network::{neighbours, network, site},
+    SessionConfig,
+    network::{SIZES, are_neighbours, network, site},
+    permits::{Permit, for_one_side},
     picker::PeerKey,
 };
 
@@ -33,6 +35,15 @@ pub(super) struct Taken {
     called: bool,
     since: Instant,
     pub(super) stop: CancellationToken,
+    permit: Permit,
+}
+
+/// Why there is no place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NoSeat {
+    Refused(&'static str),
+    /// There is room in the torrent, but none in the session.
+    NoPermit,
 }
 
 /// How readily a connection ends for another: the greatest first.
@@ -53,64 +64,90 @@ pub(crate) struct Dispensable {
 const YOUNG: Duration = Duration::from_secs(30);
 /// unless nothing goes over it and its site has more than twice as many as that of the newcomer.
 const YOUNGEST: Duration = Duration::from_secs(5);
-
-/// Why there is no place.
-pub(crate) const CROWDED: &str = "there are as many connections to its network as may be";
-pub(crate) const FULL: &str = "there are as many connections as may be";
+/// A call of one's own that is useful does not end for others, unless nothing goes over it and it is as old as this:
+/// a peer that is asked may take some turns to answer.
+const OLD: Duration = Duration::from_secs(120);
 
 impl Torrent {
-    /// Takes a place for a connection with `ip`.
+    /// Takes a place for a connection with `ip`. If there is none, the most dispensable connection of the same side
+    /// (callers, or calls of one's own) ends; if the networks of `ip` have as many as they may, one of theirs. If
+    /// there is no `permit`, the place comes with that of the connection that ends.
     pub(crate) fn seat(
         self: &Arc<Self>,
         ip: IpAddr,
         called: bool,
+        permit: Option<Permit>,
         now: Instant,
-    ) -> Result<Seat, &'static str> {
+    ) -> Result<Seat, NoSeat> {
         let mut state = self.state.lock();
-        if state.banned.contains(&network(ip)) {
-            return Err("it brought wrong bytes");
+        let ends = state.ends_for(ip, called, &self.session.config, now).map_err(NoSeat::Refused)?;
+        if ends.is_none() && permit.is_none() {
+            return Err(NoSeat::NoPermit);
         }
-        let config = &self.session.config;
-        if state.is_crowded(ip, config.connections_per_address) {
-            return Err(CROWDED);
-        }
-        let most = config.connections_per_torrent;
-        let callers = state.seats.values().filter(|taken| !taken.called).count();
-        if state.seats.len() >= most || !called && callers >= for_callers(most) {
-            let (_, key) = state.most_dispensable(ip, now).ok_or(FULL)?;
-            state.end(key);
-        }
+        let freed = ends.and_then(|key| state.end(key));
+        let permit = permit.or(freed).ok_or(NoSeat::NoPermit)?;
         let (key, stop) = (self.session.next_key(), self.stop.child_token());
-        state.seats.insert(key, Taken { ip: ip.to_canonical(), called, since: now, stop: stop.clone() });
+        let taken = Taken { ip: ip.to_canonical(), called, since: now, stop: stop.clone(), permit };
+        state.seats.insert(key, taken);
         Ok(Seat { torrent: Arc::clone(self), key, called, stop })
     }
 
-    /// The connection that ends first if a caller from `ip` needs room.
+    /// The caller's connection that ends first if a caller from `ip` needs room.
     pub(crate) fn most_dispensable(&self, ip: IpAddr, now: Instant) -> Option<(Dispensable, PeerKey)> {
-        self.state.lock().most_dispensable(ip, now)
+        self.state.lock().most_dispensable(ip, now, |taken| !taken.called)
     }
 
-    pub(crate) fn end(&self, key: PeerKey) {
-        self.state.lock().end(key);
+    /// Ends a connection.
+    pub(crate) fn end(&self, key: PeerKey) -> Option<Permit> {
+        self.state.lock().end(key)
     }
 }
 
 impl TorrentState {
-    /// Whether no more connections may be made to the networks of `ip`: `most` per address or IPv6 network of 64
-    /// bits, twice as many per network of 28 or 56 bits, and four times as many per site.
-    pub(super) fn is_crowded(&self, ip: IpAddr, most: usize) -> bool {
-        let counts = neighbours(ip, self.seats.values().map(|taken| taken.ip));
-        counts.iter().zip([most, 2 * most, 4 * most]).any(|(count, most)| *count >= most)
+    /// Which connection has to end for one with `ip`, if any has to.
+    pub(super) fn ends_for(
+        &self,
+        ip: IpAddr,
+        called: bool,
+        config: &SessionConfig,
+        now: Instant,
+    ) -> Result<Option<PeerKey>, &'static str> {
+        if self.banned.contains(&network(ip)) {
+            return Err("it brought wrong bytes");
+        }
+        for (nth, bits) in SIZES.into_iter().enumerate() {
+            let is_neighbour = |taken: &Taken| are_neighbours(taken.ip, ip, bits);
+            let count = self.seats.values().filter(|taken| is_neighbour(taken)).count();
+            if count >= config.connections_per_address << nth {
+                return match self.most_dispensable(ip, now, is_neighbour) {
+                    Some((_, key)) => Ok(Some(key)),
+                    None => Err(CROWDED),
+                };
+            }
+        }
+        let most = config.connections_per_torrent;
+        let of_side = self.seats.values().filter(|taken| taken.called == called).count();
+        if self.seats.len() < most && of_side < for_one_side(most) {
+            return Ok(None);
+        }
+        match self.most_dispensable(ip, now, |taken| taken.called == called) {
+            Some((_, key)) => Ok(Some(key)),
+            None => Err(FULL),
+        }
     }
 
-    /// Of all that called, and of those that were called and are useless.
-    fn most_dispensable(&self, newcomer: IpAddr, now: Instant) -> Option<(Dispensable, PeerKey)> {
+    fn most_dispensable(
+        &self,
+        newcomer: IpAddr,
+        now: Instant,
+        may_end: impl Fn(&Taken) -> bool,
+    ) -> Option<(Dispensable, PeerKey)> {
         let mut sites = BTreeMap::new();
         for taken in self.seats.values() {
             *sites.entry(site(taken.ip)).or_insert(0) += 1;
         }
         let beside = sites.get(&site(newcomer)).copied().unwrap_or(0) + 1;
-        let ranked = self.seats.iter().map(|(key, taken)| {
+        let ranked = self.seats.iter().filter(|(_, taken)| may_end(taken)).filter_map(|(key, taken)| {
             let entry = self.peers.get(key);
             let rate = entry.map_or(0, |entry| entry.peer.up.rate() + entry.peer.down.rate());
             let rank = Dispensable {
@@ -119,32 +156,32 @@ impl TorrentState {
                 idle: rate == 0,
                 of_site: sites[&site(taken.ip)],
                 rate: Reverse(rate),
-                age: now - taken.since,
+                age: now.saturating_duration_since(taken.since),
             };
-            (rank, *key, taken.called)
-        });
-        let may_end = ranked.filter(|(rank, _, called)| {
             let crowds = rank.idle && rank.of_site > 2 * beside && rank.age >= YOUNGEST;
-            (rank.useless || !called) && (rank.age >= YOUNG || crowds)
+            let ends = match taken.called && !rank.useless {
+                true => rank.idle && rank.age >= OLD,
+                false => rank.age >= YOUNG || crowds,
+            };
+            ends.then_some((rank, *key))
         });
-        may_end.map(|(rank, key, _)| (rank, key)).max()
+        ranked.max()
     }
 
-    pub(super) fn end(&mut self, key: PeerKey) {
-        if let Some(taken) = self.seats.remove(&key) {
-            taken.stop.cancel();
-        }
+    pub(super) fn end(&mut self, key: PeerKey) -> Option<Permit> {
+        let taken = self.seats.remove(&key)?;
+        taken.stop.cancel();
+        Some(taken.permit)
     }
 }
 
-/// Of `most` connections, those that callers may have: the others are for calls of one's own.
-pub(crate) const fn for_callers(most: usize) -> usize {
-    most - most / 4
-}
+const CROWDED: &str = "there are as many connections to its network as may be";
+const FULL: &str = "there are as many connections as may be";
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.torrent.state.lock().seats.remove(&self.key);
+        let gone = self.torrent.state.lock().seats.remove(&self.key);
+        drop(gone);
         self.torrent.calling.notify_one();
     }
 }
@@ -160,7 +197,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{SessionConfig, resources::Resources};
+    use crate::{permits::Permits, resources::Resources};
 
     fn torrent() -> Arc<Torrent> {
         let store = Arc::new(Memory::new(&ContentConfig::new("")));
@@ -169,64 +206,97 @@ mod tests {
         Arc::new(Torrent::new(InfoHash::new([1; 20]), Arc::new(resources), None))
     }
 
-    fn taken(torrent: &Arc<Torrent>, ips: impl Iterator<Item = IpAddr>, now: Instant) -> Vec<Seat> {
-        ips.filter_map(|ip| torrent.seat(ip, false, now).ok()).collect()
+    /// As if there were permits without end.
+    fn seat(torrent: &Arc<Torrent>, ip: IpAddr, called: bool, now: Instant) -> Result<Seat, NoSeat> {
+        torrent.seat(ip, called, Permits::new(4).caller(), now)
+    }
+
+    fn callers(torrent: &Arc<Torrent>, ips: impl Iterator<Item = IpAddr>, now: Instant) -> Vec<Seat> {
+        ips.filter_map(|ip| seat(torrent, ip, false, now).ok()).collect()
+    }
+
+    fn own(torrent: &Arc<Torrent>, ips: impl Iterator<Item = IpAddr>, now: Instant) -> Vec<Seat> {
+        ips.filter_map(|ip| seat(torrent, ip, true, now).ok()).collect()
+    }
+
+    fn ip(net: u8, n: u8) -> IpAddr {
+        IpAddr::from([10, net, n, 1])
     }
 
     #[tokio::test]
     async fn no_network_takes_all_seats() {
         let now = Instant::now();
-        let networks = [
+        for (first, shift, most) in [
             ("2001:db8::", 0, 8),
             ("2001:db8::", 64, 16),
             ("2001:db8::", 72, 32),
             ("2001:db8::", 80, 45),
-            ("192.0.2.0", 0, 32),
-            ("192.0.2.0", 8, 45),
-        ];
-        for (first, shift, most) in networks {
+            ("192.0.2.0", 32, 8),
+            ("192.0.2.0", 0, 45),
+        ] {
             let ip = |n: u32| match first.parse().unwrap() {
-                IpAddr::V4(ip) => IpAddr::from((ip.to_bits() + (n << shift)).to_be_bytes()),
+                IpAddr::V4(ip) => IpAddr::from((ip.to_bits() + n.unbounded_shl(shift)).to_be_bytes()),
                 IpAddr::V6(ip) => IpAddr::from((ip.to_bits() + (u128::from(n) << shift)).to_be_bytes()),
             };
-            let seats = taken(&torrent(), (0..100).map(ip), now);
+            let torrent = torrent();
+            let seats = callers(&torrent, (0..100).map(ip), now);
             assert_eq!(seats.len(), most, "{first} << {shift}");
+            // Later, those that do nothing make room in their own network.
+            assert!(seat(&torrent, ip(1), true, now + YOUNG).is_ok());
+            let ended = seats.iter().filter(|seat| seat.stop.is_cancelled()).count();
+            assert_eq!(ended, usize::from(most < 45), "{first} << {shift}");
         }
     }
 
     #[tokio::test]
-    async fn callers_leave_seats_for_calls_of_ones_own() {
+    async fn callers_and_calls_of_ones_own_leave_each_other_a_quarter() {
         let (torrent, now) = (torrent(), Instant::now());
-        let callers = taken(&torrent, (0..100).map(|n| IpAddr::from([10, 0, n, 1])), now);
-        let called = |n| torrent.seat(IpAddr::from([10, 1, n, 1]), true, now);
-        let calls: Vec<_> = (0..100).filter_map(|n| called(n).ok()).collect();
-        assert_eq!((callers.len(), calls.len()), (45, 15));
+        let called = callers(&torrent, (0..100).map(|n| ip(0, n)), now);
+        let calls = own(&torrent, (0..100).map(|n| ip(1, n)), now);
+        assert_eq!((called.len(), calls.len()), (45, 15));
         assert_eq!(torrent.to_call(), None);
-        drop(calls);
-        assert!(torrent.seat(IpAddr::from([10, 2, 0, 1]), false, now).is_err(), "they stay free");
+        // When there is more to call, calls end for calls: those that bring nothing for long.
+        assert!(seat(&torrent, ip(2, 0), true, now + OLD - YOUNG).is_err());
+        let later = seat(&torrent, ip(2, 0), true, now + OLD).unwrap();
+        assert!(called.iter().all(|seat| !seat.stop.is_cancelled()));
+        assert_eq!(calls.iter().filter(|seat| seat.stop.is_cancelled()).count(), 1);
+        drop((later, called));
+        let more = own(&torrent, (0..100).map(|n| ip(3, n)), now);
+        assert_eq!(more.len(), 45 - 14);
+        assert_eq!(callers(&torrent, (0..100).map(|n| ip(4, n)), now).len(), 15);
+    }
+
+    #[tokio::test]
+    async fn without_a_permit_a_seat_comes_with_that_of_the_connection_that_ends() {
+        let (torrent, now) = (torrent(), Instant::now());
+        assert_eq!(torrent.seat(ip(1, 1), false, None, now).err(), Some(NoSeat::NoPermit));
+        let all = callers(&torrent, (0..45).map(|n| ip(0, n)), now);
+        let refused = torrent.seat(ip(1, 1), false, None, now).err();
+        assert_eq!(refused, Some(NoSeat::Refused(FULL)));
+        assert!(all.iter().all(|seat| !seat.stop.is_cancelled()));
+        assert!(torrent.seat(ip(1, 1), false, None, now + YOUNG).is_ok());
     }
 
     #[tokio::test]
     async fn the_slowest_of_the_largest_site_makes_room() {
         let (torrent, begin) = (torrent(), Instant::now());
         let site = |n: u8| IpAddr::from([10, 0, n / 3, n]);
-        let mut seats = taken(&torrent, (0..45).map(site), begin);
-        // One alone, the fastest, and the others by what they take.
+        let mut seats = callers(&torrent, (0..45).map(site), begin);
+        // One that is idle, the fastest, and the others by what they take.
         for (n, seat) in seats.iter().enumerate().skip(1) {
             let id = PeerId::new([n as u8 + 2; 20]);
             let peer = torrent.join(seat, SocketAddr::new(site(n as u8), 1), id).unwrap();
             peer.up.add(if n == 1 { 1 << 20 } else { 100 - n as u64 });
             peer.up.tick(Duration::from_secs(1));
         }
-        seats.push(torrent.seat(IpAddr::from([10, 1, 0, 1]), true, begin).unwrap());
-        let other = |n| torrent.seat(IpAddr::from([10, 2, n, 1]), false, begin + YOUNGEST);
-        let newcomer = other(0).expect("it is alone, and the idle one among three of its site");
+        let other = |net, n, now| seat(&torrent, ip(net, n), false, now);
+        let newcomer = other(2, 0, begin + YOUNGEST).expect("it is alone; the idle one is among three");
         assert!(seats[0].stop.is_cancelled());
-        assert!(other(1).is_err(), "the others are young, and not idle");
+        assert!(other(2, 1, begin + YOUNGEST).is_err(), "the others are young, and not idle");
         for n in [44, 41, 38, 35, 32] {
-            seats.push(torrent.seat(IpAddr::from([10, 3, n, 1]), false, begin + YOUNG).unwrap());
+            seats.push(other(3, n, begin + YOUNG).unwrap());
             assert!(seats[usize::from(n)].stop.is_cancelled(), "{n}");
         }
-        assert!(!newcomer.stop.is_cancelled() && !seats[45].stop.is_cancelled());
+        assert!(!newcomer.stop.is_cancelled());
     }
 }

@@ -191,7 +191,11 @@ async fn requests_for_blocks_that_do_not_exist_are_rejected_and_end_the_connecti
         stranger.say(&[Message::Cancel(asked), Message::Request(block(1))]).await;
         stranger.until(|message| matches!(message, Message::Piece(piece) if piece.block() == block(1))).await;
     }
-    stranger.say(&[Message::Request(no_such[0]); 300]).await;
+    let many = [Message::Request(no_such[0]); 200];
+    stranger.say(&many).await;
+    stranger.say(&[Message::Request(block(2))]).await;
+    stranger.until(|message| matches!(message, Message::Piece(piece) if piece.block() == block(2))).await;
+    stranger.say(&many).await;
     stranger.ends().await;
     seeder.stop().await.unwrap();
 }
