@@ -2,9 +2,13 @@
 
 use std::{
     error::Error,
-    io::{ErrorKind, Read, Write},
+    fmt::Display,
+    io::{self, ErrorKind, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
+    path::{Path, PathBuf},
     process,
+    str::FromStr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,12 +18,52 @@ use swarmkeep_tracker_protocol::{
     udp::{ConnectRequest, Response, TransactionId},
 };
 
+use tokio_rustls::rustls::{
+    self, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+};
+
 /// Check whether a tracker answers: exit code 0 if it does within 2 seconds, otherwise 1.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The tracker, such as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or its admin address,
-    /// such as http://127.0.0.1:6970/health/ready. Over HTTP the status must be 200.
+    /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200.
+    target: Asked,
+
+    /// PEM file with the certificate authority of https:// targets. Default: the authorities that the system
+    /// trusts.
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    ca: Option<PathBuf>,
+
+    /// Accept any certificate of https:// targets, such as on the machine itself, whose name is in none.
+    #[arg(long)]
+    insecure: bool,
+}
+
+/// A target as it was given, and whether it is asked over TLS.
+#[derive(Debug, Clone)]
+struct Asked {
+    text: String,
     target: Target,
+    tls: bool,
+}
+
+impl FromStr for Asked {
+    type Err = swarmkeep_load::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let Some(rest) = text.strip_prefix("https://") else {
+            let target: Target = text.parse()?;
+            return Ok(Self { text: target.to_string(), target, tls: false });
+        };
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let port = if has_port { "" } else { ":443" };
+        let target = format!("http://{host}{port}{path}").parse()?;
+        Ok(Self { text: text.to_owned(), target, tls: true })
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -30,12 +74,88 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// The most of an answer that is read.
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
-pub(crate) fn run(Args { target }: Args) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(
+    Args { target: Asked { text, target, tls }, ca, insecure }: Args,
+) -> Result<(), Box<dyn Error>> {
     match &target {
         Target::Udp(address) => over_udp(*address),
-        Target::Http { address, host, path } => over_http(*address, host, path),
+        Target::Http { address, host, path } if tls => {
+            let name = host.rsplit_once(':').map_or(&**host, |(name, _)| name).trim_matches(['[', ']']);
+            let connected = || {
+                let session = ClientConnection::new(
+                    authorities(ca.as_deref(), insecure)?,
+                    name.to_owned().try_into()?,
+                )?;
+                Ok::<_, Box<dyn Error>>(StreamOwned::new(session, connect(*address)?))
+            };
+            connected().and_then(|stream| ask(stream, host, path)).map(drop)
+        }
+        Target::Http { address, host, path } => get(*address, host, path).map(drop),
     }
-    .map_err(|error| format!("{target}: {error}").into())
+    .map_err(|error| format!("{text}: {error}").into())
+}
+
+/// Which certificates are accepted.
+fn authorities(ca: Option<&Path>, insecure: bool) -> Result<Arc<ClientConfig>, Box<dyn Error>> {
+    let provider = Arc::new(ring::default_provider());
+    let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("that provider has ciphers for both versions");
+    if insecure {
+        let any = Arc::new(AnyCertificate(provider));
+        return Ok(Arc::new(config.dangerous().with_custom_certificate_verifier(any).with_no_client_auth()));
+    }
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            let wrong = |error: &dyn Display| format!("{}: {error}", path.display());
+            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
+                let certificate = certificate.map_err(|error| wrong(&error))?;
+                roots.add(certificate).map_err(|error| wrong(&error))?;
+            }
+        }
+        None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+    }
+    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+}
+
+/// Accepts any certificate whose key the server has.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }
 
 fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
@@ -66,17 +186,21 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     Err("there is no answer".into())
 }
 
-fn over_http(address: SocketAddr, host: &str, path: &str) -> Result<(), Box<dyn Error>> {
-    get(address, host, path).map(drop)
-}
-
 /// What a server answers over HTTP with status 200.
 ///
 /// # Errors
 /// What went wrong, or the answer with another status.
 pub fn get(address: SocketAddr, host: &str, path: &str) -> Result<Vec<u8>, Box<dyn Error>> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    ask(connect(address)?, host, path)
+}
+
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;

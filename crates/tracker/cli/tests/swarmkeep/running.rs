@@ -239,13 +239,39 @@ fn the_service_manager_is_told_of_readiness_reloading_health_and_stopping_in_the
     assert_eq!(manager.try_next(Duration::from_millis(100)), None, "the last word");
 }
 
+/// The exit code of a check, and what it prints.
+fn check(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).arg("check").args(arguments).output();
+    let output = output.expect("the program starts");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn a_check_over_https_accepts_the_certificate_that_it_is_told_to() {
+    let (folder, other) = (Folder::new(), Folder::new());
+    write_pair(&folder);
+    write_pair(&other);
+    let [certificate, key] = files_of_pair(&folder);
+    let [another, _] = files_of_pair(&other);
+    let arguments = ["--https=127.0.0.1:0", "--tls-certificate", &certificate, "--tls-key", &key];
+    let serve = Serve::start(&arguments);
+    let target = format!("https://{}/announce", serve.addresses_of("https")[0]);
+    assert_eq!(check(&["--ca", &certificate, &target]), (Some(0), String::new()));
+    assert_eq!(check(&["--insecure", &target]), (Some(0), String::new()));
+    for arguments in [&[&*target][..], &["--ca", &another, &target]] {
+        let (code, message) = check(arguments);
+        assert!(
+            code == Some(1) && message.contains(&format!("{target}: invalid peer certificate")),
+            "{message}"
+        );
+    }
+    assert_eq!(serve.stop("TERM").0, Some(0));
+    assert_eq!(check(&["--insecure", &target]).0, Some(1));
+}
+
 #[test]
 fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_what_is_wrong() {
-    let check = |target: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).args(["check", target]).output();
-        let output = output.expect("the program starts");
-        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
-    };
+    let check = |target: &str| check(&[target]);
     let mut serve =
         Serve::start(&["--udp=127.0.0.1:0", "--udp=[::1]:0", "--http=127.0.0.1:0", "--admin=127.0.0.1:0"]);
     let [udp, http] = serve.addresses();
