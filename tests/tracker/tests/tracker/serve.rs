@@ -2,7 +2,7 @@
 //! is tested without sockets in `swarmkeep-tracker`, the program around it in `swarmkeep-cli`.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZero,
     sync::{
         Arc,
@@ -43,6 +43,27 @@ fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
         let id = client.connect();
         let both = ScrapeStats { seeders: 4, completed: 2, leechers: 0 };
         assert_eq!(client.scrape(id, &[[0xaa; 20], [0xbb; 20]]), [both, ScrapeStats::default()], "{name}");
+    }
+}
+
+#[test]
+fn answers_leave_from_the_address_that_was_asked() {
+    for name in ["packed", "btreemap-rwlock-tokio"] {
+        let config = Config::new().udp(any_port("0.0.0.0")).udp(any_port("::"));
+        let tracker = Tracker::over(&config, build(name, Duration::from_secs(2700)));
+        let [v4, v6] = [0, 1].map(|n| tracker.udp[n].port());
+        let here = [127, 0, 0, 1].into();
+        for (from, asked) in [
+            (here, SocketAddr::from(([127, 0, 0, 3], v4))),
+            (here, SocketAddr::from(([127, 0, 0, 1], v4))),
+            ([127, 0, 0, 2].into(), SocketAddr::from(([127, 0, 0, 1], v4))),
+            (Ipv6Addr::LOCALHOST.into(), SocketAddr::from((Ipv6Addr::LOCALHOST, v6))),
+        ] {
+            // It hears nothing from other addresses than the one that it asks.
+            let mut client = Client::at(from, asked);
+            let id = client.connect();
+            assert_eq!(client.scrape(id, &[[0xaa; 20]]).len(), 1, "{name}: {asked}");
+        }
     }
 }
 

@@ -56,9 +56,8 @@ impl Settings {
 /// What is settled when the tracker starts.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Fixed {
-    /// Address and port to listen on over UDP, such as 0.0.0.0:6969 or [::]:6969; may be repeated. On a
-    /// machine with several addresses in one network, name each address: otherwise answers may leave from
-    /// another address than the request came to.
+    /// Address and port to listen on over UDP, such as 0.0.0.0:6969 or [::]:6969; may be repeated. Answers
+    /// leave from the address that was asked.
     #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
     pub(crate) udp: Vec<SocketAddr>,
 

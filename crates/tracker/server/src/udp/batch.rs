@@ -10,6 +10,8 @@ use arrayvec::ArrayVec;
 use swarmkeep::Announce;
 use swarmkeep_tracker_protocol::udp::TransactionId;
 
+use super::socket::LocalAddress;
+
 /// The longest answer over IPv4 in bytes. A link of 1,492 bytes (PPPoE) carries it whole, with space for a
 /// tunnel.
 pub const LONGEST_ANSWER_V4: usize = 1452;
@@ -37,6 +39,8 @@ pub(super) type PacketBuffer = [u8; Batch::LONGEST_REQUEST];
 /// [`Batch::answers`].
 pub(super) struct Exchange {
     pub(super) source: SocketAddr,
+    /// The address that was asked, if the socket has several.
+    pub(super) asked: Option<LocalAddress>,
     pub(super) received: usize,
     pub(super) state: RequestState,
 }
@@ -83,16 +87,16 @@ impl Batch {
     pub fn push(&mut self, packet: &[u8], source: SocketAddr) {
         let received = packet.len().min(Self::LONGEST_REQUEST);
         self.packets[self.exchanges.len()][..received].copy_from_slice(&packet[..received]);
-        self.received(received, source);
+        self.received(received, source, None);
     }
 
     /// Counts the bytes at the next place as a request. An IPv4-mapped source is the IPv4 one.
-    pub(super) fn received(&mut self, received: usize, mut source: SocketAddr) {
+    pub(super) fn received(&mut self, received: usize, mut source: SocketAddr, asked: Option<LocalAddress>) {
         // An IPv6 source keeps its scope: a link-local address cannot be answered without it.
         if let IpAddr::V4(v4) = source.ip().to_canonical() {
             source.set_ip(v4.into());
         }
-        self.exchanges.push(Exchange { source, received, state: RequestState::Received });
+        self.exchanges.push(Exchange { source, asked, received, state: RequestState::Received });
     }
 
     /// Removes all requests and answers.
@@ -116,8 +120,13 @@ impl Batch {
 
     /// The answers, each with its destination.
     pub fn answers(&self) -> impl Iterator<Item = (&[u8], SocketAddr)> {
+        self.answers_from().map(|(answer, to, _)| (answer, to))
+    }
+
+    /// The same, with the addresses from which they are to leave.
+    pub(super) fn answers_from(&self) -> impl Iterator<Item = (&[u8], SocketAddr, Option<LocalAddress>)> {
         self.exchanges.iter().zip(self.answers.iter()).filter_map(|(exchange, answer)| match exchange.state {
-            RequestState::Answered(len) => Some((&answer[..len], exchange.source)),
+            RequestState::Answered(len) => Some((&answer[..len], exchange.source, exchange.asked)),
             _ => None,
         })
     }

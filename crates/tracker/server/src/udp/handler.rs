@@ -57,7 +57,7 @@ impl Handler {
         let Batch { packets, answers, exchanges, .. } = batch;
         let (mut wait, mut bytes) = (false, 0);
         for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
-            let Exchange { source, received, ref mut state } = *exchange;
+            let Exchange { source, received, ref mut state, .. } = *exchange;
             bytes += received as u64;
             *state = match context.understand(&packet[..received], source) {
                 Understood::Connect(response) => {

@@ -112,8 +112,9 @@ impl Waiting {
                 self.open.since = batch.since;
             }
             self.open.push(&packet[..exchange.received], exchange.source);
-            let state = mem::replace(&mut exchange.state, RequestState::Ignored);
-            self.open.exchanges.last_mut().expect("just pushed").state = state;
+            let open = self.open.exchanges.last_mut().expect("just pushed");
+            open.asked = exchange.asked;
+            open.state = mem::replace(&mut exchange.state, RequestState::Ignored);
         }
         true
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::{self, IoSlice, IoSliceMut},
-    net::{SocketAddr, UdpSocket},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     num::NonZero,
     os::fd::AsRawFd,
     slice,
@@ -11,9 +11,14 @@ use std::{
 };
 
 use arrayvec::ArrayVec;
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
+use nix::{
+    cmsg_space, libc,
+    sys::socket::{
+        ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, setsockopt, sockopt,
+    },
+};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, MsgHdr, SockRef, Socket, Type};
 
 use super::Batch;
 use crate::{metrics::Counters, seldom::log_stranger};
@@ -37,7 +42,9 @@ pub(crate) fn bind(address: SocketAddr, count: NonZero<usize>) -> io::Result<Vec
         socket.bind(&address.into())?;
         Ok(socket.into())
     });
-    [Ok(first)].into_iter().chain(others).collect()
+    let all: Vec<_> = [Ok(first)].into_iter().chain(others).collect::<io::Result<_>>()?;
+    all.iter().try_for_each(tell_addresses)?;
+    Ok(all)
 }
 
 fn open(address: SocketAddr) -> io::Result<Socket> {
@@ -57,12 +64,74 @@ fn prepare(socket: SockRef<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// A local address that a datagram was sent to, and that its answer leaves from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LocalAddress {
+    V4(Ipv4Addr),
+    /// With its interface, if it is valid there only.
+    V6(Ipv6Addr, u32),
+}
+
+impl LocalAddress {
+    fn of(message: &ControlMessageOwned) -> Option<Self> {
+        match message {
+            ControlMessageOwned::Ipv4PacketInfo(info) => {
+                Some(Self::V4(Ipv4Addr::from_bits(u32::from_be(info.ipi_spec_dst.s_addr))))
+            }
+            ControlMessageOwned::Ipv6PacketInfo(info) => {
+                let ip = Ipv6Addr::from(info.ipi6_addr.s6_addr);
+                Some(Self::V6(ip, if ip.is_unicast_link_local() { info.ipi6_ifindex } else { 0 }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The control message with which a datagram leaves from it, as the system reads it: a header of its length,
+    /// level and type, and then an `in_pktinfo` or `in6_pktinfo`.
+    fn control(self) -> ArrayVec<u8, 40> {
+        let (level, kind, len) = match self {
+            Self::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>()),
+            Self::V6(..) => (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>()),
+        };
+        let mut control = ArrayVec::new();
+        let mut put = |bytes: &[u8]| control.try_extend_from_slice(bytes).expect("there is room");
+        put(&(size_of::<libc::cmsghdr>() + len).to_ne_bytes());
+        put(&level.to_ne_bytes());
+        put(&kind.to_ne_bytes());
+        match self {
+            Self::V4(ip) => {
+                put(&0_u32.to_ne_bytes());
+                put(&ip.octets());
+                put(&[0; 4]);
+            }
+            Self::V6(ip, interface) => {
+                put(&ip.octets());
+                put(&interface.to_ne_bytes());
+            }
+        }
+        // Up to the alignment of another one.
+        control.extend(std::iter::repeat_n(0, len.next_multiple_of(size_of::<usize>()) - len));
+        control
+    }
+}
+
+/// Has the system tell which address each datagram was sent to, if the socket has all of its machine.
+fn tell_addresses(socket: &UdpSocket) -> io::Result<()> {
+    let address = socket.local_addr()?;
+    match address.ip().is_unspecified() {
+        true if address.is_ipv4() => Ok(setsockopt(socket, sockopt::Ipv4PacketInfo, &true)?),
+        true => Ok(setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &true)?),
+        false => Ok(()),
+    }
+}
+
 /// Makes so many sockets at each address, as [`bind`] would, of those that somebody else has opened: threads
 /// share one where there are fewer.
 pub(crate) fn adopt(sockets: Vec<UdpSocket>, count: NonZero<usize>) -> io::Result<Vec<Vec<UdpSocket>>> {
     let mut at: BTreeMap<SocketAddr, Vec<UdpSocket>> = BTreeMap::new();
     for socket in sockets {
         prepare(SockRef::from(&socket))?;
+        tell_addresses(&socket)?;
         at.entry(socket.local_addr()?).or_default().push(socket);
     }
     // What is more than there are threads is for the same threads, as if it were at another address.
@@ -76,7 +145,7 @@ pub(super) struct Receiver(MultiHeaders<SockaddrStorage>);
 
 impl Receiver {
     pub(super) fn new() -> Self {
-        Self(MultiHeaders::preallocate(Batch::MOST, None))
+        Self(MultiHeaders::preallocate(Batch::MOST, Some(cmsg_space!(libc::in6_pktinfo))))
     }
 
     /// Replaces what is in `batch` by what is there to be received, [`Batch::MOST`] datagrams at most.
@@ -84,13 +153,17 @@ impl Receiver {
         let Batch { packets, exchanges, since, .. } = batch;
         let mut buffers = packets.each_mut().map(|packet| [IoSliceMut::new(packet)]);
         let messages = recvmmsg(socket.as_raw_fd(), &mut self.0, &mut buffers, MsgFlags::MSG_DONTWAIT, None)?;
-        let received: ArrayVec<_, { Batch::MOST }> =
-            messages.map(|message| (message.bytes, message.address)).collect();
+        let received: ArrayVec<_, { Batch::MOST }> = messages
+            .map(|message| {
+                let asked = message.cmsgs().ok().and_then(|mut messages| LocalAddress::of(&messages.next()?));
+                (message.bytes, message.address, asked)
+            })
+            .collect();
         exchanges.clear();
         *since = Instant::now();
-        for (len, address) in received {
+        for (len, address, asked) in received {
             let source = address.as_ref().and_then(address_of);
-            batch.received(len, source.expect("datagrams come from somewhere, over IPv4 or IPv6"));
+            batch.received(len, source.expect("datagrams come from somewhere, over IPv4 or IPv6"), asked);
         }
         Ok(())
     }
@@ -100,14 +173,21 @@ impl Receiver {
 /// hold up all others.
 pub(super) fn send(socket: &UdpSocket, batch: &Batch, counters: &Counters) {
     let (mut count, mut bytes) = (0, 0);
-    let answers = batch
-        .answers()
-        .inspect(|(answer, _)| {
-            count += 1;
-            bytes += answer.len() as u64;
-        })
-        .map(|(answer, to)| (IoSlice::new(answer), SocketAddrAny::from(to), SendAncillaryBuffer::default()));
-    let mut answers: ArrayVec<_, { Batch::MOST }> = answers.collect();
+    let mut answers = ArrayVec::<_, { Batch::MOST }>::new();
+    for (answer, to, from) in batch.answers_from() {
+        count += 1;
+        bytes += answer.len() as u64;
+        let Some(from) = from else {
+            answers.push((IoSlice::new(answer), SocketAddrAny::from(to), SendAncillaryBuffer::default()));
+            continue;
+        };
+        let (to, control) = (to.into(), from.control());
+        let slices = [IoSlice::new(answer)];
+        let message = MsgHdr::new().with_addr(&to).with_buffers(&slices).with_control(&control);
+        if let Err(error) = SockRef::from(socket).sendmsg(&message, 0) {
+            log_stranger!(%error, "cannot send");
+        }
+    }
     let messages = answers
         .iter_mut()
         .map(|(answer, to, control)| MMsgHdr::new_with_addr(to, slice::from_ref(answer), control));
