@@ -121,6 +121,10 @@ struct Sharing {
     #[arg(long, value_name = "N", default_value_t = 8)]
     slots: usize,
 
+    /// Take torrents of more than 100,000 files, too.
+    #[arg(long)]
+    many_files: bool,
+
     /// Print events as JSON, one per line, instead of bars.
     #[arg(long)]
     json: bool,
@@ -348,11 +352,12 @@ impl Signals {
 impl Sharing {
     async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
         let config = |listen: Vec<SocketAddr>| {
-            SessionConfig::new(peer_id())
+            let config = SessionConfig::new(peer_id())
                 .listen(listen)
                 .connections(self.connections)
                 .upload_slots(self.slots)
-                .limits(self.up.map(NonZero::get), self.down.map(NonZero::get))
+                .limits(self.up.map(NonZero::get), self.down.map(NonZero::get));
+            if self.many_files { config.most_files(usize::MAX) } else { config }
         };
         if !self.listen.is_empty() {
             return Session::start(config(self.listen.clone()), store).await;

@@ -34,6 +34,7 @@ pub struct SessionConfig {
     pub(crate) read_memory: u64,
     pub(crate) up: Option<u64>,
     pub(crate) down: Option<u64>,
+    pub(crate) most_files: usize,
     pub(crate) trackers: TrackersOptions,
     pub(crate) tracker_client: ClientOptions,
 }
@@ -54,6 +55,7 @@ impl SessionConfig {
             read_memory: 64 << 20,
             up: None,
             down: None,
+            most_files: 100_000,
             trackers: TrackersOptions::new(),
             tracker_client: ClientOptions::new().user_agent(CLIENT),
         }
@@ -140,6 +142,14 @@ impl SessionConfig {
     #[must_use]
     pub fn limits(mut self, up: Option<u64>, down: Option<u64>) -> Self {
         (self.up, self.down) = (up, down);
+        self
+    }
+
+    /// The most files of a torrent: each costs time and a place in the store, and a small torrent file can list
+    /// millions. The default is 100,000.
+    #[must_use]
+    pub fn most_files(mut self, most: usize) -> Self {
+        self.most_files = most;
         self
     }
 

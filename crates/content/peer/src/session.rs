@@ -138,6 +138,10 @@ impl Session {
     /// # Errors
     /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared, [`Error::Store`].
     pub async fn add(&self, info: Arc<Info>, tiers: &[Vec<String>]) -> Result<Handle, Error> {
+        let (files, most) = (info.files().iter().count(), self.state.resources.config.most_files);
+        if files > most {
+            return Err(Error::Torrent(format!("{files} files, and no more than {most} are taken")));
+        }
         let info_hash = info.info_hash();
         // Peers that speak v2 know a hybrid by another name.
         let v2 = info.info_hash_v2().and_then(|hash| hash.first_chunk().copied()).map(InfoHash::new);

@@ -8,6 +8,7 @@ mod read;
 mod redis;
 mod reload;
 mod schema;
+mod secret;
 mod store;
 mod user;
 
@@ -39,7 +40,7 @@ use self::{
     store::NotBuilt,
     user::User,
 };
-use crate::settings::{self, Effective};
+use crate::settings::{self, Effective, Setting};
 
 /// Runs a BitTorrent tracker over UDP (BEP 15) and HTTP (BEP 3), until SIGINT or SIGTERM.
 ///
@@ -104,6 +105,10 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let log = Log::start(settings.live.log, log_format);
     for (variable, nearest) in unknown_variables {
         warn!("{}", unknown(&variable, nearest));
+    }
+    secret::keep_out_of_dumps();
+    for file in running.iter().filter_map(Setting::password_file) {
+        secret::warn_of_others(file, "the passwords");
     }
     let mut kept = Kept::new()?;
     let mut config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));

@@ -105,6 +105,12 @@ impl Setting {
         let shown = |value: &String| if self.is_secret { without_password(value) } else { value.clone() };
         self.values.iter().map(shown).collect()
     }
+
+    /// The file with a password in this setting.
+    pub(crate) fn password_file(&self) -> Option<&Path> {
+        let SettingOrigin::Line(path, _) = &self.place else { return None };
+        (self.shown() != self.values).then_some(path)
+    }
 }
 
 /// Reads the settings of `command`'s subcommand that `arguments` name, whose schema is `schema`.

@@ -1,17 +1,14 @@
 //! The store on Redis: its settings, and how it is reached when the tracker starts.
 
-use std::{
-    fmt, fs, ops::RangeInclusive, os::unix::fs::PermissionsExt as _, path::PathBuf, process, str::FromStr,
-    time::Duration,
-};
+use std::{fmt, fs, ops::RangeInclusive, path::PathBuf, process, str::FromStr, time::Duration};
 
 use clap::builder::NonEmptyStringValueParser;
 use rustix::system::uname;
 use swarmkeep::RepositoryConfig;
 use swarmkeep_redis::{Error, RedisConfig, RedisRepository, password_in, without_password};
 use tokio::time::{Instant, sleep};
-use tracing::warn;
 
+use super::secret::warn_of_others;
 use crate::settings::Contradiction;
 use crate::units::counted;
 
@@ -112,10 +109,7 @@ impl Redis {
     pub(crate) fn check_password(&self) -> Result<(), Contradiction> {
         let Some(path) = &self.redis_password_file else { return Ok(()) };
         password_in(path).map_err(|error| Contradiction(format!("redis-password-file: {error}")))?;
-        let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
-        if mode & 0o007 != 0 {
-            warn!(file = %path.display(), "everybody can read or change the password: chmod o= it");
-        }
+        warn_of_others(path, "the password");
         Ok(())
     }
 }

@@ -7,7 +7,6 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZero,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
@@ -29,6 +28,7 @@ use tracing_subscriber::filter::LevelFilter;
 use super::{
     connection_key, memory,
     redis::Redis,
+    secret::warn_of_others,
     store::{Chosen, Store},
     user::User,
 };
@@ -421,10 +421,7 @@ impl Settings {
         };
         let wrong = |what: &dyn Display| Contradiction(format!("admin-tokens: {}: {what}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
-        let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
-        if mode & 0o007 != 0 {
-            warn!(file = %path.display(), "everybody can read or change the tokens: chmod o= it");
-        }
+        warn_of_others(path, "the tokens");
         let lines = text
             .lines()
             .enumerate()
@@ -442,7 +439,10 @@ impl Settings {
     /// The files of the certificate and its key.
     fn certificate(&self) -> Result<Option<(&Path, &Path)>, Contradiction> {
         match (&self.live.tls_certificate, &self.live.tls_key) {
-            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+            (Some(certificate), Some(key)) => {
+                warn_of_others(key, "the key of the certificate");
+                Ok(Some((certificate, key)))
+            }
             (None, None) if self.fixed.https.is_empty() && !self.fixed.admin_tls => Ok(None),
             _ => Err(Contradiction(
                 "HTTPS needs both --tls-certificate and --tls-key: give the other too".into(),
@@ -484,6 +484,7 @@ impl Settings {
             rules = rules.access_list(AccessList::load_after(now.and_then(Rules::listed), kind, path)?);
         }
         if let Some(path) = passkeys {
+            warn_of_others(path, "the passkeys");
             rules = rules.passkeys(PasskeyList::load_after(
                 now.and_then(Rules::members),
                 path,

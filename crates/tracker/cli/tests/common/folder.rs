@@ -27,6 +27,13 @@ impl Folder {
         self.path().join(name)
     }
 
+    /// Writes a file that only its owner may read, and returns its path.
+    pub(crate) fn write_secret(&self, name: &str, text: &str) -> String {
+        let path = self.write(name, text);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        path
+    }
+
     /// Writes a file, and returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.join(name);

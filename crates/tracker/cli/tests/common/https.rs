@@ -1,7 +1,6 @@
 //! Certificates, and clients that trust them.
 
 use std::{
-    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream, UdpSocket},
     sync::Arc,
@@ -28,9 +27,8 @@ pub(crate) fn files_of_pair(folder: &Folder) -> [String; 2] {
 pub(crate) fn write_pair(folder: &Folder) -> CertificateDer<'static> {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(["127.0.0.1".into()]).expect("randomness");
-    let [certificate, key] = files_of_pair(folder);
-    fs::write(certificate, cert.pem()).expect("room");
-    fs::write(key, signing_key.serialize_pem()).expect("room");
+    folder.write("certificate.pem", &cert.pem());
+    folder.write_secret("key.pem", &signing_key.serialize_pem());
     cert.der().clone()
 }
 

@@ -118,7 +118,7 @@ fn a_tracker_that_reads_a_long_list_stops_as_fast_as_any() {
     let folder = Folder::new();
     let list =
         |first: u64| (first..first + 3_000_000).map(|n| format!("passkey-{n:016}\n")).collect::<String>();
-    let passkeys = folder.write("passkeys", &list(0));
+    let passkeys = folder.write_secret("passkeys", &list(0));
     let serve = Serve::start(&["--udp=127.0.0.1:0", "--passkeys", &passkeys]);
     folder.write("passkeys", &list(1));
     serve.signal("HUP");

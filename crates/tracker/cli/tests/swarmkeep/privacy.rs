@@ -1,22 +1,68 @@
 //! What the log tells about strangers: nothing above `debug`, and no passkey and no peer id at any level.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    os::unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use crate::common::Serve;
+use crate::common::{
+    Folder, Serve,
+    https::{files_of_pair, write_pair},
+};
 
 const PASSKEY: &str = "alice-1234567890";
 const PEER_ID: &str = "-XX0000-abcdefghijkl";
 
 #[test]
+fn secrets_that_others_may_read_are_warned_of_and_are_in_no_core_dump() {
+    let folder = Folder::new();
+    write_pair(&folder);
+    let [certificate, key] = files_of_pair(&folder);
+    let passkeys = folder.write("passkeys", "0123456789abcdef\n");
+    let file =
+        folder.write("a.toml", "redis-url = \"redis://:secret@127.0.0.1:1\"\nredis-patience = \"1s\"\n");
+    let tls = ["--https=127.0.0.1:0", "--tls-certificate", &certificate, "--tls-key", &key];
+    let says = |arguments: &[&str], secret: &str, path: &str| {
+        for (mode, warns) in [(0o640, false), (0o644, true), (0o602, true)] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).expect("a file of ours");
+            let mut serve = Serve::start(arguments);
+            let mut printed = serve.first_line.clone();
+            if arguments[0] != "--config" {
+                printed += &serve.until_it_listens();
+            }
+            let warning = format!("everybody can read or change {secret}");
+            assert_eq!(printed.contains(&warning) && printed.contains(path), warns, "{mode:o}: {printed}");
+            assert!(!printed.contains("0123456789abcdef"), "{printed}");
+            serve.kill();
+        }
+    };
+    says(&tls, "the key of the certificate", &key);
+    says(&["--http=127.0.0.1:0", "--passkeys", &passkeys], "the passkeys", &passkeys);
+    says(&["--config", &file, "--repository=redis", "--udp=127.0.0.1:0"], "the passwords", &file);
+
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -c unlimited; exec \"$0\" serve --udp=127.0.0.1:0 --admin=off"]);
+    let mut child = command
+        .arg(env!("CARGO_BIN_EXE_swarmkeep"))
+        .current_dir(folder.join("."))
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    let mut listens = [0; 10];
+    child.stderr.take().expect("piped").read_exact(&mut listens).expect("a line");
+    swarmkeep_tests::serve::signal(child.id(), "ABRT").expect("it runs");
+    let status = child.wait().expect("a child");
+    assert_eq!((status.signal(), status.core_dumped()), (Some(6), false), "{status}");
+}
+
+#[test]
 fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
-    let passkeys = std::env::temp_dir().join(format!("swarmkeep-privacy-{}", std::process::id()));
-    fs::write(&passkeys, format!("{PASSKEY}\n")).expect("a file of ours");
-    let passkeys = passkeys.to_str().expect("text");
+    let folder = Folder::new();
+    let passkeys = folder.write_secret("passkeys", &format!("{PASSKEY}\n"));
     for level in ["info", "debug", "trace"] {
         let mut serve = Serve::start(&[
             "--udp=127.0.0.1:0",
@@ -24,7 +70,7 @@ fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
             "--log",
             level,
             "--passkeys",
-            passkeys,
+            &passkeys,
             "--http-connections-per-address=5",
         ]);
         let [udp, http] = serve.addresses();
@@ -44,7 +90,6 @@ fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
         assert!(lines < 1500, "{lines} lines for some 10,000 errors");
         assert_eq!(tells("more of what strangers do was not logged"), level != "info");
     }
-    fs::remove_file(passkeys).expect("ours");
 }
 
 /// Everything that a tracker refuses.

@@ -84,7 +84,7 @@ fn wrong_settings_are_refused_with_exit_code_2() {
         ),
         ("when-unavailable = \"maybe\"", "`maybe` is not a value for it; allowed are error, empty"),
     ] {
-        let file = folder.write("a.toml", text);
+        let file = folder.write_secret("a.toml", text);
         let (code, _, errors) = config(&["--config", &file], &[]);
         assert!(code == Some(2) && errors.contains(expected), "{text}: {code:?} {errors}");
         let errors = crate::common::refused(&["--udp", "127.0.0.1:0", "--config", &file]);

@@ -125,6 +125,21 @@ async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_torrent_of_too_many_files_is_refused() {
+    let (metainfo, _) = torrent(Format::V1, false);
+    let info = Arc::new(metainfo.info().clone());
+    let (few, enough) = (config(75).most_files(2), config(76).most_files(3));
+    let session = Session::start(few, empty()).await.unwrap();
+    let refused = session.add(Arc::clone(&info), &[]).await.unwrap_err().to_string();
+    assert_eq!(refused, "3 files, and no more than 2 are taken");
+    assert!(session.torrent(&info.info_hash()).is_none());
+    session.stop().await.unwrap();
+    let session = Session::start(enough, empty()).await.unwrap();
+    session.add(info, &[]).await.unwrap();
+    session.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_links_tracker_tells_of_a_peer_and_who_has_learnt_teaches_others() {
     let (address, _swarms) = tracker();
     let tiers = [vec![format!("udp://{address}/announce")]];

@@ -1,0 +1,21 @@
+//! Secrets stay with this process.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use nix::sys::prctl::set_dumpable;
+use tracing::warn;
+
+/// Warns if everybody can read or change `path`, which contains `secret`.
+pub(super) fn warn_of_others(path: &Path, secret: &str) {
+    let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
+    if mode & 0o007 != 0 {
+        warn!(file = %path.display(), "everybody can read or change {secret}: chmod o= it");
+    }
+}
+
+/// Has the system write no core dump of this process, and let no other one read its memory unless it is root's.
+pub(super) fn keep_out_of_dumps() {
+    if let Err(error) = set_dumpable(false) {
+        warn!(%error, "a core dump would contain the secrets of this process");
+    }
+}
