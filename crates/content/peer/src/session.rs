@@ -138,7 +138,10 @@ impl Session {
     /// # Errors
     /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared, [`Error::Store`].
     pub async fn add(&self, info: Arc<Info>, tiers: &[Vec<String>]) -> Result<Handle, Error> {
-        let (files, most) = (info.files().iter().count(), self.state.resources.config.most_files);
+        let (files, most) = (
+            info.files().iter().filter(|file| !file.is_padding()).count(),
+            self.state.resources.config.most_files,
+        );
         if files > most {
             return Err(Error::Torrent(format!("{files} files, and no more than {most} are taken")));
         }

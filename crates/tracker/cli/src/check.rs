@@ -203,7 +203,11 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
-    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
+    match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
+        // Many servers end a connection over TLS without saying so.
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof && !answer.is_empty() => {}
+        read => _ = read?,
+    }
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
     let body = answer.split_off(end.map_or(answer.len(), |end| end + 4));
     let head = String::from_utf8_lossy(&answer);

@@ -129,6 +129,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     // Before there are threads, and before anything that a stranger has sent is read.
     if let Some(user) = settings.fixed.user {
         user.become_for_good()?;
+        // Another user's process has what the system says again.
+        secret::keep_out_of_dumps();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Here, since connections to servers live in the runtime.

@@ -108,22 +108,16 @@ impl RateLimiter {
 
     /// Returns whether a request from `ip` is admitted, and takes a token for it.
     pub fn admit(&self, ip: IpAddr, now_millis: u64) -> bool {
-        self.admit_at_cost(ip, 1, now_millis)
-    }
-
-    /// Returns whether something from `ip` is admitted that costs as much as `requests` requests, and takes as
-    /// many tokens. If a full bucket has fewer, it takes these.
-    pub fn admit_at_cost(&self, ip: IpAddr, requests: u32, now_millis: u64) -> bool {
         if self.is_late(now_millis) {
             self.forget_full_buckets(now_millis);
         }
-        let (now, token) = (self.shares_at(now_millis), self.burst.min(SHARES * u64::from(requests)));
+        let now = self.shares_at(now_millis);
         match Block::of(ip) {
-            Block::V4(bits) => self.take(self.find(&bits.to_be_bytes()), token, now),
+            Block::V4(bits) => self.take(self.find(&bits.to_be_bytes()), SHARES, now),
             Block::V6(bits) => {
                 // Networks of different sizes differ in the length of what is hashed.
                 let bytes = bits.to_be_bytes();
-                let buckets = [(8, token), (7, token / WIDER), (6, token / WIDER / WIDER)]
+                let buckets = [(8, SHARES), (7, SHARES / WIDER), (6, SHARES / WIDER / WIDER)]
                     .map(|(length, token)| (self.find(&bytes[..length]), token));
                 // If another thread takes the last token of one, those of the others are lost.
                 buckets.iter().all(|((set, tag), token)| self.has(set, *tag, *token, now))
@@ -152,6 +146,19 @@ impl RateLimiter {
             if place.replace(bucket, Bucket::new(tag, now, missing + token)) {
                 return true;
             }
+        }
+    }
+
+    /// Another limiter of a tenth of the rate and the burst, at least 1 each, with buckets of its own.
+    pub fn of_a_tenth(&self) -> Self {
+        Self {
+            key: self.key,
+            rate: (self.rate / 10).max(1),
+            burst: (self.burst / 10).max(SHARES),
+            sets: (0..self.sets.len()).map(|_| Set::default()).collect(),
+            forget_after: QUARTER / (self.rate / 10).max(1),
+            forgot: AtomicU64::new(0),
+            forgetting: Mutex::new(()),
         }
     }
 
@@ -408,13 +415,13 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_as_much_as_some_requests_takes_as_many_tokens() {
-        let limiter = limiter(10, 25, 64);
-        let at_cost = |requests, now| limiter.admit_at_cost(HERE, requests, now);
-        assert!(at_cost(10, 0) && at_cost(10, 0) && !at_cost(10, 0), "five are left");
-        assert_eq!(admitted(&limiter, HERE, 0, 100), 5);
-        assert!(!at_cost(10, 999) && at_cost(10, 1000), "ten in a second");
-        assert!(!at_cost(100, 3499) && at_cost(100, 3500), "no more than there can be");
+    fn a_limiter_of_a_tenth_has_buckets_of_its_own() {
+        let limiter = limiter(100, 25, 64);
+        let tenth = limiter.of_a_tenth();
+        assert_eq!([admitted(&tenth, HERE, 0, 100), admitted(&limiter, HERE, 0, 100)], [2, 25]);
+        assert_eq!([admitted(&tenth, HERE, 100, 100), admitted(&limiter, HERE, 100, 100)], [1, 10]);
+        let least = format!("{:?}", super::tests::limiter(5, 5, 64).of_a_tenth());
+        assert_eq!(least, "RateLimiter(1 a second, 1 at once, room for 64 addresses)");
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Rules {
     pub(crate) access: Option<AccessList>,
     pub(crate) passkeys: Option<PasskeyList>,
     pub(crate) rate: Option<Arc<RateLimiter>>,
+    /// Of handshakes of TLS.
+    pub(crate) handshakes: Option<Arc<RateLimiter>>,
     pub(crate) unlimited: Vec<IpNet>,
 }
 
@@ -57,6 +59,7 @@ impl Rules {
             access: None,
             passkeys: None,
             rate: None,
+            handshakes: None,
             unlimited: Vec::new(),
         }
     }
@@ -170,10 +173,11 @@ impl Rules {
     }
 
     /// Limits the number of requests per address. Over UDP, only requests with a valid connection id count,
-    /// and requests above the limit are ignored: a client without an answer waits longer each time (BEP 15). A
-    /// connection over HTTPS counts as ten requests, before its handshake begins.
+    /// and requests above the limit are ignored: a client without an answer waits longer each time (BEP 15). Over
+    /// HTTPS, a tenth of the limit holds for connections, before their handshakes begin.
     #[must_use]
     pub fn rate(mut self, limiter: Arc<RateLimiter>) -> Self {
+        self.handshakes = Some(Arc::new(limiter.of_a_tenth()));
         self.rate = Some(limiter);
         self
     }
@@ -187,19 +191,19 @@ impl Rules {
 
     /// Whether this address may ask now.
     pub(crate) fn is_in_time(&self, ip: IpAddr, now: Timestamp) -> Result<(), Refusal> {
-        if self.may_take(ip, 1, now) { Ok(()) } else { Err(Refusal::TooOften) }
+        if self.admits(self.rate.as_deref(), ip, now) { Ok(()) } else { Err(Refusal::TooOften) }
     }
 
-    /// Whether this address may begin a handshake of TLS now: that takes as long as many requests.
+    /// Whether this address may begin a handshake of TLS now.
     pub(crate) fn may_shake_hands(&self, ip: IpAddr, now: Timestamp) -> bool {
-        self.may_take(ip, 10, now)
+        self.admits(self.handshakes.as_deref(), ip, now)
     }
 
-    fn may_take(&self, ip: IpAddr, requests: u32, now: Timestamp) -> bool {
-        let Some(limiter) = &self.rate else { return true };
+    /// Addresses without a limit take nothing from the networks that they are in.
+    fn admits(&self, limiter: Option<&RateLimiter>, ip: IpAddr, now: Timestamp) -> bool {
+        let is_unlimited = || self.unlimited.iter().any(|network| network.contains(&ip));
         // Seconds are fine enough for who may ask some hundred times in each.
-        limiter.admit_at_cost(ip, requests, now.as_secs() * 1000)
-            || self.unlimited.iter().any(|network| network.contains(&ip))
+        limiter.is_none_or(|limiter| is_unlimited() || limiter.admit(ip, now.as_secs() * 1000))
     }
 
     /// Whether a member asks, if only members may.

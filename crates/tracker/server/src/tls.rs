@@ -87,6 +87,11 @@ impl Tls {
         Ok(())
     }
 
+    /// The same certificate and key, with handshakes that wait for none of these.
+    pub(crate) fn apart(&self) -> Self {
+        Self { config: Arc::clone(&self.config), handshakes: Arc::new(Handshakes::new(1)) }
+    }
+
     /// Counts a connection that is closed before its handshake.
     pub(crate) fn refuse(&self) {
         self.handshakes.refused.fetch_add(1, Relaxed);

@@ -1,6 +1,10 @@
 //! `swarmkeep serve`, started by root.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    process::Command,
+};
 
 use nix::unistd::User;
 use swarmkeep_store_tests::{
@@ -60,6 +64,10 @@ fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_ba
             assert_eq!(value.join(" "), expected, "{field} in {status}");
         }
     }
+
+    // No core dump of it, which has secrets: then what it has in memory is root's.
+    let memory = fs::metadata(format!("/proc/{}/mem", serve.pid())).expect("it runs");
+    assert_eq!(memory.uid(), 0);
 
     // What is for root's eyes only cannot be read again.
     serve.signal("HUP");

@@ -65,7 +65,10 @@ impl Admin {
 
     /// Answers at a listener about a tracker.
     pub(crate) fn over(listener: TcpListener, config: &Config, control: &Control) -> Result<Self, Error> {
-        let tls = config.admin_tls.then(|| config.tls.clone().ok_or(Error::NoCertificate)).transpose()?;
+        let tls = config
+            .admin_tls
+            .then(|| config.tls.as_ref().map(Tls::apart).ok_or(Error::NoCertificate))
+            .transpose()?;
         let admin = Arc::new(AdminState::new(config, control)?);
         Ok(Self { listener, tls, admin })
     }

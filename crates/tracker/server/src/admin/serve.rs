@@ -68,7 +68,7 @@ pub(super) async fn serve(
     app: Router,
     stop: impl Future<Output = ()>,
 ) {
-    let connections = Arc::new(Connections::new(MOST_CONNECTIONS, MOST_CONNECTIONS, Yields::NewestSilent));
+    let connections = Arc::new(Connections::new(MOST_CONNECTIONS, MOST_CONNECTIONS, Yields::LargestCrowd));
     let server = Arc::new(AdminServer { app, connections: Arc::clone(&connections), pace: Pace::new() });
     let (accepting, stopped) = watch::channel(());
     let stopping = async {
@@ -125,12 +125,12 @@ async fn connection(
     let app = TowerToHyperService::new(app);
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&visit));
-        let busy = Busy::new(&visit);
+        visit.place.speaks();
         let answer = app.call(request);
         async {
             let response = answer.await.unwrap_or_else(|never| match never {});
             visit.note(&visit.asked, visit.asked.load(Relaxed));
-            Ok::<Response<Body>, Infallible>(until_sent(response, busy))
+            Ok::<Response<Body>, Infallible>(response)
         }
     });
     let connection = http1::Builder::new()
@@ -179,22 +179,6 @@ impl Visit {
     }
 }
 
-/// A request, until the last of its answer is gone.
-struct Busy(Arc<Visit>);
-
-impl Busy {
-    fn new(visit: &Arc<Visit>) -> Self {
-        visit.place.silent(false);
-        Self(Arc::clone(visit))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.place.silent(true);
-    }
-}
-
 /// A request of somebody with a token, until the last of its answer is gone.
 pub(super) struct Asked(Arc<Visit>);
 
@@ -206,13 +190,8 @@ impl Asked {
 
     /// Lasts for as long as the body of this response.
     pub(super) fn until_sent(self, response: Response<Body>) -> Response<Body> {
-        until_sent(response, self)
+        response.map(|body| Body::new(AnswerBody { body, _asked: self }))
     }
-}
-
-/// Keeps `request` for as long as the body of the response.
-fn until_sent(response: Response<Body>, request: impl Send + Unpin + 'static) -> Response<Body> {
-    response.map(|body| Body::new(AnswerBody { body, _request: request }))
 }
 
 impl Drop for Asked {
@@ -222,12 +201,12 @@ impl Drop for Asked {
 }
 
 /// An answer on its way.
-struct AnswerBody<R> {
+struct AnswerBody {
     body: Body,
-    _request: R,
+    _asked: Asked,
 }
 
-impl<R: Unpin> HttpBody for AnswerBody<R> {
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -321,7 +300,7 @@ mod tests {
     use super::*;
 
     async fn watched<S>(stream: S) -> Watched<S> {
-        let connections = Arc::new(Connections::new(1, 1, Yields::NewestSilent));
+        let connections = Arc::new(Connections::new(1, 1, Yields::LargestCrowd));
         let place = connections.place([127, 0, 0, 1].into(), true).await.expect("there is room");
         let visit = Visit { place, asked: AtomicBool::new(false), stalled: AtomicBool::new(false) };
         Watched { stream, visit: Arc::new(visit), stalled: None }

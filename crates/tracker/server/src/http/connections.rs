@@ -1,6 +1,7 @@
 //! Which connections there are, how many of them one address may have, and which must make room for another.
 
 use std::{
+    cmp::Reverse,
     collections::{HashMap, hash_map::Entry},
     net::IpAddr,
     sync::{
@@ -37,9 +38,8 @@ pub(crate) struct Connections {
 pub(crate) enum Yields {
     /// The one that has waited for a request for the longest.
     LongestWaiting,
-    /// The newest of those without a request, of the address that has most of them: a crowd displaces itself.
-    /// If there is none, as above.
-    NewestSilent,
+    /// The same of the address that has most connections: a crowd displaces itself.
+    LargestCrowd,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ struct Connection {
     /// Milliseconds since the beginning at which its latest answer was ready, or it was opened; [`BUSY`]
     /// while it has a request.
     waiting_since: AtomicU64,
-    /// Whether it has no request that is to be answered.
+    /// Whether it has not asked for anything yet.
     silent: AtomicBool,
     /// Where it comes from, and the how manieth connection it is.
     from: Block,
@@ -183,22 +183,23 @@ impl Table {
     }
 
     fn make_room(&mut self, yields: Yields) {
-        if yields == Yields::LongestWaiting || !self.end_the_newest_silent() {
-            self.end_the_longest_waiting();
+        match yields {
+            Yields::LongestWaiting => self.end_the_longest_waiting(),
+            Yields::LargestCrowd => self.end_one_of_the_largest_crowd(),
         }
     }
 
-    /// Whether there is one.
-    fn end_the_newest_silent(&self) -> bool {
-        let silent = || self.places.iter().flatten().filter(|connection| connection.silent.load(Relaxed));
+    fn end_one_of_the_largest_crowd(&self) {
+        let open = || self.places.iter().flatten();
         let mut of_address = HashMap::<_, usize>::new();
-        silent().for_each(|connection| *of_address.entry(connection.from).or_default() += 1);
-        let newest =
-            silent().max_by_key(|connection| (of_address.get(&connection.from).copied(), connection.number));
-        newest.is_some_and(|newest| {
-            newest.told.notify_one();
-            true
-        })
+        open().for_each(|connection| *of_address.entry(connection.from).or_default() += 1);
+        let waiting = open().map(|connection| (connection, connection.waiting_since.load(Relaxed)));
+        let ends = waiting.filter(|(_, since)| *since != BUSY).max_by_key(|(connection, since)| {
+            (of_address[&connection.from], Reverse(*since), Reverse(connection.number))
+        });
+        if let Some((ends, _)) = ends {
+            ends.told.notify_one();
+        }
     }
 
     /// Of the next few that wait at all.
@@ -245,9 +246,9 @@ impl ConnectionPlace {
         self.connection.waiting_since.store(self.connections.millis(), Relaxed);
     }
 
-    /// Notes whether there is no request that is to be answered.
-    pub(crate) fn silent(&self, is_silent: bool) {
-        self.connection.silent.store(is_silent, Relaxed);
+    /// Notes that it has asked for something.
+    pub(crate) fn speaks(&self) {
+        self.connection.silent.store(false, Relaxed);
     }
 
     pub(crate) fn is_silent(&self) -> bool {
@@ -387,26 +388,21 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_of_silent_connections_displaces_its_own_newest() {
-        let connections = Arc::new(Connections::new(4, 100, Yields::NewestSilent));
+    fn a_crowd_displaces_its_own_oldest_whatever_it_asks() {
+        let connections = Arc::new(Connections::new(4, 100, Yields::LargestCrowd));
         let honest = enter(&connections, "192.0.2.1").unwrap();
-        let asks = enter(&connections, "192.0.2.2").unwrap();
-        asks.silent(false);
-        let crowd = [(); 2].map(|()| enter(&connections, "192.0.2.2").unwrap());
-        let told = || [&honest, &asks, &crowd[0], &crowd[1]].map(is_told);
+        let crowd = [(); 3].map(|()| enter(&connections, "192.0.2.2").unwrap());
+        [&honest, &crowd[0], &crowd[1], &crowd[2]].iter().for_each(|place| waits_since(place, 5));
+        let told = || [&honest, &crowd[0], &crowd[1], &crowd[2]].map(is_told);
+        connections.make_room();
+        assert_eq!(told(), [false, true, false, false]);
+        waits_since(&crowd[0], 7);
+        crowd[1].asked();
         connections.make_room();
         assert_eq!(told(), [false, false, false, true]);
-        // One each now: the newest.
-        crowd[1].silent(false);
+        [&crowd[0], &crowd[2]].iter().for_each(|place| place.asked());
         connections.make_room();
-        assert_eq!(told(), [false, false, true, false]);
-        // If all have requests, the one that waits longest for the next.
-        [&honest, &crowd[0]].iter().for_each(|place| place.silent(false));
-        [&honest, &asks, &crowd[0], &crowd[1]].iter().zip([40, 30, 10, 20]).for_each(|(place, since)| {
-            waits_since(place, since);
-        });
-        connections.make_room();
-        assert_eq!(told(), [false, false, true, false]);
+        assert_eq!(told(), [true, false, false, false], "all others have requests");
     }
 
     #[test]

@@ -109,8 +109,6 @@ impl LocalAddress {
                 put(&interface.to_ne_bytes());
             }
         }
-        // Up to the alignment of another one.
-        control.extend(std::iter::repeat_n(0, len.next_multiple_of(size_of::<usize>()) - len));
         control
     }
 }

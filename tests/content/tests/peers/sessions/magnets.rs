@@ -126,7 +126,8 @@ async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torrent_of_too_many_files_is_refused() {
-    let (metainfo, _) = torrent(Format::V1, false);
+    // With padding between its files.
+    let (metainfo, _) = torrent(Format::Hybrid, false);
     let info = Arc::new(metainfo.info().clone());
     let (few, enough) = (config(75).most_files(2), config(76).most_files(3));
     let session = Session::start(few, empty()).await.unwrap();
