@@ -10,7 +10,7 @@ use crate::network::network;
 
 /// Addresses that were named, and when each is to be called.
 ///
-/// No source can hide what another names. If there is no room, an address of the source that has named most goes,
+/// What one source makes up does not hide what another names. If there is no room, an address of the source that has named most goes,
 /// at random among those that were not reached, or among all. Kinds of sources take turns in what is called, and
 /// so do the sources of a kind.
 #[derive(Debug, Default)]
@@ -147,6 +147,14 @@ impl Candidates {
         candidate.next = now + Self::PATIENCE * 2_u32.pow(candidate.failures - 1);
         if is_over {
             self.remove(&address);
+        }
+    }
+
+    /// It is not called now, which is no fault of its own.
+    pub(crate) fn put_off(&mut self, address: SocketAddr, now: Instant) {
+        if let Some(candidate) = self.known.get_mut(&address) {
+            candidate.taken = false;
+            candidate.next = now + Self::PATIENCE;
         }
     }
 

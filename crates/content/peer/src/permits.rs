@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The permits of all connections of a session.
 #[derive(Debug)]
@@ -21,7 +21,8 @@ pub(crate) struct Permit {
 /// Of `most` connections, those that callers may have at most, and calls of one's own: each side has a quarter that
 /// the other never takes.
 pub(crate) const fn for_one_side(most: usize) -> usize {
-    most - most / 4
+    let quarter = most / 4;
+    most - if quarter == 0 && most > 1 { 1 } else { quarter }
 }
 
 impl Permits {
@@ -30,16 +31,11 @@ impl Permits {
         Self { all: Arc::new(Semaphore::new(most)), callers: side(), calls: side() }
     }
 
-    /// For a caller, who does not wait.
-    pub(crate) fn caller(&self) -> Option<Permit> {
-        let caller = Arc::clone(&self.callers).try_acquire_owned().ok()?;
+    /// For a call of the session's own or for a caller, if there is one.
+    pub(crate) fn take(&self, called: bool) -> Option<Permit> {
+        let side = if called { &self.calls } else { &self.callers };
+        let side = Arc::clone(side).try_acquire_owned().ok()?;
         let any = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        Some(Permit { _permits: [caller, any] })
-    }
-
-    /// For a call of one's own, when there is one.
-    pub(crate) async fn call(&self) -> Result<Permit, AcquireError> {
-        let call = Arc::clone(&self.calls).acquire_owned().await?;
-        Ok(Permit { _permits: [call, Arc::clone(&self.all).acquire_owned().await?] })
+        Some(Permit { _permits: [side, any] })
     }
 }

@@ -456,23 +456,24 @@ impl SessionState {
             self.torrent(&info_hash).ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
         let crowded = Ended::Refused("there are as many connections to its network as may be");
         let _caller = Caller::of(&self, ip).ok_or(crowded)?;
-        let seat = self.seat(&torrent, ip)?;
+        let seat = self.seat(&torrent, ip, false)?;
         drop((waiting, torrent));
         let stop = seat.stop.clone();
         let answered = stop.run_until_cancelled(handshake::answer(stream, received, info_hash, seat)).await;
         answered.unwrap_or(Err(Ended::Stopped))
     }
 
-    /// Takes a place for a caller. If the session has none, the most dispensable connection of a caller ends.
-    fn seat(&self, torrent: &Arc<Torrent>, ip: IpAddr) -> Result<Seat, Ended> {
+    /// Takes a place for a connection. If the session has none, the most dispensable one of the same side ends.
+    fn seat(&self, torrent: &Arc<Torrent>, ip: IpAddr, called: bool) -> Result<Seat, Ended> {
         let now = Instant::now();
-        let seated = match torrent.seat(ip, false, self.permits.caller(), now) {
+        let seated = match torrent.seat(ip, called, self.permits.take(called), now) {
             Err(NoSeat::NoPermit) => {
                 let torrents: Vec<_> = self.torrents.read().values().cloned().collect();
-                let ranked =
-                    torrents.iter().filter_map(|torrent| Some((torrent.most_dispensable(ip, now)?, torrent)));
+                let ranked = torrents
+                    .iter()
+                    .filter_map(|torrent| Some((torrent.most_dispensable(ip, called, now)?, torrent)));
                 let most = ranked.max_by(|(one, _), (other, _)| one.cmp(other));
-                torrent.seat(ip, false, most.and_then(|((_, key), torrent)| torrent.end(key)), now)
+                torrent.seat(ip, called, most.and_then(|((_, key), torrent)| torrent.end(key)), now)
             }
             seated => seated,
         };
@@ -509,19 +510,20 @@ impl SessionState {
 /// Connects to known addresses while there is room for connections.
 async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
     loop {
-        let Some(address) = torrent.to_call() else {
+        let mut call = None;
+        if let Some(address) = torrent.to_call() {
+            // Not before there is somebody: a torrent that has nobody takes no connection from the others.
+            let Ok(calling) = Arc::clone(&state.calling).acquire_owned().await else { return };
+            match state.seat(&torrent, address.ip(), true) {
+                Ok(seat) => call = Some((address, calling, seat)),
+                Err(_) => torrent.put_off(address),
+            }
+        }
+        let Some((address, calling, seat)) = call else {
             tokio::select! {
                 () = torrent.calling.notified() => {}
                 () = tokio::time::sleep(Duration::from_secs(5)) => {}
             }
-            continue;
-        };
-        // Not before there is somebody: a torrent that has nobody takes no connection from the others.
-        let Ok(calling) = Arc::clone(&state.calling).acquire_owned().await else { return };
-        let Ok(permit) = state.permits.call().await else { return };
-        let Ok(seat) = torrent.seat(address.ip(), true, Some(permit), Instant::now()) else {
-            // That is no fault of the peer's.
-            torrent.called(address, true);
             continue;
         };
         let (torrent, source) = (Arc::clone(&torrent), state.source);
@@ -533,8 +535,11 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
                 drop(calling);
                 handshake::call(stream, seat).await
             };
-            tell(address, stop.run_until_cancelled(Box::pin(call)).await.unwrap_or(Err(Ended::Stopped)));
-            torrent.called(address, begin.elapsed() > OF_USE || stop.is_cancelled());
+            let ended = stop.run_until_cancelled(Box::pin(call)).await.unwrap_or(Err(Ended::Stopped));
+            // What ends it here is no fault of the peer's.
+            let is_ours = stop.is_cancelled() || matches!(ended, Err(Ended::Refused(_)));
+            tell(address, ended);
+            torrent.called(address, begin.elapsed() > OF_USE || is_ours);
         });
     }
 }

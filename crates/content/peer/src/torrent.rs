@@ -281,11 +281,16 @@ impl Torrent {
             if banned.contains(&network(address.ip())) {
                 candidates.forget(address);
             } else if !has_room || peers.values().any(connected) {
-                candidates.ended(address, true, now);
+                candidates.put_off(address, now);
             } else {
                 return Some(address);
             }
         }
+    }
+
+    /// It was not called after all.
+    pub(crate) fn put_off(&self, address: SocketAddr) {
+        self.state.lock().candidates.put_off(address, Instant::now());
     }
 
     pub(crate) fn called(&self, address: SocketAddr, of_use: bool) {
@@ -296,9 +301,16 @@ impl Torrent {
     pub(crate) fn tick(&self, since: Duration) {
         self.up.tick(since);
         self.down.tick(since);
-        for entry in self.state.lock().peers.values() {
-            entry.peer.up.tick(since);
-            entry.peer.down.tick(since);
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        let TorrentState { peers, seats, .. } = &mut *state;
+        for (key, Entry { peer, .. }) in peers {
+            peer.up.tick(since);
+            peer.down.tick(since);
+            if peer.up.rate() + peer.down.rate() > 0
+                && let Some(taken) = seats.get_mut(key)
+            {
+                taken.moved = now;
+            }
         }
     }
 

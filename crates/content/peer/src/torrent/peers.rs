@@ -275,14 +275,20 @@ impl Torrent {
             && state.peers.get(&peer.key).is_some_and(all)
     }
 
-    /// A peer says whether it wants something. One that does is answered at once while there are slots.
+    /// A peer says whether it wants something. One that does is answered at once while there are slots and
+    /// none waits for one.
     pub(crate) fn peer_wants(&self, peer: &Peer, interested: bool) {
         let mut state = self.state.lock();
         let slots = self.session.config.upload_slots;
-        let unchoked = state.peers.values().filter(|entry| entry.peer.unchoked.load(Relaxed)).count();
+        let is_unchoked = |entry: &Entry| entry.peer.unchoked.load(Relaxed);
+        let unchoked = state.peers.values().filter(|entry| is_unchoked(entry)).count();
+        let others_wait = state
+            .peers
+            .values()
+            .any(|entry| entry.peer.key != peer.key && entry.interested && !is_unchoked(entry));
         let Some(entry) = state.peers.get_mut(&peer.key) else { return };
         entry.interested = interested;
-        if interested && unchoked < slots {
+        if interested && unchoked < slots && !others_wait {
             peer.unchoked.store(true, Relaxed);
         }
     }

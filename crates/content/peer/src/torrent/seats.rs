@@ -34,6 +34,8 @@ pub(super) struct Taken {
     pub(super) ip: IpAddr,
     called: bool,
     since: Instant,
+    /// When something went over it last, or it began.
+    pub(super) moved: Instant,
     pub(super) stop: CancellationToken,
     permit: Permit,
 }
@@ -64,8 +66,8 @@ pub(crate) struct Dispensable {
 const YOUNG: Duration = Duration::from_secs(30);
 /// unless nothing goes over it and its site has more than twice as many as that of the newcomer.
 const YOUNGEST: Duration = Duration::from_secs(5);
-/// A call of one's own that is useful does not end for others, unless nothing goes over it and it is as old as this:
-/// a peer that is asked may take some turns to answer.
+/// A call of one's own that is useful does not end for others, unless nothing has gone over it for this time: a peer
+/// that is asked may take some turns to answer.
 const OLD: Duration = Duration::from_secs(120);
 
 impl Torrent {
@@ -81,20 +83,28 @@ impl Torrent {
     ) -> Result<Seat, NoSeat> {
         let mut state = self.state.lock();
         let ends = state.ends_for(ip, called, &self.session.config, now).map_err(NoSeat::Refused)?;
-        if ends.is_none() && permit.is_none() {
+        // A permit of the other side is not for this one.
+        let is_of_side = |key| state.seats.get(&key).is_some_and(|taken| taken.called == called);
+        if permit.is_none() && !ends.is_some_and(is_of_side) {
             return Err(NoSeat::NoPermit);
         }
         let freed = ends.and_then(|key| state.end(key));
         let permit = permit.or(freed).ok_or(NoSeat::NoPermit)?;
         let (key, stop) = (self.session.next_key(), self.stop.child_token());
-        let taken = Taken { ip: ip.to_canonical(), called, since: now, stop: stop.clone(), permit };
+        let taken =
+            Taken { ip: ip.to_canonical(), called, since: now, moved: now, stop: stop.clone(), permit };
         state.seats.insert(key, taken);
         Ok(Seat { torrent: Arc::clone(self), key, called, stop })
     }
 
-    /// The caller's connection that ends first if a caller from `ip` needs room.
-    pub(crate) fn most_dispensable(&self, ip: IpAddr, now: Instant) -> Option<(Dispensable, PeerKey)> {
-        self.state.lock().most_dispensable(ip, now, |taken| !taken.called)
+    /// The connection that ends first if another of its side, with `ip`, needs room.
+    pub(crate) fn most_dispensable(
+        &self,
+        ip: IpAddr,
+        called: bool,
+        now: Instant,
+    ) -> Option<(Dispensable, PeerKey)> {
+        self.state.lock().most_dispensable(ip, now, |taken| taken.called == called)
     }
 
     /// Ends a connection.
@@ -115,18 +125,20 @@ impl TorrentState {
         if self.banned.contains(&network(ip)) {
             return Err("it brought wrong bytes");
         }
+        let most = config.connections_per_torrent;
+        let of_side = self.seats.values().filter(|taken| taken.called == called).count();
         for (nth, bits) in SIZES.into_iter().enumerate() {
             let is_neighbour = |taken: &Taken| are_neighbours(taken.ip, ip, bits);
             let count = self.seats.values().filter(|taken| is_neighbour(taken)).count();
             if count >= config.connections_per_address << nth {
-                return match self.most_dispensable(ip, now, is_neighbour) {
+                let may_grow = of_side < for_one_side(most);
+                let may_end = |taken: &Taken| is_neighbour(taken) && (may_grow || taken.called == called);
+                return match self.most_dispensable(ip, now, may_end) {
                     Some((_, key)) => Ok(Some(key)),
                     None => Err(CROWDED),
                 };
             }
         }
-        let most = config.connections_per_torrent;
-        let of_side = self.seats.values().filter(|taken| taken.called == called).count();
         if self.seats.len() < most && of_side < for_one_side(most) {
             return Ok(None);
         }
@@ -159,9 +171,11 @@ impl TorrentState {
                 age: now.saturating_duration_since(taken.since),
             };
             let crowds = rank.idle && rank.of_site > 2 * beside && rank.age >= YOUNGEST;
+            let still = now.saturating_duration_since(taken.moved);
             let ends = match taken.called && !rank.useless {
-                true => rank.idle && rank.age >= OLD,
-                false => rank.age >= YOUNG || crowds,
+                true => still >= OLD,
+                // Those of a crowd do not turn out active ones of others.
+                false => crowds || rank.age >= YOUNG && (rank.useless || rank.idle || rank.of_site >= beside),
             };
             ends.then_some((rank, *key))
         });
@@ -208,7 +222,7 @@ mod tests {
 
     /// As if there were permits without end.
     fn seat(torrent: &Arc<Torrent>, ip: IpAddr, called: bool, now: Instant) -> Result<Seat, NoSeat> {
-        torrent.seat(ip, called, Permits::new(4).caller(), now)
+        torrent.seat(ip, called, Permits::new(4).take(called), now)
     }
 
     fn callers(torrent: &Arc<Torrent>, ips: impl Iterator<Item = IpAddr>, now: Instant) -> Vec<Seat> {
@@ -275,6 +289,31 @@ mod tests {
         assert_eq!(refused, Some(NoSeat::Refused(FULL)));
         assert!(all.iter().all(|seat| !seat.stop.is_cancelled()));
         assert!(torrent.seat(ip(1, 1), false, None, now + YOUNG).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_crowded_network_takes_no_seat_from_calls_of_ones_own() {
+        let (torrent, now) = (torrent(), Instant::now());
+        let calls = own(&torrent, [ip(1, 1); 8].into_iter(), now);
+        let called = callers(&torrent, (0..100).map(|n| ip(0, n)), now);
+        assert_eq!((calls.len(), called.len()), (8, 45));
+        assert!(seat(&torrent, ip(1, 1), false, now + OLD).is_err());
+        assert!(calls.iter().all(|seat| !seat.stop.is_cancelled()));
+    }
+
+    #[tokio::test]
+    async fn a_crowd_turns_out_no_active_callers_of_other_sites() {
+        let (torrent, now) = (torrent(), Instant::now());
+        let seats = callers(&torrent, (0..45).map(|n| ip(0, n)), now);
+        for (n, seat) in (0..).zip(&seats) {
+            let peer = torrent.join(seat, SocketAddr::new(ip(0, n), 1), PeerId::new([n + 2; 20])).unwrap();
+            peer.up.add(1000);
+            peer.up.tick(Duration::from_secs(1));
+        }
+        let of_site = |n: u8| IpAddr::from([10, 9, 0, n]);
+        let crowd = callers(&torrent, (0..20).map(of_site), now + YOUNG);
+        assert_eq!(crowd.len(), 1, "one newcomer of a new site");
+        assert_eq!(seats.iter().filter(|seat| seat.stop.is_cancelled()).count(), 1);
     }
 
     #[tokio::test]
