@@ -10,9 +10,9 @@ use crate::network::network;
 
 /// Addresses that were named, and when each is to be called.
 ///
-/// What one source makes up does not hide what another names. If there is no room, an address of the source that has named most goes,
-/// at random among those that were not reached, or among all. Kinds of sources take turns in what is called, and
-/// so do the sources of a kind.
+/// What one source makes up does not hide what another names. If there is no room, an address of the source that
+/// has named most goes: at random among those that were not reached, or else among all. Kinds of sources take
+/// turns in what is called, and so do the sources of a kind.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     known: HashMap<SocketAddr, Candidate>,
@@ -47,7 +47,7 @@ struct Candidate {
 }
 
 impl Candidates {
-    /// Trackers answer with some ten, peers with 50 a minute.
+    /// Trackers answer with about 50, peers with 50 per minute.
     const MOST: usize = 1000;
     /// The most that the user, or the peers of one site, may name.
     const OF_USER: usize = 500;

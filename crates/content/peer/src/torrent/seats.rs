@@ -130,7 +130,7 @@ impl TorrentState {
         for (nth, bits) in SIZES.into_iter().enumerate() {
             let is_neighbour = |taken: &Taken| are_neighbours(taken.ip, ip, bits);
             let count = self.seats.values().filter(|taken| is_neighbour(taken)).count();
-            if count >= config.connections_per_address << nth {
+            if count >= config.connections_per_address.saturating_mul(1 << nth) {
                 let may_grow = of_side < for_one_side(most);
                 let may_end = |taken: &Taken| is_neighbour(taken) && (may_grow || taken.called == called);
                 return match self.most_dispensable(ip, now, may_end) {

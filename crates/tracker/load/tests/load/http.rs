@@ -179,7 +179,8 @@ fn failures_have_their_reasons() {
 #[test]
 fn the_real_tracker_is_right_in_both_families_and_loops() {
     let tracker = Tracker::start();
-    for rate in [None, Some(200.0)] {
+    // Per worker: each has 25 ms for an answer before its next request is due.
+    for rate in [None, Some(40.0)] {
         let url = |n: usize| format!("http://{}/announce", tracker.http[n]).parse().expect("a URL");
         let mut config = config(url(0));
         config.targets.push(url(1));
@@ -188,9 +189,7 @@ fn the_real_tracker_is_right_in_both_families_and_loops() {
         config.mix = Mix { connect: 0, announce: 50, scrape: 10 };
         (config.stopped, config.scrape_hashes) = (0.2, 5);
         let report = run(&config);
-        // On a busy machine some are never sent.
-        let failed = report.failures.keys().filter(|reason| !reason.starts_with("never sent")).count();
-        assert_eq!((failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+        assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
         assert!(
             ["announce", "stopped", "scrape"].iter().all(|kind| report.by_kind[kind].succeeded > 10),
             "{:?}",

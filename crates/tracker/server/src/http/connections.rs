@@ -62,7 +62,7 @@ struct Connection {
     waiting_since: AtomicU64,
     /// Whether it has not asked for anything yet.
     silent: AtomicBool,
-    /// Where it comes from, and the how manieth connection it is.
+    /// Where it comes from, and its number: older connections have smaller ones.
     from: Block,
     number: u64,
     told: Notify,
