@@ -195,7 +195,7 @@ mod tests {
         let mut all = vec![asking(0, 1)];
         (0..5).for_each(|_| _ = turn(&mut choker, &mut all));
         all.push(Asking { unchoked: true, ..asking(1, 1) });
-        all.push(asking(2, 1));
+        all.extend([asking(2, 1), asking(3, 1)]);
         assert!(turn(&mut choker, &mut all).0.contains(&1));
     }
 }

@@ -289,6 +289,11 @@ mod tests {
         assert_eq!(refused, Some(NoSeat::Refused(FULL)));
         assert!(all.iter().all(|seat| !seat.stop.is_cancelled()));
         assert!(torrent.seat(ip(1, 1), false, None, now + YOUNG).is_ok());
+        drop(all);
+        // Not with that of the other side.
+        let calls = own(&torrent, [ip(1, 1); 8].into_iter(), now);
+        assert_eq!(torrent.seat(ip(1, 1), false, None, now + OLD).err(), Some(NoSeat::NoPermit));
+        assert!(calls.iter().all(|seat| !seat.stop.is_cancelled()));
     }
 
     #[tokio::test]
