@@ -202,7 +202,7 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
 
     use swarmkeep_bittorrent::{InfoHash, PeerId};
     use swarmkeep_content::{
@@ -211,7 +211,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{permits::Permits, resources::Resources};
+    use crate::{permits::Permits, resources::Resources, torrent::Peer};
 
     fn torrent() -> Arc<Torrent> {
         let store = Arc::new(Memory::new(&ContentConfig::new("")));
@@ -294,6 +294,27 @@ mod tests {
         let calls = own(&torrent, [ip(1, 1); 8].into_iter(), now);
         assert_eq!(torrent.seat(ip(1, 1), false, None, now + OLD).err(), Some(NoSeat::NoPermit));
         assert!(calls.iter().all(|seat| !seat.stop.is_cancelled()));
+    }
+
+    #[tokio::test]
+    async fn an_upload_slot_that_becomes_free_is_for_those_that_wait() {
+        let (torrent, now) = (torrent(), Instant::now());
+        let seats = callers(&torrent, (0..10).map(|n| ip(0, n)), now);
+        let wants = |n: u8| {
+            let address = SocketAddr::new(ip(0, n), 1);
+            let peer = torrent.join(&seats[usize::from(n)], address, PeerId::new([n + 2; 20])).unwrap();
+            torrent.peer_wants(&peer, true);
+            peer
+        };
+        let peers: Vec<_> = (0..9).map(wants).collect();
+        let unchoked = |peer: &Peer| peer.unchoked.load(Relaxed);
+        assert_eq!(peers.iter().filter(|peer| unchoked(peer)).count(), 8);
+        torrent.leave(&peers[0]);
+        assert!(!unchoked(&wants(9)), "the ninth waits");
+        torrent.peer_wants(&peers[8], true);
+        assert!(!unchoked(&peers[8]), "until the next decision");
+        torrent.choke();
+        assert!(unchoked(&peers[8]));
     }
 
     #[tokio::test]
