@@ -229,8 +229,8 @@ pub fn name() -> String {
 }
 
 /// Returns the command line that runs only the test of this thread with this program.
-pub fn again() -> [String; 3] {
-    [name(), "--exact".into(), "--nocapture".into()]
+pub fn again() -> [String; 4] {
+    [name(), "--exact".into(), "--nocapture".into(), "--include-ignored".into()]
 }
 
 /// Prints a note of a test if `--nocapture` is given: this harness does not capture output.

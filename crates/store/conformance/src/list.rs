@@ -48,6 +48,7 @@ crate::cases! {
         announce_hands_out_as_many_as_wanted_when_more_are_eligible [7]
         peers_that_are_gone_are_never_handed_out [7]
         seeders_are_never_handed_to_seeders [8]
+        seeders_that_ask_for_seeders_are_handed_them [8]
         only_families_asked_for_are_handed_out [9]
         a_limit_counts_only_peers_of_the_family [9]
         a_swarm_of_the_other_family_answers_with_none [9 23]

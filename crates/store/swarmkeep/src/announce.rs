@@ -37,6 +37,8 @@ pub struct Announce {
     pub want: usize,
     /// The address families to select peers from.
     pub families: Families,
+    /// Whether a seeder asks for seeders too. A leecher is given them in any case.
+    pub seeders_too: bool,
 }
 
 impl Announce {
@@ -55,6 +57,7 @@ impl Announce {
                 Family::V4 => Families::V4,
                 Family::V6 => Families::V6,
             },
+            seeders_too: false,
         }
     }
 
@@ -101,9 +104,22 @@ impl Announce {
         self
     }
 
+    /// Sets whether a seeder asks for seeders too. Some clients announce `left = 0` before they know how much
+    /// there is to download: they have a magnet link, and need a peer for the metadata.
+    #[must_use]
+    pub const fn seeders_too(mut self, asked: bool) -> Self {
+        self.seeders_too = asked;
+        self
+    }
+
     /// Returns [`Role::Seeder`] if nothing is left to download, [`Role::Leecher`] otherwise.
     pub const fn role(&self) -> Role {
         if self.left == 0 { Role::Seeder } else { Role::Leecher }
+    }
+
+    /// Returns whether seeders may be selected: for each leecher, and for a seeder that asks for them.
+    pub const fn takes_seeders(&self) -> bool {
+        self.left != 0 || self.seeders_too
     }
 }
 

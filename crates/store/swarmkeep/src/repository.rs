@@ -59,10 +59,10 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     ///
     /// **Select.** `peers` is cleared. Then at most [`want`](Announce::want) distinct peers are written, in
     /// compact form: peers that are in the swarm at that moment, never the announcing endpoint, no seeders
-    /// for a seeder, only peers of the families asked for, none for `stopped`. If at most `want` peers are
-    /// eligible, all of them are selected; otherwise each with the same probability, anew for each announce.
-    /// If both families are asked for, each gets half of `want`, and what one family does not use goes to the
-    /// other. Selecting allocates nothing.
+    /// for a seeder unless it [asks for them](Announce::seeders_too), only peers of the families asked for,
+    /// none for `stopped`. If at most `want` peers are eligible, all of them are selected; otherwise each with
+    /// the same probability, anew for each announce. If both families are asked for, each gets half of `want`,
+    /// and what one family does not use goes to the other. Selecting allocates nothing.
     ///
     /// **Concurrency.** After the announce has returned, no call about other peers (announce, sweep, removal,
     /// eviction) can lose its peer.

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Endpoint, Families, InfoHash,
-    PeerBuffer, Role, SwarmStats, implement::SectionExt as _,
+    PeerBuffer, SwarmStats, implement::SectionExt as _,
 };
 use tokio::sync::Notify;
 
@@ -60,15 +60,15 @@ struct TrackedSwarms {
 
 #[derive(Debug, Default)]
 struct Hot {
-    for_seeders: Kept,
-    for_leechers: Kept,
+    with_seeders: Kept,
+    without_seeders: Kept,
     /// Announces to be sent: the latest of each peer, and its time.
     waiting: HashMap<Endpoint, (Announce, u32)>,
     /// Waiting announces that came since a task last began to send. The first of them starts another task.
     since_sent: usize,
 }
 
-/// Peers for the announces of one role.
+/// Peers for the announces that may be given seeders, or for the others.
 #[derive(Debug, Default)]
 struct Kept {
     /// When the fetch in progress began.
@@ -154,7 +154,7 @@ impl Answers {
         }
         let hot = state.hot.entry(announce.info_hash).or_default();
         let has_room = state.unsent < UNSENT;
-        let kept = hot.kept(announce.role());
+        let kept = hot.kept(announce);
         match &kept.peers {
             Some(from) if at.duration_since(from.taken) < self.age => {
                 if !has_room {
@@ -183,11 +183,11 @@ impl Answers {
         }
     }
 
-    /// Keeps the fetched peers for the next announces of the same role.
+    /// Keeps the fetched peers for the next announces that may be given the same.
     pub(crate) fn keep(&self, announce: &Announce, sample: Arc<Sample>) {
         let mut state = self.state.lock();
         if let Some(hot) = state.hot.get_mut(&announce.info_hash) {
-            *hot.kept(announce.role()) = Kept { asked: None, peers: Some(sample) };
+            *hot.kept(announce) = Kept { asked: None, peers: Some(sample) };
         }
     }
 
@@ -277,16 +277,13 @@ impl TrackedSwarms {
 }
 
 impl Hot {
-    const fn kept(&mut self, role: Role) -> &mut Kept {
-        match role {
-            Role::Seeder => &mut self.for_seeders,
-            Role::Leecher => &mut self.for_leechers,
-        }
+    const fn kept(&mut self, announce: &Announce) -> &mut Kept {
+        if announce.takes_seeders() { &mut self.with_seeders } else { &mut self.without_seeders }
     }
 }
 
 impl Sample {
-    /// The peers in the answer to `announce`, and its own peer if others of its role may get it.
+    /// The peers in the answer to `announce`, and its own peer if others that use these may be given it.
     pub(crate) fn new(
         taken: Instant,
         announce: &Announce,
@@ -294,7 +291,7 @@ impl Sample {
         peers: &PeerBuffer<'_>,
     ) -> Arc<Self> {
         let (mut v4, mut v6) = (peers.v4.peers().to_vec(), peers.v6.peers().to_vec());
-        if announce.role() == Role::Leecher {
+        if announce.takes_seeders() {
             match announce.endpoint {
                 Endpoint::V4(endpoint) => v4.push(*endpoint.as_bytes()),
                 Endpoint::V6(endpoint) => v6.push(*endpoint.as_bytes()),

@@ -18,6 +18,7 @@ const STOPPED: u8 = 4;
 const IPV6: u8 = 8;
 const WANTS_V4: u8 = 16;
 const WANTS_V6: u8 = 32;
+const SEEDERS_TOO: u8 = 64;
 
 /// Flags of a caller. `CALLER` is always set, so that the byte is not 0, for the sake of `redis-benchmark`.
 const CONFIRMED: u8 = 1;
@@ -94,7 +95,8 @@ impl Calls {
             | flag(STOPPED, announce.event == AnnounceEvent::Stopped)
             | flag(IPV6, announce.endpoint.family() == Family::V6)
             | flag(WANTS_V4, announce.families.contains(Families::V4))
-            | flag(WANTS_V6, announce.families.contains(Families::V6));
+            | flag(WANTS_V6, announce.families.contains(Families::V6))
+            | flag(SEEDERS_TOO, announce.seeders_too);
         let short = |number: usize| u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes();
         let mut request = Vec::with_capacity(72);
         request.extend(announce.info_hash.as_bytes());

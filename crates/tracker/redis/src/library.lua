@@ -48,7 +48,7 @@ local AGAIN = 0
 local HOLD = 256
 
 local JOINED, REFRESHED, COMPLETED, PROMOTED, DEMOTED, LEFT, CREATED = 1, 2, 4, 8, 16, 32, 64
-local SEEDER, FINISHED, STOPPED, IPV6, WANTS_V4, WANTS_V6 = 1, 2, 4, 8, 16, 32
+local SEEDER, FINISHED, STOPPED, IPV6, WANTS_V4, WANTS_V6, SEEDERS_TOO = 1, 2, 4, 8, 16, 32, 64
 
 -- The layout of the caller: the salt, and the rest of it. Whether the caller has just read that this is the store's, and whether the
 -- server's clock bounds what is told.
@@ -768,17 +768,17 @@ end
 
 -- Puts peers for the one that stands there behind the `n` pieces of `out`: how many pieces these are then, and how many peers are of IPv4.
 local function hand_out(s, kind, page, mine, flags, want, room4, room6, out, n)
-  local count, leecher = s.count, kind % 2 == 0
+  local count, seeders_too = s.count, kind % 2 == 0 or flags >= SEEDERS_TOO
   local e4, e6 = 0, 0
   if band(flags, WANTS_V4) ~= 0 then
-    e4 = count[2] + (leecher and count[1] - (kind == 2 and 1 or 0) or 0)
+    e4 = count[2] + (seeders_too and count[1] - (kind < 3 and 1 or 0) or 0)
   end
   if band(flags, WANTS_V6) ~= 0 then
-    e6 = count[4] + (leecher and count[3] - (kind == 4 and 1 or 0) or 0)
+    e6 = count[4] + (seeders_too and count[3] - (kind > 2 and 1 or 0) or 0)
   end
   local n4, n6 = share(want, min(e4, room4), min(e6, room6))
-  n = select(s, leecher and 1 or 2, 2, kind, page, mine, n4, e4, out, n)
-  return select(s, leecher and 3 or 4, 4, kind, page, mine, n6, e6, out, n), n4
+  n = select(s, seeders_too and 1 or 2, 2, kind, page, mine, n4, e4, out, n)
+  return select(s, seeders_too and 3 or 4, 4, kind, page, mine, n6, e6, out, n), n4
 end
 
 -- One announce. Its answer goes behind the `n` pieces of `out`, and says of how many pieces it is.

@@ -11,7 +11,7 @@ use std::{
 
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
-use swarmkeep::{Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
+use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
 
 use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, refusal::Refusal};
 
@@ -27,6 +27,7 @@ pub struct Rules {
     pub(crate) when_unavailable: WhenUnavailable,
     pub(crate) default_want: usize,
     pub(crate) most_want: usize,
+    pub(crate) seeders_for_links: bool,
     pub(crate) retention: Retention,
     pub(crate) local_peers: LocalPeers,
     pub(crate) http_proxies: Vec<IpNet>,
@@ -52,6 +53,7 @@ impl Rules {
             when_unavailable: WhenUnavailable::Error,
             default_want: 50,
             most_want: 200,
+            seeders_for_links: false,
             retention: Retention::DropEmpty,
             local_peers: LocalPeers::Near,
             http_proxies: Vec::new(),
@@ -121,6 +123,15 @@ impl Rules {
     #[must_use]
     pub const fn most_want(mut self, peers: usize) -> Self {
         self.most_want = peers;
+        self
+    }
+
+    /// Sets whether a client that starts with nothing left and nothing downloaded is given seeders too. Some
+    /// clients announce so while they have only a magnet link. Without this they find nobody in a swarm of
+    /// seeders. With it, seeders that start are told of each other. The default is `false`.
+    #[must_use]
+    pub const fn seeders_for_links(mut self, given: bool) -> Self {
+        self.seeders_for_links = given;
         self
     }
 
@@ -235,6 +246,11 @@ impl Rules {
     /// How many peers a client gets that asks for so many.
     pub(crate) fn want(&self, asked: Option<u32>) -> usize {
         asked.map_or(self.default_want, |want| want as usize).min(self.most_want)
+    }
+
+    /// Whether a client may have no more than a link, whatever it says to be left.
+    pub(crate) fn may_have_a_link(&self, event: AnnounceEvent, downloaded: u64) -> bool {
+        self.seeders_for_links && event == AnnounceEvent::Started && downloaded == 0
     }
 
     /// Where a peer is listed that announces from `ip` to a socket of this reach.

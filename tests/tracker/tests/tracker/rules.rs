@@ -2,6 +2,7 @@
 //! local addresses.
 
 use std::{
+    collections::HashSet,
     convert::Infallible,
     fs,
     io::{Read, Write},
@@ -15,7 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep::{AnnounceEvent, AsyncTorrentRepository as _, Family, HashKey, InfoHash};
+use swarmkeep::{
+    Announce, AnnounceEvent, AsyncTorrentRepository as _, CompactV4, CompactV6, Family, HashKey, InfoHash,
+    PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, TorrentRepository as _,
+};
 use swarmkeep_tests::{
     Tracker, any_port, build,
     udp::{Client, announce, bytes_of, error_in},
@@ -24,7 +28,8 @@ use swarmkeep_tracker::{
     AccessList, Config, IpNet, Kind, ListKind, LiveRules, LocalPeers, PasskeyList, RateLimiter, Reason,
     Rules, access::AccessError,
 };
-use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, AnnounceResponseHeader, ConnectionId};
+use swarmkeep_workload::Workload;
 
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 const KEY: HashKey = HashKey::from_bytes([3; 16]);
@@ -275,6 +280,81 @@ fn peers_at_loopback_addresses_are_taken_where_the_tracker_listens_on_one_and_re
     tracker.control.rules.replace(Rules::new().local_peers(LocalPeers::Refuse));
     assert_eq!(client.refusal(announce(id)), refused);
     assert_eq!(tracker.control.metrics.counts().udp.refused(Reason::Address), 2);
+}
+
+#[test]
+fn a_client_with_a_link_only_finds_seeders_where_the_operator_lets_it() {
+    for name in STORES {
+        let tracker = over(name, Rules::new());
+        let mut client = Client::of(tracker.udp[0]);
+        let id = client.connect();
+        let seeds =
+            |port, downloaded, event| AnnounceRequest { left: 0, port, downloaded, event, ..announce(id) };
+        let over_http = |event, downloaded| {
+            let port = 7000;
+            let hash = "%aa".repeat(20);
+            let query = format!("info_hash={hash}&peer_id=-XX0000-abcdefghijkl&port={port}&left=0&compact=1");
+            let answer = over_http(&tracker, &format!("/announce?{query}{event}&downloaded={downloaded}"));
+            assert!(answer.contains("5:peers0:") || answer.contains("5:peers6:"), "{answer}");
+            answer.contains("5:peers6:")
+        };
+        client.announce(seeds(6881, 1 << 20, AnnounceEvent::Started));
+        for given in [false, true] {
+            tracker.control.rules.replace(Rules::new().seeders_for_links(given));
+            let mut over_udp = |event, downloaded| {
+                let answer = client.announce(seeds(7000, downloaded, event));
+                assert_eq!((answer.0.seeders, answer.0.leechers), (2, 0));
+                answer.1.iter().map(|peer| peer.port()).eq([6881])
+            };
+            assert_eq!(over_udp(AnnounceEvent::Started, 0), given, "{name}");
+            assert_eq!(over_http("&event=started", 0), given, "{name}");
+            // These have been there before, or have got some of it.
+            assert!(!over_udp(AnnounceEvent::None, 0) && !over_http("", 0), "{name}");
+            assert!(!over_udp(AnnounceEvent::Started, 1) && !over_http("&event=started", 1), "{name}");
+            assert!(!over_udp(AnnounceEvent::Completed, 0), "{name}");
+        }
+    }
+}
+
+/// The figure of docs/operate/running.md: one announce in twenty of the usual mix stops, and its peer comes
+/// back, which is when its client starts.
+#[test]
+fn seeders_for_links_are_a_small_part_of_all_bytes_on_the_usual_mix() {
+    let workload = Workload::zipf(7, 100_000, 300_000);
+    let store = swarmkeep::Packed::new(&RepositoryConfig::new(KEY)).expect("no limits");
+    let (mut rng, mut room) = (SplitMix64::new(1), [0; 50 * CompactV4::LEN]);
+    let mut room_v6 = [0; 50 * CompactV6::LEN];
+    let mut len_of = |announce: &Announce| {
+        let mut peers = PeerBuffer::new(&mut room, &mut room_v6);
+        store.announce(announce, Timestamp::from_secs(1_800_000_000), &mut rng, &mut peers);
+        (AnnounceResponseHeader::LEN + peers.v4.as_bytes().len() + peers.v6.as_bytes().len()) as u64
+    };
+    let filled: u64 = workload.fill().map(|announce| len_of(&announce)).sum();
+    assert!(filled > 0);
+    let (mut gone, mut without, mut with, mut starting) = (HashSet::new(), 0, 0, 0);
+    const ANNOUNCES: u64 = 1_000_000;
+    for announce in workload.announces(0).take(ANNOUNCES as usize) {
+        let peer = (announce.info_hash, announce.endpoint);
+        if announce.event == AnnounceEvent::Stopped {
+            gone.insert(peer);
+        }
+        let starts = announce.event != AnnounceEvent::Stopped && gone.remove(&peer);
+        let len = len_of(&announce);
+        without += len;
+        with += if starts && announce.role().is_seeder() {
+            starting += 1;
+            len_of(&announce.seeders_too(true))
+        } else {
+            len
+        };
+    }
+    let more = (with - without) as f64 / without as f64 * 100.0;
+    println!(
+        "{starting} of {ANNOUNCES} announces are of seeders that start; {:.0} bytes per answer without seeders for \
+         them, {more:.1} % more with",
+        without as f64 / ANNOUNCES as f64
+    );
+    assert!(starting > 10_000 && more < 0.5, "{starting} start, {more} % more");
 }
 
 #[test]

@@ -126,6 +126,8 @@ crate::faults! {
     one_peer_too_few OneTooFew => announce_hands_out_as_many_as_wanted_when_more_are_eligible;
     /// Selects seeders for seeders.
     seeders_to_seeders SeedersToSeeders => seeders_are_never_handed_to_seeders;
+    /// Selects no seeders for a seeder that asks for them.
+    seeders_are_not_asked_for SeedersAreNotAskedFor => seeders_that_ask_for_seeders_are_handed_them;
     /// Selects the announcing peer for itself.
     announcer_to_itself AnnouncerToItself => announce_never_hands_out_the_announcer;
     /// Selects a peer that a sweep has removed.

@@ -2,7 +2,7 @@
 
 use std::{hint, ops::Range, thread, time::Duration};
 
-use swarmkeep::{Announce, AnnounceEvent, Endpoint, Families, Family, PeerBuffer, Random, Role};
+use swarmkeep::{Announce, AnnounceEvent, Endpoint, Families, Family, PeerBuffer, Random};
 
 use super::{Broken, Fault, with_port};
 use crate::model::{ModelState, Swarm, hand_out, share};
@@ -17,12 +17,12 @@ impl Broken {
         peers: &mut PeerBuffer<'_>,
     ) -> bool {
         let Some(swarm) = state.swarms.get(&told.info_hash).filter(|_| told.want > 0) else { return false };
-        let row = |families: Families, role: Role| {
-            let mut as_asked = told.families(families);
-            as_asked.left = u64::from(role == Role::Leecher);
+        let row = |families: Families, seeders: bool| {
+            let as_asked = told.families(families).left(seeders.into()).seeders_too(false);
             eligible(swarm, &as_asked)
         };
-        let mut own = row(told.families, told.role());
+        let seeders = told.takes_seeders();
+        let mut own = row(told.families, seeders);
         let want = told.want;
         match self.fault {
             Fault::StoppedIsHandedPeers => hand_out_window(&own, want, 0, peers),
@@ -67,7 +67,10 @@ impl Broken {
             Fault::OneTooFew if own.len() > want => {
                 hand_out_window(&own, want.saturating_sub(1), rng.below(own.len()), peers)
             }
-            Fault::SeedersToSeeders => hand_out_window(&row(told.families, Role::Leecher), want, 0, peers),
+            Fault::SeedersAreNotAskedFor if told.role().is_seeder() => {
+                hand_out_window(&row(told.families, false), want, 0, peers);
+            }
+            Fault::SeedersToSeeders => hand_out_window(&row(told.families, true), want, 0, peers),
             Fault::AnnouncerToItself => {
                 own.insert(0, told.endpoint);
                 hand_out_window(&own, want, 0, peers);
@@ -80,7 +83,7 @@ impl Broken {
                 hand_out_window(&all, want, 0, peers);
             }
             Fault::RolesNotWeighted => {
-                let (mut leechers, mut seeders) = (row(told.families, Role::Seeder), own);
+                let (mut leechers, mut seeders) = (row(told.families, false), own);
                 seeders.retain(|endpoint| !leechers.contains(endpoint));
                 let (leecher, seeder) = (rng.below(leechers.len().max(1)), rng.below(seeders.len().max(1)));
                 leechers.rotate_left(leecher);
@@ -96,9 +99,9 @@ impl Broken {
                 let start = if own.len() > want { firsts[rng.below(firsts.len())] } else { 0 };
                 hand_out_window(&own, want, start, peers);
             }
-            Fault::FamiliesMixed => hand_out_window(&row(Families::all(), told.role()), want, 0, peers),
+            Fault::FamiliesMixed => hand_out_window(&row(Families::all(), seeders), want, 0, peers),
             Fault::LimitBeforeFilter => {
-                let mut all = row(Families::all(), told.role());
+                let mut all = row(Families::all(), seeders);
                 if told.endpoint.family() == Family::V4 {
                     all.reverse();
                 }
@@ -143,7 +146,7 @@ impl Broken {
             }
             Fault::DrawOf16Bits => hand_out_window(&own, want, rng.below(own.len().min(1 << 16)), peers),
             Fault::SeederGoesOn if told.role().is_seeder() => {
-                let drawn = rng.below(row(told.families, Role::Leecher).len());
+                let drawn = rng.below(row(told.families, true).len());
                 hand_out_window(&own, want, if drawn < own.len() { drawn } else { 0 }, peers);
             }
             Fault::OneDrawForBoth => {

@@ -55,6 +55,7 @@ struct Told {
     endpoint: u8,
     event: AnnounceEvent,
     seeder: bool,
+    seeders_too: bool,
     want: usize,
     families: u8,
     /// The room in the buffer, in peers of each family.
@@ -90,9 +91,11 @@ fn tide() -> impl Strategy<Value = Vec<Option<Told>>> {
     let flood =
         (0..TORRENTS, 60..160_u8, any::<bool>(), 0..3_u8).prop_map(|(torrent, size, seeder, stay)| {
             let step = |event| {
-                move |endpoint| {
+                move |endpoint: u8| {
                     let room = (200, 200);
-                    Told { torrent, endpoint, event, seeder, want: 5, families: 4, room, used: false }
+                    let seeders_too = endpoint.is_multiple_of(2);
+                    let (want, families, used) = (5, 4, false);
+                    Told { torrent, endpoint, event, seeder, seeders_too, want, families, room, used }
                 }
             };
             let rising = (0..size).map(step(AnnounceEvent::Started));
@@ -158,12 +161,13 @@ fn told(endpoints: std::ops::Range<u8>) -> impl Strategy<Value = Told> {
     let room = prop_oneof![4 => Just((200, 200)), 1 => (0..4_usize, 0..4_usize)];
     // Half of all announces are for one swarm.
     let torrent = prop_oneof![Just(0), 0..TORRENTS];
-    (torrent, endpoints, event, any::<bool>(), want, 0..5_u8, room, any::<bool>()).prop_map(
-        |(torrent, endpoint, event, seeder, want, families, room, used)| Told {
+    (torrent, endpoints, event, any::<bool>(), any::<bool>(), want, 0..5_u8, room, any::<bool>()).prop_map(
+        |(torrent, endpoint, event, seeder, seeders_too, want, families, room, used)| Told {
             torrent,
             endpoint,
             event,
             seeder,
+            seeders_too,
             want,
             families,
             room,
@@ -177,6 +181,7 @@ impl Told {
         let announce = Announce::new(torrent_of(self.torrent), endpoint_of(self.endpoint))
             .event(self.event)
             .left(if self.seeder { 0 } else { 5 })
+            .seeders_too(self.seeders_too)
             .want(self.want);
         match self.families {
             4 => announce,
@@ -190,7 +195,12 @@ impl fmt::Debug for Told {
         let announce = self.announce();
         let role = if self.seeder { "seeder" } else { "leecher" };
         write!(f, "{role} {} in torrent {}: {}", announce.endpoint, self.torrent, announce.event)?;
-        write!(f, ", wants {} of {:?} in room for {:?}", announce.want, announce.families, self.room)?;
+        let seeders = if announce.takes_seeders() { "" } else { "no seeders and " };
+        write!(
+            f,
+            ", wants {seeders}{} of {:?} in room for {:?}",
+            announce.want, announce.families, self.room
+        )?;
         if self.used { write!(f, ", used before") } else { Ok(()) }
     }
 }
@@ -258,8 +268,8 @@ impl World {
             for endpoint in &handed {
                 let role = swarm.peers.get(endpoint).map(|peer| peer.role);
                 prop_assert!(role.is_some(), "{} is not in the swarm, and handed to {}", endpoint, place);
-                let both_seed = role == Some(Role::Seeder) && announce.role().is_seeder();
-                prop_assert!(!both_seed, "a seeder is handed to {}", place);
+                let fits = role == Some(Role::Leecher) || announce.takes_seeders();
+                prop_assert!(fits, "a seeder is handed to {}", place);
             }
             for (family, room) in [(Family::V4, room.0), (Family::V6, room.1)] {
                 let eligible = swarm.eligible(announce, family).len();

@@ -43,7 +43,10 @@ pub(crate) fn selection_is_fair_in_a_swarm_of_100_000(subject: &dyn Subject) {
 pub(crate) fn selection_for_a_seeder_is_fair(subject: &dyn Subject) {
     for announcer in [v4(2), v4(9000)] {
         let (store, torrent) = half_seeders(subject, 150);
-        assert_fair(&store, seeder(torrent, announcer).want(20), 75, 8000);
+        let announce = seeder(torrent, announcer).want(20);
+        assert_fair(&store, announce, 75, 8000);
+        let others = store.members(&torrent).len() - 1;
+        assert_fair(&store, announce.seeders_too(true), others, 8000);
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use swarmkeep::{
-    Announce, CompactV4, CompactV6, Endpoint, Families, Family, InfoHash, PeerBuffer, Random, Retention,
-    Role, SplitMix64, TorrentRepositoryExt,
+    Announce, AnnounceEvent, CompactV4, CompactV6, Endpoint, Families, Family, InfoHash, PeerBuffer, Random,
+    Retention, Role, SplitMix64, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -47,10 +47,11 @@ pub(crate) fn announce_never_hands_out_the_announcer(subject: &dyn Subject) {
         for family in [Family::V4, Family::V6] {
             // Members at both ends and in the middle, and a new peer.
             for n in [1, size / 2, size.saturating_sub(1), size, 9000] {
-                for left in [1, 0, 0, 1, 1] {
+                for (left, seeders_too) in [(1, false), (0, false), (0, true), (1, true), (1, false)] {
                     for want in [1, size as usize - 1, size as usize, 50] {
                         let announce =
                             Announce::new(torrent, peer(family, n)).left(left).want(want).families(BOTH);
+                        let announce = announce.seeders_too(seeders_too);
                         announce_with(&store, &announce, at(1), &mut rng).assert_fits(&announce);
                     }
                 }
@@ -64,19 +65,20 @@ pub(crate) fn announce_hands_out_all_eligible_when_there_are_no_more_than_wanted
         let (store, torrent) = mixed(subject, size);
         let members = store.members(&torrent);
         for family in [Family::V4, Family::V6] {
-            for (left, seeders_too) in [(1, true), (0, false)] {
+            for (left, seeders_too) in [(1, false), (1, true), (0, false), (0, true)] {
+                let asks = Announce::new(torrent, peer(family, 9000)).left(left).seeders_too(seeders_too);
                 let eligible: Vec<_> = members
                     .values()
                     .filter(|record| {
-                        record.endpoint.family() == family && (seeders_too || record.role == Role::Leecher)
+                        record.endpoint.family() == family
+                            && (asks.takes_seeders() || record.role == Role::Leecher)
                     })
                     .map(|record| record.endpoint)
                     .collect();
                 for more in [0, 1, 30] {
-                    let newcomer =
-                        Announce::new(torrent, peer(family, 9000)).left(left).want(eligible.len() + more);
-                    assert_same(store.tell(newcomer).peers, eligible.clone(), "all who are eligible");
-                    store.tell(stopped(torrent, newcomer.endpoint));
+                    let answer = store.tell(asks.want(eligible.len() + more));
+                    assert_same(answer.peers, eligible.clone(), "all who are eligible");
+                    store.tell(stopped(torrent, asks.endpoint));
                 }
             }
         }
@@ -109,6 +111,22 @@ pub(crate) fn seeders_are_never_handed_to_seeders(subject: &dyn Subject) {
         store.fill(1, (1..=size).map(|n| seeder(torrent, v4(n))));
         let answer = store.tell_at(1, completed(torrent, v4(1)).want(5000));
         assert_eq!(answer.peers, [], "in a swarm of {size} seeders");
+    }
+}
+
+pub(crate) fn seeders_that_ask_for_seeders_are_handed_them(subject: &dyn Subject) {
+    for size in SIZES {
+        let (store, torrent) = mixed(subject, size);
+        for (n, family) in [(3, Family::V4), (9000, Family::V4), (9000, Family::V6)] {
+            let announce = seeder(torrent, peer(family, n)).want(5000).families(BOTH).seeders_too(true);
+            for event in [AnnounceEvent::Started, AnnounceEvent::None, AnnounceEvent::Completed] {
+                let answer = store.tell(announce.event(event));
+                let mut others = store.members(&torrent);
+                assert_eq!(others.remove(&announce.endpoint).map(|own| own.role), Some(Role::Seeder));
+                assert_same(answer.peers, others.into_keys().collect(), "all but the announcer");
+            }
+            assert_eq!(store.tell(announce.event(AnnounceEvent::Stopped)).peers, [], "to one that stops");
+        }
     }
 }
 

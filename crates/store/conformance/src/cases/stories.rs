@@ -101,6 +101,7 @@ struct Told {
     endpoint: u8,
     event: AnnounceEvent,
     seeder: bool,
+    seeders_too: bool,
     want: u8,
     families: u8,
 }
@@ -172,12 +173,13 @@ const fn address_of_crowded(n: u8) -> u8 {
 fn told() -> impl Strategy<Value = Told> {
     use AnnounceEvent::{Completed, None, Started, Stopped};
     let event = prop_oneof![4 => Just(None), 1 => Just(Started), 3 => Just(Completed), 2 => Just(Stopped)];
-    (torrent(), endpoint(), event, any::<bool>(), 0..7_u8, 0..5_u8).prop_map(
-        |(torrent, endpoint, event, seeder, want, families)| Told {
+    (torrent(), endpoint(), event, any::<bool>(), any::<bool>(), 0..7_u8, 0..5_u8).prop_map(
+        |(torrent, endpoint, event, seeder, seeders_too, want, families)| Told {
             torrent,
             endpoint,
             event,
             seeder,
+            seeders_too,
             want,
             families,
         },
@@ -201,6 +203,7 @@ impl Told {
         let announce = Announce::new(torrent_of(self.torrent), endpoint_of(self.endpoint))
             .event(self.event)
             .left(if self.seeder { 0 } else { 5 })
+            .seeders_too(self.seeders_too)
             .want(self.want.into());
         match self.families {
             4 => announce,
@@ -214,7 +217,8 @@ impl fmt::Debug for Told {
         let announce = self.announce();
         let role = if self.seeder { "seeder" } else { "leecher" };
         write!(f, "{role} {} in torrent {}: {}", announce.endpoint, self.torrent, announce.event)?;
-        write!(f, ", wants {} of {:?}", announce.want, announce.families)
+        let seeders = if announce.takes_seeders() { "" } else { "no seeders and " };
+        write!(f, ", wants {seeders}{} of {:?}", announce.want, announce.families)
     }
 }
 

@@ -196,19 +196,17 @@ impl Swarm {
             return Eligible::default();
         }
         let leechers = self.list(family, Role::Leecher);
-        let seeders = if announce.role().is_seeder() { &[] } else { self.list(family, Role::Seeder) };
+        let seeders = if announce.takes_seeders() { self.list(family, Role::Seeder) } else { &[] };
         let announcer = self.peers.get(&announce.endpoint).filter(|_| announce.endpoint.family() == family);
         let announcer = announcer.and_then(|peer| match peer.role {
-            Role::Seeder => None,
             Role::Leecher => Some(peer.place),
+            Role::Seeder => announce.takes_seeders().then_some(leechers.len() + peer.place),
         });
         Eligible { leechers, seeders, announcer }
     }
 }
 
-/// Eligible peers as one row: the leechers without the announcing peer, then the seeders.
-///
-/// No seeders are selected for a seeder, so an announcing peer that is in the row is a leecher.
+/// Eligible peers as one row, without the announcing peer: the leechers, then the seeders.
 #[derive(Debug, Default)]
 pub(crate) struct Eligible<'a> {
     pub(crate) leechers: &'a [Endpoint],

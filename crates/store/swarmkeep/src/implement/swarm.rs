@@ -65,11 +65,11 @@ impl RecordSwarm {
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) {
-        let role = announce.role();
+        let seeders_too = announce.takes_seeders();
         let asked = |which| announce.families.contains(which);
         let own = |which| (announce.endpoint.family() == which).then_some(place);
-        let v4 = self.v4.eligible(asked(Families::V4), role, own(Family::V4));
-        let v6 = self.v6.eligible(asked(Families::V6), role, own(Family::V6));
+        let v4 = self.v4.eligible(asked(Families::V4), seeders_too, own(Family::V4));
+        let v6 = self.v6.eligible(asked(Families::V6), seeders_too, own(Family::V6));
         let (v4_count, v6_count) = peers.share(announce.want, v4.len(), v6.len());
         self.v4.select(v4, v4_count, rng, &mut peers.v4);
         self.v6.select(v6, v6_count, rng, &mut peers.v6);
@@ -307,11 +307,11 @@ impl<E: Compact> Records<E> {
         PeerCounts { seeders, leechers: self.records.len() as u64 - seeders }
     }
 
-    fn eligible(&self, asked: bool, role: Role, own: Option<usize>) -> Eligible {
-        let range = match (asked, role) {
+    fn eligible(&self, asked: bool, seeders_too: bool, own: Option<usize>) -> Eligible {
+        let range = match (asked, seeders_too) {
             (false, _) => 0..0,
-            (true, Role::Seeder) => self.seeders..self.records.len(),
-            (true, Role::Leecher) => 0..self.records.len(),
+            (true, false) => self.seeders..self.records.len(),
+            (true, true) => 0..self.records.len(),
         };
         let except = own.filter(|place| range.contains(place));
         Eligible { range, except }

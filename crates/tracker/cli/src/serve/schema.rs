@@ -198,6 +198,12 @@ pub(crate) struct Live {
     #[arg(long, value_name = "N", default_value = "200", help_heading = ANSWERS)]
     pub(crate) most_peers: NonZero<usize>,
 
+    /// Give seeders also to clients that start with nothing left and nothing downloaded. rqbit over HTTP and
+    /// webtorrent over UDP announce so while they have only a magnet link, and find nobody in a swarm of
+    /// seeders otherwise. Seeders that start are then told of each other.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ANSWERS)]
+    pub(crate) seeders_for_links: bool,
+
     /// Keep torrents without peers, and so their download counts, for as long as the tracker runs.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ANSWERS)]
     pub(crate) keep_downloads: bool,
@@ -465,12 +471,14 @@ impl Settings {
     /// By what rules it answers. Reads the lists, but those that are in force and have not changed.
     pub(crate) fn rules(&self, kept: &mut Kept, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
         let rules = self.times()?;
-        let Live { peers, most_peers, keep_downloads, local_peers, http_ip_parameter, .. } = self.live;
+        let Live { peers, most_peers, seeders_for_links, keep_downloads, .. } = self.live;
+        let Live { local_peers, http_ip_parameter, .. } = self.live;
         let Live { allow_list, deny_list, passkeys, requests, requests_at_once, .. } = &self.live;
         let retention = if keep_downloads { Retention::KeepDownloaded } else { Retention::DropEmpty };
         let mut rules = rules
             .default_want(peers)
             .most_want(most_peers.get())
+            .seeders_for_links(seeders_for_links)
             .retention(retention)
             .local_peers(local_peers)
             .http_ip_parameter(http_ip_parameter);

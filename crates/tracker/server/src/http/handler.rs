@@ -252,6 +252,7 @@ fn announce_of(
         .transferred(request.downloaded, request.uploaded)
         .peer_id(request.peer_id)
         .want(want)
+        .seeders_too(rules.may_have_a_link(request.event, request.downloaded))
         .families(families);
     // Who does not know what is left has not all of it.
     Ok(announce.left(request.left.unwrap_or(u64::MAX)))

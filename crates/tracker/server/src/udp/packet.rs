@@ -84,7 +84,8 @@ impl BatchContext<'_> {
             .left(request.left)
             .transferred(request.downloaded, request.uploaded)
             .peer_id(request.peer_id)
-            .want(self.rules.want(request.want)))
+            .want(self.rules.want(request.want))
+            .seeders_too(self.rules.may_have_a_link(request.event, request.downloaded)))
     }
 }
 

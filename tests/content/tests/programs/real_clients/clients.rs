@@ -46,7 +46,7 @@ pub(crate) struct ClientSetup {
     /// Where the file is or goes.
     pub(crate) download: PathBuf,
     /// Its configuration and whatever else it writes.
-    home: PathBuf,
+    pub(crate) home: PathBuf,
     /// Name and version, as a folder of fixtures is called.
     pub(crate) label: String,
 }
@@ -204,6 +204,28 @@ pub(crate) static RTORRENT: Client = Client {
             command.args(["-b", &place.ip().to_string()]);
         }
         command.arg("-d").arg(&place.download).arg("-s").arg(&place.home).arg(place.torrent());
+        command
+    },
+};
+
+/// A program that Debian has not packaged.
+pub(crate) const RQBIT_PROGRAM: Need =
+    Need::other("rqbit", "cargo install rqbit", |name| programs::find(name).is_some());
+
+pub(crate) static RQBIT: Client = Client {
+    name: "rqbit",
+    n: 7,
+    needs: &[RQBIT_PROGRAM],
+    version: &["rqbit", "--version"],
+    binds_v6: false,
+    peer_id: "-rQ",
+    leaves_in_silence: Some(Protocol::Http),
+    command: |place| {
+        let mut command = Command::new("rqbit");
+        command.args(["--disable-dht", "--disable-lsd", "--disable-upnp-port-forward"]);
+        command.arg("--listen-port").arg(place.port().to_string()).args(["download", "--disable-http-api"]);
+        command.args(["--overwrite", "--output-folder"]).arg(&place.download).arg(place.torrent());
+        command.env("HOME", &place.home);
         command
     },
 };

@@ -8,6 +8,7 @@
 //! `SWARMKEEP_CAPTURE=DIR` each client's requests are kept as fixtures, with what they were answered.
 
 mod clients;
+mod links;
 mod network;
 pub(crate) mod ours;
 mod restart;
@@ -121,7 +122,7 @@ real_clients! {
 
 /// The tests of these modules.
 pub(crate) fn tests() -> Vec<Trial> {
-    [downloads(), restart::tests(), two_trackers::tests()].into_iter().flatten().collect()
+    [downloads(), links::tests(), restart::tests(), two_trackers::tests()].into_iter().flatten().collect()
 }
 
 /// The `info` dictionary of the torrent that is shared, as `fixtures/README.md` makes it.

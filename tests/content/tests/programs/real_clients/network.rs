@@ -11,7 +11,7 @@ use swarmkeep::Family;
 use swarmkeep_store_tests::programs::{IP, NAMESPACES, Need, again, find, name, namespaces, note};
 
 /// How many addresses of each family there are: the tracker's and a client's each.
-const ADDRESSES: u8 = 7;
+const ADDRESSES: u8 = 8;
 
 /// A name of the first IPv6 address.
 pub(crate) const TRACKER_V6: &str = "tracker.test";

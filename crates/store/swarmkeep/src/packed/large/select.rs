@@ -58,12 +58,12 @@ impl Large {
     ) {
         let own_in = |family| (announce.endpoint.family() == family).then_some(own);
         let v4 = match announce.families.contains(Families::V4) {
-            true => Eligible::of(&self.v4, own.role, own_in(Family::V4)),
+            true => Eligible::of(&self.v4, announce, own_in(Family::V4)),
             false => Eligible::NONE,
         };
         let v6 = match &self.v6 {
             Some(v6) if announce.families.contains(Families::V6) => {
-                Eligible::of(v6, own.role, own_in(Family::V6))
+                Eligible::of(v6, announce, own_in(Family::V6))
             }
             _ => Eligible::NONE,
         };
@@ -127,7 +127,7 @@ impl<const N: usize> Tables<N> {
         let table = self.table(announce.role());
         let own = table.start_of(order);
         table.prefetch_header(own);
-        let eligible = Eligible::of(self, announce.role(), None);
+        let eligible = Eligible::of(self, announce, None);
         let slots = eligible.slots();
         let mut draws = draws(slots, seed_of(Self::FAMILY, seed));
         let mut drawn = [Drawn::FIRST; AHEAD];
@@ -143,7 +143,7 @@ impl<const N: usize> Tables<N> {
     fn look_now(&self, announce: &Announce, order: u64, seed: u64) -> Ahead {
         let own = self.table(announce.role()).start_of(order);
         self.table(announce.role()).prefetch_bucket(own);
-        let eligible = Eligible::of(self, announce.role(), None);
+        let eligible = Eligible::of(self, announce, None);
         let slots = eligible.slots();
         let drawn = draws(slots, seed_of(Self::FAMILY, seed)).take(AHEAD).find(|drawn| eligible.holds(drawn));
         if let Some(drawn) = drawn
@@ -156,7 +156,7 @@ impl<const N: usize> Tables<N> {
 
     fn prefetch_peers(&self, announce: &Announce, ahead: &Ahead) {
         self.table(announce.role()).prefetch_bucket(ahead.own);
-        let eligible = Eligible::of(self, announce.role(), None);
+        let eligible = Eligible::of(self, announce, None);
         if let Some(drawn) = ahead.drawn.iter().find(|drawn| eligible.holds(drawn))
             && let Some(table) = eligible.tables[drawn.table()]
         {
@@ -183,11 +183,11 @@ struct Eligible<'a, const N: usize> {
 impl<'a, const N: usize> Eligible<'a, N> {
     const NONE: Self = Self { tables: [None, None], except: None };
 
-    fn of(tables: &'a Tables<N>, role: Role, own: Option<PeerLocation>) -> Self {
-        match role {
-            // A seeder is not among the leechers that it receives.
-            Role::Seeder => Self { tables: [None, Some(&tables.leechers)], except: None },
-            Role::Leecher => Self {
+    fn of(tables: &'a Tables<N>, announce: &Announce, own: Option<PeerLocation>) -> Self {
+        match announce.takes_seeders() {
+            // The announcer is a seeder, and none of the leechers that it is given.
+            false => Self { tables: [None, Some(&tables.leechers)], except: None },
+            true => Self {
                 tables: [Some(&tables.seeders), Some(&tables.leechers)],
                 except: own.map(|own| Drawn { in_second: own.role == Role::Leecher, index: own.index }),
             },
@@ -345,7 +345,8 @@ mod tests {
             let family = if word & 1 == 0 { Family::V4 } else { Family::V6 };
             let families = [Families::V4, Families::V6, Families::V4 | Families::V6][turn % 3];
             let announce = Announce::new(Default::default(), endpoint(n, family));
-            let announce = announce.left(u64::from(!role(n).is_seeder())).want(turn % 60).families(families);
+            let announce = announce.left(u64::from(!role(n).is_seeder())).seeders_too(word & 2 == 0);
+            let announce = announce.want(turn % 60).families(families);
             let seed = rng.next_u64();
             let ahead = [large.look_ahead(&hash, &announce, seed), large.look_now(&hash, &announce, seed)];
             if turn % 4 == 0 {

@@ -240,12 +240,16 @@ impl Stripe {
             Selection::Few(leaf, slot, peer) => {
                 let leaf = &self.leaves[leaf];
                 let SlotContent::Few(few) = leaf.content(slot) else { return };
-                let seeder = peer.section.role().is_seeder();
-                let from = |family| Section::of(family, if seeder { Role::Leecher } else { Role::Seeder });
-                // A seeder is not among the leechers that it receives.
+                let seeders_too = announce.takes_seeders();
+                let first = if seeders_too { Role::Seeder } else { Role::Leecher };
+                let from = |family| Section::of(family, first);
+                // Where only leechers are given, the announcer is a seeder and none of them.
                 let own = |family| {
-                    let index = few.count(Section::of(family, Role::Seeder)) + peer.index;
-                    (!seeder && peer.section.family() == family).then_some(index)
+                    let before = match peer.section.role() {
+                        Role::Seeder => 0,
+                        Role::Leecher => few.count(Section::of(family, Role::Seeder)),
+                    };
+                    (seeders_too && peer.section.family() == family).then_some(before + peer.index)
                 };
                 let v4 = leaf.endpoints::<{ CompactV4::LEN }>(slot, few, from(Family::V4));
                 let v6 = leaf.endpoints::<{ CompactV6::LEN }>(slot, few, from(Family::V6));
