@@ -4,4 +4,4 @@ mod alone;
 #[cfg(feature = "programs")]
 pub mod programs;
 
-pub use alone::{in_a_process_of_its_own, resident_kb};
+pub use alone::{in_a_process_of_its_own, resident_kb, resident_kb_of};

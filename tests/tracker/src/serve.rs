@@ -13,7 +13,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use swarmkeep_store_tests::programs::Need;
+use swarmkeep_store_tests::{programs::Need, resident_kb_of};
 use tempfile::NamedTempFile;
 
 /// After how long something is not going to happen, on a busy machine.
@@ -101,6 +101,11 @@ impl Serve {
             }
         });
         found.unwrap_or_else(|| panic!("no {protocol}: {log}"))
+    }
+
+    /// Its resident set in KiB.
+    pub fn resident_kb(&self) -> u64 {
+        resident_kb_of(self.child.id())
     }
 
     /// Sends a signal by its name.

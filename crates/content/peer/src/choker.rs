@@ -82,11 +82,22 @@ impl Choker {
         if waiting > 0 {
             interested.sort_by_key(|asking| Reverse(asking.rate));
             let fast = interested.iter().take_while(|asking| asking.rate >= Self::FAST).count();
-            interested[fast.min(self.slots - 1)..].sort_by_cached_key(|asking| {
+            let in_turn = &mut interested[fast.min(self.slots - 1)..];
+            let rank = |asking: &Asking| {
                 let Known { since, idle } = self.known[&asking.peer];
                 let had_its_turns = asking.unchoked && (idle > 0 || self.turn - since >= Self::TURNS);
-                let rank = if had_its_turns { 2 } else { u32::from(!asking.unchoked) };
-                (rank, self.sites.get(&asking.site).copied(), of_site[&asking.site], rng.random::<u32>())
+                if had_its_turns { 2 } else { u32::from(!asking.unchoked) }
+            };
+            in_turn.sort_by_cached_key(|asking| {
+                let last = self.sites.get(&asking.site).copied();
+                (rank(asking), last, of_site[&asking.site], rng.random::<u32>())
+            });
+            // One of each site before a second one.
+            let mut before = HashMap::<_, usize>::new();
+            in_turn.sort_by_cached_key(|asking| {
+                let nth = before.entry(asking.site).or_default();
+                *nth += 1;
+                (rank(asking), *nth)
             });
             let is_idle = |asking: &&&Asking| self.known[&asking.peer].idle >= Self::IDLE;
             idle = interested.iter().filter(is_idle).take(waiting).map(|asking| asking.peer).collect();
@@ -166,6 +177,29 @@ mod tests {
             turn(&mut choker, &mut all).0.iter().for_each(|n| had[usize::from(*n >= 1000)] += 1);
         }
         assert!(had[0] > had[1], "{had:?} turns of honest peers and of others");
+    }
+
+    #[test]
+    fn a_site_of_many_peers_gets_no_more_turns_than_one_of_few() {
+        let mut choker = Choker::new(8);
+        let silent = |peer: u64| {
+            let site = IpAddr::from([10, 1, peer as u8 % 8, 0]);
+            Asking { asks: false, site, ..asking(peer, 0) }
+        };
+        let (mut waited, mut next) = (Vec::new(), 1000);
+        let mut all = vec![asking(0, 1)];
+        for _ in 0..60 {
+            // Those of the attacker connect again as soon as they are turned out.
+            while all.len() < 46 {
+                all.push(silent(next));
+                next += 1;
+            }
+            match turn(&mut choker, &mut all).0.contains(&0) {
+                true => waited.push(0),
+                false => *waited.last_mut().expect("the first turn is its own") += 1,
+            }
+        }
+        assert!(waited.iter().all(|turns| *turns <= 1), "turns that it waited: {waited:?}");
     }
 
     #[test]

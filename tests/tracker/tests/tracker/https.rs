@@ -276,14 +276,14 @@ fn stopping_answers_what_was_received_and_does_not_wait_for_handshakes() {
 
 /// A certificate for the loopback addresses, whom it is vouched for by in a chain, and a root that clients
 /// trust.
-struct Pair {
+pub(crate) struct Pair {
     folder: PathBuf,
     leaf: CertificateDer<'static>,
     root: CertificateDer<'static>,
 }
 
 impl Pair {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NTH: AtomicU32 = AtomicU32::new(0);
         let name = format!("swarmkeep-https-{}-{}", process::id(), NTH.fetch_add(1, Relaxed));
         let folder = env::temp_dir().join(&name);
@@ -309,11 +309,11 @@ impl Pair {
         Self { folder, leaf: leaf.der().clone(), root: root.der().clone() }
     }
 
-    fn certificate(&self) -> PathBuf {
+    pub(crate) fn certificate(&self) -> PathBuf {
         self.folder.join("certificate.pem")
     }
 
-    fn key(&self) -> PathBuf {
+    pub(crate) fn key(&self) -> PathBuf {
         self.folder.join("key.pem")
     }
 
@@ -322,7 +322,7 @@ impl Pair {
     }
 
     /// One that trusts the root alone.
-    fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
+    pub(crate) fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.root.clone()).expect("a certificate");
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -342,7 +342,7 @@ impl Drop for Pair {
 }
 
 /// The first message of a handshake.
-fn hello(pair: &Pair) -> Vec<u8> {
+pub(crate) fn hello(pair: &Pair) -> Vec<u8> {
     let name = ServerName::try_from("localhost").expect("a name");
     let mut hello = Vec::new();
     let mut session = ClientConnection::new(pair.client(&[&TLS13]), name).expect("a name");
@@ -364,7 +364,7 @@ fn store() -> Repository {
     build("packed", |config| config)
 }
 
-fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
     socket.connect(&to.into())?;
@@ -400,13 +400,13 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// The other end.
-struct Client {
+pub(crate) struct Client {
     tls: StreamOwned<ClientConnection, TcpStream>,
     received: Vec<u8>,
 }
 
 impl Client {
-    fn of(tracker: SocketAddr, config: &Arc<ClientConfig>) -> Self {
+    pub(crate) fn of(tracker: SocketAddr, config: &Arc<ClientConfig>) -> Self {
         Self::at(tracker.ip(), tracker, config)
     }
 
@@ -417,7 +417,7 @@ impl Client {
     }
 
     /// The peers it is told of.
-    fn announce(&mut self, port: u16) -> Vec<swarmkeep::Endpoint> {
+    pub(crate) fn announce(&mut self, port: u16) -> Vec<swarmkeep::Endpoint> {
         self.tls.write_all(&announce(port)).expect("somebody listens");
         let (status, body) = self.receive();
         assert_eq!(status, 200);

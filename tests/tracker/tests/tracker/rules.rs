@@ -2,7 +2,6 @@
 //! local addresses.
 
 use std::{
-    collections::HashSet,
     convert::Infallible,
     fs,
     io::{Read, Write},
@@ -16,10 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep::{
-    Announce, AnnounceEvent, AsyncTorrentRepository as _, CompactV4, CompactV6, Family, HashKey, InfoHash,
-    PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, TorrentRepository as _,
-};
+use swarmkeep::{AnnounceEvent, AsyncTorrentRepository as _, Family, HashKey, InfoHash};
 use swarmkeep_tests::{
     Tracker, any_port, build,
     udp::{Client, announce, bytes_of, error_in},
@@ -28,8 +24,7 @@ use swarmkeep_tracker::{
     AccessList, Config, IpNet, Kind, ListKind, LiveRules, LocalPeers, PasskeyList, RateLimiter, Reason,
     Rules, access::AccessError,
 };
-use swarmkeep_tracker_protocol::udp::{AnnounceRequest, AnnounceResponseHeader, ConnectionId};
-use swarmkeep_workload::Workload;
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
 
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 const KEY: HashKey = HashKey::from_bytes([3; 16]);
@@ -314,47 +309,6 @@ fn a_client_with_a_link_only_finds_seeders_where_the_operator_lets_it() {
             assert!(!over_udp(AnnounceEvent::Completed, 0), "{name}");
         }
     }
-}
-
-/// The figure of docs/operate/running.md: one announce in twenty of the usual mix stops, and its peer comes
-/// back, which is when its client starts.
-#[test]
-fn seeders_for_links_are_a_small_part_of_all_bytes_on_the_usual_mix() {
-    let workload = Workload::zipf(7, 100_000, 300_000);
-    let store = swarmkeep::Packed::new(&RepositoryConfig::new(KEY)).expect("no limits");
-    let (mut rng, mut room) = (SplitMix64::new(1), [0; 50 * CompactV4::LEN]);
-    let mut room_v6 = [0; 50 * CompactV6::LEN];
-    let mut len_of = |announce: &Announce| {
-        let mut peers = PeerBuffer::new(&mut room, &mut room_v6);
-        store.announce(announce, Timestamp::from_secs(1_800_000_000), &mut rng, &mut peers);
-        (AnnounceResponseHeader::LEN + peers.v4.as_bytes().len() + peers.v6.as_bytes().len()) as u64
-    };
-    let filled: u64 = workload.fill().map(|announce| len_of(&announce)).sum();
-    assert!(filled > 0);
-    let (mut gone, mut without, mut with, mut starting) = (HashSet::new(), 0, 0, 0);
-    const ANNOUNCES: u64 = 1_000_000;
-    for announce in workload.announces(0).take(ANNOUNCES as usize) {
-        let peer = (announce.info_hash, announce.endpoint);
-        if announce.event == AnnounceEvent::Stopped {
-            gone.insert(peer);
-        }
-        let starts = announce.event != AnnounceEvent::Stopped && gone.remove(&peer);
-        let len = len_of(&announce);
-        without += len;
-        with += if starts && announce.role().is_seeder() {
-            starting += 1;
-            len_of(&announce.seeders_too(true))
-        } else {
-            len
-        };
-    }
-    let more = (with - without) as f64 / without as f64 * 100.0;
-    println!(
-        "{starting} of {ANNOUNCES} announces are of seeders that start; {:.0} bytes per answer without seeders for \
-         them, {more:.1} % more with",
-        without as f64 / ANNOUNCES as f64
-    );
-    assert!(starting > 10_000 && more < 0.5, "{starting} start, {more} % more");
 }
 
 #[test]

@@ -1,9 +1,16 @@
 //! Remote peers and trackers that crowd others out.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    env,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use swarmkeep_metainfo::Format;
 use swarmkeep_peer_wire::{Encode, ExtendedMessage, ExtensionIds, Message, Pex, Reserved};
+use swarmkeep_store_tests::resident_kb;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -113,5 +120,61 @@ async fn peers_that_say_that_they_are_interested_and_ask_for_nothing_close_no_to
     fetches.found(seeder.addresses().to_vec());
     timeout(Duration::from_secs(15), whole(&fetches)).await.expect("it gets its turn");
     fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: SWARMKEEP_FLOOD_SECS=600 cargo test -p swarmkeep-content-tests --test peers floods -- --ignored --nocapture"]
+async fn under_all_floods_memory_has_its_bound_and_others_fetch() {
+    let secs = env::var("SWARMKEEP_FLOOD_SECS").map_or(60, |secs| secs.parse().expect("a number of seconds"));
+    let (seeder, _seeds) = session(148, &store(0..32)).await;
+    let address = seeder.addresses()[0];
+    let silent = tokio::spawn(async move {
+        let (mut open, mut made) = (VecDeque::new(), 0_u64);
+        loop {
+            open.push_back(caller([127, 0, 40 + (made % 60) as u8, 1], address).await);
+            made += 1;
+            if open.len() > 600 {
+                open.pop_front();
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let interested = (0..64_u8).map(|n| {
+        tokio::spawn(async move {
+            loop {
+                let mut stream = caller([127, 0, 100 + n % 8, 1], address).await;
+                let mut bytes = hello(n);
+                [Message::HaveNone, Message::Interested]
+                    .iter()
+                    .for_each(|message| message.encode(&mut bytes));
+                let _ = stream.write_all(&bytes).await;
+                while stream.read(&mut [0; 2048]).await.is_ok_and(|read| read > 0) {}
+                sleep(Duration::from_millis(100)).await;
+            }
+        })
+    });
+    let floods: Vec<_> = interested.chain([silent]).collect();
+    let (mut took, mut resident, began) = (Vec::new(), Vec::new(), Instant::now());
+    while began.elapsed() < Duration::from_secs(secs) {
+        let asked = Instant::now();
+        let (fetcher, fetches) = session(149, &store([])).await;
+        fetches.found(vec![address]);
+        whole(&fetches).await;
+        took.push(asked.elapsed());
+        fetcher.stop().await.unwrap();
+        resident.push(resident_kb());
+        sleep(Duration::from_secs(1)).await;
+    }
+    floods.iter().for_each(|flood| flood.abort());
+    took.sort_unstable();
+    let [half, most] = [50, 100].map(|percent| took[(took.len() - 1) * percent / 100]);
+    let settled = &resident[resident.len() / 5..];
+    let (least, largest) = (settled.iter().min().unwrap(), settled.iter().max().unwrap());
+    println!(
+        "{} fetches of 2 MiB: p50 {half:.1?}, the longest {most:.1?}; resident {least} to {largest} KiB",
+        took.len()
+    );
+    assert!(half < Duration::from_secs(12) && largest - least < 16 << 10, "{took:?} {resident:?}");
     seeder.stop().await.unwrap();
 }
