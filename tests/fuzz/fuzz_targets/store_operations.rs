@@ -345,7 +345,9 @@ fn check_handed(announce: &Announce, peers: &PeerBuffer<'_>) {
 
 impl Told {
     fn announce(&self) -> Announce {
-        let announce = announce(self.torrent, self.endpoint, self.event, self.seeder).want(self.want.into());
+        let announce = announce(self.torrent, self.endpoint, self.event, self.seeder)
+            .seeders_too(self.families & 4 != 0)
+            .want(self.want.into());
         match self.families % 4 {
             0 => announce,
             bits => announce.families(Families::from_bits_truncate(bits)),

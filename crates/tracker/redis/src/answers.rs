@@ -407,9 +407,12 @@ mod tests {
         let answers = hot();
         assert!(matches!(answers.source(&peer(0), NOW, true), AnswerSource::Kept { send: Some(_), .. }));
         assert!(matches!(answers.source(&peer(1), NOW, true), AnswerSource::Kept { send: None, .. }));
+        let seeder = peer(3).left(0);
+        let asks = answers.source(&seeder.seeders_too(true), NOW, true);
+        assert!(matches!(asks, AnswerSource::Kept { send: None, .. }), "a seeder that asks for seeders");
         assert!(
-            matches!(answers.source(&peer(2).left(0), NOW, true), AnswerSource::Fetched(_)),
-            "for another role"
+            matches!(answers.source(&seeder, NOW, true), AnswerSource::Fetched(_)),
+            "a seeder that does not"
         );
         for event in [AnnounceEvent::Started, AnnounceEvent::Completed, AnnounceEvent::Stopped] {
             assert!(matches!(answers.source(&peer(2).event(event), NOW, true), AnswerSource::Asked));

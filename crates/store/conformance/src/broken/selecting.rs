@@ -67,8 +67,9 @@ impl Broken {
             Fault::OneTooFew if own.len() > want => {
                 hand_out_window(&own, want.saturating_sub(1), rng.below(own.len()), peers)
             }
-            Fault::SeedersAreNotAskedFor if told.role().is_seeder() => {
-                hand_out_window(&row(told.families, false), want, 0, peers);
+            Fault::SeedersAreNotAskedFor if told.role().is_seeder() && told.seeders_too => {
+                let leechers = row(told.families, false);
+                hand_out_window(&leechers, want, rng.below(leechers.len().max(1)), peers);
             }
             Fault::SeedersToSeeders => hand_out_window(&row(told.families, true), want, 0, peers),
             Fault::AnnouncerToItself => {

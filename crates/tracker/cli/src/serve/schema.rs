@@ -200,7 +200,7 @@ pub(crate) struct Live {
 
     /// Give seeders also to clients that start with nothing left and nothing downloaded. rqbit over HTTP and
     /// webtorrent over UDP announce so while they have only a magnet link, and find nobody in a swarm of
-    /// seeders otherwise. Seeders that start are then told of each other.
+    /// seeders otherwise. Seeders that start are then given seeders too.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ANSWERS)]
     pub(crate) seeders_for_links: bool,
 
