@@ -6,6 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 mod create;
 mod peer;
+mod seed;
 mod store;
 mod units;
 
@@ -27,7 +28,7 @@ enum Command {
     /// Fetch torrents from other peers.
     Fetch(Box<peer::FetchArgs>),
     /// Seed torrents to other peers.
-    Seed(Box<peer::SeedArgs>),
+    Seed(Box<seed::Args>),
     /// Keep torrents' content on a block device, in an image, or in plain files.
     Store(Box<store::Args>),
 }
@@ -37,7 +38,7 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Create(args) => create::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Fetch(args) => peer::fetch(&args),
-        Command::Seed(args) => peer::seed(&args),
+        Command::Seed(args) => seed::run(&args),
         Command::Store(args) => store::run(*args),
     };
     match done {

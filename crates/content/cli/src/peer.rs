@@ -1,4 +1,4 @@
-//! `seedkeep seed` and `seedkeep fetch`: torrents to and from other peers, over any store.
+//! `seedkeep fetch`, and what it has in common with `seedkeep seed`: torrents to and from other peers.
 
 use std::{
     error::Error,
@@ -51,17 +51,6 @@ Exit codes:
   2  the command line is wrong
   3  it was stopped before everything was fetched; the next call continues";
 
-const SEED_DETAILS: &str = "\
-  seedkeep seed --store disk.image                every torrent of the store, complete or not
-  seedkeep seed some.torrent --store ~/dir        one torrent of a folder of files (see `seedkeep store add`)
-
-Runs until it is interrupted (SIGINT, SIGTERM). Then it tells the trackers and closes the connections.
-
-Exit codes:
-  0  it was stopped
-  1  the command failed
-  2  the command line is wrong";
-
 /// Fetch torrents from other peers.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FETCH_DETAILS, after_help = "See --help for examples and the exit codes.")]
@@ -78,23 +67,12 @@ pub(crate) struct FetchArgs {
     sharing: Sharing,
 }
 
-/// Seed torrents to other peers.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = SEED_DETAILS, after_help = "See --help for examples and the exit codes.")]
-pub(crate) struct SeedArgs {
-    /// The torrent files; without any, all torrents of the store.
-    #[arg(value_name = "FILE.torrent")]
-    torrents: Vec<PathBuf>,
-
-    #[command(flatten)]
-    sharing: Sharing,
-}
-
-#[derive(Debug, clap::Args)]
-struct Sharing {
-    /// The store: a block device, an image, a folder, or `memory:` for as long as the program runs.
-    #[arg(long, value_name = "STORE", default_value = ".")]
-    store: PathBuf,
+pub(crate) struct Sharing {
+    /// The store: a block device, an image, a folder, or `memory:` for as long as the program runs. [default:
+    /// the current folder]
+    #[arg(long, value_name = "STORE")]
+    pub(crate) store: Option<PathBuf>,
 
     /// The addresses to listen at, of one or both families. [default: port 6881 of every address, or any port
     /// if that is taken]
@@ -127,7 +105,7 @@ struct Sharing {
 
     /// Print events as JSON, one per line, instead of bars.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
@@ -138,7 +116,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             None => torrents.push(read_torrent(torrent)?),
         }
     }
-    let store = open(&args.sharing.store)?;
+    let store = open(args.sharing.store(), For::Adding)?;
     // Nobody has to be asked about what is in the store.
     for link in std::mem::take(&mut links) {
         match store.torrent_file(&link.info_hash()) {
@@ -148,33 +126,16 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     let until = if args.seed { Until::Seeded } else { Until::Complete };
-    share(&args.sharing, &store, torrents, links, until)
+    share(&args.sharing, Arc::clone(&store) as _, Some(&store), torrents, links, until)
 }
 
 fn is_link(text: &str) -> bool {
     text.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("magnet:"))
 }
 
-pub(crate) fn seed(args: &SeedArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let store = open(&args.sharing.store)?;
-    let mut torrents = args.torrents.iter().map(|path| read_torrent(path)).collect::<Result<Vec<_>, _>>()?;
-    if torrents.is_empty() {
-        for summary in store.list()? {
-            if let Some(torrent) = store.torrent_file(&summary.info_hash)? {
-                torrents.push((Metainfo::parse(&torrent)?, torrent));
-            }
-        }
-    }
-    if torrents.is_empty() {
-        let store = args.sharing.store.display();
-        return Err(format!("{store} has no torrents; `seedkeep store add` puts them there").into());
-    }
-    share(&args.sharing, &store, torrents, Vec::new(), Until::Interrupted)
-}
-
 /// When to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
+pub(crate) enum Until {
     /// Everything is there.
     Complete,
     /// Somebody interrupts; everything should be there then.
@@ -183,16 +144,18 @@ enum Until {
     Interrupted,
 }
 
-fn open(path: &Path) -> Result<Arc<Library>, Box<dyn Error>> {
+pub(crate) fn open(path: &Path, wanted: For) -> Result<Arc<Library>, Box<dyn Error>> {
     if path.as_os_str() == "memory:" {
         return Ok(Arc::new(Library::open(Arc::new(Memory::new(&ContentConfig::new(""))))?));
     }
-    Ok(Opened::open(path, For::Adding)?.repository)
+    Ok(Opened::open(path, wanted)?.repository)
 }
 
-fn share(
+/// Shares torrents over `store` until somebody interrupts, or `until`. What is new is kept in `library`.
+pub(crate) fn share(
     sharing: &Sharing,
-    store: &Arc<Library>,
+    store: Arc<dyn ContentRepository>,
+    library: Option<&Library>,
     torrents: Vec<(Metainfo, Vec<u8>)>,
     links: Vec<Magnet>,
     until: Until,
@@ -200,11 +163,11 @@ fn share(
     let runtime = Runtime::new()?;
     let done = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let session = sharing.start(Arc::clone(store) as _).await?;
+        let session = sharing.start(store).await?;
         let mut shown = Shown::new(sharing.json, &session)?;
         let mut work = Work {
             session: &session,
-            store,
+            library,
             peers: &sharing.peer,
             unlearnt: links,
             shared: Vec::new(),
@@ -233,7 +196,8 @@ fn share(
 /// All that is shared, and is to be.
 struct Work<'a> {
     session: &'a Session,
-    store: &'a Library,
+    /// Where torrent files are kept.
+    library: Option<&'a Library>,
     /// Who is called besides those that trackers and peers tell of.
     peers: &'a [SocketAddr],
     /// Of which it is not known yet what they name.
@@ -316,9 +280,9 @@ impl Work<'_> {
         metainfo: Metainfo,
         torrent: &[u8],
     ) -> Result<impl Future<Output = Result<(), swarmkeep_peer::Error>> + use<>, Box<dyn Error>> {
-        match self.store.add(torrent) {
-            Ok(_) | Err(StoreError::Exists(_)) => {}
-            Err(error) => return Err(error.into()),
+        match self.library.map(|library| library.add(torrent)) {
+            None | Some(Ok(_) | Err(StoreError::Exists(_))) => {}
+            Some(Err(error)) => return Err(error.into()),
         }
         let tiers = metainfo.tiers().to_vec();
         let info = Arc::new(metainfo.into_info());
@@ -350,6 +314,10 @@ impl Signals {
 }
 
 impl Sharing {
+    pub(crate) fn store(&self) -> &Path {
+        self.store.as_deref().unwrap_or(Path::new("."))
+    }
+
     async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
         let config = |listen: Vec<SocketAddr>| {
             let config = SessionConfig::new(peer_id())
@@ -572,7 +540,7 @@ impl Shown {
     }
 }
 
-fn line(event: &Event<'_>) -> Result<(), Box<dyn Error>> {
+pub(crate) fn line(event: &impl Serialize) -> Result<(), Box<dyn Error>> {
     say!("{}", serde_json::to_string(event)?);
     Ok(())
 }

@@ -60,7 +60,7 @@ enum Command {
     Format(format::Args),
     /// Show the torrents of a store.
     List(list::Args),
-    /// Add a torrent, and the files of it that exist already.
+    /// Add torrents, and the files of them that exist already.
     Add(add::Args),
     /// Write torrents back to ordinary files, each piece verified.
     Export(export::Args),
@@ -115,6 +115,20 @@ pub fn read_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box<dyn Error>> 
         .map_err(|error| format!("{shown}: {error}"))?;
     let metainfo = Metainfo::parse(&torrent).map_err(|error| format!("{shown}: {error}"))?;
     Ok((metainfo, torrent))
+}
+
+/// Sorts paths of a command line: torrent files, and after the first of them the path of their content, if
+/// there is one.
+pub(crate) fn torrents_and_data(paths: &[PathBuf]) -> Result<(Vec<&Path>, Option<&Path>), String> {
+    let is_torrent = |path: &Path| {
+        path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("torrent")) && !path.is_dir()
+    };
+    let paths = paths.iter().enumerate().map(|(n, path)| (n == 0 || is_torrent(path), &**path));
+    let (torrents, data): (Vec<_>, Vec<_>) = paths.partition(|(is_torrent, _)| *is_torrent);
+    if let [_, (_, second), ..] = data[..] {
+        return Err(format!("{}: one file or folder has the content of all torrents", second.display()));
+    }
+    Ok((torrents.into_iter().map(|(_, path)| path).collect(), data.first().map(|(_, path)| *path)))
 }
 
 /// A bar over bytes, where somebody sees it.

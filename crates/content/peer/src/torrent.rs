@@ -201,10 +201,13 @@ impl Torrent {
         let ready = Ready::new(info, content)?;
         let have = ready.content.pieces().map_err(Error::Store)?;
         let (memory, late) = (self.session.config.piece_memory, self.session.config.late());
-        let picker = Picker::new(Arc::clone(&ready.info), have.clone(), memory, late, &mut rand::rng());
+        // Of what cannot be written, nothing is fetched.
+        let fetches = !ready.content.is_read_only() || have.count() == have.pieces();
+        let picker = fetches
+            .then(|| Picker::new(Arc::clone(&ready.info), have.clone(), memory, late, &mut rand::rng()));
         {
             let mut state = self.state.lock();
-            (state.picker, state.have) = (Some(picker), have);
+            (state.picker, state.have) = (picker, have);
             state.note_complete();
             let _ = self.ready.set(ready);
         }

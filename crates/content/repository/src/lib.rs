@@ -20,6 +20,7 @@ mod config;
 pub mod conformance;
 mod error;
 pub mod files;
+pub mod in_place;
 mod library;
 mod lock;
 mod memory;

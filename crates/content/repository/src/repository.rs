@@ -145,6 +145,11 @@ pub trait Content: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether nothing can be written, so that there is nothing to fetch.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// An upper bound of the room that a write of `range`, which lies in the torrent, would take now of what
     /// is [free](Statistics::free). For a part of a range it is no more than for all of it, and for several
     /// writes no more than the sum.

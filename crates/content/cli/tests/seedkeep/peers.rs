@@ -1,12 +1,13 @@
 //! `seedkeep seed` and `seedkeep fetch`, each a process, on loopback.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use nix::{
@@ -15,6 +16,8 @@ use nix::{
 };
 use serde_json::Value;
 use swarmkeep_metainfo::{Magnet, Metainfo};
+
+use crate::common;
 
 fn seedkeep(folder: &Path, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
@@ -53,14 +56,26 @@ struct Seeder(Child, String);
 
 impl Seeder {
     fn start(folder: &Path) -> Self {
-        let mut command = seedkeep(folder, "seed --store full --listen 127.0.0.1:0 --json");
+        let (seeder, told) = Self::of(folder, "--store full");
+        assert_eq!(told, Vec::<Value>::new());
+        seeder
+    }
+
+    /// Answers what is told before it listens, too.
+    fn of(folder: &Path, what: &str) -> (Self, Vec<Value>) {
+        let mut command = seedkeep(folder, &format!("seed {what} --listen 127.0.0.1:0 --json"));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-        assert_eq!(first["event"], "listening");
-        let at = first["addresses"][0].as_str().unwrap().to_owned();
+        let mut told = Vec::new();
+        let at = loop {
+            let event: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+            if event["event"] == "listening" {
+                break event["addresses"][0].as_str().unwrap().to_owned();
+            }
+            told.push(event);
+        };
         thread::spawn(move || lines.for_each(drop));
-        Self(child, at)
+        (Self(child, at), told)
     }
 }
 
@@ -117,6 +132,108 @@ fn what_is_seeded_is_fetched_into_a_store_of_each_kind() {
     for path in ["files/data", "out/data"] {
         assert!(fs::read(folder.path().join(path)).unwrap() == expected, "{path}");
     }
+}
+
+/// Paths below a folder, and when each was changed.
+fn tree(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
+    let mut tree = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let metadata = entry.metadata().unwrap();
+        if metadata.is_dir() {
+            tree.extend(self::tree(&entry.path()));
+        }
+        tree.insert(entry.path(), metadata.modified().unwrap());
+    }
+    tree
+}
+
+#[test]
+fn what_create_was_given_seed_seeds_where_it_lies() {
+    for format in ["", "--v2", "--hybrid"] {
+        let folder = tempfile::tempdir().unwrap();
+        let work = folder.path().join("work");
+        common::put(&work.join("album"));
+        done(&work, &format!("create album {format} --piece-length 16KiB"));
+        let before = tree(&work);
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::copy(work.join("album.torrent"), elsewhere.path().join("a.torrent")).unwrap();
+        let there = work.display();
+        for (at, what) in [
+            (&*work, "album.torrent".to_owned()),
+            (folder.path(), "work/album.torrent".to_owned()),
+            (&work, format!("{}/a.torrent", elsewhere.path().display())),
+            (elsewhere.path(), format!("a.torrent {there}")),
+            (elsewhere.path(), format!("a.torrent {there}/album")),
+        ] {
+            let (seeder, told) = Seeder::of(at, &what);
+            assert_eq!((&told[0]["event"], &told[0]["complete"]), (&"verified".into(), &told[0]["pieces"]));
+            let store = tempfile::tempdir().unwrap();
+            let out = store.path().display();
+            let torrent = work.join("album.torrent");
+            let line =
+                format!("fetch {} --store {out} --listen 127.0.0.1:0 --peer {}", torrent.display(), seeder.1);
+            done(at, &line);
+            drop(seeder);
+            for (path, _) in
+                before.iter().filter(|(path, _)| path.is_file() && path.extension() != torrent.extension())
+            {
+                let fetched = store.path().join(path.strip_prefix(&work).unwrap());
+                assert!(fs::read(fetched).unwrap() == fs::read(path).unwrap(), "{path:?}");
+            }
+            assert_eq!(tree(&work), before, "nothing is written, and nothing made beside it: {what}");
+        }
+    }
+}
+
+#[test]
+fn what_is_right_of_some_files_is_seeded_and_nothing_is_fetched_into_them() {
+    let folder = prepared();
+    let at = folder.path();
+    let mut bytes = fs::read(at.join("data")).unwrap();
+    bytes[100_000] ^= 1;
+    fs::create_dir(at.join("some")).unwrap();
+    fs::write(at.join("some/data"), &bytes[..5 << 20]).unwrap();
+    let (part, told) = Seeder::of(at, "data.torrent some");
+    assert_eq!(told[0]["complete"], 319);
+    assert_eq!((&told[0]["wrong"], told[0]["missing"].as_array().unwrap().len()), (&vec![6].into(), 192));
+    let whole = Seeder::start(at);
+    let line = format!(
+        "fetch data.torrent --store memory: --listen 127.0.0.1:0 --peer {} --peer {} --json",
+        part.1, whole.1
+    );
+    assert_eq!(last(&done(at, &line))["left"], 0);
+    drop(part);
+    assert!(fs::read(at.join("some/data")).unwrap() == bytes[..5 << 20]);
+}
+
+#[test]
+fn where_there_is_nothing_to_seed_it_says_what_to_do() {
+    let folder = prepared();
+    let at = folder.path();
+    fs::create_dir_all(at.join("empty")).unwrap();
+    fs::write(at.join("other"), vec![0; 8 << 20]).unwrap();
+    let refused = |folder: &Path, line: &str| {
+        let output = seedkeep(folder, line).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for (line, said) in [
+        ("seed ../data.torrent .", "none of its files is in .; `seedkeep seed ../data.torrent FOLDER`"),
+        ("seed ../data.torrent ../other", "no piece of it is right: other bytes are there"),
+        ("seed ../data.torrent --store .", "holds no store"),
+        ("seed", "holds no store"),
+        ("seed ../data.torrent . ..", "..: one file or folder has the content of all torrents"),
+    ] {
+        let errors = refused(&at.join("empty"), line);
+        assert!(errors.contains(said), "{line}: {errors}");
+    }
+    fs::rename(at.join("data"), at.join("moved")).unwrap();
+    let errors = refused(at, "seed data.torrent");
+    assert!(
+        errors.contains("none of its files is beside its torrent file, or in the current folder"),
+        "{errors}"
+    );
+    assert_eq!(fs::read_dir(at.join("empty")).unwrap().count(), 0, "nothing is made");
 }
 
 #[test]
@@ -227,7 +344,8 @@ fn what_cannot_be_done_is_said() {
     for (line, said) in [
         ("fetch data --store files", "data: "),
         ("fetch data.torrent --store nowhere", "seedkeep store format"),
-        ("seed --store files", "`seedkeep store add` puts them there"),
+        ("seed --store files", "holds no store; `seedkeep store add` begins one"),
+        ("seed --store image", "`seedkeep store add` puts them there"),
         ("fetch magnet:?xt=urn:btih:12 --store files", "40 digits of hex"),
         ("fetch data.torrent --store files --listen 192.0.2.1:1", "cannot listen at 192.0.2.1:1"),
     ] {

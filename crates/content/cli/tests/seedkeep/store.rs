@@ -430,6 +430,23 @@ fn a_torrent_of_one_file_is_added_from_that_file_and_by_its_own_hash() {
 }
 
 #[test]
+fn several_torrents_are_added_at_once_and_one_that_fails_ends_no_other() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    let all = ["some-v1", "one-v2", "one-hybrid"].map(|name| {
+        fixture(folder, name);
+        format!("@/{name}.torrent")
+    });
+    done(folder, "format @/image --size 32MiB");
+    done(folder, &format!("add @/image {}", all[1]));
+    let added = store(folder, &format!("add @/image {}", all.join(" ")));
+    assert!(added.code == 1 && added.errors.contains("in the store already"), "{}", added.errors);
+    let added = done(folder, &format!("add @/image {} @/data", all.join(" ")));
+    assert_eq!(added.lines().count(), 3, "{added}");
+    done(folder, "export @/image --all --to @/out");
+}
+
+#[test]
 fn a_damaged_torrent_file_is_told_and_kept_again() {
     let folder = scratch_folder();
     let folder = folder.path();

@@ -375,6 +375,10 @@ impl<C: Cache> Content for Handle<C> {
         self.torrent.inner.place(offset)
     }
 
+    fn is_read_only(&self) -> bool {
+        self.torrent.inner.is_read_only()
+    }
+
     fn room_for(&self, range: Range<u64>) -> u64 {
         self.torrent.inner.room_for(range)
     }
