@@ -25,6 +25,7 @@ use tokio::{
 };
 
 use crate::{
+    news::{News, short},
     store::{
         counted,
         opened::{For, Opened},
@@ -227,7 +228,7 @@ impl Work<'_> {
         let mut completing = FuturesUnordered::new();
         for (metainfo, torrent) in torrents {
             let added = self.add(metainfo, &torrent).await;
-            completing.extend(self.noted(added));
+            completing.extend(self.noted(added, shown));
         }
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -243,10 +244,10 @@ impl Work<'_> {
                         }
                         Err(error) => Err(error.into()),
                     };
-                    completing.extend(self.noted(added));
+                    completing.extend(self.noted(added, shown));
                 }
                 Some(done) = completing.next() => {
-                    self.noted(done.map_err(Into::into));
+                    self.noted(done.map_err(Into::into), shown);
                 }
                 _ = second.tick() => shown.tell(self)?,
                 () = signals.either() => return Ok(ended),
@@ -263,11 +264,11 @@ impl Work<'_> {
 
     /// What came of one torrent; what went wrong with it is told at once, since the others may go on for
     /// long.
-    fn noted<T>(&mut self, came: Result<T, Box<dyn Error>>) -> Option<T> {
+    fn noted<T>(&mut self, came: Result<T, Box<dyn Error>>, shown: &Shown) -> Option<T> {
         match came {
             Ok(came) => Some(came),
             Err(error) => {
-                eprintln!("seedkeep: {error}");
+                shown.error(&*error);
                 self.failed = true;
                 None
             }
@@ -357,25 +358,59 @@ struct SharedTorrent {
     handle: Handle,
 }
 
+impl SharedTorrent {
+    /// Bar and words in one text, so that none is newer than the other. At 80 columns there is room for the
+    /// beginning of the name.
+    fn line(&self) -> String {
+        let Status { left, down, up, peers, .. } = self.handle.status();
+        let done = self.bytes.saturating_sub(left);
+        // Of the bar, and of hundred.
+        let [cells, percent] =
+            [10, 100].map(|of| (u128::from(done) * of / u128::from(self.bytes.max(1))) as usize);
+        let time = match left.checked_div(down.1) {
+            Some(seconds) if left > 0 => format!("{} left", short(Duration::from_secs(seconds))),
+            _ => String::new(),
+        };
+        let bar = ["█".repeat(cells), "░".repeat(10 - cells)].concat();
+        let (down, up) = (BinaryBytes(down.1).to_string(), BinaryBytes(up.1).to_string());
+        let name = self.name.escape_debug();
+        format!("{bar} {percent:>3}% {time:>12} ↓ {down}/s ↑ {up}/s {} {name}", counted(peers.len(), "peer"))
+    }
+}
+
 /// How it is shown: bars to people, lines of JSON to programs.
 struct Shown {
     json: bool,
     /// Whether there is somebody to see bars.
     seen: bool,
+    all: MultiProgress,
     /// Of what is shared.
     bars: Vec<ProgressBar>,
     /// Of links.
     links: Vec<ProgressBar>,
+    news: News,
 }
 
 /// An event, as `--json` prints it.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
-    Listening { addresses: &'a [SocketAddr] },
-    Learning { torrents: Vec<Learnt<'a>> },
-    Progress { torrents: Vec<Told<'a>> },
-    Stopped { torrents: Vec<Told<'a>> },
+    Listening {
+        addresses: &'a [SocketAddr],
+    },
+    Learning {
+        torrents: Vec<Learnt<'a>>,
+    },
+    Progress {
+        torrents: Vec<Told<'a>>,
+    },
+    Stopped {
+        torrents: Vec<Told<'a>>,
+    },
+    /// Something went wrong with one torrent, and the others go on.
+    Error {
+        error: String,
+    },
 }
 
 /// A magnet link of which it is not known yet what it names.
@@ -457,11 +492,56 @@ impl Shown {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             eprintln!("Peers can call at {}", addresses.join(" and "));
         }
-        Ok(Self { json, seen: !json && std::io::stderr().is_terminal(), bars: Vec::new(), links: Vec::new() })
+        Ok(Self {
+            json,
+            seen: !json && std::io::stderr().is_terminal(),
+            all: MultiProgress::new(),
+            bars: Vec::new(),
+            links: Vec::new(),
+            news: News::default(),
+        })
+    }
+
+    /// A line for people, above the bars.
+    fn say(&self, words: &str) {
+        self.all.suspend(|| eprintln!("{words}"));
+    }
+
+    fn error(&self, error: &dyn Error) {
+        self.say(&format!("seedkeep: {error}"));
+        if self.json {
+            // A reader that has gone is noticed by the next event.
+            let _ = line(&Event::Error { error: error.to_string() });
+        }
+    }
+
+    fn tell_news(&mut self, handle: &Handle, name: &str, waits: bool) -> Result<(), Box<dyn Error>> {
+        for event in self.news.of(handle, waits) {
+            if let Some(words) = event.words(name) {
+                self.say(&words);
+            }
+            if self.json {
+                line(&event)?;
+            }
+        }
+        Ok(())
     }
 
     /// How it goes.
     fn tell(&mut self, work: &Work<'_>) -> Result<(), Box<dyn Error>> {
+        let alone = work.peers.is_empty();
+        for shared in &work.shared {
+            let name = shared.name.escape_debug().to_string();
+            self.tell_news(&shared.handle, &name, alone && shared.handle.status().left > 0)?;
+        }
+        for link in &work.unlearnt {
+            if let Some(handle) = work.session.torrent(&link.info_hash()) {
+                let name = link
+                    .name()
+                    .map_or_else(|| link.info_hash().to_string(), |name| name.escape_debug().to_string());
+                self.tell_news(&handle, &name, link.peers().is_empty())?;
+            }
+        }
         let learning = work.unlearnt.iter().map(|link| {
             let info_hash = link.info_hash();
             let peers = work.session.torrent(&info_hash).map_or(0, |torrent| torrent.status().peers.len());
@@ -484,29 +564,15 @@ impl Shown {
     fn draw<'a>(&mut self, learning: impl ExactSizeIterator<Item = Learnt<'a>>, shared: &[SharedTorrent]) {
         if (self.bars.len(), self.links.len()) != (shared.len(), learning.len()) {
             self.clear();
-            let all = MultiProgress::new();
-            // So narrow that the name is to be seen on 80 columns.
-            let template = "{bar:15} {percent:>3}%  {wide_msg}";
-            let style = ProgressStyle::with_template(template).expect("a valid template");
-            let bar =
-                |shared: &SharedTorrent| all.add(ProgressBar::new(shared.bytes).with_style(style.clone()));
+            let style = ProgressStyle::with_template("{wide_msg}").expect("a valid template");
+            let bar = |_| self.all.add(ProgressBar::new_spinner().with_style(style.clone()));
             self.bars = shared.iter().map(bar).collect();
             let style = ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template");
-            let spinner = |_| all.add(ProgressBar::new_spinner().with_style(style.clone()));
+            let spinner = |_| self.all.add(ProgressBar::new_spinner().with_style(style.clone()));
             self.links = (0..learning.len()).map(spinner).collect();
         }
         for (bar, shared) in self.bars.iter().zip(shared) {
-            let status = shared.handle.status();
-            bar.set_position(shared.bytes - status.left.min(shared.bytes));
-            bar.set_message(format!(
-                "↓ {}/s ↑ {}/s  {}  {}/{} pieces  {}",
-                BinaryBytes(status.down.1),
-                BinaryBytes(status.up.1),
-                counted(status.peers.len(), "peer"),
-                status.progress.complete,
-                status.progress.pieces,
-                shared.name
-            ));
+            bar.set_message(shared.line());
         }
         for (bar, Learnt { info_hash, name, peers }) in self.links.iter().zip(learning) {
             let name = name.map_or(info_hash, |name| name.escape_debug().to_string());

@@ -44,6 +44,8 @@ struct Candidate {
     /// How often in a row it was not reached.
     failures: u32,
     next: Instant,
+    /// Why it was not reached, if the user named it.
+    why: Option<String>,
 }
 
 impl Candidates {
@@ -88,7 +90,7 @@ impl Candidates {
         if has_room
             && (self.known.len() < Self::MOST || self.named.heaviest().is_some_and(|of| self.evict_of(of)))
         {
-            self.known.insert(address, Candidate { source, taken: false, failures: 0, next: now });
+            self.known.insert(address, Candidate { source, taken: false, failures: 0, next: now, why: None });
             self.named.add(source);
         }
     }
@@ -131,10 +133,11 @@ impl Candidates {
         Some(address)
     }
 
-    /// A connection to it has ended, which had been of `use` or not.
-    pub(crate) fn ended(&mut self, address: SocketAddr, of_use: bool, now: Instant) {
+    /// A connection to it has ended for this reason, and had been of use or not.
+    pub(crate) fn ended(&mut self, address: SocketAddr, of_use: bool, why: Option<String>, now: Instant) {
         let Some(candidate) = self.known.get_mut(&address) else { return };
         candidate.taken = false;
+        candidate.why = why.filter(|_| candidate.source == Source::User && !of_use);
         candidate.failures = if of_use { 1 } else { candidate.failures + 1 };
         let is_over = match candidate.source {
             Source::User => {
@@ -148,6 +151,13 @@ impl Candidates {
         if is_over {
             self.remove(&address);
         }
+    }
+
+    /// Addresses that the user named and that were not reached when they were called last, why, and when they are
+    /// called again.
+    pub(crate) fn unreached(&self) -> impl Iterator<Item = (SocketAddr, &str, Instant)> {
+        let idle = self.known.iter().filter(|(_, candidate)| !candidate.taken);
+        idle.filter_map(|(address, known)| Some((*address, known.why.as_deref()?, known.next)))
     }
 
     /// It is not called now, which is no fault of its own.
@@ -226,7 +236,7 @@ mod tests {
             let mut waited = Vec::new();
             for _ in 0..7 {
                 assert_eq!((candidates.take(now), candidates.take(now)), (Some(ADDRESS), None));
-                candidates.ended(ADDRESS, false, now);
+                candidates.ended(ADDRESS, false, None, now);
                 let Some(known) = candidates.known.get(&ADDRESS) else { break };
                 waited.push((known.next - now).as_secs());
                 now = known.next;
@@ -266,7 +276,7 @@ mod tests {
         candidates.add(seeder, Source::Tracker(1), now);
         candidates.add(seeder, peers, now);
         assert_eq!(candidates.take(now), Some(seeder));
-        candidates.ended(seeder, false, now);
+        candidates.ended(seeder, false, None, now);
         (2..500).for_each(|n| candidates.add(made_up(n), peers, now));
         assert!(candidates.known.contains_key(&seeder), "not forgotten as what a peer has named");
         // Ports of the same address that are being called.

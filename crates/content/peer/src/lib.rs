@@ -35,7 +35,7 @@ pub use session::{Handle, Session};
 use swarmkeep_bittorrent::InfoHash;
 pub use torrent::{
     Progress,
-    status::{PeerStatus, Status},
+    status::{PeerStatus, Status, UnreachedPeer},
 };
 
 /// What went wrong with a session or one of its torrents. An error of a remote peer ends its connection and

@@ -296,8 +296,8 @@ impl Torrent {
         self.state.lock().candidates.put_off(address, Instant::now());
     }
 
-    pub(crate) fn called(&self, address: SocketAddr, of_use: bool) {
-        self.state.lock().candidates.ended(address, of_use, Instant::now());
+    pub(crate) fn called(&self, address: SocketAddr, of_use: bool, why: Option<String>) {
+        self.state.lock().candidates.ended(address, of_use, why, Instant::now());
     }
 
     /// Once a second: rates.

@@ -1,9 +1,11 @@
 //! `seedkeep seed` and `seedkeep fetch`, each a process, on loopback.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read as _, Write as _},
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
@@ -234,6 +236,74 @@ fn where_there_is_nothing_to_seed_it_says_what_to_do() {
         "{errors}"
     );
     assert_eq!(fs::read_dir(at.join("empty")).unwrap().count(), 0, "nothing is made");
+}
+
+/// A tracker that answers each announce with these bytes; its URL.
+fn tracker(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/announce", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 2048]);
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", answer.len());
+            let _ = stream.write_all((head + answer).as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn what_trackers_and_named_peers_say_is_told_once() {
+    let folder = prepared();
+    let at = folder.path();
+    let refuses = tracker("d14:failure reason12:no such lucke");
+    let answers = tracker("d8:completei3e10:incompletei1e8:intervali1800e5:peers0:e");
+    let dead = "http://127.0.0.1:9/announce";
+    // All of one tier are asked in turn, until one answers.
+    done(at, &format!("create data -o t.torrent --tracker {dead} --tracker {refuses} --tracker {answers}"));
+    done(at, "create data -o none.torrent");
+    let line = "fetch t.torrent --store memory: --listen 127.0.0.1:0 --peer 127.0.0.1:9";
+    let is = |told: &Value, event: &str| told["event"] == event;
+    let seconds = Cell::new(0);
+    let (told, code) = interrupted(at, &format!("{line} --json"), |told| {
+        seconds.set(seconds.get() + u32::from(is(told, "progress")));
+        seconds.get() > 3
+    });
+    assert_eq!(code, Some(3));
+    let of = |event: &str| told.iter().filter(|told| is(told, event)).collect::<Vec<_>>();
+    let trackers: BTreeMap<_, _> =
+        of("tracker").into_iter().map(|told| (told["url"].as_str().unwrap(), told)).collect();
+    assert_eq!((trackers.len(), of("tracker").len()), (3, 3), "{told:?}");
+    assert!(
+        trackers[dead]["error"].as_str().unwrap().contains("refused") && trackers[dead]["again"].is_u64()
+    );
+    assert_eq!(trackers[&*refuses]["error"], "refused: no such luck");
+    assert_eq!((&trackers[&*answers]["seeders"], &trackers[&*answers]["leechers"]), (&3.into(), &1.into()));
+    let [peer] = of("peer")[..] else { panic!("{told:?}") };
+    assert!(
+        peer["address"] == "127.0.0.1:9" && peer["error"].as_str().unwrap().contains("refused"),
+        "{peer}"
+    );
+
+    let words = |line: &str| {
+        let child = seedkeep(at, line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        thread::sleep(Duration::from_secs(3));
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+    };
+    let said = words(line);
+    for (url, what) in
+        [(dead, "refused"), (&refuses, "refused: no such luck"), (&answers, "3 seeders, 1 leecher")]
+    {
+        let lines: Vec<_> = said.lines().filter(|line| line.contains(&format!("data: {url}: "))).collect();
+        assert!(lines.len() == 1 && lines[0].contains(what), "{said}");
+        assert_eq!(lines[0].contains("; asked again in "), url != answers, "{said}");
+    }
+    assert!(said.contains("data: peer 127.0.0.1:9: ") && said.contains("; called again in "), "{said}");
+    let said = words("fetch none.torrent --store memory: --listen 127.0.0.1:0");
+    assert!(said.contains("data: it names no tracker, and no --peer is given"), "{said}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
 };
 
 use swarmkeep_bittorrent::PeerId;
@@ -27,6 +28,18 @@ pub struct PeerStatus {
     pub unchoked: bool,
 }
 
+/// An address that was not reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnreachedPeer {
+    /// The address.
+    pub address: SocketAddr,
+    /// Why it was not reached, or why its connection ended at once.
+    pub error: String,
+    /// The time until it is called again.
+    pub next_in: Duration,
+}
+
 /// The state of a torrent.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -43,6 +56,8 @@ pub struct Status {
     pub left: u64,
     /// The connected peers.
     pub peers: Vec<PeerStatus>,
+    /// Addresses from [`Handle::found`](crate::Handle::found) that were not reached when they were called last.
+    pub unreached: Vec<UnreachedPeer>,
     /// Addresses that are banned because they sent wrong bytes; IPv6 networks of 64 bits.
     pub banned: Vec<IpAddr>,
 }
@@ -50,7 +65,13 @@ pub struct Status {
 impl Torrent {
     pub(crate) fn status(&self) -> Status {
         let (left, progress) = (self.left(), self.progress.borrow().clone());
-        let state = self.state.lock();
+        let (state, now) = (self.state.lock(), Instant::now());
+        let unreached = state.candidates.unreached().map(|(address, error, next)| UnreachedPeer {
+            address,
+            error: error.to_owned(),
+            next_in: next.saturating_duration_since(now),
+        });
+        let unreached = unreached.collect();
         let peers = state.peers.values().map(|entry| PeerStatus {
             address: entry.peer.address,
             id: entry.id,
@@ -69,6 +90,7 @@ impl Torrent {
             wasted: self.wasted.load(Relaxed),
             left,
             peers: peers.collect(),
+            unreached,
             banned: state.banned.iter().copied().collect(),
         }
     }

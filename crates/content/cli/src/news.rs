@@ -1,0 +1,176 @@
+//! What has changed since it was told last: trackers that answer or fail, peers that come, go or are not reached.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use serde::Serialize;
+use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_peer::{
+    Handle,
+    trackers::{FamilyStatus, TrackerStatus},
+};
+
+use crate::store::counted;
+
+/// What was told of each torrent.
+#[derive(Debug, Default)]
+pub(crate) struct News(BTreeMap<InfoHash, ToldOf>);
+
+#[derive(Debug, Default)]
+struct ToldOf {
+    /// By URL: the failure, or none if it answers.
+    trackers: BTreeMap<String, Option<String>>,
+    peers: BTreeSet<SocketAddr>,
+    /// Peers of the command line that are not reached, and why.
+    unreached: BTreeMap<SocketAddr, String>,
+    of_no_tracker: bool,
+}
+
+/// An event, as `--json` prints it.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// A tracker answers, or fails for another reason than before. `url` is missing if the torrent names none.
+    Tracker {
+        info_hash: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<String>,
+        #[serde(flatten)]
+        came: Came,
+    },
+    /// A peer is connected, or is no more, or one of `--peer` cannot be reached.
+    Peer {
+        info_hash: String,
+        address: SocketAddr,
+        #[serde(flatten)]
+        is: PeerIs,
+    },
+}
+
+#[derive(Debug, Serialize, PartialEq, Eq)]
+#[serde(untagged)]
+pub(crate) enum Came {
+    Answer {
+        seeders: u32,
+        leechers: u32,
+        peers: usize,
+    },
+    /// `again` is in seconds.
+    Failure {
+        error: String,
+        again: Option<u64>,
+    },
+}
+
+#[derive(Debug, Serialize, PartialEq, Eq)]
+#[serde(untagged)]
+pub(crate) enum PeerIs {
+    Connected { connected: bool },
+    Unreached { error: String, again: Option<u64> },
+}
+
+impl News {
+    /// What is new of a torrent. `waits` says that it has nobody to ask but trackers.
+    pub(crate) fn of(&mut self, handle: &Handle, waits: bool) -> Vec<Event> {
+        let (status, trackers) = (handle.status(), handle.trackers());
+        let info_hash = || handle.info_hash().to_string();
+        let told = self.0.entry(handle.info_hash()).or_default();
+        let mut news = Vec::new();
+        if trackers.is_empty() && waits && !told.of_no_tracker {
+            told.of_no_tracker = true;
+            let error = "it names no tracker, and no --peer is given: others have to call".to_owned();
+            let came = Came::Failure { error, again: None };
+            news.push(Event::Tracker { info_hash: info_hash(), url: None, came });
+        }
+        for tracker in &trackers {
+            let Some(came) = came(tracker) else { continue };
+            let error = match &came {
+                Came::Answer { .. } => None,
+                Came::Failure { error, .. } => Some(error.clone()),
+            };
+            if told.trackers.insert(tracker.url.clone(), error.clone()) != Some(error) {
+                news.push(Event::Tracker { info_hash: info_hash(), url: Some(tracker.url.clone()), came });
+            }
+        }
+        let peers: BTreeSet<_> = status.peers.iter().map(|peer| peer.address).collect();
+        let mut changed = |address: &SocketAddr, connected| {
+            let is = PeerIs::Connected { connected };
+            news.push(Event::Peer { info_hash: info_hash(), address: *address, is });
+        };
+        told.peers.difference(&peers).for_each(|address| changed(address, false));
+        peers.difference(&told.peers).for_each(|address| changed(address, true));
+        peers.iter().for_each(|address| drop(told.unreached.remove(address)));
+        told.peers = peers;
+        for peer in status.unreached {
+            let again = Some(peer.next_in.as_secs());
+            if told.unreached.insert(peer.address, peer.error.clone()).as_ref() != Some(&peer.error) {
+                let is = PeerIs::Unreached { error: peer.error, again };
+                news.push(Event::Peer { info_hash: info_hash(), address: peer.address, is });
+            }
+        }
+        news
+    }
+}
+
+/// What came of asking a tracker over either family; none while it was not asked.
+fn came(tracker: &TrackerStatus) -> Option<Came> {
+    let families = [&tracker.v4, &tracker.v6];
+    let answers = |family: &&&FamilyStatus| family.latest.is_some() && family.error.is_none();
+    if families.iter().any(|family| answers(&family)) {
+        let latest = || families.iter().filter(answers).filter_map(|family| family.latest.as_ref());
+        return Some(Came::Answer {
+            seeders: latest().map(|answer| answer.seeders).max()?,
+            leechers: latest().map(|answer| answer.leechers).max()?,
+            peers: latest().map(|answer| answer.peers).sum(),
+        });
+    }
+    // One that is being asked over the other family may answer yet.
+    if families.iter().any(|family| family.is_asking && family.failures == 0) {
+        return None;
+    }
+    let failed = families.iter().filter(|family| family.error.is_some());
+    // Most machines without IPv6 know why.
+    let worst = failed.max_by_key(|family| (family.next_in.is_some(), family.address.is_some()))?;
+    let error = worst.error.as_ref()?.to_string();
+    let again = families.iter().filter_map(|family| family.next_in).min();
+    Some(Came::Failure { error, again: again.map(|again| again.as_secs()) })
+}
+
+impl Event {
+    /// The event in words, unless it is of no interest to people.
+    pub(crate) fn words(&self, name: &str) -> Option<String> {
+        let again = |again: &Option<u64>, verb: &str| match again {
+            Some(seconds) => format!("; {verb} again in {}", short(Duration::from_secs(*seconds))),
+            None => String::new(),
+        };
+        Some(match self {
+            Self::Tracker { url: None, came: Came::Failure { error, .. }, .. } => format!("{name}: {error}"),
+            Self::Tracker { url, came: Came::Failure { error, again: next }, .. } => {
+                format!("{name}: {}: {error}{}", url.as_deref()?, again(next, "asked"))
+            }
+            Self::Tracker { url, came: Came::Answer { seeders, leechers, .. }, .. } => {
+                let [seeders, leechers] = [(*seeders, "seeder"), (*leechers, "leecher")]
+                    .map(|(count, what)| counted(count as usize, what));
+                format!("{name}: {}: {seeders}, {leechers}", url.as_deref()?)
+            }
+            Self::Peer { address, is: PeerIs::Unreached { error, again: next }, .. } => {
+                format!("{name}: peer {address}: {error}{}", again(next, "called"))
+            }
+            Self::Peer { .. } => return None,
+        })
+    }
+}
+
+/// A time in one unit, the largest of which it has two.
+pub(crate) fn short(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
