@@ -342,9 +342,9 @@ impl Sharing {
     }
 }
 
-/// As in Azureus' style: which program, which version, and twelve random letters.
+/// In Azureus' style: two letters that no other program has, the version, and twelve random letters.
 fn peer_id() -> PeerId {
-    let mut id = *b"-SK0100-............";
+    let mut id = *b"-KP0100-............";
     let random = rand::random::<[u8; 12]>();
     for (letter, random) in id[8..].iter_mut().zip(random) {
         *letter = b"abcdefghijklmnopqrstuvwxyz012345"[usize::from(random % 32)];

@@ -196,7 +196,7 @@ impl Workload {
 
     /// Returns the peer id of a peer. No two peers of a swarm have the same peer id.
     pub fn peer_id(&self, at: PeerIndex) -> PeerId {
-        let mut bytes = *b"-SK0001-............";
+        let mut bytes = *b"-KP0001-............";
         bytes[8..12].copy_from_slice(&permute(at.peer).to_le_bytes());
         bytes[12..].copy_from_slice(&mix([self.seed, 21, at.swarm, u64::from(at.peer)]).to_le_bytes());
         PeerId::new(bytes)

@@ -237,7 +237,7 @@ pub(crate) static OURS: Client = Client {
     needs: &[],
     version: &["echo", concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))],
     binds_v6: true,
-    peer_id: "-SK",
+    peer_id: "-KP",
     leaves_in_silence: None,
     command: crate::real_clients::ours::command,
 };

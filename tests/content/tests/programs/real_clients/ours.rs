@@ -51,7 +51,7 @@ pub(crate) fn run() {
         (0..info.piece_count()).for_each(|piece| _ = content.mark_complete(piece).expect("it was written"));
     }
     let options = TrackersOptions::new().shortest_interval(Duration::from_secs(2));
-    let config = SessionConfig::new(PeerId::new(*b"-SK0100-our own peer"))
+    let config = SessionConfig::new(PeerId::new(*b"-KP0100-our own peer"))
         .listen([at])
         .trackers(options, ClientOptions::new());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
