@@ -34,6 +34,9 @@ pub fn program() -> PathBuf {
 pub fn swarmkeep(program: &PathBuf, subcommand: &str) -> Command {
     let mut command = Command::new(program);
     command.env_clear().arg(subcommand);
+    if subcommand == "serve" {
+        command.envs(["SWARMKEEP_UDP", "SWARMKEEP_HTTP"].map(|variable| (variable, "off")));
+    }
     command
 }
 

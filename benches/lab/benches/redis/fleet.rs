@@ -178,7 +178,17 @@ impl Tracker {
     /// Starts it on the servers, without any on the packed store; returns its address.
     fn start(urls: &[String]) -> Result<(Self, String)> {
         let mut command = Command::new(env::current_exe()?);
-        command.arg0("swarmkeep").args(["serve", "--udp", "127.0.0.1:0", "--admin", "off", "--log", "error"]);
+        command.arg0("swarmkeep").args([
+            "serve",
+            "--udp",
+            "127.0.0.1:0",
+            "--http",
+            "off",
+            "--admin",
+            "off",
+            "--log",
+            "error",
+        ]);
         command.args(["--workers", "1"]);
         if !urls.is_empty() {
             command.args(["--repository", "redis"]).args(urls.iter().flat_map(|url| ["--redis-url", url]));

@@ -17,7 +17,7 @@ impl Serve {
     fn start() -> (Self, String) {
         // By that name it is that program.
         let mut command = Command::new(LABORATORY);
-        command.arg0("swarmkeep").args(["serve", "--admin", "off", "--udp", "127.0.0.1:0"]);
+        command.arg0("swarmkeep").args(["serve", "--admin", "off", "--http", "off", "--udp", "127.0.0.1:0"]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();

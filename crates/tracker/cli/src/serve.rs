@@ -44,9 +44,6 @@ use crate::settings::{self, Effective, Setting};
 
 /// Runs a BitTorrent tracker over UDP (BEP 15) and HTTP (BEP 3), until SIGINT or SIGTERM.
 ///
-/// Without --udp, --http and --https it listens over UDP and HTTP at port 6969 of all interfaces. With any of
-/// them, it listens only at the given addresses.
-///
 /// Each option can also be set in the environment, such as --http-proxy as SWARMKEEP_HTTP_PROXY, and in the
 /// file of --config, such as `http-proxy = ["192.0.2.0/24"]`. The command line overrides the environment, and
 /// the environment overrides the file. SIGHUP reads them again.
@@ -110,7 +107,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     for file in running.iter().filter_map(Setting::password_file) {
         secret::warn_of_others(file, "the passwords");
     }
-    let mut kept = Kept::new()?;
+    let (mut kept, sockets) = (Kept::new()?, manager::sockets()?);
+    kept.handed_over = [sockets.udp.len(), sockets.http.len(), sockets.https.len()] != [0; 3];
     let mut config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
     let sizes = settings.repository(HashKey::from_os()?);
     let store = settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
@@ -123,7 +121,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     }
 
     allow_all_files_that_may_be();
-    let bound = Bound::open(&config, manager::sockets()?)?;
+    let bound = Bound::open(&config, sockets)?;
     // With the lists that it began with.
     drop(config);
     // Before there are threads, and before anything that a stranger has sent is read.

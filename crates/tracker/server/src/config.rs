@@ -61,8 +61,8 @@ impl Config {
     }
 
     /// Adds an address to listen on over UDP. Without any address, the tracker listens at port 6969 on every
-    /// interface over UDP and HTTP, and over IPv4 alone if the machine has no IPv6. Answers leave from the address
-    /// that was asked.
+    /// interface over UDP and HTTP. On a machine without IPv6, all interfaces of it (`[::]`) are left out if there
+    /// is another address. Answers leave from the address that was asked.
     #[must_use]
     pub fn udp(mut self, address: SocketAddr) -> Self {
         self.udp.push(address);

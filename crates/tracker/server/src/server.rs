@@ -3,7 +3,7 @@
 use std::{
     io::{self, PipeReader, PipeWriter},
     mem,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
     num::NonZero,
     sync::Arc,
     thread,
@@ -216,17 +216,16 @@ impl Bound {
         };
         let given = (config.udp.len(), config.http.len(), config.https.len());
         let handed_over = (open.udp.len(), open.http.len(), open.https.len());
-        let (udp, http, https) = if (given, handed_over) == Default::default() {
-            (on_every_interface(bind_udp)?, on_every_interface(listen("http"))?, Vec::new())
-        } else {
-            let adopt_udp = |sockets| udp::adopt(sockets, workers);
-            let adopt = |listeners: Vec<_>| listeners.into_iter().map(http::adopt).collect();
-            (
-                either("udp", open.udp, adopt_udp, &config.udp, bind_udp)?,
-                either("http", open.http, adopt, &config.http, listen("http"))?,
-                either("https", open.https, adopt, &config.https, listen("https"))?,
-            )
+        let everywhere = EVERYWHERE.map(|ip| SocketAddr::new(ip, Config::PORT));
+        let (udp, http) = match (given, handed_over) == Default::default() {
+            true => (&everywhere[..], &everywhere[..]),
+            false => (&config.udp[..], &config.http[..]),
         };
+        let adopt_udp = |sockets| udp::adopt(sockets, workers);
+        let adopt = |listeners: Vec<_>| listeners.into_iter().map(http::adopt).collect();
+        let udp = either("udp", open.udp, adopt_udp, udp, bind_udp)?;
+        let http = either("http", open.http, adopt, http, listen("http"))?;
+        let https = either("https", open.https, adopt, &config.https, listen("https"))?;
         if !https.is_empty() && config.tls.is_none() {
             return Err(Error::NoCertificate);
         }
@@ -273,7 +272,11 @@ fn by_worker(udp: Vec<Vec<UdpSocket>>) -> Vec<Vec<(Arc<UdpSocket>, Reach)>> {
     workers
 }
 
-/// The sockets that were handed over or, where there are none, those at the addresses.
+/// All interfaces, with the family first that every machine has.
+const EVERYWHERE: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+
+/// The sockets that were handed over or, where there are none, those at the addresses. On a machine without
+/// IPv6, all its interfaces are left out if there is another address.
 fn either<P, S>(
     protocol: &'static str,
     open: Vec<P>,
@@ -281,19 +284,18 @@ fn either<P, S>(
     addresses: &[SocketAddr],
     bind: impl Fn(SocketAddr) -> Result<S, Error>,
 ) -> Result<Vec<S>, Error> {
-    if open.is_empty() {
-        return addresses.iter().copied().map(bind).collect();
+    if !open.is_empty() {
+        return adopt(open).map_err(|source| Error::HandedOver { protocol, source });
     }
-    adopt(open).map_err(|source| Error::HandedOver { protocol, source })
-}
-
-/// IPv4 and, where the machine has it, IPv6.
-fn on_every_interface<S>(bind: impl Fn(SocketAddr) -> Result<S, Error>) -> Result<Vec<S>, Error> {
-    let mut sockets = vec![bind((Ipv4Addr::UNSPECIFIED, Config::PORT).into())?];
-    match bind((Ipv6Addr::UNSPECIFIED, Config::PORT).into()) {
-        Ok(socket) => sockets.push(socket),
-        Err(error) if error.is_in_use() => return Err(error),
-        Err(error) => warn!(%error, "serving over IPv4 only"),
+    let mut sockets = Vec::new();
+    for &address in addresses {
+        match bind(address) {
+            Ok(socket) => sockets.push(socket),
+            Err(error) if address.ip() == EVERYWHERE[1] && addresses.len() > 1 && !error.is_in_use() => {
+                warn!(%error, "serving without IPv6");
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(sockets)
 }

@@ -254,7 +254,7 @@ fn serve(swarmkeep: &Path, name: &str, options: &[&str]) -> Tracker {
         command: Box::new(move |port| {
             let mut command = Command::new(&swarmkeep);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string();
-            command.args(["serve", "--udp", &address, "--workers", "1", "--log", "error"]).args(&options);
+            command.args(["serve", "--udp", &address, "--http", "off", "--workers", "1", "--log", "error"]).args(&options);
             Ok(command)
         }),
         want: WANT,

@@ -56,24 +56,25 @@ impl Settings {
 /// What is settled when the tracker starts.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Fixed {
-    /// Address and port to listen on over UDP, such as 0.0.0.0:6969 or [::]:6969; may be repeated. Answers
-    /// leave from the address that was asked.
-    #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
-    pub(crate) udp: Vec<SocketAddr>,
+    /// Address and port to listen on over UDP; may be repeated; or `off`. Answers leave from the address that was
+    /// asked.
+    #[arg(long, value_name = "ADDR", default_values = EVERYWHERE, value_parser = listen, help_heading = LISTENING)]
+    pub(crate) udp: Vec<Listen>,
 
-    /// Address and port to listen on over HTTP; may be repeated. Clients announce to http://ADDR/announce.
-    #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
-    pub(crate) http: Vec<SocketAddr>,
+    /// Address and port to listen on over HTTP; may be repeated; or `off`. Clients announce to
+    /// http://ADDR/announce.
+    #[arg(long, value_name = "ADDR", default_values = EVERYWHERE, value_parser = listen, help_heading = LISTENING)]
+    pub(crate) http: Vec<Listen>,
 
     /// Address and port to listen on over HTTPS, with --tls-certificate and --tls-key; may be repeated.
     /// Clients announce to https://NAME:PORT/announce.
-    #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
-    pub(crate) https: Vec<SocketAddr>,
+    #[arg(long, value_name = "ADDR", value_parser = listen, help_heading = LISTENING)]
+    pub(crate) https: Vec<Listen>,
 
     /// Address and port of the dashboard, metrics, health and API for the operator; or `off`. Metrics and
     /// health need no token, everything else does.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6970", value_parser = admin, help_heading = LISTENING)]
-    pub(crate) admin: Admin,
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6970", value_parser = listen, help_heading = LISTENING)]
+    pub(crate) admin: Listen,
 
     /// Name by which the admin address is reached, such as tracker.example.com; may be repeated. Requests for
     /// other names than these, localhost and IP addresses are refused.
@@ -273,22 +274,25 @@ const ACCESS: &str = "Who may take part";
 const LOGS: &str = "Logs";
 const PROCESS: &str = "Process";
 
-/// Where the admin server listens, if anywhere.
+/// An address to listen at, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admin {
+pub(crate) enum Listen {
     Off,
     At(SocketAddr),
 }
 
-fn admin(text: &str) -> Result<Admin, String> {
+fn listen(text: &str) -> Result<Listen, String> {
     match text {
-        "off" => Ok(Admin::Off),
-        address => address
-            .parse()
-            .map(Admin::At)
-            .map_err(|_| "expected an address and port as 127.0.0.1:6970, or off".into()),
+        "off" => Ok(Listen::Off),
+        address => {
+            let wrong = "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off";
+            address.parse().map(Listen::At).map_err(|_| wrong.into())
+        }
     }
 }
+
+/// All interfaces at the usual port.
+const EVERYWHERE: [&str; 2] = ["0.0.0.0:6969", "[::]:6969"];
 
 /// What clients are answered while the store cannot be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -346,10 +350,8 @@ impl Settings {
 
     /// How many endpoints one address has in one torrent.
     fn endpoints_per_address(&self) -> Option<NonZero<usize>> {
-        let Fixed { udp, http, https, .. } = &self.fixed;
-        let mut listening = udp.iter().chain(http).chain(https).peekable();
-        let is_alone = listening.peek().is_some()
-            && listening.all(|address| address.ip().is_loopback())
+        let listening = self.listening().unwrap_or_default();
+        let is_alone = listening.iter().flatten().all(|address| address.ip().is_loopback())
             && self.live.http_proxy.is_empty();
         let unset = if is_alone { 0 } else { 8 };
         NonZero::new(self.fixed.endpoints_per_address.unwrap_or(unset))
@@ -374,19 +376,33 @@ impl Settings {
         }
     }
 
+    /// The addresses over UDP, HTTP and HTTPS.
+    fn listening(&self) -> Result<[Vec<SocketAddr>; 3], Contradiction> {
+        let Fixed { udp, http, https, .. } = &self.fixed;
+        let mut listening = [const { Vec::new() }; 3];
+        for ((name, given), addresses) in
+            [("udp", udp), ("http", http), ("https", https)].into_iter().zip(&mut listening)
+        {
+            addresses.extend(given.iter().filter_map(|one| match one {
+                Listen::Off => None,
+                Listen::At(address) => Some(*address),
+            }));
+            if !addresses.is_empty() && addresses.len() < given.len() {
+                return Err(Contradiction(format!(
+                    "{name} is off and has an address: leave one of them out"
+                )));
+            }
+        }
+        match listening.iter().all(Vec::is_empty) {
+            true => Err(Contradiction("udp, http and https are off: give one of them an address".into())),
+            false => Ok(listening),
+        }
+    }
+
     /// What the server is started with.
     pub(crate) fn server(&self, kept: &mut Kept) -> Result<Config, Box<dyn Error>> {
-        let Fixed {
-            udp,
-            http,
-            https,
-            workers,
-            http_connections,
-            http_connections_per_address,
-            repository,
-            lifetime,
-            ..
-        } = &self.fixed;
+        let Fixed { workers, http_connections, http_connections_per_address, repository, lifetime, .. } =
+            &self.fixed;
         kept.connection_key = self.fixed.connection_key.as_deref().map(connection_key::read).transpose()?;
         let mut config = Config::new();
         if let Some((certificate, key)) = self.certificate()? {
@@ -403,15 +419,21 @@ impl Settings {
             .http_connections_per_address(http_connections_per_address.get())
             .repository_name(repository.name());
         let config = match self.fixed.admin {
-            Admin::Off => config,
-            Admin::At(address) => {
+            Listen::Off => config,
+            Listen::At(address) => {
                 self.tokens(kept)?.into_iter().fold(config.admin(address), Config::admin_token)
             }
         };
         let config = self.fixed.admin_host.iter().cloned().fold(config, Config::admin_host);
-        let config = udp.iter().copied().fold(config, Config::udp);
-        let config = http.iter().copied().fold(config, Config::http);
-        let config = https.iter().copied().fold(config, Config::https);
+        let [udp, http, https] = self.listening()?.map(|of_protocol| {
+            // What a service manager has opened takes the place of all that nobody has named.
+            let unnamed = kept.handed_over
+                && of_protocol == EVERYWHERE.map(|address| address.parse().expect("a constant"));
+            of_protocol.into_iter().filter(move |_| !unnamed)
+        });
+        let config = udp.fold(config, Config::udp);
+        let config = http.fold(config, Config::http);
+        let config = https.fold(config, Config::https);
         Ok(workers
             .and_then(|workers| NonZero::new(workers.into()))
             .into_iter()
@@ -449,7 +471,7 @@ impl Settings {
                 warn_of_others(key, "the key of the certificate");
                 Ok(Some((certificate, key)))
             }
-            (None, None) if self.fixed.https.is_empty() && !self.fixed.admin_tls => Ok(None),
+            (None, None) if self.listening()?[2].is_empty() && !self.fixed.admin_tls => Ok(None),
             _ => Err(Contradiction(
                 "HTTPS needs both --tls-certificate and --tls-key: give the other too".into(),
             )),
@@ -557,6 +579,8 @@ pub(crate) struct Kept {
     pub(crate) connection_key: Option<ConnectionKey>,
     /// Of the token that was drawn because there are no others.
     pub(crate) drawn_secret: Option<String>,
+    /// Whether a service manager has handed over sockets for clients.
+    pub(crate) handed_over: bool,
 }
 
 impl Kept {
@@ -572,6 +596,7 @@ impl Kept {
             tls: None,
             connection_key: None,
             drawn_secret: None,
+            handed_over: false,
         })
     }
 

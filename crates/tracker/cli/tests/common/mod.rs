@@ -46,6 +46,13 @@ impl Serve {
         Self::run(swarmkeep(arguments))
     }
 
+    /// With these arguments, among them a file that says where to listen over UDP.
+    pub(crate) fn start_at_file(arguments: &[&str]) -> Self {
+        let mut command = swarmkeep(arguments);
+        command.env_remove("SWARMKEEP_UDP");
+        Self::run(command)
+    }
+
     pub(crate) fn run(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
@@ -160,7 +167,8 @@ impl Drop for Serve {
 pub(crate) fn swarmkeep(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
     // Not where another one listens.
-    command.arg("serve").args(arguments).env("SWARMKEEP_ADMIN", "off");
+    command.arg("serve").args(arguments);
+    command.envs(["SWARMKEEP_ADMIN", "SWARMKEEP_UDP", "SWARMKEEP_HTTP"].map(|variable| (variable, "off")));
     command
 }
 

@@ -27,7 +27,7 @@ fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
         format!("udp = [\"127.0.0.1:0\"]\ninterval = {interval}\ndeny-list = \"{}\"\n", list.display())
     };
     let file = folder.write("a.toml", &settings(600));
-    let serve = Serve::start(&["--config", &file, "--log", "info"]);
+    let serve = Serve::start_at_file(&["--config", &file, "--log", "info"]);
     let [udp, _] = serve.addresses();
     let report = under_load(udp[0], Duration::from_secs(5), |enough| {
         for n in 0.. {

@@ -20,7 +20,7 @@ struct Serve {
 impl Serve {
     fn start() -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
-            .args(["serve", "--admin", "off", "--udp", "127.0.0.1:0", "--udp", "[::1]:0"])
+            .args(["serve", "--admin", "off", "--http", "off", "--udp", "127.0.0.1:0", "--udp", "[::1]:0"])
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");

@@ -92,10 +92,10 @@ fn a_wrong_repository_is_refused_with_the_names_there_are() {
 #[test]
 fn wrong_options_are_refused_with_what_is_allowed() {
     let says = |arguments: &[&str], what: &str| {
-        let message = refused(arguments);
+        let message = refused(&[arguments, &["--http=127.0.0.1:0"]].concat());
         assert!(message.contains(what), "{message}");
     };
-    says(&["--udp", "localhost"], "invalid socket address");
+    says(&["--udp", "localhost"], "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off");
     says(&["--http-proxy", "192.0.2.0/33"], "expected a network or address, such as 192.0.2.0/24 or ::1");
     says(&["--lifetime", "45d"], "such as 2700, 2700s, 45m or 1h");
     says(&["--interval", "0"], "a time above 0");

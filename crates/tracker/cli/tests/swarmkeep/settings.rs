@@ -39,6 +39,35 @@ fn the_effective_settings_are_printed_with_where_each_comes_from() {
 }
 
 #[test]
+fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
+    let folder = Folder::new();
+    let everywhere = r#"["0.0.0.0:6969", "[::]:6969"]"#;
+    let here = r#"["127.0.0.1:1"]"#;
+    for (arguments, udp, http) in [
+        (&[][..], everywhere, everywhere),
+        (&["--udp=127.0.0.1:1"], here, everywhere),
+        (&["--http=127.0.0.1:1"], everywhere, here),
+        (&["--udp=127.0.0.1:1", "--http=off"], here, r#"["off"]"#),
+    ] {
+        let (code, printed, errors) = config(arguments, &[]);
+        assert_eq!((code, &*errors), (Some(0), ""));
+        for (name, addresses) in [("udp", udp), ("http", http)] {
+            assert!(printed.contains(&format!("\n{name} = {addresses}")), "{arguments:?}: {printed}");
+        }
+    }
+    let serve = Serve::start(&["--config", &folder.write("a.toml", ""), "--http=127.0.0.1:0"]);
+    assert!(!serve.first_line.contains("udp"), "off in the environment: {}", serve.first_line);
+    assert_eq!(serve.stop("TERM").0, Some(0));
+    for (arguments, problem) in [
+        (&["--udp=off", "--http=off"][..], "udp, http and https are off: give one of them an address"),
+        (&["--udp=off", "--udp=127.0.0.1:1"], "udp is off and has an address: leave one of them out"),
+    ] {
+        let errors = crate::common::refused(arguments);
+        assert!(errors.contains(problem), "{errors}");
+    }
+}
+
+#[test]
 fn the_default_settings_are_a_file_to_begin_with() {
     let (code, printed, _) = config(&["--default"], &[("SWARMKEEP_JITTER", "5")]);
     assert_eq!(code, Some(0));
@@ -97,7 +126,7 @@ fn sighup_changes_what_can_change_and_says_what_needs_a_restart() {
     let folder = Folder::new();
     let first = "interval = 600\njitter = 0\nudp = [\"127.0.0.1:0\"]\n";
     let file = folder.write("a.toml", first);
-    let mut serve = Serve::start(&["--config", &file]);
+    let mut serve = Serve::start_at_file(&["--config", &file]);
     let [udp, _] = serve.addresses();
     assert_eq!(interval(udp[0]), 600);
 
