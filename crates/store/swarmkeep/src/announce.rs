@@ -1,6 +1,6 @@
 //! The arguments and the results of an announce.
 
-use std::{fmt, slice};
+use std::{fmt, net::SocketAddr, slice};
 
 use crate::{AnnounceEvent, CompactV4, CompactV6, Endpoint, Family, InfoHash, PeerId, SwarmStats};
 
@@ -59,6 +59,14 @@ impl Announce {
             },
             seeders_too: false,
         }
+    }
+
+    /// Returns the same for a peer at a socket address.
+    ///
+    /// # Errors
+    /// [`bittorrent::Error::PortZero`](crate::bittorrent::Error::PortZero): nobody can be reached there.
+    pub fn at(info_hash: InfoHash, address: SocketAddr) -> Result<Self, crate::bittorrent::Error> {
+        Endpoint::try_from(address).map(|endpoint| Self::new(info_hash, endpoint))
     }
 
     /// Sets the event.

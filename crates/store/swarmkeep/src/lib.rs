@@ -2,15 +2,17 @@
 //! implementations.
 //!
 //! ```
-//! use swarmkeep::{Announce, HashKey, InfoHash, Packed, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, TorrentRepository};
+//! use std::{net::SocketAddr, time::SystemTime};
+//! use swarmkeep::{Announce, HashKey, InfoHash, OsRandom, Packed, PeerBuffer, RepositoryConfig, Timestamp, TorrentRepository};
 //!
 //! let store = Packed::new(&RepositoryConfig::new(HashKey::from_os()?))?;
-//! let (now, mut rng) = (Timestamp::from_secs(1_800_000_000), SplitMix64::new(1));
+//! let (now, mut rng) = (Timestamp::try_from(SystemTime::now())?, OsRandom::new()?);
 //! let mut packet = [0; 300];
-//! let announce = Announce::new(InfoHash::new([7; 20]), "192.0.2.1:6881".parse().unwrap());
+//! let client: SocketAddr = "192.0.2.1:6881".parse()?;
+//! let announce = Announce::at(InfoHash::new([7; 20]), client)?;
 //! let answer = store.announce(&announce, now, &mut rng, &mut PeerBuffer::new(&mut packet, &mut []));
 //! assert_eq!(answer.stats.incomplete, 1);
-//! # Ok::<(), swarmkeep::ConfigError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! This crate opens no socket, reads no clock and draws no random numbers: the caller provides time,
@@ -51,7 +53,7 @@ pub use export::Export;
 pub use packed::Packed;
 #[cfg(feature = "rand_core")]
 pub use random::RandCore;
-pub use random::{Random, SplitMix64};
+pub use random::{OsRandom, Random, SplitMix64};
 pub use records::{Malformed, Records, SwarmRecord};
 pub use report::{
     BoundedBy, Capabilities, Cursor, LongestHold, MemoryUse, PageCost, PeerCounts, PeerDetails, PeerRecord,

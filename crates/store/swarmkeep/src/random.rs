@@ -1,8 +1,18 @@
 //! Randomness as the caller provides it.
 
+use std::fmt;
+
+use crate::ConfigError;
+
 /// A source of random numbers. The selection of peers is only as unpredictable as its source. A public
-/// tracker provides a cryptographic generator (with the feature `rand_core`, `RandCore` adapts any); a test
-/// provides a seeded one.
+/// tracker provides [`OsRandom`] or a cryptographic generator (with the feature `rand_core`, `RandCore` adapts
+/// any); a test provides a seeded one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a source of random numbers for a store",
+    label = "does not implement `swarmkeep::Random`",
+    note = "without another crate: `let mut rng = swarmkeep::OsRandom::new()?;`",
+    note = "with a generator of `rand` and the feature `rand_core`: `let mut rng = swarmkeep::RandCore(rng);`"
+)]
 pub trait Random: Send {
     /// Returns 64 uniformly random bits.
     fn next_u64(&mut self) -> u64;
@@ -22,6 +32,59 @@ impl dyn Random + '_ {
     pub fn below(&mut self, bound: usize) -> usize {
         assert!(bound > 0, "nothing is below 0");
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
+    }
+}
+
+/// The random numbers of the operating system, fetched 128 at a time. Unpredictable, so fit for a public tracker.
+/// A number takes 26 ns on Linux 6.18; a generator of `rand` is faster.
+///
+/// ```
+/// use swarmkeep::{OsRandom, Random as _};
+///
+/// let mut rng = OsRandom::new()?;
+/// assert_ne!(rng.next_u64(), rng.next_u64());
+/// # Ok::<(), swarmkeep::ConfigError>(())
+/// ```
+pub struct OsRandom {
+    words: [[u8; 8]; Self::WORDS],
+    used: usize,
+}
+
+impl OsRandom {
+    const WORDS: usize = 128;
+
+    /// Fetches the first numbers.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoEntropy`] if the operating system provides no randomness.
+    pub fn new() -> Result<Self, ConfigError> {
+        let mut random = Self { words: [[0; 8]; Self::WORDS], used: 0 };
+        random.fetch().map_err(ConfigError::NoEntropy)?;
+        Ok(random)
+    }
+
+    fn fetch(&mut self) -> Result<(), getrandom::Error> {
+        self.used = 0;
+        getrandom::fill(self.words.as_flattened_mut())
+    }
+}
+
+impl Random for OsRandom {
+    /// # Panics
+    /// If the operating system, which had randomness before, has none any more.
+    fn next_u64(&mut self) -> u64 {
+        if self.used == Self::WORDS {
+            self.fetch().expect("the operating system had randomness before");
+        }
+        let word = u64::from_le_bytes(self.words[self.used]);
+        self.used += 1;
+        word
+    }
+}
+
+impl fmt::Debug for OsRandom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OsRandom")
     }
 }
 
@@ -55,5 +118,20 @@ pub struct RandCore<R>(pub R);
 impl<R: rand_core::Rng + Send> Random for RandCore<R> {
     fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn numbers_of_the_system_differ_also_across_fetches_and_are_not_shown() {
+        let (mut one, mut other) = (OsRandom::new().unwrap(), OsRandom::new().unwrap());
+        let drawn: HashSet<_> = (0..1000).flat_map(|_| [one.next_u64(), other.next_u64()]).collect();
+        assert_eq!(drawn.len(), 2000);
+        assert_eq!(format!("{one:?}"), "OsRandom");
     }
 }

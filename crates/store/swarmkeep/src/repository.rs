@@ -3,9 +3,10 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    Announce, Announced, Budget, Capabilities, Cursor, Export, Immediate, InfoHash, MemoryUse, PeerBuffer,
-    PeerRecord, Random, Records, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept,
-    Timestamp, Totals, asynchronous::at_once, defaults, export, implement::forward_repository,
+    Announce, Announced, Budget, Capabilities, CompactV4, CompactV6, Cursor, Endpoint, Export, Immediate,
+    InfoHash, MemoryUse, PeerBuffer, PeerRecord, Random, Records, Removed, Request, Restored, Retention,
+    SwarmStats, SwarmSummary, Swept, Timestamp, Totals, asynchronous::at_once, defaults, export,
+    implement::forward_repository,
 };
 
 /// A store of swarms: for each info hash, the peers that announced it.
@@ -268,6 +269,35 @@ impl<R: TorrentRepository + ?Sized> TorrentRepository for Arc<R> {
 
 /// Conveniences over any repository.
 pub trait TorrentRepositoryExt: TorrentRepository {
+    /// Announces, and returns the answer and the selected peers, IPv4 first, 65,535 per family at most.
+    /// Allocates: a tracker points a [`PeerBuffer`] into its packet instead.
+    ///
+    /// ```
+    /// use std::time::SystemTime;
+    /// use swarmkeep::*;
+    ///
+    /// let store = Packed::new(&RepositoryConfig::new(HashKey::from_os()?))?;
+    /// let (now, mut rng) = (Timestamp::try_from(SystemTime::now())?, OsRandom::new()?);
+    /// let torrent = InfoHash::new([7; 20]);
+    /// let announce = |address: &str| Ok::<_, Box<dyn std::error::Error>>(Announce::at(torrent, address.parse()?)?);
+    /// store.announce_vec(&announce("192.0.2.1:6881")?, now, &mut rng);
+    /// let (answer, peers) = store.announce_vec(&announce("192.0.2.2:6881")?, now, &mut rng);
+    /// assert_eq!((answer.stats.incomplete, peers), (2, vec!["192.0.2.1:6881".parse()?]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn announce_vec(
+        &self,
+        announce: &Announce,
+        now: Timestamp,
+        rng: &mut dyn Random,
+    ) -> (Announced, Vec<Endpoint>) {
+        let most = announce.want.min(u16::MAX.into());
+        let (mut v4, mut v6) = (vec![0; most * CompactV4::LEN], vec![0; most * CompactV6::LEN]);
+        let mut peers = PeerBuffer::new(&mut v4, &mut v6);
+        let announced = self.announce(announce, now, rng, &mut peers);
+        (announced, peers.endpoints().collect())
+    }
+
     /// Sweeps until a pass is complete; for tests and tools. A tracker paces its steps instead.
     fn sweep_all(&self, now: Timestamp, policy: Retention) -> Swept {
         let mut all = Swept::default();

@@ -1,8 +1,20 @@
 //! Time as the caller provides it: whole seconds since the Unix epoch.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{SystemTime, SystemTimeError, UNIX_EPOCH},
+};
 
 /// Whole seconds since the Unix epoch, provided by the caller. No store reads a clock.
+///
+/// ```
+/// use std::time::SystemTime;
+/// use swarmkeep::Timestamp;
+///
+/// let now = Timestamp::try_from(SystemTime::now())?;
+/// assert!(now > Timestamp::from_secs(1_700_000_000));
+/// # Ok::<(), std::time::SystemTimeError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Timestamp(u64);
@@ -31,6 +43,15 @@ impl Timestamp {
     /// Returns the time `seconds` after this time, at most the largest number of seconds.
     pub const fn saturating_add(self, seconds: u64) -> Self {
         Self(self.0.saturating_add(seconds))
+    }
+}
+
+/// Fails for a time before the epoch.
+impl TryFrom<SystemTime> for Timestamp {
+    type Error = SystemTimeError;
+
+    fn try_from(time: SystemTime) -> Result<Self, Self::Error> {
+        time.duration_since(UNIX_EPOCH).map(|since| Self(since.as_secs()))
     }
 }
 

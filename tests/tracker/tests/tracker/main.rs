@@ -2,6 +2,7 @@
 
 mod admin;
 mod captured;
+mod example;
 mod floods;
 mod https;
 mod rules;
