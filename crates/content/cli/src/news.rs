@@ -27,6 +27,7 @@ struct ToldOf {
     /// Peers of the command line that are not reached, and why.
     unreached: BTreeMap<SocketAddr, String>,
     of_no_tracker: bool,
+    complete: u32,
 }
 
 /// An event, as `--json` prints it.
@@ -41,6 +42,8 @@ pub(crate) enum Event {
         #[serde(flatten)]
         came: Came,
     },
+    /// Pieces that were complete are no longer offered: they cannot be read, or have changed.
+    Lost { info_hash: String, pieces: u32 },
     /// A peer is connected, or is no more, or one of `--peer` cannot be reached.
     Peer {
         info_hash: String,
@@ -85,6 +88,11 @@ impl News {
             let came = Came::Failure { error, again: None };
             news.push(Event::Tracker { info_hash: info_hash(), url: None, came });
         }
+        let complete = status.progress.complete;
+        if complete < told.complete {
+            news.push(Event::Lost { info_hash: info_hash(), pieces: told.complete - complete });
+        }
+        told.complete = complete;
         for tracker in &trackers {
             let Some(came) = came(tracker) else { continue };
             let error = match &came {
@@ -158,6 +166,10 @@ impl Event {
             }
             Self::Peer { address, is: PeerIs::Unreached { error, again: next }, .. } => {
                 format!("{name}: peer {address}: {error}{}", again(next, "called"))
+            }
+            Self::Lost { pieces, .. } => {
+                let pieces = counted(*pieces as usize, "piece");
+                format!("{name}: {pieces} cannot be read any more, or changed: no longer offered")
             }
             Self::Peer { .. } => return None,
         })

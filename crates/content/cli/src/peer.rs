@@ -70,8 +70,8 @@ pub(crate) struct FetchArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sharing {
-    /// The store: a block device, an image, a folder, or `memory:` for as long as the program runs. [default:
-    /// the current folder]
+    /// The store: a block device, an image, a folder, or `memory:` for as long as the program runs. The default
+    /// is the current folder, if it is needed.
     #[arg(long, value_name = "STORE")]
     pub(crate) store: Option<PathBuf>,
 

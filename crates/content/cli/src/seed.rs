@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 use swarmkeep_content::{
-    ContentConfig, ContentRepository, Error as StoreError, Memory, NewTorrent, PieceBits,
+    ContentConfig, ContentRepository, Geometry, Memory, PieceBits,
     files::HIDDEN,
     in_place::{FoundPiece, InPlace, Place},
 };
@@ -41,8 +41,9 @@ Exit codes:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = DETAILS, after_help = "See --help for examples and the exit codes.")]
 pub(crate) struct Args {
-    /// Torrent files; then, if it is not beside them, the file or folder of the torrent, or the folder with
-    /// the files of all. Without any, all torrents of the store are seeded.
+    /// Torrent files, and then, if their content is not beside them, one path to it: the file or folder of the
+    /// torrent, or the folder with the content of all. Without any, all torrents of the store are seeded. With
+    /// --store and without DATA, only the store is searched.
     #[arg(value_name = "FILE.torrent|DATA")]
     paths: Vec<PathBuf>,
 
@@ -51,76 +52,100 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let (torrents, data) = torrents_and_data(&args.paths)?;
-    let in_store = match &args.sharing.store {
+    let (paths, data) = torrents_and_data(&args.paths)?;
+    let mut torrents = paths.iter().map(|path| read_torrent(path)).collect::<Result<Vec<_>, _>>()?;
+    let named = args.sharing.store.as_deref();
+    // The store of the current folder knows more of its own files than a look at them tells.
+    let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
+    let needs_store = || paths.is_empty() || torrents.iter().any(|(metainfo, _)| is_here(metainfo.info()));
+    let in_store = match named {
         Some(store) => Some(peer::open(store, For::Writing)?),
-        None if torrents.is_empty() || Path::new(HIDDEN).is_dir() => {
-            Some(peer::open(Path::new("."), For::Writing)?)
-        }
+        None if needs_store() => Some(peer::open(Path::new("."), For::Writing)?),
         None => None,
     };
-    let others: Arc<dyn ContentRepository> = match &in_store {
-        Some(store) => Arc::clone(store) as _,
+    if let (true, Some(store)) = (paths.is_empty(), &in_store) {
+        for summary in store.list()? {
+            if let Some(torrent) = store.torrent_file(&summary.info_hash)? {
+                torrents.push((Metainfo::parse(&torrent)?, torrent));
+            }
+        }
+        if torrents.is_empty() {
+            let store = args.sharing.store().display();
+            return Err(format!("{store} has no torrents; `seedkeep store add` puts them there").into());
+        }
+    }
+    let others: Arc<dyn ContentRepository> = match in_store {
+        Some(store) => store,
         None => Arc::new(Memory::new(&ContentConfig::new(""))),
     };
-    let (store, mut shared) = (InPlace::new(Arc::clone(&others)), Vec::new());
-    for path in &torrents {
-        let (metainfo, torrent) = read_torrent(path)?;
-        let info = metainfo.info();
-        // Somebody who names a store means it.
-        let place = match (data, &args.sharing.store) {
-            (Some(data), _) => Place::find(info, data),
-            (None, Some(_)) => None,
-            (None, None) => beside(info, path),
+    let mut lacking = Vec::new();
+    let mut places = Vec::new();
+    for (nth, (metainfo, torrent)) in torrents.into_iter().enumerate() {
+        let (info, path) = (metainfo.info(), paths.get(nth).copied());
+        let place = match (path, data) {
+            (Some(_), Some(data)) => Place::find(info, data),
+            (Some(path), None) if named.is_none() && !is_here(info) => beside(info, path),
+            _ => None,
         };
-        match place {
-            Some(place) => {
-                let right = verified(info, &place, args.sharing.json)?;
-                store.add(info, place, right)?;
-            }
-            None => match others.open(&info.info_hash()) {
-                Err(StoreError::NotFound(_)) => {
-                    return Err(missing(info, path, data, in_store.is_some()).into());
+        let is_in_store = place.is_none() && data.is_none() && others.open(&info.info_hash()).is_ok();
+        match path {
+            Some(path) if place.is_none() && !is_in_store => lacking.push(missing(info, path, data, named)),
+            _ => places.push((metainfo, torrent, place)),
+        }
+    }
+    // Before the others are verified, which may take long.
+    if places.is_empty() {
+        return Err(lacking.join("\nseedkeep: ").into());
+    }
+    lacking.iter().for_each(|lacking| eprintln!("seedkeep: {lacking}"));
+    let (store, mut shared, mut failed) = (InPlace::new(others), Vec::new(), !lacking.is_empty());
+    for (metainfo, torrent, place) in places {
+        if let Some(place) = place {
+            match verified(metainfo.info(), &place, args.sharing.json) {
+                Ok(right) => store.add(metainfo.info(), place, right)?,
+                Err(error) => {
+                    eprintln!("seedkeep: {error}");
+                    failed = true;
+                    continue;
                 }
-                found => drop(found?),
-            },
+            }
         }
         shared.push((metainfo, torrent));
     }
-    if let (true, Some(in_store)) = (torrents.is_empty(), &in_store) {
-        for summary in in_store.list()? {
-            if let Some(torrent) = in_store.torrent_file(&summary.info_hash)? {
-                shared.push((Metainfo::parse(&torrent)?, torrent));
-            }
-        }
-    }
     if shared.is_empty() {
-        let store = args.sharing.store().display();
-        return Err(format!("{store} has no torrents; `seedkeep store add` puts them there").into());
+        return Ok(ExitCode::FAILURE);
     }
-    share(&args.sharing, Arc::new(store), None, shared, Vec::new(), Until::Interrupted)
+    let ended = share(&args.sharing, Arc::new(store), None, shared, Vec::new(), Until::Interrupted)?;
+    Ok(if failed { ExitCode::FAILURE } else { ended })
 }
 
-/// The files of a torrent beside its torrent file, or in the current folder.
+/// Whether the store of the current folder has the torrent, if there is one.
+fn is_in_folder_store(info: &Info) -> bool {
+    Path::new(HIDDEN).join("torrents").join(info.info_hash().to_string()).exists()
+}
+
+/// The files of a torrent beside its torrent file, around it, or in the current folder.
 fn beside(info: &Info, torrent: &Path) -> Option<Place> {
     [torrent.parent().unwrap_or(Path::new("")), Path::new("")].into_iter().find_map(|folder| {
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        folder.join(info.name()).exists().then(|| Place::find(info, folder)).flatten()
+        let is_own = folder.canonicalize().is_ok_and(|folder| folder.ends_with(info.name()));
+        (is_own || folder.join(info.name()).exists()).then(|| Place::find(info, folder)).flatten()
     })
 }
 
-fn missing(info: &Info, torrent: &Path, data: Option<&Path>, has_store: bool) -> String {
+fn missing(info: &Info, torrent: &Path, data: Option<&Path>, store: Option<&Path>) -> String {
     let (name, shown) = (info.name().escape_debug(), torrent.display());
-    let looked = match data {
-        Some(data) => format!("none of its files is in {}", data.display()),
-        None if has_store => {
-            "it is not in the store, and none of its files is beside its torrent file".to_owned()
+    match (data, store) {
+        (Some(data), _) => format!("{name}: none of its files is in {}", data.display()),
+        (None, Some(store)) => {
+            let store = store.display();
+            format!("{name}: it is not in {store}; `seedkeep store add {store} {shown} DATA` puts it there")
         }
-        None => "none of its files is beside its torrent file, or in the current folder".to_owned(),
-    };
-    format!(
-        "{name}: {looked}; `seedkeep seed {shown} FOLDER` seeds them from elsewhere, `seedkeep fetch {shown}` fetches them"
-    )
+        (None, None) => format!(
+            "{name}: it is neither beside its torrent file nor in the current folder; `seedkeep seed {shown} FOLDER` \
+             seeds it from elsewhere, `seedkeep fetch {shown}` fetches it"
+        ),
+    }
 }
 
 #[derive(Serialize)]
@@ -138,7 +163,8 @@ struct Verified<'a> {
 
 /// The right pieces of a torrent, one at least. Says what is wrong with the others.
 fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn Error>> {
-    let pieces = NewTorrent::of(info)?.geometry.pieces();
+    let named = |error| format!("{}: {error}", info.name().escape_debug());
+    let pieces = Geometry::new(info.files().length(), info.piece_length()).map_err(named)?.pieces();
     let mut right = PieceBits::none(pieces);
     let (mut wrong, mut missing, mut why) = (Vec::new(), Vec::new(), None);
     let bar = bar(info.length()).with_message(format!("verifying {}", info.name().escape_debug()));

@@ -233,6 +233,12 @@ impl Torrent {
         });
     }
 
+    /// Whether pieces of it are fetched, or will be once it is known.
+    pub(crate) fn is_fetched(&self) -> bool {
+        let is_read_only = self.ready().is_some_and(|ready| ready.content.is_read_only());
+        !is_read_only && !self.is_complete()
+    }
+
     pub(crate) fn is_complete(&self) -> bool {
         self.progress.borrow().is_complete()
     }

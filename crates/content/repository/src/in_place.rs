@@ -2,14 +2,15 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{File, Metadata},
+    fs::File,
     io::{self, IoSlice, IoSliceMut},
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use parking_lot::{Mutex, RwLock};
+use rustix::fs::OFlags;
 use swarmkeep_metainfo::{FileList, Info};
 
 use crate::{
@@ -21,27 +22,27 @@ use crate::{
 /// store's own.
 #[derive(Debug)]
 pub struct Place {
-    files: Arc<FileList>,
+    files: FileList,
     folder: PathBuf,
     /// The number of names of each path that the folder stands for.
     skipped: usize,
     /// The file that was read last.
     open: Mutex<Option<(usize, Arc<File>)>>,
-    /// For each file that was read, what tells whether it has changed since.
-    seen: Mutex<BTreeMap<usize, Seen>>,
+    /// How each file was before it was verified.
+    before: Mutex<BTreeMap<usize, Signature>>,
 }
 
-/// Length, and the time of the last change of the bytes.
-type Seen = (u64, i64, i64);
+/// Device, inode, length, and the time of the last change of any kind, which nobody can set.
+type Signature = (u64, u64, u64, (i64, i64));
 
 /// What there is of a piece.
 #[derive(Debug)]
 pub enum FoundPiece<'a> {
-    /// The bytes of the piece, as a store has them.
+    /// The bytes of the piece, with the padding behind it.
     Right(&'a [u8]),
     /// Other bytes.
     Wrong,
-    /// A file is missing, is too short, or cannot be read.
+    /// A file is missing, is too short, or cannot be read. The error names it.
     Missing(io::Error),
 }
 
@@ -51,17 +52,18 @@ impl Place {
     pub fn find(info: &Info, path: &Path) -> Option<Self> {
         let files = || info.files().iter().filter(|file| !file.is_padding());
         let found = |skipped| Self {
-            files: Arc::new(info.files().clone()),
+            files: info.files().clone(),
             folder: path.to_owned(),
             skipped,
             open: Mutex::default(),
-            seen: Mutex::default(),
+            before: Mutex::default(),
         };
         if path.is_file() {
             let mut all = files();
             let only = all.next().filter(|_| all.next().is_none())?;
             return Some(found(only.path().len()));
         }
+        // A hundred files tell which of the two folders it is.
         let count = |skipped: usize| {
             let there = |names: Vec<&str>| {
                 names.len() > skipped && path.join(PathBuf::from_iter(&names[skipped..])).is_file()
@@ -74,34 +76,29 @@ impl Place {
         }
     }
 
-    /// The path of a file, by its number in the list.
-    ///
-    /// # Panics
-    /// If there is no such file.
-    pub fn path(&self, index: usize) -> PathBuf {
-        let file = self.files.get(index).expect("it comes from the list");
-        let mut path = self.folder.clone();
-        path.extend(&file.path()[self.skipped..]);
-        path
-    }
-
     /// Verifies the pieces for which `wanted` returns true, in order, and passes each to `each`.
     ///
     /// # Errors
-    /// Those of `each`, which end it.
+    /// [`Error::Geometry`] if the files are empty, and those of `each`, which end it.
     pub fn verify(
         &self,
         info: &Info,
         wanted: impl Fn(u32) -> bool,
         mut each: impl FnMut(u32, FoundPiece<'_>) -> Result<()>,
     ) -> Result<()> {
-        let geometry = NewTorrent::of(info)?.geometry;
+        let geometry = self.geometry(info)?;
         let mut bytes = Vec::new();
         for piece in (0..geometry.pieces()).filter(|&piece| wanted(piece)) {
             let range = geometry.piece(piece)?;
             bytes.clear();
             bytes.resize((range.end - range.start) as usize, 0);
-            let found = match self.read(range.start, &mut [IoSliceMut::new(&mut bytes)]) {
+            let noted = |index, signature| _ = self.before.lock().entry(index).or_insert(signature);
+            let read = self.read(range.start, &mut [IoSliceMut::new(&mut bytes)], |index, file, read| {
+                // Before the read, so that it counts as changed if it changes meanwhile.
+                noted(index, signature(file)?);
+                read()
+            });
+            let found = match read {
                 Err(error) => FoundPiece::Missing(error),
                 Ok(()) if info.verify(piece, &bytes[..info.piece_len(piece) as usize]) => {
                     FoundPiece::Right(&bytes)
@@ -113,57 +110,89 @@ impl Place {
         Ok(())
     }
 
-    /// Fills the buffers with the torrent's bytes from `offset` on. Padding is zeroes.
-    fn read(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+    fn geometry(&self, info: &Info) -> Result<Geometry> {
+        Geometry::new(self.files.length(), info.piece_length())
+    }
+
+    /// Fills the buffers with the torrent's bytes from `offset` on, each part of a file by `read_part`. Padding
+    /// is zeroes.
+    fn read(
+        &self,
+        offset: u64,
+        buffers: &mut [IoSliceMut<'_>],
+        read_part: impl Fn(usize, &File, &mut dyn FnMut() -> io::Result<()>) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut at = offset;
         for buffer in buffers {
             let mut rest = &mut buffer[..];
             let end = at + rest.len() as u64;
-            for segment in self.files.segments(at..end.min(self.files.length())) {
+            for segment in self.files.segments(at..end) {
                 let (now, later) = rest.split_at_mut(segment.length as usize);
                 rest = later;
-                match self.files.get(segment.file).expect("segments are of files").is_padding() {
-                    true => now.fill(0),
-                    false => self.opened(segment.file)?.read_exact_at(now, segment.offset)?,
+                if self.files.get(segment.file).expect("segments are of files").is_padding() {
+                    now.fill(0);
+                    continue;
                 }
+                let read = self.opened(segment.file).and_then(|file| {
+                    read_part(segment.file, &file, &mut || file.read_exact_at(now, segment.offset))
+                });
+                read.map_err(|error| {
+                    let path = self.path(segment.file);
+                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                })?;
             }
-            // Behind the files of a v2 torrent is nothing.
-            rest.fill(0);
             at = end;
         }
         Ok(())
     }
 
-    /// A file, as it was when it was read first.
+    /// As it was when it was verified.
+    fn read_unchanged(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        self.read(offset, buffers, |index, file, read| {
+            read()?;
+            match self.before.lock().get(&index) == Some(&signature(file)?) {
+                true => Ok(()),
+                false => Err(io::Error::other("it has changed since it was verified")),
+            }
+        })
+    }
+
     fn opened(&self, index: usize) -> io::Result<Arc<File>> {
         let mut open = self.open.lock();
-        let file = match &*open {
-            Some((at, file)) if *at == index => Arc::clone(file),
-            _ => {
-                let path = self.path(index);
-                let named =
-                    |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-                let file = Arc::new(File::open(&path).map_err(named)?);
-                *open = Some((index, Arc::clone(&file)));
-                file
-            }
-        };
-        drop(open);
-        let now = seen(&file.metadata()?);
-        match *self.seen.lock().entry(index).or_insert(now) == now {
-            true => Ok(file),
-            false => Err(io::Error::other(format!("{} has changed", self.path(index).display()))),
+        if let Some((at, file)) = &*open
+            && *at == index
+        {
+            return Ok(Arc::clone(file));
         }
+        // A pipe would wait for somebody who writes to it.
+        let nonblocking = OFlags::NONBLOCK.bits() as i32;
+        let file = File::options().read(true).custom_flags(nonblocking).open(self.path(index))?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no file"));
+        }
+        let file = Arc::new(file);
+        *open = Some((index, Arc::clone(&file)));
+        Ok(file)
+    }
+
+    fn path(&self, index: usize) -> PathBuf {
+        let file = self.files.get(index).expect("it comes from the list");
+        let mut path = self.folder.clone();
+        path.extend(&file.path()[self.skipped..]);
+        path
     }
 }
 
-fn seen(metadata: &Metadata) -> Seen {
-    (metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+fn signature(file: &File) -> io::Result<Signature> {
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino(), metadata.len(), (metadata.ctime(), metadata.ctime_nsec())))
 }
 
 /// Torrents whose files lie somewhere already, in front of a store with others. Nothing is written to those
 /// files, and nothing is kept about them: the caller verifies them each time. A file that changes after it
-/// was verified can no longer be read.
+/// was verified, in whatever way, can no longer be read.
+///
+/// Different from other stores, any write of bytes is [`Error::ReadOnly`], and handles read on after a delete.
 #[derive(Debug)]
 pub struct InPlace {
     torrents: RwLock<BTreeMap<InfoHash, Arc<Torrent>>>,
@@ -182,9 +211,8 @@ impl InPlace {
     /// # Errors
     /// [`Error::Geometry`] if its files are empty.
     pub fn add(&self, info: &Info, place: Place, right: PieceBits) -> Result<()> {
-        let NewTorrent { info_hash, geometry, .. } = NewTorrent::of(info)?;
-        let torrent = Torrent { geometry, place, right: Mutex::new(right) };
-        self.torrents.write().insert(info_hash, Arc::new(torrent));
+        let torrent = Torrent { geometry: place.geometry(info)?, place, right: Mutex::new(right) };
+        self.torrents.write().insert(info.info_hash(), Arc::new(torrent));
         Ok(())
     }
 }
@@ -273,7 +301,7 @@ impl Content for Torrent {
                 return Err(Error::NotWritten { at: self.geometry.piece(piece)?.start.max(offset) });
             }
         }
-        self.place.read(offset, buffers).map_err(Error::io("reading a file where it lies"))
+        self.place.read_unchanged(offset, buffers).map_err(Error::io("reading a file where it lies"))
     }
 
     fn mark_complete(&self, piece: u32) -> Result<bool> {
@@ -399,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_and_what_changes_later_is_not_read() {
+    fn nothing_is_written_and_a_file_that_changes_in_any_way_is_not_read() {
         let (folder, info) = album(Format::V1);
         let (store, content) = store(&info, Place::find(&info, folder.path()).unwrap());
         assert!(content.is_read_only());
@@ -407,12 +435,51 @@ mod tests {
         assert!(matches!(store.create(&NewTorrent::of(&info).unwrap()), Err(Error::Exists(_))));
         assert!(content.mark_incomplete(0).unwrap() && !content.mark_incomplete(0).unwrap());
         assert!(matches!(content.mark_complete(0), Err(Error::NotWritten { at: 0 })));
-        fs::write(path(&folder, 2), bytes(2)).unwrap();
-        let last = content.geometry().pieces() - 1;
-        assert!(matches!(content.read_piece(last), Err(Error::Io { .. })));
-        assert!(content.read_piece(1).is_ok());
+        let (first, last) = (1, content.geometry().pieces() - 1);
+        assert!(content.read_piece(first).is_ok() && content.read_piece(last).is_ok());
+        // Replaced by one of the same length and time of writing.
+        let written = fs::metadata(path(&folder, 2)).unwrap().modified().unwrap();
+        let other = folder.path().join("other");
+        fs::write(&other, bytes(1)).unwrap();
+        File::options().write(true).open(&other).unwrap().set_modified(written).unwrap();
+        fs::rename(other, path(&folder, 2)).unwrap();
+        // The file that was read last is still open: read another one between.
+        assert!(content.read_piece(first).is_ok());
+        let changed = content.read_piece(last).unwrap_err();
+        assert!(
+            matches!(&changed, Error::Io { source, .. } if source.to_string().contains("one/b: it has changed"))
+        );
+        File::options().write(true).open(path(&folder, 0)).unwrap().set_len(10).unwrap();
+        assert!(matches!(content.read_piece(first), Err(Error::Io { .. })));
         assert!(store.delete(&info.info_hash()).unwrap());
-        assert!((0..3).all(|file| fs::read(path(&folder, file)).unwrap() == bytes(file)));
+        assert!(fs::read(path(&folder, 1)).unwrap() == bytes(1));
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_verified_is_right_piece_by_piece() {
+        let (folder, info) = album(Format::V1);
+        let place = Place::find(&info, folder.path()).unwrap();
+        let mut right = 0;
+        let each = |_, found: FoundPiece<'_>| {
+            right += u32::from(matches!(found, FoundPiece::Right(_)));
+            fs::write(path(&folder, 2), bytes(2)).unwrap();
+            Ok(())
+        };
+        place.verify(&info, |_| true, each).unwrap();
+        assert_eq!(right, info.piece_count());
+    }
+
+    #[test]
+    fn what_is_no_file_is_missing_and_waited_for_by_nobody() {
+        let (folder, info) = album(Format::V2);
+        let pipe = path(&folder, 0);
+        fs::remove_file(&pipe).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+            .unwrap();
+        fs::remove_file(path(&folder, 1)).unwrap();
+        fs::create_dir(path(&folder, 1)).unwrap();
+        let (right, wrong, missing) = verified(&info, &Place::find(&info, folder.path()).unwrap());
+        assert_eq!((right.count(), wrong, missing), (4, vec![], (0..8).collect()));
     }
 
     #[test]

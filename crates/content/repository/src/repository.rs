@@ -145,7 +145,7 @@ pub trait Content: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether nothing can be written, so that there is nothing to fetch.
+    /// Whether its missing pieces are never fetched, because nothing is written to it.
     fn is_read_only(&self) -> bool {
         false
     }

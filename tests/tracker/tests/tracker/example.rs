@@ -22,7 +22,8 @@ fn the_load_generator_finds_no_fault_with_the_tracker_in_80_lines() {
         (config.duration, config.warm_up) = (Duration::from_secs(2), Duration::from_millis(100));
         config.mix = Mix { connect: 5, announce: 90, scrape: 5 };
         (config.swarms, config.peers) = (Swarms::Zipf(1000), 20_000);
-        let report = thread::spawn(move || run(&config, &mut |_| {}).expect("a report")).join().expect("it ends");
+        let report =
+            thread::spawn(move || run(&config, &mut |_| {}).expect("a report")).join().expect("it ends");
         assert!(report.succeeded > 1000, "{}", report.succeeded);
         assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
         runtime.shutdown_background();

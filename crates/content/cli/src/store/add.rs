@@ -15,7 +15,7 @@ use swarmkeep_content::{
     in_place::{FoundPiece, Place},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
-use swarmkeep_metainfo::{Info, Metainfo};
+use swarmkeep_metainfo::Info;
 
 use super::{
     StoreArg, WRONG, bar, in_runs,
@@ -41,7 +41,7 @@ pub(super) struct Args {
     #[arg(value_name = "FILE.torrent|DATA", required = true)]
     paths: Vec<PathBuf>,
 
-    /// Print JSON.
+    /// Print JSON: one document per torrent.
     #[arg(long)]
     json: bool,
 }
@@ -62,20 +62,22 @@ struct Added<'a> {
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (torrents, data) = torrents_and_data(&args.paths)?;
     let torrents = torrents.into_iter().map(read_torrent).collect::<Result<Vec<_>, _>>()?;
-    let find = |(metainfo, torrent): (Metainfo, Vec<u8>)| {
-        let name = metainfo.info().name().to_owned();
-        let place = |data: &Path| {
-            let none = || format!("none of the files of {name} is in {}", data.display());
-            Place::find(metainfo.info(), data).ok_or_else(none)
-        };
-        let place = data.map(place).transpose()?;
-        Ok::<_, String>((metainfo, torrent, place))
-    };
-    let torrents = torrents.into_iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let found: Vec<_> = torrents
+        .iter()
+        .map(|(metainfo, _)| data.map(|data| Place::find(metainfo.info(), data).ok_or(data)).transpose())
+        .collect();
+    if let [Err(data)] = found[..] {
+        return Err(missing(torrents[0].0.info(), data).into());
+    }
     let store = Opened::open(&args.store.path, For::Adding)?;
     let (mut failed, mut all_right) = (false, true);
-    for (metainfo, torrent, place) in &torrents {
-        match add(&store, metainfo.info(), torrent, place.as_ref(), args.json) {
+    for ((metainfo, torrent), place) in torrents.iter().zip(&found) {
+        let info = metainfo.info();
+        let added = match place {
+            Ok(place) => add(&store, info, torrent, place.as_ref(), args.json),
+            Err(data) => Err(missing(info, data).into()),
+        };
+        match added {
             Ok(is_right) => all_right &= is_right,
             Err(error) => {
                 eprintln!("seedkeep: {error}");
@@ -88,6 +90,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(WRONG),
     })
+}
+
+fn missing(info: &Info, data: &Path) -> String {
+    format!("none of the files of {} is in {}", info.name(), data.display())
 }
 
 /// Adds one torrent. Returns whether all that is wanted of it was there and right.
@@ -142,7 +148,9 @@ fn fill(store: &Opened, info: &Info, place: &Place, added: &mut Added<'_>) -> Re
     let cache = StripeCache::new(Arc::clone(&store.repository) as _, options)?;
     let content = cache.open(&info.info_hash())?;
     let complete = content.pieces()?;
-    let bar = bar(info.length()).with_message(info.name().to_owned());
+    let wanted = (0..info.piece_count()).filter(|&piece| !complete.contains(piece));
+    let bytes = wanted.map(|piece| u64::from(info.piece_len(piece))).sum();
+    let bar = bar(bytes).with_message(info.name().to_owned());
     let mut unflushed = 0;
     let done = place.verify(
         info,

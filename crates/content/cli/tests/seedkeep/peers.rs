@@ -205,7 +205,66 @@ fn what_is_right_of_some_files_is_seeded_and_nothing_is_fetched_into_them() {
     );
     assert_eq!(last(&done(at, &line))["left"], 0);
     drop(part);
+    let progress = Cell::new(0);
+    let line = format!("seed data.torrent some --listen 127.0.0.1:0 --peer {} --json", whole.1);
+    let (told, code) = interrupted(at, &line, |told| {
+        progress.set(progress.get() + u32::from(told["event"] == "progress"));
+        progress.get() > 4
+    });
+    assert!(told.iter().any(|told| told["event"] == "peer" && told["connected"] == true), "{told:?}");
+    let stopped = &told.last().unwrap()["torrents"][0];
+    assert_eq!((code, &stopped["downloaded"], &stopped["complete"]), (Some(0), &0.into(), &319.into()));
     assert!(fs::read(at.join("some/data")).unwrap() == bytes[..5 << 20]);
+}
+
+#[test]
+fn a_store_in_the_current_folder_seeds_its_own_torrents_and_fetches_the_rest() {
+    let folder = prepared();
+    let at = folder.path();
+    let whole = Seeder::start(at);
+    let line = format!("fetch ../data.torrent --listen 127.0.0.1:0 --peer {} --json --down 2MiB", whole.1);
+    let some = |told: &Value| told["torrents"][0]["complete"].as_u64() >= Some(64);
+    assert_eq!(interrupted(&at.join("files"), &line, some).1, Some(3));
+    let line = format!("seed ../data.torrent --listen 127.0.0.1:0 --peer {} --json", whole.1);
+    let all = |told: &Value| told["torrents"][0]["complete"] == 512;
+    let (told, code) = interrupted(&at.join("files"), &line, all);
+    assert_eq!(code, Some(0));
+    assert!(told.iter().all(|told| told["event"] != "verified"), "{told:?}");
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_seeded_is_no_longer_offered() {
+    let folder = prepared();
+    let at = folder.path();
+    // Not all of it is there: what is lost is not fetched either.
+    let mut bytes = fs::read(at.join("data")).unwrap();
+    bytes[100_000] ^= 1;
+    fs::create_dir(at.join("some")).unwrap();
+    fs::write(at.join("some/data"), &bytes).unwrap();
+    let (part, _) = Seeder::of(at, "data.torrent some");
+    bytes[0] ^= 1;
+    fs::write(at.join("some/data"), &bytes).unwrap();
+    let line = format!("fetch data.torrent --store memory: --listen 127.0.0.1:0 --peer {} --json", part.1);
+    let progress = Cell::new(0);
+    let (told, _) = interrupted(at, &line, |told| {
+        progress.set(progress.get() + u32::from(told["event"] == "progress"));
+        progress.get() > 4
+    });
+    assert_eq!(told.last().unwrap()["torrents"][0]["complete"], 0, "{told:?}");
+    // Dropping it asserts that it ends with 0.
+}
+
+#[test]
+fn a_torrent_that_cannot_be_seeded_ends_no_other() {
+    let folder = prepared();
+    let at = folder.path();
+    fs::write(at.join("gone"), [7; 100_000]).unwrap();
+    done(at, "create gone");
+    fs::remove_file(at.join("gone")).unwrap();
+    let line = "seed gone.torrent data.torrent --listen 127.0.0.1:0 --json";
+    let (told, code) = interrupted(at, line, |told| told["event"] == "progress");
+    let stopped = told.last().unwrap()["torrents"].as_array().unwrap();
+    assert_eq!((code, stopped.len(), &stopped[0]["complete"]), (Some(1), 1, &512.into()));
 }
 
 #[test]
@@ -220,9 +279,10 @@ fn where_there_is_nothing_to_seed_it_says_what_to_do() {
         String::from_utf8(output.stderr).unwrap()
     };
     for (line, said) in [
-        ("seed ../data.torrent .", "none of its files is in .; `seedkeep seed ../data.torrent FOLDER`"),
+        ("seed ../data.torrent .", "data: none of its files is in ."),
         ("seed ../data.torrent ../other", "no piece of it is right: other bytes are there"),
         ("seed ../data.torrent --store .", "holds no store"),
+        ("seed ../data.torrent --store memory:", "it is not in memory:; `seedkeep store add"),
         ("seed", "holds no store"),
         ("seed ../data.torrent . ..", "..: one file or folder has the content of all torrents"),
     ] {
@@ -232,7 +292,7 @@ fn where_there_is_nothing_to_seed_it_says_what_to_do() {
     fs::rename(at.join("data"), at.join("moved")).unwrap();
     let errors = refused(at, "seed data.torrent");
     assert!(
-        errors.contains("none of its files is beside its torrent file, or in the current folder"),
+        errors.contains("it is neither beside its torrent file nor in the current folder; `seedkeep seed"),
         "{errors}"
     );
     assert_eq!(fs::read_dir(at.join("empty")).unwrap().count(), 0, "nothing is made");

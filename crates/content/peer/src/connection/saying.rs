@@ -89,7 +89,7 @@ impl Connection {
         hello.your_ip = Some(self.peer.address.ip().to_canonical());
         hello.request_queue = Some(REQUESTS as u32);
         hello.metadata_size = self.torrent.ready().map(|ready| ready.info.encoded().len() as u32);
-        hello.upload_only = self.torrent.is_complete().then_some(true);
+        hello.upload_only = (!self.torrent.is_fetched()).then_some(true);
         let message = ExtendedMessage::Handshake(hello).to_peer(&ExtensionIds::NONE);
         let message = message.expect("the handshake has always an id");
         self.queue.push(&message).map_err(|_| Ended::Misbehaves("does not read"))

@@ -191,12 +191,12 @@ impl Torrent {
         if !state.have.contains(piece) {
             return;
         }
-        let was_complete = state.was_complete;
+        let is_fetched = !state.was_complete && state.picker.is_some();
         state.lose(piece);
         drop(state);
         tracing::error!(info_hash = %self.info_hash, piece, %error, "a complete piece cannot be read");
         self.tell_progress();
-        if !was_complete {
+        if is_fetched {
             self.fail(piece, &error.to_string());
         }
     }

@@ -163,7 +163,7 @@ impl TorrentState {
             let entry = self.peers.get(key);
             let rate = entry.map_or(0, |entry| entry.peer.up.rate() + entry.peer.down.rate());
             let rank = Dispensable {
-                useless: self.picker.is_some()
+                useless: self.have.pieces() > 0
                     && entry.is_some_and(|entry| !entry.interested && entry.wanted == 0),
                 idle: rate == 0,
                 of_site: sites[&site(taken.ip)],
