@@ -5,6 +5,7 @@ use std::{error::Error, io, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 mod create;
+mod kept;
 mod news;
 mod peer;
 mod seed;

@@ -15,22 +15,20 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use swarmkeep_bittorrent::PeerId;
-use swarmkeep_content::{ContentConfig, ContentRepository, Error as StoreError, Library, Memory, PieceBits};
+use swarmkeep_content::{ContentRepository, Error as StoreError, PieceBits};
 use swarmkeep_metainfo::{Magnet, Metainfo};
 use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
 use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
+    task::block_in_place,
     time::{MissedTickBehavior, interval},
 };
 
 use crate::{
+    kept::Kept,
     news::{News, short},
-    store::{
-        counted,
-        opened::{For, Opened},
-        read_torrent, say,
-    },
+    store::{counted, opened::For, read_torrent, say},
     units,
 };
 
@@ -42,7 +40,8 @@ const FETCH_DETAILS: &str = "\
   seedkeep fetch some.torrent --store disk.image  into a block store (see `seedkeep store`)
   seedkeep fetch 'magnet:?xt=urn:btih:...'        by magnet link: its trackers and peers, and --peer
 
-Pieces that are in the store are not fetched again. Fetched pieces are made durable every few
+Pieces that are in the store, or in files that lie in its folder under the torrent's name, are not
+fetched again. Fetched pieces are made durable every few
 seconds, so that an interruption loses little. Each piece is verified. A peer that sends wrong bytes
 is banned.
 
@@ -117,7 +116,8 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             None => torrents.push(read_torrent(torrent)?),
         }
     }
-    let store = open(args.sharing.store(), For::Adding)?;
+    let kept = Kept::open(args.sharing.store(), For::Adding)?;
+    let store = &kept.library;
     // Nobody has to be asked about what is in the store.
     for link in std::mem::take(&mut links) {
         match store.torrent_file(&link.info_hash()) {
@@ -127,7 +127,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     let until = if args.seed { Until::Seeded } else { Until::Complete };
-    share(&args.sharing, Arc::clone(&store) as _, Some(&store), torrents, links, until)
+    share(&args.sharing, Arc::clone(store) as _, Some(&kept), torrents, links, until)
 }
 
 fn is_link(text: &str) -> bool {
@@ -145,18 +145,11 @@ pub(crate) enum Until {
     Interrupted,
 }
 
-pub(crate) fn open(path: &Path, wanted: For) -> Result<Arc<Library>, Box<dyn Error>> {
-    if path.as_os_str() == "memory:" {
-        return Ok(Arc::new(Library::open(Arc::new(Memory::new(&ContentConfig::new(""))))?));
-    }
-    Ok(Opened::open(path, wanted)?.repository)
-}
-
-/// Shares torrents over `store` until somebody interrupts, or `until`. What is new is kept in `library`.
+/// Shares torrents over `store` until somebody interrupts, or `until`. What is new is kept in `kept`.
 pub(crate) fn share(
     sharing: &Sharing,
     store: Arc<dyn ContentRepository>,
-    library: Option<&Library>,
+    kept: Option<&Kept>,
     torrents: Vec<(Metainfo, Vec<u8>)>,
     links: Vec<Magnet>,
     until: Until,
@@ -168,7 +161,7 @@ pub(crate) fn share(
         let mut shown = Shown::new(sharing.json, &session)?;
         let mut work = Work {
             session: &session,
-            library,
+            kept,
             peers: &sharing.peer,
             unlearnt: links,
             shared: Vec::new(),
@@ -197,8 +190,8 @@ pub(crate) fn share(
 /// All that is shared, and is to be.
 struct Work<'a> {
     session: &'a Session,
-    /// Where torrent files are kept.
-    library: Option<&'a Library>,
+    /// Where torrents are kept.
+    kept: Option<&'a Kept>,
     /// Who is called besides those that trackers and peers tell of.
     peers: &'a [SocketAddr],
     /// Of which it is not known yet what they name.
@@ -281,9 +274,8 @@ impl Work<'_> {
         metainfo: Metainfo,
         torrent: &[u8],
     ) -> Result<impl Future<Output = Result<(), swarmkeep_peer::Error>> + use<>, Box<dyn Error>> {
-        match self.library.map(|library| library.add(torrent)) {
-            None | Some(Ok(_) | Err(StoreError::Exists(_))) => {}
-            Some(Err(error)) => return Err(error.into()),
+        if let Some(kept) = self.kept {
+            block_in_place(|| kept.add(&metainfo, torrent))?;
         }
         let tiers = metainfo.tiers().to_vec();
         let info = Arc::new(metainfo.into_info());

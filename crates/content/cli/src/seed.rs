@@ -16,7 +16,8 @@ use swarmkeep_content::{
 use swarmkeep_metainfo::{Info, Metainfo};
 
 use crate::{
-    peer::{self, Sharing, Until, line, share},
+    kept::Kept,
+    peer::{Sharing, Until, line, share},
     store::{bar, in_runs, opened::For, read_torrent, torrents_and_data},
 };
 
@@ -59,8 +60,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
     let needs_store = || paths.is_empty() || torrents.iter().any(|(metainfo, _)| is_here(metainfo.info()));
     let in_store = match named {
-        Some(store) => Some(peer::open(store, For::Writing)?),
-        None if needs_store() => Some(peer::open(Path::new("."), For::Writing)?),
+        Some(store) => Some(Kept::open(store, For::Writing)?.library),
+        None if needs_store() => Some(Kept::open(Path::new("."), For::Writing)?.library),
         None => None,
     };
     if let (true, Some(store)) = (paths.is_empty(), &in_store) {

@@ -27,7 +27,7 @@ use super::{
     disk::{Disk, Op, Step},
     tests::{Tap, Witness},
 };
-use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent};
+use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent, PieceBits};
 
 const PIECE: u32 = 1000;
 const SECTOR: usize = 512;
@@ -189,11 +189,12 @@ impl Change {
 /// What was recorded.
 enum Entry {
     Done(Op),
-    /// Somebody else made a file, or removed one; durable.
+    /// Somebody else made a file, or removed one; durable, but for the bytes of one that is to be adopted.
     Others {
         folder: u64,
         name: String,
         made: Option<(u64, Vec<u8>)>,
+        is_flushed: bool,
     },
     Note(Arc<Promises>),
 }
@@ -261,7 +262,8 @@ fn hash(name: u8) -> InfoHash {
     InfoHash::new([name + 1; 20])
 }
 
-/// One with folders in it, one beside it, one whose place is taken, and one of which no names are known.
+/// One with folders in it, one beside it, one whose place is taken, one of which no names are known, and one that
+/// is adopted now and then.
 fn torrent(name: u8) -> NewTorrent {
     let list = |files: &[(&[&str], u64)]| {
         let mut list = FileList::builder();
@@ -272,11 +274,14 @@ fn torrent(name: u8) -> NewTorrent {
         0 => list(&[(&["t0", "a"], 1500), (&["t0", "b", "c"], 700)]),
         1 => list(&[(&["t1", "x", "y"], 1000), (&["t1", "z"], 1300)]),
         2 => list(&[(&["mine", "a"], 900), (&["mine", "b"], 400)]),
+        ADOPTED => list(&[(&[SONG], 1300)]),
         _ => NewTorrent::new(hash(name), 2100, PIECE).unwrap(),
     }
 }
 
-const TORRENTS: u8 = 4;
+const TORRENTS: u8 = 5;
+const ADOPTED: u8 = 4;
+const SONG: &str = "song";
 
 /// Numbers that look random.
 struct Draws(u64);
@@ -300,6 +305,8 @@ struct Work {
     store: Option<FileStore>,
     promises: Promises,
     draws: Draws,
+    /// How many torrents there are to work with.
+    torrents: u8,
 }
 
 fn scratch() -> TempDir {
@@ -317,7 +324,7 @@ impl Work {
     }
 
     fn act(&mut self) {
-        let name = self.draws.below(TORRENTS.into()) as u8;
+        let name = self.draws.below(self.torrents.into()) as u8;
         let Some(torrent) = self.promises.torrents.get(&name) else { return self.create(name) };
         let pieces = self::torrent(name).geometry.pieces();
         let piece = self.draws.below(pieces.into()) as u32;
@@ -332,6 +339,9 @@ impl Work {
     }
 
     fn create(&mut self, name: u8) {
+        if name == ADOPTED && self.draws.below(4) > 0 {
+            return self.adopt();
+        }
         self.say(Some(Action::Create(name)));
         self.store().create(&torrent(name)).unwrap();
         self.promises.created += 1;
@@ -343,8 +353,32 @@ impl Work {
         }
     }
 
+    /// Somebody has made the file of a torrent, and has not flushed it, and the store takes it up.
+    fn adopt(&mut self) {
+        let new = torrent(ADOPTED);
+        let number = self.promises.created + 1;
+        let (mut bytes, mut right) = (Vec::new(), PieceBits::none(new.geometry.pieces()));
+        let mut pieces = BTreeMap::new();
+        for piece in 0..new.geometry.pieces() {
+            let range = new.geometry.piece(piece).unwrap();
+            bytes.extend(bytes_of(number, piece, 1, range.end - range.start));
+            right.insert(piece);
+            pieces.insert(piece, Piece { durable: false, marked: true, version: 1 });
+        }
+        self.put(".", SONG, Some(&bytes), false);
+        self.say(Some(Action::Create(ADOPTED)));
+        self.store().adopt(&new, &right).unwrap().expect("it lies in its place");
+        self.promises.created = number;
+        self.promises.torrents.insert(ADOPTED, Torrent { number, pieces });
+        self.say(None);
+    }
+
     /// Somebody else makes or removes a file.
     fn others(&mut self, folder: &str, name: &str, bytes: Option<&[u8]>) {
+        self.put(folder, name, bytes, true);
+    }
+
+    fn put(&mut self, folder: &str, name: &str, bytes: Option<&[u8]>, is_flushed: bool) {
         let folder = self.folder.path().join(folder);
         let path = folder.join(name);
         let made = match bytes {
@@ -358,7 +392,7 @@ impl Work {
             }
         };
         let folder = fs::metadata(folder).unwrap().ino();
-        self.recorder.log.lock().push(Entry::Others { folder, name: name.to_owned(), made });
+        self.recorder.log.lock().push(Entry::Others { folder, name: name.to_owned(), made, is_flushed });
     }
 
     fn delete(&mut self, name: u8) {
@@ -373,7 +407,8 @@ impl Work {
                 let folder = self.folder.path().join(above);
                 fs::remove_dir(folder.join(name)).unwrap();
                 let folder = fs::metadata(folder).unwrap().ino();
-                self.recorder.log.lock().push(Entry::Others { folder, name: name.to_owned(), made: None });
+                let (name, made) = (name.to_owned(), None);
+                self.recorder.log.lock().push(Entry::Others { folder, name, made, is_flushed: true });
             }
         }
         if self.draws.below(2) == 0 {
@@ -421,7 +456,8 @@ impl Work {
     /// A file is gone while the store is not open.
     fn miss(&mut self, name: u8) {
         let new = torrent(name);
-        let Some(files) = new.files.as_deref() else { return };
+        // If all of its files are gone, a torrent is unavailable.
+        let Some(files) = new.files.as_deref().filter(|_| name != ADOPTED) else { return };
         self.flush();
         let (index, path) = self.store().paths(&hash(name)).unwrap().remove(0);
         let root = self.folder.path().canonicalize().unwrap();
@@ -450,7 +486,7 @@ struct Explored {
 }
 
 /// Puts a store to work, crashes it wherever it can crash, and judges what is left, until something is wrong.
-fn explore(seed: u64, actions: u32, left_out: LeftOut, explored: &mut Explored) {
+fn explore(seed: u64, actions: u32, torrents: u8, left_out: LeftOut, explored: &mut Explored) {
     let folder = scratch();
     fs::create_dir(folder.path().join("mine")).unwrap();
     fs::write(folder.path().join("mine/precious"), "precious").unwrap();
@@ -463,7 +499,7 @@ fn explore(seed: u64, actions: u32, left_out: LeftOut, explored: &mut Explored) 
     let recorder = Arc::new(Recorder { log: Mutex::default(), left_out });
     let store = open(folder.path(), &recorder).unwrap();
     let promises = Promises::default();
-    let mut work = Work { folder, recorder, store: Some(store), promises, draws: Draws(seed) };
+    let mut work = Work { folder, recorder, store: Some(store), promises, draws: Draws(seed), torrents };
     work.say(None);
     (0..actions).for_each(|_| work.act());
     work.flush();
@@ -511,21 +547,29 @@ impl Explorer<'_> {
                     self.epoch(&base, &pending, &promises, 1, &place);
                     continue;
                 }
-                Entry::Others { folder, name, made } => {
+                Entry::Others { folder, name, made, is_flushed } => {
                     let folder = inodes[&folder];
-                    let node = made.map(|(inode, bytes)| {
+                    let made = made.map(|(inode, bytes)| {
                         inodes.insert(inode, base.0.len());
                         for image in [&mut base, &mut now] {
-                            image.0.push(Arc::new(Kind::File(bytes.clone())));
+                            image.0.push(Arc::new(Kind::File(Vec::new())));
                         }
-                        base.0.len() - 1
+                        (base.0.len() - 1, bytes)
                     });
-                    let change = match node {
-                        Some(node) => Change::Link { folder, name, node },
+                    let change = match &made {
+                        &Some((node, _)) => Change::Link { folder, name, node },
                         None => Change::Unlink { folder, name },
                     };
                     now.apply(&change, || true);
                     base.apply(&change, || true);
+                    if let Some((node, bytes)) = made {
+                        let change = Change::Write { node, at: 0, bytes };
+                        now.apply(&change, || true);
+                        match is_flushed {
+                            true => base.apply(&change, || true),
+                            false => pending.push(change),
+                        }
+                    }
                     continue;
                 }
                 Entry::Done(Op::Flush { node }) => {
@@ -646,7 +690,7 @@ impl Explorer<'_> {
 fn whenever_it_crashes_what_was_promised_is_there() {
     let mut explored = Explored::default();
     for seed in 0..5 {
-        explore(seed, 30, |_| false, &mut explored);
+        explore(seed, 30, TORRENTS, |_| false, &mut explored);
         if let Some(found) = explored.found {
             panic!("{found}");
         }
@@ -674,13 +718,16 @@ fn each_flush_that_is_left_out_is_a_mutant_that_is_noticed() {
         ("that there is a store", |step| step == Step::SyncStore),
         ("that what was not finished is none", |step| step == Step::SyncUnmade),
         ("the names of files made anew", |step| step == Step::SyncMended),
+        ("files that are adopted", |step| step == Step::FlushAdopted),
     ];
     let missed: Vec<_> = mutants
         .iter()
         .filter(|(what, left_out)| {
             let mut explored = Explored::default();
             for seed in 0..20 {
-                explore(seed, 30, *left_out, &mut explored);
+                // Fewer torrents have more done to them.
+                let torrents = if left_out(Step::FlushAdopted) { TORRENTS } else { ADOPTED };
+                explore(seed, 30, torrents, *left_out, &mut explored);
                 if let Some(found) = &explored.found {
                     println!("without a flush of {what}, state {}: {found}", explored.states);
                     return false;

@@ -54,6 +54,8 @@ pub(super) enum Step {
     SyncUnmade,
     /// Flushes the names of files that were made anew.
     SyncMended,
+    /// Flushes a file that was there before the torrent.
+    FlushAdopted,
 }
 
 /// The disk.

@@ -17,7 +17,7 @@ use super::{
     disk::{Disk, Step},
     folder,
     open_files::for_each_at_once,
-    place::{Location, changed},
+    place::{Found, Location, changed},
     state::{Fault, Loaded, MOST_PIECES, Record},
     torrent::{Torrent, Unflushed},
     volume::Volume,
@@ -260,6 +260,79 @@ impl Store {
         Ok(torrent)
     }
 
+    /// Creates a torrent over files that are in its place already, of which these pieces are right. `None` if none
+    /// of its files is there, or if something else is.
+    pub(super) fn adopt(&self, new: &NewTorrent, right: &PieceBits) -> Result<Option<Arc<Torrent>>> {
+        let info_hash = new.info_hash;
+        let _claim = self.claim(info_hash);
+        if self.torrents.read().contains_key(&info_hash) {
+            return Err(Error::Exists(info_hash));
+        }
+        self.why_not(&info_hash)?;
+        self.finish_earlier_delete(info_hash)?;
+        let Some(files) = new.files.as_ref().filter(|_| new.geometry.pieces() <= MOST_PIECES) else {
+            return Ok(None);
+        };
+        let files = Arc::clone(files);
+        let place = Location::new(Record { info_hash, geometry: new.geometry, files, apart: false });
+        let Some(top) = place.top().map(str::to_owned).filter(|top| self.claim_top(top, info_hash)) else {
+            return Ok(None);
+        };
+        let adopted = self.adopt_in_place(place, right);
+        match &adopted {
+            Ok(Some(torrent)) => _ = self.torrents.write().insert(info_hash, Arc::clone(torrent)),
+            _ => self.release_top(&top, info_hash),
+        }
+        adopted
+    }
+
+    fn adopt_in_place(&self, place: Location, right: &PieceBits) -> Result<Option<Arc<Torrent>>> {
+        let Volume { disk, folder: top, states, .. } = &*self.volume;
+        let failed = || Error::io("taking up files that are there");
+        let info_hash = place.record.info_hash;
+        let unavailable = |why| Error::Unavailable { info_hash, why };
+        let found = place.look(disk, top.as_fd(), |_| false).map_err(unavailable)?;
+        let is_there = |(_, found): &&(usize, Found)| matches!(found, Found::There(_));
+        let is_its_own =
+            |(_, found): &(usize, Found)| matches!(found, Found::There(_) | Found::Gone | Found::Blank);
+        if !found.iter().all(is_its_own) || !found.iter().any(|found| is_there(&found)) {
+            return Ok(None);
+        }
+        let mut room = place.record.head()?.len() as u64 + place.record.bits_len();
+        // Before the store says that any of it is complete.
+        for (index, _) in found.iter().filter(is_there) {
+            let path = place.path(*index);
+            let (name, folders) = path.split_last().expect("a file has a name");
+            let file = folder::to(top, folders)
+                .and_then(|at| folder::open(at.as_fd(), name, OFlags::RDONLY, 0))
+                .map_err(failed())?;
+            disk.flush(Step::FlushAdopted, &file).map_err(failed())?;
+            room = room.saturating_add(file.metadata().map_err(failed())?.len());
+        }
+        self.volume.take(room)?;
+        let adopted = self.write_state(&place).and_then(|()| {
+            let bits_at = place.record.head()?.len() as u64;
+            let torrent = Torrent::new(place, right.clone(), bits_at, &self.volume, &self.unflushed);
+            torrent.look(&[]).map_err(unavailable).map(|_| torrent)
+        });
+        let taken = adopted.as_ref().map_or(0, |torrent| torrent.charged() + torrent.state_len);
+        self.volume.used.fetch_add(taken, Relaxed);
+        self.volume.used.fetch_sub(room, Relaxed);
+        match adopted {
+            Ok(torrent) => {
+                let torrent = Arc::new(torrent);
+                torrent.note_all();
+                Ok(Some(torrent))
+            }
+            Err(error) => {
+                // The files stay, whosever they are.
+                let _ = disk.unlink(states, &info_hash.to_string());
+                let _ = disk.sync(Step::SyncUnmade, states);
+                Err(error)
+            }
+        }
+    }
+
     /// Makes the files of a torrent where nobody looks, then its state, and then moves the files to their
     /// place. At whatever moment that ends, there is no file that nobody knows of, and no state without
     /// files.
@@ -358,19 +431,26 @@ impl Store {
 
     /// Takes a name at the top of the folder, if it is free and none that the store needs itself.
     fn reserve_top(&self, top: &str, info_hash: InfoHash) -> bool {
+        let is_free = || folder::is_free(&self.volume.folder, top).unwrap_or(true);
+        self.claim_top_if(top, info_hash, is_free)
+    }
+
+    /// Takes a name at the top of the folder at which something lies, if it is no other torrent's.
+    fn claim_top(&self, top: &str, info_hash: InfoHash) -> bool {
+        self.claim_top_if(top, info_hash, || true)
+    }
+
+    fn claim_top_if(&self, top: &str, info_hash: InfoHash, is_fit: impl Fn() -> bool) -> bool {
         let mut tops = self.tops.lock();
         let name = folded(top);
         // Another torrent's info hash is where that one's files go if they have no other place.
         let own = info_hash.to_string();
         let anothers = name.len() == own.len() && name.parse::<InfoHash>().is_ok() && name != own;
-        let free = !anothers
-            && name != HIDDEN
-            && !tops.contains_key(&name)
-            && folder::is_free(&self.volume.folder, top).unwrap_or(true);
-        if free {
+        let taken = !anothers && name != HIDDEN && !tops.contains_key(&name) && is_fit();
+        if taken {
             tops.insert(name, info_hash);
         }
-        free
+        taken
     }
 
     fn release_top(&self, top: &str, info_hash: InfoHash) {

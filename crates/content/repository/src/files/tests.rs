@@ -522,6 +522,77 @@ fn a_deleted_torrent_stays_so_when_its_files_cannot_be_removed() {
     assert!(!store.delete(&HASH).unwrap());
 }
 
+/// Two files of a piece and a half each.
+fn pair() -> NewTorrent {
+    let mut files = FileList::builder();
+    for name in ["a", "b"] {
+        files.file(&["pair", name], 3 * u64::from(PIECE) / 2, false).unwrap();
+    }
+    NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()
+}
+
+fn first_piece() -> PieceBits {
+    let mut right = PieceBits::none(3);
+    right.insert(0);
+    right
+}
+
+#[test]
+fn files_that_are_there_are_adopted_and_the_rest_is_written_in_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair_folder = folder.path().join("pair");
+    std::fs::create_dir(&pair_folder).unwrap();
+    std::fs::write(pair_folder.join("a"), [1; 3 * PIECE as usize / 2]).unwrap();
+    let store = open(folder.path());
+    let content = store.adopt(&pair(), &first_piece()).unwrap().expect("its first file is there");
+    assert_eq!(content.read_piece(0).unwrap(), [1; PIECE as usize]);
+    assert!(matches!(content.read_piece(1), Err(Error::NotWritten { .. })), "nobody knows what that is");
+    // What is there has its room, and what is missing takes it as it is written.
+    let used = store.statistics().used;
+    put(&*content, 1, 2);
+    assert_eq!(store.statistics().used, used + u64::from(PIECE) / 2);
+    store.flush().unwrap();
+    assert_eq!(on_disk(folder.path()), [0, 1]);
+    assert!(matches!(store.adopt(&pair(), &first_piece()), Err(Error::Exists(_))));
+    drop((content, store));
+    let store = open(folder.path());
+    assert_eq!((store.report().damage.len(), store.list().unwrap()[0].complete), (0, 2));
+    assert!(store.delete(&HASH).unwrap() && !pair_folder.exists() && store.statistics().used == 0);
+}
+
+#[test]
+fn what_is_not_like_the_torrents_files_is_not_adopted_and_stays() {
+    for (a, b) in [(None, None), (Some(PIECE as usize), None), (Some(3 * PIECE as usize / 2), Some(10))] {
+        let folder = tempfile::tempdir().unwrap();
+        let pair_folder = folder.path().join("pair");
+        std::fs::create_dir(&pair_folder).unwrap();
+        for (name, len) in [("a", a), ("b", b)] {
+            len.into_iter().for_each(|len| std::fs::write(pair_folder.join(name), vec![1; len]).unwrap());
+        }
+        let store = open(folder.path());
+        assert!(store.adopt(&pair(), &first_piece()).unwrap().is_none(), "{a:?} {b:?}");
+        assert_eq!((store.list().unwrap().len(), store.statistics().used), (0, 0));
+        // It can be created all the same, elsewhere.
+        store.create(&pair()).unwrap();
+        let there = |name: &str| std::fs::read(pair_folder.join(name)).ok().map(|bytes| bytes.len());
+        assert_eq!((there("a"), there("b")), (a, b));
+    }
+    // Nor what exceeds the capacity, or cannot be flushed.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("pair")).unwrap();
+    std::fs::write(folder.path().join("pair/a"), [1; 3 * PIECE as usize / 2]).unwrap();
+    let config = ContentConfig::new(folder.path()).capacity(u64::from(PIECE));
+    let store = FileStore::open(&config, Allocation::Sparse).unwrap();
+    assert!(matches!(store.adopt(&pair(), &first_piece()), Err(Error::Full { .. })));
+    drop(store);
+    let store = open(folder.path());
+    hook(&store, |step| if step == Step::FlushState { broken() } else { Ok(()) });
+    assert!(store.adopt(&pair(), &first_piece()).is_err());
+    unhook(&store);
+    assert_eq!(store.statistics().used, 0);
+    assert!(store.adopt(&pair(), &first_piece()).unwrap().is_some());
+}
+
 fn record(files: FileList, piece_length: u32) -> Record {
     let geometry = Geometry::new(files.length(), piece_length).unwrap();
     Record { info_hash: HASH, geometry, files: Arc::new(files), apart: false }

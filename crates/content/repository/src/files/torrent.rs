@@ -133,6 +133,16 @@ impl Torrent {
         }
     }
 
+    /// Notes that its complete pieces are durable and their bits are not, as after it was adopted.
+    pub(super) fn note_all(self: &Arc<Self>) {
+        {
+            let mut state = self.state.lock();
+            let complete = state.pieces.complete().iter().collect::<Vec<_>>();
+            state.unsure.extend(complete);
+        }
+        self.changed();
+    }
+
     /// How many bytes of room a write of a range would take now. What of it lies beyond the end takes none.
     pub(super) fn room_for(&self, range: Range<u64>) -> u64 {
         let range = range.start..range.end.min(self.geometry().len());
