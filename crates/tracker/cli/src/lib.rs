@@ -11,6 +11,7 @@ pub mod load;
 mod serve;
 mod settings;
 mod state;
+mod token;
 #[doc(hidden)]
 pub mod units;
 
@@ -35,6 +36,8 @@ enum Command {
     State(state::Args),
     /// Check whether a tracker answers.
     Check(check::Args),
+    /// Print a new token for the admin address.
+    Token(token::Args),
     /// Import the download counts of another tracker.
     Import(import::Args),
     /// Put a tracker under load, check its answers and report.
@@ -73,6 +76,7 @@ pub fn main() -> ExitCode {
         Command::Config(args) => serve::print_config(*args),
         Command::State(args) => state::run(&args),
         Command::Check(args) => check::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Token(args) => token::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(args).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(&args),
     };

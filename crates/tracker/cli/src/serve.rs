@@ -26,10 +26,13 @@ use std::{
 
 use clap::CommandFactory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use swarmkeep::{HashKey, Restored};
+use swarmkeep::{AsyncTorrentRepository as _, HashKey, Restored};
 use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tracker::{Bound, Server};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::timeout,
+};
 use tracing::{error, info, warn};
 
 use self::{
@@ -181,7 +184,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
                 None => say(dashboard),
                 Some(secret) if io::stderr().is_terminal() => eprintln!("{dashboard}#token={secret}"),
                 // Whatever is not a terminal is kept, and read by others.
-                Some(_) => say(format!("{dashboard} (name tokens for it by --admin-tokens)")),
+                Some(_) => say(format!("{dashboard} (`swarmkeep token >> FILE` and --admin-tokens FILE let you in)")),
             }
             if !settings.fixed.admin_tls && !address.ip().is_loopback() {
                 warn!(
@@ -198,18 +201,27 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             warn!("running as root: name another user by --user, or start as one");
         }
         let report = manager::report(server.control());
-        let reload = Reload { fixed: settings.fixed, running, kept, log, control: server.control() };
+        let control = server.control();
+        let reload = Reload { fixed: settings.fixed, running, kept, log, control: control.clone() };
+        let mut reason = "";
         server
             .run(async {
                 tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => reason = "SIGINT",
+                    _ = terminate.recv() => reason = "SIGTERM",
                     never = reload.on(hangup) => match never {},
                     never = report => match never {},
                 }
                 manager::stopping();
             })
             .await;
+        // A shared store may be far away, or gone.
+        let totals = timeout(Duration::from_millis(100), control.repository.totals()).await;
+        let totals = totals.ok().and_then(Result::ok);
+        let (counts, totals) = (control.metrics.counts(), totals.unwrap_or_default());
+        let requests = counts.udp.all_requests() + counts.http.all_requests();
+        let peers = totals.v4.peers() + totals.v6.peers();
+        info!(reason, requests, torrents = totals.swarms, peers, "stopped");
         built.flush().await;
         Ok(())
     });

@@ -18,6 +18,7 @@ use crate::common::{
     not_as_root, refused, swarmkeep,
 };
 use socket2::{Domain, Socket, Type};
+use swarmkeep_tests::admin::client::get_with;
 
 #[test]
 fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one() {
@@ -133,6 +134,30 @@ fn a_stream_named_https_is_for_https() {
 }
 
 #[test]
+fn a_token_that_is_printed_opens_the_api_and_a_stop_is_logged_with_what_was_done() {
+    let token = |rights: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
+        command.arg("token").args(rights).output().expect("the program starts")
+    };
+    let printed = String::from_utf8(token(&[]).stdout).expect("text");
+    let (secret, rights) = printed.split_once(' ').expect("a secret and rights");
+    assert_eq!((secret.len(), rights), (32, "read,write\n"));
+    assert_eq!(token(&["all"]).status.code(), Some(2));
+    let folder = Folder::new();
+    let tokens = folder.write_secret("tokens", &printed);
+    let mut serve = Serve::start(&["--udp=127.0.0.1:0", "--admin=127.0.0.1:0", "--admin-tokens", &tokens]);
+    connect(serve.addresses()[0][0]);
+    let printed = serve.printed_until("dashboard at http://");
+    let (_, admin) = printed.split_once("dashboard at http://").expect("an address");
+    let admin: SocketAddr = admin.trim_end().trim_end_matches('/').parse().expect("an address");
+    assert_eq!(get_with(admin, "/api/v1/stats", secret).status, 200);
+    assert_eq!(get_with(admin, "/api/v1/stats", &secret[1..]).status, 401);
+    let (code, _, printed) = serve.stop("TERM");
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains(r#"stopped reason="SIGTERM" requests=1 torrents=0 peers=0"#), "{printed}");
+}
+
+#[test]
 fn the_admin_server_is_reached_over_https_if_it_should_and_through_a_socket_that_is_handed_over() {
     let folder = Folder::new();
     let pair = write_pair(&folder);
@@ -146,7 +171,8 @@ fn the_admin_server_is_reached_over_https_if_it_should_and_through_a_socket_that
         let address: SocketAddr = address.parse().expect("an address");
         let mut connection = over_https(address, &pair);
         assert_eq!(get(&mut connection, "/health/live"), br#"{"status":"live"}"#);
-        assert_eq!(token, " (name tokens for it by --admin-tokens)\n", "none for who keeps what is printed");
+        let how = " (`swarmkeep token >> FILE` and --admin-tokens FILE let you in)\n";
+        assert_eq!(token, how, "none for who keeps what is printed");
         let mut plain = TcpStream::connect(address).expect("loopback");
         plain.set_read_timeout(Some(SOON)).expect("above zero");
         plain.write_all(b"GET /health/live HTTP/1.1\r\n\r\n").expect("somebody listens");
