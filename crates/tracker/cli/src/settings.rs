@@ -15,6 +15,7 @@ use std::{
 
 use clap::{
     Arg, ArgAction, ArgMatches, Command,
+    builder::ValueParser,
     error::{ContextKind, ContextValue},
     parser::ValueSource,
 };
@@ -247,6 +248,9 @@ fn read_file(
         place: place(error.span().map_or(0, |span| span.start)),
         message: error.message().into(),
     })?;
+    // Wherever the program is started, the files beside this one are meant.
+    let folder = std::path::absolute(path).map_err(|source| Error::Read { path: path.into(), source })?;
+    let folder = folder.parent().unwrap_or(Path::new("/"));
     let mut given = BTreeMap::new();
     for (key, value) in table.into_inner() {
         let place = place(key.span().start);
@@ -264,13 +268,19 @@ fn read_file(
             DeValue::Boolean(boolean) => Ok(boolean.to_string()),
             _ => Err(wrong("expected text, a number, or true or false")),
         };
-        let values = match value.get_ref() {
+        let mut values: Vec<String> = match value.get_ref() {
             DeValue::Array(values) if is_list(option) => {
                 values.iter().map(|value| scalar(value.get_ref())).collect::<Result<_, _>>()?
             }
             DeValue::Array(_) => return Err(wrong("expected one value and not a list")),
             value => vec![scalar(value)?],
         };
+        if option.get_value_parser().type_id() == ValueParser::path_buf().type_id() {
+            let below = |value: &String| folder.join(value).to_str().map(str::to_owned);
+            let absolute: Option<Vec<_>> = values.iter().map(below).collect();
+            values =
+                absolute.ok_or_else(|| wrong("expected a path in UTF-8, also of the folder of this file"))?;
+        }
         if given.insert(option.get_id().to_string(), (place.clone(), values)).is_some() {
             return Err(wrong(GIVEN_TWICE));
         }

@@ -39,6 +39,25 @@ fn the_effective_settings_are_printed_with_where_each_comes_from() {
 }
 
 #[test]
+fn a_relative_path_in_a_file_starts_at_its_folder() {
+    let folder = Folder::new();
+    folder.write("denied", &format!("{}\n", "0".repeat(40)));
+    let file = folder.write("a.toml", "deny-list = \"denied\"\nconnection-key = \"/nowhere/key\"\n");
+    let (_, _, errors) = config(&["--config", &file], &[]);
+    assert!(errors.contains("/nowhere/key") && !errors.contains("denied"), "{errors}");
+    let file = folder.write("a.toml", "deny-list = \"denied\"\n");
+    let (code, printed, errors) = config(&["--config", &file], &[]);
+    assert_eq!((code, &*errors), (Some(0), ""));
+    assert!(
+        printed.contains(&format!("\ndeny-list = \"{}\" # from", folder.join("denied").display())),
+        "{printed}"
+    );
+    // On the command line, at the current folder.
+    let errors = crate::common::refused(&["--udp=127.0.0.1:0", "--deny-list", "denied"]);
+    assert!(errors.contains("denied"), "{errors}");
+}
+
+#[test]
 fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
     let folder = Folder::new();
     let everywhere = r#"["0.0.0.0:6969", "[::]:6969"]"#;
