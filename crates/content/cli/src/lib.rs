@@ -1,8 +1,12 @@
 //! The `seedkeep` program as a library: what it does when it is called.
 
-use std::{error::Error, io, process::ExitCode};
+use std::{
+    error::Error,
+    io,
+    process::{self, ExitCode},
+};
 
-use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{Parser, Subcommand};
 
 mod create;
 mod kept;
@@ -56,7 +60,8 @@ pub fn main() -> ExitCode {
 
 /// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.
 fn refuse(message: String) -> ! {
-    Cli::command().error(ErrorKind::ValueValidation, message).exit()
+    eprintln!("seedkeep: {message}");
+    process::exit(2)
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {

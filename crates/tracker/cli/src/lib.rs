@@ -1,8 +1,14 @@
 //! The `swarmkeep` program as a library.
 
-use std::{env, error::Error, ffi::OsStr, io, process::ExitCode};
+use std::{
+    env,
+    error::Error,
+    ffi::OsStr,
+    io,
+    process::{self, ExitCode},
+};
 
-use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{Parser, Subcommand};
 
 mod check;
 mod import;
@@ -94,7 +100,8 @@ pub fn main() -> ExitCode {
 /// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit
 /// code 2.
 fn refuse(message: String) -> ! {
-    Cli::command().error(ErrorKind::ValueValidation, message).exit()
+    eprintln!("swarmkeep: {message}");
+    process::exit(2)
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {

@@ -244,9 +244,18 @@ fn read_file(
         let before = text.as_bytes().get(..at).unwrap_or_default();
         SettingOrigin::Line(path.into(), 1 + before.iter().filter(|&&byte| byte == b'\n').count())
     };
-    let table = DeTable::parse(&text).map_err(|error| Error::Toml {
-        place: place(error.span().map_or(0, |span| span.start)),
-        message: error.message().into(),
+    let table = DeTable::parse(&text).map_err(|error| {
+        let span = error.span().unwrap_or_default();
+        let message = match error.message() {
+            "duplicate key" => {
+                format!("`{}` is given a second time", text.get(span.clone()).unwrap_or_default())
+            }
+            message if message.contains("invalid") || message.contains("quoted") => {
+                format!("{message}; what is no number, true or false stands in quotes, such as \"30m\"")
+            }
+            message => message.into(),
+        };
+        Error::Toml { place: place(span.start), message }
     })?;
     // Wherever the program is started, the files beside this one are meant.
     let folder = std::path::absolute(path).map_err(|source| Error::Read { path: path.into(), source })?;
@@ -255,6 +264,11 @@ fn read_file(
     for (key, value) in table.into_inner() {
         let place = place(key.span().start);
         let key: &str = key.get_ref();
+        if let DeValue::Table(_) = value.get_ref() {
+            let message =
+                "there are no sections: all settings stand at the top, such as `http-connections = 100`";
+            return Err(Error::Value { place, key: key.into(), message: message.into() });
+        }
         let Some(option) = find(schema, key) else {
             let nearest = nearest(&key.replace('-', "_"), names).map(|nearest| name_of(&nearest));
             return Err(Error::UnknownKey { place, key: key.into(), nearest });
@@ -516,13 +530,16 @@ mod tests {
             ("zzz = 3", "FILE:1: there is no setting `zzz`; `swarmkeep config --default` lists all"),
             ("how-many = 101", "FILE:1: how-many: `101` is not a value for it: 101 is not in 1..=100"),
             ("how-many = [1, 2]", "FILE:1: how-many: expected one value and not a list"),
-            ("[how-many]\na = 1", "FILE:1: how-many: expected text, a number, or true or false"),
+            (
+                "[how-many]\na = 1",
+                "FILE:1: how-many: there are no sections: all settings stand at the top, such as `http-connections = 100`",
+            ),
             (
                 "# first\nplace = []\nwhich = \"here\"",
                 "FILE:3: which: `here` is not a value for it; allowed are near, far",
             ),
             ("\n\nplace = [1", "FILE:3: unclosed array, expected `]`"),
-            ("how-many = 1\nhow-many = 2", "FILE:2: duplicate key"),
+            ("how-many = 1\nhow-many = 2", "FILE:2: `how-many` is given a second time"),
             (
                 "place = [\"x\"]\nspot = \"y\"",
                 "FILE:2: spot: the setting is given under its former name and under its new one",
