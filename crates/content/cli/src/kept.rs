@@ -7,7 +7,7 @@ use std::{
 };
 
 use swarmkeep_content::{
-    ContentConfig, ContentRepository, Error as StoreError, Library, Memory, NewTorrent, PieceBits,
+    ContentConfig, ContentRepository, Error as StoreError, Library, Memory, NewTorrent,
     files::FileStore,
     in_place::{FoundPiece, Place},
 };
@@ -39,27 +39,34 @@ impl Kept {
         Ok(Self { library, files })
     }
 
-    /// Keeps a torrent file, and takes up files of the torrent that lie in its place already.
+    /// Takes up the files of a torrent that lie in its place already, if the store does not have it.
+    pub(crate) fn take_up(&self, info: &Info) -> Result<(), Box<dyn Error>> {
+        match (&self.files, self.library.open(&info.info_hash())) {
+            (Some((files, folder)), Err(StoreError::NotFound(_))) => take_up(files, folder, info),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps a torrent file. Says so if the torrent cannot go where it belongs.
     pub(crate) fn add(&self, metainfo: &Metainfo, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let info = metainfo.info();
         let is_new = matches!(self.library.open(&info.info_hash()), Err(StoreError::NotFound(_)));
-        if is_new && let Some((files, folder)) = &self.files {
-            take_up(files, folder, info)?;
-        }
         match self.library.add(torrent) {
             Ok(_) | Err(StoreError::Exists(_)) => {}
             Err(error) => return Err(error.into()),
         }
         if is_new && let Some((files, folder)) = &self.files {
-            let own = folder.join(info.name());
-            let paths = files.paths(&info.info_hash())?;
-            if let Some((_, path)) = paths.first().filter(|(_, path)| !is_below(path, &own)) {
-                let place = path.ancestors().find(|path| path.file_name() == own.file_name()).unwrap_or(path);
+            let apart = folder.join(info.info_hash().to_string());
+            let is_apart = files
+                .paths(&info.info_hash())?
+                .iter()
+                .any(|(_, path)| apart.canonicalize().is_ok_and(|apart| path.starts_with(apart)));
+            if is_apart {
                 eprintln!(
-                    "{}: {} is there already and is not its own; it goes to {}",
+                    "{}: {} is not this torrent, or not all of it: it stays, and the torrent goes to {}",
                     info.name().escape_debug(),
-                    own.display(),
-                    place.display()
+                    folder.join(info.name()).display(),
+                    apart.join(info.name()).display()
                 );
             }
         }
@@ -67,38 +74,32 @@ impl Kept {
     }
 }
 
-/// Whether a path is another, or lies below it, wherever links lead.
-fn is_below(path: &Path, other: &Path) -> bool {
-    other.canonicalize().is_ok_and(|other| path.canonicalize().is_ok_and(|path| path.starts_with(other)))
-}
-
-/// Verifies the files of a torrent that lie in the store's folder, and has the store take them up if any piece
-/// of them is right.
+/// Verifies the files of a torrent that lie in the store's folder, and has the store take them up if all of them
+/// are right. What is not so stays as it is.
 fn take_up(files: &FileStore, folder: &Path, info: &Info) -> Result<(), Box<dyn Error>> {
+    let Ok(new) = NewTorrent::of(info) else { return Ok(()) };
     if !folder.join(info.name()).exists() {
         return Ok(());
     }
-    let Some(place) = Place::find(info, folder) else { return Ok(()) };
-    let new = NewTorrent::of(info)?;
-    let mut right = PieceBits::none(new.geometry.pieces());
     let name = info.name().escape_debug();
     let bar = bar(info.length()).with_message(format!("verifying {name}"));
-    let verified = place.verify(
+    let verified = Place::below(info, folder).verify(
         info,
         |_| true,
         |piece, found| {
-            if matches!(found, FoundPiece::Right(_)) {
-                right.insert(piece);
-            }
             bar.inc(info.piece_len(piece).into());
-            Ok(())
+            match found {
+                FoundPiece::Right(_) => Ok(()),
+                FoundPiece::Wrong | FoundPiece::Missing(_) => {
+                    Err(StoreError::NotWritten { at: piece.into() })
+                }
+            }
         },
     );
     bar.finish_and_clear();
-    verified?;
-    if right.count() > 0 && files.adopt(&new, &right)?.is_some() {
+    if verified.is_ok() && files.adopt(&new)?.is_some() {
         files.flush()?;
-        eprintln!("{name}: {} of {} pieces are there already", right.count(), right.pieces());
+        eprintln!("{name}: all of it is there already, in {}", folder.join(info.name()).display());
     }
     Ok(())
 }

@@ -40,8 +40,8 @@ const FETCH_DETAILS: &str = "\
   seedkeep fetch some.torrent --store disk.image  into a block store (see `seedkeep store`)
   seedkeep fetch 'magnet:?xt=urn:btih:...'        by magnet link: its trackers and peers, and --peer
 
-Pieces that are in the store, or in files that lie in its folder under the torrent's name, are not
-fetched again. Fetched pieces are made durable every few
+Pieces that are in the store are not fetched again; nor is a torrent that lies in its folder under its
+name, all of it and all right. Fetched pieces are made durable every few
 seconds, so that an interruption loses little. Each piece is verified. A peer that sends wrong bytes
 is banned.
 
@@ -125,6 +125,10 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             Ok(None) | Err(StoreError::NotFound(_)) => links.push(link),
             Err(error) => return Err(error.into()),
         }
+    }
+    // Before there is anything to interrupt: it may take long.
+    for (metainfo, _) in &torrents {
+        kept.take_up(metainfo.info())?;
     }
     let until = if args.seed { Until::Seeded } else { Until::Complete };
     share(&args.sharing, Arc::clone(store) as _, Some(&kept), torrents, links, until)
@@ -275,7 +279,10 @@ impl Work<'_> {
         torrent: &[u8],
     ) -> Result<impl Future<Output = Result<(), swarmkeep_peer::Error>> + use<>, Box<dyn Error>> {
         if let Some(kept) = self.kept {
-            block_in_place(|| kept.add(&metainfo, torrent))?;
+            block_in_place(|| {
+                kept.take_up(metainfo.info())?;
+                kept.add(&metainfo, torrent)
+            })?;
         }
         let tiers = metainfo.tiers().to_vec();
         let info = Arc::new(metainfo.into_info());

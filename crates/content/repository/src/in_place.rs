@@ -51,13 +51,7 @@ impl Place {
     /// the one file of the torrent. Returns `None` if none of them is there.
     pub fn find(info: &Info, path: &Path) -> Option<Self> {
         let files = || info.files().iter().filter(|file| !file.is_padding());
-        let found = |skipped| Self {
-            files: info.files().clone(),
-            folder: path.to_owned(),
-            skipped,
-            open: Mutex::default(),
-            before: Mutex::default(),
-        };
+        let found = |skipped| Self { skipped, ..Self::below(info, path) };
         if path.is_file() {
             let mut all = files();
             let only = all.next().filter(|_| all.next().is_none())?;
@@ -73,6 +67,17 @@ impl Place {
         match (count(0), count(1)) {
             (0, 0) => None,
             (own, inside) => Some(found(usize::from(inside > own))),
+        }
+    }
+
+    /// The files of a torrent below a folder, under their whole paths.
+    pub fn below(info: &Info, folder: &Path) -> Self {
+        Self {
+            files: info.files().clone(),
+            folder: folder.to_owned(),
+            skipped: 0,
+            open: Mutex::default(),
+            before: Mutex::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Read as _, Write as _},
     net::TcpListener,
@@ -255,44 +255,39 @@ fn a_file_that_changes_while_it_is_seeded_is_no_longer_offered() {
 }
 
 #[test]
-fn a_fetch_takes_up_what_is_there_and_fetches_the_rest_in_place() {
+fn a_fetch_takes_up_a_torrent_that_is_there_and_leaves_all_else_alone() {
     let folder = prepared();
     let at = folder.path();
     let right = fs::read(at.join("data")).unwrap();
     // All of it: nobody has to be asked.
-    let told = last(&done(at, "fetch data.torrent --listen 127.0.0.1:0 --json"));
-    assert_eq!((&told["complete"], &told["downloaded"]), (&512.into(), &0.into()));
+    let output = done(at, "fetch data.torrent --listen 127.0.0.1:0 --json");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("data: all of it is there already, in ./data"), "{said}");
+    assert_eq!((&last(&output)["complete"], &last(&output)["downloaded"]), (&512.into(), &0.into()));
     assert!(fs::read(at.join("data")).unwrap() == right);
 
     let whole = Seeder::start(at);
-    let other = at.join("other");
-    fs::create_dir(&other).unwrap();
-    let mut bytes = right.clone();
-    bytes[100_000] ^= 1;
-    bytes[5 << 20..].fill(0);
-    fs::write(other.join("data"), &bytes).unwrap();
     let line = format!("fetch ../data.torrent --listen 127.0.0.1:0 --peer {} --json", whole.1);
-    let output = done(&other, &line);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("data: 319 of 512 pieces are there already"));
-    assert_eq!(last(&output)["downloaded"], 193 * 16_384);
-    assert!(fs::read(other.join("data")).unwrap() == right);
-    let names = |folder: &Path| {
+    let mut wrong = right.clone();
+    wrong[8_000_000] ^= 1;
+    for (n, mine) in [&wrong, &right[..5 << 20], b"mine"].into_iter().enumerate() {
+        let other = at.join(n.to_string());
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("data"), mine).unwrap();
+        let output = done(&other, &line);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains(
+                "data: ./data is not this torrent, or not all of it: it stays, and the torrent goes to ./"
+            ),
+            "{said}"
+        );
+        assert!(fs::read(other.join("data")).unwrap() == mine);
         let names =
-            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| !name.starts_with("7377")).collect::<BTreeSet<_>>()
-    };
-    assert_eq!(names(&other), [".swarmkeep", "data"].map(str::to_owned).into());
-
-    // Something else of that name stays as it is.
-    let third = at.join("third");
-    fs::create_dir(&third).unwrap();
-    fs::write(third.join("data"), "mine").unwrap();
-    let output = done(&third, &line);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("data: ./data is there already and is not its own; it goes to "), "{said}");
-    assert_eq!(fs::read(third.join("data")).unwrap(), b"mine");
-    let place = names(&third).into_iter().find(|name| name.len() == 40).unwrap();
-    assert!(fs::read(third.join(place).join("data")).unwrap() == right);
+            fs::read_dir(&other).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let place = names.into_iter().find(|name| name.len() == 40 && !name.starts_with("7377")).unwrap();
+        assert!(fs::read(other.join(place).join("data")).unwrap() == right);
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ use super::{
     disk::{Disk, Op, Step},
     tests::{Tap, Witness},
 };
-use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent, PieceBits};
+use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent};
 
 const PIECE: u32 = 1000;
 const SECTOR: usize = 512;
@@ -228,6 +228,8 @@ struct Promises {
     /// What is under way: it is done, or not.
     doing: Option<Action>,
     created: u64,
+    /// Somebody has put the file there that is to be adopted.
+    is_put: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -357,19 +359,19 @@ impl Work {
     fn adopt(&mut self) {
         let new = torrent(ADOPTED);
         let number = self.promises.created + 1;
-        let (mut bytes, mut right) = (Vec::new(), PieceBits::none(new.geometry.pieces()));
-        let mut pieces = BTreeMap::new();
+        let (mut bytes, mut pieces) = (Vec::new(), BTreeMap::new());
         for piece in 0..new.geometry.pieces() {
             let range = new.geometry.piece(piece).unwrap();
             bytes.extend(bytes_of(number, piece, 1, range.end - range.start));
-            right.insert(piece);
             pieces.insert(piece, Piece { durable: false, marked: true, version: 1 });
         }
         self.put(".", SONG, Some(&bytes), false);
+        self.promises.is_put = true;
         self.say(Some(Action::Create(ADOPTED)));
-        self.store().adopt(&new, &right).unwrap().expect("it lies in its place");
+        self.store().adopt(&new).unwrap().expect("it lies in its place");
         self.promises.created = number;
         self.promises.torrents.insert(ADOPTED, Torrent { number, pieces });
+        self.promises.is_put = false;
         self.say(None);
     }
 

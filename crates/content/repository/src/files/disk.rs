@@ -54,7 +54,7 @@ pub(super) enum Step {
     SyncUnmade,
     /// Flushes the names of files that were made anew.
     SyncMended,
-    /// Flushes a file that was there before the torrent.
+    /// Flushes files that were there before the torrent, and their names.
     FlushAdopted,
 }
 

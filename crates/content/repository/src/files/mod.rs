@@ -4,8 +4,8 @@
 //! top name of a torrent is taken (by another torrent, by anything else in the folder, or by a name that
 //! differs only in case), the torrent goes into a folder that is named by its info hash. So does a torrent
 //! whose files are not in one common folder. The store never writes to files that exist already, so that it
-//! never overwrites other files, but for those that the caller has found to be the torrent's and lets it
-//! [adopt](FileStore::adopt). A file of another length in the place of a torrent's own is renamed, to a
+//! never overwrites other files. It can [adopt](FileStore::adopt) files that the caller has found to be the
+//! torrent's, all of them and all right. A file of another length in the place of a torrent's own is renamed, to a
 //! name that ends with `.found`. When a torrent is deleted, a file stays if it does not have the length of
 //! the torrent's own, or was put there after the deletion. A torrent without a list of files is one file,
 //! named by its info hash. Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it
@@ -48,8 +48,8 @@
 //! and nothing but a delete changes it. Open the store again when the cause is removed. All of this is
 //! [reported](FileStore::report).
 //!
-//! An incomplete piece does not outlive the store. Files whose state was lost are fetched again, unless the
-//! caller verifies them and lets the store adopt them.
+//! An incomplete piece does not outlive the store. Files whose state was lost are fetched again, unless
+//! the caller verifies all of them and lets the store adopt them.
 //!
 //! `making/` contains the files of torrents that are being created. The name of a state that is being written
 //! ends with `.new`, that of a deleted torrent whose files are being removed with `.gone`. `lock` is locked
@@ -91,8 +91,8 @@ use store::Store;
 use torrent::Handle;
 
 use crate::{
-    Capabilities, Content, ContentConfig, ContentRepository, InfoHash, NewTorrent, PieceBits, Result,
-    Statistics, Summary,
+    Capabilities, Content, ContentConfig, ContentRepository, InfoHash, NewTorrent, Result, Statistics,
+    Summary,
 };
 
 /// The folder in the store's folder that has what is kept about the files.
@@ -144,21 +144,16 @@ impl FileStore {
     }
 
     /// Creates a torrent over files that are in its place already: in the store's folder, under the names that
-    /// the torrent gives them. `right` are the pieces whose bytes the caller has found right. They are complete;
-    /// files that are missing are made, and the rest is overwritten as it is fetched. Returns `None`, and changes
-    /// nothing, if none of its files is there, if one of them has another length or is no file, or if another
-    /// torrent has that place.
+    /// the torrent gives them. The caller has verified all of their bytes: every piece is complete. From then on
+    /// they are the store's, which deletes them with the torrent. Returns `None`, and changes nothing, if a file
+    /// is not there, has another length or is no file, or if another torrent has that place.
     ///
-    /// A flush makes durable which pieces are complete.
+    /// A flush makes durable that the pieces are complete.
     ///
     /// # Errors
     /// As [`create`](ContentRepository::create).
-    ///
-    /// # Panics
-    /// If `right` has another number of pieces than the torrent.
-    pub fn adopt(&self, torrent: &NewTorrent, right: &PieceBits) -> Result<Option<Arc<dyn Content>>> {
-        let adopted = self.store.adopt(torrent, right)?;
-        Ok(adopted.map(|torrent| Arc::new(Handle(torrent)) as _))
+    pub fn adopt(&self, torrent: &NewTorrent) -> Result<Option<Arc<dyn Content>>> {
+        Ok(self.store.adopt(torrent)?.map(|torrent| Arc::new(Handle(torrent)) as _))
     }
 
     /// The paths of the files of a torrent, in their order, each with its number in the

@@ -260,9 +260,9 @@ impl Store {
         Ok(torrent)
     }
 
-    /// Creates a torrent over files that are in its place already, of which these pieces are right. `None` if none
-    /// of its files is there, or if something else is.
-    pub(super) fn adopt(&self, new: &NewTorrent, right: &PieceBits) -> Result<Option<Arc<Torrent>>> {
+    /// Creates a torrent over files that are in its place already, all of them and all right. `None` if one is
+    /// not there, or if something else is.
+    pub(super) fn adopt(&self, new: &NewTorrent) -> Result<Option<Arc<Torrent>>> {
         let info_hash = new.info_hash;
         let _claim = self.claim(info_hash);
         if self.torrents.read().contains_key(&info_hash) {
@@ -278,7 +278,7 @@ impl Store {
         let Some(top) = place.top().map(str::to_owned).filter(|top| self.claim_top(top, info_hash)) else {
             return Ok(None);
         };
-        let adopted = self.adopt_in_place(place, right);
+        let adopted = self.adopt_in_place(place);
         match &adopted {
             Ok(Some(torrent)) => _ = self.torrents.write().insert(info_hash, Arc::clone(torrent)),
             _ => self.release_top(&top, info_hash),
@@ -286,34 +286,28 @@ impl Store {
         adopted
     }
 
-    fn adopt_in_place(&self, place: Location, right: &PieceBits) -> Result<Option<Arc<Torrent>>> {
+    fn adopt_in_place(&self, place: Location) -> Result<Option<Arc<Torrent>>> {
         let Volume { disk, folder: top, states, .. } = &*self.volume;
         let failed = || Error::io("taking up files that are there");
         let info_hash = place.record.info_hash;
-        let unavailable = |why| Error::Unavailable { info_hash, why };
-        let found = place.look(disk, top.as_fd(), |_| false).map_err(unavailable)?;
-        let is_there = |(_, found): &&(usize, Found)| matches!(found, Found::There(_));
-        let is_its_own =
-            |(_, found): &(usize, Found)| matches!(found, Found::There(_) | Found::Gone | Found::Blank);
-        if !found.iter().all(is_its_own) || !found.iter().any(|found| is_there(&found)) {
+        let all_there = place
+            .look(disk, top.as_fd(), |_| true)
+            .is_ok_and(|found| found.iter().all(|(_, found)| matches!(found, Found::There(_))));
+        if !all_there {
             return Ok(None);
         }
-        let mut room = place.record.head()?.len() as u64 + place.record.bits_len();
-        // Before the store says that any of it is complete.
-        for (index, _) in found.iter().filter(is_there) {
-            let path = place.path(*index);
-            let (name, folders) = path.split_last().expect("a file has a name");
-            let file = folder::to(top, folders)
-                .and_then(|at| folder::open(at.as_fd(), name, OFlags::RDONLY, 0))
-                .map_err(failed())?;
-            disk.flush(Step::FlushAdopted, &file).map_err(failed())?;
-            room = room.saturating_add(file.metadata().map_err(failed())?.len());
-        }
+        // Files and their names, before the store says that any of it is complete.
+        disk.sync_all(Step::FlushAdopted, top).map_err(failed())?;
+        let (bits_at, geometry) = (place.record.head()?.len() as u64, place.record.geometry);
+        let room = place.files().map(|file| file.length()).sum::<u64>();
+        let room = room.saturating_add(bits_at + place.record.bits_len());
         self.volume.take(room)?;
         let adopted = self.write_state(&place).and_then(|()| {
-            let bits_at = place.record.head()?.len() as u64;
-            let torrent = Torrent::new(place, right.clone(), bits_at, &self.volume, &self.unflushed);
-            torrent.look(&[]).map_err(unavailable).map(|_| torrent)
+            let mut all = PieceBits::none(geometry.pieces());
+            (0..geometry.pieces()).for_each(|piece| _ = all.insert(piece));
+            let torrent = Torrent::new(place, all, bits_at, &self.volume, &self.unflushed);
+            let looked = torrent.look(&[]).map_err(|why| Error::Unavailable { info_hash, why });
+            looked.map(|_| torrent)
         });
         let taken = adopted.as_ref().map_or(0, |torrent| torrent.charged() + torrent.state_len);
         self.volume.used.fetch_add(taken, Relaxed);

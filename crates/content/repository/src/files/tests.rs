@@ -531,38 +531,38 @@ fn pair() -> NewTorrent {
     NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()
 }
 
-fn first_piece() -> PieceBits {
-    let mut right = PieceBits::none(3);
-    right.insert(0);
-    right
-}
-
 #[test]
-fn files_that_are_there_are_adopted_and_the_rest_is_written_in_their_place() {
+fn files_that_are_all_there_are_adopted() {
     let folder = tempfile::tempdir().unwrap();
     let pair_folder = folder.path().join("pair");
     std::fs::create_dir(&pair_folder).unwrap();
-    std::fs::write(pair_folder.join("a"), [1; 3 * PIECE as usize / 2]).unwrap();
+    for (name, byte) in [("a", 1), ("b", 2)] {
+        std::fs::write(pair_folder.join(name), [byte; 3 * PIECE as usize / 2]).unwrap();
+    }
+    std::fs::write(pair_folder.join("mine"), "mine").unwrap();
     let store = open(folder.path());
-    let content = store.adopt(&pair(), &first_piece()).unwrap().expect("its first file is there");
-    assert_eq!(content.read_piece(0).unwrap(), [1; PIECE as usize]);
-    assert!(matches!(content.read_piece(1), Err(Error::NotWritten { .. })), "nobody knows what that is");
-    // What is there has its room, and what is missing takes it as it is written.
-    let used = store.statistics().used;
-    put(&*content, 1, 2);
-    assert_eq!(store.statistics().used, used + u64::from(PIECE) / 2);
+    let content = store.adopt(&pair()).unwrap().expect("its files are there");
+    assert_eq!(content.read_piece(2).unwrap(), [2; PIECE as usize]);
+    assert!(matches!(content.write(0, &[1]), Err(Error::Complete { piece: 0 })));
+    assert_eq!(on_disk(folder.path()), Vec::<u32>::new());
     store.flush().unwrap();
-    assert_eq!(on_disk(folder.path()), [0, 1]);
-    assert!(matches!(store.adopt(&pair(), &first_piece()), Err(Error::Exists(_))));
+    assert_eq!(on_disk(folder.path()), [0, 1, 2]);
+    assert!(matches!(store.adopt(&pair()), Err(Error::Exists(_))));
+    let used = store.statistics().used;
     drop((content, store));
     let store = open(folder.path());
-    assert_eq!((store.report().damage.len(), store.list().unwrap()[0].complete), (0, 2));
-    assert!(store.delete(&HASH).unwrap() && !pair_folder.exists() && store.statistics().used == 0);
+    assert_eq!((store.report().damage.len(), store.list().unwrap()[0].complete), (0, 3));
+    assert_eq!(store.statistics().used, used);
+    assert!(store.delete(&HASH).unwrap() && store.statistics().used == 0);
+    let names = std::fs::read_dir(&pair_folder).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["mine"]);
 }
 
 #[test]
-fn what_is_not_like_the_torrents_files_is_not_adopted_and_stays() {
-    for (a, b) in [(None, None), (Some(PIECE as usize), None), (Some(3 * PIECE as usize / 2), Some(10))] {
+fn what_is_not_all_there_is_not_adopted_and_stays() {
+    let whole = 3 * PIECE as usize / 2;
+    for (a, b) in [(None, None), (Some(whole), None), (Some(whole), Some(0)), (Some(whole), Some(whole + 1))]
+    {
         let folder = tempfile::tempdir().unwrap();
         let pair_folder = folder.path().join("pair");
         std::fs::create_dir(&pair_folder).unwrap();
@@ -570,27 +570,33 @@ fn what_is_not_like_the_torrents_files_is_not_adopted_and_stays() {
             len.into_iter().for_each(|len| std::fs::write(pair_folder.join(name), vec![1; len]).unwrap());
         }
         let store = open(folder.path());
-        assert!(store.adopt(&pair(), &first_piece()).unwrap().is_none(), "{a:?} {b:?}");
+        assert!(store.adopt(&pair()).unwrap().is_none(), "{a:?} {b:?}");
         assert_eq!((store.list().unwrap().len(), store.statistics().used), (0, 0));
         // It can be created all the same, elsewhere.
         store.create(&pair()).unwrap();
         let there = |name: &str| std::fs::read(pair_folder.join(name)).ok().map(|bytes| bytes.len());
         assert_eq!((there("a"), there("b")), (a, b));
     }
-    // Nor what exceeds the capacity, or cannot be flushed.
+    // Nor what exceeds the capacity, what lies behind a link, or if its state cannot be written.
     let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("pair")).unwrap();
-    std::fs::write(folder.path().join("pair/a"), [1; 3 * PIECE as usize / 2]).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        std::fs::write(elsewhere.path().join(name), vec![1; whole]).unwrap();
+    }
+    std::os::unix::fs::symlink(elsewhere.path(), folder.path().join("pair")).unwrap();
     let config = ContentConfig::new(folder.path()).capacity(u64::from(PIECE));
     let store = FileStore::open(&config, Allocation::Sparse).unwrap();
-    assert!(matches!(store.adopt(&pair(), &first_piece()), Err(Error::Full { .. })));
+    assert!(store.adopt(&pair()).unwrap().is_none());
+    std::fs::remove_file(folder.path().join("pair")).unwrap();
+    std::fs::rename(elsewhere.path(), folder.path().join("pair")).unwrap();
+    assert!(matches!(store.adopt(&pair()), Err(Error::Full { .. })));
     drop(store);
     let store = open(folder.path());
     hook(&store, |step| if step == Step::FlushState { broken() } else { Ok(()) });
-    assert!(store.adopt(&pair(), &first_piece()).is_err());
+    assert!(store.adopt(&pair()).is_err());
     unhook(&store);
     assert_eq!(store.statistics().used, 0);
-    assert!(store.adopt(&pair(), &first_piece()).unwrap().is_some());
+    assert!(store.adopt(&pair()).unwrap().is_some());
 }
 
 fn record(files: FileList, piece_length: u32) -> Record {

@@ -22,6 +22,11 @@ pub(super) fn judge(
         fs::write(folder.join(&path), &bytes).unwrap();
         others.insert(path, bytes);
     }
+    let is_stated = || folder.join(HIDDEN).join("torrents").join(hash(ADOPTED).to_string()).exists();
+    if doing == Some(Action::Create(ADOPTED)) && promises.is_put && !is_stated() {
+        // It was not adopted, and stays as it is.
+        others.insert(SONG.into(), fs::read(folder.join(SONG)).unwrap());
+    }
     let store = open(folder, recorder).map_err(|error| format!("it does not open: {error}"))?;
     let opened = recorder.log.lock().len();
     let result = judge_open(&store, folder, promises, &others, to_the_end);
@@ -42,14 +47,6 @@ fn judge_open(
         return Err(format!("it reports: {damage}"));
     }
     let root = folder.canonicalize().unwrap();
-    let mut others = others.clone();
-    if doing == Some(Action::Create(ADOPTED))
-        && store.open(&hash(ADOPTED)).is_err()
-        && let Ok(bytes) = fs::read(folder.join(SONG))
-    {
-        // It was not adopted, and stays as it is.
-        others.insert(SONG.into(), bytes);
-    }
     let mut known: BTreeSet<PathBuf> = others.keys().cloned().collect();
     for name in 0..TORRENTS {
         let promised = promises.torrents.get(&name);
@@ -104,7 +101,7 @@ fn judge_open(
             assert!(store.delete(&summary.info_hash).unwrap());
         }
         let left = files_below(folder);
-        if left != others || store.statistics().used != 0 {
+        if left != *others || store.statistics().used != 0 {
             return Err(format!("when all is deleted, {:?} are left", left.keys()));
         }
     }
