@@ -2,11 +2,13 @@
 
 use std::{
     error::Error,
-    io,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
     process::{self, ExitCode},
 };
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 mod create;
 mod kept;
@@ -37,6 +39,16 @@ enum Command {
     Seed(Box<seed::Args>),
     /// Keep torrents' content on a block device, in an image, or in plain files.
     Store(Box<store::Args>),
+    /// Print the completions of a shell: `seedkeep completions bash > /etc/bash_completion.d/seedkeep`.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the manual pages into a folder: `seedkeep man /usr/local/share/man/man1`.
+    Man {
+        /// The folder, which has to be there.
+        folder: PathBuf,
+    },
 }
 
 /// Runs the command line.
@@ -46,6 +58,12 @@ pub fn main() -> ExitCode {
         Command::Fetch(args) => peer::fetch(&args),
         Command::Seed(args) => seed::run(&args),
         Command::Store(args) => store::run(*args),
+        Command::Completions { shell } => {
+            let mut completions = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "seedkeep", &mut completions);
+            print(&completions)
+        }
+        Command::Man { folder } => write_man(&folder),
     };
     match done {
         Ok(code) => code,
@@ -62,6 +80,17 @@ pub fn main() -> ExitCode {
 fn refuse(message: String) -> ! {
     eprintln!("seedkeep: {message}");
     process::exit(2)
+}
+
+fn print(bytes: &[u8]) -> Result<ExitCode, Box<dyn Error>> {
+    io::stdout().write_all(bytes)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_man(folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
+    clap_mangen::generate_to(Cli::command(), folder)
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {

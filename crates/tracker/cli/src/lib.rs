@@ -4,11 +4,13 @@ use std::{
     env,
     error::Error,
     ffi::OsStr,
-    io,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
     process::{self, ExitCode},
 };
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 mod check;
 mod import;
@@ -48,6 +50,16 @@ enum Command {
     Import(import::Args),
     /// Put a tracker under load, check its answers and report.
     Load(Box<load::Args>),
+    /// Print the completions of a shell: `swarmkeep completions bash > /etc/bash_completion.d/swarmkeep`.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the manual pages into a folder: `swarmkeep man /usr/local/share/man/man1`.
+    Man {
+        /// The folder, which has to be there.
+        folder: PathBuf,
+    },
 }
 
 /// Commands that were this program's, and what they are called now.
@@ -85,6 +97,12 @@ pub fn main() -> ExitCode {
         Command::Token(args) => token::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(args).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(&args),
+        Command::Completions { shell } => {
+            let mut completions = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "swarmkeep", &mut completions);
+            print(&completions)
+        }
+        Command::Man { folder } => write_man(&folder),
     };
     match done {
         Ok(code) => code,
@@ -102,6 +120,17 @@ pub fn main() -> ExitCode {
 fn refuse(message: String) -> ! {
     eprintln!("swarmkeep: {message}");
     process::exit(2)
+}
+
+fn print(bytes: &[u8]) -> Result<ExitCode, Box<dyn Error>> {
+    io::stdout().write_all(bytes)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_man(folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
+    clap_mangen::generate_to(Cli::command(), folder)
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {

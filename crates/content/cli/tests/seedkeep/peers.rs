@@ -505,6 +505,17 @@ fn what_goes_wrong_with_one_ends_no_other() {
 }
 
 #[test]
+fn completions_and_manual_pages_have_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = String::from_utf8(done(folder.path(), "completions bash").stdout).unwrap();
+    assert!(printed.contains("--many-files") && printed.contains("repair"), "{printed}");
+    done(folder.path(), "man .");
+    assert!(
+        folder.path().join("seedkeep-store-add.1").exists() && folder.path().join("seedkeep-seed.1").exists()
+    );
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let folder = prepared();
     for (line, said) in [

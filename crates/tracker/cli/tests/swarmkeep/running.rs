@@ -134,6 +134,24 @@ fn a_stream_named_https_is_for_https() {
 }
 
 #[test]
+fn completions_and_manual_pages_have_every_command_and_setting() {
+    let run = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_swarmkeep")).args(arguments).output().expect("the program starts")
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let printed = String::from_utf8(run(&["completions", shell]).stdout).expect("text");
+        assert!(printed.contains("http-connections") && printed.contains("import"), "{shell}: {printed}");
+    }
+    let folder = Folder::new();
+    let path = folder.path().to_str().expect("text");
+    assert!(run(&["man", path]).status.success());
+    let page = std::fs::read_to_string(folder.join("swarmkeep-serve.1")).expect("a page");
+    assert!(page.starts_with(".ie") && page.contains("http\\-connections"), "{page}");
+    assert!(folder.join("swarmkeep-state.1").exists());
+    assert_eq!(run(&["man", "/nowhere"]).status.code(), Some(1));
+}
+
+#[test]
 fn a_token_that_is_printed_opens_the_api_and_a_stop_is_logged_with_what_was_done() {
     let token = |rights: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
