@@ -93,12 +93,13 @@ impl Choker {
                 (rank(asking), last, of_site[&asking.site], rng.random::<u32>())
             });
             // One of each site before a second one.
-            let mut before = HashMap::<_, usize>::new();
-            in_turn.sort_by_cached_key(|asking| {
-                let nth = before.entry(asking.site).or_default();
+            let (mut so_far, mut nth_of_site) = (HashMap::<_, usize>::new(), HashMap::new());
+            for asking in in_turn.iter() {
+                let nth = so_far.entry(asking.site).or_default();
                 *nth += 1;
-                (rank(asking), *nth)
-            });
+                nth_of_site.insert(asking.peer, *nth);
+            }
+            in_turn.sort_by_key(|asking| (rank(asking), nth_of_site[&asking.peer]));
             let is_idle = |asking: &&&Asking| self.known[&asking.peer].idle >= Self::IDLE;
             idle = interested.iter().filter(is_idle).take(waiting).map(|asking| asking.peer).collect();
             interested.truncate(self.slots);
