@@ -20,7 +20,7 @@ use crate::store::{
 
 /// A store that keeps torrent files.
 pub(crate) struct Kept {
-    pub(crate) library: Arc<Library>,
+    pub(crate) repository: Arc<Library>,
     /// The store and its folder, if it is one of files.
     files: Option<(FileStore, PathBuf)>,
 }
@@ -28,20 +28,20 @@ pub(crate) struct Kept {
 impl Kept {
     pub(crate) fn open(path: &Path, wanted: For) -> Result<Self, Box<dyn Error>> {
         if path.as_os_str() == "memory:" {
-            let library = Arc::new(Library::open(Arc::new(Memory::new(&ContentConfig::new(""))))?);
-            return Ok(Self { library, files: None });
+            let repository = Arc::new(Library::open(Arc::new(Memory::new(&ContentConfig::new(""))))?);
+            return Ok(Self { repository, files: None });
         }
-        let Opened { repository: library, kind, .. } = Opened::open(path, wanted)?;
+        let Opened { repository, kind, .. } = Opened::open(path, wanted)?;
         let files = match kind {
             Kind::Files(files) => Some((files, path.to_owned())),
             Kind::Block(_) => None,
         };
-        Ok(Self { library, files })
+        Ok(Self { repository, files })
     }
 
     /// Takes up the files of a torrent that lie in its place already, if the store does not have it.
     pub(crate) fn take_up(&self, info: &Info) -> Result<(), Box<dyn Error>> {
-        match (&self.files, self.library.open(&info.info_hash())) {
+        match (&self.files, self.repository.open(&info.info_hash())) {
             (Some((files, folder)), Err(StoreError::NotFound(_))) => take_up(files, folder, info),
             _ => Ok(()),
         }
@@ -50,18 +50,16 @@ impl Kept {
     /// Keeps a torrent file. Says so if the torrent cannot go where it belongs.
     pub(crate) fn add(&self, metainfo: &Metainfo, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let info = metainfo.info();
-        let is_new = matches!(self.library.open(&info.info_hash()), Err(StoreError::NotFound(_)));
-        match self.library.add(torrent) {
+        let is_new = matches!(self.repository.open(&info.info_hash()), Err(StoreError::NotFound(_)));
+        match self.repository.add(torrent) {
             Ok(_) | Err(StoreError::Exists(_)) => {}
             Err(error) => return Err(error.into()),
         }
         if is_new && let Some((files, folder)) = &self.files {
+            let paths = files.paths(&info.info_hash())?;
             let apart = folder.join(info.info_hash().to_string());
-            let is_apart = files
-                .paths(&info.info_hash())?
-                .iter()
-                .any(|(_, path)| apart.canonicalize().is_ok_and(|apart| path.starts_with(apart)));
-            if is_apart {
+            let is_apart = |apart: PathBuf| paths.iter().any(|(_, path)| path.starts_with(&apart));
+            if apart.canonicalize().is_ok_and(is_apart) {
                 eprintln!(
                     "{}: {} is not this torrent, or not all of it: it stays, and the torrent goes to {}",
                     info.name().escape_debug(),
@@ -75,7 +73,7 @@ impl Kept {
 }
 
 /// Verifies the files of a torrent that lie in the store's folder, and has the store take them up if all of them
-/// are right. What is not so stays as it is.
+/// are right. Other files stay as they are.
 fn take_up(files: &FileStore, folder: &Path, info: &Info) -> Result<(), Box<dyn Error>> {
     let Ok(new) = NewTorrent::of(info) else { return Ok(()) };
     if !folder.join(info.name()).exists() {

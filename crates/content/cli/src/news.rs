@@ -1,4 +1,4 @@
-//! What has changed since it was told last: trackers that answer or fail, peers that come, go or are not reached.
+//! Changes since the last look: trackers that answer or fail, peers that come, go or are not reached.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use swarmkeep_peer::{
 
 use crate::store::counted;
 
-/// What was told of each torrent.
+/// The state of each torrent at the last look.
 #[derive(Debug, Default)]
 pub(crate) struct News(BTreeMap<InfoHash, ToldOf>);
 
@@ -31,7 +31,7 @@ struct ToldOf {
 }
 
 /// An event, as `--json` prints it.
-#[derive(Debug, Serialize, PartialEq, Eq)]
+#[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
     /// A tracker answers, or fails for another reason than before. `url` is missing if the torrent names none.
@@ -53,7 +53,7 @@ pub(crate) enum Event {
     },
 }
 
-#[derive(Debug, Serialize, PartialEq, Eq)]
+#[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Came {
     Answer {
@@ -68,7 +68,7 @@ pub(crate) enum Came {
     },
 }
 
-#[derive(Debug, Serialize, PartialEq, Eq)]
+#[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum PeerIs {
     Connected { connected: bool },
@@ -76,7 +76,7 @@ pub(crate) enum PeerIs {
 }
 
 impl News {
-    /// What is new of a torrent. `waits` says that it has nobody to ask but trackers.
+    /// The changes of a torrent since the last call. `waits` says that it has nobody to ask but trackers.
     pub(crate) fn of(&mut self, handle: &Handle, waits: bool) -> Vec<Event> {
         let (status, trackers) = (handle.status(), handle.trackers());
         let info_hash = || handle.info_hash().to_string();
@@ -123,7 +123,7 @@ impl News {
     }
 }
 
-/// What came of asking a tracker over either family; none while it was not asked.
+/// The result of asking a tracker over either family; none while it was not asked.
 fn came(tracker: &TrackerStatus) -> Option<Came> {
     let families = [&tracker.v4, &tracker.v6];
     let answers = |family: &&&FamilyStatus| family.latest.is_some() && family.error.is_none();

@@ -1,4 +1,4 @@
-//! `seedkeep fetch`, and what it has in common with `seedkeep seed`: torrents to and from other peers.
+//! `seedkeep fetch`, and the parts of it that `seedkeep seed` uses: torrents to and from other peers.
 
 use std::{
     error::Error,
@@ -41,9 +41,8 @@ const FETCH_DETAILS: &str = "\
   seedkeep fetch 'magnet:?xt=urn:btih:...'        by magnet link: its trackers and peers, and --peer
 
 Pieces that are in the store are not fetched again; nor is a torrent that lies in its folder under its
-name, all of it and all right. Fetched pieces are made durable every few
-seconds, so that an interruption loses little. Each piece is verified. A peer that sends wrong bytes
-is banned.
+name, all of it and all right. Fetched pieces are made durable every few seconds, so that an
+interruption loses little. Each piece is verified. A peer that sends wrong bytes is banned.
 
 Exit codes:
   0  everything is fetched
@@ -117,7 +116,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     let kept = Kept::open(args.sharing.store(), For::Adding)?;
-    let store = &kept.library;
+    let store = &kept.repository;
     // Nobody has to be asked about what is in the store.
     for link in std::mem::take(&mut links) {
         match store.torrent_file(&link.info_hash()) {
@@ -149,7 +148,7 @@ pub(crate) enum Until {
     Interrupted,
 }
 
-/// Shares torrents over `store` until somebody interrupts, or `until`. What is new is kept in `kept`.
+/// Shares torrents over `store` until somebody interrupts, or `until`. New torrents are kept in `kept`.
 pub(crate) fn share(
     sharing: &Sharing,
     store: Arc<dyn ContentRepository>,
@@ -259,8 +258,7 @@ impl Work<'_> {
         }
     }
 
-    /// What came of one torrent; what went wrong with it is told at once, since the others may go on for
-    /// long.
+    /// The result for one torrent. An error is told at once, since the others may go on for long.
     fn noted<T>(&mut self, came: Result<T, Box<dyn Error>>, shown: &Shown) -> Option<T> {
         match came {
             Ok(came) => Some(came),
@@ -272,7 +270,7 @@ impl Work<'_> {
         }
     }
 
-    /// Begins to share a torrent; what is answered ends when it is complete.
+    /// Begins to share a torrent. The future in the answer ends when the torrent is complete.
     async fn add(
         &mut self,
         metainfo: Metainfo,

@@ -60,8 +60,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
     let needs_store = || paths.is_empty() || torrents.iter().any(|(metainfo, _)| is_here(metainfo.info()));
     let in_store = match named {
-        Some(store) => Some(Kept::open(store, For::Writing)?.library),
-        None if needs_store() => Some(Kept::open(Path::new("."), For::Writing)?.library),
+        Some(store) => Some(Kept::open(store, For::Writing)?.repository),
+        None if needs_store() => Some(Kept::open(Path::new("."), For::Writing)?.repository),
         None => None,
     };
     if let (true, Some(store)) = (paths.is_empty(), &in_store) {
@@ -162,7 +162,7 @@ struct Verified<'a> {
     missing: Vec<u32>,
 }
 
-/// The right pieces of a torrent, one at least. Says what is wrong with the others.
+/// The right pieces of a torrent, one at least. Prints the wrong and the missing ones.
 fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn Error>> {
     let named = |error| format!("{}: {error}", info.name().escape_debug());
     let pieces = Geometry::new(info.files().length(), info.piece_length()).map_err(named)?.pieces();

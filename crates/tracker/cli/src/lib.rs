@@ -5,7 +5,7 @@ use std::{
     error::Error,
     ffi::OsStr,
     io::{self, Write as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{self, ExitCode},
 };
 
@@ -100,9 +100,11 @@ pub fn main() -> ExitCode {
         Command::Completions { shell } => {
             let mut completions = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "swarmkeep", &mut completions);
-            print(&completions)
+            io::stdout().write_all(&completions).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
-        Command::Man { folder } => write_man(&folder),
+        Command::Man { folder } => clap_mangen::generate_to(Cli::command(), &folder)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| format!("{}: {error}", folder.display()).into()),
     };
     match done {
         Ok(code) => code,
@@ -120,17 +122,6 @@ pub fn main() -> ExitCode {
 fn refuse(message: String) -> ! {
     eprintln!("swarmkeep: {message}");
     process::exit(2)
-}
-
-fn print(bytes: &[u8]) -> Result<ExitCode, Box<dyn Error>> {
-    io::stdout().write_all(bytes)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn write_man(folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    clap_mangen::generate_to(Cli::command(), folder)
-        .map_err(|error| format!("{}: {error}", folder.display()))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {

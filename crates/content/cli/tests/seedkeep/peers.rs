@@ -107,6 +107,15 @@ fn interrupted(folder: &Path, line: &str, when: impl Fn(&Value) -> bool) -> (Vec
     (told, code)
 }
 
+/// Is true from the fifth second of sharing on.
+fn seconds_later() -> impl Fn(&Value) -> bool {
+    let seconds = Cell::new(0);
+    move |told| {
+        seconds.set(seconds.get() + u32::from(told["event"] == "progress"));
+        seconds.get() > 4
+    }
+}
+
 /// The last thing that was told of the torrent.
 fn last(output: &Output) -> Value {
     let printed = String::from_utf8_lossy(&output.stdout);
@@ -205,12 +214,8 @@ fn what_is_right_of_some_files_is_seeded_and_nothing_is_fetched_into_them() {
     );
     assert_eq!(last(&done(at, &line))["left"], 0);
     drop(part);
-    let progress = Cell::new(0);
     let line = format!("seed data.torrent some --listen 127.0.0.1:0 --peer {} --json", whole.1);
-    let (told, code) = interrupted(at, &line, |told| {
-        progress.set(progress.get() + u32::from(told["event"] == "progress"));
-        progress.get() > 4
-    });
+    let (told, code) = interrupted(at, &line, seconds_later());
     assert!(told.iter().any(|told| told["event"] == "peer" && told["connected"] == true), "{told:?}");
     let stopped = &told.last().unwrap()["torrents"][0];
     assert_eq!((code, &stopped["downloaded"], &stopped["complete"]), (Some(0), &0.into(), &319.into()));
@@ -236,7 +241,7 @@ fn a_store_in_the_current_folder_seeds_its_own_torrents_and_fetches_the_rest() {
 fn a_file_that_changes_while_it_is_seeded_is_no_longer_offered() {
     let folder = prepared();
     let at = folder.path();
-    // Not all of it is there: what is lost is not fetched either.
+    // One piece is missing from the start: neither it nor a lost piece is fetched.
     let mut bytes = fs::read(at.join("data")).unwrap();
     bytes[100_000] ^= 1;
     fs::create_dir(at.join("some")).unwrap();
@@ -245,11 +250,7 @@ fn a_file_that_changes_while_it_is_seeded_is_no_longer_offered() {
     bytes[0] ^= 1;
     fs::write(at.join("some/data"), &bytes).unwrap();
     let line = format!("fetch data.torrent --store memory: --listen 127.0.0.1:0 --peer {} --json", part.1);
-    let progress = Cell::new(0);
-    let (told, _) = interrupted(at, &line, |told| {
-        progress.set(progress.get() + u32::from(told["event"] == "progress"));
-        progress.get() > 4
-    });
+    let (told, _) = interrupted(at, &line, seconds_later());
     assert_eq!(told.last().unwrap()["torrents"][0]["complete"], 0, "{told:?}");
     // Dropping it asserts that it ends with 0.
 }
@@ -362,11 +363,7 @@ fn what_trackers_and_named_peers_say_is_told_once() {
     done(at, "create data -o none.torrent");
     let line = "fetch t.torrent --store memory: --listen 127.0.0.1:0 --peer 127.0.0.1:9";
     let is = |told: &Value, event: &str| told["event"] == event;
-    let seconds = Cell::new(0);
-    let (told, code) = interrupted(at, &format!("{line} --json"), |told| {
-        seconds.set(seconds.get() + u32::from(is(told, "progress")));
-        seconds.get() > 3
-    });
+    let (told, code) = interrupted(at, &format!("{line} --json"), seconds_later());
     assert_eq!(code, Some(3));
     let of = |event: &str| told.iter().filter(|told| is(told, event)).collect::<Vec<_>>();
     let trackers: BTreeMap<_, _> =
