@@ -536,7 +536,7 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
                 handshake::call(stream, seat).await
             };
             let ended = stop.run_until_cancelled(Box::pin(call)).await.unwrap_or(Err(Ended::Stopped));
-            // What ends it here is no fault of the peer's.
+            // An end from this side is no fault of the peer's.
             let is_ours = stop.is_cancelled() || matches!(ended, Err(Ended::Refused(_)));
             let why = ended.as_ref().err().map(ToString::to_string);
             tell(address, ended);

@@ -201,7 +201,7 @@ impl Torrent {
         let ready = Ready::new(info, content)?;
         let have = ready.content.pieces().map_err(Error::Store)?;
         let (memory, late) = (self.session.config.piece_memory, self.session.config.late());
-        // Of what cannot be written, nothing is fetched.
+        // Nothing is fetched into content that cannot be written.
         let fetches = !ready.content.is_read_only() || have.count() == have.pieces();
         let picker = fetches
             .then(|| Picker::new(Arc::clone(&ready.info), have.clone(), memory, late, &mut rand::rng()));

@@ -35,7 +35,7 @@ pub struct Place {
 /// Device, inode, length, and the time of the last change of any kind, which nobody can set.
 type Signature = (u64, u64, u64, (i64, i64));
 
-/// What there is of a piece.
+/// A piece as it was found.
 #[derive(Debug)]
 pub enum FoundPiece<'a> {
     /// The bytes of the piece, with the padding behind it.
@@ -169,7 +169,7 @@ impl Place {
         {
             return Ok(Arc::clone(file));
         }
-        // A pipe would wait for somebody who writes to it.
+        // Opening a pipe would block until it has a writer.
         let nonblocking = OFlags::NONBLOCK.bits() as i32;
         let file = File::options().read(true).custom_flags(nonblocking).open(self.path(index))?;
         if !file.metadata()?.is_file() {
@@ -348,7 +348,7 @@ mod tests {
         folder.path().join("album").join(PathBuf::from_iter(PATHS[file]))
     }
 
-    /// Three files in a folder, and what describes them.
+    /// Three files in a folder, and their description.
     fn album(format: Format) -> (TempDir, Info) {
         let folder = tempfile::tempdir().unwrap();
         let mut builder = Creation::builder("album", format);

@@ -130,7 +130,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     // Before there are threads, and before anything that a stranger has sent is read.
     if let Some(user) = settings.fixed.user {
         user.become_for_good()?;
-        // Another user's process has what the system says again.
+        // The system forgets this when a process changes its user.
         secret::keep_out_of_dumps();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

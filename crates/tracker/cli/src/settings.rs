@@ -251,7 +251,7 @@ fn read_file(
                 format!("`{}` is given a second time", text.get(span.clone()).unwrap_or_default())
             }
             message if message.contains("invalid") || message.contains("quoted") => {
-                format!("{message}; what is no number, true or false stands in quotes, such as \"30m\"")
+                format!("{message}; text stands in quotes, such as \"30m\"")
             }
             message => message.into(),
         };

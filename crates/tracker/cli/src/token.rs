@@ -16,7 +16,7 @@ const DETAILS: &str = "\
 #[derive(Debug, clap::Args)]
 #[command(after_help = DETAILS)]
 pub(crate) struct Args {
-    /// What the token allows: to read, to change the tracker, to see the addresses of peers.
+    /// The rights of the token: to read, to change the tracker, to see the addresses of peers.
     #[arg(value_delimiter = ',', default_value = "read,write", value_parser = scopes())]
     rights: Vec<Scope>,
 }

@@ -1,6 +1,4 @@
-//! All floods of strangers at once, on the program at its defaults, for as long as somebody has time:
-//! `SWARMKEEP_FLOOD_SECS=600 cargo test --release -p swarmkeep-cli -p swarmkeep-tests --test tracker floods -- --ignored
-//! --nocapture`.
+//! All floods of strangers at once, on the program at its defaults, for `SWARMKEEP_FLOOD_SECS` seconds.
 
 use std::{
     collections::VecDeque,
@@ -36,7 +34,7 @@ const FILLING: Duration = Duration::from_secs(100);
 const ADDRESSES: u8 = 200;
 
 #[test]
-#[ignore = "takes minutes: run it alone, as its first lines say"]
+#[ignore = "takes minutes, and prints figures of docs/operate/security.md: `.ci/long soak`"]
 fn under_all_floods_memory_has_its_bound_and_neighbours_are_served() {
     let secs =
         env::var("SWARMKEEP_FLOOD_SECS").map_or(150, |secs| secs.parse().expect("a number of seconds"));
@@ -98,7 +96,7 @@ fn under_all_floods_memory_has_its_bound_and_neighbours_are_served() {
     }
 }
 
-/// What neighbours have waited for answers: over UDP, over HTTPS, for health.
+/// The times that neighbours waited for answers: over UDP, over HTTPS, for health.
 #[derive(Default)]
 struct Neighbours([Mutex<Vec<Duration>>; 3]);
 
@@ -154,7 +152,7 @@ fn percentiles(sorted: &[Duration]) -> String {
     format!("p50 {half:.2} ms, p99 {most:.2} ms of {}", sorted.len())
 }
 
-/// What strangers have sent.
+/// The numbers of packets and connections from strangers.
 #[derive(Default)]
 struct Sent {
     announces: AtomicU64,
@@ -177,7 +175,7 @@ impl Sent {
                 continue;
             }
             if ids.is_empty() || connected.elapsed() > Duration::from_secs(60) {
-                // What has come for an earlier announce is none of the answers to come.
+                // Answers to earlier announces are not counted.
                 ids = sources
                     .iter_mut()
                     .map(|source| {

@@ -426,7 +426,7 @@ impl Settings {
         };
         let config = self.fixed.admin_host.iter().cloned().fold(config, Config::admin_host);
         let [udp, http, https] = self.listening()?.map(|of_protocol| {
-            // What a service manager has opened takes the place of all that nobody has named.
+            // Sockets of a service manager replace the default addresses.
             let unnamed = kept.handed_over
                 && of_protocol == EVERYWHERE.map(|address| address.parse().expect("a constant"));
             of_protocol.into_iter().filter(move |_| !unnamed)

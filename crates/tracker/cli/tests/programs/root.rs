@@ -65,7 +65,7 @@ fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_ba
         }
     }
 
-    // No core dump of it, which has secrets: then what it has in memory is root's.
+    // It has secrets: it leaves no core dump, and only root can read its memory.
     let memory = fs::metadata(format!("/proc/{}/mem", serve.pid())).expect("it runs");
     assert_eq!(memory.uid(), 0);
 

@@ -124,7 +124,7 @@ async fn peers_that_say_that_they_are_interested_and_ask_for_nothing_close_no_to
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes minutes: SWARMKEEP_FLOOD_SECS=600 cargo test -p swarmkeep-content-tests --test peers floods -- --ignored --nocapture"]
+#[ignore = "takes minutes, and prints figures of docs/operate/security.md: `.ci/long soak`"]
 async fn under_all_floods_memory_has_its_bound_and_others_fetch() {
     let secs = env::var("SWARMKEEP_FLOOD_SECS").map_or(60, |secs| secs.parse().expect("a number of seconds"));
     let (seeder, _seeds) = session(148, &store(0..32)).await;
