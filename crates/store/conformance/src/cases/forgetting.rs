@@ -364,22 +364,23 @@ pub(crate) fn concurrent_sweeps_share_one_pass(subject: &dyn Subject) {
     for (now, expired, swarms_removed) in [(1, 0, 0), (2 * LIFETIME, 8000, 2000)] {
         // A caller that continued after the end is in the next pass now, so this pass is a new one.
         sweep(&store, 0, Retention::KeepDownloaded, 1000);
-        let total = Mutex::new(Swept::default());
-        thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    loop {
-                        let step = store.sweep(at(now), Retention::DropEmpty, Budget::peers(64));
-                        let mut total = total.lock().expect("nobody panics with it");
-                        *total += step;
-                        if total.pass_complete {
-                            break;
-                        }
+        let mut total = Swept::default();
+        while !total.pass_complete {
+            // A few steps at a time: a thread that is late to tell the end must not leave the others a pass.
+            thread::scope(|scope| {
+                let few_steps = || {
+                    let mut swept = Swept::default();
+                    for _ in 0..4 {
+                        swept += store.sweep(at(now), Retention::DropEmpty, Budget::peers(64));
                     }
-                });
-            }
-        });
-        let total = total.into_inner().expect("nobody panics with it");
+                    swept
+                };
+                let callers = [(); 3].map(|()| scope.spawn(few_steps));
+                for caller in callers {
+                    total += caller.join().expect("a sweep does not panic");
+                }
+            });
+        }
         let removed = (total.expired, total.swarms_removed);
         assert_eq!(removed, (expired, swarms_removed), "what all callers removed together");
         assert!(total.visited <= 13_000, "{} visits in one pass over 10,000 peers and swarms", total.visited);
