@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use swarmkeep::{
@@ -368,8 +368,6 @@ pub(crate) fn a_step_of_an_export_visits_about_its_budget(subject: &dyn Subject)
 /// still as leechers.
 pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn Subject) {
     const PEERS: u32 = 20_000;
-    const PATIENCE: Duration = Duration::from_secs(10);
-
     let (store, torrent, begin) = (build(subject), hash(1), Instant::now());
     // In an order that no store uses.
     let in_order = || (0..PEERS).map(|n| v4(n * 7919 % PEERS));

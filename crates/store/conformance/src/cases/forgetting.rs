@@ -393,10 +393,6 @@ pub(crate) fn concurrent_sweeps_share_one_pass(subject: &dyn Subject) {
 /// removed.
 pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn Subject) {
     const PEERS: u32 = 20_000;
-    // Locks need not be fair, and a busy machine may keep one of the two threads from running, so there are
-    // several tries.
-    const PATIENCE: Duration = Duration::from_secs(10);
-
     match capabilities(subject).longest_hold {
         LongestHold::Visits(visits) => assert!(visits <= 10_000, "{visits} visits under a lock are no bound"),
         LongestHold::ShareOfSwarms(share) => {
@@ -405,6 +401,8 @@ pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn
     }
     let (store, torrent, begin) = (build(subject), hash(1), Instant::now());
     let (mut seen, mut now) = (HashSet::new(), 0);
+    // Locks need not be fair, and a busy machine may keep one of the two threads from running, so there are
+    // several tries.
     while seen.is_empty() {
         assert!(
             begin.elapsed() < PATIENCE,
