@@ -128,18 +128,22 @@ pub(crate) fn peer(family: Family, n: u32) -> Endpoint {
     }
 }
 
-/// Returns endpoint `n` of an address: for IPv4 a port of it, for IPv6 any interface in its lower 64 bits.
-/// Consecutive addresses differ in their last significant bit.
+/// Returns endpoint `n` of an address: for IPv4 a port of it, for IPv6 any interface of the first /64 of a /48
+/// of its own. Consecutive addresses differ in their last significant bit.
 pub(crate) fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
-    let (ip, port) = match family {
-        Family::V4 => (Ipv4Addr::from_bits(0xac10_0000 + address).into(), 1 + n % 65_535),
-        Family::V6 => {
-            let interface = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let bits = (0x2001_0db8_0001_u128 << 80) + (u128::from(address) << 64) + u128::from(interface);
-            (Ipv6Addr::from_bits(bits).into(), 1 + n % 7)
-        }
-    };
-    Endpoint::new(ip, port as u16).expect("the port is not 0")
+    let ip = Ipv4Addr::from_bits(0xac10_0000 + address);
+    match family {
+        Family::V4 => Endpoint::new(ip.into(), (1 + n % 65_535) as u16).expect("the port is not 0"),
+        Family::V6 => of_subnet(address, 0, n),
+    }
+}
+
+/// Returns endpoint `n` of a /64 in the /48 of an IPv6 address. A /56 is 256 consecutive ones.
+pub(crate) fn of_subnet(address: u32, subnet: u16, n: u32) -> Endpoint {
+    let interface = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let upper = (0x2001_u128 << 48) + (u128::from(address) << 16) + u128::from(subnet);
+    let ip = Ipv6Addr::from_bits((upper << 64) + u128::from(interface));
+    Endpoint::new(ip.into(), (1 + n % 7) as u16).expect("the port is not 0")
 }
 
 /// Returns endpoint `n` of a network, an IPv4 /24 or an IPv6 /48. For IPv4 it is a port of one address.

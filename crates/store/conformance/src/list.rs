@@ -150,6 +150,7 @@ crate::cases! {
         an_endpoint_that_stopped_leaves_its_place [21]
         an_address_has_its_endpoints_in_each_swarm [21]
         an_ipv6_address_is_its_upper_64_bits [2 21]
+        wider_networks_of_ipv6_have_5_and_25_times_the_endpoints [21]
         an_address_at_its_limit_displaces_only_itself_in_a_full_swarm [21]
         endpoints_per_address_are_limited_in_batches_too [21]
         endpoints_beyond_the_limit_are_refused_when_restored [21 24]

@@ -20,7 +20,7 @@ use swarmkeep::{
 
 pub(crate) use self::{
     ranks::{Ranks, endpoint_as_network},
-    swarm::{Peer, Swarm},
+    swarm::{LimitedNetwork, NETWORKS, Peer, Swarm},
 };
 
 /// A store that is correct rather than fast: everything is in maps of the standard library, under one mutex.
@@ -233,6 +233,7 @@ pub(crate) struct ModelState {
     pub(crate) swarms: BTreeMap<InfoHash, Swarm>,
     /// Kept only if swarms or bytes are limited.
     pub(crate) ranks: Ranks,
+    pub(crate) networks: &'static [LimitedNetwork],
     pub(crate) totals: Totals,
     pub(crate) sweep: Position,
 }
@@ -255,6 +256,7 @@ impl ModelState {
             latest: Timestamp::default(),
             swarms: BTreeMap::new(),
             ranks: Ranks::new(),
+            networks: NETWORKS,
             totals: Totals::default(),
             sweep: None,
         }
@@ -274,11 +276,14 @@ impl ModelState {
             evicted = self.make_room();
         }
         let back = self.lifetime_secs / 4;
+        let networks = self.networks;
         let (mut changes, dropped) = self.change(info_hash, |swarm| {
             let before = swarm.peers.get(&announce.endpoint);
             swarm.populated |= before.is_some_and(|before| seen.secs_since(before.last_announce) >= back);
             let changes = swarm.announce(announce, seen);
-            let own = swarm.drop_stalest_of_address_but(announce.endpoint, limits.endpoints_per_address);
+            let own = limits
+                .endpoints_per_address
+                .map_or(0, |most| swarm.drop_stalest_of_networks_but(announce.endpoint, most, networks));
             (changes, own + swarm.drop_stalest_but(announce.endpoint, limits.peers_per_swarm))
         });
         changes.set(Changes::CREATED, !known);
@@ -370,7 +375,8 @@ impl ModelState {
         }
         let (most, room) =
             (self.limits.peers_per_swarm.unwrap_or(usize::MAX), (left - needed) / Self::PEER_BYTES);
-        let (clock, most_per_address) = (self.clock, self.limits.endpoints_per_address.unwrap_or(usize::MAX));
+        let (clock, networks) = (self.clock, self.networks);
+        let most_per_address = self.limits.endpoints_per_address.unwrap_or(usize::MAX);
         self.change(swarm.info_hash, |into| {
             into.downloaded = into.downloaded.max(swarm.stats.downloaded);
             for peer in alive {
@@ -378,7 +384,7 @@ impl ModelState {
                     restored.known += 1;
                 } else if into.peers.len() >= most
                     || restored.added >= room
-                    || into.of_address(peer.endpoint).count() >= most_per_address
+                    || into.is_crowded(peer.endpoint, most_per_address, networks)
                 {
                     restored.refused += 1;
                 } else {

@@ -408,11 +408,42 @@ impl Transition {
     }
 }
 
-/// Returns the bytes that identify the address of a compact endpoint for
-/// [`RepositoryConfig::max_endpoints_per_address`](crate::RepositoryConfig::max_endpoints_per_address): an
-/// IPv4 address, or the upper 64 bits of an IPv6 address.
-pub(crate) fn address<const N: usize>(endpoint: &[u8; N]) -> &[u8] {
-    &endpoint[..if N == CompactV4::LEN { 4 } else { 8 }]
+/// The networks of a compact endpoint of `len` bytes that
+/// [`RepositoryConfig::max_endpoints_per_address`](crate::RepositoryConfig::max_endpoints_per_address) limits,
+/// from narrow to wide: the bytes that their endpoints share, and the multiple of the limit.
+pub(crate) const fn limited_networks(len: usize) -> &'static [(usize, u64)] {
+    if len == CompactV4::LEN { &[(4, 1)] } else { &[(8, 1), (7, 5), (6, 25)] }
+}
+
+/// Returns the bytes that all endpoints of the widest limited network of `endpoint` share.
+#[inline]
+pub(crate) fn widest_network(endpoint: &[u8]) -> &[u8] {
+    let (bytes, _) = limited_networks(endpoint.len()).last().expect("one at least");
+    &endpoint[..*bytes]
+}
+
+/// Returns the place of the peer that announced least recently in the narrowest full network of `newcomer`, or
+/// `None` if all its networks have room. `others` are the endpoint, the time and the place of all peers in the
+/// widest, and perhaps of others.
+#[inline]
+pub(crate) fn rival<'a, Time: Copy + Ord, Place: Copy>(
+    newcomer: &[u8],
+    others: impl Iterator<Item = (&'a [u8], Time, Place)>,
+    limit: u64,
+) -> Option<Place> {
+    let (networks, mut held) = (limited_networks(newcomer.len()), [(0_u64, None::<(Time, Place)>); 3]);
+    others.for_each(|(other, time, place)| {
+        for ((count, stalest), (bytes, _)) in held.iter_mut().zip(networks) {
+            if other[..*bytes] == newcomer[..*bytes] {
+                *count += 1;
+                if stalest.is_none_or(|(least, _)| time < least) {
+                    *stalest = Some((time, place));
+                }
+            }
+        }
+    });
+    let is_full = |((count, _), (_, times)): &((u64, _), &(_, u64))| *count >= limit.saturating_mul(*times);
+    held.into_iter().zip(networks).find(is_full).and_then(|((_, stalest), _)| stalest.map(|(_, place)| place))
 }
 
 #[cfg(test)]

@@ -76,8 +76,8 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// peer does so if clients announce more often.
     /// [`Announced::evicted`] counts evictions. The [limit on the endpoints of an
     /// address](crate::RepositoryConfig::max_endpoints_per_address) holds in each swarm: a new endpoint
-    /// replaces the endpoint of the same address that announced least recently. If the endpoint is in the
-    /// swarm already, none is replaced.
+    /// replaces the endpoint of the same address (or /56, or /48) that announced least recently. If the endpoint
+    /// is in the swarm already, none is replaced.
     ///
     /// **Cost.** O(want + log n) for n swarms and peers, and O(limit) more for a new endpoint if the
     /// endpoints of an address are limited. Counts never come from a walk over a swarm.

@@ -31,8 +31,10 @@ end
 -- The lengths of keys by kind: seeders and leechers over IPv4, seeders and leechers over IPv6, and info hashes in the directory.
 local WIDTH = { 6, 6, 18, 18, 20 }
 local DIRECTORY = 5
--- The length of the address in an endpoint by kind, where the endpoints of an address are limited.
-local ADDRESS = { 4, 4, 8, 8 }
+-- Where the endpoints of an address are limited, by kind: the lengths that the endpoints of its networks share, from narrow to wide, and
+-- the multiples of the limit.
+local NETWORKS = { { 4 }, { 4 }, { 8, 7, 6 }, { 8, 7, 6 } }
+local TIMES = { 1, 5, 25 }
 -- The numbers of a page stand in a field named as if they were of the kind so much above.
 local NUMBERS = 8
 -- The most peers of a kind in the field of their swarm. Where there are more they have pages, two at least.
@@ -167,7 +169,8 @@ end
 -- Keyed, so that no stranger can choose what falls into one page.
 local function hash_of(of, kind, key)
   if of.limit > 0 and kind ~= DIRECTORY then
-    key = sub(key, 1, ADDRESS[kind])
+    local networks = NETWORKS[kind]
+    key = sub(key, 1, networks[#networks])
   end
   return number_of(sub(sha1(sub(identity, 1, SALT) .. key), 1, 8), 16)
 end
@@ -617,26 +620,36 @@ local function look_up(s, kind, endpoint, h)
   return page
 end
 
--- Whether the address has as many endpoints as it may, and the kind, page and position of the one that announced least recently.
+-- Whether a network of the endpoint is full, and of the narrowest the kind, page and position of the one that announced least recently.
 local function is_full(s, first, pages, endpoint)
-  local count, oldest, oldest_kind, oldest_at = 0, LARGEST + 1, nil, nil
-  local address, width = sub(endpoint, 1, ADDRESS[first]), WIDTH[first]
+  local networks, width = NETWORKS[first], WIDTH[first]
+  local widest = sub(endpoint, 1, networks[#networks])
+  local count, oldest, oldest_kind, oldest_at = { 0, 0, 0 }, { LARGEST, LARGEST, LARGEST }, {}, {}
   for kind = first, first + 1 do
     local keys, numbers = read_page(s, kind, pages[kind])
-    local at = find(keys, address, 1, true)
+    local at = find(keys, widest, 1, true)
     while at do
       if (at - 1) % width == 0 then
         local i = (at - 1) / width
         local time = decode('<I4', numbers, i * 4 + 1)
-        count = count + 1
-        if time < oldest then
-          oldest, oldest_kind, oldest_at = time, kind, i
+        for n = 1, #networks do
+          local length = networks[n]
+          if sub(keys, at, at + length - 1) == sub(endpoint, 1, length) then
+            count[n] = count[n] + 1
+            if time <= oldest[n] then
+              oldest[n], oldest_kind[n], oldest_at[n] = time, kind, i
+            end
+          end
         end
       end
-      at = find(keys, address, at + 1, true)
+      at = find(keys, widest, at + 1, true)
     end
   end
-  return count >= s.limit, oldest_kind, oldest_at
+  for n = 1, #networks do
+    if count[n] >= s.limit * TIMES[n] then
+      return true, oldest_kind[n], oldest_at[n]
+    end
+  end
 end
 
 ------------------------------------------------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ pub(crate) struct Layout {
     pub(crate) shards: u32,
     /// The key of the hashes, so that remote peers cannot choose their places.
     pub(crate) salt: [u8; 16],
-    /// Whether a peer's place depends on its address, not on its endpoint: if endpoints per address are
-    /// limited.
-    pub(crate) by_address: bool,
+    /// Whether a peer's place depends on its network (an IPv4 address, an IPv6 /48), not on its endpoint: if
+    /// endpoints per address are limited.
+    pub(crate) by_network: bool,
 }
 
 impl Layout {
@@ -35,13 +35,13 @@ impl Layout {
     pub(crate) fn identity(&self) -> [u8; IDENTITY] {
         let mut identity = [0; IDENTITY];
         identity[..16].copy_from_slice(&self.salt);
-        identity[16] = 64 | (self.shards.ilog2() as u8) << 1 | u8::from(self.by_address);
+        identity[16] = 64 | (self.shards.ilog2() as u8) << 1 | u8::from(self.by_network) << 7;
         identity
     }
 
     pub(crate) fn of_identity(identity: &[u8; IDENTITY]) -> Self {
         let (salt, shape) = (identity.first_chunk().expect("16 of 17 bytes"), identity[16]);
-        Self { shards: 1 << (shape >> 1 & 15), salt: *salt, by_address: shape & 1 == 1 }
+        Self { shards: 1 << (shape >> 1 & 15), salt: *salt, by_network: shape & 128 != 0 }
     }
 
     /// The shard of a swarm, and its hash within the shard's directory.
@@ -53,8 +53,8 @@ impl Layout {
 
     /// The hash of a peer within its swarm, from its compact form.
     pub(crate) fn hash_of_peer(&self, compact: &[u8]) -> u32 {
-        let address = if compact.len() == 6 { 4 } else { 8 };
-        let digest = self.digest(if self.by_address { &compact[..address] } else { compact });
+        let network = if compact.len() == 6 { 4 } else { 6 };
+        let digest = self.digest(if self.by_network { &compact[..network] } else { compact });
         let [hash, ..] = *digest.as_chunks().0 else { unreachable!("20 bytes are five words") };
         u32::from_be_bytes(hash)
     }

@@ -134,7 +134,7 @@ impl RedisRepository {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         let link = Link::connect(servers).await?;
-        let layout = Layout { shards, salt, by_address: limit > 0 };
+        let layout = Layout { shards, salt, by_network: limit > 0 };
         let mut calls = Calls {
             prefix: servers.prefix.clone(),
             layout,
@@ -153,8 +153,8 @@ impl RedisRepository {
         if asked.is_some() && there.shards != shards {
             return mismatch(format!("it has {} shards", there.shards));
         }
-        if there.by_address != calls.layout.by_address {
-            let limited = if there.by_address { "limited" } else { "not limited" };
+        if there.by_network != calls.layout.by_network {
+            let limited = if there.by_network { "limited" } else { "not limited" };
             return mismatch(format!("its endpoints an address are {limited}"));
         }
         calls.layout = there;

@@ -54,7 +54,7 @@ impl Broken {
                     evicted.peers += state.change(torrent, drop);
                 }
             }
-            Fault::RefreshDisplaces | Fault::StoppedKeepsPlace | Fault::EndpointsByNetwork => {
+            Fault::RefreshDisplaces | Fault::StoppedKeepsPlace => {
                 evicted.peers += self.make_needless_place(told);
             }
             Fault::EndpointForEachLimit => {
@@ -113,20 +113,6 @@ impl Broken {
                 let drop =
                     |swarm: &mut Swarm| swarm.drop_stalest_of_address_but(told.endpoint, Some(left - 1));
                 if held >= left { state.change(told.info_hash, drop) } else { 0 }
-            }
-            Fault::EndpointsByNetwork if !known && !stopped => {
-                let network = |endpoint: &Endpoint| match endpoint.family() {
-                    Family::V4 => endpoint.as_bytes()[..3].to_vec(),
-                    Family::V6 => endpoint.as_bytes()[..7].to_vec(),
-                };
-                let own = network(&told.endpoint);
-                let others: Vec<_> =
-                    swarm.peers.keys().filter(|other| network(other) == own).copied().collect();
-                if held < most && others.len() >= most {
-                    state.change(told.info_hash, |swarm| swarm.remove(&others[0]));
-                    return 1;
-                }
-                0
             }
             _ => 0,
         }
@@ -226,7 +212,6 @@ impl Broken {
         let with_role = swarm.of_address(told.endpoint).filter(|(_, peer)| peer.role == told.role()).count();
         let spared = match self.fault {
             Fault::EndpointsByRole => with_role + usize::from(stale.1 == told.role()) <= most,
-            Fault::EndpointsBy128Bits => stale.0.ip() != told.endpoint.ip(),
             Fault::EndpointsInLargeSwarms => swarm.peers.len() > 1000,
             _ => false,
         };

@@ -31,7 +31,7 @@ use swarmkeep::{
 
 use crate::{
     Model,
-    model::{ModelState, endpoint_as_network},
+    model::{LimitedNetwork, ModelState, NETWORKS, endpoint_as_network},
 };
 
 crate::faults! {
@@ -356,6 +356,8 @@ crate::faults! {
     ipv6_limited_by_128_bits EndpointsBy128Bits => an_ipv6_address_is_its_upper_64_bits;
     /// Treats the upper 56 bits of an IPv6 address, and the upper 24 of an IPv4 address, as the address.
     addresses_limited_by_their_networks EndpointsByNetwork => an_ipv6_address_is_its_upper_64_bits;
+    /// Limits the /64 of IPv6, and no wider networks.
+    ipv6_limited_by_64_bits_only EndpointsBy64BitsOnly => wider_networks_of_ipv6_have_5_and_25_times_the_endpoints;
     /// Limits an address only at the first new endpoint of a batch.
     batch_limits_addresses_once BatchLimitsAddressesOnce => endpoints_per_address_are_limited_in_batches_too;
     /// Restores more endpoints of an address than the limit allows.
@@ -501,6 +503,13 @@ impl Broken {
             Fault::NetworksOfTheFreshest => state.ranks.looked_at = 8,
             Fault::ManyPeersAsAReturn => state.ranks.populated_from = 75,
             Fault::EndpointsNotLimited => state.limits.endpoints_per_address = None,
+            Fault::EndpointsBy128Bits => {
+                state.networks = &[LimitedNetwork { v4_bits: 32, v6_bits: 128, times: 1 }];
+            }
+            Fault::EndpointsByNetwork => {
+                state.networks = &[LimitedNetwork { v4_bits: 24, v6_bits: 56, times: 1 }];
+            }
+            Fault::EndpointsBy64BitsOnly => state.networks = &NETWORKS[..1],
             Fault::BytesExceeded => state.limits.bytes = state.limits.bytes.map(|most| most + 32),
             _ => {}
         }

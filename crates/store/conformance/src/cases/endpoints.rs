@@ -182,15 +182,21 @@ pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
         let Some(store) = with_endpoints(subject, 2) else { return };
         let torrent = hash(1);
         fill_with_bystanders(&store, torrent, bystanders);
-        // Consecutive addresses with two endpoints each, also with equal lower bits.
-        for (address, n) in (0..100).flat_map(|address| [(address, 1), (address, address)]) {
-            let answer = store.tell(leecher(torrent, of_address(family, address, n + 1)).want(0));
+        // Consecutive addresses with two endpoints each, also with equal lower bits; for IPv6 all that may be
+        // in one /48.
+        let of_neighbour = |address: u32, n| match family {
+            Family::V4 => of_address(family, address, n),
+            Family::V6 => of_subnet(0, (address / 5 * 256 + address % 5) as u16, n),
+        };
+        for (address, n) in (0..25).flat_map(|address| [(address, 1), (address, 10 + address)]) {
+            let answer = store.tell(leecher(torrent, of_neighbour(address, n)).want(0));
             assert_eq!(answer.evicted, Evicted::default(), "{family:?}, address {address}");
         }
-        let third = store.tell(leecher(torrent, of_address(family, 50, 5000)).want(0));
+        let third = store.tell(leecher(torrent, of_neighbour(12, 5000)).want(0));
         assert_eq!(third.evicted, Evicted { swarms: 0, peers: 1 });
         let members = store.members(&torrent);
-        assert_eq!(count_of_address(members.keys(), family, 50), 2);
+        let own = [1, 22, 5000].map(|n| members.contains_key(&of_neighbour(12, n)));
+        assert_eq!(own.into_iter().filter(|&is_there| is_there).count(), 2);
         assert_bystanders_stay(&store, torrent, bystanders);
     }
     let Some(store) = with_endpoints(subject, 2) else { return };
@@ -206,6 +212,46 @@ pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
         );
     }
     store.assert_consistent();
+}
+
+/// A client may have a whole /56 or /48. Its newcomers replace the endpoints of its own network that announced
+/// least recently.
+pub(crate) fn wider_networks_of_ipv6_have_5_and_25_times_the_endpoints(subject: &dyn Subject) {
+    const MOST: usize = 2;
+    // A /64 for each newcomer: the first are in one /56, and then each is in a /56 of its own.
+    const IN_ONE: u16 = 30;
+    const NEWCOMERS: u16 = 90;
+    let newcomer = |n| of_subnet(CROWDED, if n < IN_ONE { n } else { (n - IN_ONE + 1) << 8 }, 1);
+    let (config, unit) = config_with_units(subject, 100);
+    let config = config.max_endpoints_per_address(MOST);
+    for bystanders in [0, 1000] {
+        let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config) else { return };
+        let torrent = hash(1);
+        fill_with_bystanders(&store, torrent, bystanders);
+        let mut least_recent_first = Vec::new();
+        for n in 0..NEWCOMERS {
+            least_recent_first.push(newcomer(n));
+            let most = if n < IN_ONE { 5 * MOST } else { 25 * MOST };
+            let gone = least_recent_first.len().saturating_sub(most);
+            least_recent_first.drain(..gone);
+            let announce = leecher(torrent, newcomer(n)).left((n / 3 % 2).into()).want(0);
+            let answer = store.tell_at(u64::from(n + 1) * unit, announce);
+            assert_eq!(answer.evicted, Evicted { swarms: 0, peers: gone as u64 }, "for newcomer {n}");
+            let members = store.members(&torrent);
+            let held: BTreeSet<_> =
+                (0..NEWCOMERS).map(newcomer).filter(|peer| members.contains_key(peer)).collect();
+            assert_eq!(held, least_recent_first.iter().copied().collect(), "after newcomer {n}");
+        }
+        let now = at(u64::from(NEWCOMERS) * unit);
+        let record =
+            |endpoint| PeerRecord { endpoint, role: Role::Leecher, last_announce: now, details: None };
+        let swarm = SwarmSummary { info_hash: torrent, stats: stats(0, 0, 0) };
+        let (own, other) = (of_subnet(CROWDED, 5, 5), of_subnet(CROWDED + 1, 5, 5));
+        let restored = store.restore(&swarm, &[own, other].map(record), now);
+        assert_eq!((restored.added, restored.refused), (1, 1));
+        assert_bystanders_stay(&store, torrent, bystanders);
+        store.assert_consistent();
+    }
 }
 
 pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Subject) {

@@ -254,8 +254,12 @@ pub(crate) fn torrent_of(n: u8) -> InfoHash {
 /// Returns endpoint `n`; every third is an IPv6 endpoint.
 pub(crate) fn endpoint_of(n: u8) -> Endpoint {
     if n >= FIRST_CROWDED {
-        let family = if address_of_crowded(n) < 2 { Family::V4 } else { Family::V6 };
-        return of_address(family, address_of_crowded(n).into(), n.into());
+        return match address_of_crowded(n) {
+            address @ (0 | 1) => of_address(Family::V4, address.into(), n.into()),
+            // One with all endpoints in one /64, and one with each in another.
+            2 => of_subnet(2, 0, n.into()),
+            address => of_subnet(address.into(), n.into(), n.into()),
+        };
     }
     peer(if n % 3 == 2 { Family::V6 } else { Family::V4 }, n.into())
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     ops::{
         Bound::{Excluded, Unbounded},
         RangeInclusive,
@@ -133,19 +133,40 @@ impl Swarm {
     /// Evicts the endpoints of the address of `announcer` that announced least recently, except itself, until
     /// at most `most` are left; returns the number of evicted endpoints.
     pub(crate) fn drop_stalest_of_address_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
+        most.map_or(0, |most| self.drop_stalest_of_networks_but(announcer, most, &NETWORKS[..1]))
+    }
+
+    /// The same for each of `networks` that `announcer` is in, with its multiple of `most`.
+    pub(crate) fn drop_stalest_of_networks_but(
+        &mut self,
+        announcer: Endpoint,
+        most: usize,
+        networks: &[LimitedNetwork],
+    ) -> u64 {
         let mut dropped = 0;
-        while most.is_some_and(|most| self.of_address(announcer).count() > most) {
-            let others = self.of_address(announcer).filter(|(endpoint, _)| **endpoint != announcer);
-            let Some((&stalest, _)) = others.min_by_key(|(_, peer)| peer.last_announce) else { break };
-            self.remove(&stalest);
-            dropped += 1;
+        for network in networks {
+            let within = network.range(announcer);
+            while self.peers.range(within.clone()).count() > most.saturating_mul(network.times) {
+                let others = self.peers.range(within.clone()).filter(|(endpoint, _)| **endpoint != announcer);
+                let Some((&stalest, _)) = others.min_by_key(|(_, peer)| peer.last_announce) else { break };
+                self.remove(&stalest);
+                dropped += 1;
+            }
         }
         dropped
     }
 
+    /// Whether one of `networks` that `newcomer` is in has no room for it.
+    pub(crate) fn is_crowded(&self, newcomer: Endpoint, most: usize, networks: &[LimitedNetwork]) -> bool {
+        let is_full = |network: &LimitedNetwork| {
+            self.peers.range(network.range(newcomer)).count() >= most.saturating_mul(network.times)
+        };
+        networks.iter().any(is_full)
+    }
+
     /// Returns the peers of an address.
     pub(crate) fn of_address(&self, endpoint: Endpoint) -> impl Iterator<Item = (&Endpoint, &Peer)> {
-        self.peers.range(endpoints_of_address(endpoint))
+        self.peers.range(NETWORKS[0].range(endpoint))
     }
 
     pub(crate) fn count(&self, family: Family, role: Role) -> u64 {
@@ -235,17 +256,37 @@ impl Eligible<'_> {
     }
 }
 
-/// Returns all possible endpoints of an address: the ports of an IPv4 address, or the ports of the 2^64
-/// addresses that share their upper half with an IPv6 address.
-fn endpoints_of_address(endpoint: Endpoint) -> RangeInclusive<Endpoint> {
-    let (first, last) = match endpoint.ip() {
-        IpAddr::V4(ip) => (IpAddr::V4(ip), IpAddr::V4(ip)),
-        IpAddr::V6(ip) => {
-            let lower_half = u128::from(u64::MAX);
-            let (first, last) = (ip.to_bits() & !lower_half, ip.to_bits() | lower_half);
-            (Ipv6Addr::from_bits(first).into(), Ipv6Addr::from_bits(last).into())
-        }
-    };
-    let at = |ip, port| Endpoint::new(ip, port).expect("the port is not 0");
-    at(first, 1)..=at(last, u16::MAX)
+/// A network whose endpoints in a swarm are limited.
+pub(crate) struct LimitedNetwork {
+    pub(crate) v4_bits: u32,
+    pub(crate) v6_bits: u32,
+    /// How often it may have what an address may have.
+    pub(crate) times: usize,
+}
+
+/// An address, and for IPv6 the networks that a client may have whole.
+pub(crate) const NETWORKS: &[LimitedNetwork] = &[
+    LimitedNetwork { v4_bits: 32, v6_bits: 64, times: 1 },
+    LimitedNetwork { v4_bits: 32, v6_bits: 56, times: 5 },
+    LimitedNetwork { v4_bits: 32, v6_bits: 48, times: 25 },
+];
+
+impl LimitedNetwork {
+    /// Returns all possible endpoints of the network of `endpoint`.
+    fn range(&self, endpoint: Endpoint) -> RangeInclusive<Endpoint> {
+        let (first, last) = match endpoint.ip() {
+            IpAddr::V4(ip) => {
+                let hosts = u32::MAX.checked_shr(self.v4_bits).unwrap_or(0);
+                let (first, last) = (ip.to_bits() & !hosts, ip.to_bits() | hosts);
+                (IpAddr::V4(first.into()), IpAddr::V4(last.into()))
+            }
+            IpAddr::V6(ip) => {
+                let hosts = u128::MAX.checked_shr(self.v6_bits).unwrap_or(0);
+                let (first, last) = (ip.to_bits() & !hosts, ip.to_bits() | hosts);
+                (IpAddr::V6(first.into()), IpAddr::V6(last.into()))
+            }
+        };
+        let at = |ip, port| Endpoint::new(ip, port).expect("the port is not 0");
+        at(first, 1)..=at(last, u16::MAX)
+    }
 }

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     Announce, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer, PeerCounts, PeerDetails,
     PeerId, PeerRecord, Random, Retention, Role, Section, SwarmStats, Timestamp,
-    announce::{Transition, address},
+    announce::{Transition, rival, widest_network},
     implement::{CursorExt as _, SectionExt as _},
     report::NotRestored,
     sweep::Expired,
@@ -194,20 +194,18 @@ impl Eligible {
 
 /// An endpoint of one family.
 trait Compact: Copy + Ord + Into<Endpoint> {
-    /// Returns the first bytes of the endpoint, which all endpoints of one address share. In the index these
-    /// endpoints are one range.
-    fn address(&self) -> &[u8];
+    fn bytes(&self) -> &[u8];
 }
 
 impl Compact for CompactV4 {
-    fn address(&self) -> &[u8] {
-        address(self.as_bytes())
+    fn bytes(&self) -> &[u8] {
+        self.as_bytes()
     }
 }
 
 impl Compact for CompactV6 {
-    fn address(&self) -> &[u8] {
-        address(self.as_bytes())
+    fn bytes(&self) -> &[u8] {
+        self.as_bytes()
     }
 }
 
@@ -278,28 +276,23 @@ impl<E: Compact> Records<E> {
         Ok(())
     }
 
-    /// Returns the place of the peer that announced least recently among the peers of the address of
-    /// `newcomer`, if there are `most` of them. O(most) and a look-up.
+    /// Returns the place of the peer that announced least recently in the narrowest full network of
+    /// `newcomer`, if an address may have `most` endpoints. O(most) and a look-up.
     fn rival(&self, newcomer: &E, most: usize) -> Option<usize> {
         // With fewer than `most` peers in total, no address has `most`.
         if self.records.len() < most {
             return None;
         }
-        let is_of_address = |endpoint: &E| endpoint.address() == newcomer.address();
+        let widest = widest_network(newcomer.bytes());
+        // The endpoints of a network are one range of the index.
+        let is_own = |endpoint: &E| endpoint.bytes().starts_with(widest);
         let all = if self.index.is_empty() { &self.records[..] } else { &[] };
-        let few =
-            (0..).zip(all).filter(|(_, record)| is_of_address(&record.endpoint)).map(|(place, _)| place);
-        let before = self.index.range(..newcomer).rev().take_while(|(endpoint, _)| is_of_address(endpoint));
-        let behind = self.index.range(newcomer..).take_while(|(endpoint, _)| is_of_address(endpoint));
-        let (mut count, mut stalest) = (0, None);
-        for place in few.chain(before.chain(behind).map(|(_, &place)| place as usize)) {
-            count += 1;
-            let last_announce = self.records[place].last_announce;
-            if stalest.is_none_or(|(least, _)| last_announce < least) {
-                stalest = Some((last_announce, place));
-            }
-        }
-        stalest.filter(|_| count >= most).map(|(_, place)| place)
+        let few = (0..).zip(all).map(|(place, record)| (&record.endpoint, place));
+        let before = self.index.range(..newcomer).rev().take_while(|(endpoint, _)| is_own(endpoint));
+        let behind = self.index.range(newcomer..).take_while(|(endpoint, _)| is_own(endpoint));
+        let own = few.chain(before.chain(behind).map(|(endpoint, &place)| (endpoint, place as usize)));
+        let own = own.map(|(endpoint, place)| (endpoint.bytes(), self.records[place].last_announce, place));
+        rival(newcomer.bytes(), own, most as u64)
     }
 
     fn counts(&self) -> PeerCounts {

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::{CompactV4, HashKey, InfoHash, Random, SplitMix64, announce::address};
+use crate::{
+    CompactV4, HashKey, InfoHash, Random, SplitMix64,
+    announce::{limited_networks, widest_network},
+};
 
 /// An info hash under the permutation: uniform, whatever info hashes clients choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -67,12 +70,12 @@ impl Permutation {
 /// A keyed order of endpoints that no peer can predict.
 ///
 /// Each endpoint has a position of its own in the order. But if the number of endpoints per address is
-/// limited, the endpoints of one address share a few positions, so that they can be counted without looking
-/// at all other endpoints.
+/// limited, the endpoints of one address, or one /48 of IPv6, share a few positions, so that they can be
+/// counted without looking at all other endpoints.
 pub(super) struct EndpointHash {
     keys: [u64; 4],
-    /// The number of positions per address. 0: each endpoint has a position of its own.
-    places: u64,
+    /// The most endpoints per address. 0: each endpoint has a position of its own.
+    limit: u64,
 }
 
 /// The network of an address, /24 of IPv4 or /48 of IPv6: 56 bits that no remote peer can predict.
@@ -100,11 +103,11 @@ impl NetworkWithin {
     }
 }
 
-/// About how many endpoints of an address share a position, and so a bucket, which on average has 44 peers of
-/// IPv4 or 40 of IPv6. If all addresses had this number, the fullest of a million buckets would have about
-/// ten times the mean (the number of addresses in a bucket has a Poisson distribution), and one draw of a
+/// About how many endpoints of a network share a position, and so a bucket, which on average has 44 peers of
+/// IPv4 or 40 of IPv6. If all networks had this number, the fullest of a million buckets would have about
+/// ten times the mean (the number of networks in a bucket has a Poisson distribution), and one draw of a
 /// peer in ten would find one.
-const ENDPOINTS_PER_PLACE: usize = 32;
+const ENDPOINTS_PER_PLACE: u64 = 32;
 
 impl fmt::Debug for EndpointHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,34 +117,39 @@ impl fmt::Debug for EndpointHash {
 
 impl EndpointHash {
     pub(super) fn new(key: HashKey, endpoints_per_address: Option<usize>) -> Self {
-        let places = endpoints_per_address.map_or(0, |limit| limit.div_ceil(ENDPOINTS_PER_PLACE));
-        Self { keys: subkeys(key, 2), places: places as u64 }
+        Self { keys: subkeys(key, 2), limit: endpoints_per_address.unwrap_or(0) as u64 }
     }
 
     /// The position of an endpoint.
     #[inline]
     pub(super) fn order<const N: usize>(&self, endpoint: &[u8; N]) -> u64 {
-        match self.places {
+        match self.places::<N>() {
             0 => self.hash(endpoint),
-            1 => self.place_of_address(endpoint, 0),
+            1 => self.place_of_network(endpoint, 0),
             places => {
                 let nth = (u128::from(self.hash(endpoint)) * u128::from(places)) >> 64;
-                self.place_of_address(endpoint, nth as u64)
+                self.place_of_network(endpoint, nth as u64)
             }
         }
     }
 
-    /// The positions of the endpoints of an address, if they are limited.
-    pub(super) fn places_of_address<const N: usize>(&self, endpoint: &[u8; N]) -> impl Iterator<Item = u64> {
-        (0..self.places).map(|nth| self.place_of_address(endpoint, nth))
+    /// The positions of all endpoints of the widest limited network of an endpoint, if they are limited.
+    pub(super) fn places_of_network<const N: usize>(&self, endpoint: &[u8; N]) -> impl Iterator<Item = u64> {
+        (0..self.places::<N>()).map(|nth| self.place_of_network(endpoint, nth))
     }
 
-    fn place_of_address<const N: usize>(&self, endpoint: &[u8; N], nth: u64) -> u64 {
+    /// The number of positions per network.
+    fn places<const N: usize>(&self) -> u64 {
+        let most = limited_networks(N).last().map_or(0, |(_, times)| self.limit.saturating_mul(*times));
+        most.div_ceil(ENDPOINTS_PER_PLACE)
+    }
+
+    fn place_of_network<const N: usize>(&self, endpoint: &[u8; N], nth: u64) -> u64 {
         let [start, multiplier, last, finish] = self.keys;
-        let (address, mut word) = (address(endpoint), [0; 8]);
-        word[..address.len()].copy_from_slice(address);
+        let (network, mut word) = (widest_network(endpoint), [0; 8]);
+        word[..network.len()].copy_from_slice(network);
         let mixed = fold(start ^ u64::from_le_bytes(word), multiplier);
-        // `nth` is added only here: no remote peer can choose two addresses that have the same positions in
+        // `nth` is added only here: no remote peer can choose two networks that have the same positions in
         // turn.
         fold((mixed ^ last).wrapping_add(nth), finish)
     }
@@ -261,7 +269,7 @@ mod tests {
             (1..=u16::MAX).for_each(|n| *own.entry(hash.order(&endpoint(n))).or_default() += 1);
             assert_eq!(
                 own.keys().copied().collect::<BTreeSet<_>>(),
-                hash.places_of_address(&endpoint(1)).collect()
+                hash.places_of_network(&endpoint(1)).collect()
             );
             assert_eq!(own.len(), places, "for {most}");
             let (least, most) = (own.values().min().unwrap(), own.values().max().unwrap());
@@ -270,14 +278,18 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_address_has_the_places_of_its_upper_half() {
-        let hash = EndpointHash::new(key(), Some(8));
+    fn an_ipv6_address_has_the_places_of_its_48_bits() {
         let endpoint = |upper: u8, lower: u8| {
             let mut bytes = [lower; 18];
-            bytes[..8].fill(upper);
+            bytes[..6].fill(upper);
             bytes
         };
-        assert_eq!(hash.order(&endpoint(1, 1)), hash.order(&endpoint(1, 2)));
-        assert_ne!(hash.order(&endpoint(1, 1)), hash.order(&endpoint(2, 1)));
+        for (most, places) in [(1, 1), (2, 2), (8, 7)] {
+            let hash = EndpointHash::new(key(), Some(most));
+            let own: BTreeSet<_> = (0..=255).map(|lower| hash.order(&endpoint(1, lower))).collect();
+            assert_eq!(own, hash.places_of_network(&endpoint(1, 0)).collect());
+            assert_eq!(own.len(), places, "for {most}");
+            assert!(!own.contains(&hash.order(&endpoint(2, 1))));
+        }
     }
 }

@@ -11,7 +11,9 @@ use super::{
 };
 use crate::{
     Announce, AnnounceEvent, Changes, CompactV4, CompactV6, Endpoint, Family, PeerCounts, PeerRecord, Role,
-    announce::Transition, report::NotRestored, totals::Population,
+    announce::{Transition, rival},
+    report::NotRestored,
+    totals::Population,
 };
 
 /// A swarm in tables. No operation on it moves the peers of more than some twenty buckets.
@@ -414,21 +416,13 @@ impl<const N: usize> Tables<N> {
 
     #[inline(never)]
     fn rival(&self, hash: &EndpointHash, endpoint: &[u8; N], limit: u64) -> Option<PeerLocation> {
-        let count = |order| {
-            [&self.seeders, &self.leechers].map(|table| table.count_of_address(order, endpoint, hash))
-        };
-        let held: usize = hash.places_of_address(endpoint).flat_map(count).sum();
-        if (held as u64) < limit {
-            return None;
-        }
-        let stalest = |order| {
-            [Role::Seeder, Role::Leecher].map(|role| {
-                let (tick, index) = self.table(role).stalest_of_address(order, endpoint, hash)?;
-                Some((tick, PeerLocation { role, index }))
+        let own = |order| {
+            [Role::Seeder, Role::Leecher].into_iter().flat_map(move |role| {
+                let own = self.table(role).of_network(order, endpoint, hash);
+                own.map(move |(peer, tick, index)| (&peer[..], tick, PeerLocation { role, index }))
             })
         };
-        let all = hash.places_of_address(endpoint).flat_map(stalest).flatten();
-        all.min_by_key(|(tick, _)| *tick).map(|(_, own)| own)
+        rival(endpoint, hash.places_of_network(endpoint).flat_map(own), limit)
     }
 
     fn stalest_near(&self, order: u64) -> Option<(Tick, PeerLocation)> {

@@ -16,7 +16,7 @@ use super::{
     linear,
     prefetch::{prefetch, prefetch_lines},
 };
-use crate::{CompactV4, announce::address};
+use crate::{CompactV4, announce::widest_network};
 
 /// Peers with endpoints of `N` bytes, in buckets by the keyed order of their endpoints. So a listing in that
 /// order is stable. Buckets split and merge one at a time, and some others move out of sparse pages, so no
@@ -298,35 +298,22 @@ impl<const N: usize> Table<N> {
         self.buckets.get(index.bucket()).is_some_and(|bucket| index.at() < bucket.len())
     }
 
-    /// The number of endpoints at `order` that share the address of `endpoint`. If endpoints per address are
-    /// limited, all orders of an address are those of [`EndpointHash::places_of_address`].
-    pub(super) fn count_of_address(&self, order: u64, endpoint: &[u8; N], hash: &EndpointHash) -> usize {
-        self.of_address(order, endpoint, hash).count()
-    }
-
-    /// Among these endpoints, the one that has been silent longest.
-    pub(super) fn stalest_of_address(
-        &self,
-        order: u64,
-        endpoint: &[u8; N],
-        hash: &EndpointHash,
-    ) -> Option<(Tick, BucketIndex)> {
-        let bucket = self.bucket_of(order);
-        let stamped = |at: usize| (self.buckets[bucket].tick(at), BucketIndex::new(bucket, at));
-        self.of_address(order, endpoint, hash).map(stamped).min_by_key(|(tick, _)| *tick)
-    }
-
-    /// The indices of these endpoints in the bucket of `order`.
-    fn of_address<'a>(
+    /// The endpoints at `order` in the widest limited network of `endpoint`. If endpoints per address are
+    /// limited, all orders of a network are those of [`EndpointHash::places_of_network`].
+    pub(super) fn of_network<'a>(
         &'a self,
         order: u64,
         endpoint: &'a [u8; N],
         hash: &'a EndpointHash,
-    ) -> impl Iterator<Item = usize> {
-        let peers = self.buckets.get(self.bucket_of(order)).map_or(&[][..], Bucket::endpoints);
-        let own = peers.iter().enumerate().filter(|(_, peer)| address(peer) == address(endpoint));
-        // Two orders of one address may be in the same bucket.
-        own.filter(move |(_, peer)| hash.order(peer) == order).map(|(at, _)| at)
+    ) -> impl Iterator<Item = (&'a [u8; N], Tick, BucketIndex)> {
+        let index = self.bucket_of(order);
+        self.buckets.get(index).into_iter().flat_map(move |bucket| {
+            let peers = bucket.endpoints().iter().enumerate();
+            let own = peers.filter(|(_, peer)| widest_network(*peer) == widest_network(endpoint));
+            // Two orders of one network may be in the same bucket.
+            let own = own.filter(move |(_, peer)| hash.order(peer) == order);
+            own.map(move |(at, peer)| (peer, bucket.tick(at), BucketIndex::new(index, at)))
+        })
     }
 
     /// Whether the next insertion must split: too many splits were postponed.

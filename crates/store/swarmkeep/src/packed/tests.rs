@@ -42,7 +42,7 @@ fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
         }
         Family::V6 => {
             let mut bytes = [0x21; 18];
-            bytes[4..8].copy_from_slice(&address.to_be_bytes());
+            bytes[2..6].copy_from_slice(&address.to_be_bytes());
             bytes[10..12].copy_from_slice(&n);
             Endpoint::try_from(bytes).expect("a valid endpoint")
         }
@@ -362,12 +362,12 @@ fn a_bucket_of_many_peers_grows_within_what_is_reserved() {
     let config = config().shards(1).max_endpoints_per_address(32).max_bytes(LIMIT);
     let store = Packed::new(&config).expect("one stripe");
     // The endpoints of an address share a bucket, so some buckets are far above the mean.
-    for n in 0..60_000 {
-        tell(&store, 1, leecher(0, of_address(Family::V6, n / 30, n % 30)));
+    for n in 0..90_000 {
+        tell(&store, 1, leecher(0, of_address(Family::V4, n / 30, n % 30)));
     }
     assert!(store.lock(0).fullest_bucket() >= 210, "{}", store.lock(0).fullest_bucket());
-    for n in 0..60_000 / 30 {
-        leaving(&store, WITHOUT_SPLIT, || tell(&store, 1, leecher(0, of_address(Family::V6, n, 30))));
+    for n in 0..90_000 / 30 {
+        leaving(&store, WITHOUT_SPLIT, || tell(&store, 1, leecher(0, of_address(Family::V4, n, 30))));
     }
 }
 

@@ -126,8 +126,9 @@ pub(crate) struct Fixed {
     #[arg(long, alias = "max-peers-a-swarm", value_name = "N", help_heading = STORE)]
     pub(crate) max_peers_per_swarm: Option<NonZero<usize>>,
 
-    /// Most endpoints per IPv4 address, or per 64-bit network of IPv6, in one torrent; 0 is no limit.
-    /// Default: 8, or no limit if the tracker listens on loopback addresses only and has no proxies.
+    /// Most endpoints per IPv4 address or IPv6 /64 in one torrent (5 times as many for a /56, 25 times for a
+    /// /48); 0 is no limit. Default: 8, or no limit if the tracker listens on loopback addresses only and has
+    /// no proxies.
     #[arg(long, alias = "endpoints-an-address", value_name = "N", help_heading = STORE)]
     pub(crate) endpoints_per_address: Option<usize>,
 

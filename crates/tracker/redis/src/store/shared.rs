@@ -212,8 +212,8 @@ impl Shared {
             self.status.lock().layout_refused = None;
             return Ok(());
         }
-        if there.by_address != ours.layout.by_address {
-            let limited = if there.by_address { "limited" } else { "not limited" };
+        if there.by_network != ours.layout.by_network {
+            let limited = if there.by_network { "limited" } else { "not limited" };
             let prefix = &ours.prefix;
             let reason = format!(
                 "the store under {prefix} was begun anew, and its endpoints an address are {limited}: give all trackers the same setting, and start this one again"
@@ -288,6 +288,10 @@ impl Clocks {
     }
 }
 
+/// In the key `store`, if endpoints per address are limited. Earlier versions wrote `true`, and had the peers of
+/// an IPv6 /64 in one place.
+const BY_NETWORK: &str = "by-network";
+
 /// Returns the layout of the store. If none is written, writes the layout of the existing shards, or the
 /// layout of `calls` if there are no shards.
 pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavailable> {
@@ -295,8 +299,9 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
     let answer = match link.call(calls.command("GET", "store", &[])).await? {
         Value::Nil => {
             let layout = of_shards(link, calls).await?.unwrap_or_else(|| calls.layout.clone());
-            let Layout { shards, salt, by_address } = &layout;
-            let text = format!("1 {shards} {} {by_address}", HEXLOWER.encode(salt));
+            let Layout { shards, salt, by_network } = &layout;
+            let limited = if *by_network { BY_NETWORK } else { "false" };
+            let text = format!("1 {shards} {} {limited}", HEXLOWER.encode(salt));
             match link.call(calls.command("SET", "store", &[&text, "NX", "GET"])).await? {
                 Value::Nil => return Ok(layout),
                 answer => answer,
@@ -310,11 +315,11 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
         Unavailable::new(format!("the key {prefix}store is of another version: {theirs:?}"))
     };
     let words: Vec<_> = theirs.split(' ').collect();
-    let ["1", shards, salt, by_address] = words.as_slice() else { return Err(unknown()) };
+    let ["1", shards, salt, limited] = words.as_slice() else { return Err(unknown()) };
     let salt = HEXLOWER.decode(salt.as_bytes()).ok().and_then(|salt| salt.try_into().ok());
-    match (shards.parse(), salt, by_address.parse()) {
-        (Ok(shards), Some(salt), Ok(by_address)) if is_number_of_shards(shards) => {
-            Ok(Layout { shards, salt, by_address })
+    match (shards.parse(), salt, *limited) {
+        (Ok(shards), Some(salt), "false" | BY_NETWORK) if is_number_of_shards(shards) => {
+            Ok(Layout { shards, salt, by_network: *limited == BY_NETWORK })
         }
         _ => Err(unknown()),
     }

@@ -7,7 +7,10 @@ use super::{
         SlotContent, WIDE_DOWNLOADS,
     },
 };
-use crate::{CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address};
+use crate::{
+    CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role,
+    announce::{rival, widest_network},
+};
 
 /// [`PROVEN`] in the last byte of a slot.
 const PROVEN_FLAG: u8 = (PROVEN >> 56) as u8;
@@ -116,21 +119,19 @@ impl Leaf {
 
     /// The peer that has been silent longest.
     pub(in crate::packed) fn stalest(&self, slot: Slot) -> Option<SectionIndex> {
-        self.stalest_where(slot, |_| true)
+        self.placed(slot).min_by_key(|&(_, stamp, _)| stamp).map(|(.., peer)| peer)
     }
 
-    fn stalest_where(&self, slot: Slot, is_meant: impl Fn(&[u8]) -> bool) -> Option<SectionIndex> {
+    fn placed(&self, slot: Slot) -> impl Iterator<Item = (&[u8], u8, SectionIndex)> {
         let mut before = [0; 4];
-        let placed = self.peers(slot).map(|(section, endpoint, stamp)| {
+        self.peers(slot).map(move |(section, endpoint, stamp)| {
             before[section.0] += 1;
             (endpoint, stamp, SectionIndex { section, index: before[section.0] - 1 })
-        });
-        let meant = placed.filter(|(endpoint, ..)| is_meant(endpoint));
-        meant.min_by_key(|&(_, stamp, _)| stamp).map(|(.., peer)| peer)
+        })
     }
 
-    /// Among the endpoints that share the address of `newcomer`, the one that has been silent longest, if
-    /// there are at least `limit` of them.
+    /// Among the endpoints of the narrowest full network of `newcomer`, the one that has been silent longest,
+    /// if an address may have `limit` endpoints.
     pub(in crate::packed) fn rival(
         &self,
         slot: Slot,
@@ -161,15 +162,15 @@ impl Leaf {
         newcomer: &[u8; N],
         limit: u64,
     ) -> Option<SectionIndex> {
-        let is_own = |peer: &[u8; N]| address(peer) == address(newcomer);
         if let SlotContent::Few(few) = content {
             let seeders = Section(if N == CompactV4::LEN { 0 } else { 2 });
-            let family = self.endpoints::<N>(slot, few, seeders);
-            if (family.iter().filter(|peer| is_own(peer)).count() as u64) < limit {
+            let family = self.endpoints::<N>(slot, few, seeders).iter();
+            let own = family.filter(|peer| widest_network(*peer) == widest_network(newcomer));
+            if (own.count() as u64) < limit {
                 return None;
             }
         }
-        self.stalest_where(slot, |peer| peer.try_into().is_ok_and(is_own))
+        rival(newcomer, self.placed(slot).filter(|(peer, ..)| peer.len() == N), limit)
     }
 
     /// The stamp of a peer.
