@@ -11,6 +11,7 @@ use super::{
     dict, fields,
     file_tree::{FileRoot, FileTree},
     hash_tree::{self, Hash},
+    info_hashes::truncated,
     names,
     verify::Blocks,
 };
@@ -139,8 +140,8 @@ impl Info {
         };
         let piece_count = u32::try_from(files.length().div_ceil(piece_length.into()));
         let info_hash = match &v2 {
-            Some(v2) if v1.is_none() => *v2.info_hash.first_chunk().expect("32 bytes are more than 20"),
-            _ => Sha1::digest(info.encoded()).into(),
+            Some(v2) if v1.is_none() => truncated(v2.info_hash),
+            _ => InfoHash::new(Sha1::digest(info.encoded()).into()),
         };
         Ok(Self {
             name: name.to_owned(),
@@ -148,7 +149,7 @@ impl Info {
             piece_length,
             piece_count: piece_count.map_err(|_| Error::TooMany("pieces"))?,
             private: private.and_then(Value::integer) == Some(1),
-            info_hash: InfoHash::new(info_hash),
+            info_hash,
             v1,
             v2,
             encoded: info.encoded().into(),
@@ -211,9 +212,15 @@ impl Info {
     }
 
     /// The SHA-256 of the info dictionary, if it is v2 or hybrid. The first 20 bytes name the swarm of v2
-    /// (BEP 52).
+    /// (BEP 52), as in [`info_hashes`](Self::info_hashes).
     pub fn info_hash_v2(&self) -> Option<[u8; 32]> {
         self.v2.as_ref().map(|v2| v2.info_hash)
+    }
+
+    /// The info hashes by which trackers and peers know the torrent: two for a hybrid, first that of v1.
+    pub fn info_hashes(&self) -> impl Iterator<Item = InfoHash> + Clone {
+        let v1 = self.has_v1().then_some(self.info_hash);
+        v1.into_iter().chain(self.info_hash_v2().map(truncated))
     }
 
     /// Whether peers may come from its trackers only (BEP 27).

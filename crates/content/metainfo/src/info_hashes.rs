@@ -34,3 +34,8 @@ impl InfoHashes {
             && v2.is_none_or(|(hash, expected)| <[u8; 32]>::from(hash.finalize()) == expected)
     }
 }
+
+/// The info hash that trackers and peers use for a torrent of v2.
+pub(crate) fn truncated(v2: [u8; 32]) -> InfoHash {
+    InfoHash::new(*v2.first_chunk().expect("32 bytes are more than 20"))
+}

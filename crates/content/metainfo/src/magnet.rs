@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr, str::FromStr};
 
 use data_encoding::{BASE32, HEXLOWER, HEXLOWER_PERMISSIVE};
 
-use super::{Error, Info, MOST_TRACKERS, Metainfo, hash_tree::Hash, may_be_tracker};
+use super::{Error, Info, MOST_TRACKERS, Metainfo, hash_tree::Hash, info_hashes::truncated, may_be_tracker};
 use swarmkeep_bittorrent::{
     InfoHash,
     query::{escape, parameters},
@@ -48,8 +48,12 @@ impl Magnet {
     /// The info hash that trackers and peers use, as [`Info::info_hash`]: that of v1, or the first 20 bytes
     /// of that of v2.
     pub fn info_hash(&self) -> InfoHash {
-        let v2 = self.v2.and_then(|hash| hash.first_chunk().copied());
-        self.v1.or(v2.map(InfoHash::new)).expect("one of the two is there")
+        self.info_hashes().next().expect("one of the two is there")
+    }
+
+    /// All info hashes of the link that trackers and peers use, as [`Info::info_hashes`].
+    pub fn info_hashes(&self) -> impl Iterator<Item = InfoHash> + Clone {
+        self.v1.into_iter().chain(self.v2.map(truncated))
     }
 
     /// The info hash of v1 (`urn:btih`); `None` for v2 only.

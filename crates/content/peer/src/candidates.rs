@@ -32,6 +32,8 @@ pub(crate) enum Source {
     Link,
     /// A tracker, by its number in the list of the torrent.
     Tracker(usize),
+    /// A tracker that was asked for the other info hash of a hybrid.
+    OtherSwarm(usize),
     /// The peers of a [`site`](crate::network::site).
     Peers(IpAddr),
 }
@@ -39,6 +41,9 @@ pub(crate) enum Source {
 #[derive(Debug)]
 struct Candidate {
     source: Source,
+    /// By which info hash of a hybrid it is called: that of the swarm in which it was found and, each time that
+    /// this was of no use, the next.
+    swarm: usize,
     /// Whether it is being called, or is connected.
     taken: bool,
     /// How often in a row it was not reached.
@@ -85,12 +90,14 @@ impl Candidates {
             Source::User => self.named.of(source) < Self::OF_USER,
             _ if alike >= Self::OF_ONE => self.evict(is_alike),
             Source::Peers(_) if self.named.of(source) >= Self::OF_PEERS => self.evict_of(source),
-            Source::Peers(_) | Source::Tracker(_) | Source::Link => true,
+            Source::Peers(_) | Source::Tracker(_) | Source::OtherSwarm(_) | Source::Link => true,
         };
         if has_room
             && (self.known.len() < Self::MOST || self.named.heaviest().is_some_and(|of| self.evict_of(of)))
         {
-            self.known.insert(address, Candidate { source, taken: false, failures: 0, next: now, why: None });
+            let swarm = usize::from(matches!(source, Source::OtherSwarm(_)));
+            let new = Candidate { source, swarm, taken: false, failures: 0, next: now, why: None };
+            self.known.insert(address, new);
             self.named.add(source);
         }
     }
@@ -133,19 +140,25 @@ impl Candidates {
         Some(address)
     }
 
+    /// By which info hash of a hybrid it is called.
+    pub(crate) fn swarm(&self, address: SocketAddr) -> usize {
+        self.known.get(&address).map_or(0, |candidate| candidate.swarm)
+    }
+
     /// A connection to it has ended for this reason, and had been of use or not.
     pub(crate) fn ended(&mut self, address: SocketAddr, of_use: bool, why: Option<String>, now: Instant) {
         let Some(candidate) = self.known.get_mut(&address) else { return };
         candidate.taken = false;
         candidate.why = why.filter(|_| candidate.source == Source::User && !of_use);
-        candidate.failures = if of_use { 1 } else { candidate.failures + 1 };
+        (candidate.swarm, candidate.failures) =
+            if of_use { (candidate.swarm, 1) } else { (candidate.swarm + 1, candidate.failures + 1) };
         let is_over = match candidate.source {
             Source::User => {
                 candidate.failures = candidate.failures.min(Self::FAILURES - 1);
                 false
             }
             Source::Peers(_) => !of_use,
-            Source::Link | Source::Tracker(_) => candidate.failures >= Self::FAILURES,
+            Source::Link | Source::Tracker(_) | Source::OtherSwarm(_) => candidate.failures >= Self::FAILURES,
         };
         candidate.next = now + Self::PATIENCE * 2_u32.pow(candidate.failures - 1);
         if is_over {
@@ -214,7 +227,7 @@ impl Source {
         match self {
             Self::User => 0,
             Self::Link => 1,
-            Self::Tracker(_) => 2,
+            Self::Tracker(_) | Self::OtherSwarm(_) => 2,
             Self::Peers(_) => 3,
         }
     }
@@ -247,6 +260,21 @@ mod tests {
         assert_eq!(waits(Source::Link), [15, 30, 60, 120]);
         assert!(waits(Source::Peers(ADDRESS.ip())).is_empty());
         assert_eq!(waits(Source::User), [15, 30, 60, 120, 120, 120, 120]);
+    }
+
+    #[test]
+    fn who_was_of_no_use_by_one_info_hash_of_a_hybrid_is_called_by_the_other() {
+        let calls = |source| {
+            let (mut candidates, now) = (Candidates::default(), Instant::now());
+            candidates.add(ADDRESS, source, now);
+            [false, true, true, false].map(|of_use| {
+                let swarm = candidates.swarm(ADDRESS);
+                candidates.ended(ADDRESS, of_use, None, now);
+                swarm % 2
+            })
+        };
+        assert_eq!(calls(Source::Tracker(0)), [0, 1, 1, 1]);
+        assert_eq!(calls(Source::OtherSwarm(0)), [1, 0, 0, 0]);
     }
 
     fn made_up(n: u32) -> SocketAddr {

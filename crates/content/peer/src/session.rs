@@ -146,15 +146,14 @@ impl Session {
             return Err(Error::Torrent(format!("{files} files, and no more than {most} are taken")));
         }
         let info_hash = info.info_hash();
-        // Peers that speak v2 know a hybrid by another name.
-        let v2 = info.info_hash_v2().and_then(|hash| hash.first_chunk().copied()).map(InfoHash::new);
-        let learnt = [Some(info_hash), v2].into_iter().flatten().find_map(|name| self.take_learnt(&name));
+        let names: Vec<_> = info.info_hashes().collect();
+        let learnt = names.iter().find_map(|name| self.take_learnt(name));
         let begins = learnt.is_none();
         let torrent =
             learnt.unwrap_or_else(|| Torrent::new(info_hash, Arc::clone(&self.state.resources), None).into());
         {
             let mut torrents = self.state.torrents.write();
-            for name in [Some(info_hash), v2].into_iter().flatten() {
+            for &name in &names {
                 let there = torrents.entry(name).or_insert_with(|| Arc::clone(&torrent));
                 if name == info_hash && !Arc::ptr_eq(there, &torrent) {
                     drop(torrents);
@@ -185,8 +184,11 @@ impl Session {
         };
         making.await.map_err(|error| Error::Io(error.into()))??;
         std::mem::forget(unmade);
+        let other = torrent.is_also(names);
         if begins {
             self.begin(&torrent, tiers);
+        } else if let Some(other) = other {
+            self.announce(&torrent, other, tiers);
         }
         Ok(Handle { torrent })
     }
@@ -203,12 +205,13 @@ impl Session {
         let (learning, learnt) = Learning::new(magnet);
         let info_hash = magnet.info_hash();
         let torrent = Arc::new(Torrent::new(info_hash, Arc::clone(&self.state.resources), Some(learning)));
+        torrent.is_also(magnet.info_hashes());
         {
             let mut torrents = self.state.torrents.write();
-            if torrents.contains_key(&info_hash) {
+            if torrent.info_hashes().any(|name| torrents.contains_key(&name)) {
                 return Err(Error::Exists(info_hash));
             }
-            torrents.insert(info_hash, Arc::clone(&torrent));
+            torrents.extend(torrent.info_hashes().map(|name| (name, Arc::clone(&torrent))));
         }
         let unlearnt = Unmade(&self.state, &torrent);
         // A link has no tiers: all of its trackers are asked.
@@ -247,14 +250,14 @@ impl Session {
     fn begin(&self, torrent: &Arc<Torrent>, tiers: &[Vec<String>]) {
         torrent.spawn(call_others(Arc::clone(&self.state), Arc::clone(torrent)));
         torrent.spawn(keep_time(Arc::clone(torrent)));
-        self.announce(torrent, tiers);
+        torrent.info_hashes().for_each(|name| self.announce(torrent, name, tiers));
     }
 
-    fn announce(&self, torrent: &Arc<Torrent>, tiers: &[Vec<String>]) {
+    fn announce(&self, torrent: &Arc<Torrent>, info_hash: InfoHash, tiers: &[Vec<String>]) {
         let state = &self.state;
         let config = &state.resources.config;
         let identity = Identity {
-            info_hash: torrent.info_hash,
+            info_hash,
             peer_id: config.peer_id,
             port: state.resources.port().unwrap_or(0),
             key: state.tracker_key,
@@ -270,7 +273,12 @@ impl Session {
         };
         let mut changes = torrent.progress();
         let mut complete = changes.borrow_and_update().was_complete;
-        *torrent.trackers.lock() = Some(trackers.spawn(progress, found));
+        torrent.trackers.lock().push(trackers.spawn(progress, found));
+        let source = if info_hash == torrent.info_hash {
+            candidates::Source::Tracker
+        } else {
+            candidates::Source::OtherSwarm
+        };
         let followed = Arc::clone(torrent);
         torrent.spawn(async move {
             let torrent = followed;
@@ -278,12 +286,12 @@ impl Session {
                 tokio::select! {
                     Some(Found { tracker, peers }) = peers.recv() => {
                         let addresses = peers.into_iter().map(|peer| SocketAddr::new(peer.ip(), peer.port()));
-                        torrent.found(candidates::Source::Tracker(tracker), addresses);
+                        torrent.found(source(tracker), addresses);
                     }
                     Ok(()) = changes.changed(), if !complete => {
                         complete = changes.borrow_and_update().was_complete;
-                        if complete && let Some(trackers) = &*torrent.trackers.lock() {
-                            trackers.completed();
+                        if complete {
+                            torrent.trackers.lock().iter().for_each(TrackersHandle::completed);
                         }
                     }
                     else => return,
@@ -300,7 +308,7 @@ impl Session {
         self.state.resources.stop.cancel();
         self.state.resources.tasks.close();
         let torrents = std::mem::take(&mut *self.state.torrents.write());
-        let mut told: JoinSet<_> = torrents.values().filter_map(|torrent| torrent.leave_trackers()).collect();
+        let mut told: JoinSet<_> = torrents.values().flat_map(|torrent| torrent.leave_trackers()).collect();
         while told.join_next().await.is_some() {}
         self.state.resources.tasks.wait().await;
         let store = Arc::clone(&self.state.resources.store);
@@ -317,7 +325,7 @@ impl Drop for Session {
         self.state.resources.stop.cancel();
         // Torrents know the session, and their trackers know them.
         for torrent in std::mem::take(&mut *self.state.torrents.write()).into_values() {
-            torrent.trackers.lock().take();
+            torrent.trackers.lock().clear();
         }
     }
 }
@@ -343,9 +351,9 @@ impl Handle {
         self.torrent.progress()
     }
 
-    /// What is known of its trackers.
+    /// What is known of its trackers: of a hybrid, for the info hash by which it was named.
     pub fn trackers(&self) -> Vec<TrackerStatus> {
-        self.torrent.trackers.lock().as_ref().map(TrackersHandle::status).unwrap_or_default()
+        self.torrent.trackers.lock().first().map(TrackersHandle::status).unwrap_or_default()
     }
 
     /// Adds addresses of peers to connect to. Up to 500 are tried again and again, whatever else is known; further
@@ -417,8 +425,8 @@ impl SessionState {
         self.torrents.write().retain(|_, other| !Arc::ptr_eq(other, torrent));
         torrent.stop.cancel();
         // Without a runtime, nobody can be told anything any more.
-        if let (Some(told), Ok(runtime)) = (torrent.leave_trackers(), tokio::runtime::Handle::try_current()) {
-            self.resources.tasks.spawn_on(told, &runtime);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            torrent.leave_trackers().for_each(|told| drop(self.resources.tasks.spawn_on(told, &runtime)));
         }
     }
 
@@ -451,15 +459,14 @@ impl SessionState {
     /// Answers a caller, once it has named a torrent.
     async fn answer(self: Arc<Self>, stream: TcpStream, waiting: Waiting) -> Result<(), Ended> {
         let (ip, mut received) = (stream.peer_addr()?.ip(), ReceiveBuffer::new(Limits::new()));
-        let info_hash = handshake::hear(&stream, &mut received).await?;
-        let torrent =
-            self.torrent(&info_hash).ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
+        let heard = handshake::hear(&stream, &mut received).await?;
+        let torrent = self.torrent(&heard.1).ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
         let crowded = Ended::Refused("there are as many connections to its network as may be");
         let _caller = Caller::of(&self, ip).ok_or(crowded)?;
         let seat = self.seat(&torrent, ip, false)?;
         drop((waiting, torrent));
         let stop = seat.stop.clone();
-        let answered = stop.run_until_cancelled(handshake::answer(stream, received, info_hash, seat)).await;
+        let answered = stop.run_until_cancelled(handshake::answer(stream, received, heard, seat)).await;
         answered.unwrap_or(Err(Ended::Stopped))
     }
 
@@ -511,15 +518,15 @@ impl SessionState {
 async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
     loop {
         let mut call = None;
-        if let Some(address) = torrent.to_call() {
+        if let Some((address, info_hash)) = torrent.to_call() {
             // Not before there is somebody: a torrent that has nobody takes no connection from the others.
             let Ok(calling) = Arc::clone(&state.calling).acquire_owned().await else { return };
             match state.seat(&torrent, address.ip(), true) {
-                Ok(seat) => call = Some((address, calling, seat)),
+                Ok(seat) => call = Some((address, info_hash, calling, seat)),
                 Err(_) => torrent.put_off(address),
             }
         }
-        let Some((address, calling, seat)) = call else {
+        let Some((address, info_hash, calling, seat)) = call else {
             tokio::select! {
                 () = torrent.calling.notified() => {}
                 () = tokio::time::sleep(Duration::from_secs(5)) => {}
@@ -533,7 +540,7 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
                 let stream = timeout(CALL, source.connect(address)).await;
                 let stream = stream.map_err(|_| Ended::Silent(CALL))??;
                 drop(calling);
-                handshake::call(stream, seat).await
+                handshake::call(stream, info_hash, seat).await
             };
             let ended = stop.run_until_cancelled(Box::pin(call)).await.unwrap_or(Err(Ended::Stopped));
             // An end from this side is no fault of the peer's.

@@ -41,9 +41,12 @@ use crate::{
 /// What all tasks of a torrent share.
 #[derive(Debug)]
 pub(crate) struct Torrent {
-    /// The info hash that its peers and trackers use. A hybrid that was named by v2 only is in the store
-    /// under its v1 info hash.
+    /// The info hash that it was named by. A hybrid that was named by v2 only is in the store under its v1 info
+    /// hash.
     pub(crate) info_hash: InfoHash,
+    /// The other info hash of a hybrid, once that is known. Peers and trackers use both: those of v1 and those of
+    /// v2 are two swarms.
+    other_hash: OnceLock<InfoHash>,
     pub(crate) session: Arc<Resources>,
     /// Until it was added to the session, of one that came as a magnet link.
     pub(crate) learning: Mutex<Option<Learning>>,
@@ -56,8 +59,8 @@ pub(crate) struct Torrent {
     wasted: AtomicU64,
     /// Notified when there is an address to connect to, or room for another connection.
     pub(crate) calling: Notify,
-    /// While it is announced.
-    pub(crate) trackers: Mutex<Option<TrackersHandle>>,
+    /// While it is announced: by each of its info hashes.
+    pub(crate) trackers: Mutex<Vec<TrackersHandle>>,
     /// How far it is, and why it failed.
     progress: watch::Sender<Progress>,
     pub(crate) stop: CancellationToken,
@@ -170,6 +173,7 @@ impl Torrent {
         let stop = session.stop.child_token();
         Self {
             info_hash,
+            other_hash: OnceLock::new(),
             session,
             learning: Mutex::new(learning),
             ready: OnceLock::new(),
@@ -190,7 +194,7 @@ impl Torrent {
             down: Meter::default(),
             wasted: AtomicU64::new(0),
             calling: Notify::new(),
-            trackers: Mutex::new(None),
+            trackers: Mutex::default(),
             progress: watch::Sender::new(Progress::default()),
             stop,
         }
@@ -214,6 +218,17 @@ impl Torrent {
         self.tell_progress();
         self.wake_all();
         Ok(())
+    }
+
+    /// Takes the info hashes of the torrent; returns the one that is new.
+    pub(crate) fn is_also(&self, info_hashes: impl IntoIterator<Item = InfoHash>) -> Option<InfoHash> {
+        let other = info_hashes.into_iter().find(|name| *name != self.info_hash)?;
+        self.other_hash.set(other).is_ok().then_some(other)
+    }
+
+    /// Its info hashes: a hybrid has two.
+    pub(crate) fn info_hashes(&self) -> impl Iterator<Item = InfoHash> {
+        std::iter::once(self.info_hash).chain(self.other_hash.get().copied())
     }
 
     pub(crate) fn ready(&self) -> Option<&Ready> {
@@ -274,8 +289,8 @@ impl Torrent {
         self.calling.notify_one();
     }
 
-    /// The address to connect to now.
-    pub(crate) fn to_call(&self) -> Option<SocketAddr> {
+    /// The address to connect to now, and the info hash to name there.
+    pub(crate) fn to_call(&self) -> Option<(SocketAddr, InfoHash)> {
         let mut state = self.state.lock();
         let (config, now) = (&self.session.config, Instant::now());
         // Of a made-up address, which has no neighbours: whether there is room at all.
@@ -292,7 +307,8 @@ impl Torrent {
             } else if !has_room || peers.values().any(connected) {
                 candidates.put_off(address, now);
             } else {
-                return Some(address);
+                let names: Vec<_> = self.info_hashes().collect();
+                return Some((address, names[candidates.swarm(address) % names.len()]));
             }
         }
     }
@@ -324,13 +340,16 @@ impl Torrent {
     }
 
     /// Tells trackers that it ends.
-    pub(crate) fn leave_trackers(&self) -> Option<impl Future<Output = ()> + use<>> {
-        let trackers = self.trackers.lock().take()?;
+    pub(crate) fn leave_trackers(&self) -> impl Iterator<Item = impl Future<Output = ()> + use<>> {
+        let trackers = std::mem::take(&mut *self.trackers.lock());
         // Who waits for the last piece may be here before those that tell trackers of it.
-        if self.is_complete() {
-            trackers.completed();
-        }
-        Some(trackers.stop())
+        let is_complete = self.is_complete();
+        trackers.into_iter().map(move |trackers| {
+            if is_complete {
+                trackers.completed();
+            }
+            trackers.stop()
+        })
     }
 
     /// Runs a task until the torrent is forgotten, or the session is stopped.

@@ -16,31 +16,34 @@ use crate::{
 /// torrent.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Calls a peer.
-pub(crate) async fn call(stream: TcpStream, seat: Seat) -> Result<(), Ended> {
-    send_handshake(&stream, &seat.torrent, seat.torrent.info_hash).await?;
+/// Calls a peer for an info hash of the torrent. A peer may answer with the other one of a hybrid (BEP 52).
+pub(crate) async fn call(stream: TcpStream, info_hash: InfoHash, seat: Seat) -> Result<(), Ended> {
+    send_handshake(&stream, &seat.torrent, info_hash).await?;
     let mut received = ReceiveBuffer::new(Limits::new());
     let theirs = receive(&stream, &mut received, HANDSHAKE, ReceiveBuffer::next_handshake).await?;
-    if theirs.info_hash != seat.torrent.info_hash {
+    if !seat.torrent.info_hashes().any(|ours| ours == theirs.info_hash) {
         return Err(Ended::Misbehaves("answers for another torrent"));
     }
     Box::pin(talk(stream, received, &seat, theirs)).await
 }
 
-/// Receives what names the torrent that a caller wants.
-pub(crate) async fn hear(stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<InfoHash, Ended> {
-    let (_, info_hash) =
-        receive(stream, received, HANDSHAKE / 2, |received| Handshake::peek(received.unread())).await?;
-    Ok(info_hash)
+/// Receives what a caller can, and what names the torrent that it wants.
+pub(crate) async fn hear(
+    stream: &TcpStream,
+    received: &mut ReceiveBuffer,
+) -> Result<(Reserved, InfoHash), Ended> {
+    receive(stream, received, HANDSHAKE / 2, |received| Handshake::peek(received.unread())).await
 }
 
 /// Answers a caller that was [heard](hear). It may wait for the answer before it sends its peer id.
 pub(crate) async fn answer(
     stream: TcpStream,
     mut received: ReceiveBuffer,
-    info_hash: InfoHash,
+    (can, asked): (Reserved, InfoHash),
     seat: Seat,
 ) -> Result<(), Ended> {
+    let best = seat.torrent.ready().and_then(|ready| ready.info.info_hashes().last());
+    let info_hash = best.filter(|_| can.contains(Reserved::V2)).unwrap_or(asked);
     send_handshake(&stream, &seat.torrent, info_hash).await?;
     let theirs = receive(&stream, &mut received, HANDSHAKE, ReceiveBuffer::next_handshake).await?;
     Box::pin(talk(stream, received, &seat, theirs)).await
@@ -48,8 +51,11 @@ pub(crate) async fn answer(
 
 /// `info_hash` is one of the torrent's.
 async fn send_handshake(stream: &TcpStream, torrent: &Torrent, info_hash: InfoHash) -> Result<(), Ended> {
+    let is_hybrid = torrent.info_hashes().count() > 1;
     let handshake = Handshake {
-        reserved: Reserved::EXTENSIONS | Reserved::FAST,
+        reserved: Reserved::EXTENSIONS
+            | Reserved::FAST
+            | if is_hybrid { Reserved::V2 } else { Reserved::empty() },
         info_hash,
         peer_id: torrent.session.config.peer_id,
     };

@@ -4,18 +4,21 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
+use swarmkeep::{Announce, SplitMix64, Timestamp, TorrentRepositoryExt as _};
 use swarmkeep_bittorrent::{InfoHash, PeerId};
 use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
 use swarmkeep_metainfo::{Creation, Format, Info, Magnet, Metainfo};
 use swarmkeep_peer::{Handle, Session, SessionConfig};
 use swarmkeep_peer_wire::{
-    Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Hashes, Message, MetadataMessage, Reserved,
+    Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Hashes, Message, MetadataMessage,
+    Reserved,
 };
 use tokio::{
-    net::TcpListener,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
     sync::Notify,
     time::{sleep, timeout},
 };
@@ -76,7 +79,11 @@ async fn whole(handle: &Handle) {
 
 /// The link of a torrent, of v1, of v2, or of both, and a peer that has it.
 fn link(metainfo: &Metainfo, v1: bool, v2: bool, peer: SocketAddr) -> Magnet {
-    let whole = Magnet::from(metainfo).with_peer(peer).to_string();
+    part_of(&Magnet::from(metainfo).with_peer(peer), v1, v2)
+}
+
+fn part_of(link: &Magnet, v1: bool, v2: bool) -> Magnet {
+    let whole = link.to_string();
     let parts: Vec<_> = whole.split(['?', '&']).collect();
     let kept = parts[1..]
         .iter()
@@ -175,6 +182,62 @@ async fn a_hybrid_is_learnt_by_its_name_of_v2_from_those_who_know_no_hashes_of_v
     whole(&fetches).await;
     fetcher.stop().await.unwrap();
     seeder.stop().await.unwrap();
+}
+
+/// What the other side can, and the info hash that it names.
+async fn named(stream: &mut TcpStream) -> (Reserved, InfoHash) {
+    let mut bytes = [0; 48];
+    timeout(Duration::from_secs(20), stream.read_exact(&mut bytes)).await.expect("in time").unwrap();
+    Handshake::peek(&bytes).unwrap().expect("48 bytes are enough")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
+    let (address, swarms) = tracker();
+    let tiers = [vec![format!("udp://{address}/announce")]];
+    let (metainfo, bytes) = torrent(Format::Hybrid, false);
+    let info = Arc::new(metainfo.info().clone());
+    let [v1, v2] = info.info_hashes().collect::<Vec<_>>().try_into().expect("two of a hybrid");
+    // A peer that knows no v1.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let its = listener.local_addr().unwrap().try_into().unwrap();
+    let now = Timestamp::try_from(SystemTime::now()).unwrap();
+    swarms.announce_vec(&Announce::new(v2, its).left(1), now, &mut SplitMix64::new(1));
+    let seeder = start(78, full(&info, &bytes)).await;
+    seeder.add(Arc::clone(&info), &tiers).await.unwrap();
+    let (mut called, _) =
+        timeout(Duration::from_secs(20), listener.accept()).await.expect("in time").unwrap();
+    assert_eq!(named(&mut called).await, (Reserved::EXTENSIONS | Reserved::FAST | Reserved::V2, v2));
+
+    for (can, asked, answered) in
+        [(Reserved::empty(), v1, v1), (Reserved::empty(), v2, v2), (Reserved::V2, v1, v2)]
+    {
+        let mut stream = TcpStream::connect(seeder.addresses()[0]).await.unwrap();
+        let (mut bytes, peer_id) = (Vec::new(), PeerId::new([1; 20]));
+        Handshake { reserved: can, info_hash: asked, peer_id }.encode(&mut bytes);
+        stream.write_all(&bytes).await.unwrap();
+        assert_eq!(named(&mut stream).await.1, answered, "{can:?}");
+    }
+
+    let whole_link = Magnet::from(&Metainfo::new((*info).clone(), &tiers));
+    for (n, by_v1) in [(79, true), (80, false)] {
+        let fetcher = start(n, empty()).await;
+        let learnt = learn(&fetcher, &part_of(&whole_link, by_v1, !by_v1)).await;
+        let fetches = fetcher.add(Arc::new(learnt.into_info()), &tiers).await.unwrap();
+        whole(&fetches).await;
+        let seeders = || [v1, v2].map(|name| swarms.scrape(&name).complete);
+        let announced = async {
+            while seeders() != [2, 2] {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let in_time = timeout(Duration::from_secs(20), announced).await;
+        assert!(in_time.is_ok(), "by v1: {by_v1}, {:?}", seeders());
+        fetcher.stop().await.unwrap();
+        assert_eq!(seeders(), [1, 1]);
+    }
+    seeder.stop().await.unwrap();
+    assert_eq!([v1, v2].map(|name| swarms.scrape(&name).peers()), [0, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

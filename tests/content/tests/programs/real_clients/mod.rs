@@ -32,7 +32,6 @@ use swarmkeep::{
     HashKey, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
     catalog::{self, Repository},
 };
-use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_metainfo::{Creation, Format, Magnet, Metainfo};
 use swarmkeep_store_tests::programs::{Trial, trial};
 use swarmkeep_tracker::{Config, PasskeyList, Rules, Server};
@@ -109,6 +108,10 @@ real_clients! {
         [Public magnet] by Http V4, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
     clients_download_v2_by_a_link_from_our_peer:
         [V2 magnet] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
+    clients_download_a_hybrid_by_a_link_of_v2_from_our_peer:
+        [HybridByV2 magnet] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
+    libtorrent_seeds_a_hybrid_by_a_link_of_v2_to_our_peer:
+        [HybridByV2 magnet] by Udp V4, over "packed", from LIBTORRENT to OURS;
     aria2_seeds_by_a_link_to_our_peer: [Public magnet] by Udp V4, over "packed", from ARIA2 to OURS;
     transmission_seeds_by_a_link_to_our_peer:
         [Public magnet] by Http V4, over "packed", from TRANSMISSION to OURS;
@@ -151,6 +154,8 @@ enum Kind {
     Public,
     V2,
     Hybrid,
+    /// A hybrid, whose link has the info hash of v2 only.
+    HybridByV2,
 }
 
 /// One test.
@@ -193,9 +198,18 @@ impl Row {
         let _ = fs::remove_dir_all(&work);
         let torrent = self.torrent(&content);
         let metainfo = Metainfo::parse(&torrent).expect("it was made just now");
-        let info_hash = metainfo.info().info_hash();
-        let v2 = metainfo.info().info_hash_v2().and_then(|hash| hash.first_chunk().copied());
-        let link = self.by_link.then(|| Magnet::from(&metainfo).to_string());
+        let mut info_hashes: Vec<_> = metainfo.info().info_hashes().collect();
+        let by_v2 = matches!(self.kind, Kind::HybridByV2);
+        if by_v2 {
+            // First the one that all clients are told of.
+            info_hashes.reverse();
+        }
+        let info_hash = info_hashes[0];
+        let link = self.by_link.then(|| {
+            let link = Magnet::from(&metainfo).to_string();
+            let v1 = format!("xt=urn:btih:{}&", metainfo.info().info_hash());
+            if by_v2 { link.replace(&v1, "") } else { link }
+        });
         let place = |client: &Client| {
             let link = link.clone().filter(|_| client.name != seeder.name);
             ClientSetup::new(&work, client, self.family, &torrent, link)
@@ -205,7 +219,6 @@ impl Row {
 
         let store = build(self.repository);
         let tracker = self.start_tracker(Repository::Sync(Arc::clone(&store)));
-        let info_hashes = [info_hash].into_iter().chain(v2.map(InfoHash::new)).collect();
         let tap = Tap::between(self.tracker(), tracker, self.protocol, info_hashes, self.by_link);
         let stats = || store.scrape(&info_hash);
 
@@ -254,7 +267,7 @@ impl Row {
             }
             Kind::Public => Format::V1,
             Kind::V2 => Format::V2,
-            Kind::Hybrid => Format::Hybrid,
+            Kind::Hybrid | Kind::HybridByV2 => Format::Hybrid,
         };
         let mut builder = Creation::builder(FILE, format);
         builder.tier([url]).piece_length(64 << 10).file([""; 0], FILE_LEN as u64, false);
