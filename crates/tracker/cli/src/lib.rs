@@ -9,7 +9,7 @@ use std::{
     process::{self, ExitCode},
 };
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 mod check;
@@ -88,7 +88,8 @@ pub fn main() -> ExitCode {
     if let Some((old, new)) = MOVED.into_iter().find(|(old, _)| is_called(old)) {
         refuse(format!("`swarmkeep {old}` is `{new}` now"));
     }
-    let done = match Cli::parse().command {
+    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    let done = match cli.command {
         // It reads the command line itself, again at each SIGHUP.
         Command::Serve(_) => serve::run().map(|()| ExitCode::SUCCESS),
         Command::Config(args) => serve::print_config(*args),
@@ -99,10 +100,10 @@ pub fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Completions { shell } => {
             let mut completions = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "swarmkeep", &mut completions);
+            clap_complete::generate(shell, &mut command(), "swarmkeep", &mut completions);
             io::stdout().write_all(&completions).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
-        Command::Man { folder } => clap_mangen::generate_to(Cli::command(), &folder)
+        Command::Man { folder } => clap_mangen::generate_to(command(), &folder)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("{}: {error}", folder.display()).into()),
     };
@@ -115,6 +116,19 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line. `-h` has the first sentence on each option, `--help` all of them.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommands(|command| {
+        command.mut_args(|option| match option.get_help().map(ToString::to_string) {
+            Some(whole) => {
+                let first = whole.split(". ").next().unwrap_or_default().to_owned();
+                option.help(first).long_help(whole)
+            }
+            None => option,
+        })
+    })
 }
 
 /// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit

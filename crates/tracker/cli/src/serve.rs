@@ -24,7 +24,6 @@ use std::{
     time::Duration,
 };
 
-use clap::CommandFactory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep::{AsyncTorrentRepository as _, HashKey, Restored};
 use swarmkeep_state::{Directory, Pace, State};
@@ -45,12 +44,25 @@ use self::{
 };
 use crate::settings::{self, Effective, Setting};
 
+const DETAILS: &str = "\
+Examples:
+  swarmkeep serve
+  swarmkeep serve --https 0.0.0.0:443 --tls-certificate chain.pem --tls-key key.pem --user swarmkeep
+  swarmkeep serve --config /etc/swarmkeep/swarmkeep.toml --log debug
+
+Exit codes:
+  0  stopped by SIGINT or SIGTERM
+  1  not started or ended, such as for an address in use, or the last snapshot failed
+  2  wrong settings, or wrong files that settings name
+  101  a defect: a part of the tracker panicked, and the tracker stopped";
+
 /// Runs a BitTorrent tracker over UDP (BEP 15) and HTTP (BEP 3), until SIGINT or SIGTERM.
 ///
 /// Each option can also be set in the environment, such as --http-proxy as SWARMKEEP_HTTP_PROXY, and in the
 /// file of --config, such as `http-proxy = ["192.0.2.0/24"]`. The command line overrides the environment, and
 /// the environment overrides the file. SIGHUP reads them again.
 #[derive(clap::Args)]
+#[command(after_long_help = DETAILS, after_help = "See --help for all of each option, examples and the exit codes.")]
 pub(crate) struct Args {
     /// File of settings in TOML. `swarmkeep config --default` prints a file to begin with.
     #[arg(long, value_name = "FILE")]
@@ -78,7 +90,7 @@ pub(crate) struct ConfigArgs {
 pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<ExitCode, Box<dyn Error>> {
     let Effective { settings, unknown_variables, .. } = if default {
         let arguments = ["swarmkeep", "serve"].map(OsString::from);
-        settings::read(&crate::Cli::command(), &Settings::schema(), &arguments, [])?
+        settings::read(&crate::command(), &Settings::schema(), &arguments, [])?
     } else {
         let ReadSettings { effective, settings } = ReadSettings::at_start();
         settings.server(&mut Kept::new()?).unwrap_or_else(|error| crate::refuse(error.to_string()));

@@ -2,7 +2,7 @@
 
 use std::{env, ffi::OsString};
 
-use clap::{CommandFactory as _, FromArgMatches as _};
+use clap::FromArgMatches as _;
 
 use super::schema::Settings;
 use crate::settings::{self, Effective};
@@ -16,8 +16,7 @@ pub(super) struct ReadSettings {
 impl ReadSettings {
     pub(super) fn now() -> Result<Self, settings::Error> {
         let arguments: Vec<OsString> = env::args_os().collect();
-        let effective =
-            settings::read(&crate::Cli::command(), &Settings::schema(), &arguments, env::vars_os())?;
+        let effective = settings::read(&crate::command(), &Settings::schema(), &arguments, env::vars_os())?;
         let (_, matches) = effective.matches.subcommand().expect("`serve` or `config`");
         Ok(Self { settings: Settings::from_arg_matches(matches)?, effective })
     }
