@@ -39,6 +39,50 @@ fn the_effective_settings_are_printed_with_where_each_comes_from() {
 }
 
 #[test]
+fn the_short_help_is_short_and_the_long_one_has_examples_and_exit_codes() {
+    let help = |option| {
+        let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).args(["serve", option]).output();
+        String::from_utf8(output.expect("it starts").stdout).expect("text")
+    };
+    let (short, long) = (help("-h"), help("--help"));
+    for option in ["--http-connections-per-address", "--endpoints-per-address", "--http-ip-parameter"] {
+        assert!(short.contains(option) && long.contains(option), "{option}");
+    }
+    let lines = |help: &str| help.lines().count();
+    assert!(2 * lines(&short) < lines(&long), "{} {}", lines(&short), lines(&long));
+    for part in ["\nExamples:\n  swarmkeep serve\n", "\nExit codes:\n"] {
+        assert!(long.contains(part) && !short.contains(part), "{part}");
+    }
+}
+
+/// What an operator of another tracker does: takes its section's file, and looks up the names of its settings.
+#[test]
+fn settings_that_are_named_to_operators_of_other_trackers_exist() {
+    let page = include_str!("../../../../../docs/operate/coming-from.md");
+    let (_, defaults, _) = config(&["--default"], &[]);
+    let folder = Folder::new();
+    let mut trackers = Vec::new();
+    for section in page.split("\n## ").skip(1) {
+        let tracker = section.lines().next().expect("a title");
+        let settings = section.split("```").nth(1).and_then(|block| block.strip_prefix("toml\n"));
+        let file = folder.write("swarmkeep.toml", settings.expect("a file"));
+        let (code, printed, errors) = config(&["--config", &file], &[]);
+        assert_eq!((code, &*errors), (Some(0), ""), "{tracker}");
+        assert!(printed.contains("swarmkeep.toml:1"), "{tracker}: {printed}");
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let named =
+            rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        let named: Vec<_> = named.map(|setting| setting.split(" = ").next().unwrap_or(setting)).collect();
+        assert!(named.len() > 10, "{tracker}: {named:?}");
+        for setting in named {
+            assert!(defaults.contains(&format!("\n#{setting} = ")), "{tracker}: there is no {setting}");
+        }
+        trackers.push(tracker);
+    }
+    assert_eq!(trackers, ["opentracker", "aquatic_udp", "chihaya", "torrust-tracker"]);
+}
+
+#[test]
 fn a_relative_path_in_a_file_starts_at_its_folder() {
     let folder = Folder::new();
     folder.write("denied", &format!("{}\n", "0".repeat(40)));
