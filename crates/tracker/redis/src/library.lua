@@ -624,7 +624,7 @@ end
 local function is_full(s, first, pages, endpoint)
   local networks, width = NETWORKS[first], WIDTH[first]
   local widest = sub(endpoint, 1, networks[#networks])
-  local count, oldest, oldest_kind, oldest_at = { 0, 0, 0 }, { LARGEST, LARGEST, LARGEST }, {}, {}
+  local count, oldest, oldest_kind, oldest_at = { 0, 0, 0 }, { LARGEST + 1, LARGEST + 1, LARGEST + 1 }, {}, {}
   for kind = first, first + 1 do
     local keys, numbers = read_page(s, kind, pages[kind])
     local at = find(keys, widest, 1, true)
@@ -636,7 +636,7 @@ local function is_full(s, first, pages, endpoint)
           local length = networks[n]
           if sub(keys, at, at + length - 1) == sub(endpoint, 1, length) then
             count[n] = count[n] + 1
-            if time <= oldest[n] then
+            if time < oldest[n] then
               oldest[n], oldest_kind[n], oldest_at[n] = time, kind, i
             end
           end
