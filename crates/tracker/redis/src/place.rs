@@ -25,9 +25,55 @@ pub(crate) struct Layout {
     pub(crate) shards: u32,
     /// The key of the hashes, so that remote peers cannot choose their places.
     pub(crate) salt: [u8; 16],
-    /// Whether a peer's place depends on its network (an IPv4 address, an IPv6 /48), not on its endpoint: if
-    /// endpoints per address are limited.
-    pub(crate) by_network: bool,
+    pub(crate) places: Places,
+}
+
+/// What the place of a peer in its swarm depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Places {
+    /// Its endpoint.
+    Endpoints,
+    /// Its IPv4 address or IPv6 /64: where earlier versions limited endpoints per address. No tracker of this
+    /// version uses it.
+    Addresses,
+    /// Its IPv4 address or IPv6 /48: where endpoints per address are limited.
+    Networks,
+}
+
+impl Places {
+    pub(crate) const fn limited(endpoints_per_address: u16) -> Self {
+        if endpoints_per_address > 0 { Self::Networks } else { Self::Endpoints }
+    }
+
+    /// What an operator is told.
+    pub(crate) const fn describe(self) -> &'static str {
+        match self {
+            Self::Endpoints => "its endpoints an address are not limited",
+            Self::Addresses => "its endpoints an address are limited as in earlier versions",
+            Self::Networks => "its endpoints an address are limited",
+        }
+    }
+
+    /// The word for it in the key `store`.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Endpoints => "false",
+            Self::Addresses => "true",
+            Self::Networks => "by-network",
+        }
+    }
+
+    pub(crate) fn of_word(word: &str) -> Option<Self> {
+        [Self::Endpoints, Self::Addresses, Self::Networks].into_iter().find(|places| places.word() == word)
+    }
+
+    const fn bits(self) -> u8 {
+        match self {
+            Self::Endpoints => 0,
+            Self::Addresses => 1,
+            Self::Networks => 128,
+        }
+    }
 }
 
 impl Layout {
@@ -35,13 +81,18 @@ impl Layout {
     pub(crate) fn identity(&self) -> [u8; IDENTITY] {
         let mut identity = [0; IDENTITY];
         identity[..16].copy_from_slice(&self.salt);
-        identity[16] = 64 | (self.shards.ilog2() as u8) << 1 | u8::from(self.by_network) << 7;
+        identity[16] = 64 | (self.shards.ilog2() as u8) << 1 | self.places.bits();
         identity
     }
 
     pub(crate) fn of_identity(identity: &[u8; IDENTITY]) -> Self {
         let (salt, shape) = (identity.first_chunk().expect("16 of 17 bytes"), identity[16]);
-        Self { shards: 1 << (shape >> 1 & 15), salt: *salt, by_network: shape & 128 != 0 }
+        let places = match (shape & 128, shape & 1) {
+            (0, 0) => Places::Endpoints,
+            (0, _) => Places::Addresses,
+            _ => Places::Networks,
+        };
+        Self { shards: 1 << (shape >> 1 & 15), salt: *salt, places }
     }
 
     /// The shard of a swarm, and its hash within the shard's directory.
@@ -53,8 +104,13 @@ impl Layout {
 
     /// The hash of a peer within its swarm, from its compact form.
     pub(crate) fn hash_of_peer(&self, compact: &[u8]) -> u32 {
-        let network = if compact.len() == 6 { 4 } else { 6 };
-        let digest = self.digest(if self.by_network { &compact[..network] } else { compact });
+        let len = match (self.places, compact.len()) {
+            (Places::Endpoints, len) => len,
+            (_, 6) => 4,
+            (Places::Addresses, _) => 8,
+            (Places::Networks, _) => 6,
+        };
+        let digest = self.digest(&compact[..len]);
         let [hash, ..] = *digest.as_chunks().0 else { unreachable!("20 bytes are five words") };
         u32::from_be_bytes(hash)
     }

@@ -29,7 +29,7 @@ use crate::{
     calls::{self, Calls, seconds},
     link::Link,
     node::SlotCall,
-    place::{Layout, MOST_SHARDS, Order, SHARDS, is_number_of_shards},
+    place::{Layout, MOST_SHARDS, Order, Places, SHARDS, is_number_of_shards},
     reply::{self, Reader, bulk, stats},
 };
 
@@ -134,7 +134,7 @@ impl RedisRepository {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         let link = Link::connect(servers).await?;
-        let layout = Layout { shards, salt, by_network: limit > 0 };
+        let layout = Layout { shards, salt, places: Places::limited(limit) };
         let mut calls = Calls {
             prefix: servers.prefix.clone(),
             layout,
@@ -153,9 +153,8 @@ impl RedisRepository {
         if asked.is_some() && there.shards != shards {
             return mismatch(format!("it has {} shards", there.shards));
         }
-        if there.by_network != calls.layout.by_network {
-            let limited = if there.by_network { "limited" } else { "not limited" };
-            return mismatch(format!("its endpoints an address are {limited}"));
+        if there.places != calls.layout.places {
+            return mismatch(there.places.describe().into());
         }
         calls.layout = there;
         Ok(Self {

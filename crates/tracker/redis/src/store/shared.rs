@@ -20,7 +20,7 @@ use crate::{
     calls::Calls,
     link::{Failure, Link, PAUSE},
     node::SlotCall,
-    place::{Layout, SHARDS, is_number_of_shards},
+    place::{Layout, Places, SHARDS, is_number_of_shards},
     reply::{self, Shard, Unconfirmed},
 };
 
@@ -212,11 +212,10 @@ impl Shared {
             self.status.lock().layout_refused = None;
             return Ok(());
         }
-        if there.by_network != ours.layout.by_network {
-            let limited = if there.by_network { "limited" } else { "not limited" };
-            let prefix = &ours.prefix;
+        if there.places != ours.layout.places {
+            let (prefix, differs) = (&ours.prefix, there.places.describe());
             let reason = format!(
-                "the store under {prefix} was begun anew, and its endpoints an address are {limited}: give all trackers the same setting, and start this one again"
+                "the store under {prefix} was begun anew, and {differs}: give all trackers the same setting, and start this one again"
             );
             let refused = &mut self.status.lock().layout_refused;
             if refused.is_none() {
@@ -288,10 +287,6 @@ impl Clocks {
     }
 }
 
-/// In the key `store`, if endpoints per address are limited. Earlier versions wrote `true`, and had the peers of
-/// an IPv6 /64 in one place.
-const BY_NETWORK: &str = "by-network";
-
 /// Returns the layout of the store. If none is written, writes the layout of the existing shards, or the
 /// layout of `calls` if there are no shards.
 pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavailable> {
@@ -299,9 +294,8 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
     let answer = match link.call(calls.command("GET", "store", &[])).await? {
         Value::Nil => {
             let layout = of_shards(link, calls).await?.unwrap_or_else(|| calls.layout.clone());
-            let Layout { shards, salt, by_network } = &layout;
-            let limited = if *by_network { BY_NETWORK } else { "false" };
-            let text = format!("1 {shards} {} {limited}", HEXLOWER.encode(salt));
+            let Layout { shards, salt, places } = &layout;
+            let text = format!("1 {shards} {} {}", HEXLOWER.encode(salt), places.word());
             match link.call(calls.command("SET", "store", &[&text, "NX", "GET"])).await? {
                 Value::Nil => return Ok(layout),
                 answer => answer,
@@ -315,11 +309,11 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
         Unavailable::new(format!("the key {prefix}store is of another version: {theirs:?}"))
     };
     let words: Vec<_> = theirs.split(' ').collect();
-    let ["1", shards, salt, limited] = words.as_slice() else { return Err(unknown()) };
+    let ["1", shards, salt, places] = words.as_slice() else { return Err(unknown()) };
     let salt = HEXLOWER.decode(salt.as_bytes()).ok().and_then(|salt| salt.try_into().ok());
-    match (shards.parse(), salt, *limited) {
-        (Ok(shards), Some(salt), "false" | BY_NETWORK) if is_number_of_shards(shards) => {
-            Ok(Layout { shards, salt, by_network: *limited == BY_NETWORK })
+    match (shards.parse(), salt, Places::of_word(places)) {
+        (Ok(shards), Some(salt), Some(places)) if is_number_of_shards(shards) => {
+            Ok(Layout { shards, salt, places })
         }
         _ => Err(unknown()),
     }

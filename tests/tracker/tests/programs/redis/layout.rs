@@ -39,6 +39,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_layout_that_alone_is_lost_is_found_in_the_shards,
             redis_cluster_master_that_has_lost_all_takes_no_other_layout,
             redis_shards_of_an_earlier_version_are_taken_as_they_are,
+            redis_store_that_an_earlier_version_limited_is_refused_and_stays,
             redis_layout_that_is_lost_with_a_connection_is_written_again,
             redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed_later,
             redis_functions_of_versions_that_nobody_uses_are_deleted,
@@ -232,6 +233,40 @@ fn redis_shards_of_an_earlier_version_are_taken_as_they_are() {
         assert_eq!(members(&two).await.len(), TORRENTS as usize);
         assert_eq!(disagreements(&[&one, &two]).await, 0, "of {TORRENTS} torrents");
         assert!(shards.iter().all(|shard| meta(shard).len() == 61), "what is written has an identity");
+    });
+}
+
+/// Its peers of IPv6 are in other places. Also if the key with the layout is lost, no tracker takes the shards for
+/// those of its own layout.
+fn redis_store_that_an_earlier_version_limited_is_refused_and_stays() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let (settings, one) = begun([server.url()]).await;
+        drop(one);
+        let key = layout_key(&settings);
+        let written = || server.query::<String>(&["GET", &key]).expect("it answers");
+        let limited = written().replace("false", "true");
+        server.command(&["SET", &key, &limited]).expect("it answers");
+        let shards: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
+        for shard in &shards {
+            let mut meta: Vec<u8> = server.query(&[b"HGET", shard.as_slice(), b"m"]).expect("it answers");
+            *meta.last_mut().expect("it has an identity") |= 1;
+            server.command(&[b"HSET", shard.as_slice(), b"m", &meta]).expect("it answers");
+        }
+        for _ in 0..2 {
+            for limit in [None, Some(8)] {
+                let config = RepositoryConfig::new(HashKey::from_bytes([2; 16]));
+                let config = limit.into_iter().fold(config, RepositoryConfig::max_endpoints_per_address);
+                let refused = RedisRepository::connect(&settings, &config).await.expect_err("another layout");
+                let refused = refused.to_string();
+                assert!(refused.contains("an address are limited as in earlier versions"), "{refused}");
+                assert!(refused.contains("another prefix"), "{refused}");
+                assert_eq!(written(), limited, "what trackers of that version need");
+            }
+            server.command(&["DEL", &key]).expect("it answers");
+        }
+        let left: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
+        assert_eq!(left.len(), shards.len());
     });
 }
 
