@@ -268,7 +268,7 @@ local function write_page(of, kind, page, keys, numbers, due)
   end
   put(of.shard, field_of(of, kind, page), keys)
   put(of.shard, field_of(of, kind + NUMBERS, page), numbers)
-  -- Two bytes: more stand in one page only where an address may have so many endpoints.
+  -- Two bytes: more stand in one page only where a network may have that many endpoints.
   of.fullest[kind] = min(max(of.fullest[kind], #keys / WIDTH[kind]), 65535)
   if kind == DIRECTORY then
     set_page_due(of, page, due or smallest(numbers))

@@ -34,7 +34,7 @@ pub struct Updated {
     /// The place of the peer in the swarm, as an argument of [`select`](RecordSwarm::select); `None` if the
     /// peer has left.
     pub place: Option<usize>,
-    /// The role of the evicted endpoint of the same address; `None` if none was evicted.
+    /// The role of the evicted endpoint of the same address or network; `None` if none was evicted.
     pub evicted: Option<Role>,
 }
 
@@ -45,8 +45,8 @@ impl RecordSwarm {
 
     /// Applies an announce: inserts, refreshes or removes its peer, and counts a finished download.
     ///
-    /// If the address of a new endpoint already has `most_per_address` endpoints in the swarm, the one of
-    /// them that announced least recently is evicted.
+    /// If an address may have `most_per_address` endpoints in the swarm, and a network of a new endpoint is full,
+    /// the endpoint of it that announced least recently is evicted.
     pub fn update(&mut self, announce: &Announce, now: Timestamp, most_per_address: usize) -> Updated {
         let updated = match announce.endpoint {
             Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now, most_per_address),

@@ -139,7 +139,7 @@ impl EndpointHash {
     }
 
     /// The number of positions per network.
-    fn places<const N: usize>(&self) -> u64 {
+    pub(super) fn places<const N: usize>(&self) -> u64 {
         let most = limited_networks(N).last().map_or(0, |(_, times)| self.limit.saturating_mul(*times));
         most.div_ceil(ENDPOINTS_PER_PLACE)
     }

@@ -86,7 +86,7 @@ impl Large {
 
     /// The first half of an announce: updates the announcer, and counts a download.
     ///
-    /// A new peer whose address has the maximum number of endpoints replaces the endpoint of that address
+    /// A new peer whose address or network has the maximum number of endpoints replaces the endpoint of it
     /// that has been silent longest. In a swarm with the maximum number of peers, it replaces the peer of a
     /// sample that has been silent longest. A bucket splits only if `may_split`.
     ///
@@ -180,8 +180,8 @@ impl Large {
         }
     }
 
-    /// Among the endpoints that share the address of `endpoint`, the one that has been silent longest, if
-    /// there are at least `limit` of them. Searches the buckets of the address.
+    /// Among the endpoints of the narrowest full network of `endpoint`, the one that has been silent longest, if
+    /// an address may have `limit` endpoints. Searches the buckets of the widest.
     fn rival<const N: usize>(
         &self,
         hash: &EndpointHash,
@@ -196,7 +196,7 @@ impl Large {
         tables.rival(hash, endpoint, limit)
     }
 
-    /// Whether the announcer would replace another endpoint of its address.
+    /// Whether the announcer would replace another endpoint of its address or network.
     pub(super) fn replaces(&self, hash: &EndpointHash, announce: &Announce, limit: u64) -> bool {
         let rival = match &announce.endpoint {
             Endpoint::V4(v4) => self.rival(hash, v4.as_bytes(), limit),
@@ -416,13 +416,11 @@ impl<const N: usize> Tables<N> {
 
     #[inline(never)]
     fn rival(&self, hash: &EndpointHash, endpoint: &[u8; N], limit: u64) -> Option<PeerLocation> {
-        let own = |order| {
-            [Role::Seeder, Role::Leecher].into_iter().flat_map(move |role| {
-                let own = self.table(role).of_network(order, endpoint, hash);
-                own.map(move |(peer, tick, index)| (&peer[..], tick, PeerLocation { role, index }))
-            })
-        };
-        rival(endpoint, hash.places_of_network(endpoint).flat_map(own), limit)
+        let own = [Role::Seeder, Role::Leecher].into_iter().flat_map(|role| {
+            let own = self.table(role).of_network(endpoint, hash);
+            own.map(move |(peer, tick, index)| (&peer[..], tick, PeerLocation { role, index }))
+        });
+        rival(endpoint, own, limit)
     }
 
     fn stalest_near(&self, order: u64) -> Option<(Tick, PeerLocation)> {

@@ -298,20 +298,23 @@ impl<const N: usize> Table<N> {
         self.buckets.get(index.bucket()).is_some_and(|bucket| index.at() < bucket.len())
     }
 
-    /// The endpoints at `order` in the widest limited network of `endpoint`. If endpoints per address are
-    /// limited, all orders of a network are those of [`EndpointHash::places_of_network`].
+    /// The endpoints in the widest limited network of `endpoint`, if endpoints per address are limited. Looks
+    /// only where they may be, or at all buckets if these are fewer.
     pub(super) fn of_network<'a>(
         &'a self,
-        order: u64,
         endpoint: &'a [u8; N],
         hash: &'a EndpointHash,
     ) -> impl Iterator<Item = (&'a [u8; N], Tick, BucketIndex)> {
-        let index = self.bucket_of(order);
-        self.buckets.get(index).into_iter().flat_map(move |bucket| {
+        let is_everywhere = hash.places::<N>() >= self.buckets.len() as u64;
+        let all = is_everywhere.then(|| (0..self.buckets.len()).map(|bucket| (bucket, None)));
+        let orders = (!is_everywhere).then(|| hash.places_of_network(endpoint));
+        let some = orders.into_iter().flatten().map(|order| (self.bucket_of(order), Some(order)));
+        all.into_iter().flatten().chain(some).flat_map(move |(index, order)| {
+            let bucket = &self.buckets[index];
             let peers = bucket.endpoints().iter().enumerate();
             let own = peers.filter(|(_, peer)| widest_network(*peer) == widest_network(endpoint));
             // Two orders of one network may be in the same bucket.
-            let own = own.filter(move |(_, peer)| hash.order(peer) == order);
+            let own = own.filter(move |(_, peer)| order.is_none_or(|order| hash.order(peer) == order));
             own.map(move |(at, peer)| (peer, bucket.tick(at), BucketIndex::new(index, at)))
         })
     }

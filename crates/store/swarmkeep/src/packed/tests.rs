@@ -49,6 +49,23 @@ fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
     }
 }
 
+/// Endpoint `n` where each IPv4 address, or each IPv6 /48 and its /64, has as many as it may, of `most` endpoints
+/// per address.
+fn of_full(family: Family, n: u32, most: u32) -> Endpoint {
+    match family {
+        Family::V4 => of_address(family, n / most, n % most),
+        Family::V6 => of_subnet(n / (25 * most), n / most % 25, n % most),
+    }
+}
+
+/// Endpoint `n` of a /64 of 25 in a /48, of which five each are in one /56.
+fn of_subnet(network: u32, subnet: u32, n: u32) -> Endpoint {
+    let Endpoint::V6(first) = of_address(Family::V6, network, n) else { unreachable!("it is of V6") };
+    let mut bytes = *first.as_bytes();
+    (bytes[6], bytes[7]) = ((subnet / 5) as u8, (subnet % 5) as u8);
+    Endpoint::try_from(bytes).expect("a valid endpoint")
+}
+
 fn config() -> RepositoryConfig {
     RepositoryConfig::new(HashKey::from_bytes(*b"a secret for one"))
 }
@@ -361,13 +378,14 @@ fn buckets_split_and_merge_within_what_is_reserved() {
 fn a_bucket_of_many_peers_grows_within_what_is_reserved() {
     let config = config().shards(1).max_endpoints_per_address(32).max_bytes(LIMIT);
     let store = Packed::new(&config).expect("one stripe");
-    // The endpoints of an address share a bucket, so some buckets are far above the mean.
-    for n in 0..90_000 {
-        tell(&store, 1, leecher(0, of_address(Family::V4, n / 30, n % 30)));
+    // The endpoints of a /48 share 25 places, so some buckets are far above the mean.
+    for n in 0..60_000 {
+        tell(&store, 1, leecher(0, of_full(Family::V6, n, 30)));
     }
     assert!(store.lock(0).fullest_bucket() >= 210, "{}", store.lock(0).fullest_bucket());
-    for n in 0..90_000 / 30 {
-        leaving(&store, WITHOUT_SPLIT, || tell(&store, 1, leecher(0, of_address(Family::V4, n, 30))));
+    for n in 0..60_000 / 30 {
+        let newcomer = of_subnet(n / 25, n % 25, 30);
+        leaving(&store, WITHOUT_SPLIT, || tell(&store, 1, leecher(0, newcomer)));
     }
 }
 
@@ -499,10 +517,11 @@ fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
 /// Whatever they announce: buckets that hold all endpoints of some addresses hold few of them.
 #[test]
 fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
-    for (family, most) in [(Family::V4, 8), (Family::V4, 32), (Family::V6, 32), (Family::V6, 100)] {
+    let limits = [(Family::V4, [8, 32, 100]), (Family::V6, [1, 8, 32])];
+    for (family, most) in limits.into_iter().flat_map(|(family, all)| all.map(|most| (family, most))) {
         let store = Packed::new(&config().max_endpoints_per_address(most)).expect("what it can keep");
         for n in 0..100_000 {
-            tell(&store, 1, leecher(0, of_address(family, n / most as u32, n % most as u32)));
+            tell(&store, 1, leecher(0, of_full(family, n, most as u32)));
         }
         assert_eq!((store.totals().peers(), store.totals().evicted), (100_000, Evicted::default()));
         let at = store.context.placement.place(&hash(0));
