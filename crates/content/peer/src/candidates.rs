@@ -38,11 +38,20 @@ pub(crate) enum Source {
     Peers(IpAddr),
 }
 
+/// How a call has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    OfUse,
+    /// It was reached and did not answer to the info hash.
+    Unanswered,
+    OfNoUse,
+}
+
 #[derive(Debug)]
 struct Candidate {
     source: Source,
     /// By which info hash of a hybrid it is called: that of the swarm in which it was found and, each time that
-    /// this was of no use, the next.
+    /// it did not answer to this, the next.
     swarm: usize,
     /// Whether it is being called, or is connected.
     taken: bool,
@@ -61,7 +70,8 @@ impl Candidates {
     const OF_PEERS: usize = 100;
     /// The most of one IPv4 address, or of one IPv6 network of 64 bits, that a source other than the user may name.
     const OF_ONE: usize = 8;
-    /// An address that was not reached so often is forgotten, after one failure if a peer named it.
+    /// An address that was not reached so often is forgotten; if a peer named it, after one failure, or one per
+    /// info hash.
     const FAILURES: u32 = 5;
     /// Before the second call; before each further one twice as long.
     const PATIENCE: Duration = Duration::from_secs(15);
@@ -145,19 +155,28 @@ impl Candidates {
         self.known.get(&address).map_or(0, |candidate| candidate.swarm)
     }
 
-    /// A connection to it has ended for this reason, and had been of use or not.
-    pub(crate) fn ended(&mut self, address: SocketAddr, of_use: bool, why: Option<String>, now: Instant) {
+    /// A call to it, of a torrent of that many swarms, has ended for this reason.
+    pub(crate) fn ended(
+        &mut self,
+        address: SocketAddr,
+        outcome: Outcome,
+        swarms: usize,
+        why: Option<String>,
+        now: Instant,
+    ) {
         let Some(candidate) = self.known.get_mut(&address) else { return };
+        let (is_of_use, is_unanswered) = (outcome == Outcome::OfUse, outcome == Outcome::Unanswered);
         candidate.taken = false;
-        candidate.why = why.filter(|_| candidate.source == Source::User && !of_use);
-        (candidate.swarm, candidate.failures) =
-            if of_use { (candidate.swarm, 1) } else { (candidate.swarm + 1, candidate.failures + 1) };
+        candidate.why = why.filter(|_| candidate.source == Source::User && !is_of_use);
+        candidate.failures = if is_of_use { 1 } else { candidate.failures + 1 };
+        candidate.swarm += usize::from(is_unanswered);
         let is_over = match candidate.source {
             Source::User => {
                 candidate.failures = candidate.failures.min(Self::FAILURES - 1);
                 false
             }
-            Source::Peers(_) => !of_use,
+            Source::Peers(_) if is_unanswered => candidate.failures as usize >= swarms,
+            Source::Peers(_) => !is_of_use,
             Source::Link | Source::Tracker(_) | Source::OtherSwarm(_) => candidate.failures >= Self::FAILURES,
         };
         candidate.next = now + Self::PATIENCE * 2_u32.pow(candidate.failures - 1);
@@ -249,7 +268,7 @@ mod tests {
             let mut waited = Vec::new();
             for _ in 0..7 {
                 assert_eq!((candidates.take(now), candidates.take(now)), (Some(ADDRESS), None));
-                candidates.ended(ADDRESS, false, None, now);
+                candidates.ended(ADDRESS, Outcome::OfNoUse, 1, None, now);
                 let Some(known) = candidates.known.get(&ADDRESS) else { break };
                 waited.push((known.next - now).as_secs());
                 now = known.next;
@@ -263,18 +282,24 @@ mod tests {
     }
 
     #[test]
-    fn who_was_of_no_use_by_one_info_hash_of_a_hybrid_is_called_by_the_other() {
-        let calls = |source| {
+    fn a_peer_that_does_not_answer_to_one_info_hash_of_a_hybrid_is_called_by_the_other() {
+        let calls = |source, swarms| {
             let (mut candidates, now) = (Candidates::default(), Instant::now());
             candidates.add(ADDRESS, source, now);
-            [false, true, true, false].map(|of_use| {
-                let swarm = candidates.swarm(ADDRESS);
-                candidates.ended(ADDRESS, of_use, None, now);
-                swarm % 2
-            })
+            let outcomes = [Outcome::OfNoUse, Outcome::OfUse, Outcome::Unanswered, Outcome::Unanswered];
+            // A peer's word is worth one call of no use.
+            let outcomes = &outcomes[if matches!(source, Source::Peers(_)) { 2.. } else { 0.. }];
+            let called = outcomes.iter().map_while(|outcome| {
+                let swarm = candidates.known.get(&ADDRESS)?.swarm;
+                candidates.ended(ADDRESS, *outcome, swarms, None, now);
+                Some(swarm % swarms)
+            });
+            called.collect::<Vec<_>>()
         };
-        assert_eq!(calls(Source::Tracker(0)), [0, 1, 1, 1]);
-        assert_eq!(calls(Source::OtherSwarm(0)), [1, 0, 0, 0]);
+        assert_eq!(calls(Source::Tracker(0), 2), [0, 0, 0, 1]);
+        assert_eq!(calls(Source::OtherSwarm(0), 2), [1, 1, 1, 0]);
+        let peers = Source::Peers(ADDRESS.ip());
+        assert_eq!((calls(peers, 2), calls(peers, 1)), (vec![0, 1], vec![0]));
     }
 
     fn made_up(n: u32) -> SocketAddr {
@@ -304,7 +329,7 @@ mod tests {
         candidates.add(seeder, Source::Tracker(1), now);
         candidates.add(seeder, peers, now);
         assert_eq!(candidates.take(now), Some(seeder));
-        candidates.ended(seeder, false, None, now);
+        candidates.ended(seeder, Outcome::OfNoUse, 1, None, now);
         (2..500).for_each(|n| candidates.add(made_up(n), peers, now));
         assert!(candidates.known.contains_key(&seeder), "not forgotten as what a peer has named");
         // Ports of the same address that are being called.

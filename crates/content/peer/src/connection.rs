@@ -43,6 +43,8 @@ pub(crate) enum Ended {
     Wire(#[from] swarmkeep_peer_wire::Error),
     #[error("the peer has closed it")]
     Closed,
+    #[error("the handshake was not answered: {0}")]
+    Unanswered(#[source] Box<Self>),
     #[error("{0}")]
     Refused(&'static str),
     #[error("nothing has come for {0:?}")]

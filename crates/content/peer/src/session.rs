@@ -24,7 +24,8 @@ use tokio::{
 };
 
 use crate::{
-    Error, Progress, Status, candidates,
+    Error, Progress, Status,
+    candidates::{self, Outcome},
     config::SessionConfig,
     connection::{Ended, handshake},
     learning::Learning,
@@ -132,11 +133,13 @@ impl Session {
 
     /// Shares a torrent: the pieces that the store has are seeded, and the others are fetched. It is
     /// announced to the trackers of `tiers`, which may be empty. A torrent that was [learnt](Self::learn)
-    /// keeps the peers and trackers from which it was learnt. If the future is dropped before it is ready,
-    /// the session does not keep the torrent.
+    /// keeps the peers and trackers from which it was learnt; an info hash that the link did not have is
+    /// announced to those of `tiers`. If the future is dropped before it is ready, the session does not keep
+    /// the torrent.
     ///
     /// # Errors
-    /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared, [`Error::Store`].
+    /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be shared,
+    /// [`Error::Store`].
     pub async fn add(&self, info: Arc<Info>, tiers: &[Vec<String>]) -> Result<Handle, Error> {
         let (files, most) = (
             info.files().iter().filter(|file| !file.is_padding()).count(),
@@ -147,7 +150,9 @@ impl Session {
         }
         let info_hash = info.info_hash();
         let names: Vec<_> = info.info_hashes().collect();
-        let learnt = names.iter().find_map(|name| self.take_learnt(name));
+        let mut all_learnt = names.iter().filter_map(|name| self.take_learnt(name));
+        let learnt = all_learnt.next();
+        all_learnt.for_each(|other| self.state.forget(&other));
         let begins = learnt.is_none();
         let torrent =
             learnt.unwrap_or_else(|| Torrent::new(info_hash, Arc::clone(&self.state.resources), None).into());
@@ -155,11 +160,11 @@ impl Session {
             let mut torrents = self.state.torrents.write();
             for &name in &names {
                 let there = torrents.entry(name).or_insert_with(|| Arc::clone(&torrent));
-                if name == info_hash && !Arc::ptr_eq(there, &torrent) {
+                if !Arc::ptr_eq(there, &torrent) {
                     drop(torrents);
                     // One that was learnt by another name is of no use any more.
                     self.state.forget(&torrent);
-                    return Err(Error::Exists(info_hash));
+                    return Err(Error::Exists(name));
                 }
             }
         }
@@ -199,8 +204,8 @@ impl Session {
     /// the torrent. Afterwards the torrent and its peers wait to be [added](Self::add).
     ///
     /// # Errors
-    /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared,
-    /// [`Error::Stopped`].
+    /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be shared or
+    /// the link calls it what it is not, [`Error::Stopped`].
     pub async fn learn(&self, magnet: &Magnet) -> Result<Metainfo, Error> {
         let (learning, learnt) = Learning::new(magnet);
         let info_hash = magnet.info_hash();
@@ -208,8 +213,8 @@ impl Session {
         torrent.is_also(magnet.info_hashes());
         {
             let mut torrents = self.state.torrents.write();
-            if torrent.info_hashes().any(|name| torrents.contains_key(&name)) {
-                return Err(Error::Exists(info_hash));
+            if let Some(name) = torrent.info_hashes().find(|name| torrents.contains_key(name)) {
+                return Err(Error::Exists(name));
             }
             torrents.extend(torrent.info_hashes().map(|name| (name, Arc::clone(&torrent))));
         }
@@ -230,6 +235,11 @@ impl Session {
             learnt = learnt => learnt.map_err(|_| Error::Stopped)??,
             () = torrent.stop.cancelled() => return Err(Error::Stopped),
         };
+        if !magnet.names(&info) {
+            return Err(Error::Torrent(
+                "the link has an info hash of a version that the torrent is not of".to_owned(),
+            ));
+        }
         std::mem::forget(unlearnt);
         Ok(Metainfo::new(info, &tiers))
     }
@@ -424,9 +434,10 @@ impl SessionState {
     fn forget(&self, torrent: &Arc<Torrent>) {
         self.torrents.write().retain(|_, other| !Arc::ptr_eq(other, torrent));
         torrent.stop.cancel();
+        let told = torrent.leave_trackers();
         // Without a runtime, nobody can be told anything any more.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            torrent.leave_trackers().for_each(|told| drop(self.resources.tasks.spawn_on(told, &runtime)));
+            told.for_each(|told| drop(self.resources.tasks.spawn_on(told, &runtime)));
         }
     }
 
@@ -545,9 +556,14 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
             let ended = stop.run_until_cancelled(Box::pin(call)).await.unwrap_or(Err(Ended::Stopped));
             // An end from this side is no fault of the peer's.
             let is_ours = stop.is_cancelled() || matches!(ended, Err(Ended::Refused(_)));
+            let outcome = match &ended {
+                _ if is_ours || begin.elapsed() > OF_USE => Outcome::OfUse,
+                Err(Ended::Unanswered(_)) => Outcome::Unanswered,
+                _ => Outcome::OfNoUse,
+            };
             let why = ended.as_ref().err().map(ToString::to_string);
             tell(address, ended);
-            torrent.called(address, begin.elapsed() > OF_USE || is_ours, why);
+            torrent.called(address, outcome, why);
         });
     }
 }

@@ -27,7 +27,7 @@ use self::seats::Taken;
 use crate::{
     Error,
     blame::Blame,
-    candidates::{self, Candidates},
+    candidates::{self, Candidates, Outcome},
     choker::Choker,
     learning::Learning,
     network::network,
@@ -318,8 +318,9 @@ impl Torrent {
         self.state.lock().candidates.put_off(address, Instant::now());
     }
 
-    pub(crate) fn called(&self, address: SocketAddr, of_use: bool, why: Option<String>) {
-        self.state.lock().candidates.ended(address, of_use, why, Instant::now());
+    pub(crate) fn called(&self, address: SocketAddr, outcome: Outcome, why: Option<String>) {
+        let swarms = self.info_hashes().count();
+        self.state.lock().candidates.ended(address, outcome, swarms, why, Instant::now());
     }
 
     /// Once a second: rates.

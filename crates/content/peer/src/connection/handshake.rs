@@ -20,7 +20,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 pub(crate) async fn call(stream: TcpStream, info_hash: InfoHash, seat: Seat) -> Result<(), Ended> {
     send_handshake(&stream, &seat.torrent, info_hash).await?;
     let mut received = ReceiveBuffer::new(Limits::new());
-    let theirs = receive(&stream, &mut received, HANDSHAKE, ReceiveBuffer::next_handshake).await?;
+    let theirs = receive(&stream, &mut received, HANDSHAKE, ReceiveBuffer::next_handshake);
+    let theirs = theirs.await.map_err(|why| Ended::Unanswered(why.into()))?;
     if !seat.torrent.info_hashes().any(|ours| ours == theirs.info_hash) {
         return Err(Ended::Misbehaves("answers for another torrent"));
     }

@@ -7,11 +7,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use sha2::{Digest as _, Sha256};
 use swarmkeep::{Announce, SplitMix64, Timestamp, TorrentRepositoryExt as _};
 use swarmkeep_bittorrent::{InfoHash, PeerId};
 use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
 use swarmkeep_metainfo::{Creation, Format, Info, Magnet, Metainfo};
-use swarmkeep_peer::{Handle, Session, SessionConfig};
+use swarmkeep_peer::{Error, Handle, Session, SessionConfig};
 use swarmkeep_peer_wire::{
     Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Hashes, Message, MetadataMessage,
     Reserved,
@@ -238,6 +239,71 @@ async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
     }
     seeder.stop().await.unwrap();
     assert_eq!([v1, v2].map(|name| swarms.scrape(&name).peers()), [0, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_hangs_up_on_one_info_hash_of_a_hybrid_is_called_by_the_other() {
+    let info = Arc::new(torrent(Format::Hybrid, false).0.into_info());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let session = start(81, empty()).await;
+    let handle = session.add(Arc::clone(&info), &[]).await.unwrap();
+    handle.found([listener.local_addr().unwrap()]);
+    for name in info.info_hashes() {
+        let (mut called, _) =
+            timeout(Duration::from_secs(20), listener.accept()).await.expect("in time").unwrap();
+        assert_eq!(named(&mut called).await.1, name);
+        drop(called);
+        let unanswered = async {
+            while handle.status().unreached.is_empty() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(5), unanswered).await.expect("in time");
+        let error = &handle.status().unreached[0].error;
+        assert!(error.starts_with("the handshake was not answered: "), "{error}");
+    }
+    session.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_torrent_that_is_there_by_one_of_its_info_hashes_is_refused_by_the_other() {
+    let metainfo = torrent(Format::Hybrid, false).0;
+    let info = Arc::new(metainfo.info().clone());
+    let [v1, v2] = info.info_hashes().collect::<Vec<_>>().try_into().expect("two of a hybrid");
+    let [by_v1, by_v2] = [true, false].map(|v1| part_of(&Magnet::from(&metainfo), v1, !v1));
+    let session = start(82, empty()).await;
+    {
+        let learning = session.learn(&by_v2);
+        tokio::pin!(learning);
+        assert!(timeout(Duration::from_millis(10), &mut learning).await.is_err(), "nobody has it");
+        let refused = session.add(Arc::clone(&info), &[]).await.err();
+        assert!(matches!(refused, Some(Error::Exists(name)) if name == v2), "{refused:?}");
+        assert!(session.torrent(&v1).is_none());
+    }
+    session.add(info, &[]).await.unwrap();
+    for (link, name) in [(by_v1, v1), (by_v2, v2)] {
+        let refused = session.learn(&link).await.err();
+        assert!(matches!(refused, Some(Error::Exists(there)) if there == name), "{refused:?}");
+    }
+    session.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_names_a_torrent_of_v1_by_v2_as_well_is_refused() {
+    let (metainfo, bytes) = torrent(Format::V1, false);
+    let info = Arc::new(metainfo.info().clone());
+    let seeder = start(83, full(&info, &bytes)).await;
+    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let link = link(&metainfo, true, false, seeder.addresses()[0]);
+    let sha256: String = Sha256::digest(info.encoded()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let link: Magnet = format!("{link}&xt=urn:btmh:1220{sha256}").parse().unwrap();
+    let fetcher = start(84, empty()).await;
+    let learnt = timeout(Duration::from_secs(20), fetcher.learn(&link)).await.expect("in time");
+    let error = learnt.unwrap_err().to_string();
+    assert_eq!(error, "the link has an info hash of a version that the torrent is not of");
+    assert!(link.info_hash_v1().is_some_and(|name| fetcher.torrent(&name).is_none()));
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -208,7 +208,9 @@ impl Row {
         let link = self.by_link.then(|| {
             let link = Magnet::from(&metainfo).to_string();
             let v1 = format!("xt=urn:btih:{}&", metainfo.info().info_hash());
-            if by_v2 { link.replace(&v1, "") } else { link }
+            let link = if by_v2 { link.replace(&v1, "") } else { link };
+            assert_eq!(link.contains("urn:btih:"), !by_v2 && metainfo.info().has_v1());
+            link
         });
         let place = |client: &Client| {
             let link = link.clone().filter(|_| client.name != seeder.name);
