@@ -1,11 +1,11 @@
 //! What only large swarms show.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::{collections::BTreeSet, net::Ipv6Addr, ops::Range};
 
 use swarmkeep::{
     Announce, AsyncTorrentRepository, Budget, Endpoint, PeerBuffer, Request, Retention, SplitMix64, Timestamp,
 };
-use swarmkeep_redis::servers::Server;
+use swarmkeep_redis::{RedisRepository, servers::Server};
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
     tests,
@@ -13,7 +13,7 @@ use swarmkeep_store_tests::{
 
 use crate::redis::{
     crowd::{NOW, endpoint, torrent},
-    stores::{RUNTIME, connect, settings, started},
+    stores::{RUNTIME, calls, config, connect, settings, started},
 };
 
 /// The tests of this module.
@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
             redis_hands_out_tens_of_thousands_of_peers_at_once,
+            redis_network_with_all_the_endpoints_it_may_have_makes_no_selection_slow,
             redis_swarm_that_grows_while_it_is_swept_keeps_nobody_who_has_expired,
     }
 }
@@ -56,6 +57,40 @@ fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
             assert_eq!(told.len(), WANT, "all of them different");
             assert!(!told.contains(&endpoint(0)), "nobody is handed to itself");
         }
+    });
+}
+
+/// All peers of a /48 share a page, in which there may be 200 more than in others.
+fn redis_network_with_all_the_endpoints_it_may_have_makes_no_selection_slow() {
+    const PEERS: u32 = 2000;
+    let server = started(Server::start());
+    let peer = |network: u32, n: u32| {
+        let subnet = u128::from(n / 8 / 5) << 72 | u128::from(n / 8 % 5) << 64 | u128::from(n % 8 + 1);
+        let address = (0x2001_0db8 << 96) + (u128::from(network) << 80) + subnet;
+        Endpoint::new(Ipv6Addr::from_bits(address).into(), 6881).expect("the port is not 0")
+    };
+    RUNTIME.block_on(async {
+        let limited = config().max_endpoints_per_address(8);
+        let store = RedisRepository::connect(&settings([server.url()]), &limited).await.expect("reached");
+        // How often a page is read for each announce.
+        let reads = async |peers: Vec<Endpoint>| {
+            let before = calls(&server, "hget");
+            for (n, peer) in peers.iter().enumerate() {
+                let (mut room, mut rng) = ([0; 900], SplitMix64::new(n as u64));
+                let asks = Announce::new(torrent(0), *peer).want(50);
+                let peers = &mut PeerBuffer::new(&mut [], &mut room);
+                store.announce(&asks, NOW, &mut rng, peers).await.expect("reached");
+            }
+            (calls(&server, "hget") - before) as f64 / peers.len() as f64
+        };
+        let others: Vec<_> = (0..PEERS).map(|n| peer(n, 0)).collect();
+        reads(others.clone()).await;
+        let usual = reads(others.clone()).await;
+        reads((0..1000).map(|n| peer(1 << 15, n)).collect()).await;
+        let stats = store.scrape(&torrent(0)).await.expect("reached");
+        assert_eq!(stats.peers(), u64::from(PEERS) + 200);
+        let crowded = reads(others).await;
+        assert!(crowded < usual + 4.0, "{usual} reads for each announce before, {crowded} after");
     });
 }
 

@@ -14,6 +14,8 @@ mod servers;
 mod stale;
 mod stores;
 
+pub(crate) use stores::calls;
+
 /// The tests of these modules.
 pub(crate) fn tests() -> Vec<Trial> {
     let lists = [

@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::redis::{
     crowd::{NOW, endpoint, tell, torrent},
-    stores::{RUNTIME, SLACK, connect, settings, started},
+    stores::{RUNTIME, SLACK, calls, connect, settings, started},
 };
 
 /// The tests of this module.
@@ -77,13 +77,6 @@ async fn listed(store: &RedisRepository) -> BTreeMap<Endpoint, PeerRecord> {
     peers.into_iter().map(|peer| (peer.endpoint, peer)).collect()
 }
 
-fn calls(server: &Server) -> u64 {
-    let statistics = server.info("commandstats").expect("it answers");
-    let fcall = statistics.get("cmdstat_fcall").expect("functions were called");
-    let calls = fcall.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
-    calls.and_then(|calls| calls.parse().ok()).expect("a number")
-}
-
 /// Thousands of regular announces of one swarm are a few hundred calls, and none is forgotten.
 fn redis_answers_that_may_be_stale_spare_the_server_and_all_times_arrive() {
     const MEMBERS: u32 = 300;
@@ -95,7 +88,7 @@ fn redis_answers_that_may_be_stale_spare_the_server_and_all_times_arrive() {
         for n in 0..MEMBERS {
             tell(&exact, &member(n)).await.expect("reached");
         }
-        let before = calls(&server);
+        let before = calls(&server, "fcall");
         let mut handed_out = BTreeMap::new();
         for n in 0..10 * MEMBERS {
             let (stats, peers) = ask(&stale, &member(n % MEMBERS), LATER, n.into()).await;
@@ -115,7 +108,7 @@ fn redis_answers_that_may_be_stale_spare_the_server_and_all_times_arrive() {
         assert_eq!(handed_out.len(), MEMBERS as usize, "everybody is handed out to somebody");
 
         sleep(STALENESS).await;
-        let spent = calls(&server) - before;
+        let spent = calls(&server, "fcall") - before;
         assert!(spent < u64::from(MEMBERS), "{spent} calls for {} announces", 10 * MEMBERS);
         let listed = listed(&exact).await;
         assert_eq!(listed.len(), MEMBERS as usize);

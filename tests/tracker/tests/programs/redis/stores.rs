@@ -41,6 +41,14 @@ pub(crate) const LIFETIME: Duration = Duration::from_secs(1800);
 /// What a slow machine may add to a bound.
 pub(crate) const SLACK: Duration = Duration::from_secs(3);
 
+/// How often the server was given a command, by clients and by functions.
+pub(crate) fn calls(server: &Server, command: &str) -> u64 {
+    let statistics = server.info("commandstats").expect("it answers");
+    let Some(of_command) = statistics.get(&format!("cmdstat_{command}")) else { return 0 };
+    let calls = of_command.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
+    calls.and_then(|calls| calls.parse().ok()).expect("a number")
+}
+
 /// A store with these settings. A machine with more to do than this may keep a server from greeting in time.
 pub(crate) async fn connect(settings: &RedisConfig) -> Arc<RedisRepository> {
     let enough = Instant::now() + Duration::from_secs(30);

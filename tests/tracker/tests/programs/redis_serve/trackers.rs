@@ -11,7 +11,7 @@ use std::{
 };
 
 use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, PeerId};
-use swarmkeep_redis::servers::Server;
+
 use swarmkeep_tests::{
     serve::{Serve, swarmkeep},
     udp::{Client, announce},
@@ -190,10 +190,4 @@ pub(crate) fn until_within(what: &str, within: Duration, so: impl Fn() -> bool) 
         assert!(Instant::now() < deadline, "not within {within:?}: {what}");
         thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// A value of `INFO`.
-pub(crate) fn calls_of(server: &Server, command: &str) -> bool {
-    let statistics = server.info("commandstats").expect("it answers");
-    statistics.contains_key(&format!("cmdstat_{command}"))
 }
