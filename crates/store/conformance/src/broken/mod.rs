@@ -358,6 +358,8 @@ crate::faults! {
     addresses_limited_by_their_networks EndpointsByNetwork => an_ipv6_address_is_its_upper_64_bits;
     /// Limits the /64 of IPv6, and no wider networks.
     ipv6_limited_by_64_bits_only EndpointsBy64BitsOnly => wider_networks_of_ipv6_have_5_and_25_times_the_endpoints;
+    /// Looks at the /48 of IPv6 before the narrower networks.
+    ipv6_limited_widest_first EndpointsWidestFirst => wider_networks_of_ipv6_have_5_and_25_times_the_endpoints;
     /// Limits an address only at the first new endpoint of a batch.
     batch_limits_addresses_once BatchLimitsAddressesOnce => endpoints_per_address_are_limited_in_batches_too;
     /// Restores more endpoints of an address than the limit allows.
@@ -510,6 +512,10 @@ impl Broken {
                 state.networks = &[LimitedNetwork { v4_bits: 24, v6_bits: 56, times: 1 }];
             }
             Fault::EndpointsBy64BitsOnly => state.networks = &NETWORKS[..1],
+            Fault::EndpointsWidestFirst => {
+                const WIDEST_FIRST: &[LimitedNetwork] = &[NETWORKS[2], NETWORKS[1], NETWORKS[0]];
+                state.networks = WIDEST_FIRST;
+            }
             Fault::BytesExceeded => state.limits.bytes = state.limits.bytes.map(|most| most + 32),
             _ => {}
         }

@@ -214,41 +214,54 @@ pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// A client may have a whole /56 or /48. Its newcomers replace the endpoints of its own network that announced
-/// least recently.
+/// A client may have a whole /56 or /48. Its newcomers replace the endpoint that announced least recently in the
+/// narrowest of its networks that is full.
 pub(crate) fn wider_networks_of_ipv6_have_5_and_25_times_the_endpoints(subject: &dyn Subject) {
     const MOST: usize = 2;
-    // A /64 for each newcomer: the first are in one /56, and then each is in a /56 of its own.
-    const IN_ONE: u16 = 30;
     const NEWCOMERS: u16 = 90;
-    let newcomer = |n| of_subnet(CROWDED, if n < IN_ONE { n } else { (n - IN_ONE + 1) << 8 }, 1);
+    let newcomer = |n| match n {
+        // Each in a /64 of its own, of one /56.
+        0..20 | 70..85 => of_subnet(CROWDED, n, 1),
+        // Each in a /56 of its own. They fill the /48, and the first /56 has no endpoint left.
+        20..70 => of_subnet(CROWDED, n << 8, 1),
+        // All in one /64 of the first /56.
+        _ => of_subnet(CROWDED, 200, n.into()),
+    };
     let (config, unit) = config_with_units(subject, 100);
     let config = config.max_endpoints_per_address(MOST);
     for bystanders in [0, 1000] {
         let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config) else { return };
         let torrent = hash(1);
         fill_with_bystanders(&store, torrent, bystanders);
+        let restored = |endpoint, now| {
+            let record = PeerRecord { endpoint, role: Role::Leecher, last_announce: now, details: None };
+            let swarm = SwarmSummary { info_hash: torrent, stats: stats(0, 0, 0) };
+            let restored = store.restore(&swarm, &[record], now);
+            (restored.added, restored.refused)
+        };
         let mut least_recent_first = Vec::new();
         for n in 0..NEWCOMERS {
+            let now = u64::from(n + 1) * unit;
+            let full = [(8, 1), (7, 5), (6, 25)].into_iter().find_map(|(bytes, times)| {
+                let network = |peer: &Endpoint| peer.as_bytes()[..bytes].to_vec();
+                let is_in = |peer: &&Endpoint| network(peer) == network(&newcomer(n));
+                let in_it: Vec<Endpoint> = least_recent_first.iter().filter(is_in).copied().collect();
+                (in_it.len() >= times * MOST).then(|| in_it[0])
+            });
+            if full.is_some() {
+                assert_eq!(restored(newcomer(n), at(now)), (0, 1), "{n}");
+            }
+            least_recent_first.retain(|peer| Some(*peer) != full);
             least_recent_first.push(newcomer(n));
-            let most = if n < IN_ONE { 5 * MOST } else { 25 * MOST };
-            let gone = least_recent_first.len().saturating_sub(most);
-            least_recent_first.drain(..gone);
             let announce = leecher(torrent, newcomer(n)).left((n / 3 % 2).into()).want(0);
-            let answer = store.tell_at(u64::from(n + 1) * unit, announce);
-            assert_eq!(answer.evicted, Evicted { swarms: 0, peers: gone as u64 }, "for newcomer {n}");
+            let answer = store.tell_at(now, announce);
+            assert_eq!(answer.evicted, Evicted { swarms: 0, peers: full.iter().len() as u64 }, "for {n}");
             let members = store.members(&torrent);
             let held: BTreeSet<_> =
                 (0..NEWCOMERS).map(newcomer).filter(|peer| members.contains_key(peer)).collect();
             assert_eq!(held, least_recent_first.iter().copied().collect(), "after newcomer {n}");
         }
-        let now = at(u64::from(NEWCOMERS) * unit);
-        let record =
-            |endpoint| PeerRecord { endpoint, role: Role::Leecher, last_announce: now, details: None };
-        let swarm = SwarmSummary { info_hash: torrent, stats: stats(0, 0, 0) };
-        let (own, other) = (of_subnet(CROWDED, 5, 5), of_subnet(CROWDED + 1, 5, 5));
-        let restored = store.restore(&swarm, &[own, other].map(record), now);
-        assert_eq!((restored.added, restored.refused), (1, 1));
+        assert_eq!(restored(of_subnet(CROWDED + 1, 5, 5), at(u64::from(NEWCOMERS) * unit)), (1, 0));
         assert_bystanders_stay(&store, torrent, bystanders);
         store.assert_consistent();
     }

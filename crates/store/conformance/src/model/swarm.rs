@@ -257,6 +257,7 @@ impl Eligible<'_> {
 }
 
 /// A network whose endpoints in a swarm are limited.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct LimitedNetwork {
     pub(crate) v4_bits: u32,
     pub(crate) v6_bits: u32,

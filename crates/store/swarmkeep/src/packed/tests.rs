@@ -49,20 +49,25 @@ fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
     }
 }
 
-/// Endpoint `n` where each IPv4 address, or each IPv6 /48 and its /64, has as many as it may, of `most` endpoints
+/// Endpoint `n` where each IPv4 address, or each IPv6 /48, /56 and /64, has as many as it may, of `most` endpoints
 /// per address.
 fn of_full(family: Family, n: u32, most: u32) -> Endpoint {
     match family {
         Family::V4 => of_address(family, n / most, n % most),
-        Family::V6 => of_subnet(n / (25 * most), n / most % 25, n % most),
+        Family::V6 => of_subnet(n / (25 * most), subnet(n / most % 25), n % most),
     }
 }
 
-/// Endpoint `n` of a /64 of 25 in a /48, of which five each are in one /56.
-fn of_subnet(network: u32, subnet: u32, n: u32) -> Endpoint {
+/// One of 25 subnets of a /48: five of a /56.
+fn subnet(nth: u32) -> u16 {
+    (((nth / 5) << 8) | (nth % 5)) as u16
+}
+
+/// Endpoint `n` of a /64 in a /48.
+fn of_subnet(network: u32, subnet: u16, n: u32) -> Endpoint {
     let Endpoint::V6(first) = of_address(Family::V6, network, n) else { unreachable!("it is of V6") };
     let mut bytes = *first.as_bytes();
-    (bytes[6], bytes[7]) = ((subnet / 5) as u8, (subnet % 5) as u8);
+    bytes[6..8].copy_from_slice(&subnet.to_be_bytes());
     Endpoint::try_from(bytes).expect("a valid endpoint")
 }
 
@@ -384,7 +389,7 @@ fn a_bucket_of_many_peers_grows_within_what_is_reserved() {
     }
     assert!(store.lock(0).fullest_bucket() >= 210, "{}", store.lock(0).fullest_bucket());
     for n in 0..60_000 / 30 {
-        let newcomer = of_subnet(n / 25, n % 25, 30);
+        let newcomer = of_subnet(n / 25, subnet(n % 25), 30);
         leaving(&store, WITHOUT_SPLIT, || tell(&store, 1, leecher(0, newcomer)));
     }
 }

@@ -367,9 +367,10 @@ fn some_records(rng: &mut SplitMix64, swarms: u64, most_peers: usize, now: u64) 
                         left: 3,
                     };
                     PeerRecord {
-                        endpoint: match rng.below(4) {
+                        endpoint: match rng.below(8) {
                             0 => v6(n),
                             1 => of_address(Family::V4, n % 3, n),
+                            2..5 => of_subnet(7, (((n % 7) << 8) | (n / 7)) as u16, n),
                             _ => v4(n),
                         },
                         role: [Role::Seeder, Role::Leecher][rng.below(2)],
@@ -494,12 +495,13 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
     let limited: [(&str, Limit); 5] = [
         ("swarms", |config| config.max_swarms(150)),
         ("peers per swarm", |config| config.max_peers_per_swarm(30)),
-        ("endpoints per address", |config| config.max_endpoints_per_address(2)),
+        ("endpoints per address", |config| config.max_endpoints_per_address(1)),
         ("bytes", |config| config.max_bytes(100 << 10)),
         ("all", |config| {
             config.max_swarms(150).max_peers_per_swarm(30).max_endpoints_per_address(2).max_bytes(90 << 10)
         }),
     ];
+    let mut full = [false; 9];
     for (what, limit) in limited {
         for shards in [1, 2, 16] {
             for there in [0, 40, 150] {
@@ -525,10 +527,21 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
                 assert!(limits.bytes.is_none_or(|most| store.memory().bytes <= most as u64));
                 for (_, peers) in after.values() {
                     assert!(limits.peers_per_swarm.is_none_or(|most| peers.len() <= most));
+                    let Some(most) = limits.endpoints_per_address else { continue };
                     for endpoint in peers.keys() {
-                        let same = |other: &&Endpoint| other.ip() == endpoint.ip();
-                        let own = peers.keys().filter(same).count();
-                        assert!(limits.endpoints_per_address.is_none_or(|most| own <= most));
+                        let networks = match endpoint {
+                            Endpoint::V4(_) => &[(4, 1)][..],
+                            Endpoint::V6(_) => &[(8, 1), (7, 5), (6, 25)],
+                        };
+                        for &(bytes, times) in networks {
+                            let network = |other: &Endpoint| other.as_bytes()[..bytes].to_vec();
+                            let same = |other: &&Endpoint| {
+                                other.family() == endpoint.family() && network(other) == network(endpoint)
+                            };
+                            let own = peers.keys().filter(same).count();
+                            assert!(own <= times * most, "{own} of {bytes} bytes");
+                            full[bytes] |= own == times * most;
+                        }
                     }
                 }
                 // Where it does not matter in which order swarms come, it is the same as one by one.
@@ -541,6 +554,7 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
             }
         }
     }
+    assert_eq!([4, 6, 7, 8].map(|bytes| full[bytes]), [true; 4]);
 }
 
 /// Stripes that have no leaf, and no room for one.
