@@ -1,4 +1,4 @@
-//! Cases of the limit of endpoints per address: an address displaces its own endpoints, and no others.
+//! Cases of the limit of endpoints per address: an address or network displaces its own endpoints only.
 
 use std::{
     collections::{BTreeSet, HashSet},

@@ -133,8 +133,8 @@ impl RecordSwarm {
     /// Inserts a peer of a snapshot.
     ///
     /// # Errors
-    /// [`NotRestored`] if the peer is in the swarm already, or if its address has `most_per_address`
-    /// endpoints.
+    /// [`NotRestored`] if the peer is in the swarm already, or if its address or one of its
+    /// networks has its maximum number of endpoints, where `most_per_address` is that of an address.
     pub fn restore(&mut self, peer: &PeerRecord, most_per_address: usize) -> Result<(), NotRestored> {
         match peer.endpoint {
             Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer, most_per_address),

@@ -79,7 +79,7 @@ pub(super) struct EndpointHash {
 }
 
 /// The network of an address, /24 of IPv4 or /48 of IPv6: 56 bits that no remote peer can predict.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Network(u64);
 
 /// A network, and the index of a swarm in which it has a peer, in one word: sorted, those of one network are
@@ -106,7 +106,9 @@ impl NetworkWithin {
 /// About how many endpoints of a network share a position, and so a bucket, which on average has 44 peers of
 /// IPv4 or 40 of IPv6. If all networks had this number, the fullest of a million buckets would have about
 /// ten times the mean (the number of networks in a bucket has a Poisson distribution), and one draw of a
-/// peer in ten would find one.
+/// peer in ten would find one. A network whose owner has learned from answers which of its endpoints are near
+/// each other can have all of them at one position; [`Table::crowded`](super::table::Table::crowded) bounds
+/// the bucket.
 const ENDPOINTS_PER_PLACE: u64 = 32;
 
 impl fmt::Debug for EndpointHash {

@@ -88,7 +88,8 @@ impl Large {
     ///
     /// A new peer whose address or network has the maximum number of endpoints replaces the endpoint of it
     /// that has been silent longest. In a swarm with the maximum number of peers, it replaces the peer of a
-    /// sample that has been silent longest. A bucket splits only if `may_split`.
+    /// sample that has been silent longest. A peer whose bucket is [full](Table::crowded) replaces another of
+    /// it. A bucket splits only if `may_split`.
     ///
     /// Looks in the table of the announced role first: peers rarely change their role.
     pub(super) fn update(
@@ -129,8 +130,12 @@ impl Large {
         let transition = Transition::new(announce, known.map(|own| own.role));
         let table = |own: PeerLocation| self.tables().map(|tables| tables.table(own.role).tick(own.index));
         let earlier = known.and_then(table);
-        let put = |tables: &mut Tables<N>, role| {
+        let put = |tables: &mut Tables<N>, role, evicted: &mut Population| {
             let table = tables.table_mut(role);
+            if let Some(crowded) = table.crowded(order, hash) {
+                table.remove(crowded);
+                *evicted += Population::one(announce.endpoint.family(), role);
+            }
             let index = match may_split {
                 true => table.insert(order, endpoint, now, now, hash),
                 false => table.put(order, endpoint, now, now),
@@ -147,14 +152,14 @@ impl Large {
                 } else if self.population().peers() >= bounds.peers_per_swarm {
                     updated.evicted = self.evict(order);
                 }
-                updated.own = Some(put(self.tables_mut(), role));
+                updated.own = Some(put(self.tables_mut(), role, &mut updated.evicted));
             }
             (Some(own), Some(role)) if own.role == role => {
                 self.tables_mut().table_mut(role).refresh(own.index, now);
             }
             (Some(own), after) => {
                 self.tables_mut().table_mut(own.role).remove(own.index);
-                updated.own = after.map(|role| put(self.tables_mut(), role));
+                updated.own = after.map(|role| put(self.tables_mut(), role, &mut updated.evicted));
                 self.simplify();
             }
         }
@@ -249,7 +254,7 @@ impl Large {
     }
 
     /// Restores a peer that last announced at `tick`. Refuses it if it is in the swarm already, or if the
-    /// swarm or the address has its maximum number.
+    /// swarm, the address or one of its networks has its maximum number.
     pub(super) fn restore(
         &mut self,
         hash: &EndpointHash,
@@ -282,6 +287,7 @@ impl Large {
         }
         if self.population().peers() >= bounds.peers_per_swarm
             || self.rival(hash, endpoint, bounds.endpoints_per_address).is_some()
+            || self.tables().is_some_and(|tables| tables.table(role).crowded(order, hash).is_some())
         {
             return Err(NotRestored::Full);
         }
@@ -305,6 +311,14 @@ impl Large {
         }
         self.simplify();
         Population::one(family, own.role)
+    }
+
+    /// Merges buckets that merges without more bytes have left alone. Takes up to `spare` bytes.
+    pub(super) fn merge(&mut self, mut spare: usize) {
+        let Self { v4, v6, .. } = self;
+        [&mut v4.seeders, &mut v4.leechers].into_iter().for_each(|table| table.merge(&mut spare));
+        let v6 = v6.iter_mut().flat_map(|v6| [&mut v6.seeders, &mut v6.leechers]);
+        v6.for_each(|table| table.merge(&mut spare));
     }
 
     fn simplify(&mut self) {

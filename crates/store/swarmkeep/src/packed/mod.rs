@@ -98,6 +98,9 @@ impl Packed {
     /// limits are small.
     ///
     /// Limits are exact over all threads. The swarm to evict is chosen among 64 neighbours of the new one.
+    /// Also without limits, some 512 peers of a large swarm that are near each other in the secret order are
+    /// the most: then a newcomer there replaces one of the network that has most of them. Chance makes no such
+    /// crowd, only peers that choose their endpoints by what answers have shown them.
     ///
     /// # Errors
     /// [`ConfigError`] if the number of stripes is no power of two up to 65,536, the lifetime is not

@@ -199,7 +199,7 @@ impl TorrentRepository for Packed {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(LongestHold::Visits(4 * VISITS_PER_HOLD))
+        Capabilities::new(LongestHold::Visits(8 * VISITS_PER_HOLD))
             .with_page_cost(PageCost::WholeStore)
             .with_bounds(BoundedBy::all())
             .with_clock(self.context.clock.resolution_secs(), LONGEST_LIFETIME_SECS)

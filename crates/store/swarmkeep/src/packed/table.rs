@@ -104,10 +104,19 @@ impl<const N: usize> Table<N> {
     /// not split and merge buckets.
     const MERGE_BELOW: usize = Self::SPLIT_ABOVE * 3 / 4;
 
-    /// The most peers that a merge may bring together. While a sweep has emptied some buckets and has not
-    /// reached others, merges would otherwise fill one bucket without limit, and one hold would visit it. A
-    /// block of so many peers is below 4 KiB: the sizes of larger blocks are far apart.
+    /// The most peers that a merge of two well filled buckets may bring together. While a sweep has emptied
+    /// some buckets and has not reached others, merges would otherwise fill one bucket without limit, and one
+    /// hold would visit it. A block of so many peers is below 4 KiB: the sizes of larger blocks are far apart.
     const MAX_MERGED: usize = if N == CompactV4::LEN { 352 } else { 190 };
+
+    /// A bucket with fewer peers than this merges into any other: a bucket that one network fills must not
+    /// stop the merges of its table.
+    const FEW: usize = Self::SPLIT_ABOVE / 2;
+
+    /// The number of peers in a bucket from which on a newcomer [takes the place](Self::crowded) of another.
+    /// No bucket gets there by chance. But answers show which peers are near each other, so a remote peer
+    /// could collect endpoints of one bucket.
+    pub(super) const CROWD: usize = 512;
 
     /// The most merges after one removal: more than it takes to keep up, and few enough for one hold of the
     /// lock.
@@ -335,6 +344,19 @@ impl<const N: usize> Table<N> {
         Some((tick, BucketIndex::new(bucket, at)))
     }
 
+    /// The peer that has been silent longest of the network that has the most peers in the bucket of `order`,
+    /// if that bucket has no room for another.
+    pub(super) fn crowded(&self, order: u64, hash: &EndpointHash) -> Option<BucketIndex> {
+        let number = self.bucket_of(order);
+        let bucket = self.buckets.get(number).filter(|bucket| bucket.len() >= Self::CROWD)?;
+        let mut networks: Vec<_> = bucket.endpoints().iter().map(|peer| hash.network(peer)).collect();
+        networks.sort_unstable();
+        let largest = networks.chunk_by(|a, b| a == b).max_by_key(|peers| peers.len())?[0];
+        let peers = bucket.iter().enumerate().filter(|(_, (peer, _))| hash.network(*peer) == largest);
+        let (at, _) = peers.min_by_key(|(_, (_, tick))| *tick)?;
+        Some(BucketIndex::new(number, at))
+    }
+
     // --- Hints: an index in them need not exist. ---
 
     /// The start of the bucket of an order.
@@ -421,30 +443,38 @@ impl<const N: usize> Table<N> {
         self.note_density(newest);
     }
 
-    /// To be called after a removal: merges buckets of a table that has become too large for its peers.
+    /// To be called after a removal.
     fn removed(&mut self) {
         if self.len == 0 {
             *self = Self::default();
             return;
         }
+        self.merge(&mut 0);
+        self.densest.advance(&self.buckets);
+    }
+
+    /// Merges buckets of a table that has become too large for its peers. May take `spare` bytes, and lowers
+    /// it by what it takes.
+    pub(super) fn merge(&mut self, spare: &mut usize) {
         for _ in 0..Self::MAX_MERGES {
-            if self.buckets.len() == 1 || self.len() >= Self::MERGE_BELOW * self.buckets.len() {
+            if self.buckets.len() <= 1 || self.len() >= Self::MERGE_BELOW * self.buckets.len() {
                 break;
             }
             let newest = self.buckets.len() - 1;
             let into = linear::buddy(newest);
             let parts = [newest, into].map(|bucket| &self.buckets[bucket]);
-            let peers = parts.iter().map(|bucket| bucket.len()).sum();
+            let [a, b] = parts.map(Bucket::len);
             let bytes: usize = parts.iter().map(|bucket| bucket.block.capacity()).sum();
-            // Where sizes of blocks are far apart, a merge could take more bytes than it frees: it waits.
-            if peers > Self::MAX_MERGED || StampedBlock::<N>::capacity_for(peers) > bytes {
+            // Where sizes of blocks are far apart, a merge may take more bytes than it frees.
+            let more = StampedBlock::<N>::capacity_for(a + b).saturating_sub(bytes);
+            if (a + b > Self::MAX_MERGED && a.min(b) >= Self::FEW) || more > *spare {
                 break;
             }
+            *spare -= more;
             let newest = self.pop_bucket().expect("more than one");
             self.change(into, |bucket| bucket.append(newest));
             self.note_density(into);
         }
-        self.densest.advance(&self.buckets);
     }
 }
 

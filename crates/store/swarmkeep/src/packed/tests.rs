@@ -519,7 +519,7 @@ fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
     }
 }
 
-/// Whatever they announce: buckets that hold all endpoints of some addresses hold few of them.
+/// Buckets that hold all endpoints of some addresses hold few addresses.
 #[test]
 fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
     let limits = [(Family::V4, [8, 32, 100]), (Family::V6, [1, 8, 32])];
@@ -532,6 +532,54 @@ fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
         let at = store.context.placement.place(&hash(0));
         let fullest = store.lock(at.stripe).fullest_bucket();
         assert!(fullest <= 400, "{fullest} peers in a bucket, of {most} an address over {family:?}");
+    }
+}
+
+/// Strangers learn from answers which of their endpoints are near each other.
+#[test]
+fn a_bucket_that_strangers_fill_has_room_for_others() {
+    for family in [Family::V4, Family::V6] {
+        let store = Packed::new(&config().shards(1)).expect("one stripe");
+        let near = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint) >> 56 == 0;
+        let neighbour = (0..).map(|n| of_address(family, 0xff00, n)).find(near).expect("one of 256");
+        let strangers = (0..).map(|n| of_address(family, n % 20, n / 20)).filter(near);
+        let strangers: Vec<_> = strangers.take(1500).collect();
+        tell(&store, 1, leecher(0, neighbour));
+        let mut evicted = 0;
+        for (n, stranger) in strangers.iter().enumerate() {
+            // Some are leechers that become seeders.
+            let announce = leecher(0, *stranger).left(u64::from(n % 2 == 0));
+            evicted += tell(&store, 2, announce).evicted.peers;
+            evicted += tell(&store, 2, announce.left(0)).evicted.peers;
+        }
+        let fullest = store.lock(0).fullest_bucket();
+        assert!(fullest == 512 && evicted == store.totals().evicted.peers, "{fullest} in one bucket");
+        assert_eq!(store.totals().peers() + evicted, 1501);
+        let gone = tell(&store, 2, leecher(0, neighbour).event(AnnounceEvent::Stopped));
+        assert_eq!(gone.changes, Changes::LEFT, "another network has given way");
+        assert_eq!(store.memory().bytes, store.recount());
+    }
+}
+
+#[test]
+fn a_table_shrinks_although_a_network_has_all_its_endpoints_in_one_bucket() {
+    for limit in [usize::MAX, 1 << 22] {
+        let config = config().shards(1).max_endpoints_per_address(8).max_bytes(limit);
+        let store = Packed::new(&config).expect("one stripe");
+        let place = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint);
+        let first = place(&of_subnet(0, 0, 0));
+        for nth in 0..25 {
+            let own = (0..).map(|n| of_subnet(0, subnet(nth), n)).filter(|own| place(own) == first);
+            own.take(8).for_each(|own| _ = tell(&store, 1, leecher(0, own)));
+        }
+        let others = |n: u32| leecher(0, of_full(Family::V6, 200_000 + n, 8));
+        (0..20_000).for_each(|n| _ = tell(&store, 1, others(n)));
+        assert!(store.lock(0).fullest_bucket() >= 200);
+        (100..20_000).for_each(|n| _ = tell(&store, 1, others(n).event(AnnounceEvent::Stopped)));
+        while !store.sweep(at(2), Retention::DropEmpty, Budget::peers(100)).pass_complete {}
+        let buckets = store.lock(0).buckets();
+        assert!(buckets <= 20, "{buckets} buckets for 300 peers");
+        assert_eq!(store.memory().bytes, store.recount());
     }
 }
 

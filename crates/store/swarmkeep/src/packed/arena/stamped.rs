@@ -9,8 +9,7 @@ use super::Block;
 #[derive(Debug, Default)]
 pub(in crate::packed) struct StampedBlock<const N: usize> {
     block: Block,
-    /// A `u16` is enough: a remote peer that does not know the hash key cannot fill a bucket far beyond the
-    /// mean.
+    /// A `u16` is enough: from 512 peers on, a newcomer takes the place of another of its bucket.
     len: u16,
 }
 

@@ -84,12 +84,13 @@ impl Stripe {
         reservation: &mut Reservation<'_>,
     ) -> Result<(Announced, Selection), Full> {
         if op.context.bounds.bytes != u64::MAX {
-            let growth = self.growth(op, found, announce);
-            // Usually `MAX_GROWTH` bytes are free. Near the limit, the bytes that this announce needs may
-            // still be.
-            let fits = growth == 0
+            let changes = Transition::new(announce, self.role_of(op, found, announce)).changes();
+            // Most announces only say that a peer is still there, or that it leaves. For others, `MAX_GROWTH`
+            // bytes are usually free. Near the limit, the bytes that they need may still be.
+            let adds_none = changes == Changes::REFRESHED || changes == Changes::LEFT || changes.is_empty();
+            let fits = adds_none
                 || reservation.reserve(MAX_GROWTH)
-                || (growth < MAX_GROWTH && reservation.reserve(growth));
+                || reservation.reserve(self.growth(op, found, announce, changes));
             if !fits && !self.replace_own(op, found, announce, reservation) {
                 let network = op.context.hash.network(announce.endpoint.as_bytes());
                 self.evict_swarms(op, Some(network), None, reservation)?;
@@ -170,7 +171,7 @@ impl Stripe {
     }
 
     /// An announce of a peer that is not in its swarm; the swarm need not exist. `rival` is an endpoint of
-    /// the same address in a swarm of few peers: it is evicted for the new peer.
+    /// the same address or network in a swarm of few peers: it is evicted for the new peer.
     fn join(
         &mut self,
         op: &Operation<'_>,

@@ -2,8 +2,7 @@
 
 use super::{Operation, Stripe, SwarmLocation, census::Worth};
 use crate::{
-    Announce, Changes,
-    announce::Transition,
+    Announce, Changes, Role,
     packed::{
         bounds::{MAX_GROWTH, WITHOUT_SPLIT},
         hash::Network,
@@ -30,31 +29,37 @@ const MAX_EVICTED_PEERS: usize = 32;
 const SATED: u64 = 1000;
 
 impl Stripe {
-    /// The most bytes by which an announce may make the store grow. Most announces only say that a peer is
-    /// still there, or that it leaves.
-    pub(super) fn growth(
+    /// The role of the announcer, if it is in its swarm.
+    pub(super) fn role_of(
         &self,
         op: &Operation<'_>,
         found: Option<SwarmLocation>,
         announce: &Announce,
-    ) -> usize {
-        let known = found.and_then(|at| match self.content(at) {
+    ) -> Option<Role> {
+        found.and_then(|at| match self.content(at) {
             SlotContent::Large(number) => self.large(number).role_of(&op.context.hash, announce),
             _ => {
                 let endpoint = &announce.endpoint;
                 let peer = self.leaves[at.leaf].locate(at.slot, endpoint.family(), endpoint.as_bytes());
                 peer.map(|peer| peer.section.role())
             }
-        });
-        let changes = Transition::new(announce, known).changes();
-        if changes == Changes::REFRESHED || changes == Changes::LEFT || changes.is_empty() {
-            return 0;
-        }
-        // An address at its limit displaces only its own endpoints.
+        })
+    }
+
+    /// The most bytes by which a newcomer may make the store grow: few if it takes the place of another
+    /// endpoint of its address or network. Takes as long as its announce.
+    pub(super) fn growth(
+        &self,
+        op: &Operation<'_>,
+        found: Option<SwarmLocation>,
+        announce: &Announce,
+        changes: Changes,
+    ) -> usize {
         let limit = op.context.bounds.endpoints_per_address;
-        match found.filter(|_| known.is_none()).map(|at| (at, self.content(at))) {
+        match found.map(|at| (at, self.content(at))) {
             Some((_, SlotContent::Large(number)))
-                if !self.large(number).must_split(announce)
+                if changes.contains(Changes::JOINED)
+                    && !self.large(number).must_split(announce)
                     && self.large(number).replaces(&op.context.hash, announce, limit) =>
             {
                 WITHOUT_SPLIT

@@ -4,6 +4,7 @@ use super::{Operation, ResumePoint, Stripe, SwarmLocation};
 use crate::{
     Cursor, Retention,
     packed::{
+        bounds::WITHOUT_SPLIT,
         clock::Tick,
         context::StoreContext,
         leaf::{
@@ -105,6 +106,9 @@ impl Stripe {
                         step.visited += expired.visited;
                         step.gone += expired.gone;
                         op.context.totals.remove_peers(expired.gone);
+                        if self.fits(0, WITHOUT_SPLIT, &mut step.reservation) {
+                            self.changing_large(number, |large| large.merge(WITHOUT_SPLIT));
+                        }
                         if !expired.next.is_end() {
                             return resume(self, expired.next);
                         }

@@ -213,7 +213,7 @@ impl Stripe {
     }
 
     /// Whether `growth` more bytes fit, and `more` for the rest of the operation.
-    fn fits(&self, growth: i64, more: usize, reservation: &mut Reservation<'_>) -> bool {
+    pub(super) fn fits(&self, growth: i64, more: usize, reservation: &mut Reservation<'_>) -> bool {
         let total = self.unreported + growth + more as i64;
         reservation.reserve(usize::try_from(total).unwrap_or(0))
     }
