@@ -15,7 +15,6 @@ fuzz_target!(|message: &[u8]| {
         let alone = Info::parse(metainfo.info().encoded()).expect("it stood in a torrent");
         assert_eq!(alone.files(), metainfo.info().files());
         assert_eq!(alone.info_hash(), metainfo.info().info_hash());
-        assert!(metainfo.info().knows_hashes());
     }
     if let Ok(info) = Info::parse(message) {
         assert_eq!(info.encoded(), message);
@@ -89,17 +88,10 @@ fn assert_safe(list: &FileList) {
         if file.is_padding() {
             continue;
         }
-        let path: Vec<_> = path.iter().map(|name| name.to_lowercase()).collect();
         for name in &path {
-            assert!((1..=255 * 3).contains(&name.len()));
-            assert!(!name.contains(['/', '\\', ':', '*', '?', '"', '<', '>', '|']));
+            assert!((1..=255).contains(&name.len()) && !matches!(*name, "." | ".."));
+            assert!(!name.contains(['/', '\\']));
             assert!(!name.chars().any(|letter| letter < ' ' || letter == '\x7f'));
-            assert!(!name.ends_with(' ') && !name.ends_with('.'));
-            let stem = name.split('.').next().unwrap().trim_end();
-            let device = |word| {
-                stem.strip_prefix(word).is_some_and(|rest| rest.parse::<u8>().is_ok_and(|_| rest.len() == 1))
-            };
-            assert!(!matches!(stem, "con" | "prn" | "aux" | "nul") && !device("com") && !device("lpt"));
         }
         for end in 1..path.len() {
             folders.insert(path[..end].to_vec());

@@ -50,9 +50,9 @@ Which format:
 What goes in:
   All files below PATH, including hidden ones, in the order of their names. The permission of the
   owner to execute a file is kept; empty folders, owners, times and other permissions are not.
-  Symbolic links, sockets, devices and pipes are refused, and so are names that cannot be written on
-  each of Linux, macOS and Windows. If PATH itself is a symbolic link, it is followed. A file that
-  changes while it is read is an error.
+  Names go in byte for byte; where a system cannot write one, clients there write another.
+  Symbolic links, sockets, devices and pipes are refused. If PATH itself is a symbolic link, it is
+  followed. A file that changes while it is read is an error.
 
   The same files give the same torrent file, byte for byte. So it has no date unless --date is
   given. A date is not part of the info hash, and it shows when the torrent was made.

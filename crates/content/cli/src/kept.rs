@@ -16,6 +16,7 @@ use swarmkeep_metainfo::{Info, Metainfo};
 use crate::store::{
     bar,
     opened::{For, Kind, Opened},
+    tell_changes,
 };
 
 /// A store that keeps torrent files.
@@ -52,6 +53,7 @@ impl Kept {
         let info = metainfo.info();
         let is_new = matches!(self.repository.open(&info.info_hash()), Err(StoreError::NotFound(_)));
         match self.repository.add(torrent) {
+            Ok(_) if is_new => tell_changes(info),
             Ok(_) | Err(StoreError::Exists(_)) => {}
             Err(error) => return Err(error.into()),
         }

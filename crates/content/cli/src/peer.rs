@@ -112,7 +112,11 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
     for torrent in &args.torrents {
         match torrent.to_str().filter(|text| is_link(text)) {
             Some(link) => links.push(link.parse::<Magnet>()?),
-            None => torrents.push(read_torrent(torrent)?),
+            None => match read_torrent(torrent)? {
+                (metainfo, torrent) if metainfo.info().knows_hashes() => torrents.push((metainfo, torrent)),
+                // Peers have what is missing.
+                (metainfo, _) => links.push(Magnet::from(&metainfo)),
+            },
         }
     }
     let kept = Kept::open(args.sharing.store(), For::Adding)?;

@@ -2,6 +2,8 @@
 
 use std::{
     error::Error,
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -18,7 +20,7 @@ use swarmkeep_metainfo::{Info, Metainfo};
 use crate::{
     kept::Kept,
     peer::{Sharing, Until, line, share},
-    store::{bar, in_runs, opened::For, read_torrent, torrents_and_data},
+    store::{bar, in_runs, opened::For, read_whole_torrent, torrents_and_data},
 };
 
 const DETAILS: &str = "\
@@ -54,7 +56,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (paths, data) = torrents_and_data(&args.paths)?;
-    let mut torrents = paths.iter().map(|path| read_torrent(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut torrents = paths.iter().map(|path| read_whole_torrent(path)).collect::<Result<Vec<_>, _>>()?;
     let named = args.sharing.store.as_deref();
     // The store of the current folder knows more of its own files than a look at them tells.
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
@@ -127,10 +129,14 @@ fn is_in_folder_store(info: &Info) -> bool {
 
 /// The files of a torrent beside its torrent file, around it, or in the current folder.
 fn beside(info: &Info, torrent: &Path) -> Option<Place> {
+    let original = info.files().iter().find_map(|file| Some(OsStr::from_bytes(file.original_path()?[0])));
+    let names = [Some(OsStr::new(info.name())), original];
     [torrent.parent().unwrap_or(Path::new("")), Path::new("")].into_iter().find_map(|folder| {
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        let is_own = folder.canonicalize().is_ok_and(|folder| folder.ends_with(info.name()));
-        (is_own || folder.join(info.name()).exists()).then(|| Place::find(info, folder)).flatten()
+        let whole = folder.canonicalize();
+        let is_own = |name| whole.as_ref().is_ok_and(|folder| folder.file_name() == Some(name));
+        let is_there = names.into_iter().flatten().any(|name| is_own(name) || folder.join(name).exists());
+        is_there.then(|| Place::find(info, folder)).flatten()
     })
 }
 

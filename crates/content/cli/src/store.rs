@@ -11,7 +11,7 @@ use std::{
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-use swarmkeep_metainfo::Metainfo;
+use swarmkeep_metainfo::{Info, Metainfo};
 
 mod add;
 mod check;
@@ -115,6 +115,38 @@ pub fn read_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box<dyn Error>> 
         .map_err(|error| format!("{shown}: {error}"))?;
     let metainfo = Metainfo::parse(&torrent).map_err(|error| format!("{shown}: {error}"))?;
     Ok((metainfo, torrent))
+}
+
+/// Reads a torrent file, and refuses one from which pieces cannot be verified.
+pub(crate) fn read_whole_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box<dyn Error>> {
+    let (metainfo, torrent) = read_torrent(path)?;
+    if metainfo.info().knows_hashes() {
+        return Ok((metainfo, torrent));
+    }
+    let shown = path.display();
+    let what = "it has no hashes of some pieces (`piece layers`)";
+    Err(format!("{shown}: {what}; `seedkeep fetch {shown}` learns them from peers").into())
+}
+
+/// Says which files of a torrent are written under other names than it has, and how many links are left out.
+pub(crate) fn tell_changes(info: &Info) {
+    let (name, files) = (info.name().escape_debug(), info.files());
+    let changed: Vec<_> = files
+        .iter()
+        .filter_map(|file| Some((file.original_path()?.join(&b'/'), file.path().join("/"))))
+        .collect();
+    let some = changed.iter().take(3).map(|(original, written)| {
+        let original = String::from_utf8_lossy(original);
+        format!("\n  {} as {}", original.escape_debug(), written.escape_debug())
+    });
+    if !changed.is_empty() {
+        let count = counted(changed.len(), "file");
+        let more = if changed.len() > 3 { "\n  and so on" } else { "" };
+        eprintln!("{name}: {count} under another name:{}{more}", some.collect::<String>());
+    }
+    if files.links() > 0 {
+        eprintln!("{name}: {} left out", counted(files.links(), "symbolic link"));
+    }
 }
 
 /// Sorts paths of a command line: torrent files, and after the first of them the path of their content, if

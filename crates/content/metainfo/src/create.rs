@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{
-    BLOCK, Error, File, FileList, LONGEST, LONGEST_PIECE, MOST_TRACKERS, Segment,
+    BLOCK, Error, File, FileList, LONGEST, LONGEST_PIECE, MOST_TRACKERS, PathFault, Segment,
     hash_tree::{self, Hash, HashTree},
-    info::check_piece_length,
+    info::{check_length, check_piece_length},
     may_be_tracker, names,
     verify::{Blocks, Hashing},
 };
@@ -93,7 +93,7 @@ pub const fn piece_length_for(total: u64) -> u32 {
 #[derive(Debug, Clone)]
 pub struct Creation {
     says: Says,
-    name: String,
+    name: Vec<u8>,
     /// Whether a single file lies in no folder.
     alone: bool,
     files: FileList,
@@ -245,7 +245,7 @@ impl Creation {
         if format.has_v2() {
             writer.bytes(b"meta version").integer(2);
         }
-        writer.bytes(b"name").bytes(self.name.as_bytes());
+        writer.bytes(b"name").bytes(&self.name);
         writer.bytes(b"piece length").integer(self.piece_length.into());
         if format.has_v1() {
             writer.bytes(b"pieces").bytes(self.v1.as_flattened());
@@ -276,7 +276,7 @@ impl Creation {
                 // there.
                 writer.bytes(b".pad").bytes(file.length().to_string().as_bytes());
             } else {
-                file.path()[1..].iter().for_each(|name| _ = writer.bytes(name.as_bytes()));
+                file.original()[1..].iter().for_each(|name| _ = writer.bytes(name));
             }
             writer.end().end();
         }
@@ -286,18 +286,18 @@ impl Creation {
     fn write_tree<S: Sink>(&self, writer: &mut Writer<'_, S>, roots: &[(File<'_>, Hash)]) {
         writer.bytes(b"file tree").dict();
         let mut roots = roots.iter();
-        let mut open: Vec<&str> = Vec::new();
+        let mut open: Vec<&[u8]> = Vec::new();
         for file in self.files.iter().filter(|file| !file.is_padding()) {
-            let path = file.path();
+            let path = file.original();
             let path = if self.alone { &path[..] } else { &path[1..] };
             let (name, folders) = path.split_last().expect("every file has a name");
             let shared = open.iter().zip(folders).take_while(|(one, other)| one == other).count();
             open.drain(shared..).for_each(|_| _ = writer.end());
             for folder in &folders[shared..] {
-                writer.bytes(folder.as_bytes()).dict();
+                writer.bytes(folder).dict();
                 open.push(folder);
             }
-            writer.bytes(name.as_bytes()).dict().bytes(b"").dict();
+            writer.bytes(name).dict().bytes(b"").dict();
             if file.is_executable() {
                 writer.bytes(b"attr").bytes(b"x");
             }
@@ -396,7 +396,8 @@ impl CreationBuilder {
     /// Adds a file of `length` bytes. `path` is the names of its folders, below that of the torrent, and its
     /// own name. An empty `path` means that it is the only file and is in no folder.
     ///
-    /// Files are sorted as in v2: by names, byte for byte, folder by folder.
+    /// Files are sorted as in v2: by names, byte for byte, folder by folder. The torrent has the names as
+    /// they are, also those that other systems cannot write.
     pub fn file(
         &mut self,
         path: impl IntoIterator<Item = impl AsRef<[u8]>>,
@@ -461,13 +462,12 @@ impl CreationBuilder {
     /// file itself, and becomes the file.
     ///
     /// # Errors
-    /// The errors of [`Metainfo::parse`](super::Metainfo::parse) for such a torrent; the number in
-    /// [`Error::Path`] counts sorted files. [`Error::Tracker`] for a tracker that `parse` would ignore.
+    /// The errors of [`Metainfo::parse`](super::Metainfo::parse) for such a torrent. [`Error::Name`] and
+    /// [`Error::Path`] for names that no system has, and for two files of one path; the number counts sorted
+    /// files. [`Error::Tracker`] for a tracker that `parse` would ignore.
     pub fn build(&self) -> Result<Creation, Error> {
         let Self { says, name, files, piece_length } = self;
-        let name = names::check(name)
-            .map_err(|fault| Error::Name { name: Error::printable(name), fault })?
-            .to_owned();
+        names::check_possible(name).map_err(|fault| Error::Name { name: Error::printable(name), fault })?;
         if let Some(url) = says.tiers.iter().flatten().find(|url| !may_be_tracker(url)) {
             return Err(Error::Tracker(Error::printable(url.as_bytes())));
         }
@@ -477,7 +477,8 @@ impl CreationBuilder {
         let total = files.iter().fold(0, |total: u64, file| total.saturating_add(file.length));
         let piece_length = piece_length.unwrap_or(piece_length_for(total));
         check_piece_length(piece_length, says.format.has_v2())?;
-        let (files, alone) = list(&name, files, says.format, piece_length)?;
+        let (files, alone) = list(name, files, says.format, piece_length)?;
+        check_length(&files)?;
         let pieces = u32::try_from(files.length().div_ceil(piece_length.into()));
         let pieces = pieces.map_err(|_| Error::TooMany("pieces"))? as usize;
         let v1 = if says.format.has_v1() { pieces } else { 0 };
@@ -490,7 +491,7 @@ impl CreationBuilder {
         }
         Ok(Creation {
             says: says.clone(),
-            name,
+            name: name.clone(),
             alone,
             files,
             piece_length,
@@ -502,14 +503,28 @@ impl CreationBuilder {
 }
 
 /// The files as a reader of the torrent will list them, and whether there is one that lies in no folder.
-fn list(name: &str, files: &[NewFile], format: Format, piece_length: u32) -> Result<(FileList, bool), Error> {
+fn list(
+    name: &[u8],
+    files: &[NewFile],
+    format: Format,
+    piece_length: u32,
+) -> Result<(FileList, bool), Error> {
     let mut sorted: Vec<&NewFile> = files.iter().collect();
     sorted.sort();
-    let mut list = FileList::builder();
+    let mut list = FileList::of_torrent();
     let mut single = None;
-    for file in sorted {
-        let names = file.path.iter().map(Vec::as_slice);
-        let node = list.path(std::iter::once(name.as_bytes()).chain(names))?;
+    for (nth, file) in sorted.iter().enumerate() {
+        let path = |nth: usize| std::iter::once(name).chain(sorted[nth].path.iter().map(Vec::as_slice));
+        let before = nth.checked_sub(1).filter(|&before| file.path.starts_with(&sorted[before].path));
+        let twice = before.map(|before| match file.path == sorted[before].path {
+            true => (nth, PathFault::Twice(before)),
+            false => (before, PathFault::Folder),
+        });
+        let impossible = || path(nth).find_map(|name| Some((nth, names::check_possible(name).err()?)));
+        if let Some((nth, fault)) = twice.or_else(impossible) {
+            return Err(Error::path(nth, &path(nth).collect::<Vec<_>>().join(&b'/'), fault));
+        }
+        let node = list.path(path(nth))?;
         let at = list.list().length();
         let gap = at.next_multiple_of(piece_length.into()) - at;
         if format == Format::V2 && file.length > 0 {

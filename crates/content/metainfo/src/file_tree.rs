@@ -38,10 +38,10 @@ struct Open<'a> {
 impl FileTree {
     /// Reads the tree in one pass. All lie in a folder `name`; with `alone`, a single file of that name does
     /// not.
-    pub(super) fn read(tree: Value<'_>, name: &str, alone: bool, piece_length: u32) -> Result<Self, Error> {
+    pub(super) fn read(tree: Value<'_>, name: &[u8], alone: bool, piece_length: u32) -> Result<Self, Error> {
         let wrong = |what| Error::Field { key: "file tree", what };
-        let mut read = Self { files: FileList::builder(), roots: Vec::new() };
-        let top = read.files.node(None, name.as_bytes())?;
+        let mut read = Self { files: FileList::of_torrent(), roots: Vec::new() };
+        let top = read.files.node(None, name)?;
         let mut tokens = tree.tokens();
         if tokens.next() != Some(Token::Dict) {
             return Err(wrong("is not a dictionary"));
@@ -70,6 +70,8 @@ impl FileTree {
                 open.last_mut().expect("one is open").kind = Kind::File;
                 single = (open.len() == 2).then_some(node);
                 read.file(&mut tokens, node, piece_length)?;
+            } else if key.is_empty() {
+                return Err(wrong("has an empty name"));
             } else {
                 let node = read.files.node(Some(node), key)?;
                 open.push(Open { node, kind: Kind::Folder, latest: None });
@@ -90,7 +92,7 @@ impl FileTree {
         node: u32,
         piece_length: u32,
     ) -> Result<(), Error> {
-        let (mut length, mut root, mut attr, mut link) = (None, None, None, false);
+        let (mut length, mut root, mut attr) = (None, None, None);
         // Keys are read at the depth of the dictionary only; values that are lists or dictionaries are passed
         // over.
         while let Some(Token::Bytes(key)) = tokens.next() {
@@ -99,7 +101,6 @@ impl FileTree {
                 (b"length", Some(Token::Integer(value))) => _ = length.get_or_insert(value),
                 (b"pieces root", Some(Token::Bytes(value))) => _ = root.get_or_insert(value),
                 (b"attr", Some(Token::Bytes(value))) => _ = attr.get_or_insert(value),
-                (b"symlink path", _) => link = true,
                 _ => {}
             }
             let mut depth = i32::from(matches!(value, Some(Token::List | Token::Dict)));
@@ -114,8 +115,9 @@ impl FileTree {
         let attributes = attributes(attr);
         let file = self.files.list().count();
         let wrong = |key, what| Error::File { file, key, what };
-        if link || attributes.link {
-            return Err(self.files.fault_at(node, PathFault::Link));
+        if attributes.link {
+            self.files.link();
+            return Ok(());
         }
         if attributes.padding {
             return Err(wrong("attr", "says that it is padding, which v2 has none of"));
@@ -123,8 +125,8 @@ impl FileTree {
         let length = length.ok_or(wrong("length", "is missing or no integer"))?;
         let length = u64::try_from(length).map_err(|_| wrong("length", "is negative"))?;
         if length > 0 {
-            let hash = root.and_then(|root| Hash::try_from(root).ok());
-            let hash = hash.ok_or(wrong("pieces root", "is missing or not of 32 bytes"))?;
+            let hash = root.and_then(|root| Hash::try_from(root).ok()).filter(|hash| *hash != [0; 32]);
+            let hash = hash.ok_or(wrong("pieces root", "is missing, not of 32 bytes, or zeroes"))?;
             let long = u64::from(piece_length);
             let at = self.files.list().length();
             self.files.padding(at.next_multiple_of(long) - at)?;

@@ -1,6 +1,12 @@
 //! The files of a torrent, one after another in one range of bytes.
 
-use std::{cell::Cell, fmt, ops::Range};
+use std::{
+    borrow::Cow,
+    cell::Cell,
+    collections::{HashMap, HashSet},
+    fmt,
+    ops::Range,
+};
 
 use super::{
     Error,
@@ -9,18 +15,25 @@ use super::{
 
 /// The files of a torrent in the order of their bytes: one flat range, from 0, that is cut into pieces.
 ///
-/// Every list is valid, and safe to write below any folder. Each name in a path has 1 to 255 bytes of UTF-8.
-/// No name is `.` or `..`, contains a separator or a control character, or is one that Windows refuses,
-/// changes or uses for a device. No two files have the same path, also on file systems that ignore case
-/// (Windows, macOS), where one would overwrite the other. No file has the path of another file's folder.
-/// There is at least one file that is not padding.
+/// Every list is valid, and its [paths](File::path) are safe to write below any folder of this system. Each
+/// name has 1 to 255 bytes of UTF-8. No name is `.` or `..`, or contains a separator or a control character;
+/// on Windows, none is one that it refuses, changes or uses for a device. No two files have the same path, on
+/// Windows and macOS without regard to case, and no file has the path of another file's folder. There is at
+/// least one file that is not padding.
+///
+/// A torrent may have any names. Those that cannot be written are changed in its list, and kept beside it:
+/// characters become `_`, and of several files of one path the later ones get a number.
 ///
 /// Takes 16 bytes per file and 8 per name, plus the names themselves. Consecutive files in the same folder
 /// share the names of the folder.
 #[derive(Clone)]
 pub struct FileList {
-    /// The names of all nodes.
+    /// The names of all nodes, as they are written.
     names: String,
+    /// Those of the torrent that are others: of which nodes, in ascending order, and where each ends.
+    changed: Vec<Changed>,
+    originals: Vec<u8>,
+    links: usize,
     /// Files and folders; a folder comes before what lies in it.
     nodes: Vec<Node>,
     entries: Vec<Entry>,
@@ -33,6 +46,14 @@ struct Node {
     /// The folder it lies in, or [`NONE`].
     parent: u32,
     /// Where in `names` its name ends; it begins where that of the node before ends.
+    end: u32,
+}
+
+/// A name that was changed.
+#[derive(Debug, Clone, Copy)]
+struct Changed {
+    node: u32,
+    /// Where in `originals` the name of the torrent ends.
     end: u32,
 }
 
@@ -56,10 +77,28 @@ impl FileList {
     /// other half to the folder that the torrent is written to.
     pub const LONGEST_PATH: usize = 2048;
 
-    /// Begins a list.
+    /// The most numbers that are tried in vain for files whose path is that of another; libtorrent tries as
+    /// many. It is enough for 32 files of one path, or any number of pairs.
+    const MOST_TRIED: u32 = 500;
+
+    /// Begins a list of files that are to be written by these names and no others.
     pub fn builder() -> FileListBuilder {
-        let list = FileList { names: String::new(), nodes: Vec::new(), entries: Vec::new(), length: 0 };
-        FileListBuilder { list, depths: Vec::new(), lengths: Vec::new(), latest: Vec::new() }
+        let list = FileList {
+            names: String::new(),
+            changed: Vec::new(),
+            originals: Vec::new(),
+            links: 0,
+            nodes: Vec::new(),
+            entries: Vec::new(),
+            length: 0,
+        };
+        let (depths, lengths, latest) = (Vec::new(), Vec::new(), Vec::new());
+        FileListBuilder { list, changes: false, depths, lengths, latest }
+    }
+
+    /// Begins a list of files that are written by other names where these are not possible.
+    pub(super) fn of_torrent() -> FileListBuilder {
+        FileListBuilder { changes: true, ..Self::builder() }
     }
 
     /// The number of entries: files, and padding between them.
@@ -70,6 +109,11 @@ impl FileList {
     /// The length of the range, in bytes: of all files, and of the padding between them.
     pub const fn length(&self) -> u64 {
         self.length
+    }
+
+    /// The number of symbolic links of the torrent (BEP 47), which are left out.
+    pub const fn links(&self) -> usize {
+        self.links
     }
 
     /// An entry.
@@ -110,6 +154,30 @@ impl FileList {
         &self.names[start as usize..self.nodes[node].end as usize]
     }
 
+    /// The name that the torrent has.
+    fn original(&self, node: u32) -> &[u8] {
+        let Ok(at) = self.changed.binary_search_by_key(&node, |changed| changed.node) else {
+            return self.name(node).as_bytes();
+        };
+        let start = at.checked_sub(1).map_or(0, |before| self.changed[before].end);
+        &self.originals[start as usize..self.changed[at].end as usize]
+    }
+
+    fn push_node(&mut self, parent: u32, original: &[u8], name: &str) -> Result<u32, Error> {
+        let node = u32::try_from(self.nodes.len()).ok().filter(|node| *node != NONE);
+        let node = node.ok_or(Error::TooMany("names"))?;
+        let end = |length: usize| u32::try_from(length).map_err(|_| Error::TooMany("names"));
+        if original != name.as_bytes() {
+            let end = end(self.originals.len() + original.len())?;
+            self.originals.extend_from_slice(original);
+            self.changed.push(Changed { node, end });
+        }
+        let end = end(self.names.len() + name.len())?;
+        self.names.push_str(name);
+        self.nodes.push(Node { parent, end });
+        Ok(node)
+    }
+
     /// A node, the folder it lies in, and so on.
     fn upwards(&self, node: u32) -> impl Iterator<Item = u32> {
         let known = |node| (node != NONE).then_some(node);
@@ -126,21 +194,27 @@ impl FileList {
         Error::path(file, self.path(self.entries[file].node).join("/").as_bytes(), fault)
     }
 
-    /// Whether all files can be where they are to be, next to each other. `depths` has how many names the
-    /// path of each node has.
-    fn check(&self, depths: &[u8]) -> Result<(), Error> {
-        let same = self.same_nodes(depths);
+    /// Makes sure that all files can be where they are to be, next to each other. `depths` has how many names
+    /// the path of each node has, `lengths` how many bytes. With `changes`, those that cannot get other
+    /// names.
+    fn settle(&mut self, depths: &[u8], lengths: &[u16], changes: bool) -> Result<(), Error> {
+        let (order, same) = self.same_nodes(depths);
+        let mut refused = Vec::new();
         let mut file_at = vec![NONE; self.nodes.len()];
         let mut leads_to_file = vec![false; self.nodes.len()];
         for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.node != NONE) {
             let at = &mut file_at[same[entry.node as usize] as usize];
-            if *at != NONE {
+            if *at == NONE {
+                *at = index as u32;
+            } else {
                 let other = *at as usize;
                 let twice = self.path(self.entries[other].node) == self.path(entry.node);
                 let fault = if twice { PathFault::Twice(other) } else { PathFault::CaseOnly(other) };
-                return Err(self.fault(index, fault));
+                if !changes {
+                    return Err(self.fault(index, fault));
+                }
+                refused.push((index, fault));
             }
-            *at = index as u32;
             for node in self.upwards(entry.node) {
                 if std::mem::replace(&mut leads_to_file[node as usize], true) {
                     break;
@@ -148,34 +222,83 @@ impl FileList {
             }
         }
         for (node, _) in self.nodes.iter().zip(&leads_to_file).filter(|(_, leads)| **leads) {
-            let file = same.get(node.parent as usize).map_or(NONE, |&folder| file_at[folder as usize]);
+            let Some(&folder) = same.get(node.parent as usize) else { continue };
+            let file = std::mem::replace(&mut file_at[folder as usize], NONE);
             if file != NONE {
-                return Err(self.fault(file as usize, PathFault::Folder));
+                if !changes {
+                    return Err(self.fault(file as usize, PathFault::Folder));
+                }
+                refused.push((file as usize, PathFault::Folder));
             }
+        }
+        drop((file_at, leads_to_file));
+        self.rename(&refused, &order, &same, depths, lengths)
+    }
+
+    /// Gives files a number that makes their paths different from all others.
+    fn rename(
+        &mut self,
+        files: &[(usize, PathFault)],
+        order: &[u32],
+        same: &[u32],
+        depths: &[u8],
+        lengths: &[u16],
+    ) -> Result<(), Error> {
+        let (mut numbers, mut given, mut tried) = (HashMap::new(), HashSet::new(), 0);
+        for &(file, fault) in files {
+            let node = self.entries[file].node;
+            let (parent, depth) = (self.nodes[node as usize].parent, depths[node as usize]);
+            let folder = same.get(parent as usize).copied().unwrap_or(NONE);
+            let above = lengths[node as usize] as usize - self.name(node).len();
+            let room = names::LONGEST_NAME.min(Self::LONGEST_PATH - above);
+            let number: &mut u32 = numbers.entry(same[node as usize]).or_default();
+            let name = loop {
+                *number += 1;
+                let name = names::with_number(self.name(node), &format!(".{number}"), room);
+                let key = (folder, compared(&name).into_owned());
+                let is_there = order.binary_search_by(|&other| {
+                    let parent =
+                        same.get(self.nodes[other as usize].parent as usize).copied().unwrap_or(NONE);
+                    depths[other as usize]
+                        .cmp(&depth)
+                        .then_with(|| (parent, &*compared(self.name(other))).cmp(&(key.0, &*key.1)))
+                });
+                if is_there.is_err() && given.insert(key) {
+                    break name;
+                }
+            };
+            tried += *number - 1;
+            if tried > Self::MOST_TRIED {
+                return Err(self.fault(file, fault));
+            }
+            let original = self.original(node).to_vec();
+            self.entries[file].node = self.push_node(parent, &original, &name)?;
         }
         Ok(())
     }
 
-    /// For each node, one that stands for all that have its path where upper and lower case make no
-    /// difference. O(n log n).
-    fn same_nodes(&self, depths: &[u8]) -> Vec<u32> {
+    /// The nodes in the order of their depths and of what they are compared by; and for each node, one that
+    /// stands for all that have its path. O(n log n).
+    fn same_nodes(&self, depths: &[u8]) -> (Vec<u32>, Vec<u32>) {
         let count = self.nodes.len() as u32;
-        let mut folded = String::with_capacity(self.names.len());
-        let mut ends = Vec::with_capacity(count as usize);
-        for node in 0..count {
-            names::fold(self.name(node), &mut folded);
-            ends.push(folded.len());
+        let mut folded = String::new();
+        let mut ends = Vec::new();
+        if names::IGNORES_CASE {
+            for node in 0..count {
+                names::fold(self.name(node), &mut folded);
+                ends.push(folded.len());
+            }
         }
-        let folded = |node: u32| {
-            let node = node as usize;
-            &folded[node.checked_sub(1).map_or(0, |before| ends[before])..ends[node]]
+        let compared = |node: u32| match node as usize {
+            _ if !names::IGNORES_CASE => self.name(node),
+            node => &folded[node.checked_sub(1).map_or(0, |before| ends[before])..ends[node]],
         };
         let mut nodes: Vec<u32> = (0..count).collect();
         nodes.sort_by_key(|&node| depths[node as usize]);
         let same = vec![Cell::new(NONE); count as usize];
         let key = |node: u32| match self.nodes[node as usize].parent {
-            NONE => (NONE, folded(node)),
-            parent => (same[parent as usize].get(), folded(node)),
+            NONE => (NONE, compared(node)),
+            parent => (same[parent as usize].get(), compared(node)),
         };
         // Folders of one depth are known when what lies in them is compared.
         for level in nodes.chunk_by_mut(|&one, &other| depths[one as usize] == depths[other as usize]) {
@@ -184,8 +307,13 @@ impl FileList {
                 alike.iter().for_each(|&node| same[node as usize].set(alike[0]));
             }
         }
-        same.into_iter().map(Cell::into_inner).collect()
+        (nodes, same.into_iter().map(Cell::into_inner).collect())
     }
+}
+
+/// What tells two names in one folder apart.
+fn compared(name: &str) -> Cow<'_, str> {
+    if names::IGNORES_CASE { Cow::Owned(names::folded(name)) } else { Cow::Borrowed(name) }
 }
 
 /// The same files, in the same order and places.
@@ -221,10 +349,29 @@ impl<'a> File<'a> {
         self.index
     }
 
-    /// The names of its folders, from that of the torrent on, and its own name. Empty for padding, which is
-    /// not written to disk.
+    /// The names of its folders, from that of the torrent on, and its own name, as they are written. Empty
+    /// for padding, which is not written to disk.
     pub fn path(self) -> Vec<&'a str> {
         self.list.path(self.entry().node)
+    }
+
+    /// Its path as the torrent has it, if that is another. It may lead out of any folder: `..` and `/` are as
+    /// they are.
+    pub fn original_path(self) -> Option<Vec<&'a [u8]>> {
+        let is_changed = !self.list.changed.is_empty()
+            && self
+                .list
+                .upwards(self.entry().node)
+                .any(|node| self.list.changed.binary_search_by_key(&node, |changed| changed.node).is_ok());
+        is_changed.then(|| self.original())
+    }
+
+    /// Its path as the torrent has it.
+    pub(super) fn original(self) -> Vec<&'a [u8]> {
+        let mut path: Vec<_> =
+            self.list.upwards(self.entry().node).map(|node| self.list.original(node)).collect();
+        path.reverse();
+        path
     }
 
     /// Length in bytes.
@@ -253,10 +400,10 @@ impl<'a> File<'a> {
         self.entry().executable
     }
 
+    /// Whether the torrent has the same path for both.
     pub(super) fn has_path_of(self, other: File<'_>) -> bool {
-        let names = |file: File<'a>| file.list.upwards(file.entry().node).map(|node| file.list.name(node));
-        let others = other.list.upwards(other.entry().node).map(|node| other.list.name(node));
-        names(self).eq(others)
+        let names = self.list.upwards(self.entry().node).map(|node| self.list.original(node));
+        names.eq(other.list.upwards(other.entry().node).map(|node| other.list.original(node)))
     }
 
     fn entry(self) -> &'a Entry {
@@ -290,6 +437,8 @@ pub struct Segment {
 pub struct FileListBuilder {
     /// Not checked yet.
     list: FileList,
+    /// Whether names that cannot be written are changed, and not refused.
+    changes: bool,
     /// How many names the path of a node has, and how many bytes.
     depths: Vec<u8>,
     lengths: Vec<u16>,
@@ -324,15 +473,15 @@ impl FileListBuilder {
     /// # Errors
     /// [`Error::NoFiles`], or [`Error::Path`] if the paths of two files conflict.
     pub fn build(self) -> Result<FileList, Error> {
-        let Self { mut list, depths, lengths, latest } = self;
-        drop((lengths, latest));
+        let Self { mut list, changes, depths, lengths, latest } = self;
+        drop(latest);
         list.names.shrink_to_fit();
         list.nodes.shrink_to_fit();
         list.entries.shrink_to_fit();
         if list.iter().all(File::is_padding) {
             return Err(Error::NoFiles);
         }
-        list.check(&depths)?;
+        list.settle(&depths, &lengths, changes)?;
         Ok(list)
     }
 
@@ -353,9 +502,9 @@ impl FileListBuilder {
         Ok(self)
     }
 
-    /// What is wrong with the next file, which is to be at `node`.
-    pub(super) fn fault_at(&self, node: u32, fault: PathFault) -> Error {
-        Error::path(self.list.entries.len(), self.list.path(node).join("/").as_bytes(), fault)
+    /// Leaves out a symbolic link.
+    pub(super) const fn link(&mut self) {
+        self.list.links += 1;
     }
 
     /// If the only entry is at `node`, and has the name of the folder it lies in, it lies in no folder.
@@ -365,7 +514,7 @@ impl FileListBuilder {
         if list.count() == 1
             && folder != NONE
             && list.entries[0].node == node
-            && list.name(folder) == list.name(node)
+            && list.original(folder) == list.original(node)
         {
             self.list.entries[0].node = folder;
         }
@@ -375,7 +524,7 @@ impl FileListBuilder {
     pub(super) fn path<'a>(&mut self, path: impl Iterator<Item = &'a [u8]>) -> Result<u32, Error> {
         let mut depth = 0;
         for name in path {
-            if self.latest.get(depth).is_none_or(|&node| self.list.name(node).as_bytes() != name) {
+            if self.latest.get(depth).is_none_or(|&node| self.list.original(node) != name) {
                 self.latest.truncate(depth);
                 let folder = depth.checked_sub(1).map(|above| self.latest[above]);
                 let node = self.node(folder, name)?;
@@ -396,24 +545,22 @@ impl FileListBuilder {
             let folder = folder as usize;
             (self.depths[folder] as usize, self.lengths[folder] as usize + 1)
         });
-        let checked = names::check(name).and_then(|name| match (depth + 1, length + name.len()) {
+        let written =
+            if self.changes { Ok(names::written(name)) } else { names::check(name).map(Cow::Borrowed) };
+        let checked = written.and_then(|name| match (depth + 1, length + name.len()) {
             (depth, _) if depth > FileList::MOST_NAMES => Err(PathFault::Deep),
             (_, length) if length > FileList::LONGEST_PATH => Err(PathFault::Long),
             _ => Ok(name),
         });
-        let name = checked.map_err(|fault| {
+        let written = checked.map_err(|fault| {
             let mut path =
                 folder.map_or_else(Vec::new, |folder| (self.list.path(folder).join("/") + "/").into_bytes());
             path.extend_from_slice(name);
             Error::path(self.list.entries.len(), &path, fault)
         })?;
-        let end = u32::try_from(self.list.names.len() + name.len()).ok();
-        let node = u32::try_from(self.list.nodes.len()).ok().filter(|node| *node != NONE);
-        let (Some(end), Some(node)) = (end, node) else { return Err(Error::TooMany("names")) };
-        self.list.nodes.push(Node { parent: folder.unwrap_or(NONE), end });
-        self.list.names.push_str(name);
+        let node = self.list.push_node(folder.unwrap_or(NONE), name, &written)?;
         self.depths.push(depth as u8 + 1);
-        self.lengths.push((length + name.len()) as u16);
+        self.lengths.push((length + written.len()) as u16);
         Ok(node)
     }
 }

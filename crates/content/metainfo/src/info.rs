@@ -6,9 +6,9 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::{
-    BLOCK, Error, FileList, FileListBuilder, LONGEST_PIECE, PathFault, PieceCheck,
+    BLOCK, Error, FileList, FileListBuilder, LONGEST, LONGEST_PIECE, PieceCheck,
     attributes::attributes,
-    dict, fields,
+    fields,
     file_tree::{FileRoot, FileTree},
     hash_tree::{self, Hash},
     info_hashes::truncated,
@@ -58,7 +58,9 @@ impl Info {
     /// # Errors
     /// What is wrong with it, and in which file.
     pub fn parse(info: &[u8]) -> Result<Self, Error> {
-        dict(info)?;
+        if info.len() > LONGEST {
+            return Err(Error::TooLong(info.len()));
+        }
         Self::read(Value::parse(info)?, None)
     }
 
@@ -83,8 +85,8 @@ impl Info {
             ],
         );
         let name = name_utf8.filter(|name| name.text().is_some()).or(name).and_then(Value::bytes);
-        let name = name.ok_or(wrong("name", "is missing or no text"))?;
-        let name = names::check(name).map_err(|fault| Error::Name { name: Error::printable(name), fault })?;
+        let says = |name: &&[u8]| name.iter().any(|byte| !matches!(byte, 0 | b'/' | b'\\'));
+        let name = name.filter(says).ok_or(wrong("name", "is missing or empty"))?;
         let tree = match version.map(Value::integer) {
             None | Some(Some(1)) => None,
             Some(Some(2)) => Some(tree.ok_or(wrong("file tree", "is missing"))?),
@@ -138,13 +140,14 @@ impl Info {
             (None, Some((files, v2))) => (files, None, Some(v2)),
             (None, None) => unreachable!("there is a part of v1 where there is none of v2"),
         };
+        check_length(&files)?;
         let piece_count = u32::try_from(files.length().div_ceil(piece_length.into()));
         let info_hash = match &v2 {
             Some(v2) if v1.is_none() => truncated(v2.info_hash),
             _ => InfoHash::new(Sha1::digest(info.encoded()).into()),
         };
         Ok(Self {
-            name: name.to_owned(),
+            name: names::written(name).into_owned(),
             files,
             piece_length,
             piece_count: piece_count.map_err(|_| Error::TooMany("pieces"))?,
@@ -156,7 +159,8 @@ impl Info {
         })
     }
 
-    /// The name of the folder that the files lie in, or of the file if it is only one (BEP 3).
+    /// The name of the folder that the files lie in, or of the file if it is only one (BEP 3), as it is
+    /// written.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -293,6 +297,14 @@ impl Info {
     }
 }
 
+/// Whether there is something to share.
+pub(super) fn check_length(files: &FileList) -> Result<(), Error> {
+    match files.length() {
+        0 => Err(Error::Field { key: "length", what: "is 0 in all: there is nothing to share" }),
+        _ => Ok(()),
+    }
+}
+
 /// Whether pieces may have this length.
 pub(super) fn check_piece_length(length: u32, v2: bool) -> Result<(), Error> {
     let wrong = |what| Err(Error::Field { key: "piece length", what });
@@ -305,18 +317,19 @@ pub(super) fn check_piece_length(length: u32, v2: bool) -> Result<(), Error> {
     Ok(())
 }
 
-fn single_file(name: &str, length: Value<'_>, attr: Option<Value<'_>>) -> Result<FileList, Error> {
+fn single_file(name: &[u8], length: Value<'_>, attr: Option<Value<'_>>) -> Result<FileList, Error> {
     let length = length.integer().and_then(|length| u64::try_from(length).ok());
     let length = length.ok_or(Error::File { file: 0, key: "length", what: "is negative or no integer" })?;
-    let mut files = FileList::builder();
+    let mut files = FileList::of_torrent();
     let executable = attributes(attr.and_then(Value::bytes)).executable;
-    files.file(&[name], length, executable)?;
+    let node = files.node(None, name)?;
+    files.entry(node, length, executable)?;
     files.build()
 }
 
-fn many_files(name: &str, files: Value<'_>) -> Result<FileList, Error> {
+fn many_files(name: &[u8], files: Value<'_>) -> Result<FileList, Error> {
     let files = files.list().ok_or(Error::Field { key: "files", what: "is not a list" })?;
-    let mut list = FileList::builder();
+    let mut list = FileList::of_torrent();
     for file in files.iter() {
         let number = list.list().count();
         let wrong = |key, what| Error::File { file: number, key, what };
@@ -327,16 +340,24 @@ fn many_files(name: &str, files: Value<'_>) -> Result<FileList, Error> {
 }
 
 fn one_of_many(
-    name: &str,
+    name: &[u8],
     dict: Dict<'_>,
     files: &mut FileListBuilder,
     wrong: impl Fn(&'static str, &'static str) -> Error,
 ) -> Result<(), Error> {
     let keys: [&[u8]; 5] = [b"length", b"path", b"path.utf-8", b"attr", b"symlink path"];
     let [length, path, path_utf8, attr, link] = fields(dict, keys);
+    let attributes = attributes(attr.and_then(Value::bytes));
+    if attributes.link {
+        let is_path = |link: &Value<'_>| {
+            link.list().is_some_and(|names| names.iter().all(|name| name.bytes().is_some()))
+        };
+        link.filter(is_path).ok_or(wrong("symlink path", "is missing or no list of texts"))?;
+        files.link();
+        return Ok(());
+    }
     let length = length.and_then(Value::integer).ok_or(wrong("length", "is missing or no integer"))?;
     let length = u64::try_from(length).map_err(|_| wrong("length", "is negative"))?;
-    let attributes = attributes(attr.and_then(Value::bytes));
     if attributes.padding {
         // Its path is made up, often the same for several, and nothing is written there.
         files.padding(length)?;
@@ -344,7 +365,7 @@ fn one_of_many(
     }
     let readable = |path: &bencode::List<'_>| path.iter().all(|name| name.text().is_some());
     let path = path_utf8.and_then(Value::list).filter(readable).or(path.and_then(Value::list));
-    let mut names = Vec::from([name.as_bytes()]);
+    let mut names = Vec::from([name]);
     for name in path.ok_or(wrong("path", "is missing or no list"))?.iter() {
         names.push(name.bytes().ok_or(wrong("path", "has something else than text"))?);
         // One more is refused: no more than that many need be held.
@@ -355,9 +376,6 @@ fn one_of_many(
     // The folder alone is no path of a file.
     let names = if names.len() > 1 { names } else { Vec::new() };
     let node = files.path(names.into_iter())?;
-    if link.is_some() || attributes.link {
-        return Err(files.fault_at(node, PathFault::Link));
-    }
     files.entry(node, length, attributes.executable)?;
     Ok(())
 }
@@ -395,7 +413,7 @@ fn file_of_root(files: &FileList, nth: u32) -> usize {
     with_bytes.nth(nth as usize).expect("there is a root for each file that has bytes").index()
 }
 
-/// Gives each file of several pieces the hashes of those, if they have the right root.
+/// Gives each file of several pieces the hashes of those, if `layers` has them and they have the right root.
 fn piece_layers(
     layers: Option<Value<'_>>,
     files: &FileList,
@@ -411,6 +429,8 @@ fn piece_layers(
             for (root, layer) in layers.iter() {
                 let layer = layer.bytes().ok_or(wrong("has something else than text"))?;
                 let root = Hash::try_from(root).map_err(|_| wrong("has a key that is not of 32 bytes"))?;
+                let of_file = v2.by_hash.binary_search_by_key(&&root, |&nth| &v2.roots[nth as usize].hash);
+                of_file.map_err(|_| wrong("has hashes of a file that is not in the torrent"))?;
                 known.entry(root).or_insert(layer);
             }
         }
@@ -422,7 +442,8 @@ fn piece_layers(
             continue;
         }
         let wrong = |what| Error::Layer { file: file_of_root(files, nth as u32), what };
-        let layer = known.get(&root.hash).ok_or_else(|| wrong("is missing"))?;
+        // What is missing is learnt from peers, as for a link.
+        let Some(layer) = known.get(&root.hash) else { continue };
         let (hashes, rest) = layer.as_chunks::<32>();
         if !rest.is_empty() {
             return Err(wrong("has not a hash of 32 bytes for each piece"));
@@ -513,7 +534,8 @@ mod tests {
         let v2 = FileList::builder().file(&["a"], 5, false).unwrap().clone().build().unwrap();
         let error = same_files(&v1.build().unwrap(), &v2, BLOCK).unwrap_err();
         assert_eq!(error, Error::Hybrid { file: 0, what: "there are pieces of padding behind it" });
-        let torrent = b"d8:announce5:udp:x4:infod6:lengthi0e4:name1:n12:piece lengthi1e6:pieces0:ee";
+        let torrent =
+            b"d8:announce5:udp:x4:infod6:lengthi1e4:name1:n12:piece lengthi1e6:pieces20:01234567890123456789ee";
         assert_eq!(Metainfo::parse(torrent).unwrap().tiers(), [["udp:x"]]);
     }
 }

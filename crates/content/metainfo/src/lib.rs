@@ -1,8 +1,9 @@
 //! Torrent files (metainfo): v1 (BEP 3), v2 (BEP 52) and hybrids of both, read ([`Metainfo`]) and made
 //! ([`Creation`]); and [magnet links](Magnet).
 //!
-//! Torrent files come from untrusted sources, and the file names in them end up on a disk. So every
-//! [`FileList`] is safe to write below any folder, on Linux, macOS and Windows; its documentation says how.
+//! Torrent files come from untrusted sources, and the file names in them end up on a disk. A torrent may have
+//! any names: every [`FileList`] has names that are safe to write below any folder of the system it is read
+//! on, and keeps the originals; its documentation says how.
 //! Reading takes time in proportion to the length of the input (n log n for the names), and at most
 //! [`MOST_MEMORY`] times its length in memory.
 //!
@@ -72,13 +73,18 @@ pub struct Metainfo {
 impl Metainfo {
     /// Reads a torrent file.
     ///
-    /// Of equal keys in a dictionary the first counts. Unknown keys are ignored, and so is a tracker that is
-    /// not a URL.
+    /// Of equal keys in a dictionary the first counts. Unknown keys are ignored, and so are a tracker that is
+    /// not a URL, and bytes behind the dictionary. Without the hashes of some pieces of v2 (`piece layers`)
+    /// it does not [know all hashes](Info::knows_hashes).
     ///
     /// # Errors
     /// What is wrong with it, and in which file.
     pub fn parse(torrent: &[u8]) -> Result<Self, Error> {
-        let dict = dict(torrent)?;
+        if torrent.len() > LONGEST {
+            return Err(Error::TooLong(torrent.len()));
+        }
+        let (torrent, _) = Value::parse_first(torrent)?;
+        let dict = torrent.dict().ok_or(Error::Field { key: "info", what: "is not within a dictionary" })?;
         let [announce, announce_list, info, layers] =
             fields(dict, [b"announce", b"announce-list", b"info", b"piece layers"]);
         let info = info.ok_or(Error::Field { key: "info", what: "is missing" })?;
@@ -231,14 +237,6 @@ impl Error {
         }
         out
     }
-}
-
-/// The dictionary that a message is.
-fn dict(message: &[u8]) -> Result<Dict<'_>, Error> {
-    if message.len() > LONGEST {
-        return Err(Error::TooLong(message.len()));
-    }
-    Value::parse(message)?.dict().ok_or(Error::Field { key: "info", what: "is not within a dictionary" })
 }
 
 /// The values of these keys, in one pass over the dictionary.

@@ -143,7 +143,7 @@ impl FromStr for Magnet {
         let (_, query) = query.ok_or(Error::Magnet("it does not begin with `magnet:?`"))?;
         let mut magnet = Self { v1: None, v2: None, name: None, trackers: Vec::new(), peers: Vec::new() };
         for (name, value) in parameters(query.as_bytes()) {
-            match unnumbered(name) {
+            match &unnumbered(name).to_ascii_lowercase()[..] {
                 b"xt" => {
                     let topic = value.text().ok_or(Error::Magnet("`xt` is wrongly escaped"))?;
                     magnet.topic(&topic)?;
@@ -299,8 +299,8 @@ mod tests {
         let magnet = read(&format!("magnet:?xt=urn:btmh:1220{V2}"));
         assert_eq!((magnet.info_hash().to_string(), magnet.info_hash_v1()), (V2[..40].into(), None));
         // BEP 53, and what other networks add.
-        let magnet = read(&format!("MAGNET:?so=0,2,4-7&xt=urn:sha1:YNCK&XT.1=x&xt.1=URN:BTIH:{V1}&xl=5&&x"));
-        assert_eq!(magnet.info_hash().to_string(), V1);
+        let magnet = read(&format!("MAGNET:?so=0,2,4-7&xt=urn:sha1:YNCK&XT.1=URN:BTIH:{V1}&DN=n&xl=5&&x"));
+        assert_eq!((magnet.info_hash().to_string(), magnet.name()), (V1.into(), Some("n")));
     }
 
     #[test]
@@ -344,7 +344,7 @@ mod tests {
             assert_eq!(refused(text), begins, "{text}");
         }
         for query in
-            ["", "dn=x", "xt=", "xt=urn:btih", "xt=urn:sha1:x", "XT=urn:btih:x", "xt=\u{e9}rn:btih:x"]
+            ["", "dn=x", "xt=", "xt=urn:btih", "xt=urn:sha1:x", "yt=urn:btih:x", "xt=\u{e9}rn:btih:x"]
         {
             let said = refused(&format!("magnet:?{query}"));
             assert!(said.ends_with("names no torrent"), "{query}: {said}");

@@ -1,6 +1,6 @@
-//! Which names a file may have on every system.
+//! By which names files can be written.
 
-use std::str::Chars;
+use std::{borrow::Cow, str::Chars};
 
 /// A name with case folded. Two names that are equal after folding may be the same name for a file system.
 pub fn folded(name: &str) -> String {
@@ -11,16 +11,22 @@ pub fn folded(name: &str) -> String {
 
 /// Longest name of a file or folder, in bytes: `NAME_MAX` of Linux. macOS and Windows count other units, of
 /// which there are never more.
-const LONGEST_NAME: usize = 255;
+pub(super) const LONGEST_NAME: usize = 255;
 
-/// What is wrong with the path of a file.
+/// The longest extension that is kept where a name is cut, in bytes, with its dot.
+const LONGEST_EXTENSION: usize = 17;
+
+/// Whether names that differ in case only may be the same for file systems of this system.
+pub(super) const IGNORES_CASE: bool = cfg!(any(windows, target_vendor = "apple"));
+
+/// Why a file cannot have a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathFault {
     /// No path, or one without names.
     #[error("has no path")]
     Missing,
-    /// Not UTF-8, and there is no `path.utf-8` or `name.utf-8`.
+    /// Not UTF-8.
     #[error("is not UTF-8")]
     NotUtf8,
     /// An empty name.
@@ -36,13 +42,13 @@ pub enum PathFault {
     /// another name.
     #[error("has a control character in a name")]
     Control,
-    /// One of `<>:"|?*`, which Windows does not allow.
+    /// On Windows: one of `<>:"|?*`, which it does not allow.
     #[error("has one of <>:\"|?* in a name, which Windows does not allow")]
     Reserved,
-    /// A device of Windows, with any extension: `CON`, `prn.txt`, `COM1`.
+    /// On Windows: one of its devices, with any extension: `CON`, `prn.txt`, `COM1`.
     #[error("has the name of a device of Windows in its path")]
     Device,
-    /// A dot or space at the end, which Windows drops.
+    /// On Windows: a dot or space at the end, which it drops.
     #[error("has a name that ends with a dot or a space, which Windows drops")]
     Trailing,
     /// A name that is too long for file systems.
@@ -57,41 +63,92 @@ pub enum PathFault {
     /// The same path as an earlier file.
     #[error("has the path of file {0}")]
     Twice(usize),
-    /// The path of an earlier file, except for case.
+    /// On Windows and macOS: the path of an earlier file, except for case.
     #[error(
         "has the path of file {0} but for upper and lower case: where that makes no difference, one would overwrite the other"
     )]
     CaseOnly(usize),
-    /// The path is that of a folder of other files, with or without regard to case.
+    /// The path is that of a folder of other files; on Windows and macOS without regard to case.
     #[error("is also the folder of another")]
     Folder,
-    /// A symbolic link (BEP 47): where it leads cannot be known from the torrent alone.
-    #[error("is a symbolic link, which is not supported")]
-    Link,
 }
 
-/// Whether a file or folder may have this name.
+/// The name, if a file or folder may be called so on this system.
 pub(super) fn check(name: &[u8]) -> Result<&str, PathFault> {
+    check_on(name, cfg!(windows))
+}
+
+/// What a file or folder is called on this system.
+pub(super) fn written(name: &[u8]) -> Cow<'_, str> {
+    written_on(name, cfg!(windows))
+}
+
+/// Makes sure that a file or folder may be called so on some system.
+pub(super) fn check_possible(name: &[u8]) -> Result<(), PathFault> {
+    match name {
+        b"" => Err(PathFault::Empty),
+        b"." | b".." => Err(PathFault::Dots),
+        _ if name.contains(&b'/') => Err(PathFault::Separator),
+        _ if name.contains(&0) => Err(PathFault::Control),
+        _ => Ok(()),
+    }
+}
+
+fn check_on(name: &[u8], windows: bool) -> Result<&str, PathFault> {
     let name = std::str::from_utf8(name).map_err(|_| PathFault::NotUtf8)?;
-    let has = |forbidden: fn(char) -> bool| name.contains(forbidden);
     match name {
         "" => Err(PathFault::Empty),
         "." | ".." => Err(PathFault::Dots),
-        _ if has(|letter| matches!(letter, '/' | '\\')) => Err(PathFault::Separator),
-        _ if has(char::is_control) => Err(PathFault::Control),
-        // Embeddings, overrides and isolates (UAX #9); joiners and marks, which some scripts need, are let
-        // through.
-        _ if has(|letter| matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')) => {
-            Err(PathFault::Control)
-        }
-        _ if has(|letter| matches!(letter, '<' | '>' | ':' | '"' | '|' | '?' | '*')) => {
-            Err(PathFault::Reserved)
-        }
-        _ if name.ends_with(['.', ' ']) => Err(PathFault::Trailing),
-        _ if is_device(name) => Err(PathFault::Device),
+        _ if let Some(fault) = name.chars().find_map(|letter| fault_of(letter, windows)) => Err(fault),
+        _ if windows && name.ends_with(['.', ' ']) => Err(PathFault::Trailing),
+        _ if windows && is_device(name) => Err(PathFault::Device),
         _ if name.len() > LONGEST_NAME => Err(PathFault::LongName),
         _ => Ok(name),
     }
+}
+
+/// Why a name may not contain this letter.
+fn fault_of(letter: char, windows: bool) -> Option<PathFault> {
+    match letter {
+        '/' | '\\' => Some(PathFault::Separator),
+        // Embeddings, overrides and isolates (UAX #9); joiners and marks, which some scripts need, are let
+        // through.
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => Some(PathFault::Control),
+        _ if letter.is_control() => Some(PathFault::Control),
+        '<' | '>' | ':' | '"' | '|' | '?' | '*' if windows => Some(PathFault::Reserved),
+        _ => None,
+    }
+}
+
+fn written_on(name: &[u8], windows: bool) -> Cow<'_, str> {
+    if let Ok(name) = check_on(name, windows) {
+        return Cow::Borrowed(name);
+    }
+    let mut new = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        new.extend(chunk.valid().chars().map(|letter| fault_of(letter, windows).map_or(letter, |_| '_')));
+        if !chunk.invalid().is_empty() {
+            new.push('_');
+        }
+    }
+    if windows {
+        new.truncate(new.trim_end_matches(['.', ' ']).len());
+    }
+    if matches!(&*new, "" | "." | "..") {
+        return Cow::Borrowed("_");
+    }
+    if windows && is_device(&new) {
+        new.insert(0, '_');
+    }
+    Cow::Owned(with_number(&new, "", LONGEST_NAME))
+}
+
+/// A name with something before its extension, in no more than `room` bytes.
+pub(super) fn with_number(name: &str, number: &str, room: usize) -> String {
+    let dot = name.rfind('.').filter(|&dot| dot > 0 && name.len() - dot <= LONGEST_EXTENSION);
+    let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));
+    let stem = &stem[..stem.floor_char_boundary(room.saturating_sub(number.len() + extension.len()))];
+    [stem, number, extension].concat()
 }
 
 /// Whether Windows opens a device by that name, in whatever folder.
@@ -125,45 +182,65 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_leave_the_folder_or_mean_something_else_somewhere_are_refused() {
-        for (name, fault) in [
-            ("", PathFault::Empty),
-            (".", PathFault::Dots),
-            ("..", PathFault::Dots),
-            ("/etc", PathFault::Separator),
-            ("a/b", PathFault::Separator),
-            ("..\\b", PathFault::Separator),
-            ("a\0", PathFault::Control),
-            ("a\nb", PathFault::Control),
-            ("a\u{7f}", PathFault::Control),
-            ("a\u{85}", PathFault::Control),
-            ("photo\u{202e}gpj.exe", PathFault::Control),
-            ("photo\u{2067}gpj.exe", PathFault::Control),
-            ("C:", PathFault::Reserved),
-            ("a?", PathFault::Reserved),
-            ("a<", PathFault::Reserved),
-            ("a>", PathFault::Reserved),
-            ("a\"", PathFault::Reserved),
-            ("a|", PathFault::Reserved),
-            ("a*", PathFault::Reserved),
-            ("...", PathFault::Trailing),
-            ("a.", PathFault::Trailing),
-            ("a ", PathFault::Trailing),
-            ("CON", PathFault::Device),
-            ("con", PathFault::Device),
-            ("Prn.txt", PathFault::Device),
-            ("aux.tar.gz", PathFault::Device),
-            ("nul .txt", PathFault::Device),
-            ("COM0", PathFault::Device),
-            ("com9.x", PathFault::Device),
-            ("lpt1", PathFault::Device),
-            ("LPT²", PathFault::Device),
-            ("conin$", PathFault::Device),
+    fn names_that_cannot_be_written_are_changed_no_more_than_needed() {
+        for (name, fault, written) in [
+            ("", PathFault::Empty, "_"),
+            (".", PathFault::Dots, "_"),
+            ("..", PathFault::Dots, "_"),
+            ("/", PathFault::Separator, "_"),
+            ("/etc", PathFault::Separator, "_etc"),
+            ("a/b", PathFault::Separator, "a_b"),
+            ("..\\b", PathFault::Separator, ".._b"),
+            ("a\0", PathFault::Control, "a_"),
+            ("a\nb", PathFault::Control, "a_b"),
+            ("a\u{7f}", PathFault::Control, "a_"),
+            ("a\u{85}", PathFault::Control, "a_"),
+            ("photo\u{202e}gpj.exe", PathFault::Control, "photo_gpj.exe"),
+            ("photo\u{2067}gpj.exe", PathFault::Control, "photo_gpj.exe"),
         ] {
-            assert_eq!(check(name.as_bytes()), Err(fault), "{name:?}");
+            for windows in [false, true] {
+                assert_eq!(check_on(name.as_bytes(), windows), Err(fault), "{name:?}");
+                assert_eq!(written_on(name.as_bytes(), windows), written);
+                assert_eq!(check_on(written.as_bytes(), windows), Ok(written));
+            }
         }
-        assert_eq!(check(b"\xff"), Err(PathFault::NotUtf8));
-        assert_eq!(check("é".repeat(128).as_bytes()), Err(PathFault::LongName));
+        assert_eq!(check(b"a\xff\xfe.b"), Err(PathFault::NotUtf8));
+        assert_eq!(written(b"a\xff\xfe.b"), "a__.b");
+        for (long, cut) in [
+            ("é".repeat(128), "é".repeat(127)),
+            ("é".repeat(128) + ".flac", "é".repeat(125) + ".flac"),
+            ("x".repeat(300) + "." + &"y".repeat(30), "x".repeat(255)),
+        ] {
+            assert_eq!(check(long.as_bytes()), Err(PathFault::LongName));
+            assert_eq!(written(long.as_bytes()), cut);
+        }
+    }
+
+    #[test]
+    fn names_that_windows_dislikes_are_changed_only_there() {
+        for (name, fault, written) in [
+            ("C:", PathFault::Reserved, "C_"),
+            ("What?.txt", PathFault::Reserved, "What_.txt"),
+            ("<>\"|*", PathFault::Reserved, "_____"),
+            ("...", PathFault::Trailing, "_"),
+            ("Vol. 1.", PathFault::Trailing, "Vol. 1"),
+            ("a ", PathFault::Trailing, "a"),
+            ("CON", PathFault::Device, "_CON"),
+            ("con", PathFault::Device, "_con"),
+            ("Prn.txt", PathFault::Device, "_Prn.txt"),
+            ("aux.tar.gz", PathFault::Device, "_aux.tar.gz"),
+            ("nul .txt", PathFault::Device, "_nul .txt"),
+            ("COM0", PathFault::Device, "_COM0"),
+            ("com9.x", PathFault::Device, "_com9.x"),
+            ("lpt1", PathFault::Device, "_lpt1"),
+            ("LPT²", PathFault::Device, "_LPT²"),
+            ("conin$", PathFault::Device, "_conin$"),
+        ] {
+            assert_eq!(check_on(name.as_bytes(), true), Err(fault), "{name:?}");
+            assert_eq!(written_on(name.as_bytes(), true), written);
+            assert_eq!(check_on(written.as_bytes(), true), Ok(written));
+            assert_eq!(written_on(name.as_bytes(), false), name);
+        }
     }
 
     #[test]
@@ -172,7 +249,20 @@ mod tests {
         for name in
             ["a", ".hidden", "a..b", " a", "CONTENT", "com", "COM10", "LPT", "null", "été.txt", "日本", &long]
         {
-            assert_eq!(check(name.as_bytes()), Ok(name));
+            assert_eq!(check_on(name.as_bytes(), true), Ok(name));
+        }
+    }
+
+    #[test]
+    fn numbers_stand_before_the_extension() {
+        for (name, room, numbered) in [
+            ("bar.txt", 255, "bar.1.txt"),
+            ("bar", 255, "bar.1"),
+            (".bar", 255, ".bar.1"),
+            ("bar.txt", 7, "b.1.txt"),
+            ("été", 6, "ét.1"),
+        ] {
+            assert_eq!(with_number(name, ".1", room), numbered);
         }
     }
 

@@ -148,6 +148,10 @@ impl Session {
         if files > most {
             return Err(Error::Torrent(format!("{files} files, and no more than {most} are taken")));
         }
+        if !info.knows_hashes() {
+            let what = "it has no hashes of some pieces, which can be learnt by its magnet link";
+            return Err(Error::Torrent(what.to_owned()));
+        }
         let info_hash = info.info_hash();
         let names: Vec<_> = info.info_hashes().collect();
         let mut all_learnt = names.iter().filter_map(|name| self.take_learnt(name));

@@ -2,9 +2,13 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs::File,
     io::{self, IoSlice, IoSliceMut},
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -47,8 +51,9 @@ pub enum FoundPiece<'a> {
 }
 
 impl Place {
-    /// Finds the files of a torrent. `path` is the folder that has them, the folder of the torrent itself, or
-    /// the one file of the torrent. Returns `None` if none of them is there.
+    /// Finds the files of a torrent, under the names that the torrent has or under those that are written
+    /// instead. `path` is the folder that has them, the folder of the torrent itself, or the one file of the
+    /// torrent. Returns `None` if none of them is there.
     pub fn find(info: &Info, path: &Path) -> Option<Self> {
         let files = || info.files().iter().filter(|file| !file.is_padding());
         let found = |skipped| Self { skipped, ..Self::below(info, path) };
@@ -59,10 +64,10 @@ impl Place {
         }
         // A hundred files tell which of the two folders it is.
         let count = |skipped: usize| {
-            let there = |names: Vec<&str>| {
-                names.len() > skipped && path.join(PathBuf::from_iter(&names[skipped..])).is_file()
+            let there = |file: &swarmkeep_metainfo::File<'_>| {
+                file.path().len() > skipped && path_of(*file, path, skipped).is_file()
             };
-            files().filter(|file| there(file.path())).take(100).count()
+            files().filter(there).take(100).count()
         };
         match (count(0), count(1)) {
             (0, 0) => None,
@@ -119,8 +124,8 @@ impl Place {
         Geometry::new(self.files.length(), info.piece_length())
     }
 
-    /// Fills the buffers with the torrent's bytes from `offset` on, each part of a file by `read_part`. Padding
-    /// is zeroes.
+    /// Fills the buffers with the torrent's bytes from `offset` on, each part of a file by `read_part`.
+    /// Padding is zeroes.
     fn read(
         &self,
         offset: u64,
@@ -181,11 +186,25 @@ impl Place {
     }
 
     fn path(&self, index: usize) -> PathBuf {
-        let file = self.files.get(index).expect("it comes from the list");
-        let mut path = self.folder.clone();
-        path.extend(&file.path()[self.skipped..]);
-        path
+        path_of(self.files.get(index).expect("it comes from the list"), &self.folder, self.skipped)
     }
+}
+
+/// Where a file is below a folder that stands for the first names of its path: under the names of the
+/// torrent, if it is there, or under those that are written.
+fn path_of(file: swarmkeep_metainfo::File<'_>, folder: &Path, skipped: usize) -> PathBuf {
+    let possible = |name: &&[u8]| {
+        !matches!(**name, [] | [b'.'] | [b'.', b'.']) && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+    };
+    let below = |names: &mut dyn Iterator<Item = &OsStr>| {
+        let mut path = folder.to_owned();
+        path.extend(names.skip(skipped));
+        path
+    };
+    let original = file.original_path().filter(|names| names.iter().all(possible));
+    let original = original.map(|names| below(&mut names.into_iter().map(OsStr::from_bytes)));
+    let written = || below(&mut file.path().into_iter().map(OsStr::new));
+    original.filter(|path| path.is_file()).unwrap_or_else(written)
 }
 
 fn signature(file: &File) -> io::Result<Signature> {
@@ -197,7 +216,8 @@ fn signature(file: &File) -> io::Result<Signature> {
 /// files, and nothing is kept about them: the caller verifies them each time. A file that changes after it
 /// was verified, in whatever way, can no longer be read.
 ///
-/// Different from other stores, any write of bytes is [`Error::ReadOnly`], and handles read on after a delete.
+/// Different from other stores, any write of bytes is [`Error::ReadOnly`], and handles read on after a
+/// delete.
 #[derive(Debug)]
 pub struct InPlace {
     torrents: RwLock<BTreeMap<InfoHash, Arc<Torrent>>>,

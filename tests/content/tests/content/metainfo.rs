@@ -237,11 +237,17 @@ fn v1_file(out: &mut Vec<u8>, path: &[&[u8]]) {
     writer.end().end();
 }
 
-/// A v2 torrent of such a file tree.
+/// A v2 torrent of such a file tree and, if that is not empty, one more file that has a byte.
 fn v2(tree: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut writer = Writer::new(&mut out);
-    writer.dict().bytes(b"info").dict().bytes(b"file tree").dict().put(tree).end();
+    writer.dict().bytes(b"info").dict().bytes(b"file tree").dict().put(tree);
+    if !tree.is_empty() {
+        let hash = [7; 32];
+        writer.bytes(b"~").dict().bytes(b"").dict().bytes(b"length").integer(1);
+        writer.bytes(b"pieces root").bytes(&hash).end().end();
+    }
+    writer.end();
     writer.bytes(b"meta version").integer(2).bytes(b"name").bytes(b"n");
     writer.bytes(b"piece length").integer(1 << 16).end().bytes(b"piece layers").dict().end().end();
     out
@@ -252,60 +258,97 @@ fn v2_file(out: &mut Vec<u8>, name: &[u8], attributes: &[u8]) {
     writer.bytes(name).dict().bytes(b"").dict().put(attributes).bytes(b"length").integer(0).end().end();
 }
 
+/// A file that has a byte: a torrent without any is refused.
+const WITH_A_BYTE: &[u8] = b"d6:lengthi1e4:pathl1:~ee";
+
+/// The files with these paths, and one more that has a byte.
+fn v1_files(paths: &[&[&[u8]]]) -> Result<FileList, Error> {
+    let mut files = Vec::new();
+    paths.iter().for_each(|path| v1_file(&mut files, path));
+    files.extend_from_slice(WITH_A_BYTE);
+    Metainfo::parse(&v1(&files, 1)).map(|metainfo| metainfo.info().files().clone())
+}
+
 #[test]
-fn paths_that_could_do_harm_are_refused_and_the_error_says_which() {
-    let refused = |paths: &[&[&[u8]]]| {
-        let mut files = Vec::new();
-        paths.iter().for_each(|path| v1_file(&mut files, path));
-        match Metainfo::parse(&v1(&files, 0)).map(|metainfo| metainfo.info().files().clone()) {
-            Err(Error::Path { file, path, fault }) => Some((file, path, fault)),
-            Ok(_) => None,
-            Err(other) => panic!("{other}"),
+fn a_torrent_may_have_any_names_and_none_leads_out_of_its_folder() {
+    let written = |paths: &[&[&[u8]]]| -> Vec<String> {
+        let files = v1_files(paths).unwrap();
+        for (file, path) in files.iter().zip(paths) {
+            let original = [&[&b"n"[..]], *path].concat();
+            let said = file.original_path();
+            assert_eq!(
+                said.is_some(),
+                file.path().iter().map(|name| name.as_bytes()).ne(original.iter().copied())
+            );
+            assert!(said.is_none_or(|said| said == original));
         }
+        files.iter().take(paths.len()).map(|file| file.path().join("/")).collect()
     };
-    let path = |file, path: &str, fault| Some((file, path.to_owned(), fault));
     let long = [b'x'; 256];
+    assert_eq!(written(&[&[b"..", b"..", b"etc"]]), ["n/_/_/etc"]);
+    assert_eq!(written(&[&[b"."], &[b""], &[b"/etc"]]), ["n/_", "n/_.1", "n/_etc"]);
+    assert_eq!(written(&[&[b"a", b"b\\c"], &[b"a\0b"], &[b"\xff"]]), ["n/a/b_c", "n/a_b", "n/_"]);
+    assert_eq!(written(&[&[&long]]), [format!("n/{}", "x".repeat(255))]);
+    assert_eq!(
+        written(&[&[b"a.b"], &[b"b"], &[b"a.b"], &[b"a.1.b"]]),
+        ["n/a.b", "n/b", "n/a.2.b", "n/a.1.b"]
+    );
+    assert_eq!(written(&[&[b"a"], &[b"a", b"b"]]), ["n/a.1", "n/a/b"]);
+    let refused = |paths: &[&[&[u8]]]| match v1_files(paths) {
+        Err(Error::Path { file, path, fault }) => (file, path, fault),
+        other => panic!("{other:?}"),
+    };
     let (deep, too_deep) = ([&b"x"[..]; 99], [&b"x"[..]; 100]);
     let wide = [&long[..255]; 9];
-    assert_eq!(refused(&[&[b"ok"], &[b"..", b"etc"]]), path(1, "n/..", PathFault::Dots));
-    assert_eq!(refused(&[&[b"."]]), path(0, "n/.", PathFault::Dots));
-    assert_eq!(refused(&[&[b""]]), path(0, "n/", PathFault::Empty));
-    assert_eq!(refused(&[&[]]), path(0, "", PathFault::Missing));
-    assert_eq!(refused(&[&[b"/etc"]]), path(0, "n//etc", PathFault::Separator));
-    assert_eq!(refused(&[&[b"a", b"b\\c"]]), path(0, "n/a/b\\\\c", PathFault::Separator));
-    assert_eq!(refused(&[&[b"a\0b"]]), path(0, "n/a\\0b", PathFault::Control));
-    assert_eq!(refused(&[&[b"C:"]]), path(0, "n/C:", PathFault::Reserved));
-    assert_eq!(refused(&[&[b"Con.txt"]]), path(0, "n/Con.txt", PathFault::Device));
-    assert_eq!(refused(&[&[b"a."]]), path(0, "n/a.", PathFault::Trailing));
-    assert_eq!(refused(&[&[b"\xff"]]), path(0, "n/\u{fffd}", PathFault::NotUtf8));
-    assert_eq!(refused(&[&[&long]]).unwrap().2, PathFault::LongName);
-    assert_eq!(refused(&[&too_deep]).unwrap().2, PathFault::Deep);
-    assert_eq!(refused(&[&wide]).unwrap().2, PathFault::Long);
-    assert_eq!(refused(&[&[b"a"], &[b"b"], &[b"a"]]), path(2, "n/a", PathFault::Twice(0)));
-    assert_eq!(refused(&[&[b"a", b"B"], &[b"A", b"b"]]), path(1, "n/A/b", PathFault::CaseOnly(0)));
-    assert_eq!(
-        refused(&[&["É".as_bytes()], &["é".as_bytes()]]).unwrap().2,
-        PathFault::CaseOnly(0),
-        "beyond ASCII"
-    );
-    assert_eq!(refused(&[&[b"a"], &[b"a", b"b"]]), path(0, "n/a", PathFault::Folder));
-    assert_eq!(refused(&[&[b"a", b"b", b"c"], &[b"z"], &[b"A", b"B"]]), path(2, "n/A/B", PathFault::Folder));
-    // As long and as deep as may be, and folders that differ by case, whose files do not overwrite each
-    // other.
-    assert_eq!(refused(&[&deep, &wide[..7], &[b"a", b"b"], &[b"A", b"c"]]), None);
+    assert_eq!(refused(&[&[]]), (0, String::new(), PathFault::Missing));
+    assert_eq!(refused(&[&too_deep]).2, PathFault::Deep);
+    assert_eq!(refused(&[&wide]).2, PathFault::Long);
+    assert_eq!(refused(&[&[&b"a"[..]][..]; 40]).2, PathFault::Twice(0));
+    v1_files(&[&deep, &wide[..7]]).unwrap();
+    let pairs: Vec<_> = (0..2000).map(|n| format!("{}", n / 2).into_bytes()).collect();
+    let mut files = Vec::new();
+    pairs.iter().for_each(|name| v1_file(&mut files, &[name]));
+    files.extend_from_slice(WITH_A_BYTE);
+    let metainfo = Metainfo::parse(&v1(&files, 1)).unwrap();
+    assert_eq!(metainfo.info().files().get(1999).unwrap().path(), ["n", "999.1"]);
+}
+
+#[cfg(not(any(windows, target_vendor = "apple")))]
+#[test]
+fn names_that_other_systems_dislike_are_kept() {
+    let names: [&[u8]; 6] = [b"What?.txt", b"Re: x", b"Vol. 1.", b"aux.txt", b"A", b"a"];
+    let files = v1_files(&names.each_ref().map(std::slice::from_ref)).unwrap();
+    for (file, name) in files.iter().zip(names) {
+        assert_eq!((file.path()[1].as_bytes(), file.original_path()), (name, None));
+    }
+}
+
+#[test]
+fn links_are_left_out_and_counted() {
+    let link = "d4:attr1:l6:lengthi0e4:pathl1:be12:symlink pathl2:..1:xeed6:lengthi1e4:pathl1:aee";
+    let metainfo = Metainfo::parse(&v1(link.as_bytes(), 1)).unwrap();
+    assert_eq!((metainfo.info().files().count(), metainfo.info().files().links()), (1, 1));
+    let metainfo = Metainfo::parse(&v2(b"1:ad0:d4:attr1:l12:symlink pathl1:xeee")).unwrap();
+    assert_eq!((metainfo.info().files().count(), metainfo.info().files().links()), (1, 1));
 }
 
 #[test]
 fn names_of_utf_8_are_preferred_where_they_are_some() {
     let files =
-        b"d6:lengthi0e4:pathl1:\xffe10:path.utf-8l2:\xc3\xa9eed6:lengthi0e4:pathl1:ae10:path.utf-8l1:\xffee";
-    let metainfo = Metainfo::parse(&v1(files, 0)).unwrap();
+        b"d6:lengthi1e4:pathl1:\xffe10:path.utf-8l2:\xc3\xa9eed6:lengthi0e4:pathl1:ae10:path.utf-8l1:\xffee";
+    let metainfo = Metainfo::parse(&v1(files, 1)).unwrap();
     let paths: Vec<_> = metainfo.info().files().iter().map(|file| file.path().join("/")).collect();
     assert_eq!(paths, ["n/é", "n/a"]);
-    let named = b"d6:lengthi0e4:name1:\xff10:name.utf-82:\xc3\xa912:piece lengthi1e6:pieces0:e";
-    assert_eq!(Info::parse(named).unwrap().name(), "é");
-    let named = b"d6:lengthi0e4:name2:..12:piece lengthi1e6:pieces0:e";
-    assert_eq!(Info::parse(named), Err(Error::Name { name: "..".into(), fault: PathFault::Dots }));
+    let named = |name: &[u8]| {
+        let info = [b"d6:lengthi1e", name, b"12:piece lengthi1e6:pieces20:01234567890123456789e"].concat();
+        Info::parse(&info).map(|info| info.name().to_owned())
+    };
+    assert_eq!(named(b"4:name1:\xff10:name.utf-82:\xc3\xa9").unwrap(), "é");
+    assert_eq!(named(b"4:name1:\xff").unwrap(), "_");
+    assert_eq!(named(b"4:name2:..").unwrap(), "_");
+    let nothing = Error::Field { key: "name", what: "is missing or empty" };
+    assert_eq!(named(b"4:name0:"), Err(nothing.clone()));
+    assert_eq!(named(b"4:name2:/\0"), Err(nothing));
 }
 
 #[test]
@@ -315,8 +358,10 @@ fn what_is_wrong_is_said_with_the_key_and_the_file() {
     assert_eq!(said(b"de"), "`info` is missing");
     assert_eq!(said(b"i1e"), "`info` is not within a dictionary");
     assert_eq!(said(b"d4:info"), "not bencoded: an early end at byte 7");
+    let behind = [&fixture("one-v2")[..], b"\r\n"].concat();
+    assert_eq!(Metainfo::parse(&behind).unwrap(), torrent("one-v2"));
     let name = "6:lengthi5e4:name1:n";
-    assert_eq!(info("d6:lengthi5ee"), "`name` is missing or no text");
+    assert_eq!(info("d6:lengthi5ee"), "`name` is missing or empty");
     assert_eq!(info(&format!("d{name}e")), "`piece length` is missing or no integer");
     for length in ["0", "-1", "1073741825", "9223372036854775807"] {
         let said = info(&format!("d{name}12:piece lengthi{length}e6:pieces0:e"));
@@ -338,8 +383,11 @@ fn what_is_wrong_is_said_with_the_key_and_the_file() {
     assert_eq!(said(&v1(b"d6:lengthi-5e4:pathl1:aee", 0)), "file 0: `length` is negative");
     assert_eq!(said(&v1(b"d4:pathl1:aee", 0)), "file 0: `length` is missing or no integer");
     assert_eq!(said(&v1(b"d6:lengthi5ee", 0)), "file 0: `path` is missing or no list");
-    let link = said(&v1((file("") + &file("4:attr1:l").replace("1:a", "1:b")).as_bytes(), 1));
-    assert_eq!(link, "file 1, \"n/b\", is a symbolic link, which is not supported");
+    assert_eq!(
+        said(&v1(file("4:attr1:l").as_bytes(), 1)),
+        "file 0: `symlink path` is missing or no list of texts"
+    );
+    assert_eq!(said(&v1(b"d6:lengthi0e4:pathl1:aee", 0)), "`length` is 0 in all: there is nothing to share");
     assert_eq!(said(&v1(file("4:attr1:p").as_bytes(), 1)), "no files");
     let huge = b"d6:lengthi9223372036854775807e4:pathl1:aeed6:lengthi1e4:pathl1:bee";
     assert_eq!(said(&v1(huge, 0)), "too many bytes");
@@ -354,25 +402,18 @@ fn a_file_tree_is_refused_where_its_order_or_its_layers_could_mean_two_things() 
     let order = "`file tree` has names that are not in order, or twice";
     assert_eq!(said(both(&empty("b"), &empty("a")).as_bytes()), order);
     assert_eq!(said(both(&empty("a"), &empty("a")).as_bytes()), order);
-    let case = said(both(&empty("A"), &empty("a")).as_bytes());
-    assert!(
-        case.starts_with("file 1, \"n/a\", has the path of file 0 but for upper and lower case"),
-        "{case}"
-    );
     assert_eq!(said(b"1:ad0:d6:lengthi0ee1:bdee"), "file 0, \"n/a\", is also the folder of another");
     assert_eq!(said(b"1:ai1e"), "`file tree` has a name without a dictionary");
     assert_eq!(said(b""), "no files");
-    assert_eq!(said(b"0:d6:lengthi0ee"), "file 0, \"n/\", has an empty name in its path");
-    assert_eq!(said(b"1:ad0:d6:lengthi1eee"), "file 0: `pieces root` is missing or not of 32 bytes");
-    assert_eq!(
-        said(b"1:ad0:d4:attr1:l6:lengthi0eee"),
-        "file 0, \"n/a\", is a symbolic link, which is not supported"
-    );
-    let long = format!("1:ad0:d6:lengthi65537e11:pieces root32:{}ee", "x".repeat(32));
-    assert_eq!(said(long.as_bytes()), "file 0: its piece layer is missing");
+    assert_eq!(said(b"0:d6:lengthi0ee"), "`file tree` has an empty name");
+    assert_eq!(said(b"1:ad0:d6:lengthi1eee"), "file 0: `pieces root` is missing, not of 32 bytes, or zeroes");
+    let long = |root: &str| format!("1:ad0:d6:lengthi65537e11:pieces root32:{}ee", root.repeat(32));
+    assert_eq!(said(long("\0").as_bytes()), "file 0: `pieces root` is missing, not of 32 bytes, or zeroes");
+    let layerless = Metainfo::parse(&v2(long("x").as_bytes())).unwrap();
+    assert!(!layerless.info().knows_hashes() && layerless.encode().is_none());
     // What is nested within unknown keys is passed over, and whatever has the same name there.
     let nested = b"1:ad0:d1:bd6:lengthi7e1:lli1eee6:lengthi0eee";
-    assert_eq!(Metainfo::parse(&v2(nested)).unwrap().info().length(), 0);
+    assert_eq!(Metainfo::parse(&v2(nested)).unwrap().info().files().get(0).unwrap().length(), 0);
 }
 
 #[test]
@@ -395,19 +436,16 @@ fn what_a_magnet_link_names_makes_a_torrent_file() {
 
 #[test]
 fn piece_layers_and_both_parts_of_a_hybrid_must_agree() {
-    let replaced = |name: &str, old: &[u8], new: &[u8]| {
-        let mut bytes = fixture(name);
-        let at = bytes.windows(old.len()).position(|window| window == old).unwrap();
-        bytes.splice(at..at + old.len(), new.iter().copied());
-        Metainfo::parse(&bytes).unwrap_err().to_string()
-    };
     let mut layer = fixture("one-v2");
     let last = layer.len() - 3;
     layer[last] ^= 1;
     let error = Metainfo::parse(&layer).unwrap_err().to_string();
     assert_eq!(error, "file 0: its piece layer does not have its `pieces root`");
-    let missing = replaced("some-v2", b"12:piece layers", b"12:piece lawyer");
-    assert_eq!(missing, "file 0: its piece layer is missing");
+    let mut other = fixture("one-v2");
+    let layers = other.windows(12).position(|window| window == b"piece layers").unwrap();
+    other.splice(layers + 13..layers + 13, [b"32:", &[7; 32][..], b"0:"].concat());
+    let error = Metainfo::parse(&other).unwrap_err().to_string();
+    assert_eq!(error, "`piece layers` has hashes of a file that is not in the torrent");
     // In v1's part, which comes last but for `name`, lengths and paths are spelled in the same way as in
     // v2's.
     let hybrid = |old: &[u8], new: &[u8]| {
@@ -442,9 +480,27 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         }
         files
     };
-    let v1_of = |next: &dyn Fn(usize, &mut Vec<u8>)| v1(&files_of(next), 0);
+    let v1_of = |next: &dyn Fn(usize, &mut Vec<u8>)| v1(&[&files_of(next), WITH_A_BYTE].concat(), 1);
     cases.push(("many files", v1_of(&|nth, out| v1_file(out, &[format!("{nth}").as_bytes()]))));
     cases.push(("one path again and again", v1_of(&|_, out| v1_file(out, &[b"a"]))));
+    cases.push((
+        "two files of each path",
+        v1_of(&|nth, out| v1_file(out, &[format!("{}", nth / 2).as_bytes()])),
+    ));
+    cases.push((
+        "files that are folders of others",
+        v1_of(&|nth, out| {
+            let folder = format!("{nth}");
+            v1_file(out, &[folder.as_bytes()]);
+            v1_file(out, &[folder.as_bytes(), b"f"]);
+        }),
+    ));
+    cases.push((
+        "names that cannot be written",
+        v1_of(&|nth, out| {
+            v1_file(out, &[&[0xff], format!("{nth}").as_bytes()].concat().chunks(1).collect::<Vec<_>>())
+        }),
+    ));
     cases.push((
         "folders in folders",
         v1_of(&|nth, out| {
@@ -468,8 +524,8 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         }),
     ));
     cases.push(("keys again and again", {
-        let keys = b"6:lengthi0e".repeat(SIZE / 11);
-        v1(&[b"d", &keys[..], b"4:pathl1:aee"].concat(), 0)
+        let keys = b"6:lengthi1e".repeat(SIZE / 11);
+        v1(&[b"d", &keys[..], b"4:pathl1:aee"].concat(), 1)
     }));
     cases.push(("files without bytes between two", {
         let mut files = b"d6:lengthi5e4:pathl1:aee".to_vec();
@@ -492,7 +548,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     }));
     cases.push(("trackers", {
         let tiers = b"l1:ae".repeat(SIZE / 5);
-        let one = v1(b"d6:lengthi0e4:pathl1:aee", 0);
+        let one = v1(WITH_A_BYTE, 1);
         [b"d13:announce-listl", &tiers[..], b"e", &one[1..]].concat()
     }));
     cases

@@ -20,7 +20,7 @@ use swarmkeep_metainfo::Info;
 use super::{
     StoreArg, WRONG, bar, in_runs,
     opened::{For, Opened},
-    print_json, read_torrent, say, torrents_and_data,
+    print_json, read_whole_torrent, say, tell_changes, torrents_and_data,
 };
 
 /// What was put in is made durable at least this often, so that little of it is put in again after an
@@ -61,7 +61,7 @@ struct Added<'a> {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (torrents, data) = torrents_and_data(&args.paths)?;
-    let torrents = torrents.into_iter().map(read_torrent).collect::<Result<Vec<_>, _>>()?;
+    let torrents = torrents.into_iter().map(read_whole_torrent).collect::<Result<Vec<_>, _>>()?;
     let found: Vec<_> = torrents
         .iter()
         .map(|(metainfo, _)| data.map(|data| Place::find(metainfo.info(), data).ok_or(data)).transpose())
@@ -105,7 +105,7 @@ fn add(
     json: bool,
 ) -> Result<bool, Box<dyn Error>> {
     match store.repository.add(torrent) {
-        Ok(_) => {}
+        Ok(_) => tell_changes(info),
         Err(StoreError::Exists(_)) if place.is_some() => {}
         Err(error) => return Err(error.into()),
     }

@@ -26,7 +26,7 @@ use swarmkeep_metainfo::Info;
 use super::{
     StoreArg, WRONG, bar, in_runs,
     opened::{For, Opened, Torrent},
-    print_json, say, total,
+    print_json, say, tell_changes, total,
 };
 
 /// Write torrents back to ordinary files, each piece verified.
@@ -120,6 +120,7 @@ fn export(
     exported: &mut Exported,
 ) -> Result<(), Box<dyn Error>> {
     let mut files = Files::open(info, to)?;
+    tell_changes(info);
     let complete = content.pieces()?;
     let right = |piece, bytes: &[u8]| info.verify(piece, &bytes[..info.piece_len(piece) as usize]);
     let mut lacking = BTreeSet::new();

@@ -3,9 +3,11 @@
 use std::{
     cell::Cell,
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
     io::{BufRead, BufReader, Read as _, Write as _},
     net::TcpListener,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
@@ -528,4 +530,84 @@ fn what_cannot_be_done_is_said() {
         assert_eq!(output.status.code(), Some(1), "{line}: {error}");
         assert!(error.contains(said), "{line}: {error}");
     }
+}
+
+/// Names that Windows, or no system at all, could write.
+#[test]
+fn torrents_of_any_names_are_seeded_in_place_and_fetched_under_names_that_can_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let names: [(&[u8], &str); 8] = [
+        (b"A", "A"),
+        (b"Re: x", "Re: x"),
+        (b"Vol. 1.", "Vol. 1."),
+        (b"What?.txt", "What?.txt"),
+        (b"a", "a"),
+        (b"aux.txt", "aux.txt"),
+        (b"back\\slash", "back_slash"),
+        (b"\xff", "_"),
+    ];
+    fs::create_dir(folder.join("album")).unwrap();
+    for (name, written) in names {
+        fs::write(folder.join("album").join(OsStr::from_bytes(name)), written.repeat(5000)).unwrap();
+    }
+    done(folder, "create album -o plain.torrent");
+    // And a link, which leads out.
+    let torrent = fs::read(folder.join("plain.torrent")).unwrap();
+    let at = torrent.windows(8).position(|window| window == b"5:filesl").unwrap() + 8;
+    let link = b"d4:attr1:l6:lengthi0e4:pathl4:linke12:symlink pathl2:..6:secretee";
+    fs::write(folder.join("album.torrent"), [&torrent[..at], link, &torrent[at..]].concat()).unwrap();
+
+    let (seeder, told) = Seeder::of(folder, "album.torrent");
+    assert_eq!((&told[0]["complete"], &told[0]["pieces"]), (&told[0]["pieces"], &told[0]["complete"]));
+    done(folder, "store format image --size 64MiB --block-size 256KiB");
+    for (store, to) in [("files", "files"), ("image", "exported")] {
+        fs::create_dir(folder.join(to)).unwrap();
+        let fetched = done(
+            folder,
+            &format!("fetch album.torrent --store {store} --peer {} --listen 127.0.0.1:0", seeder.1),
+        );
+        let said = String::from_utf8(fetched.stderr).unwrap();
+        for expected in [
+            "album: 2 files under another name:",
+            "album/back\\\\slash as album/back_slash",
+            "1 symbolic link left out",
+        ] {
+            assert!(said.contains(expected), "{expected}: {said}");
+        }
+        if store == "image" {
+            done(folder, &format!("store export image --all --to {to}"));
+        }
+        let album = folder.join(to).join("album");
+        assert_eq!(fs::read_dir(&album).unwrap().count(), names.len());
+        for (_, written) in names {
+            assert_eq!(fs::read_to_string(album.join(written)).unwrap(), written.repeat(5000), "{written}");
+        }
+    }
+    done(folder, "store format other --size 64MiB --block-size 256KiB");
+    let added = done(folder, "store add other album.torrent album");
+    let said = String::from_utf8_lossy(&added.stdout).into_owned();
+    assert!(said.starts_with("album: 13 of 13 pieces"), "{said}");
+}
+
+#[test]
+fn what_a_torrent_file_of_v2_lacks_is_learnt_from_peers() {
+    let folder = prepared();
+    let folder = folder.path();
+    done(folder, "create data --v2 -o whole.torrent --piece-length 16KiB");
+    let torrent = fs::read(folder.join("whole.torrent")).unwrap();
+    let layers = torrent.windows(14).position(|window| window == b"12:piece layer").unwrap();
+    fs::write(folder.join("lacking.torrent"), [&torrent[..layers], b"e"].concat()).unwrap();
+    for command in ["seed lacking.torrent data", "store add full lacking.torrent data"] {
+        let refused = seedkeep(folder, command).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            !refused.status.success() && said.contains("`seedkeep fetch lacking.torrent` learns them"),
+            "{said}"
+        );
+    }
+    let (seeder, _) = Seeder::of(folder, "whole.torrent data");
+    fs::create_dir(folder.join("fetched")).unwrap();
+    done(folder, &format!("fetch lacking.torrent --store fetched --peer {} --listen 127.0.0.1:0", seeder.1));
+    assert!(fs::read(folder.join("fetched/data")).unwrap() == fs::read(folder.join("data")).unwrap());
 }

@@ -1,6 +1,6 @@
 //! Torrent files that were made, read again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use sha1::Sha1;
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::*;
 use swarmkeep_bittorrent::bencode::Value;
 
-use crate::{Metainfo, PathFault};
+use crate::{Metainfo, folded};
 
 /// A file's bytes, which tell where they are from.
 fn content(path: &[&str], length: u64) -> Vec<u8> {
@@ -86,6 +86,8 @@ proptest! {
         private: bool,
     ) {
         let piece_length = if format == Format::V1 && odd % 2 == 0 { odd.max(1000) } else { 1 << shift };
+        let mut files = files;
+        files[0].1 = files[0].1.max(1);
         // Some paths are twice there, or are folders of others: those are refused, one by one.
         let mut builder = Creation::builder("torrent", format);
         builder.piece_length(piece_length).private(private);
@@ -201,6 +203,30 @@ fn what_is_said_of_a_torrent_stands_where_it_belongs() {
 }
 
 #[test]
+fn names_are_kept_byte_for_byte_also_those_that_cannot_be_written() {
+    let long = [b'x'; 300];
+    let names: [&[u8]; 10] =
+        [b"A", b"Re: x", b"Vol. 1.", b"What?.txt", b"a", b"a\nb", b"a\\b", b"aux.txt", &long, b"\xff\xfe"];
+    for format in [Format::V1, Format::V2, Format::Hybrid] {
+        let mut builder = Creation::builder(b"\xfftorrent", format);
+        for name in names {
+            builder.file([b"folder?\xff", name], 5, false);
+        }
+        let torrent = made(builder.build().unwrap(), false);
+        let metainfo = Metainfo::parse(&torrent).unwrap();
+        let files = metainfo.info().files();
+        assert_eq!(metainfo.info().name(), "_torrent");
+        let mut written = BTreeSet::new();
+        for (file, name) in files.iter().filter(|file| !file.is_padding()).zip(names) {
+            let original: [&[u8]; 3] = [b"\xfftorrent", b"folder?\xff", name];
+            assert_eq!(file.original_path().unwrap(), original);
+            assert!(written.insert(folded(&file.path().join("/"))) || !names::IGNORES_CASE);
+            assert!(file.path().iter().all(|name| names::check(name.as_bytes()).is_ok()));
+        }
+    }
+}
+
+#[test]
 fn what_no_torrent_can_have_is_refused_before_anything_is_hashed() {
     let refused = |builder: &CreationBuilder| builder.build().unwrap_err();
     let builder = |name: &str| Creation::builder(name, Format::V1);
@@ -214,10 +240,12 @@ fn what_no_torrent_can_have_is_refused_before_anything_is_hashed() {
         other => panic!("{other}"),
     };
     assert_eq!(path(&[b".."]), PathFault::Dots);
-    assert_eq!(path(&[b"a:b"]), PathFault::Reserved);
-    assert_eq!(path(&[b"\xff"]), PathFault::NotUtf8);
-    assert_eq!(path(&[b"OK"]), PathFault::CaseOnly(0));
+    assert_eq!(path(&[b"a/b"]), PathFault::Separator);
+    assert_eq!(path(&[b"a\0"]), PathFault::Control);
+    assert_eq!(path(&[b"ok"]), PathFault::Twice(0));
+    assert_eq!(path(&[b"ok", b"a"]), PathFault::Folder);
     assert_eq!(path(&[]), PathFault::Folder);
+    assert!(matches!(refused(&single(Format::V1, 0)), Error::Field { key: "length", .. }));
     for (format, length) in [
         (Format::V1, 0),
         (Format::V1, (1 << 30) + 1),

@@ -695,7 +695,7 @@ proptest! {
 
 #[test]
 fn a_list_of_a_state_whose_paths_lead_out_is_refused() {
-    for name in ["..", ".", "a/b", "con"] {
+    for name in ["..", ".", "a/b", "a\\b"] {
         let mut files = FileList::builder();
         files.file(&["safe", &"x".repeat(name.len())], 5, false).unwrap();
         let (mut bytes, _) = encode(&record(files.build().unwrap(), 5));
