@@ -47,6 +47,19 @@ impl Unavailable {
 /// without an answer may have taken effect. After an error of `export`, or if its future is dropped, the next
 /// step continues after the last record that was read, and [`Export::records`](crate::Export::records)
 /// contains the records that were read before the error.
+///
+/// ```
+/// use swarmkeep::*;
+///
+/// async fn leechers(store: &dyn AsyncTorrentRepository, torrent: &InfoHash) -> Result<u32, Unavailable> {
+///     Ok(store.scrape(torrent).await?.incomplete)
+/// }
+/// # use std::{pin::pin, task::{Context, Poll, Waker}};
+/// # let store = Immediate(Packed::new(&RepositoryConfig::new(HashKey::from_os()?))?);
+/// # let (torrent, mut context) = (InfoHash::new([7; 20]), Context::from_waker(Waker::noop()));
+/// # assert_eq!(pin!(leechers(&store, &torrent)).poll(&mut context), Poll::Ready(Ok(0)));
+/// # Ok::<(), ConfigError>(())
+/// ```
 pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
     __methods! { __await_methods [] }
 }

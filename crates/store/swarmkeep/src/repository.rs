@@ -9,6 +9,18 @@ use crate::{
     implement::forward_repository,
 };
 
+/// The hidden first lines of the examples: a store with one leecher, and another one that is empty.
+macro_rules! one_leecher {
+    () => {
+        r#"# use swarmkeep::*;
+# let config = RepositoryConfig::new(HashKey::from_os().unwrap());
+# let (store, other) = (Packed::new(&config).unwrap(), Packed::new(&config).unwrap());
+# let (torrent, now, mut rng) = (InfoHash::new([7; 20]), Timestamp::from_secs(1000), SplitMix64::new(1));
+# let leecher = Announce::new(torrent, "192.0.2.1:6881".parse().unwrap());
+# store.announce_vec(&leecher, now, &mut rng);"#
+    };
+}
+
 /// A store of swarms: for each info hash, the peers that announced it.
 ///
 /// What holds for all methods:
@@ -81,6 +93,16 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     ///
     /// **Cost.** O(want + log n) for n swarms and peers, and O(limit) more for a new endpoint if the
     /// endpoints of an address are limited. Counts never come from a walk over a swarm.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// let seeder = Announce::new(torrent, "192.0.2.2:6881".parse().unwrap()).left(0).want(50);
+    /// let mut packet = [0; 300];
+    /// let mut peers = PeerBuffer::new(&mut packet, &mut []);
+    /// let answer = store.announce(&seeder, now, &mut rng, &mut peers);
+    /// assert_eq!((answer.stats.complete, answer.stats.incomplete), (1, 1));
+    /// assert_eq!(peers.v4.as_bytes(), [192, 0, 2, 1, 0x1a, 0xe1]);
+    /// ```
     fn announce(
         &self,
         announce: &Announce,
@@ -98,17 +120,16 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// several announces overrides this method.
     ///
     /// ```
-    /// # use swarmkeep::*;
-    /// # fn example(store: &Packed, announces: [Announce; 2], now: Timestamp, rng: &mut dyn Random) {
+    #[doc = one_leecher!()]
+    /// # let announces = [leecher, Announce::new(torrent, "192.0.2.2:6881".parse().unwrap())];
     /// let mut packets = [[0; 300]; 2];
     /// let mut batch: Vec<_> = announces
     ///     .into_iter()
     ///     .zip(&mut packets)
     ///     .map(|(announce, packet)| Request::new(announce, PeerBuffer::new(packet, &mut [])))
     ///     .collect();
-    /// store.announce_batch(&mut batch, now, rng);
-    /// assert!(batch.iter().all(|request| request.answer.is_some()));
-    /// # }
+    /// store.announce_batch(&mut batch, now, &mut rng);
+    /// assert_eq!(batch[1].answer.as_ref().map(|answer| answer.stats.incomplete), Some(2));
     /// ```
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
         batch.iter_mut().for_each(Request::clear);
@@ -118,9 +139,19 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     }
 
     /// Returns the counts of one swarm; zeroes for an unknown info hash, which stays unknown. O(log n).
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// assert_eq!(store.scrape(&torrent).incomplete, 1);
+    /// ```
     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats;
 
     /// Returns the counts over all swarms, exact when no other call is in flight. O(1), without a walk.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// assert_eq!((store.totals().swarms, store.totals().peers()), (1, 1));
+    /// ```
     fn totals(&self) -> Totals;
 
     /// Appends up to `limit` swarms after the cursor `from` to `out`, in the store's own stable order, and
@@ -131,13 +162,12 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// the end. The cost of a call does not grow with the position.
     ///
     /// ```
-    /// # use swarmkeep::*;
-    /// # fn example(store: &dyn TorrentRepository) {
+    #[doc = one_leecher!()]
     /// let (mut cursor, mut swarms) = (Cursor::START, Vec::new());
     /// while !cursor.is_end() {
     ///     cursor = store.walk(cursor, 1000, &mut swarms);
     /// }
-    /// # }
+    /// assert_eq!(swarms[0].info_hash, torrent);
     /// ```
     fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor;
 
@@ -147,6 +177,14 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// The order is the same in every store; [`Capabilities::page_cost`] declares the cost. The default
     /// [walks](Self::walk) over the whole store and keeps the next `limit` swarms. A store that is kept in
     /// this order overrides it.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// let (mut first, mut second) = (Vec::new(), Vec::new());
+    /// store.page(None, 100, &mut first);
+    /// store.page(first.last().map(|swarm| &swarm.info_hash), 100, &mut second);
+    /// assert_eq!((first.len(), second.len()), (1, 0));
+    /// ```
     fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
         at_once(defaults::page_by_walking(&Immediate(self), after, limit, out)).expect(NEVER_AWAY);
     }
@@ -159,6 +197,15 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// [`Capabilities::clock_resolution_secs`] too late, and never later than the latest time given. Details
     /// that the store does not keep are absent ([`Capabilities::keeps_peer_details`]). An unknown info hash
     /// has no peers. A call may append fewer than `limit` peers before the end.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// let (mut cursor, mut peers) = (Cursor::START, Vec::new());
+    /// while !cursor.is_end() {
+    ///     cursor = store.peers(&torrent, cursor, 1000, &mut peers);
+    /// }
+    /// assert_eq!((peers[0].endpoint, peers[0].role), (leecher.endpoint, Role::Leecher));
+    /// ```
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor;
 
     /// Does one bounded step of expiry: removes peers that are older than the lifetime, and swarms without
@@ -174,17 +221,23 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// other call runs. A pass costs time in proportion to the swarms and peers.
     ///
     /// ```
-    /// # use swarmkeep::*;
-    /// # fn example(store: &dyn TorrentRepository, now: Timestamp) {
-    /// while !store.sweep(now, Retention::DropEmpty, Budget::peers(4096)).pass_complete {
+    #[doc = one_leecher!()]
+    /// let later = now.saturating_add(3600);
+    /// while !store.sweep(later, Retention::DropEmpty, Budget::peers(4096)).pass_complete {
     ///     // A tracker waits here: one pass per tenth of the lifetime is enough.
     /// }
-    /// # }
+    /// assert_eq!(store.totals().swarms, 0);
     /// ```
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept;
 
     /// Removes one swarm with its peers and its download count, and returns its counts; `None` for an unknown
     /// info hash.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// assert_eq!(store.remove(&torrent).map(|last| last.incomplete), Some(1));
+    /// assert_eq!(store.remove(&torrent), None);
+    /// ```
     fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats>;
 
     /// Removes every swarm for which `forbidden` returns true, among the next `budget` swarms after the
@@ -193,6 +246,15 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// From [`Cursor::START`] until [`Cursor::END`], `forbidden` is called exactly once for every swarm that
     /// lives through all steps, without a lock held. The default uses [`walk`](Self::walk) and
     /// [`remove`](Self::remove).
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// let (mut cursor, blocked) = (Cursor::START, [torrent]);
+    /// while !cursor.is_end() {
+    ///     cursor = store.remove_where(&|swarm| blocked.contains(swarm), cursor, Budget::peers(1000)).next;
+    /// }
+    /// assert_eq!(store.totals().swarms, 0);
+    /// ```
     fn remove_where(
         &self,
         forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
@@ -210,11 +272,11 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// beyond a limit are refused, and replace none.
     ///
     /// ```
-    /// # use swarmkeep::*;
-    /// # fn example(from: &Packed, to: &Packed, swarm: SwarmSummary, now: Timestamp) {
-    /// let restored = to.restore(&swarm, &from.all_peers(&swarm.info_hash), now);
-    /// assert_eq!(restored.refused, 0);
-    /// # }
+    #[doc = one_leecher!()]
+    /// for swarm in store.swarms() {
+    ///     let restored = other.restore(&swarm, &store.all_peers(&swarm.info_hash), now);
+    ///     assert_eq!((restored.added, restored.refused), (1, 0));
+    /// }
     /// ```
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored;
 
@@ -232,24 +294,65 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// The default uses [`walk`](Self::walk), [`peers`](Self::peers) and [`scrape`](Self::scrape), and reads a
     /// swarm again, up to 32 times, if its counts contradict its peers. A store that can read both under one
     /// lock overrides it.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// let (mut export, mut file) = (Export::new(), Vec::new());
+    /// while !export.is_complete() {
+    ///     store.export(&mut export, now, Budget::peers(4096));
+    ///     file.extend_from_slice(export.records().as_bytes());
+    /// }
+    /// assert!(!file.is_empty());
+    /// ```
     fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
         at_once(export::by_walking(&Immediate(self), export, now, budget)).expect(NEVER_AWAY);
     }
 
     /// Restores every swarm of `records`, as if one by one by [`restore`](Self::restore) in some order. The
     /// default does that; a store that is faster with many swarms at once overrides it.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// let mut export = Export::new();
+    /// while !export.is_complete() {
+    ///     store.export(&mut export, now, Budget::peers(4096));
+    ///     other.import(std::slice::from_ref(export.records()), now);
+    /// }
+    /// assert_eq!(other.totals(), store.totals());
+    /// ```
     fn import(&self, records: &[Records], now: Timestamp) -> Restored {
         at_once(export::one_by_one(&Immediate(self), records, now)).expect(NEVER_AWAY)
     }
 
     /// Adds `earlier`, the downloads that were counted before this store was built, to the download count of
     /// a swarm; returns `false` if there is no such swarm.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// let new = Announce::new(InfoHash::new([8; 20]), leecher.endpoint);
+    /// let (answer, _) = store.announce_vec(&new, now, &mut rng);
+    /// if answer.changes.contains(Changes::CREATED) {
+    ///     store.add_downloads(&new.info_hash, 40);
+    /// }
+    /// assert_eq!(store.scrape(&new.info_hash).downloaded, 40);
+    /// ```
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool;
 
     /// Returns what this store declares: limits, clock, costs.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// assert!(store.capabilities().bounded.contains(BoundedBy::BYTES));
+    /// ```
     fn capabilities(&self) -> Capabilities;
 
     /// Returns the memory that this store takes. O(1).
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// let MemoryUse { bytes, exact, .. } = store.memory();
+    /// assert!(bytes > 0 && exact);
+    /// ```
     fn memory(&self) -> MemoryUse;
 }
 
@@ -299,6 +402,11 @@ pub trait TorrentRepositoryExt: TorrentRepository {
     }
 
     /// Sweeps until a pass is complete; for tests and tools. A tracker paces its steps instead.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// assert_eq!(store.sweep_all(now.saturating_add(3600), Retention::DropEmpty).expired, 1);
+    /// ```
     fn sweep_all(&self, now: Timestamp, policy: Retention) -> Swept {
         let mut all = Swept::default();
         while !all.pass_complete {
@@ -308,6 +416,11 @@ pub trait TorrentRepositoryExt: TorrentRepository {
     }
 
     /// Every swarm, in the store's own order.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// assert_eq!(store.swarms()[0].info_hash, torrent);
+    /// ```
     fn swarms(&self) -> Vec<SwarmSummary> {
         let (mut cursor, mut all) = (Cursor::START, Vec::new());
         while !cursor.is_end() {
@@ -317,6 +430,11 @@ pub trait TorrentRepositoryExt: TorrentRepository {
     }
 
     /// Every peer of one swarm.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// assert_eq!(store.all_peers(&torrent)[0].endpoint, leecher.endpoint);
+    /// ```
     fn all_peers(&self, info_hash: &InfoHash) -> Vec<PeerRecord> {
         let (mut cursor, mut all) = (Cursor::START, Vec::new());
         while !cursor.is_end() {
@@ -326,6 +444,11 @@ pub trait TorrentRepositoryExt: TorrentRepository {
     }
 
     /// Removes every swarm for which `forbidden` returns true, and returns them.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// assert_eq!(store.remove_all_where(&|swarm| *swarm == torrent)[0].stats.incomplete, 1);
+    /// ```
     fn remove_all_where(&self, forbidden: &(dyn Fn(&InfoHash) -> bool + Sync)) -> Vec<SwarmSummary> {
         let (mut cursor, mut all) = (Cursor::START, Vec::new());
         while !cursor.is_end() {
