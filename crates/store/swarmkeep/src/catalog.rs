@@ -2,7 +2,8 @@
 //! store is its file, its `mod` line and its row here.
 //!
 //! The first row of a family stands for it: [`find`] takes the family's name for it. No choice of locks
-//! within a family stands out of the noise, except that tokio's cost more.
+//! within a family stands out of the noise, except that tokio's cost more. The families `skipmap` and
+//! `dashmap`, and the locks of `tokio`, are features of these names.
 
 use std::{fmt, sync::Arc};
 
@@ -11,7 +12,7 @@ use crate::dash_map::DashMapRepository;
 #[cfg(feature = "skipmap")]
 use crate::skip_map::SkipMapRepository;
 use crate::{
-    AsyncTorrentRepository, Capabilities, ConfigError, HashKey, Packed, RepositoryConfig, TorrentRepository,
+    AsyncTorrentRepository, BoundedBy, ConfigError, Packed, RepositoryConfig, TorrentRepository,
     asynchronous::sweep_giving_way,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
     implement::{
@@ -27,10 +28,16 @@ use crate::{
 
 /// Makes the list, and the macro that goes through its names, of the rows below.
 macro_rules! rows {
-    ($(#[doc = $summary:literal] $(#[$cfg:meta])? $name:ident: $family:literal, $kind:ident, $store:ty;)*) => {
+    ($(#[doc = $summary:literal] $family:literal $limits:tt {
+        $($(#[$cfg:meta])? $name:ident: $kind:ident, $store:ty;)*
+    })*) => {
         /// Every implementation that the enabled features bring, the default one first.
+        ///
+        /// | family | stores | limits |
+        /// |---|---|---|
+        $(#[doc = rows!(@document $family $summary $limits)])*
         pub const ALL: &[Implementation] = &[
-            $($(#[$cfg])? Implementation {
+            $($($(#[$cfg])? Implementation {
                 name: {
                     const DASHED: [u8; stringify!($name).len()] = dashed(stringify!($name));
                     match std::str::from_utf8(&DASHED) {
@@ -40,12 +47,17 @@ macro_rules! rows {
                 },
                 family: $family,
                 summary: $summary.trim_ascii(),
+                bounded: rows!(@bounded $limits),
                 build: rows!(@$kind $store),
-            },)*
+            },)*)*
         ];
 
-        rows! { @export ($) $($name)* }
+        rows! { @export ($) $($($name)*)* }
     };
+    (@document $family:literal $summary:literal [$($limit:ident)*]) => {
+        concat!("| `", $family, "` |", $summary, " |", $(" [`", stringify!($limit), "`](BoundedBy::", stringify!($limit), ")",)* " |")
+    };
+    (@bounded [$($limit:ident)*]) => { BoundedBy::empty()$(.union(BoundedBy::$limit))* };
     (@Sync $store:ty) => { Build::Sync(|config| Ok(Arc::new(<$store>::new(config)?))) };
     (@Async $store:ty) => { Build::Async(|config| Ok(Arc::new(Awaited(<$store>::new(config)?)))) };
     (@export ($d:tt) $($name:ident)*) => {
@@ -60,68 +72,59 @@ macro_rules! rows {
 
 rows! {
     /// Sharded, packed peers: the default.
-    packed: "packed", Sync, Packed;
+    "packed" [SWARMS PEERS_PER_SWARM ENDPOINTS_PER_ADDRESS BYTES] {
+        packed: Sync, Packed;
+    }
 
     /// A B-tree behind a lock, and a lock around each swarm.
-    btreemap_rwlock_parking_lot_mutex_parking_lot: "btreemap", Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotMutex>;
+    "btreemap" [ENDPOINTS_PER_ADDRESS] {
+        btreemap_rwlock_parking_lot_mutex_parking_lot: Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotMutex>;
+        btreemap_rwlock_std_mutex_std: Sync, BTreeMapOfLocks<StdRwLock, StdMutex>;
+        btreemap_rwlock_std_mutex_parking_lot: Sync, BTreeMapOfLocks<StdRwLock, ParkingLotMutex>;
+        #[cfg(feature = "tokio")]
+        btreemap_rwlock_std_mutex_tokio: Async, BTreeMapOfLocks<StdRwLock, TokioMutex>;
+        btreemap_rwlock_std_rwlock_parking_lot: Sync, BTreeMapOfLocks<StdRwLock, ParkingLotRwLock>;
+        btreemap_rwlock_parking_lot_mutex_std: Sync, BTreeMapOfLocks<ParkingLotRwLock, StdMutex>;
+        #[cfg(feature = "tokio")]
+        btreemap_rwlock_parking_lot_mutex_tokio: Async, BTreeMapOfLocks<ParkingLotRwLock, TokioMutex>;
+        btreemap_rwlock_parking_lot_rwlock_parking_lot: Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotRwLock>;
+        #[cfg(feature = "tokio")]
+        btreemap_rwlock_tokio_mutex_std: Async, BTreeMapOfLocks<TokioRwLock, StdMutex>;
+        #[cfg(feature = "tokio")]
+        btreemap_rwlock_tokio_mutex_parking_lot: Async, BTreeMapOfLocks<TokioRwLock, ParkingLotMutex>;
+        #[cfg(feature = "tokio")]
+        btreemap_rwlock_tokio_mutex_tokio: Async, BTreeMapOfLocks<TokioRwLock, TokioMutex>;
+        #[cfg(feature = "tokio")]
+        btreemap_rwlock_tokio_rwlock_parking_lot: Async, BTreeMapOfLocks<TokioRwLock, ParkingLotRwLock>;
+    }
+
     /// A B-tree behind one lock.
-    btreemap_rwlock_std: "btreemap", Sync, BTreeMapRepository<StdRwLock>;
-    /// A B-tree behind one lock.
-    btreemap_rwlock_parking_lot: "btreemap", Sync, BTreeMapRepository<ParkingLotRwLock>;
-    /// A B-tree behind one lock.
-    #[cfg(feature = "tokio")]
-    btreemap_rwlock_tokio: "btreemap", Async, BTreeMapRepository<TokioRwLock>;
-
-    /// A B-tree behind a lock, and a lock around each swarm.
-    btreemap_rwlock_std_mutex_std: "btreemap", Sync, BTreeMapOfLocks<StdRwLock, StdMutex>;
-    /// A B-tree behind a lock, and a lock around each swarm.
-    btreemap_rwlock_std_mutex_parking_lot: "btreemap", Sync, BTreeMapOfLocks<StdRwLock, ParkingLotMutex>;
-    /// A B-tree behind a lock, and a lock around each swarm.
-    #[cfg(feature = "tokio")]
-    btreemap_rwlock_std_mutex_tokio: "btreemap", Async, BTreeMapOfLocks<StdRwLock, TokioMutex>;
-    /// A B-tree behind a lock, and a lock around each swarm.
-    btreemap_rwlock_std_rwlock_parking_lot: "btreemap", Sync, BTreeMapOfLocks<StdRwLock, ParkingLotRwLock>;
-
-    /// A B-tree behind a lock, and a lock around each swarm.
-    btreemap_rwlock_parking_lot_mutex_std: "btreemap", Sync, BTreeMapOfLocks<ParkingLotRwLock, StdMutex>;
-    /// A B-tree behind a lock, and a lock around each swarm.
-    #[cfg(feature = "tokio")]
-    btreemap_rwlock_parking_lot_mutex_tokio: "btreemap", Async, BTreeMapOfLocks<ParkingLotRwLock, TokioMutex>;
-    /// A B-tree behind a lock, and a lock around each swarm.
-    btreemap_rwlock_parking_lot_rwlock_parking_lot: "btreemap", Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotRwLock>;
-
-    /// A B-tree behind a lock, and a lock around each swarm.
-    #[cfg(feature = "tokio")]
-    btreemap_rwlock_tokio_mutex_std: "btreemap", Async, BTreeMapOfLocks<TokioRwLock, StdMutex>;
-    /// A B-tree behind a lock, and a lock around each swarm.
-    #[cfg(feature = "tokio")]
-    btreemap_rwlock_tokio_mutex_parking_lot: "btreemap", Async, BTreeMapOfLocks<TokioRwLock, ParkingLotMutex>;
-    /// A B-tree behind a lock, and a lock around each swarm.
-    #[cfg(feature = "tokio")]
-    btreemap_rwlock_tokio_mutex_tokio: "btreemap", Async, BTreeMapOfLocks<TokioRwLock, TokioMutex>;
-    /// A B-tree behind a lock, and a lock around each swarm.
-    #[cfg(feature = "tokio")]
-    btreemap_rwlock_tokio_rwlock_parking_lot: "btreemap", Async, BTreeMapOfLocks<TokioRwLock, ParkingLotRwLock>;
+    "btreemap" [ENDPOINTS_PER_ADDRESS] {
+        btreemap_rwlock_std: Sync, BTreeMapRepository<StdRwLock>;
+        btreemap_rwlock_parking_lot: Sync, BTreeMapRepository<ParkingLotRwLock>;
+        #[cfg(feature = "tokio")]
+        btreemap_rwlock_tokio: Async, BTreeMapRepository<TokioRwLock>;
+    }
 
     /// A lock-free skip list, and a lock around each swarm.
-    #[cfg(feature = "skipmap")]
-    skipmap_mutex_parking_lot: "skipmap", Sync, SkipMapRepository<ParkingLotMutex>;
-    /// A lock-free skip list, and a lock around each swarm.
-    #[cfg(feature = "skipmap")]
-    skipmap_mutex_std: "skipmap", Sync, SkipMapRepository<StdMutex>;
-    /// A lock-free skip list, and a lock around each swarm.
-    #[cfg(feature = "skipmap")]
-    skipmap_rwlock_parking_lot: "skipmap", Sync, SkipMapRepository<ParkingLotRwLock>;
+    "skipmap" [ENDPOINTS_PER_ADDRESS] {
+        #[cfg(feature = "skipmap")]
+        skipmap_mutex_parking_lot: Sync, SkipMapRepository<ParkingLotMutex>;
+        #[cfg(feature = "skipmap")]
+        skipmap_mutex_std: Sync, SkipMapRepository<StdMutex>;
+        #[cfg(feature = "skipmap")]
+        skipmap_rwlock_parking_lot: Sync, SkipMapRepository<ParkingLotRwLock>;
+    }
 
     /// A sharded hash map, and a lock around each swarm.
-    #[cfg(feature = "dashmap")]
-    dashmap_mutex_parking_lot: "dashmap", Sync, DashMapRepository<ParkingLotMutex>;
-    /// A sharded hash map, and a lock around each swarm.
-    #[cfg(feature = "dashmap")]
-    dashmap_mutex_std: "dashmap", Sync, DashMapRepository<StdMutex>;
-    /// A sharded hash map, and a lock around each swarm.
-    #[cfg(feature = "dashmap")]
-    dashmap_rwlock_parking_lot: "dashmap", Sync, DashMapRepository<ParkingLotRwLock>;
+    "dashmap" [ENDPOINTS_PER_ADDRESS] {
+        #[cfg(feature = "dashmap")]
+        dashmap_mutex_parking_lot: Sync, DashMapRepository<ParkingLotMutex>;
+        #[cfg(feature = "dashmap")]
+        dashmap_mutex_std: Sync, DashMapRepository<StdMutex>;
+        #[cfg(feature = "dashmap")]
+        dashmap_rwlock_parking_lot: Sync, DashMapRepository<ParkingLotRwLock>;
+    }
 }
 
 /// One implementation: what it is called, what it is, and how to build it.
@@ -134,6 +137,8 @@ pub struct Implementation {
     pub family: &'static str,
     /// One line about it.
     pub summary: &'static str,
+    /// The limits that it supports.
+    pub bounded: BoundedBy,
     build: Build,
 }
 
@@ -150,9 +155,10 @@ impl Implementation {
         name: &'static str,
         family: &'static str,
         summary: &'static str,
+        bounded: BoundedBy,
         build: fn(&RepositoryConfig) -> Result<Arc<dyn TorrentRepository>, ConfigError>,
     ) -> Self {
-        Self { name, family, summary, build: Build::Sync(build) }
+        Self { name, family, summary, bounded, build: Build::Sync(build) }
     }
 
     /// A row for an asynchronous store that this crate does not know.
@@ -160,9 +166,10 @@ impl Implementation {
         name: &'static str,
         family: &'static str,
         summary: &'static str,
+        bounded: BoundedBy,
         build: fn(&RepositoryConfig) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError>,
     ) -> Self {
-        Self { name, family, summary, build: Build::Async(build) }
+        Self { name, family, summary, bounded, build: Build::Async(build) }
     }
 
     /// Builds an empty repository.
@@ -174,13 +181,6 @@ impl Implementation {
             Build::Sync(build) => build(config).map(Repository::Sync),
             Build::Async(build) => build(config).map(Repository::Async),
         }
-    }
-
-    /// What it declares, and which limits it keeps ([`Capabilities::bounded`]), with the default lifetime and
-    /// as many shards as it takes by itself. Costs as much as an empty store.
-    pub fn capabilities(&self) -> Capabilities {
-        let config = RepositoryConfig::new(HashKey::from_bytes([0; 16]));
-        self.build(&config).expect("every store keeps the defaults").capabilities()
     }
 
     /// Whether it stands for its family.
@@ -272,6 +272,7 @@ const fn dashed<const N: usize>(name: &str) -> [u8; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HashKey;
 
     #[test]
     fn names_are_unique_and_find_their_rows() {
@@ -286,18 +287,31 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_found_by_its_name_and_tells_what_it_keeps() {
+    fn a_family_is_found_by_its_name() {
         for implementation in ALL {
             let first = find(implementation.family).unwrap();
-            assert_eq!(first.family, implementation.family);
+            assert_eq!((first.family, first.bounded), (implementation.family, implementation.bounded));
             assert!(first.is_first_of_its_family());
-            let (bounded, of_first) = (implementation.capabilities().bounded, first.capabilities().bounded);
-            assert_eq!(bounded, of_first, "{implementation:?}");
         }
         assert!(names().all(|name| find(name).is_some()));
         assert_eq!(names().count(), ALL.len() + 3);
         assert_eq!(find("btreemap").unwrap().name, "btreemap-rwlock-parking-lot-mutex-parking-lot");
-        assert!(find("packed").unwrap().capabilities().bounded.is_all());
-        assert!(!find("btreemap").unwrap().capabilities().bounded.is_all());
+    }
+
+    #[test]
+    fn a_row_has_the_limits_that_its_store_supports() {
+        let config = RepositoryConfig::new(HashKey::from_bytes([0; 16]));
+        for implementation in ALL {
+            let store = implementation.build(&config).unwrap();
+            assert_eq!(implementation.bounded, store.capabilities().bounded, "{implementation:?}");
+            let limited = implementation.build(&config.clone().max_bytes(1 << 30));
+            assert_eq!(
+                implementation.bounded.contains(BoundedBy::BYTES),
+                limited.is_ok(),
+                "{implementation:?}"
+            );
+        }
+        assert_eq!(find("btreemap").unwrap().bounded.to_string(), "endpoints per address");
+        assert!(find("packed").unwrap().bounded.is_all());
     }
 }

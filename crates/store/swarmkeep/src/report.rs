@@ -1,6 +1,6 @@
 //! The values that a repository reports: counts, peers, positions, capabilities.
 
-use std::ops::AddAssign;
+use std::{fmt, ops::AddAssign};
 
 use crate::{CompactV4, CompactV6, Endpoint, Evicted, InfoHash, PeerId, Role, Timestamp};
 
@@ -250,6 +250,15 @@ bitflags::bitflags! {
         const BYTES = 4;
         /// The number of endpoints of one address in one swarm.
         const ENDPOINTS_PER_ADDRESS = 8;
+    }
+}
+
+/// In words: `swarms, bytes`.
+impl fmt::Display for BoundedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> =
+            self.iter_names().map(|(name, _)| name.to_lowercase().replace('_', " ")).collect();
+        f.write_str(&names.join(", "))
     }
 }
 

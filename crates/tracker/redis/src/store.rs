@@ -90,6 +90,9 @@ impl fmt::Debug for RedisRepository {
 }
 
 impl RedisRepository {
+    /// The limits that it supports.
+    pub const BOUNDED: BoundedBy = BoundedBy::ENDPOINTS_PER_ADDRESS;
+
     /// Connects to the servers, and opens the existing store or creates one.
     ///
     /// A new store has [`RepositoryConfig::shards`] shards, or 1,024 if that is not set; an existing store
@@ -103,7 +106,7 @@ impl RedisRepository {
         const LONGEST: u64 = u32::MAX as u64 / 2;
 
         let lifetime = config.lifetime_secs(LONGEST)? as u32;
-        config.refuse_limits_but(BoundedBy::ENDPOINTS_PER_ADDRESS)?;
+        config.refuse_limits_but(Self::BOUNDED)?;
         let limit = match config.limits().endpoints_per_address {
             None => 0,
             Some(0) => {
@@ -582,7 +585,7 @@ impl AsyncTorrentRepository for RedisRepository {
     fn capabilities(&self) -> Capabilities {
         Capabilities::new(LongestHold::Visits(512))
             .with_page_cost(PageCost::WholeStore)
-            .with_bounds(BoundedBy::ENDPOINTS_PER_ADDRESS)
+            .with_bounds(Self::BOUNDED)
             .with_clock(0, u64::from(u32::MAX / 2))
     }
 

@@ -342,9 +342,7 @@ impl Settings {
     fn most_bytes(&self) -> Option<usize> {
         match (self.fixed.max_bytes, self.fixed.repository) {
             (Some(most), _) => Some(most).filter(|most| *most > 0),
-            (None, Chosen::Embedded(row)) if row.capabilities().bounded.contains(BoundedBy::BYTES) => {
-                Some(memory::half())
-            }
+            (None, Chosen::Embedded(row)) if row.bounded.contains(BoundedBy::BYTES) => Some(memory::half()),
             (None, _) => None,
         }
     }
@@ -615,7 +613,7 @@ impl Kept {
 
 /// A name of a row or of a family of the catalog, or the other one.
 fn repository() -> impl TypedValueParser<Value = Chosen> {
-    PossibleValuesParser::new(Chosen::names())
+    PossibleValuesParser::new(Chosen::values())
         .map(|name| Chosen::find(&name).expect("only names of these pass"))
 }
 

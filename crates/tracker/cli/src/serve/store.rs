@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use clap::builder::PossibleValue;
 use swarmkeep::{
     RepositoryConfig,
     catalog::{self, Implementation, Repository},
@@ -22,9 +23,16 @@ pub(crate) enum Chosen {
 }
 
 impl Chosen {
-    /// What they are called: rows, families, and the other one.
-    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-        catalog::names().chain([Self::Redis.name()])
+    /// What they are called: rows, families, and the other one. A family says what it is.
+    pub(crate) fn values() -> impl Iterator<Item = PossibleValue> {
+        catalog::names().chain([Self::Redis.name()]).map(|name| {
+            let (summary, bounded) = match Self::find(name) {
+                Some(Self::Embedded(row)) if row.family == name => (row.summary, row.bounded),
+                Some(Self::Redis) => ("A server of Redis or Valkey, or a Cluster.", RedisRepository::BOUNDED),
+                _ => return name.into(),
+            };
+            PossibleValue::new(name).help(format!("{summary} Limits: {bounded}"))
+        })
     }
 
     pub(crate) fn find(name: &str) -> Option<Self> {

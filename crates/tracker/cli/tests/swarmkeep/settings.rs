@@ -53,6 +53,14 @@ fn the_short_help_is_short_and_the_long_one_has_examples_and_exit_codes() {
     for part in ["\nExamples:\n  swarmkeep serve\n", "\nExit codes:\n"] {
         assert!(long.contains(part) && !short.contains(part), "{part}");
     }
+    let words = long.split_whitespace().collect::<Vec<_>>().join(" ");
+    for limits in [
+        "- packed: Sharded, packed peers: the default. Limits: swarms, peers per swarm, bytes, endpoints per address",
+        "- btreemap: A B-tree behind a lock, and a lock around each swarm. Limits: endpoints per address",
+        "- redis: A server of Redis or Valkey, or a Cluster. Limits: endpoints per address",
+    ] {
+        assert!(words.contains(limits), "{limits} in {long}");
+    }
 }
 
 /// What an operator of another tracker does: takes its section's file, and looks up the names of its settings.

@@ -2,14 +2,25 @@
 
 use swarmkeep::catalog::Implementation;
 use swarmkeep_conformance::{CASES, Case};
+use swarmkeep_redis::RedisRepository;
 use swarmkeep_store_tests::programs::{REDIS, Trial, trial};
 
 use crate::redis::stores::{on_a_cluster, on_one_server};
 
-static ON_ONE_SERVER: Implementation =
-    Implementation::asynchronous("redis", "redis", "Redis or Valkey, one server.", on_one_server);
-static ON_A_CLUSTER: Implementation =
-    Implementation::asynchronous("redis-cluster", "redis", "Redis or Valkey, a Cluster.", on_a_cluster);
+static ON_ONE_SERVER: Implementation = Implementation::asynchronous(
+    "redis",
+    "redis",
+    "Redis or Valkey, one server.",
+    RedisRepository::BOUNDED,
+    on_one_server,
+);
+static ON_A_CLUSTER: Implementation = Implementation::asynchronous(
+    "redis-cluster",
+    "redis",
+    "Redis or Valkey, a Cluster.",
+    RedisRepository::BOUNDED,
+    on_a_cluster,
+);
 
 /// A test per case and row. The nodes of a Cluster run the same functions as one server. So by default the
 /// Cluster has only the cases whose calls go to several nodes; `--include-ignored` adds the rest.
