@@ -16,8 +16,19 @@
 //! ```
 //!
 //! This crate opens no socket, reads no clock and draws no random numbers: the caller provides time,
-//! randomness, limits and the hash key. Features add implementations (`dashmap`, `skipmap`, `tokio`),
-//! snapshots (`snapshot`) and conveniences (`rand_core`, `serde`).
+//! randomness, limits and the hash key.
+//!
+//! [`Packed`] and the B-trees need no feature. In a checkout, `cargo doc --open -p swarmkeep --all-features`
+//! shows these too:
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `dashmap` | `DashMapRepository`: a sharded hash map, and a lock around each swarm |
+//! | `skipmap` | `SkipMapRepository`: a lock-free skip list, and a lock around each swarm |
+//! | `tokio` | the B-trees under the locks of tokio, through [`AsyncTorrentRepository`] |
+//! | `snapshot` | the module `snapshot`: all of a store as one stream of bytes, and back |
+//! | `rand_core` | `RandCore`: any generator of `rand_core` as the caller's randomness |
+//! | `serde` | reports and identifiers as serde values |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use swarmkeep_bittorrent as bittorrent;
