@@ -37,8 +37,9 @@ Loops:
 Population:
   --peers peers in --torrents torrents that all workers share, sizes by Zipf's law with exponent 1:
   the n-th largest has 1/n of the largest's peers, and no fewer than one. Each peer has an id and a
-  port of its own, and announces as often. All is drawn from --seed: a worker sends the same requests
-  in every run.
+  port of its own, and announces as often. Its announces are those of a client, which starts,
+  completes once if it is a leecher, and stops once; then another client starts there. All is drawn
+  from --seed: a worker sends the same requests in every run.
 
 Answers:
   Each is checked: transaction id, action, length, counts that cannot be, an interval from a second
@@ -122,19 +123,20 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "1")]
     scrape_hashes: usize,
 
-    /// Share of seeders among the peers.
+    /// Share of seeders among the peers. It stays the same if --completed is at most --seeders × --stopped.
     #[arg(long, value_name = "SHARE", default_value = "0.5")]
     seeders: f64,
 
-    /// Share of the announces with the event `started`.
+    /// Share of the announces with the event `started`, at least --stopped.
     #[arg(long, value_name = "SHARE", default_value = "0.05")]
     started: f64,
 
-    /// Share of the announces with the event `completed`.
+    /// Share of the announces with the event `completed`, each from a leecher that is a seeder from then on.
     #[arg(long, value_name = "SHARE", default_value = "0.01")]
     completed: f64,
 
-    /// Share of the announces with the event `stopped`.
+    /// Share of the announces with the event `stopped`, at most 0.5. Another client, with another peer id,
+    /// starts with the next announce of that peer.
     #[arg(long, value_name = "SHARE", default_value = "0.05")]
     stopped: f64,
 

@@ -45,14 +45,14 @@ pub struct Config {
     pub mix: Mix,
     /// Info hashes per scrape.
     pub scrape_hashes: usize,
-    /// Share of seeders among the peers.
+    /// Share of seeders among the peers. It stays the same if `completed` is at most `seeders × stopped`.
     pub seeders: f64,
-    /// Share of the announces with the event `started`.
+    /// Share of the announces with the event `started`, at least `stopped`.
     pub started: f64,
-    /// Share of the announces with which a peer finishes its download. A leecher starts again with its next
-    /// announce.
+    /// Share of the announces with which a leecher finishes its download, and becomes a seeder.
     pub completed: f64,
-    /// Share of the announces with which a peer leaves. It joins again with its next announce.
+    /// Share of the announces with which a client leaves, at most 0.5. With the next announce of that peer
+    /// another client starts, with another peer id.
     pub stopped: f64,
     /// Loopback addresses to send from (127.0.0.1, 127.0.0.2, …), so that a swarm can have more peers than
     /// there are ports.
@@ -193,6 +193,7 @@ impl Config {
             self.started + self.completed + self.stopped > 1.0,
             "the shares of started, completed and stopped add up to more than 1",
         )?;
+        say(self.stopped > 0.5, "a client starts before it stops: `stopped` is at most 0.5")?;
         say(!(1..=254).contains(&self.sources), "there are from 1 to 254 sources")?;
         self.mix.validate(self.is_http())?;
         say(
@@ -214,7 +215,12 @@ impl Config {
                 "{peers} peers cannot be in {torrents} swarms: each has one or more"
             )));
         }
-        Ok(())
+        let workers = self.workers as u64;
+        let left_over = if let Swarms::Zipf(_) = self.swarms { 0 } else { self.peers % torrents };
+        say(
+            self.peers - left_over < workers,
+            "each worker has peers of its own: give more peers or fewer workers",
+        )
     }
 
     /// Torrents of all workers together.
@@ -434,7 +440,7 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let good = || Config::new([target("127.0.0.1:1")]);
         good().validate().unwrap();
-        let bad: [fn(&mut Config); 12] = [
+        let bad: [fn(&mut Config); 14] = [
             |c| c.targets.clear(),
             |c| c.targets.push(target("http://127.0.0.1:1")),
             |c| c.duration = Config::LONGEST + Duration::from_millis(1),
@@ -447,6 +453,8 @@ mod tests {
             |c| c.peers = 999,
             |c| c.sources = 0,
             |c| c.scrape_hashes = 75,
+            |c| c.stopped = 0.51,
+            |c| (c.workers, c.swarms, c.peers) = (11, Swarms::Uniform(10), 19),
         ];
         for (n, spoil) in bad.into_iter().enumerate() {
             let mut config = good();

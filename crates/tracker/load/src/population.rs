@@ -14,8 +14,8 @@ const PORTS: u64 = (u16::MAX - FIRST_PORT) as u64 + 1;
 
 /// The peers of a load test.
 ///
-/// Peers are numbered through all swarms, and every peer is at one [`Origin`](crate::config::Origin): a
-/// worker announces only those that are at its own, since a tracker takes a peer's address from the packet.
+/// Peers are numbered through all swarms, and every peer belongs to one worker, which knows its history. So
+/// it is at one [`Origin`](crate::config::Origin), since a tracker takes a peer's address from the packet.
 /// Within a swarm no two peers have the same endpoint.
 #[derive(Debug)]
 pub(crate) struct Population {
@@ -27,9 +27,13 @@ pub(crate) struct Population {
     workers: u64,
     mix: Mix,
     scrape_hashes: usize,
+    /// Shares of the announces with the events `started` and `stopped`.
     started: f64,
-    completed: f64,
     stopped: f64,
+    /// Share of the leechers' announces with the event `completed`.
+    completed: f64,
+    /// Share of seeders among the clients that join.
+    born_seeders: f64,
 }
 
 /// What a worker is to send.
@@ -75,9 +79,12 @@ impl Population {
             workers,
             mix: config.mix,
             scrape_hashes: config.scrape_hashes,
-            started: config.started,
-            completed: config.completed,
+            // Each client that leaves makes room for one that joins.
+            started: config.started.max(config.stopped),
             stopped: config.stopped,
+            completed: config.completed / (1.0 - config.seeders),
+            // As many leechers join as complete and as leave, so that the share of seeders stays.
+            born_seeders: config.seeders - config.completed / config.stopped,
         };
         let (largest, at_one) = (population.largest(), population.largest().div_ceil(population.step()));
         if at_one > PORTS {
@@ -95,19 +102,20 @@ impl Population {
         // stream, shifted.
         let seed =
             SplitMix64::new(self.seed ^ (worker as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95)).next_u64();
-        let hashes = Vec::with_capacity(self.scrape_hashes);
-        Stream { population: self, rng: SplitMix64::new(seed), members: self.members(worker as u64), hashes }
+        let members = self.members(worker as u64);
+        Stream {
+            population: self,
+            rng: SplitMix64::new(seed),
+            members,
+            histories: vec![History { client: Client::Unseen, before: 0 }; members.count as usize],
+            hashes: Vec::with_capacity(self.scrape_hashes),
+        }
     }
 
     /// The peers that a worker announces once each to fill the tracker, as their numbers among its own.
     pub(crate) fn fill(&self, worker: usize) -> Fill {
-        let members = self.members(worker as u64);
-        if self.private.is_some() {
-            return Fill { next: 0, step: 1, count: members.count, stride: coprime(members.count) };
-        }
-        let (origin, turn) = (worker as u64 % self.origins, worker as u64 / self.origins);
-        let step = (self.workers - origin).div_ceil(self.origins);
-        Fill { next: turn, step, count: members.count, stride: coprime(members.count) }
+        let count = self.members(worker as u64).count;
+        Fill { next: 0, count, stride: coprime(count) }
     }
 
     /// The first announce of the `n`-th of a worker's peers.
@@ -120,9 +128,10 @@ impl Population {
         match self.private {
             Some(each) => Members { first: worker * each, step: 1, count: each },
             None => {
-                let origin = worker % self.origins;
-                let count = (self.workload.peers() - origin).div_ceil(self.origins);
-                Members { first: origin, step: self.origins, count }
+                let (origin, turn) = (worker % self.origins, worker / self.origins);
+                let first = origin + turn * self.origins;
+                let step = (self.workers - origin).div_ceil(self.origins) * self.origins;
+                Members { first, step, count: (self.workload.peers() - first).div_ceil(step) }
             }
         }
     }
@@ -176,7 +185,6 @@ struct Members {
 #[derive(Debug, Clone)]
 pub(crate) struct Fill {
     next: u64,
-    step: u64,
     count: u64,
     stride: u64,
 }
@@ -186,7 +194,7 @@ impl Iterator for Fill {
 
     fn next(&mut self) -> Option<u64> {
         let n = self.next;
-        self.next += self.step;
+        self.next += 1;
         (n < self.count).then(|| (u128::from(n) * u128::from(self.stride) % u128::from(self.count)) as u64)
     }
 }
@@ -210,7 +218,25 @@ pub(crate) struct Stream<'p> {
     population: &'p Population,
     rng: SplitMix64,
     members: Members,
+    histories: Vec<History>,
     hashes: Vec<[u8; InfoHash::LEN]>,
+}
+
+/// What has become of a peer.
+#[derive(Debug, Clone, Copy)]
+struct History {
+    client: Client,
+    /// The number of clients that have been there before.
+    before: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Client {
+    /// It has sent nothing in this run: it has been there for long, or is about to start.
+    Unseen,
+    Leecher,
+    Seeder,
+    Stopped,
 }
 
 impl Stream<'_> {
@@ -227,7 +253,7 @@ impl Stream<'_> {
         }
         self.hashes.clear();
         for _ in 0..self.population.scrape_hashes {
-            let n = self.member();
+            let n = self.members.first + self.below(self.members.count) * self.members.step;
             let workload = &self.population.workload;
             self.hashes.push(*workload.info_hash(workload.peer_index(n).swarm).as_bytes());
         }
@@ -239,24 +265,42 @@ impl Stream<'_> {
         &self.hashes
     }
 
+    /// The next announce of a peer. Its client starts, completes if it is a leecher, and stops once; then
+    /// another client, with another peer id, starts there.
     fn announce(&mut self) -> Announcing {
-        let n = self.member();
-        let &Population { started, completed, stopped, .. } = self.population;
-        let announcing = self.population.announcing(n);
-        let luck = (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        if luck < stopped {
-            Announcing { event: AnnounceEvent::Stopped, ..announcing }
-        } else if luck < stopped + completed {
-            Announcing { event: AnnounceEvent::Completed, left: 0, ..announcing }
-        } else if luck < stopped + completed + started {
-            Announcing { event: AnnounceEvent::Started, ..announcing }
-        } else {
-            announcing
+        let n = self.below(self.members.count);
+        let [luck, role] = [(); 2].map(|()| (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64);
+        let &Population { started, stopped, completed, born_seeders, .. } = self.population;
+        let mut announcing = self.population.announcing(self.members.first + n * self.members.step);
+        let History { client, before } = &mut self.histories[n as usize];
+        // Shares are of all announces, and `stopped` of them are those with which another client starts.
+        let (was, luck, again) = match *client {
+            Client::Unseen => {
+                (if announcing.left == 0 { Client::Seeder } else { Client::Leecher }, luck, started)
+            }
+            client => (client, luck * (1.0 - stopped), started - stopped),
+        };
+        (announcing.event, *client) = match was {
+            Client::Stopped => {
+                *before = before.wrapping_add(1);
+                (AnnounceEvent::Started, if role < born_seeders { Client::Seeder } else { Client::Leecher })
+            }
+            _ if luck < stopped => (AnnounceEvent::Stopped, Client::Stopped),
+            client if luck < stopped + again => (AnnounceEvent::Started, client),
+            Client::Leecher if luck < stopped + again + completed => {
+                (AnnounceEvent::Completed, Client::Seeder)
+            }
+            client => (AnnounceEvent::None, client),
+        };
+        let seeds = [was, *client].contains(&Client::Seeder);
+        let size = announcing.left + announcing.downloaded;
+        announcing.left = if seeds { 0 } else { size / 2 };
+        announcing.downloaded = size - announcing.left;
+        let mut peer_id = *announcing.peer_id.as_bytes();
+        for (byte, before) in peer_id[12..].iter_mut().zip(before.to_le_bytes()) {
+            *byte ^= before;
         }
-    }
-
-    fn member(&mut self) -> u64 {
-        self.members.first + self.below(self.members.count) * self.members.step
+        Announcing { peer_id: PeerId::new(peer_id), ..announcing }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -355,24 +399,28 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_weights_are_what_was_asked_for() {
+    fn shares_and_weights_are_what_was_asked_for_and_stay_so() {
         let (population, _) = population(|c| {
             c.mix = Mix { connect: 25, announce: 50, scrape: 25 };
-            (c.stopped, c.completed, c.started, c.seeders) = (0.2, 0.1, 0.3, 0.25);
+            (c.stopped, c.completed, c.started, c.seeders) = (0.2, 0.04, 0.3, 0.25);
         });
-        let asks = take(&population, 0, 40_000);
-        let share = |count: usize, of: usize| count as f64 / of as f64;
-        let near = |found: f64, share: f64| assert!((found - share).abs() < 0.02, "{found} for {share}");
-        let announces: Vec<_> =
-            asks.iter().filter_map(|ask| if let Ask::Announce(a) = ask { Some(a) } else { None }).collect();
-        near(share(asks.iter().filter(|ask| **ask == Ask::Connect).count(), asks.len()), 0.25);
-        near(share(announces.len(), asks.len()), 0.5);
-        let event = |event| announces.iter().filter(|a| a.event == event).count();
-        near(share(event(AnnounceEvent::Stopped), announces.len()), 0.2);
-        near(share(event(AnnounceEvent::Completed), announces.len()), 0.1);
-        near(share(event(AnnounceEvent::Started), announces.len()), 0.3);
-        let seeders = announces.iter().filter(|a| a.left == 0 && a.event == AnnounceEvent::None).count();
-        near(share(seeders, event(AnnounceEvent::None)), 0.25);
+        for asks in take(&population, 0, 120_000).chunks(40_000) {
+            let share = |count: usize, of: usize| count as f64 / of as f64;
+            let near = |found: f64, share: f64| assert!((found - share).abs() < 0.02, "{found} for {share}");
+            let announces: Vec<_> = asks
+                .iter()
+                .filter_map(|ask| if let Ask::Announce(a) = ask { Some(a) } else { None })
+                .collect();
+            near(share(asks.iter().filter(|ask| **ask == Ask::Connect).count(), asks.len()), 0.25);
+            near(share(announces.len(), asks.len()), 0.5);
+            let event = |event| announces.iter().filter(|a| a.event == event).count();
+            near(share(event(AnnounceEvent::Stopped), announces.len()), 0.2);
+            near(share(event(AnnounceEvent::Completed), announces.len()), 0.04);
+            near(share(event(AnnounceEvent::Started), announces.len()), 0.3);
+            let seeders =
+                announces.iter().filter(|a| a.left == 0 && a.event == AnnounceEvent::Stopped).count();
+            near(share(seeders, event(AnnounceEvent::Stopped)), 0.25);
+        }
     }
 
     #[test]

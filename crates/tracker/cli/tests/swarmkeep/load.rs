@@ -1,15 +1,22 @@
 //! `swarmkeep load` as scripts use it, against `swarmkeep serve`.
 
 use std::{
+    collections::{HashMap, HashSet},
     io::{BufRead, BufReader},
     net::{SocketAddr, UdpSocket},
     process::{Child, Command, Output, Stdio},
+    sync::mpsc,
     thread,
     time::Duration,
 };
 
 use serde_json::Value;
-use swarmkeep_tracker_protocol::udp::{AnnounceResponseHeader, ConnectResponse, ConnectionId, Request};
+use swarmkeep_tracker_protocol::{
+    bittorrent::AnnounceEvent,
+    udp::{AnnounceResponseHeader, ConnectResponse, ConnectionId, Request},
+};
+
+use crate::common::SOON;
 
 /// A running tracker; killed at the end.
 struct Serve {
@@ -51,6 +58,29 @@ fn load(arguments: &[&str]) -> Output {
         .args(short.iter().filter(|_| !arguments.contains(&"--duration")))
         .output()
         .expect("the program starts")
+}
+
+/// Stands between clients and a tracker, and sends on each request, and what `change` makes of its response.
+/// Ends when no request has come for a while.
+fn tap(tracker: &str, mut change: impl FnMut(&Request<'_>, &mut Vec<u8>) + Send + 'static) -> String {
+    let [clients, upstream] = [(); 2].map(|()| {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+        socket.set_read_timeout(Some(SOON)).expect("above zero");
+        socket
+    });
+    upstream.connect(tracker).expect("loopback");
+    let address = clients.local_addr().expect("bound").to_string();
+    thread::spawn(move || {
+        let (mut packet, mut response) = ([0; 2048], [0; 2048]);
+        while let Ok((len, source)) = clients.recv_from(&mut packet) {
+            upstream.send(&packet[..len]).expect("sent");
+            let Ok(received) = upstream.recv(&mut response) else { return };
+            let mut response = response[..received].to_vec();
+            change(&Request::parse(&packet[..len]).expect("a request"), &mut response);
+            clients.send_to(&response, source).expect("sent");
+        }
+    });
+    address
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -118,6 +148,36 @@ fn tables_are_for_people() {
     {
         assert!(report.contains(part), "{part}: {report}");
     }
+}
+
+#[test]
+fn each_client_has_the_history_of_a_client() {
+    let serve = Serve::start();
+    let (sent, seen) = mpsc::channel();
+    let tap = tap(&serve.addresses[0], move |request, _| {
+        if let Request::Announce(announce) = request {
+            let client = (announce.info_hash, announce.port, announce.peer_id);
+            let _ = sent.send((client, announce.event, announce.left));
+        }
+    });
+    let few = ["--peers", "40", "--torrents", "4", "--completed", "0.04", "--stopped", "0.1"];
+    let output = load(&[&["--target", &tap, "--concurrency", "4", "--duration", "1s"], &few[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+
+    let (mut left_of, mut stopped, mut events) = (HashMap::new(), HashSet::new(), HashMap::new());
+    for (client, event, left) in seen.try_iter() {
+        assert!(!stopped.contains(&client), "{event:?} of a client that has stopped");
+        let before = left_of.insert(client, left);
+        match event {
+            AnnounceEvent::Completed => assert!(left == 0 && before != Some(0), "a second completed"),
+            _ => assert!(before.is_none_or(|before| before == left), "{before:?} left, and then {left}"),
+        }
+        if event == AnnounceEvent::Stopped {
+            stopped.insert(client);
+        }
+        *events.entry(event).or_insert(0) += 1;
+    }
+    assert!(events.len() == 4 && events.values().all(|&count| count > 10), "{events:?}");
 }
 
 #[test]

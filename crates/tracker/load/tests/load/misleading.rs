@@ -245,10 +245,13 @@ fn peers_are_seeders_and_leechers_with_ids_and_ports_of_their_own_and_all_events
     let seen = seen.lock().unwrap();
     assert!(seen.len() > 1_000, "{}", seen.len());
     let (mut peer_at, mut port_of) = (HashMap::new(), HashMap::new());
-    for &(info_hash, peer_id, port, _, _) in &*seen {
+    for &(info_hash, peer_id, port, event, _) in &*seen {
         assert_eq!(*peer_at.entry((info_hash, port)).or_insert(peer_id), peer_id, "one peer a port");
         assert_eq!(*port_of.entry((info_hash, peer_id)).or_insert(port), port, "one port a peer");
         assert!(port >= 1025);
+        if event == AnnounceEvent::Stopped {
+            peer_at.remove(&(info_hash, port));
+        }
     }
     assert!(port_of.len() > 500);
     let events: HashSet<_> = seen.iter().map(|seen| seen.3 as u32).collect();
