@@ -43,7 +43,8 @@ Population:
 
 Answers:
   Each is checked: transaction id, action, length, counts that cannot be, an interval from a second
-  to a day, more peers than asked for, one twice, one at port 0, and the one that asked.
+  to a day, more peers than asked for, one twice and one at port 0. The announcing peer among the
+  peers is a note, since some trackers return it, and wrong with --strict.
 
 Exit codes:
   0  measured; some requests may have failed, as the report says
@@ -160,6 +161,11 @@ pub struct Args {
     /// Accept counts without the announcing peer, as some trackers give them.
     #[arg(long)]
     announcer_uncounted: bool,
+
+    /// Count an answer with the announcing peer among its peers as wrong. Otherwise it is right and noted,
+    /// since some trackers answer so.
+    #[arg(long)]
+    strict: bool,
 
     /// Allow a target on another machine, which this test may overload.
     #[arg(long)]
@@ -280,6 +286,7 @@ impl Args {
         config.seed = self.seed;
         config.server_pid = self.server_pid;
         config.announcer_uncounted = self.announcer_uncounted;
+        config.strict = self.strict;
         config.beyond_loopback = self.i_own_this_target;
         config
     }

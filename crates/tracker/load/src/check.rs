@@ -2,6 +2,8 @@
 
 use swarmkeep::{Endpoint, Family};
 
+use crate::Config;
+
 /// What is wrong with an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Wrong {
@@ -15,7 +17,7 @@ pub(crate) enum Wrong {
     TooMany { got: usize, want: u32 },
     #[error("{0} twice in one answer")]
     Duplicate(Endpoint),
-    #[error("{0}, who was asking, in its own answer")]
+    #[error("{0} in the response to its own announce")]
     Oneself(Endpoint),
     #[error("{seeders} seeders and {leechers} leechers, {what}")]
     Counts { seeders: u32, leechers: u32, what: &'static str },
@@ -36,7 +38,7 @@ impl Wrong {
             Self::Action { .. } => "action",
             Self::TooMany { .. } => "too many peers",
             Self::Duplicate(_) => "duplicate peer",
-            Self::Oneself(_) => "oneself among the peers",
+            Self::Oneself(_) => "the announcing peer among the peers",
             Self::Counts { .. } => "counts",
             Self::Interval(_) => "interval",
             Self::Unasked => "unasked",
@@ -64,6 +66,9 @@ const INTERVALS: std::ops::RangeInclusive<u32> = 1..=86_400;
 pub(crate) struct Checker {
     want: Option<u32>,
     announcer_uncounted: bool,
+    strict: bool,
+    /// What is unusual in the latest right answer to an announce.
+    pub(crate) note: Option<Wrong>,
     peers: Vec<Endpoint>,
     /// Which peers have been seen in this answer: an open-addressed table of their indices. What an earlier
     /// answer has left there has an older stamp.
@@ -72,11 +77,19 @@ pub(crate) struct Checker {
 }
 
 impl Checker {
-    pub(crate) fn new(want: Option<u32>, announcer_uncounted: bool) -> Self {
-        Self { want, announcer_uncounted, peers: Vec::with_capacity(256), seen: vec![(0, 0); 1024], stamp: 0 }
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            want: config.want,
+            announcer_uncounted: config.announcer_uncounted,
+            strict: config.strict,
+            note: None,
+            peers: Vec::with_capacity(256),
+            seen: vec![(0, 0); 1024],
+            stamp: 0,
+        }
     }
 
-    /// Checks the answer to an announce; answers how many peers it brought.
+    /// Checks the answer to an announce; answers how many other peers it brought.
     pub(crate) fn announce<E: std::fmt::Display>(
         &mut self,
         asked: Announced,
@@ -84,12 +97,18 @@ impl Checker {
         peers: impl Iterator<Item = Result<Endpoint, E>>,
     ) -> Result<usize, Wrong> {
         self.peers.clear();
+        let mut oneself = None;
         for peer in peers {
             let peer = peer.map_err(|error| Wrong::Malformed(error.to_string()))?;
             if asked.own == Some(peer) {
-                return Err(Wrong::Oneself(peer));
+                oneself = Some(Wrong::Oneself(peer));
             }
             self.peers.push(peer);
+        }
+        if self.strict
+            && let Some(oneself) = oneself
+        {
+            return Err(oneself);
         }
         let got = self.peers.len();
         // Over HTTP, a tracker may give so many of each family (BEP 7).
@@ -99,6 +118,7 @@ impl Checker {
             return Err(Wrong::TooMany { got: most, want });
         }
         self.distinct()?;
+        let others = got - usize::from(oneself.is_some());
         let wrong = |what| Err(Wrong::Counts { seeders, leechers, what });
         if seeders > MOST_PEERS || leechers > MOST_PEERS {
             return wrong("more than any swarm has");
@@ -107,13 +127,14 @@ impl Checker {
         if counted && if asked.seeder { seeders == 0 } else { leechers == 0 } {
             return wrong("without the one that announced");
         }
-        if u64::from(seeders) + u64::from(leechers) < got as u64 + u64::from(counted) {
+        if u64::from(seeders) + u64::from(leechers) < others as u64 + u64::from(counted) {
             return wrong("fewer than there are peers in the answer");
         }
         if !INTERVALS.contains(&interval) {
             return Err(Wrong::Interval(interval));
         }
-        Ok(got)
+        self.note = oneself;
+        Ok(others)
     }
 
     /// Checks the counts of a scrape.
@@ -181,9 +202,16 @@ mod tests {
 
     const ASKED: Announced = Announced { own: None, seeder: false, stopped: false };
 
+    fn checker(want: Option<u32>, change: impl FnOnce(&mut Config)) -> Checker {
+        let mut config = Config::new(["127.0.0.1:1".parse().unwrap()]);
+        config.want = want;
+        change(&mut config);
+        Checker::new(&config)
+    }
+
     fn check(asked: Announced, head: (u32, u32, u32), peers: &[&str]) -> Result<usize, Wrong> {
         let peers = peers.iter().map(|text| Ok::<_, Infallible>(endpoint(text)));
-        Checker::new(Some(3), false).announce(asked, head, peers)
+        checker(Some(3), |config| config.strict = true).announce(asked, head, peers)
     }
 
     #[test]
@@ -203,7 +231,7 @@ mod tests {
         let seeder = Announced { seeder: true, ..ASKED };
         let two = ["127.0.0.1:1", "127.0.0.1:2"];
         for (asked, head, peers, reason) in [
-            (own, (1800, 9, 9), &["127.0.0.1:6", "127.0.0.1:7"][..], "oneself among the peers"),
+            (own, (1800, 9, 9), &["127.0.0.1:6", "127.0.0.1:7"][..], "the announcing peer among the peers"),
             (ASKED, (1800, 9, 9), &["[::1]:6", "[::1]:7", "[::1]:6"], "duplicate peer"),
             (ASKED, (1800, 9, 9), &["[::1]:6", "[::1]:7", "[::1]:8", "[::1]:9"], "too many peers"),
             (ASKED, (1800, 0, 0), &[], "counts"),
@@ -221,13 +249,13 @@ mod tests {
             );
         }
         let port_zero = [Err::<Endpoint, _>("port 0")];
-        let error = Checker::new(None, false).announce(ASKED, (1, 9, 9), port_zero.into_iter()).unwrap_err();
+        let error = checker(None, |_| {}).announce(ASKED, (1, 9, 9), port_zero.into_iter()).unwrap_err();
         assert_eq!(error.reason(), "malformed");
     }
 
     #[test]
     fn trackers_may_leave_the_announcer_out_if_they_are_known_to() {
-        let mut lenient = Checker::new(Some(3), true);
+        let mut lenient = checker(Some(3), |config| config.announcer_uncounted = true);
         let none = || std::iter::empty::<Result<Endpoint, Infallible>>();
         assert_eq!(lenient.announce(ASKED, (1800, 0, 0), none()), Ok(0));
         let two =
@@ -237,8 +265,22 @@ mod tests {
     }
 
     #[test]
+    fn the_announcer_is_a_note_and_no_other_peer() {
+        let own = Announced { own: Some(endpoint("127.0.0.1:1")), ..ASKED };
+        let two =
+            || ["127.0.0.1:1", "127.0.0.1:2"].map(|text| Ok::<_, Infallible>(endpoint(text))).into_iter();
+        let mut checker = checker(Some(2), |_| {});
+        assert_eq!(checker.announce(own, (1800, 1, 1), two()), Ok(1));
+        assert_eq!(checker.note.take(), Some(Wrong::Oneself(endpoint("127.0.0.1:1"))));
+        assert_eq!(checker.announce(ASKED, (1800, 2, 1), two()), Ok(2));
+        assert_eq!(checker.note, None);
+        let twice = two().chain(two());
+        assert!(checker.announce(own, (1800, 9, 9), twice).is_err());
+    }
+
+    #[test]
     fn duplicates_are_found_in_every_answer_of_many() {
-        let mut checker = Checker::new(None, false);
+        let mut checker = checker(None, |_| {});
         let peers: Vec<_> = (1..=2_000).map(|port| endpoint(&format!("127.0.0.1:{port}"))).collect();
         for round in 0..300 {
             let some = &peers[round..][..1 + round * 5];
@@ -252,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_scrape_is_as_long_as_its_request() {
-        let checker = Checker::new(None, false);
+        let checker = checker(None, |_| {});
         assert_eq!(checker.scrape(2, [(0, 0), (1, 1)].into_iter()), Ok(()));
         assert_eq!(checker.scrape(2, [(0, 0)].into_iter()), Err(Wrong::Scraped { got: 1, asked: 2 }));
         assert!(checker.scrape(1, [(u32::MAX, 0)].into_iter()).is_err());

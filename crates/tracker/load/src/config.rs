@@ -65,6 +65,9 @@ pub struct Config {
     pub server_pid: Option<u32>,
     /// Whether the tracker's counts may exclude the announcing peer, as some trackers do.
     pub announcer_uncounted: bool,
+    /// Whether an answer with the announcing peer among its peers is wrong. Otherwise it is right and noted,
+    /// since some trackers answer so.
+    pub strict: bool,
     /// Whether targets may be other machines.
     pub beyond_loopback: bool,
 }
@@ -100,6 +103,7 @@ impl Config {
             seed: 1,
             server_pid: None,
             announcer_uncounted: false,
+            strict: false,
             beyond_loopback: false,
         }
     }

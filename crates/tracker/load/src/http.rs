@@ -201,7 +201,10 @@ impl HttpClient {
         let (bytes, closes) = (self.inn.len(), self.head.is_none_or(|head| head.closes));
         self.flight = None;
         match judged {
-            Ok(Ok(peers)) => recorder.succeeded(&sending, bytes, peers, now),
+            Ok(Ok(peers)) => {
+                recorder.succeeded(&sending, bytes, peers, now);
+                recorder.note(shared.checker.note.take());
+            }
             Ok(Err(reason)) => {
                 recorder.failed(&sending, &reason, now);
                 self.again(&sending);
@@ -380,7 +383,7 @@ impl Client for HttpClient {
     }
 
     fn shared(config: &Config) -> HttpBuffers {
-        HttpBuffers { checker: Checker::new(config.want, config.announcer_uncounted), body: Vec::new() }
+        HttpBuffers { checker: Checker::new(config), body: Vec::new() }
     }
 
     fn socket(&self) -> BorrowedFd<'_> {

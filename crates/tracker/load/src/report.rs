@@ -47,6 +47,9 @@ pub struct Report {
     pub failures: BTreeMap<String, u64>,
     /// The number of wrong answers by reason, with the first of each.
     pub wrong_answers: BTreeMap<String, WrongAnswers>,
+    /// The number of right answers with something that only some trackers do, by what it is, with the first
+    /// of each.
+    pub notes: BTreeMap<String, WrongAnswers>,
     /// By kind: connect, announce, stopped (announces with that event) and scrape.
     pub by_kind: BTreeMap<&'static str, OfKind>,
     /// The latency of right answers. In an open loop it is measured from the time at which a request was due,
@@ -115,13 +118,13 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// Wrong answers for one reason.
+/// Answers that were wrong, or noted, for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WrongAnswers {
     /// Their number.
     pub count: u64,
-    /// The fault of the first.
+    /// What was wrong with the first, or noted.
     pub example: String,
 }
 
@@ -253,14 +256,8 @@ impl Report {
             success_percent: if requests == 0 { 0.0 } else { succeeded as f64 * 100.0 / requests as f64 },
             requests_per_second: succeeded as f64 / seconds,
             failures: totals.failures.0.iter().map(|(reason, (count, _))| (reason.clone(), *count)).collect(),
-            wrong_answers: totals
-                .wrong
-                .0
-                .iter()
-                .map(|(reason, (count, example))| {
-                    (reason.clone(), WrongAnswers { count: *count, example: example.clone() })
-                })
-                .collect(),
+            wrong_answers: WrongAnswers::of(&totals.wrong),
+            notes: WrongAnswers::of(&totals.notes),
             by_kind: kinds().map(|(kind, of)| (kind.name(), OfKind::of(of, seconds))).collect(),
             latency: Latencies {
                 all: Latency::of(&totals.latency()),
@@ -307,6 +304,9 @@ impl Report {
         line(format!("wrong      {:>14}", grouped(self.wrong)));
         for (reason, WrongAnswers { count, example }) in &self.wrong_answers {
             line(format!("           {:>14}  {reason}; the first: {example}", grouped(*count)));
+        }
+        for (what, WrongAnswers { count, example }) in &self.notes {
+            line(format!("noted      {:>14}  {what}; the first: {example}", grouped(*count)));
         }
         line(format!("late       {:>14}", grouped(self.late)));
         line(format!("a second   {:>14}", grouped(self.requests_per_second.round() as u64)));
@@ -385,6 +385,13 @@ impl Settings {
             fill: config.fill,
             seed: config.seed,
         }
+    }
+}
+
+impl WrongAnswers {
+    fn of(reasons: &stats::Reasons) -> BTreeMap<String, Self> {
+        let of = |(count, example): &(u64, String)| Self { count: *count, example: example.clone() };
+        reasons.0.iter().map(|(reason, answers)| (reason.clone(), of(answers))).collect()
     }
 }
 

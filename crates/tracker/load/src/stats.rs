@@ -73,6 +73,8 @@ pub(crate) struct Totals {
     pub(crate) failures: Reasons,
     /// Wrong answers by reason.
     pub(crate) wrong: Reasons,
+    /// What is unusual in right answers.
+    pub(crate) notes: Reasons,
     /// Of these, answers that belong to no request.
     pub(crate) strays: u64,
     /// Answers that came after their requests had failed.
@@ -254,6 +256,13 @@ impl Recorder {
         }
     }
 
+    /// A right answer that is unusual, whenever it comes.
+    pub(crate) fn note(&mut self, note: Option<Wrong>) {
+        if let Some(note) = note {
+            self.totals.notes.add(note.reason(), 1, || note.to_string());
+        }
+    }
+
     pub(crate) const fn late(&mut self) {
         self.totals.late += 1;
     }
@@ -274,6 +283,7 @@ impl Totals {
             kinds: std::array::from_fn(|_| kind()),
             failures: Reasons::default(),
             wrong: Reasons::default(),
+            notes: Reasons::default(),
             strays: 0,
             late: 0,
             peers: 0,
@@ -294,7 +304,11 @@ impl Totals {
             sum.bytes_received += kind.bytes_received;
             sum.latency.add(&kind.latency).expect("the same bounds");
         }
-        for (sum, reasons) in [(&mut self.failures, &other.failures), (&mut self.wrong, &other.wrong)] {
+        for (sum, reasons) in [
+            (&mut self.failures, &other.failures),
+            (&mut self.wrong, &other.wrong),
+            (&mut self.notes, &other.notes),
+        ] {
             for (reason, (count, example)) in &reasons.0 {
                 sum.add(reason, *count, || example.clone());
             }

@@ -174,7 +174,10 @@ impl UdpClient {
         };
         let sending = &flight.sending;
         match self.check(&flight, response, now, checker) {
-            Ok(Ok(peers)) => recorder.succeeded(sending, bytes, peers, now),
+            Ok(Ok(peers)) => {
+                recorder.succeeded(sending, bytes, peers, now);
+                recorder.note(checker.note.take());
+            }
             Ok(Err(refusal)) => {
                 if let Purpose::Fill(n) = sending.purpose {
                     self.lost_fill.push(n);
@@ -288,7 +291,7 @@ impl Client for UdpClient {
         // An answer that is longer than what was asked for is cut off here, and wrong.
         let longest = 64 + 18 * config.want.map_or(250, |want| want as usize + 1);
         UdpBuffers {
-            checker: Checker::new(config.want, config.announcer_uncounted),
+            checker: Checker::new(config),
             out: Box::new([[0; _]; BATCH]),
             out_len: [0; _],
             out_number: [0; _],

@@ -216,6 +216,28 @@ fn wrong_answers_end_with_3() {
 }
 
 #[test]
+fn the_announcer_among_the_peers_is_a_note_unless_asked() {
+    let serve = Serve::start();
+    let tap = tap(&serve.addresses[0], |request, response| {
+        if let Request::Announce(announce) = request {
+            response.extend([127, 0, 0, 1]);
+            response.extend(announce.port.to_be_bytes());
+        }
+    });
+    let arguments = ["--target", &tap, "--concurrency", "2", "--peers", "100", "--torrents", "10"];
+    let output = load(&arguments);
+    let report = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    let line = report.lines().find(|line| line.contains("the announcing peer among the peers"));
+    assert!(line.is_some_and(|line| line.starts_with("noted ")), "{report}");
+
+    let output = load(&[&arguments[..], &["--strict"]].concat());
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let report = text(&output.stdout);
+    assert!(report.contains("the announcing peer among the peers") && !report.contains("noted"), "{report}");
+}
+
+#[test]
 fn nobody_there_is_an_error() {
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let output = load(&["--target", &free, "--timeout", "100ms"]);

@@ -121,7 +121,7 @@ fn wrong_answers_are_found_out() {
     type Script = fn(&str, u16) -> Vec<u8>;
     let scripts: [(&str, Script); 8] = [
         ("duplicate peer", |_, _| ok(&announced(&[1, 2, 1]))),
-        ("oneself among the peers", |_, own| ok(&announced(&[1, own]))),
+        ("the announcing peer among the peers", |_, own| ok(&announced(&[1, own]))),
         ("too many peers", |_, _| ok(&announced(&(1..=51).collect::<Vec<_>>()))),
         ("malformed", |_, _| ok(b"<html>")),
         ("malformed", |_, _| b"220 smtp.example\r\n\r\n".to_vec()),
@@ -133,6 +133,7 @@ fn wrong_answers_are_found_out() {
         let fake = HttpFake::start(move |path, query| script(path, own(query)));
         let mut config = config(fake.target());
         (config.mix, config.stopped) = (Mix { connect: 0, announce: 1, scrape: 0 }, 0.0);
+        config.strict = true;
         (config.duration, config.timeout) = (Duration::from_millis(60), Duration::from_millis(60));
         let report = run(&config);
         assert!(report.wrong > 0, "{reason}: {:?}", report.failures);
@@ -183,6 +184,7 @@ fn the_real_tracker_is_right_in_both_families_and_loops() {
     for rate in [None, Some(40.0)] {
         let url = |n: usize| format!("http://{}/announce", tracker.http[n]).parse().expect("a URL");
         let mut config = config(url(0));
+        config.strict = true;
         config.targets.push(url(1));
         (config.workers, config.rate, config.threads) = (8, rate, Some(2));
         (config.fill, config.peers, config.swarms) = (true, 3_000, Swarms::Zipf(30));

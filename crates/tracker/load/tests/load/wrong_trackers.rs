@@ -21,7 +21,7 @@ fn measured(script: impl Fn(&Request<'_>) -> Vec<u8> + Send + 'static) -> Report
     let mut config = config(fake.target());
     (config.timeout, config.duration) = (Duration::from_millis(250), Duration::from_millis(400));
     config.mix = Mix { connect: 1, announce: 2, scrape: 1 };
-    config.want = Some(10);
+    (config.want, config.strict) = (Some(10), true);
     run(&config)
 }
 
@@ -74,7 +74,8 @@ fn a_peer_twice() {
 
 #[test]
 fn the_one_that_asks_among_the_peers() {
-    found_out(&announcing(|announce| announced(announce, &[50, announce.port])), "oneself among the peers");
+    let report = announcing(|announce| announced(announce, &[50, announce.port]));
+    found_out(&report, "the announcing peer among the peers");
 }
 
 #[test]
@@ -169,6 +170,7 @@ fn the_real_tracker_is_right_in_both_families_with_every_kind_and_window() {
     for (window, rate) in [(None, None), (Some(32), None), (None, Some(500.0))] {
         let mut config = config(tracker.target());
         config.targets.push(swarmkeep_load::Target::Udp(tracker.addresses[1]));
+        config.strict = true;
         (config.window, config.rate, config.threads) = (window, rate, Some(2));
         (config.fill, config.peers, config.swarms) = (true, 3_000, Swarms::Zipf(30));
         config.mix = Mix { connect: 10, announce: 50, scrape: 10 };
