@@ -41,8 +41,11 @@ const LOADS: [usize; 3] = [10, 100, 1000];
 /// Measures, prints and writes.
 pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.load.config();
-    let reports = LOADS.iter().map(|&workers| measure(&config.with_workers(workers)));
-    let reports = reports.collect::<Result<Vec<_>, _>>()?;
+    let measure = |&workers| {
+        let report = measure(&config.with_workers(workers))?;
+        if report.interrupted { Err("interrupted: nothing is written".into()) } else { Ok(report) }
+    };
+    let reports = LOADS.iter().map(measure).collect::<Result<Vec<_>, Box<dyn Error>>>()?;
     let text = reports.iter().map(Report::text).collect::<Vec<_>>().join("\n");
     let path = write_results(&args.report, Date::today(), &commands(&args.report), &reports)?;
     io::stdout().write_all(format!("{text}\nwritten to {}\n", path.display()).as_bytes())?;

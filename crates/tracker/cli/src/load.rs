@@ -4,13 +4,21 @@ use std::{
     error::Error,
     io::{self, IsTerminal, Write},
     num::NonZeroU64,
-    process::ExitCode,
+    process::{self, ExitCode},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use clap::{ArgGroup, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use swarmkeep_load::{Config, Mix, Progress, Report, Swarms, Target};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{SignalKind, signal},
+};
 
 use crate::units;
 
@@ -45,6 +53,9 @@ Answers:
   Each is checked: transaction id, action, length, counts that cannot be, an interval from a second
   to a day, more peers than asked for, one twice and one at port 0. The announcing peer among the
   peers is a note, since some trackers return it, and wrong with --strict.
+
+Ctrl-C:
+  The first ends the measurement, and the report is of what was measured. The second ends the program.
 
 Exit codes:
   0  measured; some requests may have failed, as the report says
@@ -210,12 +221,17 @@ pub fn verdict(reports: &[Report]) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Measures with a line a second on standard error, and a bar if that is a terminal. Ends the program if the
-/// options are wrong together.
+/// options are wrong together. SIGINT ends the measurement.
 ///
 /// # Errors
 /// Nothing was measured.
 pub fn measure(config: &Config) -> Result<Report, swarmkeep_load::Error> {
     config.validate().unwrap_or_else(|error| crate::refuse(error.to_string()));
+    let stop = Arc::new(AtomicBool::new(false));
+    let watching = interrupts(Arc::clone(&stop)).map_err(|source| {
+        let what = "cannot watch for Ctrl-C".to_owned();
+        swarmkeep_load::Error::Socket { what, source }
+    })?;
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
     let bar = if io::stderr().is_terminal() {
         ProgressBar::new(0).with_style(style)
@@ -223,7 +239,7 @@ pub fn measure(config: &Config) -> Result<Report, swarmkeep_load::Error> {
         ProgressBar::hidden()
     };
     let line = |text: &str| if bar.is_hidden() { eprintln!("{text}") } else { bar.println(text) };
-    let report = swarmkeep_load::run(config, &mut |progress| match progress {
+    let report = swarmkeep_load::run_until(config, &stop, &mut |progress| match progress {
         Progress::Filling { announced, peers } => {
             bar.set_length(*peers);
             bar.set_position(*announced);
@@ -249,7 +265,21 @@ pub fn measure(config: &Config) -> Result<Report, swarmkeep_load::Error> {
         _ => {}
     });
     bar.finish_and_clear();
+    drop(watching);
     report
+}
+
+/// Sets `stop` at the first SIGINT, and ends the program at the second, for as long as the runtime is there.
+fn interrupts(stop: Arc<AtomicBool>) -> io::Result<Runtime> {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_io().build()?;
+    let mut interrupt = runtime.block_on(async { signal(SignalKind::interrupt()) })?;
+    runtime.spawn(async move {
+        interrupt.recv().await;
+        stop.store(true, Ordering::Relaxed);
+        interrupt.recv().await;
+        process::exit(130)
+    });
+    Ok(runtime)
 }
 
 impl Args {

@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Condvar, Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -84,6 +84,8 @@ pub(crate) struct Run<'a> {
     pub(crate) population: &'a Population,
     pub(crate) clock: Clock,
     pub(crate) threads: usize,
+    /// Whether the run has to end early.
+    pub(crate) stop: &'a AtomicBool,
     /// Threads whose workers are connected and whose share of the fill is done.
     pub(crate) ready: AtomicUsize,
     pub(crate) connected: AtomicUsize,
@@ -226,7 +228,9 @@ impl<'a, C: Client> Thread<'a, C> {
                 first = n + 1;
             }
             let mut all = chores.iter_mut().zip(&self.workers);
-            if !all.any(|(chore, worker)| worker.client.in_flight() > 0 || chore.is_left(&worker.client)) {
+            let is_left =
+                all.any(|(chore, worker)| worker.client.in_flight() > 0 || chore.is_left(&worker.client));
+            if !is_left || self.run.stop.load(Ordering::Relaxed) {
                 break;
             }
             self.poller.wait(self.scan_period)?;
@@ -278,8 +282,8 @@ impl<'a, C: Client> Thread<'a, C> {
 
     /// Warm-up, measurement, and waiting for what is still in flight.
     fn measure(&mut self, times: Times) -> io::Result<()> {
-        let Run { clock, config, .. } = self.run;
-        let Times { warm_up, begin, end } = times;
+        let Run { clock, config, stop, .. } = self.run;
+        let Times { warm_up, begin, mut end } = times;
         self.recorder.begin(begin);
         clock.sleep_until(warm_up);
         let mut schedule = config
@@ -290,6 +294,9 @@ impl<'a, C: Client> Thread<'a, C> {
         }
         loop {
             let now = clock.now();
+            if stop.load(Ordering::Relaxed) {
+                end = end.min(now);
+            }
             if now >= end {
                 break;
             }
@@ -318,6 +325,7 @@ impl<'a, C: Client> Thread<'a, C> {
                 }
             }
         }
+        self.recorder.totals.end = end;
         // What came due by the end and was never sent has failed as well.
         if let Some(schedule) = &mut schedule {
             while let Some((n, _)) = schedule.take(end - 1) {

@@ -33,7 +33,7 @@ use std::io;
 
 pub use config::{Config, Mix, Swarms, Target};
 pub use report::{Generator, Latencies, Latency, OfKind, Peers, Report, Second, Settings, WrongAnswers};
-pub use run::{Progress, run};
+pub use run::{Progress, run, run_until};
 pub use server::Server;
 pub use stats::Filled;
 
@@ -61,6 +61,9 @@ pub enum Error {
     /// The tracker did not answer before the measurement.
     #[error("no answer from {0}: is the tracker running, and does it listen there?")]
     NoAnswer(String),
+    /// The run was stopped before its measurement began.
+    #[error("interrupted before anything was measured")]
+    Interrupted,
     /// There is no such process, or `/proc` has no data about it.
     #[error("process {0} cannot be watched: give the process id of the tracker, on this machine")]
     NoProcess(u32),

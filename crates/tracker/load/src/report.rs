@@ -13,6 +13,7 @@ use swarmkeep_workload::{
 use crate::{
     Config, Server, Swarms,
     clock::SECOND,
+    engine::Times,
     stats::{self, Kind, Totals},
 };
 
@@ -28,6 +29,8 @@ pub struct Report {
     pub machine: Machine,
     /// The time from the beginning of the measurement to its end, or to the last answer if that came later.
     pub seconds: f64,
+    /// Whether the run was stopped before its duration was over.
+    pub interrupted: bool,
     /// Requests of the measurement that were sent or were due: the sum of those that succeeded, failed or got
     /// a wrong answer.
     pub requests: u64,
@@ -227,8 +230,7 @@ pub struct Second {
 /// What comes out of a run.
 pub(crate) struct Measured {
     pub(crate) totals: Totals,
-    pub(crate) begin: u64,
-    pub(crate) end: u64,
+    pub(crate) times: Times,
     pub(crate) series: Vec<Second>,
     pub(crate) server: Option<Server>,
     pub(crate) generator_cpu_seconds: Option<f64>,
@@ -236,8 +238,8 @@ pub(crate) struct Measured {
 
 impl Report {
     pub(crate) fn new(config: &Config, measured: Measured) -> Self {
-        let Measured { totals, begin, end, series, server, generator_cpu_seconds } = measured;
-        let seconds = (totals.last_answer.max(end) - begin) as f64 / SECOND as f64;
+        let Measured { totals, times, series, server, generator_cpu_seconds } = measured;
+        let seconds = (totals.last_answer.max(totals.end) - times.begin) as f64 / SECOND as f64;
         let sum = |of: fn(&stats::OfKind) -> u64| totals.kinds.iter().map(of).sum::<u64>();
         let (requests, succeeded, failed) = (sum(|k| k.requests), sum(|k| k.succeeded), sum(|k| k.failed));
         let kinds = || Kind::ALL.iter().zip(&totals.kinds).filter(|(_, kind)| kind.requests > 0);
@@ -248,6 +250,7 @@ impl Report {
             settings: Settings::of(config),
             machine: Machine::this(),
             seconds,
+            interrupted: totals.end < times.end,
             requests,
             succeeded,
             failed,
@@ -293,7 +296,8 @@ impl Report {
             settings.targets.join(", "),
             settings.window
         ));
-        line(format!("on {}, {:.2} s", self.machine, self.seconds));
+        let interrupted = if self.interrupted { "; interrupted" } else { "" };
+        line(format!("on {}, {:.2} s{interrupted}", self.machine, self.seconds));
         line(String::new());
         line(format!("requests   {:>14}", grouped(self.requests)));
         line(format!("succeeded  {:>14}  {:.3} %", grouped(self.succeeded), self.success_percent));

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     thread,
@@ -47,15 +47,31 @@ pub enum Progress {
 /// # Errors
 /// Any [`Error`]. Wrong answers and failed requests are not errors: they are in the report.
 pub fn run(config: &Config, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+    run_until(config, &AtomicBool::new(false), progress)
+}
+
+/// The same, and ends early when `stop` becomes true: the report is then of what was measured until then.
+///
+/// # Errors
+/// Any [`Error`]. [`Error::Interrupted`] if the measurement has not begun.
+pub fn run_until(
+    config: &Config,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Report, Error> {
     config.validate()?;
     if config.is_http() {
-        run_clients::<HttpClient>(config, progress)
+        run_clients::<HttpClient>(config, stop, progress)
     } else {
-        run_clients::<UdpClient>(config, progress)
+        run_clients::<UdpClient>(config, stop, progress)
     }
 }
 
-fn run_clients<C: Client>(config: &Config, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+fn run_clients<C: Client>(
+    config: &Config,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Report, Error> {
     let watched = |pid| Usage::of(pid).ok_or(Error::NoProcess(pid));
     config.server_pid.map(watched).transpose()?;
     allow_sockets(config.workers + config.threads() + 64);
@@ -76,6 +92,7 @@ fn run_clients<C: Client>(config: &Config, progress: &mut dyn FnMut(&Progress)) 
         population: &population,
         clock: Clock::start(),
         threads,
+        stop,
         ready: AtomicUsize::new(0),
         connected: AtomicUsize::new(0),
         filled: AtomicU64::new(0),
@@ -114,27 +131,33 @@ fn run_clients<C: Client>(config: &Config, progress: &mut dyn FnMut(&Progress)) 
             progress(&Progress::Filling { announced: run.filled.load(Ordering::Relaxed), peers });
             thread::sleep(Duration::from_millis(if config.fill { 50 } else { 2 }));
         }
-        if run.connected.load(Ordering::Acquire) == 0 {
+        let stopped = || stop.load(Ordering::Relaxed);
+        if stopped() || run.connected.load(Ordering::Acquire) == 0 {
             run.gate.open(None);
             join(threads)?;
-            return Err(Error::NoAnswer(report::targets(config)));
+            let no_answer = || Error::NoAnswer(report::targets(config));
+            return Err(if stopped() { Error::Interrupted } else { no_answer() });
         }
         // Soon, so that all threads are awake when the first request is due.
         let times = Times::from(run.clock.now() + SECOND / 200, config);
         run.gate.open(Some(times));
 
-        let Times { begin, end, .. } = times;
         progress(&Progress::WarmingUp);
-        run.clock.sleep_until(begin);
+        while run.clock.now() < times.begin && !stopped() {
+            run.clock.sleep_until(times.begin.min(run.clock.now() + SECOND / 20));
+        }
         let usage = || (config.server_pid.map(watched).transpose(), Usage::of(std::process::id()));
         let (server, own) = usage();
         let series = collect(seconds, threads.len(), progress);
         let totals = join(threads)?;
+        if totals.end <= times.begin {
+            return Err(Error::Interrupted);
+        }
         let (server_after, own_after) = usage();
         let server = config.server_pid.zip(server?).zip(server_after?);
         let server = server.map(|((pid, before), after)| after.since(&before, pid, totals.answers()));
         let own = own.zip(own_after).map(|(before, after)| after.cpu_seconds - before.cpu_seconds);
-        Ok(Report::new(config, Measured { totals, begin, end, series, server, generator_cpu_seconds: own }))
+        Ok(Report::new(config, Measured { totals, times, series, server, generator_cpu_seconds: own }))
     })
 }
 

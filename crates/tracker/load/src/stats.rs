@@ -84,6 +84,8 @@ pub(crate) struct Totals {
     /// How much later than intended requests were sent that had room in the window: the generator's own
     /// lateness.
     pub(crate) lag: Histogram<u64>,
+    /// When the measurement ended.
+    pub(crate) end: u64,
     /// When the last answer came that counts.
     pub(crate) last_answer: u64,
     pub(crate) fill: Filled,
@@ -288,6 +290,7 @@ impl Totals {
             late: 0,
             peers: 0,
             lag: latencies(),
+            end: 0,
             last_answer: 0,
             fill: Filled::default(),
         }
@@ -317,6 +320,7 @@ impl Totals {
         self.late += other.late;
         self.peers += other.peers;
         self.lag.add(&other.lag).expect("the same bounds");
+        self.end = self.end.max(other.end);
         self.last_answer = self.last_answer.max(other.last_answer);
         self.fill.announced += other.fill.announced;
         self.fill.lost += other.fill.lost;

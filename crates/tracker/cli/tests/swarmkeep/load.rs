@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
     sync::mpsc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -51,13 +51,29 @@ impl Drop for Serve {
 }
 
 fn load(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the program starts")
+}
+
+fn command(arguments: &[&str]) -> Command {
     let short = ["--duration", "300ms", "--warm-up", "50ms"];
-    Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
-        .arg("load")
-        .args(arguments)
-        .args(short.iter().filter(|_| !arguments.contains(&"--duration")))
-        .output()
-        .expect("the program starts")
+    let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
+    command.arg("load").args(arguments);
+    command.args(short.iter().filter(|_| !arguments.contains(&"--duration")));
+    command
+}
+
+/// Sends SIGINT and waits for the end; returns the exit code and what was printed to both outputs after that.
+fn interrupt(mut child: Child) -> (Option<i32>, String) {
+    swarmkeep_tests::serve::signal(child.id(), "INT").expect("it runs");
+    let began = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        if began.elapsed() > SOON {
+            child.kill().expect("a child");
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    let output = child.wait_with_output().expect("a child");
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
 }
 
 /// Stands between clients and a tracker, and sends on each request, and what `change` makes of its response.
@@ -235,6 +251,43 @@ fn the_announcer_among_the_peers_is_a_note_unless_asked() {
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     let report = text(&output.stdout);
     assert!(report.contains("the announcing peer among the peers") && !report.contains("noted"), "{report}");
+}
+
+#[test]
+fn ctrl_c_prints_what_was_measured() {
+    let serve = Serve::start();
+    let arguments = ["--target", &serve.addresses[0], "--concurrency", "4", "--duration", "10m"];
+    let mut child =
+        command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    let mut progress = BufReader::new(child.stderr.take().expect("piped"));
+    progress.read_line(&mut line).expect("text");
+    assert!(line.starts_with("   1 s "), "{line}");
+    let (code, report) = interrupt(child);
+    assert_eq!(code, Some(0), "{report}");
+    assert!(report.contains(" s; interrupted\n"), "{report}");
+    let rate = report.lines().find_map(|line| line.strip_prefix("a second")).expect("a rate");
+    assert!(rate.trim().replace(',', "").parse::<u32>().is_ok_and(|rate| rate > 50), "{report}");
+}
+
+#[test]
+fn ctrl_c_before_the_measurement_says_so() {
+    let serve = Serve::start();
+    for long in [&["--warm-up", "10m"][..], &["--fill", "--shape", "uniform", "--peers", "10000000"]] {
+        let (sent, seen) = mpsc::channel();
+        let tap = tap(&serve.addresses[0], move |request, _| {
+            if let Request::Announce(_) = request {
+                let _ = sent.send(());
+            }
+        });
+        let arguments = ["--target", &tap, "--concurrency", "2", "--duration", "1s"];
+        let mut command = command(&[&arguments[..], long].concat());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        seen.recv_timeout(SOON).expect("an announce soon");
+        let (code, said) = interrupt(child);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("interrupted before anything was measured"), "{said}");
+    }
 }
 
 #[test]
