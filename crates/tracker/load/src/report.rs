@@ -285,17 +285,14 @@ impl Report {
         let settings = &self.settings;
         let pace = match settings.rate {
             Some(rate) => format!("{rate} requests per second each (open loop)"),
-            None => "as fast as answers come (closed loop)".to_owned(),
+            None => "closed loop".to_owned(),
         };
         let workers = grouped(settings.workers as u64);
         let mut line = |line: String| {
             let _ = writeln!(text, "{line}");
         };
-        line(format!(
-            "{}: {workers} workers, {pace}, window {}",
-            settings.targets.join(", "),
-            settings.window
-        ));
+        line(settings.targets.join(", "));
+        line(format!("{workers} workers, {pace}, window {}", settings.window));
         let interrupted = if self.interrupted { "; interrupted" } else { "" };
         line(format!("on {}, {:.2} s{interrupted}", self.machine, self.seconds));
         line(String::new());
@@ -307,33 +304,28 @@ impl Report {
         }
         line(format!("wrong      {:>14}", grouped(self.wrong)));
         for (reason, WrongAnswers { count, example }) in &self.wrong_answers {
-            line(format!("           {:>14}  {reason}; the first: {example}", grouped(*count)));
+            line(format!("           {:>14}  {reason}, the first:", grouped(*count)));
+            line(format!("  {example}"));
         }
         for (what, WrongAnswers { count, example }) in &self.notes {
-            line(format!("noted      {:>14}  {what}; the first: {example}", grouped(*count)));
+            line(format!("noted      {:>14}  {what}, the first:", grouped(*count)));
+            line(format!("  {example}"));
         }
         line(format!("late       {:>14}", grouped(self.late)));
         line(format!("a second   {:>14}", grouped(self.requests_per_second.round() as u64)));
         line(String::new());
 
         let mut columns: Vec<Vec<String>> =
-            ["µs", "answers", "a second", "min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"]
+            ["µs", "answers", "min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"]
                 .map(|title| vec![title.to_owned()])
                 .into();
-        let rows = self.latency.by_kind.iter().map(|(kind, latency)| (*kind, latency, &self.by_kind[kind]));
-        for (kind, latency, of) in rows {
-            let numbers = [of.succeeded as f64, of.per_second].into_iter().chain(latency.numbers());
-            columns[0].push(kind.to_owned());
-            columns
-                .iter_mut()
-                .skip(1)
-                .zip(numbers)
-                .for_each(|(column, number)| column.push(significant(number)));
+        let kinds = self.latency.by_kind.iter();
+        let kinds = kinds.map(|(kind, latency)| (*kind, self.by_kind[kind].succeeded, latency));
+        for (kind, succeeded, latency) in kinds.chain([("all", self.succeeded, &self.latency.all)]) {
+            let numbers = [succeeded as f64].into_iter().chain(latency.numbers()).map(significant);
+            let row = [kind.to_owned()].into_iter().chain(numbers);
+            columns.iter_mut().zip(row).for_each(|(column, cell)| column.push(cell));
         }
-        let numbers =
-            [self.succeeded as f64, self.requests_per_second].into_iter().chain(self.latency.all.numbers());
-        columns[0].push("all".to_owned());
-        columns.iter_mut().skip(1).zip(numbers).for_each(|(column, number)| column.push(significant(number)));
         text += &plain(&columns);
 
         let mut line = |line: String| {
@@ -351,9 +343,10 @@ impl Report {
             let [before, after] =
                 [server.rss_bytes_before, server.rss_bytes_after].map(|bytes| bytes as f64 / 1e6);
             line(format!(
-                "tracker          {:.2} CPU seconds, {:.3} for a million answers; RSS {before:.1} MB, then {after:.1}",
+                "tracker          {:.2} CPU seconds, {:.3} for a million answers",
                 server.cpu_seconds, server.cpu_seconds_per_million
             ));
+            line(format!("                 RSS {before:.1} MB, then {after:.1}"));
         }
         if let Some(cpu) = self.generator.cpu_seconds {
             let lag = self

@@ -2,7 +2,8 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io::{BufRead, BufReader},
+    fs::File,
+    io::{BufRead, BufReader, Read as _},
     net::{SocketAddr, UdpSocket},
     process::{Child, Command, Output, Stdio},
     sync::mpsc,
@@ -10,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::pty::{OpenptyResult, Winsize, openpty};
 use serde_json::Value;
 use swarmkeep_tracker_protocol::{
     bittorrent::AnnounceEvent,
@@ -164,6 +166,11 @@ fn tables_are_for_people() {
     {
         assert!(report.contains(part), "{part}: {report}");
     }
+    // Whatever the tracker is: with the largest numbers.
+    let output = load(&["--target", &serve.addresses[0], "--server-pid", &serve.pid(), "--fill"]);
+    for line in text(&output.stdout).lines().chain(text(&output.stderr).lines()) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
 }
 
 #[test]
@@ -251,6 +258,56 @@ fn the_announcer_among_the_peers_is_a_note_unless_asked() {
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     let report = text(&output.stdout);
     assert!(report.contains("the announcing peer among the peers") && !report.contains("noted"), "{report}");
+}
+
+#[test]
+fn the_bar_begins_empty_and_has_room_on_a_narrow_terminal() {
+    let serve = Serve::start();
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    for fill in [&["--fill"][..], &[]] {
+        let OpenptyResult { master, slave } = openpty(&size, None).unwrap();
+        let mut command =
+            command(&[&["--target", &serve.addresses[0], "--duration", "1500ms"], fill].concat());
+        let mut child = command.stdout(Stdio::null()).stderr(slave).spawn().expect("it starts");
+        drop(command);
+        let reader = thread::spawn(move || {
+            let (mut master, mut shown) = (File::from(master), Vec::new());
+            // The end of a terminal is an error.
+            let _ = master.read_to_end(&mut shown);
+            shown
+        });
+        assert!(child.wait().unwrap().success());
+        let shown = String::from_utf8(reader.join().unwrap()).unwrap();
+        let mut bars =
+            shown.split(['\r', '\n', '\x1b']).filter(|line| line.contains('░') || line.contains('█'));
+        let first = bars.next().expect("a bar");
+        assert!(!first.contains('█'), "{first}");
+        // What is printed above a bar is padded to the width of the terminal.
+        assert!(bars.all(|bar| bar[bar.find(['░', '█']).unwrap()..].trim_end().chars().count() <= 80));
+    }
+}
+
+/// 98 of 100 announces get an error.
+#[test]
+fn a_run_that_measured_little_but_refusals_ends_with_1_and_its_report() {
+    let serve = Serve::start();
+    let mut nth = 0;
+    let tap = tap(&serve.addresses[0], move |request, response| {
+        if let Request::Announce(announce) = request {
+            nth += 1;
+            if nth % 50 != 0 {
+                *response =
+                    [&3_u32.to_be_bytes()[..], &announce.transaction_id.0.to_be_bytes(), b"go away"].concat();
+            }
+        }
+    });
+    let output = load(&["--target", &tap, "--mix", "announce=1", "--concurrency", "2"]);
+    let (report, said) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        report.contains("error: go away") && said.contains("requests succeeded, fewer than half"),
+        "{report}{said}"
+    );
 }
 
 #[test]
