@@ -23,7 +23,7 @@ pub use store::{bar, counted, in_runs, read_torrent};
 
 /// Make, seed and fetch torrents, and keep their content on a store that survives a crash at any moment.
 #[derive(Parser)]
-#[command(name = "seedkeep", version, max_term_width = 110)]
+#[command(name = "seedkeep", version = env!("VERSION"), max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -28,7 +28,7 @@ pub use check::get;
 
 /// A BitTorrent tracker over any swarm store, and tools for its operator.
 #[derive(Parser)]
-#[command(name = "swarmkeep", version, max_term_width = 110)]
+#[command(name = "swarmkeep", version = env!("VERSION"), max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

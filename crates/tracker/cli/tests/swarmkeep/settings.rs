@@ -63,6 +63,17 @@ fn the_short_help_is_short_and_the_long_one_has_examples_and_exit_codes() {
     }
 }
 
+#[test]
+fn the_version_has_the_commit_of_a_checkout() {
+    let said = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).arg("--version").output().unwrap().stdout;
+    let git = Command::new("git").args(["rev-parse", "--short=10", "HEAD"]).output();
+    let commit =
+        git.ok().filter(|git| git.status.success()).map(|git| String::from_utf8(git.stdout).unwrap());
+    let commit = commit.map_or_else(String::new, |commit| format!(" ({})", commit.trim_end()));
+    let expected = format!("swarmkeep {}{commit}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(String::from_utf8(said).unwrap(), expected);
+}
+
 /// What an operator of another tracker does: takes its section's file, and looks up the names of its settings.
 #[test]
 fn settings_that_are_named_to_operators_of_other_trackers_exist() {

@@ -1,0 +1,1 @@
+../../tracker/cli/build.rs
