@@ -18,6 +18,7 @@ fn the_load_generator_finds_no_fault_with_the_tracker_in_80_lines() {
         let target = Target::Udp(socket.local_addr().expect("bound"));
         runtime.spawn(udp_tracker::serve(socket));
         let mut config = Config::new([target]);
+        config.strict = true;
         (config.workers, config.threads, config.window) = (8, Some(1), Some(4));
         (config.duration, config.warm_up) = (Duration::from_secs(2), Duration::from_millis(100));
         config.mix = Mix { connect: 5, announce: 90, scrape: 5 };

@@ -11,6 +11,7 @@ use swarmkeep_load::{Config, Report, Target, run};
 
 pub(crate) fn load(tracker: SocketAddr, duration: Duration) -> Config {
     let mut config = Config::new([Target::Udp(tracker)]);
+    config.strict = true;
     (config.duration, config.warm_up) = (duration, Duration::from_millis(200));
     (config.workers, config.threads, config.timeout) = (8, Some(1), Duration::from_secs(2));
     config

@@ -122,6 +122,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
 
 fn load(target: Target, workers: usize, window: usize, secs: u64) -> Report {
     let mut config = Config::new([target]);
+    config.strict = true;
     (config.workers, config.window, config.threads) = (workers, Some(window), Some(1));
     config.duration = Duration::from_secs(secs);
     let is_http = matches!(config.targets[0], Target::Http { .. });

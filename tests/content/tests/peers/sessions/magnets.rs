@@ -133,7 +133,7 @@ async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_torrent_of_too_many_files_or_without_hashes_is_refused() {
+async fn a_torrent_of_too_many_files_is_refused() {
     // With padding between its files.
     let (metainfo, _) = torrent(Format::Hybrid, false);
     let info = Arc::new(metainfo.info().clone());
@@ -145,6 +145,12 @@ async fn a_torrent_of_too_many_files_or_without_hashes_is_refused() {
     session.stop().await.unwrap();
     let session = Session::start(enough, empty()).await.unwrap();
     session.add(info, &[]).await.unwrap();
+    session.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_torrent_whose_pieces_cannot_be_verified_is_refused() {
+    let session = Session::start(config(77), empty()).await.unwrap();
     let (metainfo, _) = torrent(Format::V2, false);
     let lacking = Arc::new(Info::parse(metainfo.info().encoded()).unwrap());
     let refused = session.add(lacking, &[]).await.unwrap_err().to_string();
