@@ -27,39 +27,43 @@ const WRONG: u8 = 3;
 
 const DETAILS: &str = "\
 Examples:
-  swarmkeep load --target 127.0.0.1:6969                        a closed loop, 100 workers
-  swarmkeep load --target 127.0.0.1:6969 --rate 200 --fill      an open loop on a full tracker
+  swarmkeep load --target 127.0.0.1:6969                        a closed loop
+  swarmkeep load --target 127.0.0.1:6969 --rate 200 --fill      an open loop
   swarmkeep load --target 127.0.0.1:6969 --target '[::1]:6969'  both families
   swarmkeep load --target http://127.0.0.1:7070/announce        over HTTP
-  swarmkeep load --target 127.0.0.1:6969 --mix connect=50,announce=50,scrape=1 --fill \\
-    --concurrency 4 --window 32 --threads 1 --server-pid 1234 --json
+  swarmkeep load --target 127.0.0.1:6969 --fill --threads 1 --concurrency 4 \\
+    --window 32 --mix connect=50,announce=50,scrape=1 --server-pid 1234 --json
 
 Loops:
-  closed   a worker sends when it has an answer. Shows what a tracker can do at most. Latencies are
-           those of a tracker that is as busy as it can be, and grow with the workers; a stall is
-           one slow answer a worker
-  open     --rate: requests are sent when the schedule has them, and latency counts from then,
-           whatever has become of earlier ones. Shows what users of a tracker with so many requests
-           a second feel
+  closed   a worker sends when it has an answer. Shows what a tracker can do at
+           most. Latencies are those of a tracker that is as busy as it can be,
+           and grow with the workers; a stall is one slow answer per worker
+  open     --rate: requests are sent when the schedule has them, and latency
+           counts from then, whatever has become of earlier ones. Shows what
+           users of a tracker with this number of requests per second feel
 
 Population:
-  --peers peers in --torrents torrents that all workers share, sizes by Zipf's law with exponent 1:
-  the n-th largest has 1/n of the largest's peers, and no fewer than one. Each peer has an id and a
-  port of its own, and announces as often. Its announces are those of a client, which starts,
-  completes once if it is a leecher, and stops once; then another client starts there. All is drawn
+  --peers peers in --torrents torrents that all workers share, sizes by Zipf's
+  law with exponent 1: the n-th largest has 1/n of the largest's peers, and no
+  fewer than one. Each peer has an id and a port of its own, and announces as
+  often. Its announces are those of a client, which starts, completes once if it
+  is a leecher, and stops once; then another client starts there. All is drawn
   from --seed: a worker sends the same requests in every run.
 
 Answers:
-  Each is checked: transaction id, action, length, counts that cannot be, an interval from a second
-  to a day, more peers than asked for, one twice and one at port 0. The announcing peer among the
-  peers is a note, since some trackers return it, and wrong with --strict.
+  Each is checked: transaction id, action, length, counts that cannot be, an
+  interval from a second to a day, more peers than asked for, one twice and one
+  at port 0. The announcing peer among the peers is a note, since some trackers
+  return it, and wrong with --strict.
 
 Ctrl-C:
-  The first ends the measurement, and the report is of what was measured. The second ends the program.
+  The first ends the measurement, and the report is of what was measured. The
+  second ends the program.
 
 Exit codes:
   0  measured; some requests may have failed, as the report says
-  1  no measurement: nobody answered, or fewer than half of the requests succeeded
+  1  no measurement: nobody answered, or fewer than half of the requests
+     succeeded
   2  options that are wrong
   3  answers were wrong: whatever its speed, this is no tracker";
 
@@ -214,9 +218,10 @@ pub fn verdict(reports: &[Report]) -> Result<ExitCode, Box<dyn Error>> {
     if reports.iter().any(|report| report.wrong > 0) {
         return Ok(ExitCode::from(WRONG));
     }
-    if let Some(failed) = reports.iter().find(|report| report.success_percent < 50.0) {
-        let Report { succeeded, requests, .. } = failed;
-        return Err(format!("{succeeded} of {requests} requests succeeded, fewer than half").into());
+    if let Some(Report { succeeded, requests, .. }) =
+        reports.iter().find(|report| report.success_percent < 50.0)
+    {
+        return Err(format!("only {succeeded} of {requests} requests succeeded").into());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -236,27 +241,28 @@ pub fn measure(config: &Config) -> Result<Report, swarmkeep_load::Error> {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
     let seconds = config.duration.as_secs_f64().ceil() as u64;
     let bar = if io::stderr().is_terminal() {
-        // Without a length, it would begin full.
-        ProgressBar::new(if config.fill { config.peers } else { seconds }).with_style(style)
+        ProgressBar::new(seconds).with_style(style).with_message("seconds")
     } else {
         ProgressBar::hidden()
     };
     let line = |text: &str| if bar.is_hidden() { eprintln!("{text}") } else { bar.println(text) };
     let report = swarmkeep_load::run_until(config, &stop, &mut |progress| match progress {
-        Progress::Filling { announced, peers } if *peers > 0 => {
+        // Not filled: what is shown is what comes next.
+        Progress::Filling { peers: 0, .. } => bar.tick(),
+        Progress::Filling { announced, peers } => {
+            bar.set_message("peers announced");
             bar.set_length(*peers);
             bar.set_position(*announced);
-            bar.set_message("peers announced");
         }
         Progress::WarmingUp => {
+            bar.set_message("seconds");
             bar.set_position(0);
             bar.set_length(seconds);
-            bar.set_message("seconds");
         }
         Progress::Second(second) => {
-            bar.set_position(second.second + 1);
+            bar.set_position(seconds.min(second.second + 1));
             line(&format!(
-                "{:>4} s {:>9}/s  p50 {:>8.1} µs  p99 {:>8.1} µs  failed {}  wrong {}",
+                "{:>4} s  {:>7}/s  p50 {:>7.0} µs  p99 {:>7.0} µs  failed {}  wrong {}",
                 second.second + 1,
                 second.succeeded,
                 second.p50,

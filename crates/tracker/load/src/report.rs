@@ -1,6 +1,6 @@
 //! The report of a run, for programs and for people.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::collections::BTreeMap;
 
 use hdrhistogram::{Counter, Histogram};
 use serde::Serialize;
@@ -285,75 +285,76 @@ impl Report {
         let settings = &self.settings;
         let pace = match settings.rate {
             Some(rate) => format!("{rate} requests per second each (open loop)"),
-            None => "closed loop".to_owned(),
+            None => "as fast as answers come (closed loop)".to_owned(),
         };
         let workers = grouped(settings.workers as u64);
-        let mut line = |line: String| {
-            let _ = writeln!(text, "{line}");
-        };
-        line(settings.targets.join(", "));
-        line(format!("{workers} workers, {pace}, window {}", settings.window));
+        let mut line = |lead: &str, rest: &str| text += &wrapped(lead, rest);
+        line(
+            "",
+            &format!(
+                "{}: {workers} workers, {pace}, window {}",
+                settings.targets.join(", "),
+                settings.window
+            ),
+        );
         let interrupted = if self.interrupted { "; interrupted" } else { "" };
-        line(format!("on {}, {:.2} s{interrupted}", self.machine, self.seconds));
-        line(String::new());
-        line(format!("requests   {:>14}", grouped(self.requests)));
-        line(format!("succeeded  {:>14}  {:.3} %", grouped(self.succeeded), self.success_percent));
-        line(format!("failed     {:>14}", grouped(self.failed)));
-        for (reason, count) in &self.failures {
-            line(format!("           {:>14}  {reason}", grouped(*count)));
+        line("", &format!("on {}, {:.2} s{interrupted}", self.machine, self.seconds));
+        line("", "");
+        let mut count = |what: &str, count: u64, rest: &str| {
+            let lead = format!("{what:<11}{:>14}", grouped(count));
+            if rest.is_empty() { line(&lead, "") } else { line(&(lead + "  "), rest) }
+        };
+        count("requests", self.requests, "");
+        count("succeeded", self.succeeded, &format!("{:.3} %", self.success_percent));
+        count("failed", self.failed, "");
+        self.failures.iter().for_each(|(reason, failed)| count("", *failed, reason));
+        count("wrong", self.wrong, "");
+        for (reason, wrong) in &self.wrong_answers {
+            count("", wrong.count, &format!("{reason}; the first: {}", wrong.example));
         }
-        line(format!("wrong      {:>14}", grouped(self.wrong)));
-        for (reason, WrongAnswers { count, example }) in &self.wrong_answers {
-            line(format!("           {:>14}  {reason}, the first:", grouped(*count)));
-            line(format!("  {example}"));
+        for (what, noted) in &self.notes {
+            count("noted", noted.count, &format!("{what}; the first: {}", noted.example));
         }
-        for (what, WrongAnswers { count, example }) in &self.notes {
-            line(format!("noted      {:>14}  {what}, the first:", grouped(*count)));
-            line(format!("  {example}"));
-        }
-        line(format!("late       {:>14}", grouped(self.late)));
-        line(format!("a second   {:>14}", grouped(self.requests_per_second.round() as u64)));
-        line(String::new());
+        count("late", self.late, "");
+        count("per second", self.requests_per_second.round() as u64, "");
+        line("", "");
 
-        let mut columns: Vec<Vec<String>> =
-            ["µs", "answers", "min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"]
-                .map(|title| vec![title.to_owned()])
-                .into();
-        let kinds = self.latency.by_kind.iter();
-        let kinds = kinds.map(|(kind, latency)| (*kind, self.by_kind[kind].succeeded, latency));
-        for (kind, succeeded, latency) in kinds.chain([("all", self.succeeded, &self.latency.all)]) {
-            let numbers = [succeeded as f64].into_iter().chain(latency.numbers()).map(significant);
-            let row = [kind.to_owned()].into_iter().chain(numbers);
-            columns.iter_mut().zip(row).for_each(|(column, cell)| column.push(cell));
-        }
+        let titles =
+            ["µs", "answers", "per second", "min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"];
+        let column = |kind: &str, succeeded: u64, per_second: f64, latency: &Latency| {
+            let numbers = [succeeded as f64, per_second].into_iter().chain(latency.numbers());
+            [kind.to_owned()].into_iter().chain(numbers.map(significant)).collect()
+        };
+        let kinds = self.latency.by_kind.iter().map(|(kind, latency)| {
+            let of = &self.by_kind[kind];
+            column(kind, of.succeeded, of.per_second, latency)
+        });
+        let mut columns: Vec<Vec<_>> = [titles.map(str::to_owned).into()].into_iter().chain(kinds).collect();
+        columns.push(column("all", self.succeeded, self.requests_per_second, &self.latency.all));
         text += &plain(&columns);
 
-        let mut line = |line: String| {
-            let _ = writeln!(text, "{line}");
-        };
-        line(String::new());
-        line(format!("peers an answer  {:.1}", self.peers.per_answer));
+        let mut line = |lead: &str, rest: &str| text += &wrapped(lead, rest);
+        line("", "");
+        line("peers per answer ", &format!("{:.1}", self.peers.per_answer));
         let [sent, received] = [self.bytes_sent, self.bytes_received].map(grouped);
-        line(format!("bytes            {sent} sent, {received} received"));
+        line("bytes            ", &format!("{sent} sent, {received} received"));
         if settings.fill {
-            let stats::Filled { announced, lost } = self.fill;
-            line(format!("filled           {} peers, {} lost", grouped(announced), grouped(lost)));
+            let [announced, lost] = [self.fill.announced, self.fill.lost].map(grouped);
+            line("filled           ", &format!("{announced} peers, {lost} lost"));
         }
         if let Some(server) = &self.server {
             let [before, after] =
                 [server.rss_bytes_before, server.rss_bytes_after].map(|bytes| bytes as f64 / 1e6);
-            line(format!(
-                "tracker          {:.2} CPU seconds, {:.3} for a million answers",
-                server.cpu_seconds, server.cpu_seconds_per_million
-            ));
-            line(format!("                 RSS {before:.1} MB, then {after:.1}"));
+            let cpu = (server.cpu_seconds, server.cpu_seconds_per_million);
+            let cpu = format!("{:.2} CPU seconds, {:.3} per million answers", cpu.0, cpu.1);
+            line("tracker          ", &format!("{cpu}; RSS {before:.1} to {after:.1} MB"));
         }
         if let Some(cpu) = self.generator.cpu_seconds {
             let lag = self
                 .generator
                 .lag_p99
                 .map(|lag| format!("; behind schedule by {} µs at p99", significant(lag)));
-            line(format!("generator        {cpu:.2} CPU seconds{}", lag.unwrap_or_default()));
+            line("generator        ", &format!("{cpu:.2} CPU seconds{}", lag.unwrap_or_default()));
         }
         text
     }
@@ -443,6 +444,31 @@ fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }
 
+/// The width of a report.
+const COLUMNS: usize = 80;
+
+/// `lead` and `text` in lines of [`COLUMNS`], the text below itself. Words that are too long are cut.
+fn wrapped(lead: &str, text: &str) -> String {
+    let margin = lead.chars().count();
+    let break_line = format!("\n{:margin$}", "");
+    let (mut out, mut column) = (lead.to_owned(), margin);
+    for word in text.split(' ') {
+        if column > margin && column + 1 + word.chars().count() > COLUMNS {
+            (out, column) = (out + &break_line, margin);
+        } else if column > margin {
+            (out, column) = (out + " ", column + 1);
+        }
+        for c in word.chars() {
+            if column == COLUMNS {
+                (out, column) = (out + &break_line, margin);
+            }
+            out.push(c);
+            column += 1;
+        }
+    }
+    out + "\n"
+}
+
 /// Columns of text, the first to the left, the others to the right.
 fn plain(columns: &[Vec<String>]) -> String {
     let width = |column: &Vec<String>| column.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -456,4 +482,20 @@ fn plain(columns: &[Vec<String>]) -> String {
         cells.collect::<String>() + "\n"
     };
     (0..columns[0].len()).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_wrapped_at_80_columns() {
+        assert_eq!(wrapped("late  1", ""), "late  1\n");
+        let long = format!("{} {}", "two µs ".repeat(20), "x".repeat(100));
+        let lines = wrapped("why  ", &long);
+        assert!(lines.lines().all(|line| line.chars().count() <= COLUMNS), "{lines}");
+        assert!(lines.lines().skip(1).all(|line| line.starts_with("     ")), "{lines}");
+        let words = lines.replace("why", "").split_whitespace().collect::<String>();
+        assert_eq!(words, long.replace(' ', ""));
+    }
 }

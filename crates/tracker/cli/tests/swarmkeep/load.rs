@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::pty::{Winsize, openpty};
 use serde_json::Value;
 use swarmkeep_tracker_protocol::{
     bittorrent::AnnounceEvent,
     udp::{AnnounceResponseHeader, ConnectResponse, ConnectionId, Request},
 };
 
-use crate::common::SOON;
+use crate::common::{Folder, SOON};
 
 /// A running tracker; killed at the end.
 struct Serve {
@@ -28,8 +28,13 @@ struct Serve {
 
 impl Serve {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(options: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
             .args(["serve", "--admin", "off", "--http", "off", "--udp", "127.0.0.1:0", "--udp", "[::1]:0"])
+            .args(options)
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
@@ -101,6 +106,30 @@ fn tap(tracker: &str, mut change: impl FnMut(&Request<'_>, &mut Vec<u8>) + Send 
     address
 }
 
+/// Runs on a terminal of 80 columns; returns what standard error wrote there, in lines, and standard output.
+fn on_a_terminal(arguments: &[&str]) -> (Vec<String>, String) {
+    let window = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    let terminal = openpty(Some(&window), None).expect("a terminal");
+    let mut command = command(arguments);
+    let child = command.env("TERM", "xterm").stdout(Stdio::piped()).stderr(terminal.slave).spawn();
+    drop(command);
+    let mut screen = Vec::new();
+    // A terminal that nobody writes to any more ends with an error.
+    let _ = File::from(terminal.master).read_to_end(&mut screen);
+    let lines = text(&screen);
+    let lines = lines.split(['\r', '\n', '\u{1b}']).map(|part| match part.strip_prefix('[') {
+        Some(code) => code.trim_start_matches(|c: char| c.is_ascii_digit()).get(1..).unwrap_or_default(),
+        None => part,
+    });
+    // A line is filled up with spaces, and the bar follows.
+    let lines = lines.flat_map(|line| {
+        let (line, bar) = line.split_at(line.find(['█', '░']).unwrap_or(line.len()));
+        [line.trim_end().to_owned(), bar.trim_end().to_owned()]
+    });
+    let output = child.expect("the program starts").wait_with_output().expect("a child");
+    (lines.collect(), text(&output.stdout))
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
@@ -162,14 +191,9 @@ fn tables_are_for_people() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let report = text(&output.stdout);
     for part in
-        ["50 requests per second each (open loop)", "requests", "announce", "p99.9", "peers an answer"]
+        ["50 requests per second each (open loop)", "requests", "announce", "p99.9", "peers per answer"]
     {
         assert!(report.contains(part), "{part}: {report}");
-    }
-    // Whatever the tracker is: with the largest numbers.
-    let output = load(&["--target", &serve.addresses[0], "--server-pid", &serve.pid(), "--fill"]);
-    for line in text(&output.stdout).lines().chain(text(&output.stderr).lines()) {
-        assert!(line.chars().count() <= 80, "{line}");
     }
 }
 
@@ -261,56 +285,6 @@ fn the_announcer_among_the_peers_is_a_note_unless_asked() {
 }
 
 #[test]
-fn the_bar_begins_empty_and_has_room_on_a_narrow_terminal() {
-    let serve = Serve::start();
-    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-    for fill in [&["--fill"][..], &[]] {
-        let OpenptyResult { master, slave } = openpty(&size, None).unwrap();
-        let mut command =
-            command(&[&["--target", &serve.addresses[0], "--duration", "1500ms"], fill].concat());
-        let mut child = command.stdout(Stdio::null()).stderr(slave).spawn().expect("it starts");
-        drop(command);
-        let reader = thread::spawn(move || {
-            let (mut master, mut shown) = (File::from(master), Vec::new());
-            // The end of a terminal is an error.
-            let _ = master.read_to_end(&mut shown);
-            shown
-        });
-        assert!(child.wait().unwrap().success());
-        let shown = String::from_utf8(reader.join().unwrap()).unwrap();
-        let mut bars =
-            shown.split(['\r', '\n', '\x1b']).filter(|line| line.contains('░') || line.contains('█'));
-        let first = bars.next().expect("a bar");
-        assert!(!first.contains('█'), "{first}");
-        // What is printed above a bar is padded to the width of the terminal.
-        assert!(bars.all(|bar| bar[bar.find(['░', '█']).unwrap()..].trim_end().chars().count() <= 80));
-    }
-}
-
-/// 98 of 100 announces get an error.
-#[test]
-fn a_run_that_measured_little_but_refusals_ends_with_1_and_its_report() {
-    let serve = Serve::start();
-    let mut nth = 0;
-    let tap = tap(&serve.addresses[0], move |request, response| {
-        if let Request::Announce(announce) = request {
-            nth += 1;
-            if nth % 50 != 0 {
-                *response =
-                    [&3_u32.to_be_bytes()[..], &announce.transaction_id.0.to_be_bytes(), b"go away"].concat();
-            }
-        }
-    });
-    let output = load(&["--target", &tap, "--mix", "announce=1", "--concurrency", "2"]);
-    let (report, said) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        report.contains("error: go away") && said.contains("requests succeeded, fewer than half"),
-        "{report}{said}"
-    );
-}
-
-#[test]
 fn ctrl_c_prints_what_was_measured() {
     let serve = Serve::start();
     let arguments = ["--target", &serve.addresses[0], "--concurrency", "4", "--duration", "10m"];
@@ -323,7 +297,7 @@ fn ctrl_c_prints_what_was_measured() {
     let (code, report) = interrupt(child);
     assert_eq!(code, Some(0), "{report}");
     assert!(report.contains(" s; interrupted\n"), "{report}");
-    let rate = report.lines().find_map(|line| line.strip_prefix("a second")).expect("a rate");
+    let rate = report.lines().find_map(|line| line.strip_prefix("per second")).expect("a rate");
     assert!(rate.trim().replace(',', "").parse::<u32>().is_ok_and(|rate| rate > 50), "{report}");
 }
 
@@ -344,6 +318,61 @@ fn ctrl_c_before_the_measurement_says_so() {
         let (code, said) = interrupt(child);
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("interrupted before anything was measured"), "{said}");
+    }
+}
+
+#[test]
+fn a_run_of_which_most_was_refused_ends_with_1() {
+    let folder = Folder::new();
+    let serve = Serve::start_with(&["--allow-list", &folder.write("none", "")]);
+    // Of 100 requests, 2 connect.
+    let mix = ["--mix", "connect=2,announce=98", "--concurrency", "4"];
+    let output = load(&[&["--target", &serve.addresses[0]], &mix[..]].concat());
+    let (report, said) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    assert!(report.contains("error: "), "{report}");
+    assert!(said.contains(" requests succeeded") && !said.contains("only 0 of"), "{said}");
+}
+
+#[test]
+fn the_bar_begins_empty() {
+    let serve = Serve::start();
+    let few = ["--target", &serve.addresses[0], "--concurrency", "4", "--peers", "2000"];
+    for more in [&["--duration", "1s"][..], &["--duration", "300ms"], &["--duration", "1s", "--fill"]] {
+        let (lines, _) = on_a_terminal(&[&few[..], more].concat());
+        let bars: Vec<_> = lines.iter().filter(|line| line.contains(['█', '░'])).collect();
+        assert!(bars.first().is_some_and(|bar| !bar.contains('█')), "{more:?}: {bars:?}");
+    }
+}
+
+#[test]
+fn reports_and_progress_fit_in_80_columns() {
+    let folder = Folder::new();
+    let serve = Serve::start();
+    let refusing = Serve::start_with(&["--allow-list", &folder.write("none", "")]);
+    let noted = tap(&serve.addresses[0], |request, response| {
+        if let Request::Announce(announce) = request {
+            response.extend([127, 0, 0, 1]);
+            response.extend(announce.port.to_be_bytes());
+        }
+    });
+    let (both, refused) = (&serve.addresses, &refusing.addresses[0]);
+    let pid = serve.pid();
+    let open =
+        ["--rate", "123.456", "--fill", "--mix", "connect=1,announce=1,scrape=1", "--server-pid", &pid];
+    let two = ["--target", &both[0], "--target", &both[1]];
+    let short = ["--concurrency", "8", "--duration", "1s", "--warm-up", "50ms"];
+    for arguments in [
+        vec!["--target", &noted, "--strict"],
+        vec!["--target", &noted],
+        vec!["--target", refused, "--mix", "connect=2,announce=98"],
+        [&two[..], &open].concat(),
+    ] {
+        let (lines, report) = on_a_terminal(&[&arguments[..], &short].concat());
+        assert!(lines.iter().any(|line| line.starts_with("   1 s ")), "{lines:?}");
+        for line in lines.iter().map(String::as_str).chain(report.lines()) {
+            assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
+        }
     }
 }
 
