@@ -2,12 +2,13 @@
 
 use std::{
     error::Error,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use swarmkeep_content::{
-    ContentConfig, ContentRepository, Error as StoreError, Library, Memory, NewTorrent,
+    ContentConfig, ContentRepository, Error as StoreError, Geometry, Library, Memory, NewTorrent, PieceBits,
     files::FileStore,
     in_place::{FoundPiece, Place},
 };
@@ -42,10 +43,23 @@ impl Kept {
 
     /// Takes up the files of a torrent that lie in its place already, if the store does not have it.
     pub(crate) fn take_up(&self, info: &Info) -> Result<(), Box<dyn Error>> {
-        match (&self.files, self.repository.open(&info.info_hash())) {
-            (Some((files, folder)), Err(StoreError::NotFound(_))) => take_up(files, folder, info),
-            _ => Ok(()),
+        let (Some((files, folder)), Err(StoreError::NotFound(_))) =
+            (&self.files, self.repository.open(&info.info_hash()))
+        else {
+            return Ok(());
+        };
+        if let Some(Checked { right, .. }) = take_up(files, folder, info)? {
+            files.flush()?;
+            let (name, place) = (info.name().escape_debug(), folder.join(top(info)));
+            let (place, pieces) = (place.display(), right.pieces());
+            match right.count() {
+                all if all == pieces => eprintln!("{name}: all of it is there already, in {place}"),
+                some => eprintln!(
+                    "{name}: {some} of {pieces} pieces are there already, in {place}; the rest is fetched into it"
+                ),
+            }
         }
+        Ok(())
     }
 
     /// Keeps a torrent file. Says so if the torrent cannot go where it belongs.
@@ -57,49 +71,84 @@ impl Kept {
             Ok(_) | Err(StoreError::Exists(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        if is_new && let Some((files, folder)) = &self.files {
-            let paths = files.paths(&info.info_hash())?;
-            let apart = folder.join(info.info_hash().to_string());
-            let is_apart = |apart: PathBuf| paths.iter().any(|(_, path)| path.starts_with(&apart));
-            if apart.canonicalize().is_ok_and(is_apart) {
-                eprintln!(
-                    "{}: {} is not this torrent, or not all of it: it stays, and the torrent goes to {}",
-                    info.name().escape_debug(),
-                    folder.join(info.name()).display(),
-                    apart.join(info.name()).display()
-                );
-            }
+        match &self.files {
+            Some((files, folder)) if is_new => tell_place(files, folder, info),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
-/// Verifies the files of a torrent that lie in the store's folder, and has the store take them up if all of them
-/// are right. Other files stay as they are.
-fn take_up(files: &FileStore, folder: &Path, info: &Info) -> Result<(), Box<dyn Error>> {
-    let Ok(new) = NewTorrent::of(info) else { return Ok(()) };
-    if !folder.join(info.name()).exists() {
-        return Ok(());
+/// The name at the top of the torrent's paths.
+pub(crate) fn top(info: &Info) -> &str {
+    let mut paths = info.files().iter().filter(|file| !file.is_padding()).map(|file| file.path());
+    paths.next().map_or("", |path| path[0])
+}
+
+/// Says so if a new torrent could not get its own name in a folder.
+pub(crate) fn tell_place(files: &FileStore, folder: &Path, info: &Info) -> Result<(), Box<dyn Error>> {
+    let (root, own) = (folder.canonicalize()?, folder.join(top(info)));
+    let paths = files.paths(&info.info_hash())?;
+    let below = paths.first().and_then(|(_, path)| path.strip_prefix(&root).ok()?.iter().next());
+    if let Some(place) = below.map(|name| folder.join(name)).filter(|place| *place != own) {
+        let name = info.name().escape_debug();
+        let (own, place) = (own.display(), place.display());
+        eprintln!("{name}: {own} is not this torrent: it stays, and the torrent goes to {place}");
     }
-    let name = info.name().escape_debug();
-    let bar = bar(info.length()).with_message(format!("verifying {name}"));
-    let verified = Place::below(info, folder).verify(
+    Ok(())
+}
+
+/// Which pieces of a torrent are right where its files lie.
+pub(crate) struct Checked {
+    pub(crate) right: PieceBits,
+    /// Pieces with other bytes.
+    pub(crate) wrong: Vec<u32>,
+    /// Pieces of which a file is not there, or cannot be read, and the first reason.
+    pub(crate) missing: Vec<u32>,
+    pub(crate) why: Option<io::Error>,
+}
+
+/// Reads and verifies every piece, behind a bar.
+pub(crate) fn check(info: &Info, place: &Place) -> Result<Checked, StoreError> {
+    let pieces = Geometry::new(info.files().length(), info.piece_length())?.pieces();
+    let mut checked =
+        Checked { right: PieceBits::none(pieces), wrong: Vec::new(), missing: Vec::new(), why: None };
+    let bar = bar(info.length()).with_message(format!("verifying {}", info.name().escape_debug()));
+    place.verify(
         info,
         |_| true,
         |piece, found| {
-            bar.inc(info.piece_len(piece).into());
             match found {
-                FoundPiece::Right(_) => Ok(()),
-                FoundPiece::Wrong | FoundPiece::Missing(_) => {
-                    Err(StoreError::NotWritten { at: piece.into() })
+                FoundPiece::Right(_) => _ = checked.right.insert(piece),
+                FoundPiece::Wrong => checked.wrong.push(piece),
+                FoundPiece::Missing(error) => {
+                    checked.missing.push(piece);
+                    checked.why.get_or_insert(error);
                 }
             }
+            bar.inc(info.piece_len(piece).into());
+            Ok(())
         },
-    );
+    )?;
     bar.finish_and_clear();
-    if verified.is_ok() && files.adopt(&new)?.is_some() {
-        files.flush()?;
-        eprintln!("{name}: all of it is there already, in {}", folder.join(info.name()).display());
+    Ok(checked)
+}
+
+/// Verifies the files of a torrent that lie in the store's folder, and has the store take up those that have
+/// right pieces. `None` if there are none.
+pub(crate) fn take_up(
+    files: &FileStore,
+    folder: &Path,
+    info: &Info,
+) -> Result<Option<Checked>, Box<dyn Error>> {
+    let Ok(new) = NewTorrent::of(info) else { return Ok(None) };
+    if !folder.join(info.name()).exists() && !folder.join(top(info)).exists() {
+        return Ok(None);
     }
-    Ok(())
+    let checked = check(info, &Place::below(info, folder))?;
+    let Some(renamed) = files.adopt(&new, &checked.right)? else { return Ok(None) };
+    for path in renamed {
+        let name = info.name().escape_debug();
+        eprintln!("{name}: a file was not this torrent's: it is {} now", path.display());
+    }
+    Ok(Some(checked))
 }

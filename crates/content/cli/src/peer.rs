@@ -40,8 +40,8 @@ const FETCH_DETAILS: &str = "\
   seedkeep fetch some.torrent --store disk.image  into a block store (see `seedkeep store`)
   seedkeep fetch 'magnet:?xt=urn:btih:...'        by magnet link: its trackers and peers, and --peer
 
-Pieces that are in the store are not fetched again; nor is a torrent that lies in its folder under its
-name, all of it and all right. Fetched pieces are made durable every few seconds, so that an
+Pieces that are in the store are not fetched again; nor are those that lie in its folder under the torrent's
+name: such files are taken up, and the rest is fetched into them. Fetched pieces are made durable every few seconds, so that an
 interruption loses little. Each piece is verified. A peer that sends wrong bytes is banned.
 
 Exit codes:

@@ -11,16 +11,16 @@ use std::{
 
 use serde::Serialize;
 use swarmkeep_content::{
-    ContentConfig, ContentRepository, Geometry, Memory, PieceBits,
+    ContentConfig, ContentRepository, Memory, PieceBits,
     files::HIDDEN,
-    in_place::{FoundPiece, InPlace, Place},
+    in_place::{InPlace, Place},
 };
 use swarmkeep_metainfo::{Info, Metainfo};
 
 use crate::{
-    kept::Kept,
+    kept::{Checked, Kept, check},
     peer::{Sharing, Until, line, share},
-    store::{bar, in_runs, opened::For, read_whole_torrent, torrents_and_data},
+    store::{in_runs, opened::For, read_whole_torrent, torrents_and_data},
 };
 
 const DETAILS: &str = "\
@@ -162,37 +162,16 @@ struct Verified<'a> {
     name: &'a str,
     pieces: u32,
     complete: u32,
-    /// Pieces with other bytes.
     wrong: Vec<u32>,
-    /// Pieces of which a file is not there, or cannot be read.
     missing: Vec<u32>,
 }
 
 /// The right pieces of a torrent, one at least. Prints the wrong and the missing ones.
 fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn Error>> {
-    let named = |error| format!("{}: {error}", info.name().escape_debug());
-    let pieces = Geometry::new(info.files().length(), info.piece_length()).map_err(named)?.pieces();
-    let mut right = PieceBits::none(pieces);
-    let (mut wrong, mut missing, mut why) = (Vec::new(), Vec::new(), None);
-    let bar = bar(info.length()).with_message(format!("verifying {}", info.name().escape_debug()));
-    place.verify(
-        info,
-        |_| true,
-        |piece, found| {
-            match found {
-                FoundPiece::Right(_) => _ = right.insert(piece),
-                FoundPiece::Wrong => wrong.push(piece),
-                FoundPiece::Missing(error) => {
-                    missing.push(piece);
-                    why.get_or_insert(error);
-                }
-            }
-            bar.inc(info.piece_len(piece).into());
-            Ok(())
-        },
-    )?;
-    bar.finish_and_clear();
     let name = info.name().escape_debug();
+    let Checked { right, wrong, missing, why } =
+        check(info, place).map_err(|error| format!("{name}: {error}"))?;
+    let pieces = right.pieces();
     if right.count() == 0 {
         let why = why.map_or_else(|| "other bytes are there".to_owned(), |why| why.to_string());
         return Err(format!("{name}: no piece of it is right: {why}").into());

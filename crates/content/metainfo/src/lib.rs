@@ -38,7 +38,7 @@ pub use info::Info;
 pub use info_hashes::InfoHashes;
 pub use magnet::Magnet;
 pub use merkle::{BlockHasher, BlockHashes, MerkleTree};
-pub use names::{PathFault, folded};
+pub use names::{PathFault, folded, with_number};
 pub use verify::PieceCheck;
 
 use swarmkeep_bittorrent::bencode::{self, Dict, Value, Writer};

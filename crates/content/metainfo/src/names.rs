@@ -144,7 +144,7 @@ fn written_on(name: &[u8], windows: bool) -> Cow<'_, str> {
 }
 
 /// A name with something before its extension, in no more than `room` bytes.
-pub(super) fn with_number(name: &str, number: &str, room: usize) -> String {
+pub fn with_number(name: &str, number: &str, room: usize) -> String {
     let dot = name.rfind('.').filter(|&dot| dot > 0 && name.len() - dot <= LONGEST_EXTENSION);
     let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));
     let stem = &stem[..stem.floor_char_boundary(room.saturating_sub(number.len() + extension.len()))];

@@ -19,9 +19,10 @@ use swarmkeep_metainfo::Info;
 
 use super::{
     StoreArg, WRONG, bar, in_runs,
-    opened::{For, Opened},
+    opened::{For, Kind, Opened},
     print_json, read_whole_torrent, say, tell_changes, torrents_and_data,
 };
+use crate::kept::{Checked, take_up, tell_place, top};
 
 /// What was put in is made durable at least this often, so that little of it is put in again after an
 /// interruption.
@@ -40,6 +41,11 @@ pub(super) struct Args {
     /// folder with the files of all.
     #[arg(value_name = "FILE.torrent|DATA", required = true)]
     paths: Vec<PathBuf>,
+
+    /// Take up the content that lies in the folder of the store, under the torrents' names, instead of
+    /// copying DATA. What is missing of it can be fetched.
+    #[arg(long)]
+    in_place: bool,
 
     /// Print JSON: one document per torrent.
     #[arg(long)]
@@ -61,6 +67,10 @@ struct Added<'a> {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (torrents, data) = torrents_and_data(&args.paths)?;
+    if let (true, Some(data)) = (args.in_place, data) {
+        let (data, store) = (data.display(), args.store.path.display());
+        return Err(format!("{data}: --in-place takes up what lies in {store}, and copies nothing").into());
+    }
     let torrents = torrents.into_iter().map(read_whole_torrent).collect::<Result<Vec<_>, _>>()?;
     let found: Vec<_> = torrents
         .iter()
@@ -74,7 +84,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     for ((metainfo, torrent), place) in torrents.iter().zip(&found) {
         let info = metainfo.info();
         let added = match place {
-            Ok(place) => add(&store, info, torrent, place.as_ref(), args.json),
+            Ok(Some(_)) if lies_there(&store, args, info, data) => Err(format!(
+                "{}: it lies in {}; --in-place takes it up there, without a copy",
+                info.name().escape_debug(),
+                args.store.path.display()
+            )
+            .into()),
+            Ok(_) if args.in_place => add_in_place(&store, args, info, torrent),
+            Ok(place) => add(&store, args, info, torrent, place.as_ref()),
             Err(data) => Err(missing(info, data).into()),
         };
         match added {
@@ -96,33 +113,78 @@ fn missing(info: &Info, data: &Path) -> String {
     format!("none of the files of {} is in {}", info.name(), data.display())
 }
 
+/// Whether DATA is the place that a new torrent would get in a folder.
+fn lies_there(store: &Opened, args: &Args, info: &Info, data: Option<&Path>) -> bool {
+    let (folder, own) = (&args.store.path, args.store.path.join(top(info)));
+    let is_data = |path: &Path| {
+        path.canonicalize()
+            .ok()
+            .is_some_and(|path| data.and_then(|data| data.canonicalize().ok()) == Some(path))
+    };
+    matches!(store.kind, Kind::Files(_))
+        && own.exists()
+        && (is_data(folder) || is_data(&own))
+        && store.repository.open(&info.info_hash()).is_err()
+}
+
 /// Adds one torrent. Returns whether all that is wanted of it was there and right.
 fn add(
     store: &Opened,
+    args: &Args,
     info: &Info,
     torrent: &[u8],
     place: Option<&Place>,
-    json: bool,
 ) -> Result<bool, Box<dyn Error>> {
     match store.repository.add(torrent) {
-        Ok(_) => tell_changes(info),
+        Ok(_) => {
+            tell_changes(info);
+            if let Kind::Files(files) = &store.kind {
+                tell_place(files, &args.store.path, info)?;
+            }
+        }
         Err(StoreError::Exists(_)) if place.is_some() => {}
         Err(error) => return Err(error.into()),
     }
-    let mut added = Added {
+    let (mut wrong, mut missing) = (Vec::new(), Vec::new());
+    if let Some(place) = place {
+        fill(store, info, place, &mut wrong, &mut missing)?;
+    }
+    tell(store, args, info, wrong, missing)
+}
+
+/// Adds one torrent whose files lie in the folder of the store.
+fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Result<bool, Box<dyn Error>> {
+    let (folder, name) = (&args.store.path, info.name().escape_debug());
+    let Kind::Files(files) = &store.kind else {
+        return Err(format!("{}: only a folder can take up files that lie in it", folder.display()).into());
+    };
+    let Some(Checked { wrong, missing, .. }) = take_up(files, folder, info)? else {
+        return Err(format!("{name}: no right piece of it lies in {}", folder.display()).into());
+    };
+    store.repository.add(torrent)?;
+    store.repository.flush()?;
+    tell_changes(info);
+    tell(store, args, info, wrong, missing)
+}
+
+/// Prints how much of a torrent is there. Returns whether nothing is wrong or missing.
+fn tell(
+    store: &Opened,
+    args: &Args,
+    info: &Info,
+    wrong: Vec<u32>,
+    missing: Vec<u32>,
+) -> Result<bool, Box<dyn Error>> {
+    let added = Added {
         info_hash: info.info_hash().to_string(),
         name: info.name(),
         bytes: info.length(),
         pieces: info.piece_count(),
-        complete: 0,
-        wrong: Vec::new(),
-        missing: Vec::new(),
+        complete: store.repository.open(&info.info_hash())?.pieces()?.count(),
+        wrong,
+        missing,
     };
-    if let Some(place) = place {
-        fill(store, info, place, &mut added)?;
-    }
-    added.complete = store.repository.open(&info.info_hash())?.pieces()?.count();
-    if json {
+    if args.json {
         print_json(&added)?;
     } else {
         say!(
@@ -142,7 +204,13 @@ fn add(
 }
 
 /// Puts in every piece that the store lacks and that is right.
-fn fill(store: &Opened, info: &Info, place: &Place, added: &mut Added<'_>) -> Result<(), Box<dyn Error>> {
+fn fill(
+    store: &Opened,
+    info: &Info,
+    place: &Place,
+    wrong: &mut Vec<u32>,
+    missing: &mut Vec<u32>,
+) -> Result<(), Box<dyn Error>> {
     // Pieces are smaller than what a store likes to be given.
     let options = StripeCacheOptions::new().write_memory(64 << 20).read_memory(0);
     let cache = StripeCache::new(Arc::clone(&store.repository) as _, options)?;
@@ -163,9 +231,9 @@ fn fill(store: &Opened, info: &Info, place: &Place, added: &mut Added<'_>) -> Re
                     content.mark_complete(piece)?;
                     unflushed += bytes.len() as u64;
                 }
-                FoundPiece::Wrong => added.wrong.push(piece),
+                FoundPiece::Wrong => wrong.push(piece),
                 FoundPiece::Missing(error) => {
-                    added.missing.push(piece);
+                    missing.push(piece);
                     if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof) {
                         eprintln!("seedkeep: {error}");
                     }

@@ -273,23 +273,101 @@ fn a_fetch_takes_up_a_torrent_that_is_there_and_leaves_all_else_alone() {
     let line = format!("fetch ../data.torrent --listen 127.0.0.1:0 --peer {} --json", whole.1);
     let mut wrong = right.clone();
     wrong[8_000_000] ^= 1;
-    for (n, mine) in [&wrong, &right[..5 << 20], b"mine"].into_iter().enumerate() {
-        let other = at.join(n.to_string());
-        fs::create_dir(&other).unwrap();
+    let rest_is_fetched = "pieces are there already, in ./data; the rest is fetched into it";
+    let (tail, longer) = (right.len() - (5 << 20), [&right[..], b"more"].concat());
+    let place = "is not this torrent: it stays, and the torrent goes to ./data (2)";
+    for (mine, downloaded, said) in [
+        (&wrong[..], 16 << 10, format!("data: 511 of 512 {rest_is_fetched}")),
+        (&right[..5 << 20], tail, format!("data: 320 of 512 {rest_is_fetched}")),
+        (b"mine", right.len(), format!("data: ./data {place}")),
+        (&longer, right.len(), format!("data: ./data {place}")),
+    ] {
+        let other = tempfile::tempdir_in(at).unwrap();
+        let other = other.path();
         fs::write(other.join("data"), mine).unwrap();
-        let output = done(&other, &line);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            said.contains(
-                "data: ./data is not this torrent, or not all of it: it stays, and the torrent goes to ./"
-            ),
-            "{said}"
-        );
-        assert!(fs::read(other.join("data")).unwrap() == mine);
-        let names =
-            fs::read_dir(&other).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let place = names.into_iter().find(|name| name.len() == 40 && !name.starts_with("7377")).unwrap();
-        assert!(fs::read(other.join(place).join("data")).unwrap() == right);
+        let output = done(other, &line);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains(&said), "{told}");
+        assert_eq!(last(&output)["downloaded"], downloaded, "{said}");
+        let is_elsewhere = said.ends_with("(2)");
+        let mut there = vec![".swarmkeep", "data"];
+        there.extend(is_elsewhere.then_some("data (2)"));
+        assert_eq!(names(other), there);
+        assert!(fs::read(other.join(there.last().unwrap())).unwrap() == right, "{said}");
+        assert!(!is_elsewhere || fs::read(other.join("data")).unwrap() == mine);
+    }
+}
+
+/// The names in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// As other clients lay a torrent in a folder, some of it, with files that have nothing to do with it.
+#[test]
+fn a_fetch_takes_up_what_another_client_has_left() {
+    let folder = prepared();
+    let at = folder.path();
+    let album = at.join("album");
+    fs::create_dir(&album).unwrap();
+    let tracks = ["1", "2", "3", "4"];
+    for (n, track) in tracks.iter().enumerate() {
+        fs::write(album.join(track), vec![n as u8 + 1; 200_000]).unwrap();
+    }
+    done(at, "create album --piece-length 16KiB");
+    let whole = Seeder::of(at, "album.torrent").0;
+    let other = tempfile::tempdir_in(at).unwrap();
+    let mine = other.path().join("album");
+    fs::create_dir(&mine).unwrap();
+    // Whole; begun, in a file of its whole length; not begun, likewise; and another file.
+    fs::write(mine.join("1"), vec![1; 200_000]).unwrap();
+    fs::write(mine.join("2"), vec![2; 100_000]).unwrap();
+    fs::OpenOptions::new().write(true).open(mine.join("2")).unwrap().set_len(200_000).unwrap();
+    fs::File::create(mine.join("3")).unwrap().set_len(200_000).unwrap();
+    fs::write(mine.join("4"), "mine").unwrap();
+    fs::write(mine.join("cover"), "mine").unwrap();
+    let line = format!("fetch ../album.torrent --listen 127.0.0.1:0 --peer {} --json", whole.1);
+    let told = String::from_utf8(done(other.path(), &line).stderr).unwrap();
+    assert!(told.contains("album: 18 of 49 pieces are there already, in ./album"), "{told}");
+    assert!(
+        told.contains("album: a file was not this torrent's: it is") && told.contains("/album/4.found now")
+    );
+    assert_eq!(names(&mine), ["1", "2", "3", "4", "4.found", "cover"]);
+    for track in tracks {
+        assert!(fs::read(mine.join(track)).unwrap() == fs::read(album.join(track)).unwrap(), "{track}");
+    }
+    assert_eq!(fs::read(mine.join("4.found")).unwrap(), b"mine");
+}
+
+/// What a download folder is to people: their content, and nothing that they did not ask for.
+#[test]
+fn two_torrents_of_one_name_lie_side_by_side_and_nothing_else_does() {
+    let folder = prepared();
+    let at = folder.path();
+    let mut seeders = Vec::new();
+    for n in ["1", "2"] {
+        let album = at.join(n).join("album");
+        fs::create_dir_all(&album).unwrap();
+        fs::write(album.join("track"), n.repeat(100_000)).unwrap();
+        done(&at.join(n), "create album");
+        seeders.push(Seeder::of(&at.join(n), "album.torrent").0);
+    }
+    let into = at.join("into");
+    fs::create_dir(&into).unwrap();
+    for (n, seeder) in ["1", "2"].iter().zip(&seeders) {
+        let line = format!("fetch ../{n}/album.torrent --listen 127.0.0.1:0 --peer {} --json", seeder.1);
+        let told = String::from_utf8(done(&into, &line).stderr).unwrap();
+        let says = "album: ./album is not this torrent: it stays, and the torrent goes to ./album (2)";
+        assert_eq!(told.contains(says), *n == "2", "{told}");
+    }
+    assert_eq!(names(&into), [".swarmkeep", "album", "album (2)"]);
+    for (name, n) in [("album", "1"), ("album (2)", "2")] {
+        assert_eq!(fs::read_to_string(into.join(name).join("track")).unwrap(), n.repeat(100_000));
     }
 }
 

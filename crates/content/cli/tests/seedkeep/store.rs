@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::Write,
-    os::unix::fs::{FileExt, PermissionsExt},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
@@ -12,7 +12,10 @@ use std::{
 };
 
 use serde_json::Value;
-use swarmkeep_content::block::{Allocation, BlockStore};
+use swarmkeep_content::{
+    block::{Allocation, BlockStore},
+    files::HIDDEN,
+};
 use swarmkeep_content_tests::{device_of, scratch_folder, torrents};
 use swarmkeep_metainfo::Info;
 
@@ -376,6 +379,52 @@ fn a_folder_of_files_is_a_store_as_well() {
     done(folder, "export @/store --all --to @/out");
     assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
     assert_eq!(store(folder, "map @/store").code, 1);
+}
+
+#[test]
+fn content_in_a_folder_is_taken_up_where_it_lies() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    for name in ["some-hybrid", "one-v2"] {
+        fixture(folder, name);
+    }
+    let inode = || fs::metadata(folder.join("data/some/d.bin")).unwrap().ino();
+    let content = || {
+        let mut files = files(&folder.join("data"));
+        files.retain(|path, _| !path.starts_with(HIDDEN));
+        files
+    };
+    let (before, was) = (content(), inode());
+    let both = "add @/data @/some-hybrid.torrent @/one-v2.torrent";
+    let refused = |words: &str, says: &str| {
+        let ended = store(folder, words);
+        assert!(ended.code == 1 && ended.errors.contains(says), "{words}: {}", ended.errors);
+    };
+    refused(&format!("{both} --in-place @/data"), "copies nothing");
+    refused(&format!("{both} @/data"), "/data; --in-place takes it up there, without a copy");
+    done(folder, "format @/image --size 32MiB");
+    refused("add @/image @/one-v2.torrent --in-place", "only a folder can take up files that lie in it");
+    let added = done(folder, &format!("{both} --in-place"));
+    assert_eq!(added.lines().count(), 2, "{added}");
+    assert!(added.contains("some: 23 of 23 pieces"), "{added}");
+    assert!(content() == before && inode() == was);
+    done(folder, "check @/data");
+    refused(&format!("{both} --in-place"), "in the store already");
+    done(folder, "remove @/data some");
+    assert!(!folder.join("data/some").exists(), "it is the store's");
+    refused("add @/data @/some-hybrid.torrent --in-place", "some: no right piece of it lies in ");
+
+    // A part of it, with a file that is not its own.
+    fixture(folder, "some-hybrid");
+    rot(&folder.join("data/some/b.bin"), 200_000);
+    fs::write(folder.join("data/some/d.bin"), "mine").unwrap();
+    let ended = store(folder, "add @/data @/some-hybrid.torrent --in-place --json");
+    let added: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!((ended.code, &added["wrong"]), (3, &serde_json::json!([11])), "{}", ended.errors);
+    let missing = added["missing"].as_array().unwrap().len() as u64;
+    assert_eq!(added["complete"], 23 - 1 - missing);
+    assert!(ended.errors.contains("d.bin.found now"), "{}", ended.errors);
+    assert_eq!(fs::read(folder.join("data/some/d.bin.found")).unwrap(), b"mine");
 }
 
 #[test]

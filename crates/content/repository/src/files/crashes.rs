@@ -27,7 +27,7 @@ use super::{
     disk::{Disk, Op, Step},
     tests::{Tap, Witness},
 };
-use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent};
+use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent, PieceBits};
 
 const PIECE: u32 = 1000;
 const SECTOR: usize = 512;
@@ -355,20 +355,23 @@ impl Work {
         }
     }
 
-    /// Somebody has made the file of a torrent, and has not flushed it, and the store takes it up.
+    /// Somebody has made the file of a torrent, or all but its end, and has not flushed it, and the store
+    /// takes it up.
     fn adopt(&mut self) {
         let new = torrent(ADOPTED);
         let number = self.promises.created + 1;
         let (mut bytes, mut pieces) = (Vec::new(), BTreeMap::new());
-        for piece in 0..new.geometry.pieces() {
+        let mut right = PieceBits::none(new.geometry.pieces());
+        for piece in 0..new.geometry.pieces() - self.draws.below(2) as u32 {
             let range = new.geometry.piece(piece).unwrap();
             bytes.extend(bytes_of(number, piece, 1, range.end - range.start));
+            right.insert(piece);
             pieces.insert(piece, Piece { durable: false, marked: true, version: 1 });
         }
         self.put(".", SONG, Some(&bytes), false);
         self.promises.is_put = true;
         self.say(Some(Action::Create(ADOPTED)));
-        self.store().adopt(&new).unwrap().expect("it lies in its place");
+        self.store().adopt(&new, &right).unwrap().expect("it lies in its place");
         self.promises.created = number;
         self.promises.torrents.insert(ADOPTED, Torrent { number, pieces });
         self.promises.is_put = false;

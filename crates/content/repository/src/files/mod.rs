@@ -1,14 +1,16 @@
 //! Content in plain files: the torrents' own files and folders, as their users expect them.
 //!
-//! # Where the files are They are in the store's folder, under the names that the torrent gives them. If the
-//! top name of a torrent is taken (by another torrent, by anything else in the folder, or by a name that
-//! differs only in case), the torrent goes into a folder that is named by its info hash. So does a torrent
-//! whose files are not in one common folder. The store never writes to files that exist already, so that it
-//! never overwrites other files. It can [adopt](FileStore::adopt) files that the caller has found to be the
-//! torrent's, all of them and all right. A file of another length in the place of a torrent's own is renamed, to a
-//! name that ends with `.found`. When a torrent is deleted, a file stays if it does not have the length of
-//! the torrent's own, or was put there after the deletion. A torrent without a list of files is one file,
-//! named by its info hash. Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it
+//! # Where the files are
+//! They are in the store's folder, under the names that the torrent gives them. If the top name of a torrent
+//! is taken (by another torrent, by anything else in the folder, or by a name that differs only in case), the
+//! torrent gets one with a number: `album (2)`, `film (2).mkv`. A torrent whose files are not in one common
+//! folder goes into one that is named by its info hash; so did those whose name was taken, in stores of
+//! earlier versions. The store never writes to files that exist already, so that it never overwrites other
+//! files. It can [adopt](FileStore::adopt) files of which the caller has found pieces to be the torrent's. A
+//! file of another length in the place of a torrent's own is renamed, to a name that ends with `.found`. When
+//! a torrent is deleted, a file stays if it does not have the length of the torrent's own, or was put there
+//! after the deletion. A torrent without a list of files is one file in the folder `.swarmkeep`, named by its
+//! info hash. Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it
 //! was written, and any other bytes that are written there count as never written.
 //!
 //! Names come from [`FileList`](crate::FileList), which has no path that leads out of its folder, is
@@ -23,7 +25,7 @@
 //! |---|---|
 //! | 8 | `swkfiles` |
 //! | 4 | version of the format: 1 |
-//! | 4 | flags. 1: the files lie in a folder named by the info hash |
+//! | 4 | flags. 1: the paths are those in a folder named by the info hash |
 //! | 20 | info hash |
 //! | 4 | piece length |
 //! | 8 | length of the torrent |
@@ -91,8 +93,8 @@ use store::Store;
 use torrent::Handle;
 
 use crate::{
-    Capabilities, Content, ContentConfig, ContentRepository, InfoHash, NewTorrent, Result, Statistics,
-    Summary,
+    Capabilities, Content, ContentConfig, ContentRepository, InfoHash, NewTorrent, PieceBits, Result,
+    Statistics, Summary,
 };
 
 /// The folder in the store's folder that has what is kept about the files.
@@ -143,17 +145,22 @@ impl FileStore {
         &self.report
     }
 
-    /// Creates a torrent over files that are in its place already: in the store's folder, under the names that
-    /// the torrent gives them. The caller has verified all of their bytes: every piece is complete. From then on
-    /// they are the store's, which deletes them with the torrent. Returns `None`, and changes nothing, if a file
-    /// is not there, has another length or is no file, or if another torrent has that place.
+    /// Creates a torrent over files that are in its place already: in the store's folder, under the names
+    /// that the torrent gives them. The caller has verified which of its pieces are right; those are
+    /// complete. Files with bytes of such a piece are the store's from then on: it writes the other pieces to
+    /// them, and deletes them with the torrent. Other files there, and files that are too long, are renamed,
+    /// to names that end with `.found`; returns their paths.
+    ///
+    /// Returns `None`, and changes nothing, if no file has bytes of a right piece, if something that is no
+    /// file or folder has the place of one, or if another torrent has that place.
     ///
     /// A flush makes durable that the pieces are complete.
     ///
     /// # Errors
     /// As [`create`](ContentRepository::create).
-    pub fn adopt(&self, torrent: &NewTorrent) -> Result<Option<Arc<dyn Content>>> {
-        Ok(self.store.adopt(torrent)?.map(|torrent| Arc::new(Handle(torrent)) as _))
+    pub fn adopt(&self, torrent: &NewTorrent, right: &PieceBits) -> Result<Option<Vec<PathBuf>>> {
+        let adopted = self.store.adopt(torrent, right)?;
+        Ok(adopted.map(|(_, renamed)| renamed.iter().map(|path| self.store.path().join(path)).collect()))
     }
 
     /// The paths of the files of a torrent, in their order, each with its number in the
@@ -232,8 +239,7 @@ impl ContentRepository for FileStore {
     /// As the trait says.
     ///
     /// # Errors
-    /// Those of the trait; [`Error::Occupied`](crate::Error::Occupied) if the files can be put neither under
-    /// their own names nor in a folder named by the info hash;
+    /// Those of the trait; [`Error::Occupied`](crate::Error::Occupied) if every place for the files is taken;
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the file system cannot preallocate, or takes the
     /// names of two of the files for the same, or if there are too many pieces;
     /// [`Error::Unavailable`](crate::Error::Unavailable).

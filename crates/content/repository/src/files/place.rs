@@ -1,15 +1,16 @@
 //! Where the files of a torrent lie: making them, looking at them, removing them.
 
-use std::{fs::File, io, iter, ops::Range, os::fd::AsFd};
+use std::{fs::File, io, iter, ops::Range, os::fd::AsFd, path::PathBuf, sync::Arc};
 
 use rustix::{
     fd::BorrowedFd,
     fs::{AtFlags, OFlags, Stat, StatxFlags},
     io::Errno,
 };
+use swarmkeep_metainfo::{FileList, with_number};
 
 use super::{
-    Allocation,
+    Allocation, HIDDEN,
     disk::{Disk, Step},
     folder,
     state::Record,
@@ -26,20 +27,25 @@ pub(super) struct Location {
 }
 
 /// What lies where a file is to be.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A file as long as it is to be, and where it has room on the disk, counted in the torrent; not asked of
     /// files that are complete.
     There(Vec<Range<u64>>),
     /// A file that is shorter and has no bytes, as a crash may leave one that was made anew.
     Blank,
-    /// A file of another length.
-    Another,
+    /// A shorter file that has bytes.
+    Short,
+    /// A longer file.
+    Long,
     /// Nothing.
     Gone,
-    /// Something that is no file.
+    /// Something that is no file, or in the place of a folder something that is none.
     NoFile,
 }
+
+/// No file system has longer names, in bytes.
+const LONGEST_NAME: usize = 255;
 
 /// Seconds and nanoseconds.
 pub(super) type Time = (i64, u32);
@@ -49,9 +55,40 @@ impl Location {
         Self { name: record.info_hash.to_string(), record }
     }
 
-    /// The same torrent, in a folder that is named by its info hash, or not.
-    pub(super) fn set_apart(&mut self, apart: bool) {
-        self.record.apart = apart;
+    /// Where the torrent can lie, best first: under its own name or, if that is taken, under one with a
+    /// number. Files without one name at the top lie in a folder that is named by the info hash.
+    pub(super) fn candidates(self) -> impl Iterator<Item = Self> {
+        let apart = self.top().is_none();
+        let own = Self::new(Record { apart, ..self.record.clone() });
+        let is_named = !apart && !self.is_nameless();
+        let numbered = (2..1000).take_while(move |_| is_named).filter_map(move |nth| self.numbered(nth));
+        iter::once(own).chain(numbered)
+    }
+
+    /// The same torrent, with a number in its name: `album (2)`, `film (2).mkv`. `None` if a path becomes too
+    /// long.
+    fn numbered(&self, nth: u32) -> Option<Self> {
+        let (top, number) = (self.top()?, format!(" ({nth})"));
+        let name = match self.files().all(|file| file.path().len() == 1) {
+            true => with_number(top, &number, LONGEST_NAME),
+            false => format!("{}{number}", &top[..top.floor_char_boundary(LONGEST_NAME - number.len())]),
+        };
+        let mut files = FileList::builder();
+        for file in self.record.files.iter() {
+            if file.is_padding() {
+                files.padding(file.length()).ok()?;
+            } else {
+                let mut path = file.path();
+                path[0] = &name;
+                files.file(&path, file.length(), file.is_executable()).ok()?;
+            }
+        }
+        Some(Self::new(Record { files: Arc::new(files.build().ok()?), ..self.record.clone() }))
+    }
+
+    /// Whether nobody named its file, which lies in the hidden folder.
+    pub(super) fn is_nameless(&self) -> bool {
+        !self.record.apart && self.files().map(|file| file.path()).eq([[HIDDEN, &self.name]])
     }
 
     /// Its files, without padding.
@@ -65,9 +102,10 @@ impl Location {
         self.record.apart.then_some(&*self.name).into_iter().chain(file.path()).collect()
     }
 
-    /// The one name at the top of the store's folder that all its paths begin with, if it is one.
+    /// The one name at the top of the store's folder that all its paths begin with, if it is one. Without a
+    /// name: that of its file.
     pub(super) fn top(&self) -> Option<&str> {
-        if self.record.apart {
+        if self.record.apart || self.is_nameless() {
             return Some(&self.name);
         }
         let mut tops = self.files().map(|file| file.path()[0]);
@@ -75,20 +113,21 @@ impl Location {
         tops.all(|other| other == top).then_some(top)
     }
 
-    /// Makes all files below a folder in which nothing lies, without the name of a folder apart.
+    /// Makes all files below a folder in which nothing lies, without the name of a folder apart or hidden.
     pub(super) fn make(&self, disk: &Disk, allocation: Allocation, below: &impl AsFd) -> Result<()> {
         let mut walk = Walk::new(disk, below.as_fd(), Purpose::Make);
+        let skipped = usize::from(self.is_nameless());
         self.files().try_for_each(|file| {
-            make_file(&mut walk, disk, allocation, file, &file.path()).map(drop).map_err(
-                |error| match error {
+            make_file(&mut walk, disk, allocation, file, &file.path()[skipped..]).map(drop).map_err(|error| {
+                match error {
                     Error::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
                         Error::Unsupported(
                             "tell the names of two of the torrent's files apart on this file system",
                         )
                     }
                     other => other,
-                },
-            )
+                }
+            })
         })
     }
 
@@ -110,7 +149,8 @@ impl Location {
             let found = found.and_then(|(at, stat)| found_file(at, name, &stat, file, &complete));
             match found {
                 Ok(found) => Ok((file.index(), found)),
-                Err(error) if folder::is_gone(&error) => Ok((file.index(), Found::Gone)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((file.index(), Found::Gone)),
+                Err(error) if folder::is_gone(&error) => Ok((file.index(), Found::NoFile)),
                 Err(error) => Err(format!("{}: {error}", path.join("/"))),
             }
         };
@@ -140,9 +180,9 @@ impl Location {
                     lengthen(disk, allocation, &blank, file.length())?;
                     Ok(blank)
                 }),
-                Found::Another => walk
+                Found::Short | Found::Long => walk
                     .to(folders)
-                    .and_then(|at| aside(disk, at, name))
+                    .and_then(|at| aside(disk, at, name).map(drop))
                     .map_err(failed())
                     .and_then(|()| make_file(&mut walk, disk, allocation, file, &path)),
             };
@@ -153,6 +193,41 @@ impl Location {
             }
         }
         walk.finish().map_err(failed())
+    }
+
+    /// Makes the files that are there its own: those that `is_own` tells become as long as they are to be,
+    /// and others that have bytes get other names, which it returns.
+    pub(super) fn take_up(
+        &self,
+        disk: &Disk,
+        top: BorrowedFd<'_>,
+        found: &[(usize, Found)],
+        is_own: impl Fn(usize) -> bool,
+    ) -> io::Result<Vec<PathBuf>> {
+        let mut walk = Walk::new(disk, top, Purpose::Mend);
+        let mut renamed = Vec::new();
+        for (index, found) in found {
+            let length = self.record.files.get(*index).expect("it comes from the list").length();
+            let path = self.path(*index);
+            let (name, folders) = path.split_last().expect("a file has a name");
+            let at = match found {
+                Found::There(_) | Found::Short | Found::Long => walk.to(folders)?,
+                Found::Blank | Found::Gone | Found::NoFile => continue,
+            };
+            match found {
+                Found::Short if is_own(*index) => {
+                    disk.set_len(&folder::open(at, name, OFlags::RDWR, 0)?, length)?;
+                }
+                Found::There(_) if is_own(*index) || data_of(at, name, length)?.is_empty() => {}
+                _ => {
+                    let mut new = PathBuf::from_iter(folders);
+                    new.push(aside(disk, at, name)?);
+                    renamed.push(new);
+                }
+            }
+        }
+        walk.finish()?;
+        Ok(renamed)
     }
 
     /// Removes its files, and the folders that are then empty. What somebody else has put in their place
@@ -189,13 +264,17 @@ fn found_file(
     complete: impl Fn(&Range<u64>) -> bool,
 ) -> io::Result<Found> {
     let (len, room) = (stat.st_size as u64, 512 * stat.st_blocks as u64);
-    let data = || Ok::<_, io::Error>(folder::data_of(&folder::open(at, name, OFlags::RDONLY, 0)?, len));
+    let data = || data_of(at, name, len);
     if !folder::is_file(stat) {
         return Ok(Found::NoFile);
     }
     if len != file.length() {
         let is_blank = len < file.length() && (room == 0 || data()?.is_empty());
-        return Ok(if is_blank { Found::Blank } else { Found::Another });
+        return Ok(match len < file.length() {
+            _ if is_blank => Found::Blank,
+            true => Found::Short,
+            false => Found::Long,
+        });
     }
     let held = match room {
         _ if complete(&file.range()) => Vec::new(),
@@ -206,6 +285,10 @@ fn found_file(
     };
     let offset = file.offset();
     Ok(Found::There(held.into_iter().map(|part| offset + part.start..offset + part.end).collect()))
+}
+
+fn data_of(at: BorrowedFd<'_>, name: &str, len: u64) -> io::Result<Vec<Range<u64>>> {
+    Ok(folder::data_of(&folder::open(at, name, OFlags::RDONLY, 0)?, len))
 }
 
 /// When something was made; where the file system does not tell, when it was changed.
@@ -253,13 +336,8 @@ fn lengthen(disk: &Disk, allocation: Allocation, file: &File, len: u64) -> Resul
     disk.set_len(file, len).map_err(failed())
 }
 
-/// Gives a file a name that is free.
-fn aside(disk: &Disk, at: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    // No file system has names of more than 255 bytes.
-    let mut end = name.len().min(240);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    folder::first_free(&format!("{}.found", &name[..end]), |new| disk.rename_to_free(at, name, at, new))?;
-    Ok(())
+/// Gives a file a name that is free, which it returns.
+fn aside(disk: &Disk, at: BorrowedFd<'_>, name: &str) -> io::Result<String> {
+    let stem = &name[..name.floor_char_boundary(LONGEST_NAME - 15)];
+    folder::first_free(&format!("{stem}.found"), |new| disk.rename_to_free(at, name, at, new))
 }

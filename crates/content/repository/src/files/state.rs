@@ -8,6 +8,7 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
+use super::HIDDEN;
 use crate::{Error, Geometry, InfoHash, PieceBits, Result};
 
 const MAGIC: [u8; 8] = *b"swkfiles";
@@ -245,11 +246,13 @@ impl Record {
             }
         }
         let apart = head.flags.get() & APART != 0;
-        let mut tops = files.iter().filter(|file| !file.is_padding()).map(|file| file.path()[0]);
-        if !apart && tops.next().is_none_or(|top| !tops.all(|other| other == top)) {
+        let mut paths = files.iter().filter(|file| !file.is_padding()).map(|file| file.path());
+        let first = paths.next().unwrap_or_default();
+        let is_nameless = first == [HIDDEN, &*info_hash.to_string()];
+        if !apart && (!paths.all(|path| path[0] == first[0]) || first[0] == HIDDEN && !is_nameless) {
             return wrong("its files have no folder in common");
         }
-        drop(tops);
+        drop(paths);
         let record = Self { info_hash, geometry, files: Arc::new(files), apart };
         Ok(Loaded { record, complete, bits, unknown })
     }

@@ -3,7 +3,10 @@
 use std::{
     collections::{HashMap, HashSet},
     io::{self, IoSlice},
-    os::{fd::AsFd, unix::fs::FileExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileExt,
+    },
     path::{Path, PathBuf},
     sync::{Arc, Weak, atomic::Ordering::Relaxed},
 };
@@ -63,6 +66,9 @@ enum When {
     /// Others may have put files in the place of its own since.
     Earlier,
 }
+
+/// A torrent, and the new names of files that had the names of its own.
+type Adopted = (Arc<Torrent>, Vec<PathBuf>);
 
 /// Keeps others from creating or deleting a torrent.
 struct Claim<'a>(&'a Store, InfoHash);
@@ -255,14 +261,21 @@ impl Store {
             None => Arc::new(single_file(info_hash, new.geometry.len())?),
         };
         let record = Record { info_hash, geometry: new.geometry, files, apart: false };
-        let torrent = Arc::new(self.make(Location::new(record))?);
-        self.torrents.write().insert(info_hash, Arc::clone(&torrent));
-        Ok(torrent)
+        let place = Location::new(record);
+        let wanted = self.volume.path.join(place.top().unwrap_or(&place.name));
+        for place in place.candidates() {
+            if let Some(torrent) = self.make(place)? {
+                let torrent = Arc::new(torrent);
+                self.torrents.write().insert(info_hash, Arc::clone(&torrent));
+                return Ok(torrent);
+            }
+        }
+        Err(Error::Occupied { path: wanted })
     }
 
-    /// Creates a torrent over files that are in its place already, all of them and all right. `None` if one is
-    /// not there, or if something else is.
-    pub(super) fn adopt(&self, new: &NewTorrent) -> Result<Option<Arc<Torrent>>> {
+    /// Creates a torrent over files that are in its place already, of which these pieces are right. `None` if
+    /// there is none, or if something is there that cannot be taken up.
+    pub(super) fn adopt(&self, new: &NewTorrent, right: &PieceBits) -> Result<Option<Adopted>> {
         let info_hash = new.info_hash;
         let _claim = self.claim(info_hash);
         if self.torrents.read().contains_key(&info_hash) {
@@ -270,7 +283,9 @@ impl Store {
         }
         self.why_not(&info_hash)?;
         self.finish_earlier_delete(info_hash)?;
-        let Some(files) = new.files.as_ref().filter(|_| new.geometry.pieces() <= MOST_PIECES) else {
+        let pieces = new.geometry.pieces();
+        let Some(files) = new.files.as_ref().filter(|_| pieces <= MOST_PIECES && right.pieces() == pieces)
+        else {
             return Ok(None);
         };
         let files = Arc::clone(files);
@@ -278,34 +293,38 @@ impl Store {
         let Some(top) = place.top().map(str::to_owned).filter(|top| self.claim_top(top, info_hash)) else {
             return Ok(None);
         };
-        let adopted = self.adopt_in_place(place);
+        let adopted = self.adopt_in_place(place, right);
         match &adopted {
-            Ok(Some(torrent)) => _ = self.torrents.write().insert(info_hash, Arc::clone(torrent)),
+            Ok(Some((torrent, _))) => _ = self.torrents.write().insert(info_hash, Arc::clone(torrent)),
             _ => self.release_top(&top, info_hash),
         }
         adopted
     }
 
-    fn adopt_in_place(&self, place: Location) -> Result<Option<Arc<Torrent>>> {
+    fn adopt_in_place(&self, place: Location, right: &PieceBits) -> Result<Option<Adopted>> {
         let Volume { disk, folder: top, states, .. } = &*self.volume;
         let failed = || Error::io("taking up files that are there");
         let info_hash = place.record.info_hash;
-        let all_there = place
-            .look(disk, top.as_fd(), |_| true)
-            .is_ok_and(|found| found.iter().all(|(_, found)| matches!(found, Found::There(_))));
-        if !all_there {
+        let has_right = |index| {
+            let range = place.record.files.get(index).expect("it comes from the list").range();
+            place.record.geometry.pieces_of(&range).any(|piece| right.contains(piece))
+        };
+        let Ok(found) = place.look(disk, top.as_fd(), |_| true) else { return Ok(None) };
+        let is_own = |(index, found): &(usize, Found)| {
+            has_right(*index) && matches!(found, Found::There(_) | Found::Short)
+        };
+        if found.iter().any(|(_, found)| *found == Found::NoFile) || !found.iter().any(is_own) {
             return Ok(None);
         }
+        let renamed = place.take_up(disk, top.as_fd(), &found, has_right).map_err(failed())?;
         // Files and their names, before the store says that any of it is complete.
         disk.sync_all(Step::FlushAdopted, top).map_err(failed())?;
-        let (bits_at, geometry) = (place.record.head()?.len() as u64, place.record.geometry);
+        let bits_at = place.record.head()?.len() as u64;
         let room = place.files().map(|file| file.length()).sum::<u64>();
         let room = room.saturating_add(bits_at + place.record.bits_len());
         self.volume.take(room)?;
         let adopted = self.write_state(&place).and_then(|()| {
-            let mut all = PieceBits::none(geometry.pieces());
-            (0..geometry.pieces()).for_each(|piece| _ = all.insert(piece));
-            let torrent = Torrent::new(place, all, bits_at, &self.volume, &self.unflushed);
+            let torrent = Torrent::new(place, right.clone(), bits_at, &self.volume, &self.unflushed);
             let looked = torrent.look(&[]).map_err(|why| Error::Unavailable { info_hash, why });
             looked.map(|_| torrent)
         });
@@ -316,7 +335,7 @@ impl Store {
             Ok(torrent) => {
                 let torrent = Arc::new(torrent);
                 torrent.note_all();
-                Ok(Some(torrent))
+                Ok(Some((torrent, renamed)))
             }
             Err(error) => {
                 // The files stay, whosever they are.
@@ -327,105 +346,82 @@ impl Store {
         }
     }
 
-    /// Makes the files of a torrent where nobody looks, then its state, and then moves the files to their
-    /// place. At whatever moment that ends, there is no file that nobody knows of, and no state without
-    /// files.
-    fn make(&self, mut place: Location) -> Result<Torrent> {
-        let Volume { disk, folder: top, states, making, allocation, .. } = &*self.volume;
-        let geometry = place.record.geometry;
+    /// Makes a torrent in a place; `None` if something else has that.
+    fn make(&self, place: Location) -> Result<Option<Torrent>> {
+        let Volume { disk, states, making, allocation, .. } = &*self.volume;
+        let Record { info_hash, geometry, .. } = place.record;
         let bits_at = place.record.head()?.len() as u64;
         let preallocated = *allocation == Allocation::Preallocated;
         let room: u64 = place.files().filter(|_| preallocated).map(|file| file.length()).sum();
         let taken = room.saturating_add(bits_at + place.record.bits_len());
         self.volume.take(taken)?;
-        let failed = || Error::io("making a torrent");
-        let placed = self.place(&mut place);
-        let made = placed.and_then(|()| {
-            let durable = disk.sync(Step::SyncPlaced, top).and_then(|()| match place.record.apart {
-                true => Ok(()),
-                false => disk.rmdir(making, &place.name),
-            });
-            durable.map_err(|error| {
-                // As if it had been there.
-                let deleted =
-                    self.set_deleted(&place.name).and_then(|()| self.finish_delete(&place, When::Now));
-                if let Err(error) = deleted {
-                    let why = format!("it could not be made durable, nor deleted: {error}");
-                    let unavailable = Unavailable { why, place: None };
-                    self.unavailable.lock().insert(place.record.info_hash, unavailable);
-                }
-                failed()(error)
-            })
-        });
-        match made {
-            Ok(()) => {
-                let torrent = Torrent::new(
-                    place,
-                    PieceBits::none(geometry.pieces()),
-                    bits_at,
-                    &self.volume,
-                    &self.unflushed,
-                );
+        match self.place(&place) {
+            Ok(true) => {
+                let none = PieceBits::none(geometry.pieces());
+                let torrent = Torrent::new(place, none, bits_at, &self.volume, &self.unflushed);
                 if preallocated {
                     torrent.hold_all();
                 }
-                Ok(torrent)
+                Ok(Some(torrent))
             }
-            Err(error) => {
-                if self.why_not(&place.record.info_hash).is_ok() {
+            not => {
+                if self.why_not(&info_hash).is_ok() {
                     // Nobody was told: what cannot be removed now is when the store is opened again.
                     let unmade = disk.unlink(states, &place.name);
                     let _ = unmade.and_then(|()| disk.sync(Step::SyncUnmade, states));
                     let _ = walk::remove_all(disk, making, &place.name);
                 }
                 self.volume.used.fetch_sub(taken, Relaxed);
-                Err(error)
+                not.map(|_| None)
             }
         }
     }
 
-    /// Makes files and state, and moves the files to where they are to be, or apart if that is taken.
-    fn place(&self, place: &mut Location) -> Result<()> {
-        let Volume { disk, folder: top, making, allocation, .. } = &*self.volume;
+    /// Makes the files of a torrent where nobody looks, then its state, and then moves the files to their
+    /// place. At whatever moment that ends, there is no file that nobody knows of, and no state without
+    /// files. `false` if something else has the place.
+    fn place(&self, place: &Location) -> Result<bool> {
+        let Volume { disk, folder, hidden, making, allocation, .. } = &*self.volume;
         let failed = || Error::io("making a torrent");
-        let info_hash = place.record.info_hash;
-        let below = walk::make(disk, making, &place.name).map_err(failed())?;
-        place.make(disk, *allocation, &below)?;
-        walk::sync_tree(disk, &below).map_err(failed())?;
-        disk.sync(Step::SyncMaking, making).map_err(failed())?;
-        let own_place = place.top().map(str::to_owned);
-        let wanted = own_place.clone().unwrap_or_else(|| place.name.clone());
-        for apart in [false, true] {
-            let Some(name) = (if apart { Some(place.name.clone()) } else { own_place.clone() }) else {
-                continue;
-            };
-            if !self.reserve_top(&name, info_hash) {
-                continue;
-            }
-            place.set_apart(apart);
-            let moved = self.write_state(place).and_then(|()| {
-                let moved = match apart {
-                    true => disk.rename_to_free(making, &name, top, &name),
-                    false => disk.rename_to_free(&below, &name, top, &name),
-                };
-                match moved {
-                    Ok(()) => Ok(true),
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-                    Err(error) => Err(failed()(error)),
-                }
-            });
-            if matches!(moved, Ok(true)) {
-                return Ok(());
-            }
-            self.release_top(&name, info_hash);
-            moved?;
+        let Record { info_hash, apart, .. } = place.record;
+        let home = if place.is_nameless() { hidden } else { folder };
+        let top = place.top().expect("candidates have one");
+        if !self.reserve_top(home, top, info_hash) {
+            return Ok(false);
         }
-        Err(Error::Occupied { path: self.volume.path.join(wanted) })
+        let moved = (|| {
+            let below = walk::make(disk, making, &place.name).map_err(failed())?;
+            place.make(disk, *allocation, &below)?;
+            walk::sync_tree(disk, &below).map_err(failed())?;
+            disk.sync(Step::SyncMaking, making).map_err(failed())?;
+            self.write_state(place)?;
+            match disk.rename_to_free(if apart { making } else { &below }, top, home, top) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+                moved => moved.map(|()| true).map_err(failed()),
+            }
+        })();
+        if !matches!(moved, Ok(true)) {
+            self.release_top(top, info_hash);
+            return moved;
+        }
+        let durable = disk.sync(Step::SyncPlaced, home).and_then(|()| match apart {
+            true => Ok(()),
+            false => disk.rmdir(making, &place.name),
+        });
+        durable.map(|()| true).map_err(|error| {
+            // As if it had been there.
+            let deleted = self.set_deleted(&place.name).and_then(|()| self.finish_delete(place, When::Now));
+            if let Err(error) = deleted {
+                let why = format!("it could not be made durable, nor deleted: {error}");
+                self.unavailable.lock().insert(info_hash, Unavailable { why, place: None });
+            }
+            failed()(error)
+        })
     }
 
-    /// Takes a name at the top of the folder, if it is free and none that the store needs itself.
-    fn reserve_top(&self, top: &str, info_hash: InfoHash) -> bool {
-        let is_free = || folder::is_free(&self.volume.folder, top).unwrap_or(true);
+    /// Takes a name, if nothing lies at it in `home` and the store does not need it itself.
+    fn reserve_top(&self, home: &OwnedFd, top: &str, info_hash: InfoHash) -> bool {
+        let is_free = || folder::is_free(home, top).unwrap_or(true);
         self.claim_top_if(top, info_hash, is_free)
     }
 
@@ -612,11 +608,11 @@ impl Store {
     }
 }
 
-/// What a torrent is whose files nobody named.
+/// What a torrent is whose files nobody named: a file in the hidden folder.
 fn single_file(info_hash: InfoHash, length: u64) -> Result<FileList> {
     let mut files = FileList::builder();
     // No file system has more than the 2^63 bytes that a list of files has.
     let too_long = |_| Error::Full { what: "a file of so many bytes" };
-    files.file(&[&info_hash.to_string()], length, false).map_err(too_long)?;
+    files.file(&[HIDDEN, &info_hash.to_string()], length, false).map_err(too_long)?;
     files.build().map_err(too_long)
 }

@@ -532,7 +532,7 @@ fn pair() -> NewTorrent {
 }
 
 #[test]
-fn files_that_are_all_there_are_adopted() {
+fn files_that_are_all_there_are_taken_up() {
     let folder = tempfile::tempdir().unwrap();
     let pair_folder = folder.path().join("pair");
     std::fs::create_dir(&pair_folder).unwrap();
@@ -541,13 +541,14 @@ fn files_that_are_all_there_are_adopted() {
     }
     std::fs::write(pair_folder.join("mine"), "mine").unwrap();
     let store = open(folder.path());
-    let content = store.adopt(&pair()).unwrap().expect("its files are there");
+    assert_eq!(store.adopt(&pair(), &pieces(0..3)).unwrap(), Some(vec![]));
+    let content = store.open(&HASH).unwrap();
     assert_eq!(content.read_piece(2).unwrap(), [2; PIECE as usize]);
     assert!(matches!(content.write(0, &[1]), Err(Error::Complete { piece: 0 })));
     assert_eq!(on_disk(folder.path()), Vec::<u32>::new());
     store.flush().unwrap();
     assert_eq!(on_disk(folder.path()), [0, 1, 2]);
-    assert!(matches!(store.adopt(&pair()), Err(Error::Exists(_))));
+    assert!(matches!(store.adopt(&pair(), &pieces(0..3)), Err(Error::Exists(_))));
     let used = store.statistics().used;
     drop((content, store));
     let store = open(folder.path());
@@ -558,25 +559,95 @@ fn files_that_are_all_there_are_adopted() {
     assert_eq!(names.collect::<Vec<_>>(), ["mine"]);
 }
 
+fn pieces(right: impl IntoIterator<Item = u32>) -> PieceBits {
+    let mut bits = PieceBits::none(3);
+    right.into_iter().for_each(|piece| _ = bits.insert(piece));
+    bits
+}
+
+/// Lengths of the files of [`pair`], if they are there, of bytes that are 1.
+fn pair_in(folder: &std::path::Path, lengths: [Option<usize>; 2]) -> [std::path::PathBuf; 2] {
+    let paths = ["a", "b"].map(|name| folder.join("pair").join(name));
+    std::fs::create_dir(folder.join("pair")).unwrap();
+    for (path, len) in paths.iter().zip(lengths) {
+        len.into_iter().for_each(|len| std::fs::write(path, vec![1; len]).unwrap());
+    }
+    paths
+}
+
 #[test]
-fn what_is_not_all_there_is_not_adopted_and_stays() {
+fn a_part_of_a_torrent_is_taken_up_and_what_is_not_its_own_gets_another_name() {
     let whole = 3 * PIECE as usize / 2;
-    for (a, b) in [(None, None), (Some(whole), None), (Some(whole), Some(0)), (Some(whole), Some(whole + 1))]
-    {
+    let half = PIECE as usize / 2;
+    // Lengths of the files, which pieces are right, which are then complete, and whether the second file stays.
+    for (a, b, right, complete, renamed) in [
+        (whole, Some(whole), vec![0], vec![0], true),
+        (whole, Some(whole), vec![0, 1], vec![0, 1], false),
+        (whole, None, vec![0], vec![0], false),
+        (PIECE as usize, None, vec![0], vec![0], false),
+        (whole, Some(half), vec![0, 1], vec![0, 1], false),
+        (whole, Some(half), vec![0], vec![0], true),
+        (whole, Some(0), vec![0], vec![0], false),
+        // It is too long: what was right of it is fetched anew.
+        (whole, Some(whole + 1), vec![0, 1, 2], vec![0], true),
+    ] {
         let folder = tempfile::tempdir().unwrap();
-        let pair_folder = folder.path().join("pair");
-        std::fs::create_dir(&pair_folder).unwrap();
-        for (name, len) in [("a", a), ("b", b)] {
-            len.into_iter().for_each(|len| std::fs::write(pair_folder.join(name), vec![1; len]).unwrap());
-        }
+        let paths = pair_in(folder.path(), [Some(a), b]);
         let store = open(folder.path());
-        assert!(store.adopt(&pair()).unwrap().is_none(), "{a:?} {b:?}");
+        let case = format!("{a} {b:?} {right:?}");
+        let found = folder.path().canonicalize().unwrap().join("pair/b.found");
+        let aside = store.adopt(&pair(), &pieces(right)).unwrap().unwrap();
+        assert_eq!(aside, Vec::from_iter(renamed.then(|| found.clone())), "{case}");
+        let lengths = paths.map(|path| std::fs::metadata(path).unwrap().len());
+        assert_eq!(lengths, [whole as u64; 2], "{case}");
+        assert_eq!(std::fs::read(&found).ok().map(|bytes| bytes.len()), b.filter(|_| renamed), "{case}");
+        let content = store.open(&HASH).unwrap();
+        store.flush().unwrap();
+        assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), complete, "{case}");
+        assert_eq!(on_disk(folder.path()), complete, "{case}");
+        for piece in 0..3 {
+            let is_right = content.read_piece(piece).is_ok_and(|bytes| bytes == [1; PIECE as usize]);
+            assert_eq!(is_right, complete.contains(&piece), "{case}");
+        }
+        let rest: Vec<_> = (0..3).filter(|piece| !complete.contains(piece)).collect();
+        rest.iter().for_each(|&piece| put(&*content, piece, 2));
+        store.flush().unwrap();
+        let used = store.statistics().used;
+        drop((content, store));
+        let store = open(folder.path());
+        assert_eq!((store.report().damage.len(), store.list().unwrap()[0].complete), (0, 3), "{case}");
+        assert_eq!(store.statistics().used, used, "{case}");
+        assert!(store.delete(&HASH).unwrap());
+        assert_eq!(store.statistics().used, 0, "{case}");
+    }
+}
+
+#[test]
+fn what_has_no_right_piece_is_not_taken_up_and_stays() {
+    let whole = 3 * PIECE as usize / 2;
+    for (a, b, right) in [
+        (None, None, vec![]),
+        (None, None, vec![0, 1, 2]),
+        (Some(whole), Some(whole), vec![]),
+        (Some(whole), None, vec![2]),
+        (Some(whole + 1), None, vec![0]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = pair_in(folder.path(), [a, b]);
+        let store = open(folder.path());
+        assert_eq!(store.adopt(&pair(), &pieces(right)).unwrap(), None, "{a:?} {b:?}");
         assert_eq!((store.list().unwrap().len(), store.statistics().used), (0, 0));
         // It can be created all the same, elsewhere.
         store.create(&pair()).unwrap();
-        let there = |name: &str| std::fs::read(pair_folder.join(name)).ok().map(|bytes| bytes.len());
-        assert_eq!((there("a"), there("b")), (a, b));
+        let there = paths.map(|path| std::fs::read(path).ok().map(|bytes| bytes.len()));
+        assert_eq!(there, [a, b]);
     }
+    // Nor what has something else than a file in the place of one.
+    let folder = tempfile::tempdir().unwrap();
+    let [_, b] = pair_in(folder.path(), [Some(whole), None]);
+    std::fs::create_dir(b).unwrap();
+    let store = open(folder.path());
+    assert_eq!(store.adopt(&pair(), &pieces([0])).unwrap(), None);
     // Nor what exceeds the capacity, what lies behind a link, or if its state cannot be written.
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -586,17 +657,45 @@ fn what_is_not_all_there_is_not_adopted_and_stays() {
     std::os::unix::fs::symlink(elsewhere.path(), folder.path().join("pair")).unwrap();
     let config = ContentConfig::new(folder.path()).capacity(u64::from(PIECE));
     let store = FileStore::open(&config, Allocation::Sparse).unwrap();
-    assert!(store.adopt(&pair()).unwrap().is_none());
+    let right = pieces(0..3);
+    assert_eq!(store.adopt(&pair(), &right).unwrap(), None);
     std::fs::remove_file(folder.path().join("pair")).unwrap();
     std::fs::rename(elsewhere.path(), folder.path().join("pair")).unwrap();
-    assert!(matches!(store.adopt(&pair()), Err(Error::Full { .. })));
+    assert!(matches!(store.adopt(&pair(), &right), Err(Error::Full { .. })));
     drop(store);
     let store = open(folder.path());
     hook(&store, |step| if step == Step::FlushState { broken() } else { Ok(()) });
-    assert!(store.adopt(&pair()).is_err());
+    assert!(store.adopt(&pair(), &right).is_err());
     unhook(&store);
     assert_eq!(store.statistics().used, 0);
-    assert!(store.adopt(&pair()).unwrap().is_some());
+    assert!(store.adopt(&pair(), &right).unwrap().is_some());
+}
+
+#[test]
+fn torrents_stay_where_earlier_versions_put_them() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path()));
+    let name = HASH.to_string();
+    for (apart, path) in [(true, vec!["pair", "a"]), (false, vec![&*name])] {
+        let mut files = FileList::builder();
+        files.file(&path, 5, false).unwrap();
+        let record = Record { apart, ..record(files.build().unwrap(), 5) };
+        let (mut state, at) = encode(&record);
+        let mut complete = PieceBits::none(1);
+        complete.insert(0);
+        state[at as usize..].copy_from_slice(&record.sector(0, &complete, |_| true));
+        std::fs::write(folder.path().join(HIDDEN).join("torrents").join(&name), state).unwrap();
+        let above = if apart { folder.path().join(&name) } else { folder.path().to_owned() };
+        let file = above.join(std::path::PathBuf::from_iter(path));
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, b"right").unwrap();
+        let store = open(folder.path());
+        assert_eq!(store.report().damage, []);
+        assert_eq!(store.open(&HASH).unwrap().read_piece(0).unwrap(), b"right");
+        assert_eq!(store.paths(&HASH).unwrap(), [(0, file.canonicalize().unwrap())]);
+        assert!(store.delete(&HASH).unwrap());
+        assert!(!folder.path().join(&name).exists());
+    }
 }
 
 fn record(files: FileList, piece_length: u32) -> Record {

@@ -406,7 +406,7 @@ impl Torrent {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let found = self.place.look(&volume.disk, top, |range| state.pieces.check_read(range).is_ok())?;
-        let is_gone = |(_, found): &(usize, Found)| matches!(found, Found::Gone);
+        let is_gone = |(_, found): &(usize, Found)| matches!(found, Found::Gone | Found::NoFile);
         let has_bytes = |(index, _): &&(usize, Found)| {
             self.place.record.files.get(*index).is_some_and(|file| file.length() > 0)
         };

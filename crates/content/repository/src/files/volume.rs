@@ -28,6 +28,8 @@ pub(super) struct Volume {
     /// The store's folder.
     pub(super) folder: OwnedFd,
     pub(super) path: PathBuf,
+    /// The folder in it that has all the following, and the files that nobody named.
+    pub(super) hidden: OwnedFd,
     /// The states, a file for each torrent.
     pub(super) states: OwnedFd,
     /// Torrents that are being made.
@@ -71,6 +73,7 @@ impl Volume {
             most: config.most().unwrap_or(u64::MAX),
             folder,
             path,
+            hidden,
             states,
             making,
             _lock: lock,

@@ -194,22 +194,25 @@ fn torrents_of_real_programs_lie_on_the_disk_as_they_would_without_a_store() {
 }
 
 #[test]
-fn a_torrent_whose_name_is_taken_goes_into_a_folder_named_by_its_info_hash() {
+fn a_torrent_whose_name_is_taken_gets_a_number() {
     let folder = temporary();
-    fs::write(folder.path().join("mine"), "precious").unwrap();
-    fs::create_dir(folder.path().join("Photos")).unwrap();
+    fs::write(folder.path().join("mine.txt"), "precious").unwrap();
+    fs::create_dir(folder.path().join("Photos v. 1")).unwrap();
+    let long = "x".repeat(255);
+    fs::write(folder.path().join(&long), "precious").unwrap();
     let store = open(folder.path());
     let files = [
         (1, vec![("t/a", 10)], "t".to_owned()),
-        (2, vec![("t/a", 20)], hash(2).to_string()),
+        (2, vec![("t/a", 20)], "t (2)".to_owned()),
         // Where upper and lower case make no difference it would be the same.
-        (3, vec![("T/b", 30)], hash(3).to_string()),
-        (4, vec![("mine", 8)], hash(4).to_string()),
-        (5, vec![("Photos/a", 8)], hash(5).to_string()),
+        (3, vec![("T/b", 30)], "T (3)".to_owned()),
+        (4, vec![("mine.txt", 8)], "mine (2).txt".to_owned()),
+        (5, vec![("Photos v. 1/a", 8)], "Photos v. 1 (2)".to_owned()),
+        (11, vec![(&long, 8)], format!("{} (2)", &long[..251])),
         // No one folder in common.
         (6, vec![("x", 8), ("y", 8)], hash(6).to_string()),
-        (7, vec![(".swarmkeep/torrents/x", 8)], hash(7).to_string()),
-        (8, vec![(".Swarmkeep", 8)], hash(8).to_string()),
+        (7, vec![(".swarmkeep/torrents/x", 8)], ".swarmkeep (2)".to_owned()),
+        (8, vec![(".Swarmkeep", 8)], ".Swarmkeep (3)".to_owned()),
     ];
     for (n, files, top) in &files {
         fill(&store, &torrent(*n, files));
@@ -223,24 +226,28 @@ fn a_torrent_whose_name_is_taken_goes_into_a_folder_named_by_its_info_hash() {
     fill(&store, &torrent(9, &[(&*hash(10).to_string(), 5)]));
     let unnamed = store.create(&NewTorrent::new(hash(10), 9, PIECE).unwrap()).unwrap();
     put(&*unnamed, b"123456789", [0]);
-    assert_eq!(fs::read(folder.path().join(hash(10).to_string())).unwrap(), b"123456789");
+    let path = folder.path().join(HIDDEN).join(hash(10).to_string());
+    assert_eq!(fs::read(path.canonicalize().unwrap()).unwrap(), b"123456789");
+    assert_eq!(store.paths(&hash(10)).unwrap(), [(0, path.canonicalize().unwrap())]);
     store.flush().unwrap();
     drop((unnamed, store));
     let store = open(folder.path());
     assert_eq!(store.report().damage, []);
     assert!(store.list().unwrap().iter().all(|summary| summary.complete == 1));
-    for n in 1..=10 {
+    for n in 1..=11 {
         assert!(store.delete(&hash(n)).unwrap());
     }
-    assert_eq!(names(folder.path()), ["Photos", "mine"]);
-    assert_eq!(fs::read(folder.path().join("mine")).unwrap(), b"precious");
+    assert_eq!(names(folder.path()), ["Photos v. 1", "mine.txt", &long]);
+    assert_eq!(fs::read(folder.path().join("mine.txt")).unwrap(), b"precious");
+    assert_eq!(names(&folder.path().join(HIDDEN)), ["lock", "making", "torrents"]);
 }
 
 #[test]
 fn a_torrent_that_has_no_place_is_refused_and_leaves_nothing() {
     let folder = temporary();
     let store = open(folder.path());
-    fs::create_dir(folder.path().join(hash(1).to_string())).unwrap();
+    let in_the_way = ["", HIDDEN].map(|above| folder.path().join(above).join(hash(1).to_string()));
+    in_the_way.iter().for_each(|path| fs::create_dir(path).unwrap());
     for new in [NewTorrent::new(hash(1), 10, PIECE).unwrap(), torrent(1, &[("x", 1), ("y", 1)])] {
         let before = store.statistics();
         match store.create(&new) {
@@ -251,7 +258,7 @@ fn a_torrent_that_has_no_place_is_refused_and_leaves_nothing() {
         assert!(fs::read_dir(folder.path().join(HIDDEN).join("making")).unwrap().next().is_none());
         assert!(fs::read_dir(folder.path().join(HIDDEN).join("torrents")).unwrap().next().is_none());
     }
-    fs::remove_dir(folder.path().join(hash(1).to_string())).unwrap();
+    in_the_way.iter().for_each(|path| fs::remove_dir(path).unwrap());
     store.create(&NewTorrent::new(hash(1), 10, PIECE).unwrap()).unwrap();
 }
 
