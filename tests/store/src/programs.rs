@@ -112,6 +112,8 @@ pub const NAMESPACES: Need =
     Need::other("the right to make namespaces", "run as root, or allow user namespaces", |_| {
         namespaces().is_some()
     });
+/// Prometheus, with promtool.
+pub const PROMETHEUS: Need = Need::program("prometheus", "prometheus");
 /// qBittorrent without a window.
 pub const QBITTORRENT: Need = Need::program("qbittorrent-nox", "qbittorrent-nox");
 /// Redis, or the server that the environment names in its place.

@@ -1,8 +1,9 @@
-//! The tracker and the shared store with other programs: Redis, a browser, and clients over HTTPS.
+//! The tracker and the shared store with other programs: Redis, a browser, Prometheus, and clients over HTTPS.
 
 mod certificates;
 mod dashboard;
 mod https;
+mod prometheus;
 mod redis;
 mod redis_serve;
 
@@ -14,5 +15,8 @@ use swarmkeep_store_tests::programs;
 const THREADS: usize = 6;
 
 fn main() -> ExitCode {
-    programs::run(THREADS, [dashboard::tests(), https::tests(), redis::tests(), redis_serve::tests()])
+    programs::run(
+        THREADS,
+        [dashboard::tests(), https::tests(), prometheus::tests(), redis::tests(), redis_serve::tests()],
+    )
 }

@@ -1,0 +1,127 @@
+//! Metrics, alert rules and dashboard, as Prometheus itself reads them.
+
+use std::{
+    fs,
+    io::Write,
+    net::{SocketAddr, TcpListener},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use swarmkeep_state::simulated::Simulated;
+use swarmkeep_store_tests::{
+    programs::{PROMETHEUS, Trial},
+    tests,
+};
+use swarmkeep_tests::admin::{
+    client::get,
+    tracker::{Load, Tracker, state},
+};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! { [PROMETHEUS]: rules_fire_when_they_should, metrics_alerts_and_dashboard_are_understood }
+}
+
+fn packaging() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/tracker/server/packaging"))
+}
+
+fn promtool(words: &[&str], input: &str) {
+    let mut promtool = Command::new("promtool");
+    promtool.args(words).current_dir(packaging());
+    promtool.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = promtool.spawn().expect("it runs");
+    promtool.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+    let ended = promtool.wait_with_output().expect("it ends");
+    let told = [ended.stdout, ended.stderr].concat();
+    assert!(ended.status.success(), "{words:?}: {}", String::from_utf8_lossy(&told));
+}
+
+fn rules_fire_when_they_should() {
+    promtool(&["test", "rules", "alerts.test.yml"], "");
+    let [alerts, tests] = ["alerts.yml", "alerts.test.yml"]
+        .map(|file| fs::read_to_string(packaging().join(file)).expect("text"));
+    for name in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+        assert!(tests.contains(&format!("\"{name}\"")), "{name} has no test");
+    }
+}
+
+/// A program, until it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).expect("it is ours");
+    }
+}
+
+/// What Prometheus answers to a query.
+fn asked(prometheus: SocketAddr, path: &str) -> Value {
+    let answer = get(prometheus, path).json();
+    assert_eq!(answer["status"], "success", "{path}: {answer}");
+    answer["data"].clone()
+}
+
+fn query(prometheus: SocketAddr, expression: &str) -> Vec<Value> {
+    let encoded: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let data = asked(prometheus, &format!("/api/v1/query?query={encoded}"));
+    data["result"].as_array().expect("a vector").clone()
+}
+
+fn metrics_alerts_and_dashboard_are_understood() {
+    let tracker = Tracker::keeping(&state(&Simulated::new(1)));
+    let _load = Load::on(&tracker, 10);
+    promtool(&["check", "metrics"], get(tracker.admin, "/metrics").text());
+
+    let folder = tempfile::tempdir().expect("a folder of ours");
+    let config = folder.path().join("prometheus.yml");
+    let alerts = packaging().join("alerts.yml");
+    let here = [
+        ("127.0.0.1:6970", &*tracker.admin.to_string()),
+        ("15s", "1s"),
+        ("alerts.yml", alerts.to_str().expect("UTF-8")),
+    ];
+    let text = fs::read_to_string(packaging().join("prometheus.yml")).expect("text");
+    let text = here.iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours));
+    fs::write(&config, text).expect("a folder of ours");
+    promtool(&["check", "config", config.to_str().expect("UTF-8")], "");
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("loopback");
+    let program = Command::new("prometheus")
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+        .arg(format!("--web.listen-address={free}"))
+        .stderr(Stdio::null())
+        .spawn();
+    let _program = Running(program.expect("it runs"));
+    let began = Instant::now();
+    let is_up = || !query(free, "count_over_time(up[1m]) >= 4 and up == 1").is_empty();
+    while std::net::TcpStream::connect(free).is_err() || !is_up() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it has not read the metrics");
+        thread::sleep(Duration::from_millis(100));
+    }
+
+    let dashboard = fs::read_to_string(packaging().join("grafana.json")).expect("text");
+    let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    for target in targets {
+        let expression = target["expr"].as_str().expect("an expression");
+        let known = [("$job", "swarmkeep"), ("$instance", ".*"), ("$__rate_interval", "10s")];
+        let replaced =
+            known.iter().fold(expression.to_owned(), |text, (name, value)| text.replace(name, value));
+        // Nothing is refused, and no snapshot is taken.
+        let may_be_empty =
+            ["refused_requests", "snapshot_timestamp"].iter().any(|name| expression.contains(name));
+        assert!(may_be_empty || !query(free, &replaced).is_empty(), "nothing for {replaced}");
+    }
+    let rules = asked(free, "/api/v1/rules");
+    let rules = rules["groups"][0]["rules"].as_array().expect("rules");
+    assert!(rules.len() >= 9);
+    for rule in rules {
+        assert_eq!((&rule["health"], &rule["state"]), (&"ok".into(), &"inactive".into()), "{rule}");
+    }
+}
