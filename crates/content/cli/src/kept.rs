@@ -21,6 +21,7 @@ use crate::store::{
 };
 
 /// A store that keeps torrent files.
+#[derive(Clone)]
 pub(crate) struct Kept {
     pub(crate) repository: Arc<Library>,
     /// The store and its folder, if it is one of files.
@@ -41,15 +42,22 @@ impl Kept {
         Ok(Self { repository, files })
     }
 
-    /// Takes up the files of a torrent that lie in its place already, if the store does not have it.
-    pub(crate) fn take_up(&self, info: &Info) -> Result<(), Box<dyn Error>> {
+    /// Takes up the files of a torrent that lie in its place already, if the store does not have it. If that
+    /// fails it says so, and the torrent goes elsewhere.
+    pub(crate) fn take_up(&self, info: &Info) {
+        if let Err(error) = self.try_take_up(info) {
+            eprintln!("seedkeep: {}: {error}", info.name().escape_debug());
+        }
+    }
+
+    fn try_take_up(&self, info: &Info) -> Result<(), Box<dyn Error>> {
         let (Some((files, folder)), Err(StoreError::NotFound(_))) =
             (&self.files, self.repository.open(&info.info_hash()))
         else {
             return Ok(());
         };
         if let Some(Checked { right, .. }) = take_up(files, folder, info)? {
-            files.flush()?;
+            tell_changes(info);
             let (name, place) = (info.name().escape_debug(), folder.join(top(info)));
             let (place, pieces) = (place.display(), right.pieces());
             match right.count() {
@@ -100,6 +108,9 @@ pub(crate) fn tell_place(files: &FileStore, folder: &Path, info: &Info) -> Resul
 /// Which pieces of a torrent are right where its files lie.
 pub(crate) struct Checked {
     pub(crate) right: PieceBits,
+    /// Those of them that are not all zeroes, which any file may have, and wrong pieces that are not.
+    content: PieceBits,
+    other: PieceBits,
     /// Pieces with other bytes.
     pub(crate) wrong: Vec<u32>,
     /// Pieces of which a file is not there, or cannot be read, and the first reason.
@@ -109,17 +120,28 @@ pub(crate) struct Checked {
 
 /// Reads and verifies every piece, behind a bar.
 pub(crate) fn check(info: &Info, place: &Place) -> Result<Checked, StoreError> {
-    let pieces = Geometry::new(info.files().length(), info.piece_length())?.pieces();
-    let mut checked =
-        Checked { right: PieceBits::none(pieces), wrong: Vec::new(), missing: Vec::new(), why: None };
+    let none = PieceBits::none(Geometry::new(info.files().length(), info.piece_length())?.pieces());
+    let [right, content, other] = [none.clone(), none.clone(), none];
+    let mut checked = Checked { right, content, other, wrong: Vec::new(), missing: Vec::new(), why: None };
+    let has_bytes = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0);
     let bar = bar(info.length()).with_message(format!("verifying {}", info.name().escape_debug()));
     place.verify(
         info,
         |_| true,
         |piece, found| {
             match found {
-                FoundPiece::Right(_) => _ = checked.right.insert(piece),
-                FoundPiece::Wrong => checked.wrong.push(piece),
+                FoundPiece::Right(bytes) => {
+                    checked.right.insert(piece);
+                    if has_bytes(bytes) {
+                        checked.content.insert(piece);
+                    }
+                }
+                FoundPiece::Wrong(bytes) => {
+                    checked.wrong.push(piece);
+                    if has_bytes(bytes) {
+                        checked.other.insert(piece);
+                    }
+                }
                 FoundPiece::Missing(error) => {
                     checked.missing.push(piece);
                     checked.why.get_or_insert(error);
@@ -133,22 +155,34 @@ pub(crate) fn check(info: &Info, place: &Place) -> Result<Checked, StoreError> {
     Ok(checked)
 }
 
-/// Verifies the files of a torrent that lie in the store's folder, and has the store take up those that have
-/// right pieces. `None` if there are none.
+/// Verifies the files of a torrent that lie in the store's folder, and has the store take up those of which no
+/// more pieces are wrong than right: a beginning, or a damaged copy, and not another file with a piece in
+/// common. `None` if there are none.
 pub(crate) fn take_up(
     files: &FileStore,
     folder: &Path,
     info: &Info,
 ) -> Result<Option<Checked>, Box<dyn Error>> {
     let Ok(new) = NewTorrent::of(info) else { return Ok(None) };
-    if !folder.join(info.name()).exists() && !folder.join(top(info)).exists() {
+    if files.torrent_at(top(info)).is_some() || !folder.join(top(info)).exists() {
         return Ok(None);
     }
-    let checked = check(info, &Place::below(info, folder))?;
-    let Some(renamed) = files.adopt(&new, &checked.right)? else { return Ok(None) };
+    let mut checked = check(info, &Place::below(info, folder))?;
+    let has_content = |index| {
+        let range = info.files().get(index).expect("it comes from the list").range();
+        let count =
+            |bits: &PieceBits| new.geometry.pieces_of(&range).filter(|&piece| bits.contains(piece)).count();
+        let content = count(&checked.content);
+        content > 0 && content >= count(&checked.other)
+    };
+    let Some(renamed) = files.adopt(&new, &checked.right, has_content)? else { return Ok(None) };
     for path in renamed {
         let name = info.name().escape_debug();
-        eprintln!("{name}: a file was not this torrent's: it is {} now", path.display());
+        eprintln!("{name}: what lay in the place of one of its files is {} now", path.display());
     }
+    let kept = files.open(&info.info_hash())?.pieces()?;
+    checked.missing.extend((0..kept.pieces()).filter(|&it| checked.right.contains(it) && !kept.contains(it)));
+    checked.missing.sort_unstable();
+    checked.right = kept;
     Ok(Some(checked))
 }

@@ -21,7 +21,7 @@ use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
 use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
-    task::block_in_place,
+    task::{block_in_place, spawn_blocking},
     time::{MissedTickBehavior, interval},
 };
 
@@ -40,9 +40,10 @@ const FETCH_DETAILS: &str = "\
   seedkeep fetch some.torrent --store disk.image  into a block store (see `seedkeep store`)
   seedkeep fetch 'magnet:?xt=urn:btih:...'        by magnet link: its trackers and peers, and --peer
 
-Pieces that are in the store are not fetched again; nor are those that lie in its folder under the torrent's
-name: such files are taken up, and the rest is fetched into them. Fetched pieces are made durable every few seconds, so that an
-interruption loses little. Each piece is verified. A peer that sends wrong bytes is banned.
+Pieces that are in the store are not fetched again. Nor are those that lie in its folder under the torrent's
+name: such files are taken up, and the rest is fetched into them. Fetched pieces are made durable every few
+seconds, so that an interruption loses little. Each piece is verified. A peer that sends wrong bytes is
+banned.
 
 Exit codes:
   0  everything is fetched
@@ -130,9 +131,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     // Before there is anything to interrupt: it may take long.
-    for (metainfo, _) in &torrents {
-        kept.take_up(metainfo.info())?;
-    }
+    torrents.iter().for_each(|(metainfo, _)| kept.take_up(metainfo.info()));
     let until = if args.seed { Until::Seeded } else { Until::Complete };
     share(&args.sharing, Arc::clone(store) as _, Some(&kept), torrents, links, until)
 }
@@ -223,8 +222,16 @@ impl Work<'_> {
         }
         let session = self.session;
         let links = self.unlearnt.clone();
-        let mut learning: FuturesUnordered<_> =
-            links.iter().map(|link| async move { (link, session.learn(link).await) }).collect();
+        let kept = self.kept;
+        let learn = |link| async move {
+            let learnt = session.learn(link).await;
+            if let (Ok(metainfo), Some(kept)) = (&learnt, kept) {
+                let (kept, info) = (kept.clone(), metainfo.info().clone());
+                spawn_blocking(move || kept.take_up(&info)).await.expect("it does not panic");
+            }
+            (link, learnt)
+        };
+        let mut learning: FuturesUnordered<_> = links.iter().map(learn).collect();
         let mut completing = FuturesUnordered::new();
         for (metainfo, torrent) in torrents {
             let added = self.add(metainfo, &torrent).await;
@@ -281,10 +288,7 @@ impl Work<'_> {
         torrent: &[u8],
     ) -> Result<impl Future<Output = Result<(), swarmkeep_peer::Error>> + use<>, Box<dyn Error>> {
         if let Some(kept) = self.kept {
-            block_in_place(|| {
-                kept.take_up(metainfo.info())?;
-                kept.add(&metainfo, torrent)
-            })?;
+            block_in_place(|| kept.add(&metainfo, torrent))?;
         }
         let tiers = metainfo.tiers().to_vec();
         let info = Arc::new(metainfo.into_info());

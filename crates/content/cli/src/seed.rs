@@ -169,7 +169,7 @@ struct Verified<'a> {
 /// The right pieces of a torrent, one at least. Prints the wrong and the missing ones.
 fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn Error>> {
     let name = info.name().escape_debug();
-    let Checked { right, wrong, missing, why } =
+    let Checked { right, wrong, missing, why, .. } =
         check(info, place).map_err(|error| format!("{name}: {error}"))?;
     let pieces = right.pieces();
     if right.count() == 0 {

@@ -30,6 +30,8 @@ pub struct Place {
     folder: PathBuf,
     /// The number of names of each path that the folder stands for.
     skipped: usize,
+    /// Whether only the names count that are written, and not those that the torrent has.
+    as_written: bool,
     /// The file that was read last.
     open: Mutex<Option<(usize, Arc<File>)>>,
     /// How each file was before it was verified.
@@ -44,8 +46,8 @@ type Signature = (u64, u64, u64, (i64, i64));
 pub enum FoundPiece<'a> {
     /// The bytes of the piece, with the padding behind it.
     Right(&'a [u8]),
-    /// Other bytes.
-    Wrong,
+    /// Other bytes, with zeroes for the padding behind them.
+    Wrong(&'a [u8]),
     /// A file is missing, is too short, or cannot be read. The error names it.
     Missing(io::Error),
 }
@@ -56,7 +58,7 @@ impl Place {
     /// torrent. Returns `None` if none of them is there.
     pub fn find(info: &Info, path: &Path) -> Option<Self> {
         let files = || info.files().iter().filter(|file| !file.is_padding());
-        let found = |skipped| Self { skipped, ..Self::below(info, path) };
+        let found = |skipped| Self { skipped, as_written: false, ..Self::below(info, path) };
         if path.is_file() {
             let mut all = files();
             let only = all.next().filter(|_| all.next().is_none())?;
@@ -65,7 +67,7 @@ impl Place {
         // A hundred files tell which of the two folders it is.
         let count = |skipped: usize| {
             let there = |file: &swarmkeep_metainfo::File<'_>| {
-                file.path().len() > skipped && path_of(*file, path, skipped).is_file()
+                file.path().len() > skipped && path_of(*file, path, skipped, false).is_file()
             };
             files().filter(there).take(100).count()
         };
@@ -75,12 +77,14 @@ impl Place {
         }
     }
 
-    /// The files of a torrent below a folder, under their whole paths.
+    /// The files of a torrent below a folder, where a store writes them: under their whole paths, and the
+    /// names that are [written](swarmkeep_metainfo::FileList).
     pub fn below(info: &Info, folder: &Path) -> Self {
         Self {
             files: info.files().clone(),
             folder: folder.to_owned(),
             skipped: 0,
+            as_written: true,
             open: Mutex::default(),
             before: Mutex::default(),
         }
@@ -113,7 +117,7 @@ impl Place {
                 Ok(()) if info.verify(piece, &bytes[..info.piece_len(piece) as usize]) => {
                     FoundPiece::Right(&bytes)
                 }
-                Ok(()) => FoundPiece::Wrong,
+                Ok(()) => FoundPiece::Wrong(&bytes),
             };
             each(piece, found)?;
         }
@@ -186,13 +190,14 @@ impl Place {
     }
 
     fn path(&self, index: usize) -> PathBuf {
-        path_of(self.files.get(index).expect("it comes from the list"), &self.folder, self.skipped)
+        let file = self.files.get(index).expect("it comes from the list");
+        path_of(file, &self.folder, self.skipped, self.as_written)
     }
 }
 
 /// Where a file is below a folder that stands for the first names of its path: under the names of the
 /// torrent, if it is there, or under those that are written.
-fn path_of(file: swarmkeep_metainfo::File<'_>, folder: &Path, skipped: usize) -> PathBuf {
+fn path_of(file: swarmkeep_metainfo::File<'_>, folder: &Path, skipped: usize, as_written: bool) -> PathBuf {
     let possible = |name: &&[u8]| {
         !matches!(**name, [] | [b'.'] | [b'.', b'.']) && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
     };
@@ -201,7 +206,7 @@ fn path_of(file: swarmkeep_metainfo::File<'_>, folder: &Path, skipped: usize) ->
         path.extend(names.skip(skipped));
         path
     };
-    let original = file.original_path().filter(|names| names.iter().all(possible));
+    let original = file.original_path().filter(|names| !as_written && names.iter().all(possible));
     let original = original.map(|names| below(&mut names.into_iter().map(OsStr::from_bytes)));
     let written = || below(&mut file.path().into_iter().map(OsStr::new));
     original.filter(|path| path.is_file()).unwrap_or_else(written)
@@ -399,7 +404,7 @@ mod tests {
         let each = |piece, found: FoundPiece<'_>| {
             match found {
                 FoundPiece::Right(_) => _ = right.insert(piece),
-                FoundPiece::Wrong => wrong.push(piece),
+                FoundPiece::Wrong(_) => wrong.push(piece),
                 FoundPiece::Missing(_) => missing.push(piece),
             }
             Ok(())

@@ -359,7 +359,9 @@ impl Shelves {
                     let taken = PieceBits::none(geometry().pieces());
                     self.shelves.insert(shelf, Shelf { content, taken });
                 }
-                Err(Error::Exists(_) | Error::Unavailable { .. }) => _ = self.unusable.insert(shelf),
+                Err(Error::Exists(_) | Error::Unavailable { .. } | Error::Occupied { .. }) => {
+                    _ = self.unusable.insert(shelf)
+                }
                 Err(error) => return Err(error),
             }
         }

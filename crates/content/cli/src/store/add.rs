@@ -121,10 +121,10 @@ fn lies_there(store: &Opened, args: &Args, info: &Info, data: Option<&Path>) -> 
             .ok()
             .is_some_and(|path| data.and_then(|data| data.canonicalize().ok()) == Some(path))
     };
-    matches!(store.kind, Kind::Files(_))
-        && own.exists()
+    let is_free = matches!(&store.kind, Kind::Files(files) if files.torrent_at(top(info)).is_none());
+    is_free
+        && own.symlink_metadata().is_ok_and(|found| !found.is_symlink())
         && (is_data(folder) || is_data(&own))
-        && store.repository.open(&info.info_hash()).is_err()
 }
 
 /// Adds one torrent. Returns whether all that is wanted of it was there and right.
@@ -158,8 +158,18 @@ fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Res
     let Kind::Files(files) = &store.kind else {
         return Err(format!("{}: only a folder can take up files that lie in it", folder.display()).into());
     };
+    if store.repository.open(&info.info_hash()).is_ok() {
+        return add(store, args, info, torrent, Some(&Place::below(info, folder)));
+    }
     let Some(Checked { wrong, missing, .. }) = take_up(files, folder, info)? else {
-        return Err(format!("{name}: no right piece of it lies in {}", folder.display()).into());
+        let place = folder.join(top(info));
+        return Err(match files.torrent_at(top(info)) {
+            Some(other) => {
+                format!("{name}: {} is of the torrent {other}; add a copy with DATA", place.display())
+            }
+            None => format!("{name}: nothing of it that could be taken up lies in {}", folder.display()),
+        }
+        .into());
     };
     store.repository.add(torrent)?;
     store.repository.flush()?;
@@ -231,7 +241,7 @@ fn fill(
                     content.mark_complete(piece)?;
                     unflushed += bytes.len() as u64;
                 }
-                FoundPiece::Wrong => wrong.push(piece),
+                FoundPiece::Wrong(_) => wrong.push(piece),
                 FoundPiece::Missing(error) => {
                     missing.push(piece);
                     if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof) {

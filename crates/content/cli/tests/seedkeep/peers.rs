@@ -315,33 +315,38 @@ fn a_fetch_takes_up_what_another_client_has_left() {
     let at = folder.path();
     let album = at.join("album");
     fs::create_dir(&album).unwrap();
-    let tracks = ["1", "2", "3", "4"];
+    let tracks = ["1", "2", "3", "4", "5"];
+    let late = |byte| [vec![0; 100_000], vec![byte; 100_000]].concat();
     for (n, track) in tracks.iter().enumerate() {
         fs::write(album.join(track), vec![n as u8 + 1; 200_000]).unwrap();
     }
+    fs::write(album.join("5"), late(5)).unwrap();
     done(at, "create album --piece-length 16KiB");
     let whole = Seeder::of(at, "album.torrent").0;
     let other = tempfile::tempdir_in(at).unwrap();
     let mine = other.path().join("album");
     fs::create_dir(&mine).unwrap();
-    // Whole; begun, in a file of its whole length; not begun, likewise; and another file.
+    // Whole; begun, in a file of its whole length; not begun, likewise; another file; and one that has some
+    // zeroes in common.
     fs::write(mine.join("1"), vec![1; 200_000]).unwrap();
     fs::write(mine.join("2"), vec![2; 100_000]).unwrap();
     fs::OpenOptions::new().write(true).open(mine.join("2")).unwrap().set_len(200_000).unwrap();
     fs::File::create(mine.join("3")).unwrap().set_len(200_000).unwrap();
     fs::write(mine.join("4"), "mine").unwrap();
+    fs::write(mine.join("5"), late(7)).unwrap();
     fs::write(mine.join("cover"), "mine").unwrap();
     let line = format!("fetch ../album.torrent --listen 127.0.0.1:0 --peer {} --json", whole.1);
     let told = String::from_utf8(done(other.path(), &line).stderr).unwrap();
-    assert!(told.contains("album: 18 of 49 pieces are there already, in ./album"), "{told}");
-    assert!(
-        told.contains("album: a file was not this torrent's: it is") && told.contains("/album/4.found now")
-    );
-    assert_eq!(names(&mine), ["1", "2", "3", "4", "4.found", "cover"]);
+    assert!(told.contains("album: 18 of 62 pieces are there already, in ./album"), "{told}");
+    for track in ["4", "5"] {
+        assert!(told.contains(&format!("/album/{track}.found now")), "{told}");
+    }
+    assert_eq!(names(&mine), ["1", "2", "3", "4", "4.found", "5", "5.found", "cover"]);
     for track in tracks {
         assert!(fs::read(mine.join(track)).unwrap() == fs::read(album.join(track)).unwrap(), "{track}");
     }
     assert_eq!(fs::read(mine.join("4.found")).unwrap(), b"mine");
+    assert!(fs::read(mine.join("5.found")).unwrap() == late(7));
 }
 
 /// What a download folder is to people: their content, and nothing that they did not ask for.

@@ -409,10 +409,13 @@ fn content_in_a_folder_is_taken_up_where_it_lies() {
     assert!(added.contains("some: 23 of 23 pieces"), "{added}");
     assert!(content() == before && inode() == was);
     done(folder, "check @/data");
-    refused(&format!("{both} --in-place"), "in the store already");
+    assert_eq!(done(folder, &format!("{both} --in-place")), added);
     done(folder, "remove @/data some");
     assert!(!folder.join("data/some").exists(), "it is the store's");
-    refused("add @/data @/some-hybrid.torrent --in-place", "some: no right piece of it lies in ");
+    refused(
+        "add @/data @/some-hybrid.torrent --in-place",
+        "some: nothing of it that could be taken up lies in ",
+    );
 
     // A part of it, with a file that is not its own.
     fixture(folder, "some-hybrid");
@@ -425,6 +428,12 @@ fn content_in_a_folder_is_taken_up_where_it_lies() {
     assert_eq!(added["complete"], 23 - 1 - missing);
     assert!(ended.errors.contains("d.bin.found now"), "{}", ended.errors);
     assert_eq!(fs::read(folder.join("data/some/d.bin.found")).unwrap(), b"mine");
+
+    // Another torrent of the same files gets a copy.
+    fs::write(folder.join("other.torrent"), torrents::fixture("some-v1")).unwrap();
+    refused("add @/data @/other.torrent --in-place", "data/some is of the torrent ");
+    assert_eq!(store(folder, "add @/data @/other.torrent @/data/some").code, 3);
+    assert!(folder.join("data/some (2)/d.bin").exists());
 }
 
 #[test]

@@ -5,13 +5,13 @@
 //! is taken (by another torrent, by anything else in the folder, or by a name that differs only in case), the
 //! torrent gets one with a number: `album (2)`, `film (2).mkv`. A torrent whose files are not in one common
 //! folder goes into one that is named by its info hash; so did those whose name was taken, in stores of
-//! earlier versions. The store never writes to files that exist already, so that it never overwrites other
-//! files. It can [adopt](FileStore::adopt) files of which the caller has found pieces to be the torrent's. A
-//! file of another length in the place of a torrent's own is renamed, to a name that ends with `.found`. When
-//! a torrent is deleted, a file stays if it does not have the length of the torrent's own, or was put there
-//! after the deletion. A torrent without a list of files is one file in the folder `.swarmkeep`, named by its
-//! info hash. Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it
-//! was written, and any other bytes that are written there count as never written.
+//! earlier versions. The store writes to no files but those that it has made, and those that it
+//! [adopts](FileStore::adopt) because the caller has found the torrent's content in them. A file of another
+//! length in the place of a torrent's own is renamed, to a name that ends with `.found`. When a torrent is
+//! deleted, a file stays if it does not have the length of the torrent's own, or was put there after the
+//! deletion. A torrent without a list of files is one file in the folder `.swarmkeep`, named by its info hash.
+//! Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it was written, and any other
+//! bytes that are written there count as never written.
 //!
 //! Names come from [`FileList`](crate::FileList), which has no path that leads out of its folder, is
 //! absolute, or is reserved. Other programs may use the folder, too: the store follows no symbolic link in
@@ -45,13 +45,13 @@
 //! are lost. A change by another program that keeps the length of a file is not noticed.
 //!
 //! A torrent is [unavailable](crate::Error::Unavailable), not damaged, if its state cannot be read or has a
-//! later version of the format, if its files cannot be examined, if all of its files are missing (as when a
-//! disk is not mounted), or if it claims the place of another torrent. It keeps its info hash and its place,
+//! later version of the format, if its files cannot be examined, if none of them is there (as when a disk is
+//! not mounted, or something else has their place), or if it claims the place of another torrent. It keeps its info hash and its place,
 //! and nothing but a delete changes it. Open the store again when the cause is removed. All of this is
 //! [reported](FileStore::report).
 //!
-//! An incomplete piece does not outlive the store. Files whose state was lost are fetched again, unless
-//! the caller verifies all of them and lets the store adopt them.
+//! An incomplete piece does not outlive the store. Files whose state was lost are fetched again, unless the
+//! caller verifies them and lets the store adopt them.
 //!
 //! `making/` contains the files of torrents that are being created. The name of a state that is being written
 //! ends with `.new`, that of a deleted torrent whose files are being removed with `.gone`. `lock` is locked
@@ -146,21 +146,33 @@ impl FileStore {
     }
 
     /// Creates a torrent over files that are in its place already: in the store's folder, under the names
-    /// that the torrent gives them. The caller has verified which of its pieces are right; those are
-    /// complete. Files with bytes of such a piece are the store's from then on: it writes the other pieces to
-    /// them, and deletes them with the torrent. Other files there, and files that are too long, are renamed,
-    /// to names that end with `.found`; returns their paths.
+    /// that the torrent gives them. The caller has verified which of its pieces are right: those are
+    /// complete, and durable. Files for whose number in the [`FileList`](crate::FileList) `has_content`
+    /// returns true are the store's from then on: it writes the other pieces to them, and deletes them with
+    /// the torrent. All others there are renamed, to names that end with `.found`, and so are files that are
+    /// too long, and hard links to which the store would have to write; their pieces are not complete. Returns
+    /// the paths that they got.
     ///
-    /// Returns `None`, and changes nothing, if no file has bytes of a right piece, if something that is no
-    /// file or folder has the place of one, or if another torrent has that place.
-    ///
-    /// A flush makes durable that the pieces are complete.
+    /// Returns `None`, and changes nothing, if no file is taken up, if something that is no file or folder
+    /// has the place of one, if two names lead to one file, or if another torrent has that place.
     ///
     /// # Errors
-    /// As [`create`](ContentRepository::create).
-    pub fn adopt(&self, torrent: &NewTorrent, right: &PieceBits) -> Result<Option<Vec<PathBuf>>> {
-        let adopted = self.store.adopt(torrent, right)?;
-        Ok(adopted.map(|(_, renamed)| renamed.iter().map(|path| self.store.path().join(path)).collect()))
+    /// As [`create`](ContentRepository::create), and [`Error::Io`](crate::Error::Io) if a file cannot be
+    /// examined or written.
+    pub fn adopt(
+        &self,
+        torrent: &NewTorrent,
+        right: &PieceBits,
+        has_content: impl Fn(usize) -> bool,
+    ) -> Result<Option<Vec<PathBuf>>> {
+        let Some((_, renamed)) = self.store.adopt(torrent, right, has_content)? else { return Ok(None) };
+        self.store.flush()?;
+        Ok(Some(renamed.iter().map(|path| self.store.path().join(path)).collect()))
+    }
+
+    /// The torrent that has a name at the top of the store's folder.
+    pub fn torrent_at(&self, name: &str) -> Option<InfoHash> {
+        self.store.torrent_at(name)
     }
 
     /// The paths of the files of a torrent, in their order, each with its number in the

@@ -1,6 +1,14 @@
 //! Where the files of a torrent lie: making them, looking at them, removing them.
 
-use std::{fs::File, io, iter, ops::Range, os::fd::AsFd, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    fs::File,
+    io, iter,
+    ops::Range,
+    os::fd::AsFd,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use rustix::{
     fd::BorrowedFd,
@@ -182,7 +190,7 @@ impl Location {
                 }),
                 Found::Short | Found::Long => walk
                     .to(folders)
-                    .and_then(|at| aside(disk, at, name).map(drop))
+                    .and_then(|at| self.aside(disk, at, &path).map(drop))
                     .map_err(failed())
                     .and_then(|()| make_file(&mut walk, disk, allocation, file, &path)),
             };
@@ -195,14 +203,54 @@ impl Location {
         walk.finish().map_err(failed())
     }
 
-    /// Makes the files that are there its own: those that `is_own` tells become as long as they are to be,
-    /// and others that have bytes get other names, which it returns.
+    /// Which of the files that are there it may keep, of those that have its content. To one that is not all
+    /// `right` it will write: if that has other names (hard links), it is somebody else's. `None` if two of
+    /// its names lead to one file.
+    pub(super) fn own(
+        &self,
+        disk: &Disk,
+        top: BorrowedFd<'_>,
+        found: &[(usize, Found)],
+        has_content: impl Fn(usize) -> bool,
+        right: impl Fn(&Range<u64>) -> bool,
+    ) -> io::Result<Option<BTreeSet<usize>>> {
+        let mut walk = Walk::new(disk, top, Purpose::Look);
+        let (mut own, mut seen) = (BTreeSet::new(), HashSet::new());
+        for (index, found) in found {
+            if !matches!(found, Found::There(_) | Found::Short | Found::Long) {
+                continue;
+            }
+            let path = self.path(*index);
+            let (name, folders) = path.split_last().expect("a file has a name");
+            let at = walk.to(folders)?;
+            let stat = folder::stat(at, name)?;
+            if !seen.insert((stat.st_dev, stat.st_ino)) {
+                return Ok(None);
+            }
+            if *found == Found::Long || !has_content(*index) {
+                continue;
+            }
+            let file = self.record.files.get(*index).expect("it comes from the list");
+            let stays = matches!(found, Found::There(_)) && right(&file.range());
+            if !stays && stat.st_nlink > 1 {
+                continue;
+            }
+            if !stays {
+                folder::open(at, name, OFlags::RDWR, 0)?;
+            }
+            own.insert(*index);
+        }
+        Ok(Some(own))
+    }
+
+    /// Makes the files that are there its own: these become as long as they are to be, and others that have
+    /// bytes get other names, which it returns.
     pub(super) fn take_up(
         &self,
         disk: &Disk,
         top: BorrowedFd<'_>,
         found: &[(usize, Found)],
-        is_own: impl Fn(usize) -> bool,
+        own: &BTreeSet<usize>,
     ) -> io::Result<Vec<PathBuf>> {
         let mut walk = Walk::new(disk, top, Purpose::Mend);
         let mut renamed = Vec::new();
@@ -215,19 +263,33 @@ impl Location {
                 Found::Blank | Found::Gone | Found::NoFile => continue,
             };
             match found {
-                Found::Short if is_own(*index) => {
+                Found::Short if own.contains(index) => {
                     disk.set_len(&folder::open(at, name, OFlags::RDWR, 0)?, length)?;
                 }
-                Found::There(_) if is_own(*index) || data_of(at, name, length)?.is_empty() => {}
+                Found::There(_) if own.contains(index) => {}
+                Found::There(_) if data_of(at, name, length).is_ok_and(|data| data.is_empty()) => {}
                 _ => {
                     let mut new = PathBuf::from_iter(folders);
-                    new.push(aside(disk, at, name)?);
+                    new.push(self.aside(disk, at, &path)?);
                     renamed.push(new);
                 }
             }
         }
         walk.finish()?;
         Ok(renamed)
+    }
+
+    /// Gives a file in a folder a name that is free and not one of the torrent's, which it returns.
+    fn aside(&self, disk: &Disk, at: BorrowedFd<'_>, path: &[&str]) -> io::Result<String> {
+        let (name, folders) = path.split_last().expect("a file has a name");
+        let is_its_own = |new: &str| {
+            self.files().any(|file| self.path(file.index()).split_last() == Some((&new, folders)))
+        };
+        let stem = &name[..name.floor_char_boundary(LONGEST_NAME - 15)];
+        folder::first_free(&format!("{stem}.found"), |new| match is_its_own(new) {
+            true => Err(io::ErrorKind::AlreadyExists.into()),
+            false => disk.rename_to_free(at, name, at, new),
+        })
     }
 
     /// Removes its files, and the folders that are then empty. What somebody else has put in their place
@@ -334,10 +396,4 @@ fn lengthen(disk: &Disk, allocation: Allocation, file: &File, len: u64) -> Resul
         }
     }
     disk.set_len(file, len).map_err(failed())
-}
-
-/// Gives a file a name that is free, which it returns.
-fn aside(disk: &Disk, at: BorrowedFd<'_>, name: &str) -> io::Result<String> {
-    let stem = &name[..name.floor_char_boundary(LONGEST_NAME - 15)];
-    folder::first_free(&format!("{stem}.found"), |new| disk.rename_to_free(at, name, at, new))
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io::{self, IoSlice},
+    ops::Range,
     os::{
         fd::{AsFd, OwnedFd},
         unix::fs::FileExt,
@@ -262,7 +263,8 @@ impl Store {
         };
         let record = Record { info_hash, geometry: new.geometry, files, apart: false };
         let place = Location::new(record);
-        let wanted = self.volume.path.join(place.top().unwrap_or(&place.name));
+        let home = if place.is_nameless() { HIDDEN } else { "" };
+        let wanted = self.volume.path.join(home).join(place.top().unwrap_or(&place.name));
         for place in place.candidates() {
             if let Some(torrent) = self.make(place)? {
                 let torrent = Arc::new(torrent);
@@ -273,9 +275,14 @@ impl Store {
         Err(Error::Occupied { path: wanted })
     }
 
-    /// Creates a torrent over files that are in its place already, of which these pieces are right. `None` if
-    /// there is none, or if something is there that cannot be taken up.
-    pub(super) fn adopt(&self, new: &NewTorrent, right: &PieceBits) -> Result<Option<Adopted>> {
+    /// Creates a torrent over files that are in its place already, as [`FileStore::adopt`](super::FileStore)
+    /// tells.
+    pub(super) fn adopt(
+        &self,
+        new: &NewTorrent,
+        right: &PieceBits,
+        has_content: impl Fn(usize) -> bool,
+    ) -> Result<Option<Adopted>> {
         let info_hash = new.info_hash;
         let _claim = self.claim(info_hash);
         if self.torrents.read().contains_key(&info_hash) {
@@ -293,7 +300,7 @@ impl Store {
         let Some(top) = place.top().map(str::to_owned).filter(|top| self.claim_top(top, info_hash)) else {
             return Ok(None);
         };
-        let adopted = self.adopt_in_place(place, right);
+        let adopted = self.adopt_in_place(place, right, has_content);
         match &adopted {
             Ok(Some((torrent, _))) => _ = self.torrents.write().insert(info_hash, Arc::clone(torrent)),
             _ => self.release_top(&top, info_hash),
@@ -301,38 +308,41 @@ impl Store {
         adopted
     }
 
-    fn adopt_in_place(&self, place: Location, right: &PieceBits) -> Result<Option<Adopted>> {
+    fn adopt_in_place(
+        &self,
+        place: Location,
+        right: &PieceBits,
+        has_content: impl Fn(usize) -> bool,
+    ) -> Result<Option<Adopted>> {
         let Volume { disk, folder: top, states, .. } = &*self.volume;
         let failed = || Error::io("taking up files that are there");
         let info_hash = place.record.info_hash;
-        let has_right = |index| {
-            let range = place.record.files.get(index).expect("it comes from the list").range();
-            place.record.geometry.pieces_of(&range).any(|piece| right.contains(piece))
-        };
-        let Ok(found) = place.look(disk, top.as_fd(), |_| true) else { return Ok(None) };
-        let is_own = |(index, found): &(usize, Found)| {
-            has_right(*index) && matches!(found, Found::There(_) | Found::Short)
-        };
-        if found.iter().any(|(_, found)| *found == Found::NoFile) || !found.iter().any(is_own) {
+        let is_right =
+            |range: &Range<u64>| place.record.geometry.pieces_of(range).all(|piece| right.contains(piece));
+        let found = place.look(disk, top.as_fd(), |_| true).map_err(|why| failed()(io::Error::other(why)))?;
+        if found.iter().any(|(_, found)| *found == Found::NoFile) {
             return Ok(None);
         }
-        let renamed = place.take_up(disk, top.as_fd(), &found, has_right).map_err(failed())?;
-        // Files and their names, before the store says that any of it is complete.
-        disk.sync_all(Step::FlushAdopted, top).map_err(failed())?;
+        let own = place.own(disk, top.as_fd(), &found, has_content, is_right).map_err(failed())?;
+        let Some(own) = own.filter(|own| !own.is_empty()) else { return Ok(None) };
         let bits_at = place.record.head()?.len() as u64;
         let room = place.files().map(|file| file.length()).sum::<u64>();
         let room = room.saturating_add(bits_at + place.record.bits_len());
         self.volume.take(room)?;
-        let adopted = self.write_state(&place).and_then(|()| {
+        let adopted = (|| {
+            let renamed = place.take_up(disk, top.as_fd(), &found, &own).map_err(failed())?;
+            // Files and their names, before the store says that any of it is complete.
+            disk.sync_all(Step::FlushAdopted, top).map_err(failed())?;
+            self.write_state(&place)?;
             let torrent = Torrent::new(place, right.clone(), bits_at, &self.volume, &self.unflushed);
-            let looked = torrent.look(&[]).map_err(|why| Error::Unavailable { info_hash, why });
-            looked.map(|_| torrent)
-        });
-        let taken = adopted.as_ref().map_or(0, |torrent| torrent.charged() + torrent.state_len);
+            torrent.look(&[]).map_err(|why| Error::Unavailable { info_hash, why })?;
+            Ok((torrent, renamed))
+        })();
+        let taken = adopted.as_ref().map_or(0, |(torrent, _)| torrent.charged() + torrent.state_len);
         self.volume.used.fetch_add(taken, Relaxed);
         self.volume.used.fetch_sub(room, Relaxed);
         match adopted {
-            Ok(torrent) => {
+            Ok((torrent, renamed)) => {
                 let torrent = Arc::new(torrent);
                 torrent.note_all();
                 Ok(Some((torrent, renamed)))
@@ -441,6 +451,10 @@ impl Store {
             tops.insert(name, info_hash);
         }
         taken
+    }
+
+    pub(super) fn torrent_at(&self, top: &str) -> Option<InfoHash> {
+        self.tops.lock().get(&folded(top)).copied()
     }
 
     fn release_top(&self, top: &str, info_hash: InfoHash) {

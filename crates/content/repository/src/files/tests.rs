@@ -2,8 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    fmt, io,
-    path::Path,
+    fmt,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -21,6 +23,7 @@ use super::{
 };
 use crate::{
     Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits,
+    Result,
 };
 
 /// Is asked before each step, and told of each change.
@@ -541,14 +544,13 @@ fn files_that_are_all_there_are_taken_up() {
     }
     std::fs::write(pair_folder.join("mine"), "mine").unwrap();
     let store = open(folder.path());
-    assert_eq!(store.adopt(&pair(), &pieces(0..3)).unwrap(), Some(vec![]));
+    assert_eq!(adopt(&store, &pieces(0..3)).unwrap(), Some(vec![]));
     let content = store.open(&HASH).unwrap();
     assert_eq!(content.read_piece(2).unwrap(), [2; PIECE as usize]);
     assert!(matches!(content.write(0, &[1]), Err(Error::Complete { piece: 0 })));
-    assert_eq!(on_disk(folder.path()), Vec::<u32>::new());
-    store.flush().unwrap();
     assert_eq!(on_disk(folder.path()), [0, 1, 2]);
-    assert!(matches!(store.adopt(&pair(), &pieces(0..3)), Err(Error::Exists(_))));
+    assert_eq!(store.torrent_at("Pair"), Some(HASH));
+    assert!(matches!(adopt(&store, &pieces(0..3)), Err(Error::Exists(_))));
     let used = store.statistics().used;
     drop((content, store));
     let store = open(folder.path());
@@ -557,6 +559,17 @@ fn files_that_are_all_there_are_taken_up() {
     assert!(store.delete(&HASH).unwrap() && store.statistics().used == 0);
     let names = std::fs::read_dir(&pair_folder).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(names.collect::<Vec<_>>(), ["mine"]);
+}
+
+/// Takes up the pair, of which files with a right piece have the content.
+fn adopt(store: &FileStore, right: &PieceBits) -> Result<Option<Vec<PathBuf>>> {
+    let NewTorrent { geometry, files, .. } = pair();
+    let files = files.unwrap();
+    let has_content = |index| {
+        let file: swarmkeep_metainfo::File<'_> = files.get(index).unwrap();
+        geometry.pieces_of(&file.range()).any(|piece| right.contains(piece))
+    };
+    store.adopt(&pair(), right, has_content)
 }
 
 fn pieces(right: impl IntoIterator<Item = u32>) -> PieceBits {
@@ -596,13 +609,12 @@ fn a_part_of_a_torrent_is_taken_up_and_what_is_not_its_own_gets_another_name() {
         let store = open(folder.path());
         let case = format!("{a} {b:?} {right:?}");
         let found = folder.path().canonicalize().unwrap().join("pair/b.found");
-        let aside = store.adopt(&pair(), &pieces(right)).unwrap().unwrap();
+        let aside = adopt(&store, &pieces(right)).unwrap().unwrap();
         assert_eq!(aside, Vec::from_iter(renamed.then(|| found.clone())), "{case}");
         let lengths = paths.map(|path| std::fs::metadata(path).unwrap().len());
         assert_eq!(lengths, [whole as u64; 2], "{case}");
         assert_eq!(std::fs::read(&found).ok().map(|bytes| bytes.len()), b.filter(|_| renamed), "{case}");
         let content = store.open(&HASH).unwrap();
-        store.flush().unwrap();
         assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), complete, "{case}");
         assert_eq!(on_disk(folder.path()), complete, "{case}");
         for piece in 0..3 {
@@ -623,6 +635,55 @@ fn a_part_of_a_torrent_is_taken_up_and_what_is_not_its_own_gets_another_name() {
 }
 
 #[test]
+fn only_files_of_its_own_are_written_to() {
+    use std::os::unix::fs::PermissionsExt;
+    let whole = 3 * PIECE as usize / 2;
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = pair_in(folder.path(), [Some(whole), Some(whole)]);
+    // One that has all its pieces may have other names, one to be written to may not.
+    let others = ["other a", "other b"].map(|name| folder.path().join(name));
+    for (file, other) in [&a, &b].into_iter().zip(&others) {
+        std::fs::hard_link(file, other).unwrap();
+    }
+    let store = open(folder.path());
+    let found = folder.path().canonicalize().unwrap().join("pair/b.found");
+    assert_eq!(adopt(&store, &pieces([0, 1])).unwrap(), Some(vec![found]));
+    let content = store.open(&HASH).unwrap();
+    assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), [0]);
+    [1, 2].into_iter().for_each(|piece| put(&*content, piece, 2));
+    store.flush().unwrap();
+    assert_eq!(std::fs::read(&others[1]).unwrap(), vec![1; whole]);
+
+    // Two names of one file cannot be told apart.
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = pair_in(folder.path(), [Some(whole), None]);
+    std::fs::hard_link(&a, &b).unwrap();
+    assert_eq!(adopt(&open(folder.path()), &pieces(0..3)).unwrap(), None);
+
+    // One that cannot be written to, before anything else is renamed.
+    let folder = tempfile::tempdir().unwrap();
+    let [_, b] = pair_in(folder.path(), [Some(whole), Some(whole / 2)]);
+    std::fs::set_permissions(&b, PermissionsExt::from_mode(0o400)).unwrap();
+    let writable = File::options().write(true).open(&b).is_ok();
+    let adopted = open(folder.path()).adopt(&pair(), &pieces([2]), |index| index == 1);
+    assert_eq!(adopted.is_ok(), writable);
+    assert_eq!(folder.path().join("pair/a.found").exists(), writable);
+
+    // A new name is none of the torrent's.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("pair")).unwrap();
+    std::fs::write(folder.path().join("pair/a"), [7; 9]).unwrap();
+    std::fs::write(folder.path().join("pair/b"), vec![1; PIECE as usize]).unwrap();
+    let mut files = FileList::builder();
+    for name in ["a", "a.found", "b"] {
+        files.file(&["pair", name], PIECE.into(), false).unwrap();
+    }
+    let new = NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap();
+    let renamed = open(folder.path()).adopt(&new, &pieces([2]), |index| index == 2).unwrap();
+    assert_eq!(renamed, Some(vec![folder.path().canonicalize().unwrap().join("pair/a.found-2")]));
+}
+
+#[test]
 fn what_has_no_right_piece_is_not_taken_up_and_stays() {
     let whole = 3 * PIECE as usize / 2;
     for (a, b, right) in [
@@ -635,7 +696,7 @@ fn what_has_no_right_piece_is_not_taken_up_and_stays() {
         let folder = tempfile::tempdir().unwrap();
         let paths = pair_in(folder.path(), [a, b]);
         let store = open(folder.path());
-        assert_eq!(store.adopt(&pair(), &pieces(right)).unwrap(), None, "{a:?} {b:?}");
+        assert_eq!(adopt(&store, &pieces(right)).unwrap(), None, "{a:?} {b:?}");
         assert_eq!((store.list().unwrap().len(), store.statistics().used), (0, 0));
         // It can be created all the same, elsewhere.
         store.create(&pair()).unwrap();
@@ -647,7 +708,7 @@ fn what_has_no_right_piece_is_not_taken_up_and_stays() {
     let [_, b] = pair_in(folder.path(), [Some(whole), None]);
     std::fs::create_dir(b).unwrap();
     let store = open(folder.path());
-    assert_eq!(store.adopt(&pair(), &pieces([0])).unwrap(), None);
+    assert_eq!(adopt(&store, &pieces([0])).unwrap(), None);
     // Nor what exceeds the capacity, what lies behind a link, or if its state cannot be written.
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -658,17 +719,17 @@ fn what_has_no_right_piece_is_not_taken_up_and_stays() {
     let config = ContentConfig::new(folder.path()).capacity(u64::from(PIECE));
     let store = FileStore::open(&config, Allocation::Sparse).unwrap();
     let right = pieces(0..3);
-    assert_eq!(store.adopt(&pair(), &right).unwrap(), None);
+    assert_eq!(adopt(&store, &right).unwrap(), None);
     std::fs::remove_file(folder.path().join("pair")).unwrap();
     std::fs::rename(elsewhere.path(), folder.path().join("pair")).unwrap();
-    assert!(matches!(store.adopt(&pair(), &right), Err(Error::Full { .. })));
+    assert!(matches!(adopt(&store, &right), Err(Error::Full { .. })));
     drop(store);
     let store = open(folder.path());
     hook(&store, |step| if step == Step::FlushState { broken() } else { Ok(()) });
-    assert!(store.adopt(&pair(), &right).is_err());
+    assert!(adopt(&store, &right).is_err());
     unhook(&store);
     assert_eq!(store.statistics().used, 0);
-    assert!(store.adopt(&pair(), &right).unwrap().is_some());
+    assert!(adopt(&store, &right).unwrap().is_some());
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Torrent files that are kept with their content: what is added is found again, whatever happened in
 //! between, and no stranger's bytes pass for one.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use swarmkeep_content::{
     Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, Library, Memory, NewTorrent,
     block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, Sector, SparseDevice},
+    files::{self, FileStore},
 };
+use swarmkeep_metainfo::Metainfo;
 
 /// A torrent file of `pieces` pieces, for the tracker of this name.
 fn torrent(name: &str, pieces: usize, tracker: &str) -> Vec<u8> {
@@ -124,6 +126,26 @@ fn room_of_deleted_torrents_is_used_again() {
     }
     let store = store(&device);
     assert_eq!((shelves(&*store).len(), taken(&*store)), (1, 3));
+}
+
+#[test]
+fn a_lost_shelf_whose_file_stays_is_in_nobodys_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let config = ContentConfig::new(folder.path());
+        let files = FileStore::open(&config, files::Allocation::Sparse).unwrap();
+        Library::open(Arc::new(files)).unwrap()
+    };
+    let files = ["a", "b"].map(|name| torrent(name, 1, "a.example"));
+    open().add(&files[0]).unwrap();
+    let states = folder.path().join(".swarmkeep/torrents");
+    let is_shelf = |path: &Path| path.file_name().unwrap().to_str().unwrap().starts_with("73776172");
+    let mut states = fs::read_dir(states).unwrap().map(|entry| entry.unwrap().path());
+    fs::remove_file(states.find(|path| is_shelf(path)).unwrap()).unwrap();
+    let library = open();
+    library.add(&files[1]).expect("another shelf");
+    let hash = Metainfo::parse(&files[1]).unwrap().info().info_hash();
+    assert_eq!(library.torrent_file(&hash).unwrap().as_ref(), Some(&files[1]));
 }
 
 #[test]

@@ -51,7 +51,8 @@ fn judge_open(
     for name in 0..TORRENTS {
         let promised = promises.torrents.get(&name);
         let Ok(content) = store.open(&hash(name)) else {
-            if promised.is_some() && doing != Some(Action::Delete(name)) {
+            if promised.is_some() && ![Action::Delete(name), Action::Create(name)].map(Some).contains(&doing)
+            {
                 return Err(format!("torrent {name} is gone"));
             }
             continue;
