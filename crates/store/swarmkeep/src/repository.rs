@@ -401,7 +401,9 @@ pub trait TorrentRepositoryExt: TorrentRepository {
         (announced, peers.endpoints().collect())
     }
 
-    /// Sweeps until a pass is complete; for tests and tools. A tracker paces its steps instead.
+    /// Sweeps until a pass is complete, in steps: an announce waits for one
+    /// [`sweep`](TorrentRepository::sweep) at most. For a thread that only cleans, every few minutes, and for
+    /// tests and tools. A thread that also answers spreads the steps over time instead.
     ///
     /// ```
     #[doc = one_leecher!()]
@@ -443,7 +445,8 @@ pub trait TorrentRepositoryExt: TorrentRepository {
         all
     }
 
-    /// Removes every swarm for which `forbidden` returns true, and returns them.
+    /// Removes every swarm for which `forbidden` returns true, and returns them. In steps, like
+    /// [`sweep_all`](Self::sweep_all), and for the same callers.
     ///
     /// ```
     #[doc = one_leecher!()]
