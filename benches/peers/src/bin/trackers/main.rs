@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use swarmkeep::catalog;
 
 mod ceiling;
+mod patched;
 
 /// Other people's trackers beside swarmkeep's: CPU seconds a million answers, memory, answers per second.
 #[derive(Debug, Parser)]
@@ -56,6 +57,11 @@ struct Args {
     #[arg(long, conflicts_with = "stores")]
     operators: bool,
 
+    /// `aquatic_udp` as published, and on swarmkeep's packed store by `patches/aquatic_udp.patch`, instead of
+    /// other people's trackers; with loads of its own.
+    #[arg(long, conflicts_with_all = ["stores", "operators"])]
+    patched: bool,
+
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -63,7 +69,7 @@ struct Args {
     /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`;
     /// with --stores, between `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with
     /// --operators `operators`, with --two-cores `trackers-on-two-cores`. `docs/reports/trackers.md` has all
-    /// four.
+    /// four. With --patched it is `patched`, which the `README.md` here has.
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
 
@@ -104,13 +110,48 @@ const LOADS: [Load; 4] = [
     },
 ];
 
+/// Loads for a tracker on two stores: small swarms and large ones, of the same number of peers.
+const PATCHED_LOADS: [Load; 2] = [
+    Load {
+        name: "1,000,000 × 1",
+        options: &[
+            "--mix",
+            "announce=1",
+            "--shape",
+            "uniform",
+            "--torrents",
+            "1000000",
+            "--peers",
+            "1000000",
+            "--fill",
+        ],
+    },
+    Load {
+        name: "10,000 × 100",
+        options: &[
+            "--mix",
+            "announce=1",
+            "--shape",
+            "uniform",
+            "--torrents",
+            "10000",
+            "--peers",
+            "1000000",
+            "--fill",
+        ],
+    },
+];
+
 /// 128 requests in flight, from four sockets of one thread.
 const IN_FLIGHT: [&str; 6] = ["--concurrency", "4", "--window", "32", "--threads", "1"];
 
-/// A tracker, and how to start it at a port.
+/// Starts a tracker at a port.
+type AtPort = dyn Fn(u16) -> Result<Command, Box<dyn Error>>;
+
+/// A tracker, and how to start it.
 struct Tracker {
     name: String,
-    command: Box<dyn Fn(u16) -> Result<Command, Box<dyn Error>>>,
+    command: Box<AtPort>,
     /// Peers that it is asked for.
     want: usize,
     /// It leaves out of its counts who announces.
@@ -129,11 +170,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trackers = match &args {
         Args { stores: true, .. } => stores(&swarmkeep, only),
         Args { operators: true, .. } => operators(&swarmkeep)?,
+        Args { patched: true, .. } => aquatics(only, &[("", published), (" patched", patched::build)])?,
         _ => trackers(&swarmkeep, only)?,
     };
+    let loads = if args.patched { &PATCHED_LOADS[..] } else { &LOADS };
 
     let mut rows = Vec::new();
-    for load in LOADS.iter().filter(|load| wanted(&args.load, load.name)) {
+    for load in loads.iter().filter(|load| wanted(&args.load, load.name)) {
         let mut turns: Vec<Vec<Turn>> = trackers.iter().map(|_| Vec::new()).collect();
         for round in 1..=args.rounds {
             for (tracker, turns) in trackers.iter().zip(&mut turns) {
@@ -152,6 +195,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mark = match &args {
             Args { stores: true, .. } => "tracker-on-stores",
             Args { operators: true, .. } => "operators",
+            Args { patched: true, .. } => "patched",
             Args { two_cores: true, .. } => "trackers-on-two-cores",
             _ => "trackers",
         };
@@ -176,20 +220,7 @@ fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Track
     if wanted("swarmkeep") {
         trackers.push(serve(swarmkeep, "swarmkeep", &["--admin", "off"]));
     }
-    for (name, uring) in [("aquatic_udp io_uring", true), ("aquatic_udp mio", false)] {
-        if wanted(name) {
-            // Not with its default feature `prometheus`: the version of `metrics` that takes does not compile
-            // any more.
-            let features = ["--no-default-features", "--features", "mimalloc,io-uring"];
-            let program = install("aquatic_udp", "0.9.0", &features)?;
-            trackers.push(Tracker {
-                name: name.into(),
-                command: Box::new(move |port| aquatic_command(&program, port, uring)),
-                want: WANT,
-                announcer_uncounted: true,
-            });
-        }
-    }
+    trackers.extend(aquatics(&wanted, &[("", published)])?);
     if wanted("torrust-tracker") {
         match install("torrust-tracker", "3.0.0", &[]) {
             Ok(program) => trackers.push(Tracker {
@@ -214,6 +245,41 @@ fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Track
         });
     }
     Ok(trackers)
+}
+
+/// Builds a program, or finds it built.
+type Build = fn() -> Result<PathBuf, Box<dyn Error>>;
+
+/// `aquatic_udp` with both of its ways to the network, in builds that add something to its name.
+fn aquatics(wanted: impl Fn(&str) -> bool, builds: &[(&str, Build)]) -> Result<Vec<Tracker>, Box<dyn Error>> {
+    let mut trackers = Vec::new();
+    for (way, uring) in [("io_uring", true), ("mio", false)] {
+        for (added, build) in builds {
+            let name = format!("aquatic_udp {way}{added}");
+            if wanted(&name) {
+                let program = build()?;
+                trackers.push(Tracker {
+                    name,
+                    command: Box::new(move |port| {
+                        aquatic_command(&program, (Ipv4Addr::LOCALHOST, port).into(), uring)
+                    }),
+                    want: WANT,
+                    announcer_uncounted: true,
+                });
+            }
+        }
+    }
+    Ok(trackers)
+}
+
+/// The version of `aquatic_udp` that is compared.
+const AQUATIC: &str = "0.9.0";
+
+/// Not with its default feature `prometheus`: the version of `metrics` that takes does not compile any more.
+const AQUATIC_FEATURES: [&str; 3] = ["--no-default-features", "--features", "mimalloc,io-uring"];
+
+fn published() -> Result<PathBuf, Box<dyn Error>> {
+    install("aquatic_udp", AQUATIC, &AQUATIC_FEATURES)
 }
 
 /// swarmkeep's tracker on each store of the catalog.
@@ -254,7 +320,9 @@ fn serve(swarmkeep: &Path, name: &str, options: &[&str]) -> Tracker {
         command: Box::new(move |port| {
             let mut command = Command::new(&swarmkeep);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string();
-            command.args(["serve", "--udp", &address, "--http", "off", "--workers", "1", "--log", "error"]).args(&options);
+            command
+                .args(["serve", "--udp", &address, "--http", "off", "--workers", "1", "--log", "error"])
+                .args(&options);
             Ok(command)
         }),
         want: WANT,
@@ -394,11 +462,11 @@ fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
 }
 
 /// One worker, as many peers an answer as ours, and no statistics.
-fn aquatic_command(aquatic: &Path, port: u16, uring: bool) -> Result<Command, Box<dyn Error>> {
-    let config = env::temp_dir().join(format!("swarmkeep-peers-aquatic-{port}.toml"));
+fn aquatic_command(aquatic: &Path, address: SocketAddr, uring: bool) -> Result<Command, Box<dyn Error>> {
+    let config = env::temp_dir().join(format!("swarmkeep-peers-aquatic-{}.toml", address.port()));
     let text = format!(
         "socket_workers = 1\n\
-         [network]\naddress = \"127.0.0.1:{port}\"\nuse_io_uring = {uring}\n\
+         [network]\naddress = \"{address}\"\nuse_io_uring = {uring}\n\
          [protocol]\nmax_response_peers = 50\n\
          [statistics]\ninterval = 0\nprint_to_stdout = false\n\
          [cleaning]\nmax_peer_age = 2700\n"
@@ -437,7 +505,7 @@ fn row(tracker: &str, load: &str, turns: &[Turn]) -> Value {
         let values = sorted(of);
         values[values.len() / 2]
     };
-    let cpu = sorted(|turn| turn.cpu);
+    let (cpu, full) = (sorted(|turn| turn.cpu), sorted(|turn| turn.rss_full as f64));
     json!({
         "tracker": tracker,
         "load": load,
@@ -449,6 +517,8 @@ fn row(tracker: &str, load: &str, turns: &[Turn]) -> Value {
         "peers_an_answer": median(|turn| turn.peers_an_answer),
         "rss_empty_bytes": median(|turn| turn.rss_empty as f64),
         "rss_full_bytes": median(|turn| turn.rss_full as f64),
+        "rss_full_least": full[0],
+        "rss_full_most": full[full.len() - 1],
     })
 }
 
@@ -462,22 +532,31 @@ fn table(rows: &[Value], args: &Args) -> String {
         let cpu = number(row, "cpu_seconds_per_million");
         best.entry(text(row, "load")).and_modify(|best| *best = best.min(cpu)).or_insert(cpu);
     }
-    let (what, ratio_title) =
-        if args.stores { ("store", "") } else { ("tracker", " of the better aquatic |") };
+    let of_other_trackers = !args.stores && !args.patched;
+    let what = if args.stores { "store" } else { "tracker" };
+    let ratio_title = if of_other_trackers { " of the better aquatic |" } else { "" };
+    let full_title = if args.patched { "RSS full (least–most)" } else { "RSS full" };
     let titles = format!(
-        "| load | {what} | CPU s a million (least–most) |{ratio_title} answers/s | failed | peers an answer | RSS empty | RSS full |"
+        "| load | {what} | CPU s a million (least–most) |{ratio_title} answers/s | failed | peers an answer | RSS empty | {full_title} |"
     );
     let dashes = "|---".repeat(titles.matches('|').count() - 1) + "|";
     let mut lines = vec![titles, dashes];
     for row in rows {
         let cpu = number(row, "cpu_seconds_per_million");
         let ratio = match best.get(text(row, "load")) {
-            _ if args.stores => String::new(),
+            _ if !of_other_trackers => String::new(),
             Some(best) => format!(" {:.2} |", cpu / best),
             None => "  |".to_owned(),
         };
+        let [full, least, most] =
+            ["rss_full_bytes", "rss_full_least", "rss_full_most"].map(|key| number(row, key) / 1e6);
+        let full = if args.patched {
+            format!("{full:.1} ({least:.1}–{most:.1}) MB")
+        } else {
+            format!("{full:.1} MB")
+        };
         lines.push(format!(
-            "| {} | {} | {cpu:.2} ({:.2}–{:.2}) |{ratio} {:.0} | {} | {:.1} | {:.1} MB | {:.1} MB |",
+            "| {} | {} | {cpu:.2} ({:.2}–{:.2}) |{ratio} {:.0} | {} | {:.1} | {:.1} MB | {full} |",
             text(row, "load"),
             text(row, "tracker"),
             number(row, "least"),
@@ -486,7 +565,6 @@ fn table(rows: &[Value], args: &Args) -> String {
             row["failed"],
             number(row, "peers_an_answer"),
             number(row, "rss_empty_bytes") / 1e6,
-            number(row, "rss_full_bytes") / 1e6,
         ));
     }
     lines.join("\n")
