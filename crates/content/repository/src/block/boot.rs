@@ -123,6 +123,11 @@ pub(super) fn boot(
     access: Access,
     mutation: Mutation,
 ) -> Result<(Store, BootReport), Refused> {
+    if access == Access::Write {
+        // A process that was killed may have left writes in the cache of the device, which are read and not
+        // durable.
+        device.flush(Barrier::Opened).map_err(Error::io("flushing the device"))?;
+    }
     let mut report = BootReport::default();
     let (header, entries, alike) = find_root(&*device, mutation, &mut report)?;
     report.generation = header.generation.get();

@@ -49,6 +49,8 @@ pub fn sectors(count: usize) -> Vec<Sector> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Barrier {
+    /// What an earlier process wrote is durable before this one relies on it.
+    Opened,
     /// Old roots are gone before a new one is written by `format`.
     Wiped,
     /// The roots of a fresh store are durable before `format` returns.
@@ -69,7 +71,8 @@ pub enum Barrier {
 
 impl Barrier {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
+        Self::Opened,
         Self::Wiped,
         Self::Formatted,
         Self::Data,

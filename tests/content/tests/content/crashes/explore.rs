@@ -16,7 +16,7 @@ use swarmkeep_content::{
 };
 
 use super::{
-    judge::{Fault, SECTORS, judge},
+    judge::{Fault, SECTORS, check, judge},
     recorder::{Entry, Image, LOGICAL, Pending, Recorder, with_garbage},
     workload::{Promises, Work},
 };
@@ -80,7 +80,7 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     let worked = work.run(plan.actions);
     let place = format!("seed {seed}");
     let mut explorer = Explorer { plan, rng, explored, in_boot: false };
-    explorer.crashes(base, promises, device.take_log(), plan.again, &place);
+    explorer.crashes(base, Pending::default(), promises, device.take_log(), plan.again, &place);
     if let Err(what) = worked {
         explorer.wrong(format!("{place}: {what}"));
     }
@@ -155,17 +155,18 @@ impl Explorer<'_> {
         (self.rng.next_u64() % below as u64) as usize
     }
 
-    /// Goes through what was recorded, and crashes between any two flushes.
+    /// Goes through what was recorded, and crashes between any two flushes. `pending` is what an earlier process
+    /// wrote and did not flush.
     fn crashes(
         &mut self,
         mut base: Image,
+        mut pending: Pending,
         promises: Promises,
         log: Vec<Entry<Arc<Promises>>>,
         again: u32,
         place: &str,
     ) {
         let mut promises = Arc::new(promises);
-        let mut pending = Pending::default();
         let mut epoch = 0;
         for entry in log {
             if self.explored.found.is_some() {
@@ -190,6 +191,10 @@ impl Explorer<'_> {
                     let image = pending.some_writes(&base, |_| true);
                     let what = format!("{place}, after write {} behind flush {epoch}", pending.writes.len());
                     self.state(image, &promises, Fault::None, 0, &what);
+                    if again > 0 && self.draw(64) == 0 {
+                        let what = format!("{what}, with the process alone");
+                        self.go_on(base.clone(), pending.clone(), &promises, again - 1, &what);
+                    }
                 }
                 Entry::Flush => {
                     self.epoch(
@@ -270,7 +275,7 @@ impl Explorer<'_> {
             let (part, seed) = (self.draw(SECTOR / LOGICAL), self.rng.next_u64());
             let image = with_garbage(base, at, part, seed);
             let what = format!("{place}: garbage in sector {at}.{part}, {seed}");
-            if self.state(image.clone(), promises, Fault::Garbage(at), 0, &what).is_some() {
+            if self.state(image.clone(), promises, Fault::Garbage(at), 0, &what) {
                 self.heal(base, image, (at, part), promises, &what);
             }
         }
@@ -354,48 +359,50 @@ impl Explorer<'_> {
         self.explored.found.get_or_insert(what);
     }
 
-    /// Judges what is left, and maybe works on from there.
-    fn state(
-        &mut self,
-        image: Image,
-        promises: &Promises,
-        fault: Fault,
-        again: u32,
-        place: &str,
-    ) -> Option<super::judge::Survivor> {
+    /// Judges what is left, and maybe works on from there. Whether it is new, and holds.
+    fn state(&mut self, image: Image, promises: &Promises, fault: Fault, again: u32, place: &str) -> bool {
         if self.explored.found.is_some() {
-            return None;
+            return false;
         }
         self.explored.states += 1;
         if !self.explored.distinct.insert(fingerprint(&image, promises)) && fault == Fault::None && again == 0
         {
-            return None;
+            return false;
         }
-        let survivor = match judge(image.clone(), promises, fault, self.plan.mutant) {
-            Ok(survivor) => survivor,
+        let mended = match judge(image.clone(), promises, fault, self.plan.mutant) {
+            Ok(mended) => mended,
             Err(what) => {
                 self.wrong(format!("{place}: {what}"));
-                return None;
+                return false;
             }
         };
-        self.crash_of_boot(survivor.mended.clone(), &image, promises, fault, place);
+        self.crash_of_boot(mended, &image, promises, fault, place);
         if again > 0 {
-            let base = survivor.device.image();
-            let draws = SplitMix64::new(self.rng.next_u64());
-            let device = Arc::new(Recorder::new(SECTORS, base.clone(), self.plan.deaf));
-            let (allocation, mutant) = (self.plan.allocation, self.plan.mutant);
-            let store = BlockStore::boot_mutant(Arc::clone(&device), allocation, mutant)
-                .expect("it has booted before");
-            let promises = survivor.promises.clone();
-            let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
-            let mut work = Work { store: &store, note: &note, promises: promises.clone(), rng: draws };
-            let worked = work.run(12);
-            self.crashes(base, promises, device.take_log(), again - 1, &format!("{place}; then"));
-            if let Err(what) = worked {
-                self.wrong(format!("{place}; then: {what}"));
-            }
+            self.go_on(image, Pending::default(), promises, again - 1, place);
         }
-        Some(survivor)
+        true
+    }
+
+    /// Opens what a process left, works on, and crashes again. `pending` is still in the cache of the device, if
+    /// the process died without it.
+    fn go_on(&mut self, base: Image, pending: Pending, promises: &Promises, again: u32, place: &str) {
+        if self.explored.found.is_some() {
+            return;
+        }
+        let image = pending.some_writes(&base, |_| true);
+        let device = Arc::new(Recorder::new(SECTORS, image, self.plan.deaf));
+        let (allocation, mutant) = (self.plan.allocation, self.plan.mutant);
+        let store =
+            BlockStore::boot_mutant(Arc::clone(&device), allocation, mutant).expect("it has booted before");
+        let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
+        let rng = SplitMix64::new(self.rng.next_u64());
+        let worked = check(&store, promises, Fault::None)
+            .and_then(|promises| Work { store: &store, note: &note, promises, rng }.run(8));
+        let place = format!("{place}; then");
+        self.crashes(base, pending, promises.clone(), device.take_log(), again, &place);
+        if let Err(what) = worked {
+            self.wrong(format!("{place}: {what}"));
+        }
     }
 }
 

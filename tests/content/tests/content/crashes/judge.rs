@@ -26,39 +26,31 @@ pub(crate) enum Fault {
     Healed(u64),
 }
 
-/// A store that booted from what was left, and what it promises now.
-pub(crate) struct Survivor {
-    /// What boot had to write: it may crash there as well.
-    pub(crate) mended: Vec<Entry<Arc<Promises>>>,
-    pub(crate) device: Arc<Recorder<Arc<Promises>>>,
-    pub(crate) promises: Promises,
-}
-
-/// Boots what is left and checks it. What is wrong, if anything.
+/// Boots what is left and checks it: what boot had to write, where it may crash as well. Or what is wrong.
 pub(crate) fn judge(
     image: Image,
     promises: &Promises,
     fault: Fault,
     mutant: Option<Mutant>,
-) -> Result<Survivor, String> {
+) -> Result<Vec<Entry<Arc<Promises>>>, String> {
     let boot = |image: Image| {
         let device = Arc::new(Recorder::new(SECTORS, image, None));
         let store = BlockStore::boot_mutant(Arc::clone(&device), Allocation::Sequential, mutant);
         store.map(|store| (store, device)).map_err(|error| format!("it does not boot: {error}"))
     };
     let (store, device) = boot(image)?;
-    let kept = check(&store, promises, fault)?;
+    check(&store, promises, fault)?;
     let state = state_of(&store);
     drop(store);
     let mended = device.take_log();
     let (again, second) = boot(device.image())?;
-    if second.recorded() != 0 {
+    if second.is_written() {
         return Err("the second boot mends what the first one did".to_owned());
     }
     if state_of(&again) != state {
         return Err(format!("booted twice, it is another: {state} and {}", state_of(&again)));
     }
-    Ok(Survivor { mended, device: second, promises: kept })
+    Ok(mended)
 }
 
 /// Compares a store with what was promised. What it promises now.

@@ -3,8 +3,9 @@
 //!
 //! A device that records takes what a workload does to a store; from the record every state is rebuilt that a
 //! crash could leave: any part of what was written since the last flush, whole writes and torn ones, and
-//! sectors of garbage. Each must boot, keep its promises and work on. That these tests can fail is proven by
-//! stores and devices that get one thing wrong.
+//! sectors of garbage. A process may also die alone: then the next one goes on while the device still has its
+//! writes in its cache, and the power goes later. Each state must boot, keep its promises and work on. That these
+//! tests can fail is proven by stores and devices that get one thing wrong.
 
 mod explore;
 mod judge;
@@ -81,6 +82,7 @@ macro_rules! mutants {
 }
 
 mutants! {
+    without_the_flush_when_it_is_opened: deaf Barrier::Opened, from 1;
     without_the_flush_between_data_and_what_vouches_for_it: deaf Barrier::Data;
     without_the_flush_before_a_flush_is_reported: deaf Barrier::Maps;
     without_the_flush_between_an_inode_and_its_root: deaf Barrier::Inode;
@@ -93,12 +95,12 @@ mutants! {
     with_reuse_after_one_root: mutant Mutant::ReuseAfterOneRoot;
     with_have_bits_beside_their_data: mutant Mutant::HaveBitsWithData;
     with_a_map_block_pointed_at_too_early: mutant Mutant::MapBlockWithContent, from 1;
-    with_a_map_block_as_it_was_found: mutant Mutant::MapBlockAsFound;
+    with_a_map_block_as_it_was_found: mutant Mutant::MapBlockAsFound, from 1;
     with_neighbours_as_they_are: mutant Mutant::NeighboursAsTheyAre;
     with_bits_cleared_later: mutant Mutant::ClearedLater;
     with_torn_roots_believed: mutant Mutant::TornRoot;
-    with_bits_without_blocks: mutant Mutant::BitsWithoutBlocks;
-    with_an_older_root_left_at_boot: mutant Mutant::OlderRootLeft, from 4;
+    with_bits_without_blocks: mutant Mutant::BitsWithoutBlocks, from 1;
+    with_an_older_root_left_at_boot: mutant Mutant::OlderRootLeft, from 5;
     with_nothing_mended: mutant Mutant::NothingMended, from 1;
     with_losses_not_recorded: mutant Mutant::LostNotRecorded;
     with_any_sector_taken_for_a_map: mutant Mutant::AnyInode, from 2;

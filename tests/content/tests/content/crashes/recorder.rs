@@ -60,9 +60,9 @@ impl<N> Recorder<N> {
         self.recorded.lock().unwrap().image.clone()
     }
 
-    /// How many writes and flushes were recorded and not taken.
-    pub(crate) fn recorded(&self) -> usize {
-        self.recorded.lock().unwrap().log.len()
+    /// Whether a write was recorded and not taken.
+    pub(crate) fn is_written(&self) -> bool {
+        self.recorded.lock().unwrap().log.iter().any(|entry| matches!(entry, Entry::Write(..)))
     }
 
     fn put(&self, first: u64, written: Vec<Arc<Sector>>) {
@@ -109,7 +109,7 @@ impl<N: std::fmt::Debug + Send> BlockDevice for Recorder<N> {
 }
 
 /// What was written since the last flush: for each logical sector, what it may hold beside what it held.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Pending {
     pub(crate) writes: Vec<(u64, Vec<Arc<Sector>>)>,
 }
