@@ -45,9 +45,11 @@ const PART: usize = PIECE as usize - size_of::<Head>();
 /// | 40 | 8 | which file this was, counted in the order they were kept: parts of one have the same, and of two the later counts |
 /// | 48 | | the part: 32,720 bytes, the last one less |
 ///
-/// Parts of files that are not whole, of older files, and of torrents that are not in the store, are
-/// overwritten by other files. The library needs no more guarantees than those of the store below: a torrent
-/// file is durable before its torrent is created.
+/// Parts of older files and of torrents that are not in the store are overwritten by other files. A complete
+/// piece that cannot be read, or whose checksum does not hold, is never overwritten: it is damaged, whoever it
+/// belongs to, and may read better another time. Nor are the other parts of its file, until the file is kept
+/// again. The library needs no more guarantees than those of the store below: a torrent file is durable before
+/// its torrent is created.
 ///
 /// Opening it reads 48 bytes per part. In memory it takes 4 bytes per part and about 100 bytes per file.
 pub struct Library {
@@ -61,16 +63,53 @@ struct Shelves {
     /// Shelves that something else is, or that the store below cannot open.
     unusable: BTreeSet<u16>,
     files: HashMap<InfoHash, Kept>,
-    /// Torrents of whose files parts are there, and not all.
-    partial: HashSet<InfoHash>,
+    /// Torrents of whose files parts are there, and no whole one.
+    partial: HashMap<InfoHash, Vec<ShelfPiece>>,
     /// What the next file that is kept is numbered with.
     next: u64,
 }
 
 struct Shelf {
     content: Arc<dyn Content>,
-    /// The pieces that somebody needs.
+    /// The pieces that are not free: a file needs them, or they are known to be damaged.
     taken: PieceBits,
+}
+
+impl Shelf {
+    fn new(content: Arc<dyn Content>) -> Self {
+        Self { content, taken: PieceBits::none(geometry().pieces()) }
+    }
+
+    fn set(&mut self, piece: u16, taken: bool) {
+        if taken {
+            self.taken.insert(piece.into());
+        } else {
+            self.taken.remove(piece.into());
+        }
+    }
+
+    /// The part in a piece, if it can be read and its checksum holds. `piece` has room for it and its header.
+    fn part<'a>(&self, number: u16, piece: &'a mut [u8]) -> Option<&'a [u8]> {
+        self.content.read(u64::from(number) * u64::from(PIECE), piece).ok()?;
+        let (head, rest) = Head::ref_from_prefix(piece).ok()?;
+        let part = rest.get(..part_len(head.length.get(), head.possible_part()?))?;
+        (head.sealed(part).checksum == head.checksum).then_some(part)
+    }
+
+    /// Marks a piece incomplete: it is known to be free from then on.
+    fn forget(&mut self, number: u16) -> Result<()> {
+        self.set(number, false);
+        self.content.mark_incomplete(number.into()).map(drop)
+    }
+
+    /// Frees the piece of a torrent that is gone.
+    fn free(&mut self, number: u16) -> Result<()> {
+        self.set(number, false);
+        match self.part(number, &mut [0; PIECE as usize]) {
+            Some(_) => Ok(()),
+            None => self.forget(number),
+        }
+    }
 }
 
 /// A torrent file: where its parts lie.
@@ -80,7 +119,7 @@ struct Kept {
 }
 
 /// A piece of a shelf.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct ShelfPiece {
     shelf: u16,
     piece: u16,
@@ -100,6 +139,15 @@ struct Head {
 
 impl Head {
     const MAGIC: [u8; 8] = *b"swktorr1";
+
+    /// Which part this is, if there can be one like it.
+    fn possible_part(&self) -> Option<usize> {
+        let (length, part) = (self.length.get(), self.part.get() as usize);
+        let possible = self.magic == Self::MAGIC
+            && length as usize <= swarmkeep_metainfo::LONGEST
+            && part < parts(length);
+        possible.then_some(part)
+    }
 
     fn sealed(self, part: &[u8]) -> Self {
         let unsealed = Self { checksum: U32::ZERO, ..self };
@@ -142,31 +190,28 @@ impl Library {
             .partition(|name| number(name).is_some());
         let torrents: HashSet<_> = torrents.into_iter().collect();
         let mut found = Shelves::default();
-        let mut candidates = HashMap::<(InfoHash, u64, u32), BTreeMap<u32, ShelfPiece>>::new();
-        for (shelf, name) in shelves.iter().filter_map(|name| Some((number(name)?, name))) {
-            let content = inner.open(name)?;
-            if content.geometry() != geometry() {
-                found.unusable.insert(shelf);
+        let mut candidates = HashMap::<(InfoHash, u64, u32), Vec<(usize, ShelfPiece)>>::new();
+        for (number, name) in shelves.iter().filter_map(|name| Some((number(name)?, name))) {
+            let mut shelf = Shelf::new(inner.open(name)?);
+            if shelf.content.geometry() != geometry() {
+                found.unusable.insert(number);
                 continue;
             }
-            for piece in content.pieces()?.iter() {
+            for piece in shelf.content.pieces()?.iter() {
                 let mut head = Head::new_zeroed();
-                // What cannot be read costs its file.
-                let read = content.read(u64::from(piece) * u64::from(PIECE), head.as_mut_bytes());
-                let (info_hash, id, length) =
-                    (InfoHash::new(head.info_hash), head.id.get(), head.length.get());
-                if read.is_err() || head.magic != Head::MAGIC {
+                let read = shelf.content.read(u64::from(piece) * u64::from(PIECE), head.as_mut_bytes());
+                let piece = piece as u16;
+                let Some(part) = read.ok().and_then(|()| head.possible_part()) else {
+                    shelf.set(piece, true);
                     continue;
-                }
-                found.next = found.next.max(id.saturating_add(1));
-                let possible = length as usize <= swarmkeep_metainfo::LONGEST
-                    && (head.part.get() as usize) < parts(length);
-                if possible && torrents.contains(&info_hash) {
-                    let place = ShelfPiece { shelf, piece: piece as u16 };
-                    candidates.entry((info_hash, id, length)).or_default().insert(head.part.get(), place);
+                };
+                found.next = found.next.max(head.id.get().saturating_add(1));
+                let file = (InfoHash::new(head.info_hash), head.id.get(), head.length.get());
+                if torrents.contains(&file.0) {
+                    candidates.entry(file).or_default().push((part, ShelfPiece { shelf: number, piece }));
                 }
             }
-            found.shelves.insert(shelf, Shelf { content, taken: PieceBits::none(geometry().pieces()) });
+            found.shelves.insert(number, shelf);
         }
         found.pick(candidates);
         Ok(Self { inner, shelves: Mutex::new(found) })
@@ -200,7 +245,8 @@ impl Library {
         if !there {
             self.inner.create(&new)?;
         }
-        shelves.take(new.info_hash, kept);
+        let older = shelves.take(new.info_hash, kept);
+        shelves.forget(&older)?;
         Ok(metainfo)
     }
 
@@ -230,60 +276,98 @@ impl Library {
     pub fn is_damaged(&self, info_hash: &InfoHash) -> Result<bool> {
         let content = self.open(info_hash)?;
         let shelves = self.shelves.lock();
-        let known = shelves.partial.contains(info_hash) || shelves.files.contains_key(info_hash);
+        let known = shelves.partial.contains_key(info_hash) || shelves.files.contains_key(info_hash);
         Ok(known && shelves.metainfo(&*content, info_hash).is_none())
+    }
+
+    /// How many parts of torrent files are damaged, of which it is not known whose they are. Reads every part that
+    /// no file is known to need.
+    ///
+    /// # Errors
+    /// Those of the store below.
+    pub fn damaged_parts(&self) -> Result<usize> {
+        Ok(self.shelves.lock().strays()?.len())
+    }
+
+    /// Gives the room of [damaged parts](Self::damaged_parts) to other files; how many there were.
+    ///
+    /// # Errors
+    /// Those of the store below.
+    pub fn forget_damaged_parts(&self) -> Result<usize> {
+        let mut shelves = self.shelves.lock();
+        let strays = shelves.strays()?;
+        shelves.forget(&strays)?;
+        Ok(strays.len())
     }
 }
 
 impl Shelves {
     /// Of each torrent takes the file that was kept last and is whole. If there are several, their checksums
     /// must hold as well.
-    fn pick(&mut self, candidates: HashMap<(InfoHash, u64, u32), BTreeMap<u32, ShelfPiece>>) {
-        let mut of_torrents = HashMap::<InfoHash, Vec<(u64, Kept)>>::new();
-        for ((info_hash, id, length), found) in candidates {
-            let of_torrent = of_torrents.entry(info_hash).or_default();
-            if found.len() == parts(length) {
-                of_torrent.push((id, Kept { length, parts: found.into_values().collect() }));
-            }
+    fn pick(&mut self, candidates: HashMap<(InfoHash, u64, u32), Vec<(usize, ShelfPiece)>>) {
+        let mut of_torrents = HashMap::<InfoHash, Vec<(u64, bool, Kept)>>::new();
+        for ((info_hash, id, length), mut found) in candidates {
+            found.sort_unstable_by_key(|(part, _)| *part);
+            let is_whole = found.iter().map(|(part, _)| *part).eq(0..parts(length));
+            let parts = found.into_iter().map(|(_, place)| place).collect();
+            of_torrents.entry(info_hash).or_default().push((id, is_whole, Kept { length, parts }));
         }
         for (info_hash, mut files) in of_torrents {
-            files.sort_unstable_by_key(|(id, _)| *id);
+            files.sort_unstable_by_key(|(id, ..)| *id);
             let only = files.len() == 1;
-            let picked =
-                files.into_iter().rev().map(|(_, kept)| kept).find(|kept| only || self.bytes(kept).is_some());
-            match picked {
-                Some(kept) => self.take(info_hash, kept),
-                None => _ = self.partial.insert(info_hash),
+            let is_right =
+                |(_, is_whole, kept): &(u64, bool, Kept)| *is_whole && (only || self.bytes(kept).is_some());
+            let right = files.iter().rposition(is_right);
+            // What was kept later may read better another time.
+            let later = files.split_off(right.map_or(0, |right| right + 1));
+            let later: Vec<_> = later.into_iter().flat_map(|(.., kept)| kept.parts).collect();
+            later.iter().for_each(|place| self.shelf(place).set(place.piece, true));
+            match files.pop() {
+                Some((.., kept)) => _ = self.take(info_hash, kept),
+                None => _ = self.partial.insert(info_hash, later),
             }
         }
     }
 
-    /// Takes note of a file whose parts are all there.
-    fn take(&mut self, info_hash: InfoHash, kept: Kept) {
-        let mut mark = |place: &ShelfPiece, taken| {
-            let shelf = self.shelves.get_mut(&place.shelf).expect("parts lie in shelves");
-            if taken {
-                shelf.taken.insert(place.piece.into())
-            } else {
-                shelf.taken.remove(place.piece.into())
-            }
-        };
-        kept.parts.iter().for_each(|place| _ = mark(place, true));
-        // The same torrent, kept twice: after a crash, or when one of them could not be read.
-        self.partial.remove(&info_hash);
-        let other = self.files.insert(info_hash, kept);
-        other.iter().flat_map(|other| &other.parts).for_each(|place| _ = mark(place, false));
+    fn shelf(&mut self, place: &ShelfPiece) -> &mut Shelf {
+        self.shelves.get_mut(&place.shelf).expect("parts lie in shelves")
     }
 
-    fn release(&mut self, info_hash: &InfoHash) {
-        self.partial.remove(info_hash);
-        for place in self.files.remove(info_hash).into_iter().flat_map(|kept| kept.parts) {
-            self.shelves
-                .get_mut(&place.shelf)
-                .expect("parts lie in shelves")
-                .taken
-                .remove(place.piece.into());
+    /// Takes note of a file whose parts are all there. Returns where older parts of the torrent's file lie.
+    fn take(&mut self, info_hash: InfoHash, kept: Kept) -> Vec<ShelfPiece> {
+        let older = self.release(&info_hash);
+        kept.parts.iter().for_each(|place| self.shelf(place).set(place.piece, true));
+        self.files.insert(info_hash, kept);
+        older
+    }
+
+    /// Forgets the files of a torrent. Returns where their parts lie, to be freed.
+    fn release(&mut self, info_hash: &InfoHash) -> Vec<ShelfPiece> {
+        let partial = self.partial.remove(info_hash).unwrap_or_default();
+        partial
+            .into_iter()
+            .chain(self.files.remove(info_hash).into_iter().flat_map(|kept| kept.parts))
+            .collect()
+    }
+
+    fn forget(&mut self, places: &[ShelfPiece]) -> Result<()> {
+        places.iter().try_for_each(|place| self.shelf(place).forget(place.piece))
+    }
+
+    /// Damaged pieces of which it is not known whose they are.
+    fn strays(&self) -> Result<Vec<ShelfPiece>> {
+        let files = self.files.values().flat_map(|kept| &kept.parts);
+        let known: HashSet<_> = files.chain(self.partial.values().flatten()).copied().collect();
+        let (mut strays, mut buffer) = (Vec::new(), vec![0; PIECE as usize]);
+        for (&number, shelf) in &self.shelves {
+            for piece in shelf.content.pieces()?.iter().map(|piece| piece as u16) {
+                let place = ShelfPiece { shelf: number, piece };
+                if !known.contains(&place) && shelf.part(piece, &mut buffer).is_none() {
+                    strays.push(place);
+                }
+            }
         }
+        Ok(strays)
     }
 
     fn read(&self, info_hash: &InfoHash) -> Option<Vec<u8>> {
@@ -296,12 +380,7 @@ impl Shelves {
         let mut piece = vec![0; PIECE as usize];
         for (at, place) in parts.iter().enumerate() {
             let piece = &mut piece[..size_of::<Head>() + part_len(*length, at)];
-            self.shelves[&place.shelf].content.read(u64::from(place.piece) * u64::from(PIECE), piece).ok()?;
-            let (head, part) = Head::ref_from_prefix(piece).expect("it is longer than its header");
-            if head.sealed(part).checksum != head.checksum {
-                return None;
-            }
-            torrent.extend_from_slice(part);
+            torrent.extend_from_slice(self.shelves[&place.shelf].part(place.piece, piece)?);
         }
         Some(torrent)
     }
@@ -339,14 +418,24 @@ impl Shelves {
         Ok(Kept { length, parts: places })
     }
 
-    /// So many pieces that nobody needs, in new shelves if there are not as many.
+    /// So many pieces that are known to be free, in new shelves if there are not as many.
     fn room(&mut self, inner: &dyn ContentRepository, count: usize) -> Result<Vec<ShelfPiece>> {
+        let mut buffer = vec![0; PIECE as usize];
         loop {
-            let free = self.shelves.iter().flat_map(|(&shelf, Shelf { taken, .. })| {
-                let pieces = (0..taken.pieces()).filter(|&piece| !taken.contains(piece));
-                pieces.map(move |piece| ShelfPiece { shelf, piece: piece as u16 })
-            });
-            let places: Vec<_> = free.take(count).collect();
+            let mut places = Vec::new();
+            for (&number, shelf) in &mut self.shelves {
+                let complete = shelf.content.pieces()?;
+                for piece in (0..complete.pieces()).filter(|&piece| !shelf.taken.contains(piece)) {
+                    if places.len() == count {
+                        return Ok(places);
+                    }
+                    let is_damaged =
+                        complete.contains(piece) && shelf.part(piece as u16, &mut buffer).is_none();
+                    if !is_damaged {
+                        places.push(ShelfPiece { shelf: number, piece: piece as u16 });
+                    }
+                }
+            }
             if places.len() == count {
                 return Ok(places);
             }
@@ -355,12 +444,9 @@ impl Shelves {
             let shelf = shelf.ok_or(Error::Full { what: "there is no room for another torrent file" })?;
             let new = NewTorrent { info_hash: name(shelf), geometry: geometry(), files: None };
             match inner.create(&new) {
-                Ok(content) => {
-                    let taken = PieceBits::none(geometry().pieces());
-                    self.shelves.insert(shelf, Shelf { content, taken });
-                }
+                Ok(content) => _ = self.shelves.insert(shelf, Shelf::new(content)),
                 Err(Error::Exists(_) | Error::Unavailable { .. } | Error::Occupied { .. }) => {
-                    _ = self.unusable.insert(shelf)
+                    _ = self.unusable.insert(shelf);
                 }
                 Err(error) => return Err(error),
             }
@@ -402,7 +488,9 @@ impl ContentRepository for Library {
         let deleted = self.inner.delete(info_hash);
         // It may be gone all the same.
         if deleted.is_ok() || matches!(self.inner.open(info_hash), Err(Error::NotFound(_))) {
-            shelves.release(info_hash);
+            let parts = shelves.release(info_hash);
+            let freed = parts.iter().try_for_each(|place| shelves.shelf(place).free(place.piece));
+            return deleted.and_then(|deleted| freed.map(|()| deleted));
         }
         deleted
     }

@@ -231,7 +231,8 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     if !args.check.json {
         checked.print(false)?;
     }
-    let unreadable = checked.torrents.iter().map(|findings| findings.unreadable.len()).sum::<usize>();
+    let unreadable = checked.torrents.iter().map(|findings| findings.unreadable.len()).sum::<usize>()
+        + store.repository.damaged_parts()?;
     let give_up = args.force || unreadable <= MOST_UNREADABLE;
     let mut marked = 0;
     for findings in &checked.torrents {
@@ -247,12 +248,16 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
             }
         }
     }
+    let freed = if give_up { store.repository.forget_damaged_parts()? } else { 0 };
     store.repository.flush()?;
     checked.marked = Some(marked);
     if args.check.json {
         checked.print(true)?;
     } else {
         say!("Marked as missing, to be fetched or added again: {}.", counted(marked, "piece"));
+        if freed > 0 {
+            say!("Freed, of torrent files: {}.", counted(freed, "part"));
+        }
     }
     if !give_up {
         return Err(format!(

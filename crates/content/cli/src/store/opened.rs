@@ -16,6 +16,8 @@ use swarmkeep_content::{
 };
 use swarmkeep_metainfo::Metainfo;
 
+use super::counted;
+
 /// How long to wait for who has the store open.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -156,6 +158,13 @@ impl Opened {
                 )
             }));
         }
+        damage.extend(self.damage_of_torrent_files()?);
+        Ok(damage)
+    }
+
+    /// What is wrong with the torrent files that are kept.
+    pub(crate) fn damage_of_torrent_files(&self) -> Result<Vec<String>, Box<dyn Error>> {
+        let mut damage = Vec::new();
         for summary in self.repository.list()? {
             if self.repository.is_damaged(&summary.info_hash)? {
                 damage.push(format!(
@@ -163,6 +172,13 @@ impl Opened {
                     summary.info_hash
                 ));
             }
+        }
+        let parts = self.repository.damaged_parts()?;
+        if parts > 0 {
+            damage.push(format!(
+                "{} of torrent files cannot be read, and nothing says whose: `seedkeep store add` keeps missing torrent files again, then `seedkeep store repair` frees the room",
+                counted(parts, "part")
+            ));
         }
         Ok(damage)
     }

@@ -529,6 +529,29 @@ fn a_damaged_torrent_file_is_told_and_kept_again() {
 }
 
 #[test]
+fn damage_to_the_head_of_a_torrent_file_is_told_and_repaired() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-v1");
+    let image = folder.join("image");
+    let mut head = b"swktorr1".to_vec();
+    head.extend((torrents::fixture("some-v1").len() as u32).to_le_bytes());
+    for byte in [0, 10, 20, 38, 44] {
+        let _ = fs::remove_file(&image);
+        done(folder, "format @/image --size 32MiB");
+        done(folder, "add @/image @/some-v1.torrent @/data");
+        rot(&image, place_of(&head, &image) + byte);
+        for words in ["check @/image", "check @/image --json"] {
+            let checked = store(folder, words);
+            assert!(checked.code == 3 && checked.out.contains("torrent file"), "{byte}: {}", checked.out);
+        }
+        done(folder, "add @/image @/some-v1.torrent");
+        done(folder, "repair @/image");
+        done(folder, "check @/image");
+    }
+}
+
+#[test]
 fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
     let folder = scratch_folder();
     let folder = folder.path();

@@ -87,14 +87,21 @@ fn a_file_of_which_a_part_is_missing_or_wrong_is_none_and_can_be_kept_again() {
     let device = device();
     let file = torrent("name", 10_000, "a.example");
     let hash = library(&device).add(&file).unwrap().info().info_hash();
-    for (piece, wrong) in [(0, false), (6, false), (3, true)] {
+    for (part, wrong) in [(0, false), (6, false), (3, true)] {
         let below = store(&device);
         let shelf = &shelves(&*below)[0];
+        // Where the file that was kept last has that part.
+        let pieces = shelf.pieces().unwrap();
+        let id_of_part = |piece: &u32| {
+            let head = shelf.read_piece(*piece).unwrap();
+            (head[12] == part).then(|| head[40])
+        };
+        let piece = pieces.iter().max_by_key(id_of_part).unwrap();
         assert!(shelf.mark_incomplete(piece).unwrap());
         if wrong {
             let mut bytes = vec![1; 32 << 10];
             bytes[..48].copy_from_slice(&shelf.read_piece(piece + 1).unwrap()[..48]);
-            bytes[12] = piece as u8;
+            bytes[12] = part;
             shelf.write(u64::from(piece) << 15, &bytes).unwrap();
             shelf.mark_complete(piece).unwrap();
         }
@@ -303,6 +310,56 @@ fn a_sector_of_a_shelf_that_cannot_be_read_costs_its_file_and_no_other() {
     device.1.lock().unwrap().clear();
     library.add(&files[0]).unwrap();
     assert!(library.torrent_file(&hashes[0]).unwrap().as_ref() == Some(&files[0]));
+}
+
+#[test]
+fn what_cannot_be_read_is_never_reused() {
+    let device = Arc::new(Failing(device(), std::sync::Mutex::default()));
+    let store = Arc::new(BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap());
+    let open = || Library::open(Arc::clone(&store) as _).unwrap();
+    let files = [("one", 1), ("four", 5_000)].map(|(name, pieces)| torrent(name, pieces, "a.example"));
+    let hashes = files.each_ref().map(|file| open().add(file).unwrap().info().info_hash());
+    for piece in 0..5 {
+        device.1.lock().unwrap().push(shelves(&*store)[0].place(piece << 15).unwrap() / 4096);
+        let library = open();
+        library.add(&torrent(&format!("another {piece}"), 2_000, "a.example")).unwrap();
+        device.1.lock().unwrap().clear();
+        for (file, hash) in files.iter().zip(&hashes) {
+            let found = open().torrent_file(hash).unwrap();
+            assert!(found.as_ref() == Some(file), "piece {piece}: {hash} has lost its torrent file");
+        }
+    }
+}
+
+#[test]
+fn a_part_with_a_wrong_head_is_told_and_never_reused() {
+    let store = Arc::new(Memory::new(&ContentConfig::new("")));
+    let open = || Library::open(Arc::clone(&store) as _).unwrap();
+    let files = [("one", 1), ("two", 2_000)].map(|(name, pieces)| torrent(name, pieces, "a.example"));
+    let hashes = files.each_ref().map(|file| open().add(file).unwrap().info().info_hash());
+    let flip = |piece: u32, byte: usize| {
+        let shelf = &shelves(&*store)[0];
+        let mut bytes = shelf.read_piece(piece).unwrap();
+        bytes[byte] ^= 1;
+        shelf.mark_incomplete(piece).unwrap();
+        shelf.write(u64::from(piece) << 15, &bytes).unwrap();
+        shelf.mark_complete(piece).unwrap();
+    };
+    for (piece, byte) in (0..3).flat_map(|piece| (0..48).map(move |byte| (piece, byte))) {
+        flip(piece, byte);
+        let library = open();
+        let named = hashes.iter().any(|hash| library.is_damaged(hash).unwrap());
+        assert!(named || library.damaged_parts().unwrap() > 0, "byte {byte} of piece {piece}");
+        let other = library.add(&torrent("another", 2_000, "a.example")).unwrap().info().info_hash();
+        library.delete(&other).unwrap();
+        flip(piece, byte);
+        let library = open();
+        for (file, hash) in files.iter().zip(&hashes) {
+            let found = library.torrent_file(hash).unwrap();
+            assert!(found.as_ref() == Some(file), "byte {byte} of piece {piece}: {hash}");
+        }
+        assert_eq!(library.damaged_parts().unwrap(), 0);
+    }
 }
 
 /// A torrent file whose bytes look like parts of another, in a place where they would be found if parts had
