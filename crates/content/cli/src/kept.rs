@@ -16,6 +16,7 @@ use swarmkeep_metainfo::{Info, Metainfo};
 
 use crate::store::{
     bar,
+    check::verify_unknown,
     opened::{For, Kind, Opened},
     tell_changes,
 };
@@ -73,6 +74,7 @@ impl Kept {
     /// Keeps a torrent file. Says so if the torrent cannot go where it belongs.
     pub(crate) fn add(&self, metainfo: &Metainfo, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let info = metainfo.info();
+        verify_unknown(&self.repository, info)?;
         let is_new = matches!(self.repository.open(&info.info_hash()), Err(StoreError::NotFound(_)));
         match self.repository.add(torrent) {
             Ok(_) if is_new => tell_changes(info),

@@ -130,8 +130,11 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             Err(error) => return Err(error.into()),
         }
     }
-    // Before there is anything to interrupt: it may take long.
-    torrents.iter().for_each(|(metainfo, _)| kept.take_up(metainfo.info()));
+    // Before there is anything to interrupt: it may take long. What fails is told when it is shared.
+    for (metainfo, torrent) in &torrents {
+        kept.take_up(metainfo.info());
+        let _ = kept.add(metainfo, torrent);
+    }
     let until = if args.seed { Until::Seeded } else { Until::Complete };
     share(&args.sharing, Arc::clone(store) as _, Some(&kept), torrents, links, until)
 }

@@ -20,7 +20,7 @@ use swarmkeep_metainfo::{Info, Metainfo};
 use crate::{
     kept::{Checked, Kept, check},
     peer::{Sharing, Until, line, share},
-    store::{in_runs, opened::For, read_whole_torrent, torrents_and_data},
+    store::{check::verify_unknown, in_runs, opened::For, read_whole_torrent, torrents_and_data},
 };
 
 const DETAILS: &str = "\
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             return Err(format!("{store} has no torrents; `seedkeep store add` puts them there").into());
         }
     }
-    let others: Arc<dyn ContentRepository> = match in_store {
+    let others: Arc<dyn ContentRepository> = match in_store.clone() {
         Some(store) => store,
         None => Arc::new(Memory::new(&ContentConfig::new(""))),
     };
@@ -93,7 +93,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         let is_in_store = place.is_none() && data.is_none() && others.open(&info.info_hash()).is_ok();
         match path {
             Some(path) if place.is_none() && !is_in_store => lacking.push(missing(info, path, data, named)),
-            _ => places.push((metainfo, torrent, place)),
+            _ => {
+                if let Some(store) = in_store.as_ref().filter(|_| is_in_store) {
+                    verify_unknown(store, info)?;
+                }
+                places.push((metainfo, torrent, place));
+            }
         }
     }
     // Before the others are verified, which may take long.

@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use swarmkeep_metainfo::{Info, Metainfo};
 
 mod add;
-mod check;
+pub(crate) mod check;
 mod export;
 mod format;
 mod list;

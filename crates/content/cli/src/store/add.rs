@@ -18,7 +18,9 @@ use swarmkeep_content::{
 use swarmkeep_metainfo::Info;
 
 use super::{
-    StoreArg, WRONG, bar, in_runs,
+    StoreArg, WRONG, bar,
+    check::verify_unknown,
+    in_runs,
     opened::{For, Kind, Opened},
     print_json, read_whole_torrent, say, tell_changes, torrents_and_data,
 };
@@ -135,6 +137,7 @@ fn add(
     torrent: &[u8],
     place: Option<&Place>,
 ) -> Result<bool, Box<dyn Error>> {
+    verify_unknown(&store.repository, info)?;
     match store.repository.add(torrent) {
         Ok(_) => {
             tell_changes(info);

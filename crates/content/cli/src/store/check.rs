@@ -13,7 +13,9 @@ use std::{
 
 use indicatif::{BinaryBytes, ProgressBar};
 use serde::Serialize;
-use swarmkeep_content::{Content, ContentExt, ContentRepository, Error as StoreError, InfoHash};
+use swarmkeep_content::{
+    Content, ContentExt, ContentRepository, Error as StoreError, InfoHash, Library, NewTorrent,
+};
 use swarmkeep_metainfo::Info;
 
 use super::{
@@ -189,16 +191,24 @@ impl Findings {
         }
     }
 
+    /// Whether nothing that it has is unverified.
+    const fn is_known(&self) -> bool {
+        self.verified || self.complete == 0
+    }
+
     const fn is_ok(&self) -> bool {
-        self.wrong.is_empty() && self.unreadable.is_empty()
+        self.wrong.is_empty() && self.unreadable.is_empty() && self.is_known()
     }
 
     fn print(&self) -> Result<(), Box<dyn Error>> {
         let name = self.name.as_deref().unwrap_or("a torrent");
-        let how =
-            if self.verified { "verified" } else { "read; the store has no torrent file to verify them by" };
+        let how = if self.is_known() {
+            "were verified"
+        } else {
+            "could not be verified: the store has no torrent file with their hashes"
+        };
         say!(
-            "{name} ({}): {} of {} pieces are marked complete, and were {how}",
+            "{name} ({}): {} of {} pieces are marked complete, and {how}",
             self.info_hash,
             self.complete,
             self.pieces
@@ -208,7 +218,7 @@ impl Findings {
                 say!("  {what}: {}", in_runs(pieces));
             }
         }
-        if !self.is_ok() {
+        if self.lost > 0 {
             say!("  costs {} of", BinaryBytes(self.lost));
             for file in &self.files {
                 say!("    {file}");
@@ -239,14 +249,8 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
         let content = store.repository.open(&findings.of)?;
         let info = store.repository.metainfo(&findings.of)?;
         let info = info.as_ref().map(|metainfo| metainfo.info());
-        let mut chunk = vec![0; CHUNK];
         let lost = if give_up { &findings.unreadable[..] } else { &[] };
-        for &piece in findings.wrong.iter().chain(lost) {
-            // A second look costs little; what is marked is forgotten.
-            if !matches!(verify(&*content, info, piece, &mut chunk), Ok(true)) {
-                marked += usize::from(content.mark_incomplete(piece)?);
-            }
-        }
+        marked += mark(&*content, info, findings.wrong.iter().chain(lost))?;
     }
     let freed = if give_up { store.repository.forget_damaged_parts()? } else { 0 };
     store.repository.flush()?;
@@ -266,7 +270,55 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
         )
         .into());
     }
-    Ok(ExitCode::SUCCESS)
+    let is_known = checked.torrents.iter().all(Findings::is_known);
+    let is_whole = is_known && store.damage_of_torrent_files()?.is_empty();
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+}
+
+/// Marks pieces as missing; how many there were. A second look costs little, and what is marked is forgotten.
+fn mark<'a>(
+    content: &dyn Content,
+    info: Option<&Info>,
+    pieces: impl Iterator<Item = &'a u32>,
+) -> Result<usize, StoreError> {
+    let (mut chunk, mut marked) = (vec![0; CHUNK], 0);
+    for &piece in pieces {
+        if !matches!(verify(content, info, piece, &mut chunk), Ok(true)) {
+            marked += usize::from(content.mark_incomplete(piece)?);
+        }
+    }
+    Ok(marked)
+}
+
+/// Verifies the pieces that a store has of a torrent without its torrent file, before it gets one. What is wrong
+/// is marked as missing.
+pub(crate) fn verify_unknown(repository: &Library, info: &Info) -> Result<(), Box<dyn Error>> {
+    let info_hash = info.info_hash();
+    let is_known = || Ok::<_, StoreError>(repository.metainfo(&info_hash)?.is_some());
+    if !info.knows_hashes() || repository.open(&info_hash).is_err() || is_known()? {
+        return Ok(());
+    }
+    let (content, name) = (repository.open(&info_hash)?, info.name().escape_debug());
+    let geometry = NewTorrent::of(info)?.geometry;
+    if content.geometry() != geometry || content.pieces()?.count() == 0 {
+        return Ok(());
+    }
+    let bar = bar(geometry.len()).with_message(format!("verifying {name}"));
+    let (wrong, unreadable) = read_all(&*content, Some(info), &bar)?;
+    bar.finish_and_clear();
+    if unreadable.len() > MOST_UNREADABLE {
+        let count = counted(unreadable.len(), "piece");
+        return Err(
+            format!("{name}: {count} cannot be read: `seedkeep store repair --force` gives them up").into()
+        );
+    }
+    let mut lost: Vec<_> = wrong.into_iter().chain(unreadable).collect();
+    lost.sort_unstable();
+    if mark(&*content, Some(info), lost.iter())? > 0 {
+        let pieces = in_runs(&lost);
+        eprintln!("{name}: pieces in the store are not those of the torrent, and are missing now: {pieces}");
+    }
+    Ok(())
 }
 
 impl Checked {

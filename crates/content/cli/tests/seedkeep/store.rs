@@ -552,6 +552,36 @@ fn damage_to_the_head_of_a_torrent_file_is_told_and_repaired() {
 }
 
 #[test]
+fn what_could_not_be_verified_is_not_trusted() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-v1");
+    done(folder, "format @/image --size 32MiB");
+    done(folder, "add @/image @/some-v1.torrent @/data");
+    let image = folder.join("image");
+    let (torrent, piece) =
+        (torrents::fixture("some-v1"), torrents::piece(torrents::torrent("some-v1").info(), 4));
+    for place in [&torrent[torrent.len() - 64..], &piece[40_000..40_064]] {
+        rot(&image, place_of(place, &image));
+    }
+    for words in ["check @/image", "repair @/image"] {
+        let ended = store(folder, words);
+        let told = ended.out.contains("could not be verified: the store has no torrent file");
+        assert!(ended.code == 3 && told, "{words}: {} {}", ended.code, ended.out);
+    }
+    let (code, checked) = json(folder, "check @/image --json");
+    let findings = &checked["torrents"][0];
+    assert_eq!((code, &findings["verified"], &checked["ok"]), (3, &false.into(), &false.into()));
+    let added = store(folder, "add @/image @/some-v1.torrent");
+    assert!(added.code == 0 && added.out.contains("12 of 13 pieces"), "{}", added.out);
+    assert!(added.errors.contains("not those of the torrent, and are missing now: 4"), "{}", added.errors);
+    done(folder, "check @/image");
+    assert!(done(folder, "add @/image @/some-v1.torrent @/data").contains("13 of 13"));
+    done(folder, "export @/image --all --to @/out");
+    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
+}
+
+#[test]
 fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
     let folder = scratch_folder();
     let folder = folder.path();
