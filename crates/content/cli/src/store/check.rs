@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     error::Error,
+    path::Path,
     process::ExitCode,
     sync::{
         Mutex,
@@ -15,13 +16,14 @@ use indicatif::{BinaryBytes, ProgressBar};
 use serde::Serialize;
 use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error as StoreError, InfoHash, Library, NewTorrent,
+    block::{BlockStore, FileDevice},
 };
 use swarmkeep_metainfo::Info;
 
 use super::{
     StoreArg, WRONG, bar, counted, in_runs,
     opened::{For, Opened, Torrent},
-    print_json, say, total,
+    print_json, probe, say, total,
 };
 
 /// What is read at once.
@@ -49,7 +51,8 @@ pub(super) struct RepairArgs {
     check: Args,
 
     /// Mark all pieces that cannot be read, however many. Without this option, none of them is marked if
-    /// there are more than 16: the device or its cable may have failed, and they may be readable later.
+    /// there are more than 16: the device or its cable may have failed, and they may be readable later. Also
+    /// look for the torrents of a store on a device that somebody else uses now.
     #[arg(long)]
     force: bool,
 }
@@ -236,7 +239,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let store = Opened::open_quietly(&args.check.store.path, For::Writing)?;
+    let path = &args.check.store.path;
+    let store = match Opened::open_quietly(path, For::Writing) {
+        Err(error)
+            if !path.is_dir() && matches!(error.downcast_ref(), Some(StoreError::NotAStore { .. })) =>
+        {
+            salvage(path, args.force, error)?
+        }
+        opened => opened?,
+    };
     let mut checked = Checked::of(&store, &args.check.torrents)?;
     if !args.check.json {
         checked.print(false)?;
@@ -275,6 +286,23 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
+/// Opens a store that has no root any more, or not all of its device. `why` it is none.
+fn salvage(path: &Path, force: bool, why: Box<dyn Error>) -> Result<Opened, Box<dyn Error>> {
+    let device = FileDevice::open(path, true)?;
+    if let Some(who) = probe::owner_of(&device)?.filter(|_| !force) {
+        return Err(format!("{why}; it holds {who}, which repair writes over only with --force").into());
+    }
+    eprintln!("seedkeep: {why}\nseedkeep: looking for its torrents: this may read all of it");
+    if BlockStore::salvage(&device)? == 0 {
+        return Err(why);
+    }
+    drop(device);
+    let mut store = Opened::open_quietly(path, For::Writing)?;
+    let found = counted(store.repository.list()?.len(), "torrent");
+    store.damage.insert(0, format!("the root was rewritten, and names {found} that were found"));
+    Ok(store)
+}
+
 /// Marks pieces as missing; how many there were. A second look costs little, and what is marked is forgotten.
 fn mark<'a>(
     content: &dyn Content,
@@ -290,8 +318,8 @@ fn mark<'a>(
     Ok(marked)
 }
 
-/// Verifies the pieces that a store has of a torrent without its torrent file, before it gets one. What is wrong
-/// is marked as missing.
+/// Verifies the pieces that a store has of a torrent without its torrent file, before it gets one. What is
+/// wrong is marked as missing.
 pub(crate) fn verify_unknown(repository: &Library, info: &Info) -> Result<(), Box<dyn Error>> {
     let info_hash = info.info_hash();
     let is_known = || Ok::<_, StoreError>(repository.metainfo(&info_hash)?.is_some());

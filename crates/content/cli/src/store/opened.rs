@@ -176,8 +176,8 @@ impl Opened {
         let parts = self.repository.damaged_parts()?;
         if parts > 0 {
             damage.push(format!(
-                "{} of torrent files cannot be read, and nothing says whose: `seedkeep store add` keeps missing torrent files again, then `seedkeep store repair` frees the room",
-                counted(parts, "part")
+                "torrent files have {}, and nothing says whose: `seedkeep store add` keeps missing torrent files again, then `seedkeep store repair` frees the room",
+                counted(parts, "damaged part")
             ));
         }
         Ok(damage)

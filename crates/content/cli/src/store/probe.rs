@@ -41,17 +41,9 @@ pub(super) fn what_is_on(device: &Arc<FileDevice>) -> io::Result<Option<String>>
         return Ok(Some(format!("a content store with {torrents} torrents")));
     }
     let edge = EDGE.min(device.sectors());
-    let read = |first: u64, count: u64| {
-        let mut read = sectors(count as usize);
-        device.read(first, &mut read)?;
-        io::Result::Ok(read.iter().flat_map(|sector| sector.0).collect::<Vec<_>>())
-    };
-    let start = read(0, edge)?;
-    let signed = |&&(at, signature, _): &&(usize, &[u8], _)| {
-        start.get(at..at + signature.len()).is_some_and(|found| found == signature)
-    };
-    if let Some((_, _, who)) = SIGNATURES.iter().find(signed) {
-        return Ok(Some((*who).to_owned()));
+    let start = read(device, 0, edge)?;
+    if let Some(who) = signer(&start) {
+        return Ok(Some(who.to_owned()));
     }
     let something = |first: u64, bytes: &[u8]| {
         bytes.iter().position(|&byte| byte != 0).map(|byte| first * SECTOR as u64 + byte as u64)
@@ -61,10 +53,28 @@ pub(super) fn what_is_on(device: &Arc<FileDevice>) -> io::Result<Option<String>>
     let places = (1..SAMPLES).map(|sample| (device.sectors() / SAMPLES * sample, 1));
     for (at, count) in places.chain([(device.sectors() - edge, edge)]) {
         if first.is_none() && count <= device.sectors() {
-            first = something(at, &read(at, count)?);
+            first = something(at, &read(device, at, count)?);
         }
     }
     Ok(first.map(|byte| format!("something this program does not know, at byte {byte}")))
+}
+
+/// The owner that has signed a device, if this program knows it.
+pub(super) fn owner_of(device: &FileDevice) -> io::Result<Option<&'static str>> {
+    Ok(signer(&read(device, 0, EDGE.min(device.sectors()))?))
+}
+
+fn signer(start: &[u8]) -> Option<&'static str> {
+    let signed = |&&(at, signature, _): &&(usize, &[u8], _)| {
+        start.get(at..at + signature.len()).is_some_and(|found| found == signature)
+    };
+    SIGNATURES.iter().find(signed).map(|&(.., who)| who)
+}
+
+fn read(device: &FileDevice, first: u64, count: u64) -> io::Result<Vec<u8>> {
+    let mut read = sectors(count as usize);
+    device.read(first, &mut read)?;
+    Ok(read.iter().flat_map(|sector| sector.0).collect())
 }
 
 #[cfg(test)]

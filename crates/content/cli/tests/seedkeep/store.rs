@@ -582,6 +582,62 @@ fn what_could_not_be_verified_is_not_trusted() {
 }
 
 #[test]
+fn a_store_whose_root_is_gone_is_repaired() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    let (image, size) = (folder.join("image"), 64 << 20);
+    let flip = |at: u64| {
+        let file = File::options().read(true).write(true).open(&image).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 4], at).unwrap();
+    };
+    let (flip, image) = (&flip, &image);
+    let damages: [(&str, &str, &dyn Fn()); 4] = [
+        ("flipped bits", "both copies of its root are damaged", &|| {
+            [20, (4 << 20) + 41].into_iter().for_each(flip)
+        }),
+        ("flipped magic", "both copies of its root are damaged", &|| {
+            [3, (4 << 20) + 5].into_iter().for_each(flip)
+        }),
+        ("the first 8 MiB", "no content store is found on it", &|| {
+            File::options().write(true).open(image).unwrap().write_all_at(&vec![0; 8 << 20], 0).unwrap();
+        }),
+        ("its end", "part of it is missing", &|| {
+            File::options().write(true).open(image).unwrap().set_len(size - (8 << 20)).unwrap();
+        }),
+    ];
+    for name in ["some-v1", "one-v2", "many-v1"] {
+        fixture(folder, name);
+    }
+    for (what, told, damage) in damages {
+        let _ = fs::remove_file(image);
+        done(folder, "format @/image --size 64MiB --block-size 4MiB");
+        done(folder, "add @/image @/some-v1.torrent @/one-v2.torrent @/many-v1.torrent @/data");
+        done(folder, "remove @/image many");
+        damage();
+        let listed = store(folder, "list @/image");
+        let helps = listed.errors.contains(told) && listed.errors.contains("repair");
+        assert!(listed.code == 1 && helps, "{what}: {}", listed.errors);
+        let repaired = store(folder, "repair @/image");
+        assert!(repaired.code == 0, "{what}: {}{}", repaired.out, repaired.errors);
+        assert!(done(folder, "check @/image").contains("All is well."));
+        assert_eq!(json(folder, "list @/image --json").1.as_array().unwrap().len(), 2, "{what}");
+        done(folder, "add @/image @/many-v1.torrent @/data");
+        done(folder, "export @/image --all --to @/out");
+        assert_eq!(files(&folder.join("out")), files(&folder.join("data")), "{what}");
+        fs::remove_dir_all(folder.join("out")).unwrap();
+    }
+    // Nor is what somebody else has put there written over.
+    let file = File::options().write(true).open(image).unwrap();
+    file.write_all_at(&vec![0; 8 << 20], 0).unwrap();
+    file.write_all_at(b"\x53\xef", 0x438).unwrap();
+    let refused = store(folder, "repair @/image");
+    assert!(refused.code == 1 && refused.errors.contains("ext4 file system"), "{}", refused.errors);
+    done(folder, "repair @/image --force");
+}
+
+#[test]
 fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
     let folder = scratch_folder();
     let folder = folder.path();

@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
+    path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
@@ -31,7 +32,7 @@ pub(super) const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 14..=26;
 
 /// So many sectors that cannot be read are bad sectors, which cost what they hold. More are a device or a
 /// cable that fails, and might read again tomorrow: then nothing is given up.
-const MOST_UNREADABLE: u32 = 16;
+pub(super) const MOST_UNREADABLE: u32 = 16;
 
 /// Damage that boot found. Each kind costs what it names, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,6 +131,13 @@ pub(super) fn boot(
     }
     let mut report = BootReport::default();
     let (header, entries, alike) = find_root(&*device, mutation, &mut report)?;
+    let (has, needs) = (device.sectors(), u64::from(header.blocks.get()) << (header.block_shift - 12));
+    if has < needs {
+        let [has, needs] = [has, needs].map(|sectors| sectors * SECTOR as u64);
+        return Err(Refused::Because(format!(
+            "it has {has} bytes, and the store on it needs {needs}: part of it is missing; repair it to keep the rest"
+        )));
+    }
     report.generation = header.generation.get();
     let mut boot = Boot {
         allocator: Allocator::new(2 * header.root_blocks.get(), header.blocks.get(), allocation),
@@ -156,10 +164,23 @@ pub(super) fn boot(
 /// Why there is no store.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// The device has none.
+    /// The device has none that can be used.
     Because(String),
+    /// The device has no root.
+    Rootless(&'static str),
     /// The device could not be written to.
     Error(Error),
+}
+
+impl Refused {
+    pub(super) fn into_error(self, path: &Path) -> Error {
+        let what = match self {
+            Self::Because(what) => what,
+            Self::Rootless(what) => what.to_owned(),
+            Self::Error(error) => return error,
+        };
+        Error::NotAStore { path: path.to_owned(), what }
+    }
 }
 
 impl From<Error> for Refused {
@@ -169,7 +190,7 @@ impl From<Error> for Refused {
 }
 
 /// The root that counts, its entries, and whether the other copy has the same ones.
-fn find_root(
+pub(super) fn find_root(
     device: &dyn BlockDevice,
     mutation: Mutation,
     report: &mut BootReport,
@@ -215,7 +236,7 @@ fn find_root(
 
 /// The headers of the copies, at least one.
 fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
-    let (mut newer, mut unreadable) = (None, None);
+    let (mut newer, mut unreadable, mut damaged) = (None, None, false);
     let mut read = |first: u64, copy: u8| {
         let mut sector = [Sector::ZERO];
         if first >= device.sectors() {
@@ -225,6 +246,7 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
             unreadable = Some(error);
             return None;
         }
+        damaged |= RootHeader::is_like(&sector[0]);
         match RootHeader::parse(&sector[0], copy) {
             Ok(header) => header.filter(|header| {
                 BLOCK_SHIFTS.contains(&header.block_shift)
@@ -252,23 +274,19 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
         // stranger's.
         None => headers.extend(seconds.take(1)),
     }
-    let Some(header) = headers.first() else {
+    if headers.is_empty() {
         if let Some(source) = unreadable {
             return Err(Refused::Error(Error::Io { what: "reading the root", source }));
         }
-        return Err(Refused::Because(match newer {
-            Some(version) => format!(
+        return Err(match newer {
+            Some(version) => Refused::Because(format!(
                 "its format has version {version}, and this program knows version 1 only: use a later one"
-            ),
-            None => "no content store is on it; format it first".to_owned(),
-        }));
-    };
-    let (has, needs) = (device.sectors(), u64::from(header.blocks.get()) << (header.block_shift - 12));
-    if has < needs {
-        let [has, needs] = [has, needs].map(|sectors| sectors * SECTOR as u64);
-        return Err(Refused::Because(format!(
-            "it has {has} bytes, and the store on it needs {needs}: part of it is missing"
-        )));
+            )),
+            None if damaged => Refused::Rootless("both copies of its root are damaged; repair it"),
+            None => {
+                Refused::Rootless("no content store is found on it; format it, or repair it if there was one")
+            }
+        });
     }
     Ok(headers)
 }
@@ -661,6 +679,6 @@ impl<'a> Body<'a> {
     }
 }
 
-fn numbers(payload: &[u8; PAYLOAD]) -> impl Iterator<Item = u32> + '_ {
+pub(super) fn numbers(payload: &[u8]) -> impl Iterator<Item = u32> + '_ {
     payload.chunks_exact(4).map(|number| u32::from_le_bytes(number.try_into().expect("four bytes")))
 }

@@ -148,9 +148,14 @@ impl RootHeader {
     }
 
     /// The header that a logical sector holds, whatever its checksum says.
-    #[cfg(feature = "mutants")]
     pub(super) fn unchecked(sector: &LogicalSector) -> Self {
         Self::read_from_prefix(&sector.payload).expect("it is shorter than a sector").0
+    }
+
+    /// Whether a sector looks like a header, which may be damaged.
+    pub(super) fn is_like(sector: &Sector) -> bool {
+        let magic = sector.0[..8].iter().zip(ROOT_MAGIC);
+        magic.map(|(byte, right)| (byte ^ right).count_ones()).sum::<u32>() <= 4
     }
 
     /// The header of a copy, if `sector` is one. `Err` is a version that this program does not know.
@@ -172,7 +177,7 @@ impl RootHeader {
 }
 
 /// One torrent in the root. All zeroes where there is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct RootEntry {
     info_hash: [u8; 20],
@@ -206,7 +211,6 @@ impl RootEntry {
     }
 
     /// The entries that a logical sector holds, whatever its checksum says.
-    #[cfg(feature = "mutants")]
     pub(super) fn unchecked(sector: &LogicalSector) -> [Self; ENTRIES] {
         <[Self; ENTRIES]>::read_from_prefix(&sector.payload).expect("as many as fit").0
     }
@@ -267,6 +271,31 @@ impl InodeHeader {
         Self::read_from_prefix(&sector.payload).expect("it is shorter than a sector").0.depth == 1
     }
 
+    /// The header in a logical sector, whoever's, if it is one.
+    pub(super) fn find(sector: &LogicalSector) -> Option<Self> {
+        let (header, _) = Self::read_from_prefix(&sector.payload).expect("it is shorter than a sector");
+        let is_one =
+            header.magic == INODE_MAGIC && header.uid != 0 && sector.payload(header.uid.get(), 0).is_some();
+        is_one.then_some(header)
+    }
+
+    /// The entry of a root for it, in a slot that begins at a logical sector of the device, and how it is
+    /// laid out; `None` if blocks of this size cannot have it there.
+    pub(super) fn entry(&self, at: u64, block_shift: u8) -> Option<(RootEntry, Geometry, Layout)> {
+        let (class, within) = (Class(self.class), at & ((1 << (block_shift - 9)) - 1));
+        if class > Class::largest(block_shift) || !within.is_multiple_of(class.logical()) {
+            return None;
+        }
+        let slot = Slot {
+            block: u32::try_from(at >> (block_shift - 9)).ok()?,
+            slot: (within / class.logical()) as u16,
+            class,
+        };
+        let entry = RootEntry::new(InfoHash::new(self.info_hash), self.uid.get(), slot);
+        let (geometry, layout) = self.measures(&entry, block_shift)?;
+        Some((entry, geometry, layout))
+    }
+
     /// The measures of the torrent, if this is the i-node that the root means.
     pub(super) fn parse(
         sector: &LogicalSector,
@@ -274,10 +303,14 @@ impl InodeHeader {
         block_shift: u8,
     ) -> Option<(Geometry, Layout)> {
         let (header, _) = Self::read_from_prefix(sector.payload(entry.uid(), 0)?).ok()?;
-        let geometry = Geometry::new(header.length.get(), header.piece_length.get()).ok()?;
+        header.measures(entry, block_shift)
+    }
+
+    fn measures(&self, entry: &RootEntry, block_shift: u8) -> Option<(Geometry, Layout)> {
+        let geometry = Geometry::new(self.length.get(), self.piece_length.get()).ok()?;
         let layout = Layout::new(geometry, block_shift)?;
         let meant = Self::new(&entry.info_hash(), entry.uid(), geometry, &layout);
-        (header == meant && layout.class == entry.slot().class).then_some((geometry, layout))
+        (*self == meant && layout.class == entry.slot().class).then_some((geometry, layout))
     }
 }
 

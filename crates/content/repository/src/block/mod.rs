@@ -18,13 +18,14 @@ mod inode;
 )]
 mod mutant;
 mod root;
+mod salvage;
 mod slabs;
 mod store;
 
 use std::{collections::BTreeMap, fmt, ops::Range, path::Path, sync::Arc};
 
 pub use allocator::Allocation;
-use boot::{Access, BLOCK_SHIFTS, Refused};
+use boot::{Access, BLOCK_SHIFTS};
 pub use boot::{BootReport, Damage};
 pub use device::{Barrier, BlockDevice, FileDevice, SECTOR, Sector, SparseDevice, sectors};
 #[cfg(feature = "mutants")]
@@ -109,11 +110,7 @@ impl BlockStore {
         if blocks <= root_blocks.saturating_mul(2) {
             return Err(Error::Full { what: "the device is too small for the two copies of the root" });
         }
-        let mut uuid = [0; 16];
-        getrandom::fill(&mut uuid).map_err(|error| Error::Io {
-            what: "drawing a random number",
-            source: std::io::Error::other(error),
-        })?;
+        let uuid = random_uuid()?;
         let wrote = Error::io("formatting the device");
         (|| {
             // Nothing of an earlier store must be found where this one has nothing.
@@ -123,11 +120,24 @@ impl BlockStore {
             device.flush(Barrier::Wiped)?;
             let mut root =
                 Root::empty(RootHeader::new(shift, root_blocks, blocks, uuid), Mutation::default());
-            root.clear(device)?;
+            root.fill(device)?;
             root.write(device, Barrier::Formatted)?;
             root.write(device, Barrier::Formatted)
         })()
         .map_err(wrote)
+    }
+
+    /// Makes a new root for a store that cannot be opened because its root is gone or its device is shorter
+    /// than it was. How many torrents the root names; if that is none, nothing is written. Without any root,
+    /// all of the device is read, and i-nodes are recognised by their checksums. Deleted torrents may be
+    /// back. Verify all pieces afterwards: nothing on the device tells an i-node from content that looks like
+    /// one.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`] if the store is of a later version, [`Error::Io`], also if much of the device
+    /// cannot be read.
+    pub fn salvage(device: &dyn BlockDevice) -> Result<u32> {
+        salvage::salvage(device).map_err(|refused| refused.into_error(Path::new("the device")))
     }
 
     /// Opens the store on a [formatted](Self::format) device, for reading and writing.
@@ -177,8 +187,7 @@ impl BlockStore {
     ) -> Result<Self> {
         match boot::boot(device, allocation, access, mutation) {
             Ok((store, report)) => Ok(Self { store: Arc::new(store), report: Arc::new(report) }),
-            Err(Refused::Error(error)) => Err(error),
-            Err(Refused::Because(what)) => Err(Error::NotAStore { path: path.to_owned(), what }),
+            Err(refused) => Err(refused.into_error(path)),
         }
     }
 
@@ -368,6 +377,15 @@ const MOST_TORRENTS: u32 = 1 << 24;
 fn default_block_size(bytes: u64) -> u32 {
     let fitting = (bytes / 1024).max(1).ilog2() as u8;
     1 << fitting.clamp(*BLOCK_SHIFTS.start(), 22)
+}
+
+/// What tells a device from others.
+fn random_uuid() -> Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    getrandom::fill(&mut uuid)
+        .map_err(std::io::Error::other)
+        .map_err(Error::io("drawing a random number"))?;
+    Ok(uuid)
 }
 
 /// Blocks that a copy of the root takes, to name so many torrents.

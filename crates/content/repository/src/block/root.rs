@@ -32,24 +32,17 @@ impl Root {
         Self::new(header, Vec::new(), mutation)
     }
 
-    /// Writes a root without torrents over all that both copies have room for: whatever is not valid there
-    /// later is damaged, and not merely unwritten.
-    pub(super) fn clear(&self, device: &dyn BlockDevice) -> std::io::Result<()> {
+    /// Writes the entries, and empty ones behind them, over all that both copies have room for, and no
+    /// header: whatever is not valid there later is damaged, and not merely unwritten.
+    pub(super) fn fill(&mut self, device: &dyn BlockDevice) -> std::io::Result<()> {
         for copy in [0, 1] {
             let header = RootHeader { copy, ..self.header };
             for (first, length) in runs(&header, entry_sectors(&header)) {
-                let none = [RootEntry::NONE; ENTRIES];
-                let empty: Vec<_> = (first..first + length)
-                    .map(|sector| sector * LOGICAL_PER_SECTOR as u64)
-                    .map(|first| {
-                        sector_of(|at| {
-                            LogicalSector::seal(header.owner(), first + at as u64, none.as_bytes())
-                        })
-                    })
-                    .collect();
-                device.write(entry_sector(&header, first), &[&empty])?;
+                let filled: Vec<_> = (first..first + length).map(|sector| self.sector(sector)).collect();
+                device.write(entry_sector(&header, first), &[&filled])?;
             }
         }
+        self.dirty.iter_mut().for_each(BTreeSet::clear);
         Ok(())
     }
 
@@ -181,7 +174,8 @@ impl Root {
     fn sector(&self, sector: u64) -> Sector {
         let first = sector as usize * LOGICAL_PER_SECTOR;
         sector_of(|at| {
-            let entries = &self.entries[(first + at) * ENTRIES..][..ENTRIES];
+            let entries = self.entries.get((first + at) * ENTRIES..).and_then(|rest| rest.get(..ENTRIES));
+            let entries = entries.unwrap_or(&[RootEntry::NONE; ENTRIES]);
             LogicalSector::seal(self.header.owner(), (first + at) as u64, entries.as_bytes())
         })
     }

@@ -104,6 +104,9 @@ impl Store {
         let mut blocks: Vec<_> =
             state.map.iter().chain(state.map_blocks.iter()).map(|(_, block)| block).collect();
         blocks.extend(meta.slabs.release(inode.slot));
+        // Whoever looks for i-nodes one day does not find this one.
+        let first = inode.slot.first(self.block_shift()) / LOGICAL_PER_SECTOR as u64;
+        let _ = self.write_slab_sectors(meta, first..first + 1);
         blocks.sort_unstable();
         let mut runs: Vec<Range<u32>> = Vec::new();
         for &block in &blocks {

@@ -296,8 +296,8 @@ fn what_is_not_a_store_is_refused_with_a_reason() {
         Err(Error::NotAStore { what, .. }) => what,
         other => panic!("{other:?}"),
     };
-    assert!(refused(SparseDevice::new(100)).contains("format it first"));
-    assert!(refused(SparseDevice::new(0)).contains("format it first"));
+    assert!(refused(SparseDevice::new(100)).contains("format it"));
+    assert!(refused(SparseDevice::new(0)).contains("format it"));
     let small = small();
     let cut = SparseDevice::from_sectors(2000, all_sectors(&small));
     assert!(refused(cut).contains("part of it is missing"), "a shorter device");
@@ -305,6 +305,92 @@ fn what_is_not_a_store_is_refused_with_a_reason() {
     assert!(matches!(too_small, Err(Error::Full { .. })), "{too_small:?}");
     let odd = BlockStore::format(&*small, FormatOptions::new().block_size(20_000));
     assert!(matches!(odd, Err(Error::Unsupported(_))), "{odd:?}");
+}
+
+#[test]
+fn torrents_are_found_without_a_root() {
+    for (block_size, cut) in [(16_u64 << 10, 0), (16 << 10, 40), (64 << 10, 0), (256 << 10, 3), (1 << 20, 0)]
+    {
+        let options = FormatOptions::new().block_size(block_size as u32);
+        let device = device(128, options);
+        let store = boot(&device);
+        // In blocks of 16 KiB, the map of the third lies in blocks of its own.
+        let lengths = [5, 300 * KIB + 7, 70_000 * KIB, 1000 * KIB];
+        let pieces = [vec![0], (0..19).collect(), vec![0, 1, 130, 4374], vec![3, 60, 62]];
+        for (n, (length, pieces)) in (0..).zip(lengths.into_iter().zip(&pieces)) {
+            fill(&store, n, length, pieces.iter().copied());
+        }
+        fill(&store, 9, 40 * KIB, 0..3);
+        store.flush().unwrap();
+        assert!(store.delete(&hash(9)).unwrap());
+        drop(store);
+        // What was never written at the end is gone, and all of the root.
+        let per = block_size / SECTOR as u64;
+        let mut all = all_sectors(&device);
+        all.truncate(all.len() - (cut * per) as usize);
+        all[..2 * per as usize].fill(Sector::ZERO);
+        let gone = Arc::new(SparseDevice::from_sectors(all.len() as u64, all));
+        let refused = BlockStore::boot(Arc::clone(&gone), Allocation::Sequential).unwrap_err();
+        assert!(refused.to_string().contains("or repair it"), "{refused}");
+        assert_eq!(BlockStore::salvage(&*gone).unwrap(), 4, "blocks of {block_size}");
+        for _ in 0..2 {
+            let store = boot(&gone);
+            assert_eq!((store.report().damage.len(), store.block_size() as u64), (0, block_size));
+            (0..).zip(&pieces).for_each(|(n, pieces)| assert_has(&store, n, pieces.iter().copied()));
+            assert_eq!(store.list().unwrap().len(), 4);
+        }
+    }
+}
+
+#[test]
+fn content_that_looks_like_an_inode_is_none_without_a_root() {
+    let device = small();
+    let store = boot(&device);
+    // The i-nodes of a torrent that its content repeats, one a block, with another info hash each.
+    fill(&store, 1, 16 * KIB, [0]);
+    store.flush().unwrap();
+    let mut inode = [Sector::ZERO];
+    device.read(8, &mut inode).unwrap();
+    let hostile = store.create(&NewTorrent::new(hash(2), 64 * KIB, PIECE).unwrap()).unwrap();
+    for piece in 0..4_u8 {
+        let mut bytes = vec![0; PIECE as usize];
+        bytes[..1024].copy_from_slice(&inode[0].0[..1024]);
+        hostile.write(u64::from(piece) * 16 * KIB, &bytes).unwrap();
+        assert!(hostile.mark_complete(piece.into()).unwrap());
+    }
+    store.flush().unwrap();
+    drop((hostile, store));
+    for _ in 0..8 {
+        let all = all_sectors(&device).into_iter().enumerate();
+        let all = all.map(|(at, sector)| if at < 8 { Sector::ZERO } else { sector });
+        let gone = Arc::new(SparseDevice::from_sectors(device.sectors(), all));
+        assert_eq!(BlockStore::salvage(&*gone).unwrap(), 2);
+        let store = boot(&gone);
+        assert_has(&store, 1, [0]);
+        assert_eq!(store.open(&hash(2)).unwrap().pieces().unwrap().count(), 4);
+    }
+    assert_eq!(BlockStore::salvage(&SparseDevice::new(4096)).unwrap(), 0);
+}
+
+#[test]
+fn a_shorter_device_costs_what_was_behind_its_end() {
+    let device = small();
+    let store = boot(&device);
+    (0..5).for_each(|n| drop(fill(&store, n, 1600 * KIB, 0..100)));
+    store.flush().unwrap();
+    let place = |n: u64, piece: u64| store.open(&hash(n)).unwrap().place(piece * 16 * KIB).unwrap();
+    let end = place(4, 50) / SECTOR as u64;
+    drop(store);
+    let cut = Arc::new(SparseDevice::from_sectors(end, all_sectors(&device)));
+    let refused = BlockStore::boot(Arc::clone(&cut), Allocation::Sequential).unwrap_err();
+    assert!(refused.to_string().contains("repair it to keep the rest"), "{refused}");
+    assert_eq!(BlockStore::salvage(&*cut).unwrap(), 5);
+    let store = boot(&cut);
+    assert_eq!(store.report().damage, [Damage::Blocks { info_hash: hash(4), blocks: 50 }]);
+    (0..4).for_each(|n| assert_has(&store, n, 0..100));
+    assert_has(&store, 4, 0..50);
+    drop(store);
+    assert_eq!(boot(&cut).report().damage, []);
 }
 
 #[test]

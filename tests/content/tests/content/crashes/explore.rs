@@ -100,12 +100,10 @@ pub(crate) fn explore_format(seed: u64) -> u64 {
     store.flush().expect("the device takes everything");
     let before = store.list().expect("it answers from memory");
     drop(store);
-    let mut base = device.image();
+    let base = device.image();
     device.take_log();
     BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
-    let (mut states, mut pending, mut rng) = (0, Pending::default(), SplitMix64::new(seed));
-    let mut judge = |image: Image| {
-        states += 1;
+    let (after, states) = every_crash(base, device.take_log(), seed, |image| {
         let device = Recorder::<()>::new(SECTORS, image, None);
         match BlockStore::boot(device, Allocation::Sequential) {
             Ok(store) => {
@@ -122,8 +120,57 @@ pub(crate) fn explore_format(seed: u64) -> u64 {
             Err(Error::NotAStore { .. }) => {}
             Err(error) => panic!("{error}"),
         }
+    });
+    let store = BlockStore::boot(Recorder::<()>::new(SECTORS, after, None), Allocation::Sequential);
+    assert_eq!(store.expect("format returned").list().expect("it answers from memory"), []);
+    states
+}
+
+/// Makes a new root for a store that has none, crashes wherever it can crash, and finds the same torrents
+/// again. How many states there were.
+pub(crate) fn explore_salvage(seed: u64) -> u64 {
+    let device = Arc::new(Recorder::<Arc<Promises>>::new(SECTORS, Image::new(), None));
+    BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
+    let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).expect("it was formatted");
+    let note = |_: &Promises| {};
+    let mut work =
+        Work { store: &store, note: &note, promises: Promises::default(), rng: SplitMix64::new(seed) };
+    work.run(40).expect("the store agrees with itself");
+    store.flush().expect("the device takes everything");
+    let before = store.list().expect("it answers from memory");
+    drop(store);
+    let mut base = device.image();
+    base.retain(|&at, _| at >= 8);
+    let device = Recorder::<()>::new(SECTORS, base.clone(), None);
+    let found = BlockStore::salvage(&device).expect("the device takes everything");
+    assert_eq!(found as usize, before.len());
+    let judge = |image| {
+        let device = Arc::new(Recorder::<()>::new(SECTORS, image, None));
+        let boot = || BlockStore::boot(Arc::clone(&device), Allocation::Sequential);
+        let store = boot().or_else(|_| BlockStore::salvage(&*device).and_then(|_| boot()));
+        let store = store.expect("it is found again");
+        store.audit().expect("the store agrees with itself");
+        assert_eq!(store.list().expect("it answers from memory"), before);
     };
-    for entry in device.take_log() {
+    let (after, states) = every_crash(base, device.take_log(), seed, judge);
+    judge(after);
+    states
+}
+
+/// Judges many of the states that a crash in a log can leave. What is left without a crash, and how many
+/// there were.
+fn every_crash<N>(
+    mut base: Image,
+    log: Vec<Entry<N>>,
+    seed: u64,
+    mut judge: impl FnMut(Image),
+) -> (Image, u64) {
+    let (mut states, mut pending, mut rng) = (0, Pending::default(), SplitMix64::new(seed));
+    let mut judge = |image: Image| {
+        states += 1;
+        judge(image);
+    };
+    for entry in log {
         match entry {
             Entry::Write(first, sectors) => pending.writes.push((first, sectors)),
             Entry::Flush => {
@@ -137,9 +184,7 @@ pub(crate) fn explore_format(seed: u64) -> u64 {
             Entry::Note(_) => {}
         }
     }
-    let store = BlockStore::boot(Recorder::<()>::new(SECTORS, base, None), Allocation::Sequential);
-    assert_eq!(store.expect("format returned").list().expect("it answers from memory"), []);
-    states
+    (base, states)
 }
 
 struct Explorer<'a> {
@@ -155,8 +200,8 @@ impl Explorer<'_> {
         (self.rng.next_u64() % below as u64) as usize
     }
 
-    /// Goes through what was recorded, and crashes between any two flushes. `pending` is what an earlier process
-    /// wrote and did not flush.
+    /// Goes through what was recorded, and crashes between any two flushes. `pending` is what an earlier
+    /// process wrote and did not flush.
     fn crashes(
         &mut self,
         mut base: Image,
@@ -383,8 +428,8 @@ impl Explorer<'_> {
         true
     }
 
-    /// Opens what a process left, works on, and crashes again. `pending` is still in the cache of the device, if
-    /// the process died without it.
+    /// Opens what a process left, works on, and crashes again. `pending` is still in the cache of the device,
+    /// if the process died without it.
     fn go_on(&mut self, base: Image, pending: Pending, promises: &Promises, again: u32, place: &str) {
         if self.explored.found.is_some() {
             return;

@@ -4,8 +4,8 @@
 //! A device that records takes what a workload does to a store; from the record every state is rebuilt that a
 //! crash could leave: any part of what was written since the last flush, whole writes and torn ones, and
 //! sectors of garbage. A process may also die alone: then the next one goes on while the device still has its
-//! writes in its cache, and the power goes later. Each state must boot, keep its promises and work on. That these
-//! tests can fail is proven by stores and devices that get one thing wrong.
+//! writes in its cache, and the power goes later. Each state must boot, keep its promises and work on. That
+//! these tests can fail is proven by stores and devices that get one thing wrong.
 
 mod explore;
 mod judge;
@@ -15,7 +15,7 @@ mod workload;
 
 use swarmkeep_content::block::{Allocation, Barrier, Mutant};
 
-use explore::{Explored, Plan, explore, explore_format};
+use explore::{Explored, Plan, explore, explore_format, explore_salvage};
 
 /// Distinct states to go through, `SWARMKEEP_CRASH_STATES` of them if that is set: a million take some ten
 /// minutes.
@@ -50,6 +50,12 @@ fn whatever_a_crash_leaves_keeps_every_promise() {
 fn format_leaves_the_store_that_was_there_or_an_empty_one_or_none() {
     let states: u64 = (0..9).map(explore_format).sum();
     println!("{states} crash states of format");
+}
+
+#[test]
+fn a_salvage_that_is_cut_off_is_done_again() {
+    let states: u64 = (0..5).map(explore_salvage).sum();
+    println!("{states} crash states of salvage");
 }
 
 /// Looks for a workload in which a plan goes wrong, beginning with workload `first`: a rare failure shows

@@ -1,0 +1,275 @@
+//! A store without a root: the i-nodes that lie on the device are looked for, and a new root names them.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap, HashSet},
+};
+
+use super::{
+    Barrier, BlockDevice, MOST_TORRENTS, SECTOR, Sector,
+    boot::{BLOCK_SHIFTS, BootReport, MOST_UNREADABLE, Refused, find_root, numbers},
+    default_block_size,
+    format::{
+        BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, PAYLOAD, RootEntry, RootHeader, index,
+        logical,
+    },
+    inode::Inode,
+    mutant::Mutation,
+    random_uuid,
+    root::{Root, entry_sectors},
+    root_blocks, sectors,
+};
+use crate::{Error, Geometry, Result};
+
+/// Sectors that are read at once.
+const CHUNK: u64 = 1024;
+/// I-nodes that tell the size of the blocks.
+const SAMPLE: usize = 1000;
+
+/// Gives a device a root that boot accepts; how many torrents it names. Boot then judges what they have.
+/// Nothing is written if there is no torrent.
+pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, Refused> {
+    let mut report = BootReport::default();
+    let (header, entries) = match find_root(device, Mutation::default(), &mut report) {
+        Ok((header, entries, _)) => {
+            let blocks = blocks_of(device, header.block_shift).min(header.blocks.get());
+            (RootHeader { blocks: blocks.into(), ..header }, entries)
+        }
+        Err(Refused::Rootless(_)) => match look(device)? {
+            Some(found) => found,
+            None => return Ok(0),
+        },
+        Err(refused) => return Err(refused),
+    };
+    let torrents = entries.iter().filter(|entry| !entry.is_none()).count() as u32;
+    let mut root = Root::new(header, entries, Mutation::default());
+    (|| {
+        // A header must not be found before all that it stands for.
+        root.fill(device)?;
+        device.flush(Barrier::Formatted)?;
+        root.write(device, Barrier::Formatted)?;
+        root.write(device, Barrier::Formatted)
+    })()
+    .map_err(Error::io("writing the root"))?;
+    Ok(torrents)
+}
+
+fn blocks_of(device: &dyn BlockDevice, shift: u8) -> u32 {
+    u32::try_from(device.sectors() >> (shift - 12)).unwrap_or(u32::MAX)
+}
+
+/// Reads all of the device. A root for the torrents that are on it, and its entries.
+fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>, Refused> {
+    let mut first = vec![Sector::ZERO];
+    let _ = device.read(0, &mut first);
+    let hint = RootHeader::unchecked(&logical(&first)[0]);
+    let mut scan = Scan { device, unreadable: 0, shift: 0 };
+    let found = scan.inodes()?;
+    // What the damaged header says, and what format would choose, if all agree with the i-nodes equally.
+    let usual = default_block_size(device.sectors() * SECTOR as u64).trailing_zeros() as u8;
+    let shifts = [hint.block_shift, usual].into_iter().filter(|shift| BLOCK_SHIFTS.contains(shift));
+    let mut best = (0, Reverse(0));
+    for shift in shifts.chain(BLOCK_SHIFTS) {
+        let mut other = Scan { shift, ..scan };
+        let agreeing = other.agreement(&found[..found.len().min(SAMPLE)]);
+        if agreeing > best {
+            (best, scan) = (agreeing, other);
+        }
+    }
+    if best.0 == 0 {
+        return Ok(None);
+    }
+    let (shift, blocks) = (scan.shift, blocks_of(device, scan.shift));
+    let (mut entries, lowest) = scan.choose(&found);
+    let wanted = root_blocks(entries.len() as u32, shift);
+    let hinted = hint.root_blocks.get();
+    let possible = hinted <= root_blocks(MOST_TORRENTS, shift) && hinted <= lowest / 2;
+    let root = if possible { wanted.max(hinted) } else { wanted.min(lowest / 2) };
+    let header = RootHeader::new(shift, root, blocks, random_uuid()?);
+    entries.truncate(entry_sectors(&header) as usize * LOGICAL_PER_SECTOR * ENTRIES);
+    Ok(Some((header, entries)))
+}
+
+/// An i-node, as it was found: its first logical sector, counted from the beginning of the device.
+struct Found {
+    at: u64,
+    header: InodeHeader,
+}
+
+/// The device, and how it is cut.
+#[derive(Clone, Copy)]
+struct Scan<'a> {
+    device: &'a dyn BlockDevice,
+    unreadable: u32,
+    shift: u8,
+}
+
+impl Scan<'_> {
+    /// Every logical sector that is the first of an i-node, wherever it lies.
+    fn inodes(&mut self) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
+        let end = self.device.sectors();
+        for first in (0..end).step_by(CHUNK as usize) {
+            let read = self.read(first, CHUNK.min(end - first))?;
+            let places = first * LOGICAL_PER_SECTOR as u64..;
+            let inodes = places
+                .zip(logical(&read))
+                .filter_map(|(at, sector)| Some(Found { at, header: InodeHeader::find(sector)? }));
+            found.extend(inodes.take(MOST_TORRENTS as usize - found.len()));
+        }
+        Ok(found)
+    }
+
+    fn read(&mut self, first: u64, count: u64) -> Result<Vec<Sector>> {
+        let mut read = sectors(count as usize);
+        if self.device.read(first, &mut read).is_ok() {
+            return Ok(read);
+        }
+        for (at, sector) in (first..).zip(&mut read) {
+            if let Err(source) = self.device.read(at, std::slice::from_mut(sector)) {
+                self.unreadable += 1;
+                if self.unreadable > MOST_UNREADABLE {
+                    return Err(Error::Io { what: "looking for i-nodes", source });
+                }
+                *sector = Sector::ZERO;
+            }
+        }
+        Ok(read)
+    }
+
+    /// The entry of a root for an i-node, if blocks of this size can have it.
+    fn entry(&self, found: &Found) -> Option<(RootEntry, Geometry, Layout)> {
+        found.header.entry(found.at, self.shift).filter(|(entry, ..)| entry.slot().block >= 2)
+    }
+
+    /// The payloads of logical sectors in a row; `None` where one is damaged.
+    fn payloads(&mut self, first: u64, count: u64, uid: u64, index: u64) -> Vec<Option<[u8; PAYLOAD]>> {
+        let per = LOGICAL_PER_SECTOR as u64;
+        let covering = first / per..(first + count).div_ceil(per);
+        let read = self.read(covering.start, covering.end - covering.start).unwrap_or_default();
+        let row = logical(&read).iter().skip((first % per) as usize).take(count as usize);
+        (index..).zip(row).map(|(index, sector)| sector.payload(uid, index).copied()).collect()
+    }
+
+    /// How many i-nodes say what they can say in blocks of this size, and how often they contradict each
+    /// other.
+    fn agreement(&mut self, found: &[Found]) -> (usize, Reverse<usize>) {
+        let (mut fitting, mut inodes, mut content) = (0, HashSet::new(), Vec::new());
+        for found in found {
+            if let Some(blocks) = self.content_if_fitting(found) {
+                fitting += 1;
+                inodes.insert((found.at >> (self.shift - 9)) as u32);
+                content.extend(blocks);
+            }
+        }
+        let (blocks, mut once) = (blocks_of(self.device, self.shift), HashSet::new());
+        content.retain(|block| *block >= blocks || inodes.contains(block) || !once.insert(*block));
+        (fitting, Reverse(content.len()))
+    }
+
+    /// The blocks of a torrent's content, if blocks have this size: of a larger size there would be something
+    /// behind the last bit, of a smaller one bits would name blocks.
+    fn content_if_fitting(&mut self, found: &Found) -> Option<Vec<u32>> {
+        let (entry, geometry, layout) = self.entry(found)?;
+        if layout.in_map_blocks() {
+            return Some(Vec::new());
+        }
+        let payloads = self.payloads(found.at + 1, layout.body, entry.uid(), 1);
+        let payloads: Vec<_> = payloads.into_iter().collect::<Option<_>>()?;
+        let (map, bits) = payloads.as_flattened().split_at(4 * layout.blocks as usize);
+        let map: Vec<_> = numbers(map).collect();
+        // The device may be shorter than it was.
+        let possible = 2..blocks_of(self.device, self.shift).saturating_mul(4);
+        let mut bits = (0..)
+            .zip(bits)
+            .flat_map(|(at, byte)| (0..8).map(move |bit| (8 * at + bit, byte & (0x80 >> bit))));
+        let fits = map.iter().all(|number| *number == 0 || possible.contains(number))
+            && bits.all(|(piece, bit)| {
+                bit == 0
+                    || geometry.piece(piece).is_ok_and(|range| {
+                        Inode::blocks_of(&range, self.shift).all(|block| map[block as usize] != 0)
+                    })
+            });
+        fits.then(|| map.into_iter().filter(|&block| block != 0).collect())
+    }
+
+    /// The blocks that an i-node says are its torrent's.
+    fn claims(&mut self, entry: &RootEntry, layout: &Layout) -> Vec<u32> {
+        let (first, uid) = (entry.slot().first(self.shift) + 1, entry.uid());
+        let listed = |payloads: &[Option<[u8; PAYLOAD]>], most: u32| {
+            let row: Vec<_> = payloads.iter().flat_map(|payload| payload.unwrap_or([0; PAYLOAD])).collect();
+            numbers(&row).take(most as usize).collect::<Vec<_>>()
+        };
+        if !layout.in_map_blocks() {
+            return listed(&self.payloads(first, layout.body, uid, 1), layout.blocks);
+        }
+        let sectors = entry.slot().class.logical() - 1;
+        let map_blocks = listed(&self.payloads(first, sectors, uid, 1), layout.map_blocks);
+        let per = 1_u64 << (self.shift - 9);
+        let mut claims = map_blocks.clone();
+        let possible = 2..blocks_of(self.device, self.shift);
+        for (number, block) in (0..).zip(map_blocks).filter(|(_, block)| possible.contains(block)) {
+            let named = self.payloads(u64::from(block) * per, per, uid, index::MAP_BLOCKS + number * per);
+            let before = (number * per * BLOCKS as u64).min(layout.blocks.into()) as u32;
+            claims.extend(listed(&named, layout.blocks - before));
+        }
+        claims
+    }
+
+    /// Which of the i-nodes are some, and the lowest block that they use. Content may look like an i-node:
+    /// what lies in a block of another torrent is none.
+    fn choose(&mut self, found: &[Found]) -> (Vec<RootEntry>, u32) {
+        let candidates: HashMap<_, _> = found
+            .iter()
+            .filter_map(|found| self.entry(found))
+            .map(|(entry, _, layout)| (entry, layout))
+            .collect();
+        let named = self.named(&candidates);
+        let mut waiting = BTreeMap::<u32, Vec<(RootEntry, Vec<u32>)>>::new();
+        for (entry, layout) in candidates {
+            let mut claims = self.claims(&entry, &layout);
+            claims.retain(|&block| block != 0 && block != entry.slot().block);
+            waiting.entry(entry.slot().block).or_default().push((entry, claims));
+        }
+        let (mut chosen, mut taken, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
+        while let Some((&lowest, _)) = waiting.first_key_value() {
+            let all = || waiting.values().flatten();
+            let claimed: HashSet<_> = all().flat_map(|(_, claims)| claims).copied().collect();
+            // First those that a root named, then those that are in nobody's content, then, where two claim
+            // each other, the first on the device.
+            let mut next: Vec<_> = all()
+                .map(|(entry, _)| entry)
+                .filter(|entry| named.contains(entry))
+                .map(|entry| entry.slot().block)
+                .collect();
+            if next.is_empty() {
+                next.extend(waiting.keys().filter(|block| !claimed.contains(block)));
+            }
+            if next.is_empty() {
+                next.push(lowest);
+            }
+            for block in next {
+                let mut inodes = waiting.remove(&block).unwrap_or_default();
+                inodes.sort_by_key(|(entry, _)| (!named.contains(entry), entry.slot()));
+                for (entry, claims) in inodes {
+                    if names.insert(entry.info_hash()) {
+                        chosen.push(entry);
+                        taken.extend(claims);
+                    }
+                }
+            }
+            waiting.retain(|block, _| !taken.contains(block));
+        }
+        let used = taken.into_iter().chain(chosen.iter().map(|entry| entry.slot().block));
+        let lowest = used.min().unwrap_or(2).max(2);
+        (chosen, lowest)
+    }
+
+    /// Those that the entries of a damaged root name.
+    fn named(&mut self, candidates: &HashMap<RootEntry, Layout>) -> HashSet<RootEntry> {
+        let both = 2_u64 << (self.shift - 12);
+        let read = self.read(0, both.min(self.device.sectors())).unwrap_or_default();
+        let entries = logical(&read).iter().flat_map(RootEntry::unchecked);
+        entries.filter(|entry| candidates.contains_key(entry)).collect()
+    }
+}
