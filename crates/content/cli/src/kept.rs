@@ -45,19 +45,21 @@ impl Kept {
 
     /// Takes up the files of a torrent that lie in its place already, if the store does not have it. If that
     /// fails it says so, and the torrent goes elsewhere.
-    pub(crate) fn take_up(&self, info: &Info) {
-        if let Err(error) = self.try_take_up(info) {
-            eprintln!("seedkeep: {}: {error}", info.name().escape_debug());
+    pub(crate) fn take_up(&self, metainfo: &Metainfo, torrent: &[u8]) {
+        if let Err(error) = self.try_take_up(metainfo.info(), torrent) {
+            eprintln!("seedkeep: {}: {error}", metainfo.info().name().escape_debug());
         }
     }
 
-    fn try_take_up(&self, info: &Info) -> Result<(), Box<dyn Error>> {
+    fn try_take_up(&self, info: &Info, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let (Some((files, folder)), Err(StoreError::NotFound(_))) =
             (&self.files, self.repository.open(&info.info_hash()))
         else {
             return Ok(());
         };
         if let Some(Checked { right, .. }) = take_up(files, folder, info)? {
+            // What is kept without its torrent file counts as not verified.
+            self.repository.add(torrent)?;
             tell_changes(info);
             let (name, place) = (info.name().escape_debug(), folder.join(top(info)));
             let (place, pieces) = (place.display(), right.pieces());

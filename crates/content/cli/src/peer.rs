@@ -132,7 +132,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     // Before there is anything to interrupt: it may take long. What fails is told when it is shared.
     for (metainfo, torrent) in &torrents {
-        kept.take_up(metainfo.info());
+        kept.take_up(metainfo, torrent);
         let _ = kept.add(metainfo, torrent);
     }
     let until = if args.seed { Until::Seeded } else { Until::Complete };
@@ -229,8 +229,10 @@ impl Work<'_> {
         let learn = |link| async move {
             let learnt = session.learn(link).await;
             if let (Ok(metainfo), Some(kept)) = (&learnt, kept) {
-                let (kept, info) = (kept.clone(), metainfo.info().clone());
-                spawn_blocking(move || kept.take_up(&info)).await.expect("it does not panic");
+                let (kept, metainfo) = (kept.clone(), metainfo.clone());
+                let torrent = metainfo.encode().expect("its hashes were learnt too");
+                let taken_up = spawn_blocking(move || kept.take_up(&metainfo, &torrent));
+                taken_up.await.expect("it does not panic");
             }
             (link, learnt)
         };
