@@ -29,7 +29,7 @@ use std::{
 
 use swarmkeep::{Announce, AnnounceEvent, Endpoint, InfoHash, PeerId, Random, SplitMix64};
 
-pub use machine::{Machine, cores};
+pub use machine::{Machine, cores, memory};
 pub use zipf::{Run, Zipf};
 
 /// A population of peers in swarms, and the announces that they send.

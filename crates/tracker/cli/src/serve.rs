@@ -3,7 +3,6 @@
 mod connection_key;
 mod log;
 mod manager;
-mod memory;
 mod read;
 mod redis;
 mod reload;

@@ -22,11 +22,12 @@ use swarmkeep_tracker::{
     AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Reach, Rules,
     Scope, Tls, Token,
 };
+use swarmkeep_workload::memory;
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{
-    connection_key, memory,
+    connection_key,
     redis::Redis,
     secret::warn_of_others,
     store::{Chosen, Store},
@@ -342,7 +343,9 @@ impl Settings {
     fn most_bytes(&self) -> Option<usize> {
         match (self.fixed.max_bytes, self.fixed.repository) {
             (Some(most), _) => Some(most).filter(|most| *most > 0),
-            (None, Chosen::Embedded(row)) if row.bounded.contains(BoundedBy::BYTES) => Some(memory::half()),
+            (None, Chosen::Embedded(row)) if row.bounded.contains(BoundedBy::BYTES) => {
+                memory().map(|all| usize::try_from(all / 2).unwrap_or(usize::MAX))
+            }
             (None, _) => None,
         }
     }
