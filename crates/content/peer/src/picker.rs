@@ -1,12 +1,15 @@
 //! Which blocks to ask a peer for, and what came of it.
 //!
-//! Pieces that are begun are finished first; the rarest piece begins next. At the end, blocks that are still
-//! to come are requested from a second peer as well (endgame). Late blocks are requested from a peer that has
-//! nothing else to send. A piece stays in memory until all of it is there; that memory has a limit.
+//! Pieces that are begun are finished first; next begin those of the same stripe of the store, so that few
+//! stripes are incomplete at a time, and then the rarest. At the end, blocks that are still to come are
+//! requested from a second peer as well (endgame). Late blocks are requested from a peer that has nothing else
+//! to send. A piece stays in memory until all of it is there; that memory has a limit.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter,
     net::IpAddr,
+    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,6 +26,9 @@ pub(crate) const BLOCK: u32 = 16 << 10;
 
 /// Bytes per second of a peer that is to send all of a piece. If it is slower, another peer may try.
 const SLOW: u32 = 256 << 10;
+
+/// Stripes that are looked at for a piece to begin.
+const MOST_STRIPES: usize = 64;
 
 /// A connection, as long as it lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +76,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) allows: Option<&'a [u32]>,
     /// Pieces to begin before others.
     pub(crate) preferred: &'a [u32],
+    /// Pieces of a stripe: those of stripes that are begun come next.
+    pub(crate) per_stripe: u32,
     /// Whether it did not bring what it was asked for before: it is asked for what others were asked for, if
     /// there is any.
     pub(crate) snubs: bool,
@@ -257,11 +265,25 @@ impl Picker {
             return None;
         }
         let preferred = wish.preferred.iter().copied().find(waits);
-        let next = preferred.or_else(|| self.waiting.iter().find(|piece| wish.can(*piece)));
+        let next = preferred
+            .or_else(|| self.begun_stripes(wish.per_stripe).flatten().find(waits))
+            .or_else(|| self.waiting.iter().find(|piece| wish.can(*piece)));
         if next.is_none() {
             *searched = Searched(Some(self.returned));
         }
         next
+    }
+
+    /// The pieces of some stripes of which a piece is begun.
+    fn begun_stripes(&self, pieces: u32) -> impl Iterator<Item = Range<u32>> {
+        let mut at = 0;
+        let stripes = iter::from_fn(move || {
+            let (begun, _) = self.begun.range(at..).next()?;
+            let first = begun - begun % pieces;
+            at = first.saturating_add(pieces);
+            Some(first..at)
+        });
+        stripes.take(MOST_STRIPES)
     }
 
     /// A piece that waits is asked for from now on, of this peer first.

@@ -15,6 +15,7 @@ struct Picking {
     searched: BTreeMap<PeerKey, Searched>,
     rng: SmallRng,
     now: Instant,
+    per_stripe: u32,
     /// How many times it was asked what a peer has.
     looked: Cell<usize>,
 }
@@ -34,7 +35,7 @@ impl Picking {
         let mut rng = SmallRng::seed_from_u64(1);
         let picker = Picker::new(info, PieceBits::none(pieces), memory * length, LATE, &mut rng);
         let (now, looked) = (Instant::now(), Cell::new(0));
-        Self { picker, searched: BTreeMap::new(), rng, now, looked }
+        Self { picker, searched: BTreeMap::new(), rng, now, per_stripe: 1, looked }
     }
 
     fn wish(
@@ -53,7 +54,8 @@ impl Picking {
         let peer = PeerKey(peer);
         // From the hundredth on they are all of one network.
         let from = IpAddr::from([10, 0, 0, peer.0.min(100) as u8]);
-        let wish = Wish { peer, from, count, has: &has, allows, preferred: &[], snubs, now: self.now };
+        let (per_stripe, now) = (self.per_stripe, self.now);
+        let wish = Wish { peer, from, count, has: &has, allows, preferred: &[], per_stripe, snubs, now };
         let searched = self.searched.entry(peer).or_default();
         self.picker.pick(&wish, searched, &mut self.rng, &mut asked);
         asked
@@ -111,6 +113,24 @@ fn who_holds_all_memory_and_brings_nothing_keeps_nobody_from_bringing() {
     picking.now += LATE;
     picking.give_back(1, &silent);
     assert_eq!(picking.ask(3, ALL, 8), silent);
+}
+
+#[test]
+fn a_stripe_is_begun_when_no_piece_waits_of_those_that_are() {
+    let mut picking = Picking::new(8, 8);
+    picking.per_stripe = 4;
+    let begun: Vec<_> = (1..=8).map(|peer| picking.ask(peer, ALL, 4)[0].piece.0 / 4).collect();
+    assert!(begun[..4].iter().all(|stripe| *stripe == begun[0]), "{begun:?}");
+    assert!(begun[4..].iter().all(|stripe| *stripe == 1 - begun[0]), "{begun:?}");
+    let mut picking = Picking::new(8, 8);
+    picking.per_stripe = 4;
+    assert_eq!(picking.ask(1, &[0, 7], 4)[0].piece.0 / 4, picking.ask(2, ALL, 4)[0].piece.0 / 4);
+    let others: &[u32] = if picking.picker.begun.contains_key(&0) { &[7] } else { &[0] };
+    assert_eq!(
+        picking.ask(3, others, 4)[0].piece.0,
+        others[0],
+        "a peer that has nothing of it begins another"
+    );
 }
 
 #[test]

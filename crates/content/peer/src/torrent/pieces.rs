@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 
-use swarmkeep_content::{ContentExt, Error as StoreError};
+use swarmkeep_content::{ContentExt, ContentRepository, Error as StoreError};
 use swarmkeep_peer_wire::Block;
 
 use super::{Ask, Entry, Has, Peer, Torrent, TorrentState, ip_of};
@@ -20,7 +20,7 @@ impl Torrent {
 
     /// Blocks to ask a peer for.
     pub(crate) fn pick(&self, peer: &Peer, ask: &Ask<'_>, asked: &mut Vec<Block>) {
-        let Some(in_store) = self.ready().map(|ready| ready.info.info_hash()) else { return };
+        let Some(info) = self.ready().map(|ready| &ready.info) else { return };
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
         let Some(entry) = peers.get_mut(&peer.key) else { return };
@@ -32,7 +32,7 @@ impl Torrent {
         if may_begin {
             // It has locks of its own, and others wait for this one.
             drop(state);
-            near = self.session.store.affinity(&in_store, 16);
+            near = self.session.store.affinity(&info.info_hash(), 16);
             state = self.state.lock();
         }
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
@@ -53,6 +53,7 @@ impl Torrent {
             has: &has,
             allows: ask.allows,
             preferred: &preferred,
+            per_stripe: (self.session.store.capabilities().stripe / info.piece_length()).max(1),
             snubs: peer.snubs.load(Relaxed),
             now: ask.now,
         };
