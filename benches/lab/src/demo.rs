@@ -60,7 +60,7 @@ SIGKILL, its processes end and the folder stays.
 
 What --kill shows:
   When the fetcher over the block store has half of it, it and the seeder get SIGKILL, and are
-  started again a second later. A fetcher makes durable what it has every five seconds, so it may
+  started again a second later. A fetcher makes durable what it has within five seconds, so it may
   have told of pieces which it has not any more then, and fetches them anew: that is said. What was
   there when it started again is not fetched again: it fetches no more bytes than were missing, or
   the demo fails.
@@ -106,7 +106,7 @@ const GONE: Duration = Duration::from_secs(1);
 /// time, and it was seen.
 const EARLIEST: Duration = Duration::from_secs(9);
 
-/// What was told of so long ago is durable: fetchers flush every five seconds, which may take a while.
+/// What was told of so long ago is durable: fetchers flush it within five seconds, which may take a while.
 const DURABLE: Duration = Duration::from_secs(8);
 
 /// A fetcher asks a peer for no more than 512 blocks of 16 KiB at a time, and in the end both of its peers
@@ -294,13 +294,13 @@ impl<'a> Swarm<'a> {
                 "blocks",
                 ["fetcher", "block store"],
                 "the fetcher over a block store",
-                line(format!("fetch {TORRENT} --seed --store {FETCHER_IMAGE}")),
+                line(format!("fetch {TORRENT} --seed --store {FETCHER_IMAGE} --write-within 5")),
             ),
             Peer::new(
                 "files",
                 ["fetcher", "plain files"],
                 "the fetcher into plain files",
-                line(format!("fetch {TORRENT} --seed --store {FILES_FOLDER}")),
+                line(format!("fetch {TORRENT} --seed --store {FILES_FOLDER} --write-within 5")),
             ),
         ];
         Self { folder, interruption, info, peers, tracker, began: Instant::now(), took: [None; 3] }
@@ -519,8 +519,8 @@ impl Proof {
         };
         format!(
             "The fetcher that was killed had told of {told} pieces, and came back with {kept}. The\n \
-             other {lost} were younger than its last flush (every five seconds): not durable\n \
-             yet, and fetched again. {durable} were so old that they had to be there. {missing}\n \
+             other {lost} were not durable yet (it takes five seconds at most),\n \
+             and fetched again. {durable} were so old that they had to be there. {missing}\n \
              bytes were missing then, and it fetched {fetched}, and {besides}:\n \
              {verdict}."
         )

@@ -10,6 +10,7 @@ use std::{
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+mod cache;
 mod create;
 mod kept;
 mod news;

@@ -26,6 +26,7 @@ use tokio::{
 };
 
 use crate::{
+    cache::Cache,
     kept::Kept,
     news::{News, short},
     store::{counted, opened::For, read_torrent, say},
@@ -41,9 +42,9 @@ const FETCH_DETAILS: &str = "\
   seedkeep fetch 'magnet:?xt=urn:btih:...'        by magnet link: its trackers and peers, and --peer
 
 Pieces that are in the store are not fetched again. Nor are those that lie in its folder under the torrent's
-name: such files are taken up, and the rest is fetched into them. Fetched pieces are made durable every few
-seconds, so that an interruption loses little. Each piece is verified. A peer that sends wrong bytes is
-banned.
+name: such files are taken up, and the rest is fetched into them. A fetched piece is durable when its block
+of the store is whole, at the latest after a minute (--write-within), and at the end: only a crash loses
+some. Each piece is verified. A peer that sends wrong bytes is banned.
 
 Exit codes:
   0  everything is fetched
@@ -90,6 +91,14 @@ pub(crate) struct Sharing {
     /// The most bytes received per second, over all torrents.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     down: Option<NonZero<u64>>,
+
+    #[command(flatten)]
+    cache: Cache,
+
+    /// How many seconds a fetched piece may take to become durable: what a crash can lose. The more, the more
+    /// blocks of a store are written whole.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    write_within: u64,
 
     /// The most connections in all. Callers have three quarters of them at most, and so have own calls.
     #[arg(long, value_name = "N", default_value_t = 200)]
@@ -330,11 +339,14 @@ impl Sharing {
     }
 
     async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
+        let half = self.cache.bytes() / 2;
         let config = |listen: Vec<SocketAddr>| {
             let config = SessionConfig::new(peer_id())
                 .listen(listen)
                 .connections(self.connections)
                 .upload_slots(self.slots)
+                .cache(half, half)
+                .write_within(Duration::from_secs(self.write_within))
                 .limits(self.up.map(NonZero::get), self.down.map(NonZero::get));
             if self.many_files { config.most_files(usize::MAX) } else { config }
         };

@@ -32,6 +32,7 @@ pub struct SessionConfig {
     pub(crate) request_timeout: Duration,
     pub(crate) write_memory: u64,
     pub(crate) read_memory: u64,
+    pub(crate) write_within: Duration,
     pub(crate) up: Option<u64>,
     pub(crate) down: Option<u64>,
     pub(crate) most_files: usize,
@@ -53,6 +54,7 @@ impl SessionConfig {
             request_timeout: Duration::from_secs(60),
             write_memory: 64 << 20,
             read_memory: 64 << 20,
+            write_within: Duration::from_secs(60),
             up: None,
             down: None,
             most_files: 100_000,
@@ -135,6 +137,15 @@ impl SessionConfig {
     #[must_use]
     pub fn cache(mut self, write: u64, read: u64) -> Self {
         (self.write_memory, self.read_memory) = (write, read);
+        self
+    }
+
+    /// How long a piece that was fetched may take to become durable: a crash loses at most the pieces of this
+    /// time. The longer it is, the more blocks of the store are written whole, with one call. What is whole is
+    /// made durable within a twelfth of it, at most 5 seconds. The default is 60 seconds.
+    #[must_use]
+    pub fn write_within(mut self, time: Duration) -> Self {
+        self.write_within = time;
         self
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct Resources {
     pub(crate) down: Limiter,
     port: u16,
     keys: AtomicU64,
-    /// Whether something was written since the last flush.
+    /// Whether something was written that is not known to be durable.
     pub(crate) unflushed: AtomicBool,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,

@@ -74,7 +74,7 @@ pub struct Handle {
     torrent: Arc<Torrent>,
 }
 
-/// How often the store is flushed if something was written. A crash loses what was fetched in this time.
+/// What is whole is made durable that often at least, if something was written.
 const FLUSH: Duration = Duration::from_secs(5);
 /// The most outgoing connections that are being established at a time.
 const CALLS: usize = 30;
@@ -506,15 +506,20 @@ impl SessionState {
     }
 
     async fn flush_often(self: Arc<Self>) {
-        let mut often = tokio::time::interval(FLUSH);
+        let within = self.resources.config.write_within;
+        let period = (within / 12).clamp(Duration::from_millis(10), FLUSH);
+        let age = within.saturating_sub(period);
+        let mut often = tokio::time::interval(period);
         // A flush that has begun is not left alone: it may be the only one that hears of an error.
         while self.resources.stop.run_until_cancelled(often.tick()).await.is_some() {
             if self.resources.unflushed.swap(false, Relaxed) {
                 let store = Arc::clone(&self.resources.store);
-                let flushed = spawn_blocking(move || store.flush());
-                if let Ok(Err(error)) = flushed.await {
-                    tracing::error!(%error, "flushing the store");
+                let flushed = spawn_blocking(move || store.flush_older(age)).await;
+                if !matches!(flushed, Ok(Ok(false))) {
                     self.resources.unflushed.store(true, Relaxed);
+                }
+                if let Ok(Err(error)) = flushed {
+                    tracing::error!(%error, "flushing the store");
                     // The store tells of it once, and has taken back what it said to be complete.
                     let (state, told) = (Arc::clone(&self), error.to_string());
                     let recounted = spawn_blocking(move || {

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
 use indicatif::BinaryBytes;
@@ -253,7 +254,8 @@ fn fill(
                 }
             }
             if unflushed >= FLUSHED {
-                cache.flush()?;
+                // A stripe that is not whole has the next pieces to come.
+                cache.flush_older(Duration::MAX)?;
                 unflushed = 0;
             }
             Ok(())

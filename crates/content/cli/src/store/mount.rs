@@ -29,6 +29,7 @@ use super::{
     opened::{For, Opened, Torrent},
     say,
 };
+use crate::cache::Cache;
 
 /// How long the kernel may believe what it was told. Nothing changes: the store is not written to meanwhile.
 const FOR_EVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -49,6 +50,9 @@ pub(super) struct Args {
     /// An empty folder.
     folder: PathBuf,
 
+    #[command(flatten)]
+    cache: Cache,
+
     /// Let other users read, too. Users other than root need `user_allow_other` in /etc/fuse.conf.
     #[arg(long)]
     allow_other: bool,
@@ -58,8 +62,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let store = Opened::open(&args.store.path, For::Reading)?;
     let torrents = store.torrents()?;
     // Files are mostly read from one end to the other.
-    let cache =
-        StripeCache::new(Arc::clone(&store.repository) as _, StripeCacheOptions::new().write_memory(0))?;
+    let options = StripeCacheOptions::new().write_memory(0).read_memory(args.cache.bytes());
+    let cache = StripeCache::new(Arc::clone(&store.repository) as _, options)?;
     let time = args.store.path.metadata()?.modified()?;
     let view = View::of(&cache, &torrents, time)?;
     let count = torrents.len();

@@ -3,6 +3,7 @@
 use std::{
     io::{IoSlice, IoSliceMut},
     ops::Range,
+    time::Instant,
 };
 
 use zerocopy::IntoBytes;
@@ -29,6 +30,8 @@ pub(super) fn chunk(bytes: u64) -> Chunk {
 pub(super) struct Gathered {
     /// No two have the same.
     pub(super) serial: u64,
+    /// When its first bytes came.
+    pub(super) since: Instant,
     /// Room of the store below that is kept for it: for each chunk what could be written there takes, but no
     /// more than the whole stripe.
     pub(super) promised: u64,
@@ -51,6 +54,7 @@ impl Gathered {
         let chunks = std::iter::repeat_with(|| None).take(chunks).collect();
         Self {
             serial,
+            since: Instant::now(),
             promised: 0,
             whole: 0,
             unsure: false,

@@ -12,6 +12,7 @@ use std::{
     fmt,
     sync::{Arc, atomic::Ordering::Relaxed},
     thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use gathered::CHUNK;
@@ -84,7 +85,8 @@ impl StripeCacheOptions {
 /// [prefers](Capabilities::stripe). A write copies its bytes and returns. When no byte of a stripe is
 /// missing, here or below, the threads of the cache write it. They sort all such stripes by their
 /// [place](Content::place), those without a place by torrent and offset, and write each with one call. A
-/// stripe that is not whole waits until a [flush](ContentRepository::flush), or until memory is needed. Then
+/// stripe that is not whole waits until a [flush](ContentRepository::flush), until it is as old as a
+/// [caller lets it become](Self::flush_older), or until memory is needed. Then
 /// the stripes that miss the fewest bytes are written as they are, each contiguous range with one call.
 ///
 /// A read of a complete piece fetches as much of its stripe as can be read; later reads of the stripe are
@@ -227,6 +229,23 @@ impl StripeCache {
         torrent.read_in_memory(core, range, into)
     }
 
+    /// Makes durable what is whole, and stripes whose first bytes were written `age` ago or earlier. Others
+    /// can still become whole. Returns whether any are left.
+    ///
+    /// # Errors
+    /// Those of a [flush](ContentRepository::flush).
+    pub fn flush_older(&self, age: Duration) -> Result<bool> {
+        let (core, writers) = (self.running.core(), &self.running.writers);
+        let began = core.serial();
+        writers.write_out(Instant::now().checked_sub(age));
+        if let Err(error) = core.inner.flush() {
+            writers.torrents().iter().for_each(|torrent| torrent.follow(core));
+            return Err(error);
+        }
+        let failure = writers.torrents().iter().find_map(|torrent| torrent.take_failure(began));
+        failure.map_or(Ok(core.taken() > 0), Err)
+    }
+
     fn handle(&self, torrent: Arc<Torrent>) -> Arc<dyn Content> {
         Arc::new(Handle { torrent, cache: Arc::clone(&self.running) })
     }
@@ -270,7 +289,7 @@ impl Cache for Running {
     }
 
     fn write_out(&self) {
-        self.writers.write_out();
+        self.writers.write_out(Some(Instant::now()));
     }
 }
 
@@ -329,14 +348,7 @@ impl ContentRepository for StripeCache {
     }
 
     fn flush(&self) -> Result<()> {
-        let (core, writers) = (self.running.core(), &self.running.writers);
-        let began = core.serial();
-        writers.write_out();
-        if let Err(error) = core.inner.flush() {
-            writers.torrents().iter().for_each(|torrent| torrent.follow(core));
-            return Err(error);
-        }
-        writers.torrents().iter().find_map(|torrent| torrent.take_failure(began)).map_or(Ok(()), Err)
+        self.flush_older(Duration::ZERO).map(drop)
     }
 
     fn statistics(&self) -> Statistics {

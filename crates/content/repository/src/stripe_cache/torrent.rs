@@ -9,6 +9,7 @@ use std::{
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Instant,
 };
 
 pub(super) use handle::{Cache, Handle};
@@ -284,20 +285,23 @@ impl Torrent {
         told
     }
 
-    /// Has everything written that is in memory, and gives what to wait for.
-    pub(super) fn begin_flush(self: &Arc<Self>, jobs: &mut Vec<Job>) -> Awaited {
+    /// Has what is whole written, and what began to gather at `until` or before; gives what to wait for.
+    pub(super) fn begin_flush(self: &Arc<Self>, until: Option<Instant>, jobs: &mut Vec<Job>) -> Awaited {
         let mut state = self.state.lock();
         let mut stripes = Vec::new();
         for (&number, stripe) in &mut state.stripes {
             stripes.extend(stripe.writing.as_ref().map(|writing| (number, writing.serial)));
-            if let Some(gathering) = &mut stripe.gathering {
+            if let Some(gathering) = &mut stripe.gathering
+                && (gathering.due || until.is_some_and(|until| gathering.since <= until))
+            {
                 stripes.push((number, gathering.serial));
                 if !mem::replace(&mut gathering.due, true) {
                     jobs.push(Job { torrent: Arc::clone(self), stripe: number });
                 }
             }
         }
-        let marks = state.untold.iter().map(|(&piece, untold)| (piece, untold.serial)).collect();
+        let untold = state.untold.iter().filter(|(piece, _)| !state.waits(**piece));
+        let marks = untold.map(|(&piece, untold)| (piece, untold.serial)).collect();
         Awaited { stripes, marks }
     }
 
@@ -439,6 +443,16 @@ impl TorrentState {
     /// Whether bytes of a range are in memory alone.
     fn holds(&self, range: &Range<u64>) -> bool {
         self.stripes.range(stripes_of(range, self.stripe)).any(|(_, stripe)| stripe.holds(range))
+    }
+
+    /// Whether bytes of a piece are in a stripe that is not to be written yet.
+    fn waits(&self, piece: u32) -> bool {
+        let range = self.geometry.piece(piece).expect("it was marked");
+        let mut gathering = self
+            .stripes
+            .range(stripes_of(&range, self.stripe))
+            .filter_map(|(_, stripe)| stripe.gathering.as_ref());
+        gathering.any(|gathering| !gathering.due && gathering.runs().overlaps(&range))
     }
 
     /// Whether the store below is being told that a piece is complete.

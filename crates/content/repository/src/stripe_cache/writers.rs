@@ -1,6 +1,6 @@
 //! What the threads of the cache do: they write stripes to the store below, in the order of the device.
 
-use std::{cmp::Reverse, collections::HashMap, sync::Arc};
+use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Instant};
 
 use parking_lot::RwLock;
 
@@ -31,11 +31,11 @@ impl Writers {
         self.core.write_until_stopped(self);
     }
 
-    /// Writes everything that is held back, and waits until it is written.
-    pub(super) fn write_out(&self) {
+    /// Writes what is whole and what began to gather at `until` or before, and waits until it is written.
+    pub(super) fn write_out(&self, until: Option<Instant>) {
         let torrents = self.torrents();
         let mut jobs = Vec::new();
-        let awaited: Vec<_> = torrents.iter().map(|torrent| torrent.begin_flush(&mut jobs)).collect();
+        let awaited: Vec<_> = torrents.iter().map(|torrent| torrent.begin_flush(until, &mut jobs)).collect();
         self.core.queue(jobs);
         for (torrent, awaited) in torrents.iter().zip(awaited) {
             torrent.end_flush(awaited);

@@ -199,6 +199,28 @@ async fn nothing_that_is_complete_is_fetched_again() {
     assert_has_all(&half);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_fetched_is_written_in_time_although_its_stripe_is_not_whole() {
+    let (some, empty) = (store(0..5), store([]));
+    let (seeder, _seeds) = session(60, &some).await;
+    let config = SessionConfig::new(PeerId::new([61; 20]))
+        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
+        .write_within(Duration::from_secs(2));
+    let fetcher = Session::start(config, Arc::clone(&empty)).await.unwrap();
+    let fetches = fetcher.add(info(), &[]).await.unwrap();
+    fetches.found(seeder.addresses().to_vec());
+    let written = || empty.open(&info().info_hash()).unwrap().pieces().unwrap().count();
+    timeout(Duration::from_secs(20), async {
+        while written() < 5 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("nothing else comes, and it is written all the same");
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
 /// As many torrents as are wanted, all of the same bytes.
 fn another(n: u8) -> Arc<Info> {
     let at = INFO.windows(10).position(|name| name == b"splitmix64").unwrap();

@@ -109,6 +109,29 @@ fn a_flush_writes_everything_in_order_then_marks_then_flushes() {
 }
 
 #[test]
+fn a_stripe_that_is_not_whole_waits_until_it_is_old_and_so_do_its_pieces() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        // Every eighth piece lies in two stripes.
+        let torrent = NewTorrent::new(hash(1), 8 * STRIPE, STRIPE as u32 / 8 - 1000).unwrap();
+        let content = cache.create(&torrent).unwrap();
+        let end = content.geometry().piece(8).unwrap().end;
+        put(&*content, 1, 0..end);
+        (0..9).for_each(|piece| assert!(content.mark_complete(piece).unwrap()));
+        let below = || cache.inner().open(&hash(1)).unwrap().pieces().unwrap();
+        assert!(cache.flush_older(Duration::from_secs(3600)).unwrap(), "something waits");
+        assert_eq!(shared.writes(), [(hash(1), 0..STRIPE)]);
+        assert_eq!(shared.calls.lock().last(), Some(&StoreCall::Flush));
+        assert!(below().iter().eq(0..8), "the last is not all there");
+        assert!(content.pieces().unwrap().contains(8));
+        thread::sleep(Duration::from_millis(20));
+        assert!(!cache.flush_older(Duration::from_millis(20)).unwrap());
+        assert_eq!(shared.writes()[1..], [(hash(1), STRIPE..end)]);
+        assert!(below().iter().eq(0..9));
+    });
+}
+
+#[test]
 fn at_the_limit_a_write_waits_and_memory_stays_below_it() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new().write_memory(2 * STRIPE));

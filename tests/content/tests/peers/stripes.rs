@@ -1,0 +1,191 @@
+//! Which writes a session makes to a block device: a stripe is written whole, by one of them.
+//!
+//! Times are a quarter of what they are in use, and rates four times as high. With `SWARMKEEP_STRIPES` in the
+//! environment, they are as in use, and torrents are twice as long.
+
+use std::{
+    env, fmt, io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use sha1::{Digest as _, Sha1};
+use swarmkeep_bittorrent::PeerId;
+use swarmkeep_content::{
+    ContentConfig, ContentExt, ContentRepository, Library, Memory, NewTorrent,
+    block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
+};
+use swarmkeep_metainfo::Info;
+use swarmkeep_peer::{Session, SessionConfig};
+use tokio::time::timeout;
+
+/// What is fetched at once, from four peers.
+struct Load {
+    torrents: u64,
+    /// Stripes of each.
+    stripes: u64,
+    /// Bytes per second, over all torrents.
+    rate: u64,
+    /// Bytes that may wait to be written.
+    memory: u64,
+    within: Duration,
+}
+
+/// What was written.
+#[derive(Debug)]
+struct Writes {
+    stripes: usize,
+    whole: usize,
+    /// Writes that did not begin where the one before it ended.
+    runs: usize,
+}
+
+const STRIPE: u64 = 4 << 20;
+const PIECE: u64 = 256 << 10;
+const SEEDERS: u8 = 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_torrents_at_4_mib_per_second_are_written_in_whole_stripes() {
+    Load::new(10, 4, 4 << 20, 128 << 20).is_written_in_whole_stripes().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_torrents_at_25_mib_per_second_are_written_in_whole_stripes() {
+    Load::new(50, 2, 25 << 20, 512 << 20).is_written_in_whole_stripes().await;
+}
+
+impl Load {
+    /// `cache` is half for writes, as in `seedkeep fetch`.
+    fn new(torrents: u64, stripes: u64, rate: u64, cache: u64) -> Self {
+        let minute = Duration::from_secs(60);
+        let (times, stripes) = match env::var_os("SWARMKEEP_STRIPES") {
+            Some(_) => (1, 2 * stripes),
+            None => (4, stripes),
+        };
+        Self { torrents, stripes, rate: rate * u64::from(times), memory: cache / 2, within: minute / times }
+    }
+
+    async fn is_written_in_whole_stripes(&self) {
+        let begun = Instant::now();
+        let writes = self.fetched().await;
+        println!(
+            "{} torrents at {} MiB/s in all, {:?} at most: {} of {} stripes whole, {} runs, {:.1?}",
+            self.torrents,
+            self.rate >> 20,
+            self.within,
+            writes.whole,
+            writes.stripes,
+            writes.runs,
+            begun.elapsed()
+        );
+        assert!(writes.whole * 10 >= writes.stripes * 9, "{writes:?}");
+    }
+
+    async fn fetched(&self) -> Writes {
+        let infos: Vec<_> = (0..self.torrents).map(|n| self.torrent(n)).collect();
+        let full: Arc<dyn ContentRepository> = Arc::new(Memory::new(&ContentConfig::new("")));
+        for info in &infos {
+            let content = full.create(&NewTorrent::of(info).unwrap()).unwrap();
+            for piece in 0..info.piece_count() {
+                let range = info.piece_range(piece).unwrap();
+                content.write(range.start, &vec![0; (range.end - range.start) as usize]).unwrap();
+                content.mark_complete(piece).unwrap();
+            }
+        }
+        let mut seeders = Vec::new();
+        for n in 0..SEEDERS {
+            let seeder = Session::start(config(n), Arc::clone(&full)).await.unwrap();
+            for info in &infos {
+                seeder.add(Arc::clone(info), &[]).await.unwrap();
+            }
+            seeders.push(seeder);
+        }
+
+        let stripes = self.torrents * self.stripes;
+        let sectors = (2 * stripes + 16) * STRIPE / SECTOR as u64;
+        let device = Arc::new(Recorder { device: SparseDevice::new(sectors), writes: Mutex::default() });
+        BlockStore::format(&device, FormatOptions::new().block_size(STRIPE as u32)).unwrap();
+        let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
+        let store = Arc::new(Library::open(Arc::new(store)).unwrap());
+        for info in &infos {
+            store.create(&NewTorrent::of(info).unwrap()).unwrap();
+        }
+        let config =
+            config(SEEDERS).limits(None, Some(self.rate)).cache(self.memory, 0).write_within(self.within);
+        let fetcher = Session::start(config, store).await.unwrap();
+        device.writes.lock().unwrap().clear();
+        let mut fetches = Vec::new();
+        for info in infos {
+            let fetch = fetcher.add(info, &[]).await.unwrap();
+            fetch.found(seeders.iter().flat_map(|seeder| seeder.addresses().to_vec()));
+            fetches.push(fetch);
+        }
+        for fetch in &fetches {
+            timeout(Duration::from_secs(120), fetch.complete()).await.expect("in time").unwrap();
+        }
+        fetcher.stop().await.unwrap();
+        for seeder in seeders {
+            seeder.stop().await.unwrap();
+        }
+        let block = STRIPE / SECTOR as u64;
+        let writes = std::mem::take(&mut *device.writes.lock().unwrap());
+        let runs = 1 + writes.windows(2).filter(|pair| pair[0].0 + pair[0].1 != pair[1].0).count();
+        let whole = writes.iter().filter(|(first, count)| first % block == 0 && *count == block).count();
+        Writes { stripes: stripes as usize, whole, runs }
+    }
+
+    /// Zeroes under a name of its own.
+    fn torrent(&self, n: u64) -> Arc<Info> {
+        let pieces = (self.stripes * STRIPE / PIECE) as usize;
+        let hash = Sha1::digest([0; PIECE as usize]);
+        let length = pieces as u64 * PIECE;
+        let head =
+            format!("d6:lengthi{length}e4:name3:{n:03}12:piece lengthi{PIECE}e6:pieces{}:", 20 * pieces);
+        Arc::new(Info::parse(&[head.as_bytes(), &hash.repeat(pieces), b"e"].concat()).unwrap())
+    }
+}
+
+fn config(n: u8) -> SessionConfig {
+    SessionConfig::new(PeerId::new([n; 20]))
+        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
+        .connections(1000)
+        .connections_per_address(1000)
+        .cache(4 << 20, 16 << 20)
+}
+
+/// A device that remembers where each write began, and of how many sectors it was.
+struct Recorder {
+    device: SparseDevice,
+    writes: Mutex<Vec<(u64, u64)>>,
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Recorder")
+    }
+}
+
+impl BlockDevice for Recorder {
+    fn sectors(&self) -> u64 {
+        self.device.sectors()
+    }
+
+    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
+        self.device.read(first, into)
+    }
+
+    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
+        let count = parts.iter().map(|part| part.len() as u64).sum();
+        self.writes.lock().unwrap().push((first, count));
+        // Zeroes are what it holds already.
+        match parts.iter().copied().flatten().all(|sector| *sector == Sector::ZERO) {
+            true => Ok(()),
+            false => self.device.write(first, parts),
+        }
+    }
+
+    fn flush(&self, barrier: Barrier) -> io::Result<()> {
+        self.device.flush(barrier)
+    }
+}
