@@ -35,6 +35,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "COUNT")]
     torrents: Option<u32>,
 
+    /// Take the lowest free block for content and the highest for i-nodes, which keeps content in front, where
+    /// disks are fastest, instead of the next free block after the last one taken.
+    #[arg(long)]
+    ordered: bool,
+
     /// Overwrite what is on the device.
     #[arg(long)]
     force: bool,
@@ -52,6 +57,9 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     if let Some(torrents) = args.torrents {
         options = options.torrents(torrents);
+    }
+    if args.ordered {
+        options = options.allocation(Allocation::Ordered);
     }
     match (args.path.metadata(), args.size) {
         (Err(_), Some(size)) => {
@@ -90,7 +98,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             BlockStore::format(&*device, options)?;
         }
     }
-    let store = BlockStore::open(&args.path, Allocation::Sequential)?;
+    let store = BlockStore::open(&args.path, None)?;
     let free = store.statistics().free.unwrap_or(0);
     if args.json {
         print_json(&serde_json::json!({

@@ -11,7 +11,7 @@ use std::{
 
 use swarmkeep_content::{
     ContentConfig, ContentRepository, Error as StoreError, InfoHash, Library, Summary,
-    block::{Allocation, BlockStore},
+    block::BlockStore,
     files::{self, FileStore, HIDDEN},
 };
 use swarmkeep_metainfo::Metainfo;
@@ -77,7 +77,7 @@ impl Opened {
         } else if kind.is_file() || kind.file_type().is_block_device() {
             let store = match wanted {
                 For::Reading => patiently(|| BlockStore::open_read_only(path))?,
-                For::Writing | For::Adding => patiently(|| BlockStore::open(path, Allocation::Sequential))?,
+                For::Writing | For::Adding => patiently(|| BlockStore::open(path, None))?,
             };
             let report = store.report();
             let mut damage: Vec<_> = report.damage.iter().map(ToString::to_string).collect();

@@ -505,6 +505,19 @@ fn several_torrents_are_added_at_once_and_one_that_fails_ends_no_other() {
 }
 
 #[test]
+fn an_ordered_store_has_its_i_nodes_at_the_end() {
+    for (option, at_the_end) in [("", false), (" --ordered", true)] {
+        let folder = scratch_folder();
+        let folder = folder.path();
+        fixture(folder, "some-v1");
+        done(folder, &format!("format @/image --size 32MiB{option}"));
+        done(folder, "add @/image @/some-v1.torrent");
+        let map = done(folder, "map @/image");
+        assert_eq!(map.lines().any(|line| line.ends_with('%')), at_the_end, "{map}");
+    }
+}
+
+#[test]
 fn a_damaged_torrent_file_is_told_and_kept_again() {
     let folder = scratch_folder();
     let folder = folder.path();

@@ -120,7 +120,7 @@ pub(super) enum Access {
 /// Reads the device.
 pub(super) fn boot(
     device: Arc<dyn BlockDevice>,
-    allocation: Allocation,
+    allocation: Option<Allocation>,
     access: Access,
     mutation: Mutation,
 ) -> Result<(Store, BootReport), Refused> {
@@ -140,7 +140,11 @@ pub(super) fn boot(
     }
     report.generation = header.generation.get();
     let mut boot = Boot {
-        allocator: Allocator::new(2 * header.root_blocks.get(), header.blocks.get(), allocation),
+        allocator: Allocator::new(
+            2 * header.root_blocks.get(),
+            header.blocks.get(),
+            allocation.unwrap_or(header.allocation()),
+        ),
         root: Root::new(header, entries, mutation),
         device: &*device,
         slabs: Slabs::default(),

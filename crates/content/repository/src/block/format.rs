@@ -5,7 +5,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use super::{SECTOR, Sector};
+use super::{Allocation, SECTOR, Sector};
 use crate::{Geometry, InfoHash};
 
 /// Bytes of a logical sector, the least that a device writes whole or not at all.
@@ -118,10 +118,18 @@ pub(super) struct RootHeader {
     pub(super) generation: U64,
     /// Drawn when the device is formatted.
     pub(super) uuid: [u8; 16],
+    /// 1 if blocks are chosen in order.
+    pub(super) ordered: u8,
 }
 
 impl RootHeader {
-    pub(super) fn new(block_shift: u8, root_blocks: u32, blocks: u32, uuid: [u8; 16]) -> Self {
+    pub(super) fn new(
+        block_shift: u8,
+        root_blocks: u32,
+        blocks: u32,
+        uuid: [u8; 16],
+        allocation: Allocation,
+    ) -> Self {
         Self {
             magic: ROOT_MAGIC,
             version: VERSION.into(),
@@ -134,7 +142,12 @@ impl RootHeader {
             torrents: U32::ZERO,
             generation: U64::ZERO,
             uuid,
+            ordered: u8::from(allocation == Allocation::Ordered),
         }
+    }
+
+    pub(super) const fn allocation(&self) -> Allocation {
+        if self.ordered == 1 { Allocation::Ordered } else { Allocation::Sequential }
     }
 
     /// What the logical sectors of a device belong to that belong to no torrent.
@@ -416,7 +429,7 @@ mod tests {
 
     #[test]
     fn structures_have_the_sizes_that_the_document_says() {
-        assert_eq!(size_of::<RootHeader>(), 56);
+        assert_eq!(size_of::<RootHeader>(), 57);
         assert_eq!(size_of::<RootEntry>(), 36);
         assert_eq!(size_of::<InodeHeader>(), 52);
         assert_eq!((ENTRIES, BLOCKS), (14, 127));

@@ -50,6 +50,7 @@ pub const IMAGE: &str = "content.swarmkeep";
 pub struct FormatOptions {
     block_size: Option<u32>,
     torrents: Option<u32>,
+    allocation: Allocation,
 }
 
 impl FormatOptions {
@@ -71,6 +72,13 @@ impl FormatOptions {
     #[must_use]
     pub fn torrents(mut self, count: u32) -> Self {
         self.torrents = Some(count);
+        self
+    }
+
+    /// Sets how blocks are chosen, unless a call that opens the store says otherwise.
+    #[must_use]
+    pub fn allocation(mut self, allocation: Allocation) -> Self {
+        self.allocation = allocation;
         self
     }
 }
@@ -118,8 +126,8 @@ impl BlockStore {
                 device.write(1 << (shift - 12), &[&[Sector::ZERO]])?;
             }
             device.flush(Barrier::Wiped)?;
-            let mut root =
-                Root::empty(RootHeader::new(shift, root_blocks, blocks, uuid), Mutation::default());
+            let header = RootHeader::new(shift, root_blocks, blocks, uuid, options.allocation);
+            let mut root = Root::empty(header, Mutation::default());
             root.fill(device)?;
             root.write(device, Barrier::Formatted)?;
             root.write(device, Barrier::Formatted)
@@ -140,14 +148,18 @@ impl BlockStore {
         salvage::salvage(device).map_err(|refused| refused.into_error(Path::new("the device")))
     }
 
-    /// Opens the store on a [formatted](Self::format) device, for reading and writing.
+    /// Opens the store on a [formatted](Self::format) device, for reading and writing. It chooses blocks as it
+    /// was formatted to, or according to `allocation`.
     ///
     /// # Errors
     /// [`Error::NotAStore`] if there is no store on it that this program knows, [`Error::Io`].
-    pub fn boot(device: impl BlockDevice + 'static, allocation: Allocation) -> Result<Self> {
+    pub fn boot(
+        device: impl BlockDevice + 'static,
+        allocation: impl Into<Option<Allocation>>,
+    ) -> Result<Self> {
         Self::boot_as(
             Arc::new(device),
-            allocation,
+            allocation.into(),
             Access::Write,
             Mutation::default(),
             Path::new("the device"),
@@ -160,7 +172,7 @@ impl BlockStore {
     /// As [`boot`](Self::boot).
     pub fn boot_read_only(device: impl BlockDevice + 'static) -> Result<Self> {
         let path = Path::new("the device");
-        Self::boot_as(Arc::new(device), Allocation::default(), Access::Read, Mutation::default(), path)
+        Self::boot_as(Arc::new(device), None, Access::Read, Mutation::default(), path)
     }
 
     /// A store that gets one thing wrong.
@@ -175,12 +187,12 @@ impl BlockStore {
         mutant: Option<Mutant>,
     ) -> Result<Self> {
         let path = Path::new("the device");
-        Self::boot_as(Arc::new(device), allocation, Access::Write, Mutation(mutant), path)
+        Self::boot_as(Arc::new(device), Some(allocation), Access::Write, Mutation(mutant), path)
     }
 
     fn boot_as(
         device: Arc<dyn BlockDevice>,
-        allocation: Allocation,
+        allocation: Option<Allocation>,
         access: Access,
         mutation: Mutation,
         path: &Path,
@@ -191,13 +203,13 @@ impl BlockStore {
         }
     }
 
-    /// Opens the store on a block device or an image.
+    /// Opens the store on a block device or an image, as [`boot`](Self::boot) does.
     ///
     /// # Errors
     /// As [`boot`](Self::boot), and [`Error::InUse`].
-    pub fn open(path: &Path, allocation: Allocation) -> Result<Self> {
+    pub fn open(path: &Path, allocation: impl Into<Option<Allocation>>) -> Result<Self> {
         let device = FileDevice::open(path, true)?;
-        Self::boot_as(Arc::new(device), allocation, Access::Write, Mutation::default(), path)
+        Self::boot_as(Arc::new(device), allocation.into(), Access::Write, Mutation::default(), path)
     }
 
     /// Opens the store on a block device or an image read-only. Several processes may do so at the same time.
@@ -206,7 +218,7 @@ impl BlockStore {
     /// As [`open`](Self::open).
     pub fn open_read_only(path: &Path) -> Result<Self> {
         let device = FileDevice::open(path, false)?;
-        Self::boot_as(Arc::new(device), Allocation::default(), Access::Read, Mutation::default(), path)
+        Self::boot_as(Arc::new(device), None, Access::Read, Mutation::default(), path)
     }
 
     /// Opens the store whose image is in the folder of `config`, or makes one: of the capacity of `config`,
@@ -233,7 +245,7 @@ impl BlockStore {
         }
         std::fs::rename(&unfinished, &path).map_err(Error::io("naming the image"))?;
         device::flush_folder_of(&path)?;
-        Self::boot_as(Arc::new(device), allocation, Access::Write, Mutation::default(), &path)
+        Self::boot_as(Arc::new(device), Some(allocation), Access::Write, Mutation::default(), &path)
     }
 
     /// What was found when the device was read.
