@@ -85,7 +85,7 @@ fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>
     let hinted = hint.root_blocks.get();
     let possible = hinted <= root_blocks(MOST_TORRENTS, shift) && hinted <= lowest / 2;
     let root = if possible { wanted.max(hinted) } else { wanted.min(lowest / 2) };
-    let header = RootHeader::new(shift, root, blocks, random_uuid()?);
+    let header = RootHeader::new(shift, root, blocks, random_uuid()?, hint.allocation());
     entries.truncate(entry_sectors(&header) as usize * LOGICAL_PER_SECTOR * ENTRIES);
     Ok(Some((header, entries)))
 }
