@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Write,
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
     thread,
@@ -99,7 +99,8 @@ fn metrics_alerts_and_dashboard_are_understood() {
     let _program = Running(program.expect("it runs"));
     let began = Instant::now();
     let is_up = || !query(free, "count_over_time(up[1m]) >= 4 and up == 1").is_empty();
-    while std::net::TcpStream::connect(free).is_err() || !is_up() {
+    let is_ready = || TcpStream::connect(free).is_ok() && get(free, "/-/ready").status == 200;
+    while !is_ready() || !is_up() {
         assert!(began.elapsed() < Duration::from_secs(60), "it has not read the metrics");
         thread::sleep(Duration::from_millis(100));
     }
