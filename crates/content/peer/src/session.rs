@@ -74,7 +74,7 @@ pub struct Handle {
     torrent: Arc<Torrent>,
 }
 
-/// What is whole is made durable that often at least, if something was written.
+/// The longest time between two flushes of whole stripes, if something was written.
 const FLUSH: Duration = Duration::from_secs(5);
 /// The most outgoing connections that are being established at a time.
 const CALLS: usize = 30;

@@ -46,9 +46,8 @@ const PART: usize = PIECE as usize - size_of::<Head>();
 /// | 48 | | the part: 32,720 bytes, the last one less |
 ///
 /// Parts of older files and of torrents that are not in the store are overwritten by other files. A complete
-/// piece that cannot be read, or whose checksum does not hold, is never overwritten: it is damaged, whoever
-/// it belongs to, and may read better another time. Nor are the other parts of its file, until the file is
-/// kept again. The library needs no more guarantees than those of the store below: a torrent file is durable
+/// piece that cannot be read, or whose checksum does not hold, is damaged and never overwritten: it may read
+/// better another time. Nor are the other parts of its file overwritten, until the file is kept again. The library needs no more guarantees than those of the store below: a torrent file is durable
 /// before its torrent is created.
 ///
 /// Opening it reads 48 bytes per part. In memory it takes 4 bytes per part and about 100 bytes per file.

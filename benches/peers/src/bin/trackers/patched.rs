@@ -182,7 +182,7 @@ mod tests {
         for tracker in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
             let client = Client::connect((tracker, port).into());
             assert_eq!(client.scrape(), [0, 0, 0]);
-            // The counts leave out who announces.
+            // The counts leave out the peer that announces.
             assert_eq!(client.announce(1001, 0, Started), (0, 0, vec![]));
             assert_eq!(client.announce(1002, 9, Started), (1, 0, vec![1001]));
             assert_eq!(client.announce(1001, 0, Regular), (0, 1, vec![1002]));

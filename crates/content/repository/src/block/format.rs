@@ -284,7 +284,7 @@ impl InodeHeader {
         Self::read_from_prefix(&sector.payload).expect("it is shorter than a sector").0.depth == 1
     }
 
-    /// The header in a logical sector, whoever's, if it is one.
+    /// The header in a logical sector, of any torrent, if it is one.
     pub(super) fn find(sector: &LogicalSector) -> Option<Self> {
         let (header, _) = Self::read_from_prefix(&sector.payload).expect("it is shorter than a sector");
         let is_one =

@@ -104,7 +104,7 @@ impl Store {
         let mut blocks: Vec<_> =
             state.map.iter().chain(state.map_blocks.iter()).map(|(_, block)| block).collect();
         blocks.extend(meta.slabs.release(inode.slot));
-        // Whoever looks for i-nodes one day does not find this one.
+        // A search for i-nodes does not find this one any more.
         let first = inode.slot.first(self.block_shift()) / LOGICAL_PER_SECTOR as u64;
         let _ = self.write_slab_sectors(meta, first..first + 1);
         blocks.sort_unstable();

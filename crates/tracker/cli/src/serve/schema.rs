@@ -344,7 +344,9 @@ impl Settings {
         match (self.fixed.max_bytes, self.fixed.repository) {
             (Some(most), _) => Some(most).filter(|most| *most > 0),
             (None, Chosen::Embedded(row)) if row.bounded.contains(BoundedBy::BYTES) => {
-                memory().map(|all| usize::try_from(all / 2).unwrap_or(usize::MAX))
+                // Where the system does not tell, there is a limit all the same.
+                let half = memory().unwrap_or(1 << 30) / 2;
+                Some(usize::try_from(half).unwrap_or(usize::MAX))
             }
             (None, _) => None,
         }
