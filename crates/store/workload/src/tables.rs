@@ -3,23 +3,29 @@
 /// Returns a Markdown table that is readable as plain text. `columns` are its columns, each with its title
 /// first. All columns but the first are aligned to the right.
 pub fn markdown(columns: &[Vec<String>]) -> String {
-    let width = |cell: &String| cell.chars().count();
-    let widths: Vec<_> = columns.iter().map(|column| column.iter().map(width).max().unwrap_or(0)).collect();
-    let lines = (0..columns[0].len()).map(|line| {
-        let cells = columns.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(n, (column, &width))| match n {
-            0 => format!("| {:<width$} |", column[line]),
-            _ => format!(" {:>width$} |", column[line]),
-        });
-        cells.collect::<String>() + "\n"
-    });
+    let row = |line: usize| columns.iter().map(|column| column[line].clone()).collect();
+    lines(|| (0..columns[0].len()).map(row)).collect()
+}
+
+/// The lines of such a table, of rows that are made twice instead of kept: first for the widths.
+pub fn lines<I: Iterator<Item = Vec<String>>>(rows: impl Fn() -> I) -> impl Iterator<Item = String> {
+    let mut widths = Vec::new();
+    for row in rows() {
+        widths.resize(row.len(), 0);
+        widths.iter_mut().zip(row).for_each(|(width, cell)| *width = cell.chars().count().max(*width));
+    }
     let dashes = widths.iter().enumerate().map(|(n, &width)| {
         let dashes = "-".repeat(width + 1);
         if n == 0 { format!("|{dashes}-|") } else { format!("{dashes}:|") }
     });
-    let mut lines: Vec<_> = lines.collect();
-    lines.insert(1, dashes.collect::<String>() + "\n");
-    lines.concat()
+    let mut dashes = Some(dashes.collect::<String>() + "\n");
+    rows().flat_map(move |row| {
+        let cells = row.into_iter().zip(&widths).enumerate().map(|(n, (cell, &width))| match n {
+            0 => format!("| {cell:<width$} |"),
+            _ => format!(" {cell:>width$} |"),
+        });
+        [Some(cells.collect::<String>() + "\n"), dashes.take()].into_iter().flatten()
+    })
 }
 
 /// Returns `number` with at least three significant digits: measurements are no more precise than some per
