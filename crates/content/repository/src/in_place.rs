@@ -293,8 +293,9 @@ impl ContentRepository for InPlace {
         self.others.statistics()
     }
 
+    /// Those of the store behind, without labels.
     fn capabilities(&self) -> Capabilities {
-        self.others.capabilities()
+        Capabilities { label: 0, ..self.others.capabilities() }
     }
 }
 

@@ -33,7 +33,7 @@ mod torrent;
 
 pub use config::ContentConfig;
 pub use error::Error;
-pub use library::Library;
+pub use library::{Description, Library};
 pub use memory::Memory;
 pub use pieces::{PieceBits, Pieces};
 pub use repository::{Content, ContentExt, ContentRepository};

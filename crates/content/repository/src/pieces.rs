@@ -9,7 +9,7 @@ use crate::{Error, Geometry, Result, stretches::Stretches};
 /// zero.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PieceBits {
-    bytes: Vec<u8>,
+    bytes: Box<[u8]>,
     pieces: u32,
     set: u32,
 }
@@ -17,7 +17,7 @@ pub struct PieceBits {
 impl PieceBits {
     /// So many pieces, none set.
     pub fn none(pieces: u32) -> Self {
-        Self { bytes: vec![0; pieces.div_ceil(8) as usize], pieces, set: 0 }
+        Self { bytes: vec![0; pieces.div_ceil(8) as usize].into(), pieces, set: 0 }
     }
 
     /// Whether a piece is set; `false` beyond the last.
@@ -117,7 +117,7 @@ impl Pieces {
     pub(crate) fn take_complete(&mut self) -> PieceBits {
         std::mem::replace(
             &mut self.complete,
-            PieceBits { bytes: Vec::new(), pieces: self.geometry.pieces(), set: 0 },
+            PieceBits { bytes: Box::default(), pieces: self.geometry.pieces(), set: 0 },
         )
     }
 

@@ -76,6 +76,29 @@ pub trait ContentRepository: fmt::Debug + Send + Sync {
 
     /// What this store can do beyond what the trait requires.
     fn capabilities(&self) -> Capabilities;
+
+    /// The label of a torrent: a few bytes of its caller that the store keeps with it, and reads when it is
+    /// opened. Empty until it is [set](Self::set_label), and in a store that keeps none. It is shared, not
+    /// copied.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::Error::NotFound).
+    fn label(&self, info_hash: &InfoHash) -> Result<Arc<[u8]>> {
+        self.open(info_hash).map(|_| Arc::default())
+    }
+
+    /// Replaces the label of a torrent. The next [flush](Self::flush) makes it durable; after a crash before
+    /// that, it is the old label or the new one.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::Error::Unsupported) if `label` is longer than the store
+    /// [keeps](Capabilities::label); [`NotFound`](crate::Error::NotFound);
+    /// [`Deleted`](crate::Error::Deleted) if the torrent is deleted meanwhile;
+    /// [`ReadOnly`](crate::Error::ReadOnly).
+    fn set_label(&self, info_hash: &InfoHash, label: &[u8]) -> Result<()> {
+        let _ = (info_hash, label);
+        Err(crate::Error::Unsupported("keep labels"))
+    }
 }
 
 /// The bytes of one torrent, in the order of its pieces.
@@ -190,6 +213,14 @@ macro_rules! forward {
 
             fn capabilities(&self) -> Capabilities {
                 (**self).capabilities()
+            }
+
+            fn label(&self, info_hash: &InfoHash) -> Result<Arc<[u8]>> {
+                (**self).label(info_hash)
+            }
+
+            fn set_label(&self, info_hash: &InfoHash, label: &[u8]) -> Result<()> {
+                (**self).set_label(info_hash, label)
             }
         }
     )*};

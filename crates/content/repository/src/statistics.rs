@@ -16,12 +16,14 @@ pub struct Capabilities {
     /// The number of bytes that is best written at once, aligned to the beginning of the torrent: a power of
     /// two, at least 16 KiB.
     pub stripe: u32,
+    /// Bytes of the longest [label](crate::ContentRepository::label); 0 if the store keeps none.
+    pub label: u32,
 }
 
 impl Capabilities {
-    /// The capabilities of a store with this stripe that is neither durable nor bounded.
+    /// The capabilities of a store with this stripe that is neither durable nor bounded, and keeps no labels.
     pub const fn new(stripe: u32) -> Self {
-        Self { durable: false, bounded: false, stripe }
+        Self { durable: false, bounded: false, stripe, label: 0 }
     }
 
     /// What was flushed is there when the store is opened again.
@@ -35,6 +37,13 @@ impl Capabilities {
     #[must_use]
     pub const fn bounded(mut self) -> Self {
         self.bounded = true;
+        self
+    }
+
+    /// Torrents have labels of up to this many bytes.
+    #[must_use]
+    pub const fn labels(mut self, bytes: u32) -> Self {
+        self.label = bytes;
         self
     }
 }

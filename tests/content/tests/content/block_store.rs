@@ -186,11 +186,6 @@ fn the_writer_of_real_torrents() {
     }
 }
 
-/// Where the image of version 1 lies.
-fn image() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/block-store/v1.img.gz")
-}
-
 fn hash(n: u8) -> InfoHash {
     InfoHash::new([n; 20])
 }
@@ -211,19 +206,39 @@ const TORRENTS: [(u8, u64, u32, &[u32]); 4] = [
     (4, (70 << 20) + 1, 32 << 10, &[0, 1_000, 2_240]),
 ];
 
+/// The label of a torrent in an image of version 2.
+fn label_of(n: u8) -> Vec<u8> {
+    vec![n; 100 * usize::from(n)]
+}
+
 #[test]
-fn the_image_of_version_1_opens() {
+fn images_of_all_versions_open() {
     let folder = scratch_folder();
-    let path = folder.path().join("image");
-    let mut bytes = Vec::new();
-    GzDecoder::new(File::open(image()).unwrap()).read_to_end(&mut bytes).unwrap();
-    fs::write(&path, bytes).unwrap();
-    assert_eq!(opens_as_made(&path), 9);
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/block-store");
+    for (version, generation, labels) in [(1, 9, false), (2, 10, true)] {
+        let path = folder.path().join(format!("image {version}"));
+        let mut bytes = Vec::new();
+        let zipped = File::open(images.join(format!("v{version}.img.gz"))).unwrap();
+        GzDecoder::new(zipped).read_to_end(&mut bytes).unwrap();
+        fs::write(&path, bytes).unwrap();
+        let read_only = BlockStore::open_read_only(&path).unwrap();
+        assert_eq!((read_only.report().generation, version_of(&path)), (generation, version));
+        drop(read_only);
+        opens_as_made(&path, labels);
+        // Both copies of the root: a program that knows no labels would lose them.
+        assert_eq!(version_of(&path), 2);
+    }
+}
+
+/// The lower of the versions in the two roots of an image.
+fn version_of(image: &Path) -> u8 {
+    let bytes = fs::read(image).unwrap();
+    [0, 16 << 10].into_iter().map(|root| bytes[root + 8]).min().unwrap()
 }
 
 /// `SWARMKEEP_MAKE_IMAGE` names where to put it, for the image of a later version.
 #[test]
-fn an_image_made_today_opens_as_the_one_of_version_1_does() {
+fn an_image_made_today_opens_as_the_one_of_version_2_does() {
     let folder = scratch_folder();
     let path = folder.path().join("image");
     make_image(&path);
@@ -232,7 +247,7 @@ fn an_image_made_today_opens_as_the_one_of_version_1_does() {
         zipped.write_all(&fs::read(&path).unwrap()).unwrap();
         zipped.finish().unwrap();
     }
-    opens_as_made(&path);
+    opens_as_made(&path, true);
 }
 
 fn make_image(path: &Path) {
@@ -247,14 +262,16 @@ fn make_image(path: &Path) {
             content.write(start, &bytes).unwrap();
             content.mark_complete(piece).unwrap();
         }
+        if n < 9 {
+            store.set_label(&hash(n), &label_of(n)).unwrap();
+        }
     }
     store.flush().unwrap();
     // So that a block lies in it that belongs to nobody.
     store.delete(&hash(9)).unwrap();
 }
 
-/// Answers which generation of its root the image has.
-fn opens_as_made(image: &Path) -> u64 {
+fn opens_as_made(image: &Path, labels: bool) {
     let store = BlockStore::open(image, Allocation::Sequential).unwrap();
     store.audit().unwrap();
     assert_eq!(store.report().damage, []);
@@ -263,6 +280,8 @@ fn opens_as_made(image: &Path) -> u64 {
         let content = store.open(&hash(n)).unwrap();
         assert_eq!((content.geometry().len(), content.geometry().piece_length()), (length, piece_length));
         assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), complete);
+        let label = if labels { label_of(n) } else { vec![] };
+        assert!(*store.label(&hash(n)).unwrap() == *label, "the label of torrent {n}");
         for &piece in complete {
             let (start, bytes) = piece_of(&*content, n, piece);
             let mut read = vec![0; bytes.len()];
@@ -274,6 +293,8 @@ fn opens_as_made(image: &Path) -> u64 {
     let content = store.create(&NewTorrent::new(hash(5), 10, 10).unwrap()).unwrap();
     content.write(0, b"0123456789").unwrap();
     content.mark_complete(0).unwrap();
+    store.set_label(&hash(1), b"another").unwrap();
     store.flush().unwrap();
-    store.report().generation
+    drop((content, store));
+    assert_eq!(&*reopen(image).label(&hash(1)).unwrap(), b"another");
 }

@@ -98,9 +98,10 @@ fn check(store: &Opened, names: &[String]) -> Result<Vec<Findings>, Box<dyn Erro
     for torrent in torrents {
         bar.set_message(torrent.title());
         let content = store.repository.open(&torrent.info_hash())?;
-        let info = torrent.metainfo.as_ref().map(|metainfo| metainfo.info());
+        let metainfo = store.repository.metainfo(&torrent.info_hash())?;
+        let info = metainfo.as_ref().map(|metainfo| metainfo.info());
         let (wrong, unreadable) = read_all(&*content, info, &bar)?;
-        findings.push(Findings::of(&torrent, wrong, unreadable));
+        findings.push(Findings::of(&torrent, info, wrong, unreadable));
     }
     bar.finish_and_clear();
     Ok(findings)
@@ -167,9 +168,8 @@ fn verify(
 }
 
 impl Findings {
-    fn of(torrent: &Torrent, wrong: Vec<u32>, unreadable: Vec<u32>) -> Self {
+    fn of(torrent: &Torrent, info: Option<&Info>, wrong: Vec<u32>, unreadable: Vec<u32>) -> Self {
         let geometry = torrent.summary.geometry;
-        let info = torrent.metainfo.as_ref().map(|metainfo| metainfo.info());
         let (mut lost, mut files) = (0, BTreeSet::new());
         for piece in wrong.iter().chain(&unreadable) {
             let range = geometry.piece(*piece).expect("it was read");

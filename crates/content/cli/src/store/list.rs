@@ -1,10 +1,15 @@
 //! `seedkeep store list`, `remove` and `stats`.
 
-use std::{error::Error, process::ExitCode};
+use std::{
+    error::Error,
+    io::{self, BufWriter, Write},
+    iter,
+    process::ExitCode,
+};
 
 use indicatif::BinaryBytes;
 use serde::Serialize;
-use swarmkeep_content::ContentRepository;
+use swarmkeep_content::{ContentRepository, Description};
 use swarmkeep_workload::tables;
 
 use super::{
@@ -33,13 +38,12 @@ struct Row {
     piece_length: u32,
     pieces: u32,
     complete: u32,
-    files: Option<usize>,
+    files: Option<u32>,
 }
 
 impl Row {
     fn of(torrent: &Torrent) -> Self {
         let geometry = torrent.summary.geometry;
-        let info = torrent.metainfo.as_ref().map(|metainfo| metainfo.info());
         Self {
             info_hash: torrent.info_hash().to_string(),
             name: torrent.name().map(ToOwned::to_owned),
@@ -47,36 +51,40 @@ impl Row {
             piece_length: geometry.piece_length(),
             pieces: geometry.pieces(),
             complete: torrent.summary.complete,
-            files: info.map(|info| info.files().iter().filter(|file| !file.is_padding()).count()),
+            files: torrent.description.as_ref().map(Description::files),
         }
+    }
+    fn cells(self) -> Vec<String> {
+        vec![
+            self.name.unwrap_or_else(|| "(no torrent file)".into()),
+            BinaryBytes(self.bytes).to_string(),
+            format!("{} of {}", self.complete, self.pieces),
+            self.files.map_or_else(String::new, |files| files.to_string()),
+            self.info_hash,
+        ]
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let store = Opened::open(&args.store.path, For::Reading)?;
-    let rows: Vec<_> = store.torrents()?.iter().map(Row::of).collect();
+    let torrents = Opened::open(&args.store.path, For::Reading)?.torrents()?;
     if args.json {
-        print_json(&rows)?;
+        print_json(&torrents.iter().map(Row::of).collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
     }
-    if rows.is_empty() {
+    if torrents.is_empty() {
         say!("There are no torrents in the store.");
         return Ok(ExitCode::SUCCESS);
     }
-    let column = |head: &str, cell: &dyn Fn(&Row) -> String| {
-        [head.to_owned()].into_iter().chain(rows.iter().map(cell)).collect::<Vec<_>>()
+    let heads = ["name", "bytes", "complete", "files", "info hash"];
+    let rows = || {
+        let heads = heads.map(ToOwned::to_owned).to_vec();
+        iter::once(heads).chain(torrents.iter().map(|torrent| Row::of(torrent).cells()))
     };
-    say!(
-        "{}",
-        tables::markdown(&[
-            column("name", &|row| row.name.clone().unwrap_or_else(|| "(no torrent file)".into())),
-            column("bytes", &|row| BinaryBytes(row.bytes).to_string()),
-            column("complete", &|row| format!("{} of {}", row.complete, row.pieces)),
-            column("files", &|row| row.files.map_or_else(String::new, |files| files.to_string())),
-            column("info hash", &|row| row.info_hash.clone()),
-        ])
-        .trim_end()
-    );
+    let mut out = BufWriter::new(io::stdout().lock());
+    for line in tables::lines(rows) {
+        out.write_all(line.as_bytes())?;
+    }
+    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -19,7 +19,7 @@ use fuser::{
 use indexmap::IndexMap;
 use rustix::mount::UnmountFlags;
 use swarmkeep_content::{
-    Content, ContentExt, ContentRepository, Error as StoreError, Statistics,
+    Content, ContentExt, ContentRepository, Error as StoreError, Library, Statistics,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let options = StripeCacheOptions::new().write_memory(0).read_memory(args.cache.bytes());
     let cache = StripeCache::new(Arc::clone(&store.repository) as _, options)?;
     let time = args.store.path.metadata()?.modified()?;
-    let view = View::of(&cache, &torrents, time)?;
+    let view = View::of(&cache, &store.repository, &torrents, time)?;
     let count = torrents.len();
     drop(torrents);
     let files = view.nodes.iter().filter(|node| matches!(node.kind, Kind::File(_))).count();
@@ -148,7 +148,12 @@ struct Part {
 }
 
 impl View {
-    fn of(store: &dyn ContentRepository, torrents: &[Torrent], time: SystemTime) -> Result<Self, StoreError> {
+    fn of(
+        store: &dyn ContentRepository,
+        library: &Library,
+        torrents: &[Torrent],
+        time: SystemTime,
+    ) -> Result<Self, StoreError> {
         let mut view = Self {
             nodes: vec![Node { parent: 1, kind: Kind::Folder(IndexMap::new()) }],
             contents: Vec::new(),
@@ -161,7 +166,7 @@ impl View {
             *tops.entry(torrent.title()).or_default() += 1;
             // A torrent may be called like the folder of another.
             *tops.entry(torrent.info_hash().to_string()).or_default() +=
-                u32::from(torrent.metainfo.is_some());
+                u32::from(torrent.description.is_some());
         }
         for torrent in torrents {
             let content = store.open(&torrent.info_hash())?;
@@ -177,7 +182,7 @@ impl View {
                 whole: geometry.pieces_of(&(offset..offset + length)).all(|piece| complete.contains(piece)),
             };
             let hash = torrent.info_hash().to_string();
-            let Some(metainfo) = &torrent.metainfo else {
+            let Some(metainfo) = library.metainfo(&torrent.info_hash())? else {
                 view.add(&[&hash], part(0, geometry.len(), false));
                 continue;
             };

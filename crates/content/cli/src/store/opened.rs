@@ -10,11 +10,10 @@ use std::{
 };
 
 use swarmkeep_content::{
-    ContentConfig, ContentRepository, Error as StoreError, InfoHash, Library, Summary,
+    ContentConfig, ContentRepository, Description, Error as StoreError, InfoHash, Library, Summary,
     block::BlockStore,
     files::{self, FileStore, HIDDEN},
 };
-use swarmkeep_metainfo::Metainfo;
 
 use super::counted;
 
@@ -49,7 +48,8 @@ pub(crate) enum For {
 /// A torrent of a store.
 pub(crate) struct Torrent {
     pub(crate) summary: Summary,
-    pub(crate) metainfo: Option<Metainfo>,
+    /// What its torrent file says in short, if there is one.
+    pub(crate) description: Option<Description>,
 }
 
 impl Opened {
@@ -95,11 +95,12 @@ impl Opened {
 
     /// Every torrent, by name.
     pub(crate) fn torrents(&self) -> Result<Vec<Torrent>, Box<dyn Error>> {
-        let mut torrents = Vec::new();
-        for summary in self.repository.list()? {
-            torrents.push(Torrent { summary, metainfo: self.repository.metainfo(&summary.info_hash)? });
+        let list = self.repository.list()?;
+        let mut torrents = Vec::with_capacity(list.len());
+        for summary in list {
+            torrents.push(Torrent { summary, description: self.repository.description(&summary.info_hash)? });
         }
-        torrents.sort_by(|a, b| (a.name(), a.info_hash()).cmp(&(b.name(), b.info_hash())));
+        torrents.sort_unstable_by(|a, b| (a.name(), a.info_hash()).cmp(&(b.name(), b.info_hash())));
         Ok(torrents)
     }
 
@@ -203,7 +204,7 @@ impl Torrent {
 
     /// What its torrent file calls it.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.metainfo.as_ref().map(|metainfo| metainfo.info().name())
+        self.description.as_ref().map(Description::name)
     }
 
     /// What to call it.

@@ -2,7 +2,7 @@
 //! at.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fmt,
     path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -16,9 +16,9 @@ use super::{
     allocator::Allocator,
     format::{
         BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry,
-        RootHeader, Slot, index, logical,
+        RootHeader, Slot, VERSION, index, logical,
     },
-    inode::{Inode, InodeState},
+    inode::{Inode, InodeState, Named},
     mutant::{Mutant, Mutation},
     root::{Found, Root, first_sector},
     root_blocks, sectors,
@@ -130,7 +130,9 @@ pub(super) fn boot(
         device.flush(Barrier::Opened).map_err(Error::io("flushing the device"))?;
     }
     let mut report = BootReport::default();
-    let (header, entries, alike) = find_root(&*device, mutation, &mut report)?;
+    let (mut header, entries, alike) = find_root(&*device, mutation, &mut report)?;
+    let is_old = header.version.get() < VERSION;
+    header.version = VERSION.into();
     let (has, needs) = (device.sectors(), u64::from(header.blocks.get()) << (header.block_shift - 12));
     if has < needs {
         let [has, needs] = [has, needs].map(|sectors| sectors * SECTOR as u64);
@@ -153,6 +155,7 @@ pub(super) fn boot(
         lost: Vec::new(),
         forgotten: HashMap::new(),
         unreadable: 0,
+        is_old,
         alike,
         mutation,
         report,
@@ -214,7 +217,12 @@ pub(super) fn find_root(
             if newer_is_damaged || alone {
                 report.damage.push(Damage::OlderRoot { generation: chosen.header.generation.get() });
             }
-            let alike = !alone && copies.iter().all(|copy| copy.whole && copy.entries().eq(chosen.entries()));
+            let alike = !alone
+                && copies.iter().all(|copy| {
+                    copy.whole
+                        && copy.header.version == chosen.header.version
+                        && copy.entries().eq(chosen.entries())
+                });
             Ok((chosen.header, chosen.sectors.iter().flatten().flat_map(|sector| **sector).collect(), alike))
         }
         None => {
@@ -284,7 +292,7 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
         }
         return Err(match newer {
             Some(version) => Refused::Because(format!(
-                "its format has version {version}, and this program knows version 1 only: use a later one"
+                "its format has version {version}, and this program knows none after {VERSION}: use a later one"
             )),
             None if damaged => Refused::Rootless("both copies of its root are damaged; repair it"),
             None => {
@@ -311,6 +319,8 @@ struct Boot<'a> {
     forgotten: HashMap<InfoHash, u32>,
     /// Sectors that the device did not give.
     unreadable: u32,
+    /// Whether the root has an earlier version, which knows no labels.
+    is_old: bool,
     /// Whether both copies of the root say the same.
     alike: bool,
     mutation: Mutation,
@@ -323,11 +333,12 @@ impl Boot<'_> {
     }
 
     /// Marks the blocks of i-nodes. The entries that can be right, in the order of the device.
-    fn claim_slots(&mut self) -> Vec<(u32, RootEntry)> {
-        let mut entries: Vec<_> = self.root.iter().map(|(at, entry)| (at, *entry)).collect();
-        entries.sort_unstable_by_key(|(at, entry)| (entry.slot(), *at));
-        let mut names = HashMap::new();
-        entries.retain(|&(at, entry)| {
+    fn claim_slots(&mut self) -> Vec<u32> {
+        let mut entries: Vec<_> = self.root.iter().map(|(at, _)| at).collect();
+        entries.sort_unstable_by_key(|&at| (self.root.get(at).slot(), at));
+        let mut names = HashSet::new();
+        entries.retain(|&at| {
+            let entry = self.root.get(at);
             if entry.is_lost() {
                 self.forgotten.insert(entry.info_hash(), at);
                 return false;
@@ -336,7 +347,7 @@ impl Boot<'_> {
             let possible = (1..=super::format::Class::largest(shift).0).contains(&slot.class.0)
                 && u32::from(slot.slot) < slot.class.slots(shift)
                 && entry.uid() != 0
-                && names.insert(entry.info_hash(), at).is_none();
+                && names.insert(entry.info_hash());
             let claimed = possible && self.claim_slot(slot);
             if !claimed {
                 self.lost.push((at, None));
@@ -358,29 +369,30 @@ impl Boot<'_> {
     }
 
     /// Reads i-nodes, with few large reads.
-    fn read_inodes(&mut self, entries: &[(u32, RootEntry)]) {
+    fn read_inodes(&mut self, entries: &[u32]) {
         /// No more is read at once, and no gap is read over that is larger.
         const MOST: u64 = 1024;
         const GAP: u64 = 16;
         let shift = self.shift();
-        let sectors_of = |entry: &RootEntry| {
-            let (slot, per) = (entry.slot(), LOGICAL_PER_SECTOR as u64);
+        let sectors_of = |root: &Root, at: u32| {
+            let (slot, per) = (root.get(at).slot(), LOGICAL_PER_SECTOR as u64);
             let first = slot.first(shift);
             first / per..(first + slot.class.logical()).div_ceil(per)
         };
         let mut at = 0;
         while at < entries.len() {
-            let mut run = sectors_of(&entries[at].1);
+            let mut run = sectors_of(&self.root, entries[at]);
             let mut end = at + 1;
-            while let Some((_, entry)) = entries.get(end) {
-                let next = sectors_of(entry);
+            while let Some(&entry) = entries.get(end) {
+                let next = sectors_of(&self.root, entry);
                 if next.start > run.end + GAP || next.end - run.start > MOST {
                     break;
                 }
                 (run.end, end) = (next.end, end + 1);
             }
             let read = self.read(run.start, (run.end - run.start) as usize);
-            for &(place, entry) in &entries[at..end] {
+            for &place in &entries[at..end] {
+                let entry = self.root.get(place);
                 let first = (entry.slot().first(shift) - run.start * LOGICAL_PER_SECTOR as u64) as usize;
                 let slot = &logical(&read)[first..first + entry.slot().class.logical() as usize];
                 self.read_inode(place, &entry, slot);
@@ -405,12 +417,14 @@ impl Boot<'_> {
 
     fn read_inode(&mut self, place: u32, entry: &RootEntry, slot: &[LogicalSector]) {
         let parsed = InodeHeader::parse(&slot[0], entry, self.shift());
-        let Some((geometry, layout)) = parsed else {
+        let Some((geometry, layout, label)) = parsed else {
             self.lost.push((place, Some(entry.slot())));
             return;
         };
-        let inode = Inode::new(entry.info_hash(), entry.uid(), geometry, layout, entry.slot());
-        inode.entry.store(place.into(), Relaxed);
+        let inode = Inode::new(entry.info_hash(), entry.uid(), geometry, self.shift(), entry.slot());
+        let inode = inode.expect("its header was laid out");
+        inode.entry.store(place, Relaxed);
+        inode.state.lock().label = label.into();
         let inode = Arc::new(inode);
         let mut body = Body::new(&inode, self.mutation);
         let body_sectors = if layout.in_map_blocks() {
@@ -442,7 +456,7 @@ impl Boot<'_> {
 
     /// Reads the bodies that do not lie in their i-nodes.
     fn read_map_blocks(&mut self) {
-        for inode in self.inodes.clone().iter().filter(|inode| inode.layout.in_map_blocks()) {
+        for inode in self.inodes.clone().iter().filter(|inode| inode.layout().in_map_blocks()) {
             let named: Vec<_> = inode.state.lock().map_blocks.iter().collect();
             let refused: Vec<_> = named
                 .iter()
@@ -465,7 +479,7 @@ impl Boot<'_> {
             {
                 let read = self.read(u64::from(block) << (shift - 12), 1 << (shift - 12));
                 let first = u64::from(number) << (shift - 9);
-                for (at, sector) in (first..inode.layout.body).zip(logical(&read)) {
+                for (at, sector) in (first..inode.layout().body).zip(logical(&read)) {
                     body.sector(at, sector, index::MAP_BLOCKS + at);
                 }
             }
@@ -523,7 +537,7 @@ impl Boot<'_> {
             {
                 *pieces += dropped.len() as u64;
             }
-            let said_at = dropped.iter().map(|&piece| inode.layout.of_piece(piece)).collect();
+            let said_at = dropped.iter().map(|&piece| inode.layout().of_piece(piece)).collect();
             self.mends.push((Arc::clone(inode), said_at));
         }
     }
@@ -554,13 +568,17 @@ impl Boot<'_> {
         let lost = self.forgotten;
         self.report.lost = lost.keys().copied().collect();
         self.report.lost.sort_unstable();
-        let torrents = self.inodes.iter().map(|inode| (inode.info_hash, Arc::clone(inode))).collect();
+        let shape = *self.root.header();
+        // What is only read writes no root.
+        let root = if access == Access::Read { Root::empty(shape, self.mutation) } else { self.root };
+        #[expect(clippy::mutable_key_type, reason = "the info hash of an i-node never changes")]
+        let torrents = self.inodes.into_iter().map(Named).collect();
         let store = Store {
             device: Arc::clone(device),
-            shape: *self.root.header(),
+            shape,
             names: Mutex::new(()),
             torrents: RwLock::new(torrents),
-            meta: Mutex::new(Meta { root: self.root, slabs: self.slabs, lost, cursor: next }),
+            meta: Mutex::new(Meta { root, slabs: self.slabs, lost, cursor: next }),
             changed: Mutex::new(Vec::new()),
             allocator: Mutex::new(self.allocator),
             counters: Counters::default(),
@@ -572,6 +590,8 @@ impl Boot<'_> {
             match (merged, self.alike || self.mutation.is(Mutant::OlderRootLeft), self.lost.is_empty()) {
                 // Neither copy is whole, or neither has the losses.
                 (true, ..) | (_, _, false) => 2,
+                // Neither is read by a program that would lose labels.
+                _ if self.is_old => 2,
                 // What the older copy names and this one does not was deleted, and is free from now on.
                 (_, false, _) => 1,
                 _ => 0,
@@ -649,7 +669,7 @@ impl<'a> Body<'a> {
     /// Takes a logical sector of block numbers and have-bits.
     fn sector(&mut self, at: u64, sector: &LogicalSector, index: u64) {
         let Some(payload) = self.payload(at, sector, index) else { return };
-        let blocks = u64::from(self.inode.layout.blocks);
+        let blocks = u64::from(self.inode.layout().blocks);
         let first = at * PAYLOAD as u64;
         for (place, number) in (first / 4..blocks).zip(numbers(payload)) {
             if number != 0 {
@@ -670,7 +690,7 @@ impl<'a> Body<'a> {
     /// Takes a logical sector of the numbers of map blocks.
     fn map_blocks(&mut self, at: u64, sector: &LogicalSector) {
         let Some(payload) = self.payload(at, sector, 1 + at) else { return };
-        let count = u64::from(self.inode.layout.map_blocks);
+        let count = u64::from(self.inode.layout().map_blocks);
         for (place, number) in (at * BLOCKS as u64..count).zip(numbers(payload)) {
             if number != 0 {
                 self.state.map_blocks.set(place as u32, number);

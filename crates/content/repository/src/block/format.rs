@@ -19,8 +19,12 @@ pub(super) const ENTRIES: usize = PAYLOAD / size_of::<RootEntry>();
 /// Blocks that a logical sector of a block map names.
 pub(super) const BLOCKS: usize = PAYLOAD / 4;
 
-/// The format that is written, and the only one so far that is read.
-pub(super) const VERSION: u16 = 1;
+/// The format that is written. A store of version 1 has no labels.
+pub(super) const VERSION: u16 = 2;
+/// Bytes of the longest label.
+pub(super) const LABEL: usize = PAYLOAD - size_of::<InodeHeader>() - 2;
+/// The version of an i-node, which labels did not change.
+const INODE_VERSION: u16 = 1;
 const ROOT_MAGIC: [u8; 8] = *b"swkproot";
 const INODE_MAGIC: [u8; 8] = *b"swkpnode";
 
@@ -183,7 +187,7 @@ impl RootHeader {
             return Ok(None);
         }
         match header.version.get() {
-            VERSION => Ok(Some(header)),
+            1..=VERSION => Ok(Some(header)),
             other => Err(other),
         }
     }
@@ -268,7 +272,7 @@ impl InodeHeader {
     pub(super) fn new(info_hash: &InfoHash, uid: u64, geometry: Geometry, layout: &Layout) -> Self {
         Self {
             magic: INODE_MAGIC,
-            version: VERSION.into(),
+            version: INODE_VERSION.into(),
             class: layout.class.0,
             depth: u8::from(layout.in_map_blocks()),
             piece_length: geometry.piece_length().into(),
@@ -309,14 +313,22 @@ impl InodeHeader {
         Some((entry, geometry, layout))
     }
 
-    /// The measures of the torrent, if this is the i-node that the root means.
-    pub(super) fn parse(
-        sector: &LogicalSector,
+    /// The sector with a label behind the header.
+    pub(super) fn seal(&self, label: &[u8]) -> LogicalSector {
+        let length = (label.len() as u16).to_le_bytes();
+        LogicalSector::seal(self.uid.get(), 0, &[self.as_bytes(), &length, label].concat())
+    }
+
+    /// The measures of the torrent and its label, if this is the i-node that the root means.
+    pub(super) fn parse<'a>(
+        sector: &'a LogicalSector,
         entry: &RootEntry,
         block_shift: u8,
-    ) -> Option<(Geometry, Layout)> {
-        let (header, _) = Self::read_from_prefix(sector.payload(entry.uid(), 0)?).ok()?;
-        header.measures(entry, block_shift)
+    ) -> Option<(Geometry, Layout, &'a [u8])> {
+        let (header, rest) = Self::read_from_prefix(sector.payload(entry.uid(), 0)?).ok()?;
+        let (length, label) = U16::read_from_prefix(rest).ok()?;
+        let (geometry, layout) = header.measures(entry, block_shift)?;
+        Some((geometry, layout, label.get(..length.get().into()).unwrap_or_default()))
     }
 
     fn measures(&self, entry: &RootEntry, block_shift: u8) -> Option<(Geometry, Layout)> {

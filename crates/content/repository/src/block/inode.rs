@@ -1,19 +1,22 @@
 //! One torrent: its i-node in memory, and what of it may be written to the device when.
 
 use std::{
+    borrow::Borrow,
     collections::BTreeSet,
+    hash::{Hash, Hasher},
     ops::Range,
-    sync::atomic::{AtomicBool, AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32},
+    },
 };
-
-use parking_lot::{Mutex, RwLock};
-use zerocopy::IntoBytes;
 
 use super::{
     format::{BLOCKS, InodeHeader, Layout, LogicalSector, PAYLOAD, Slot, index},
     mutant::{Mutant, Mutation},
 };
 use crate::{Geometry, InfoHash, Pieces};
+use parking_lot::{Mutex, RwLock};
 
 /// An i-node. What it says changes in [`InodeState`]; what it is does not.
 #[derive(Debug)]
@@ -21,11 +24,14 @@ pub(super) struct Inode {
     pub(super) info_hash: InfoHash,
     pub(super) uid: u64,
     pub(super) geometry: Geometry,
-    pub(super) layout: Layout,
+    block_shift: u8,
     pub(super) slot: Slot,
-    /// Held for reading by whoever is at work in the torrent, for writing by who deletes it or takes back a
-    /// mark. Whether the torrent is there.
-    pub(super) gate: RwLock<bool>,
+    /// Held for reading by calls at work in the torrent, for writing by those that delete it or take back a
+    /// mark.
+    pub(super) gate: RwLock<()>,
+    /// Whether the torrent was deleted: nothing more is written of it, because what it points at may be
+    /// another's soon. What it said last stays, for an older root. Changes with the gate and the state held.
+    pub(super) gone: AtomicBool,
     /// Held for writing by writes that rewrite the rest of a sector, and by who marks a piece; for reading by
     /// writes of whole sectors.
     pub(super) edges: RwLock<()>,
@@ -33,8 +39,32 @@ pub(super) struct Inode {
     /// Whether it is in the list of those that have something to write.
     pub(super) listed: AtomicBool,
     /// Where it stands in the root.
-    pub(super) entry: AtomicU64,
+    pub(super) entry: AtomicU32,
 }
+
+/// An i-node in a set, which has it by info hash.
+#[derive(Debug)]
+pub(super) struct Named(pub(super) Arc<Inode>);
+
+impl Borrow<InfoHash> for Named {
+    fn borrow(&self) -> &InfoHash {
+        &self.0.info_hash
+    }
+}
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.info_hash.hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.info_hash == other.0.info_hash
+    }
+}
+
+impl Eq for Named {}
 
 /// What an i-node says.
 #[derive(Debug)]
@@ -44,53 +74,72 @@ pub(super) struct InodeState {
     /// The blocks that the body lies in, if it does not lie in the i-node.
     pub(super) map_blocks: BlockMap,
     pub(super) pieces: Pieces,
-    /// What has changed, and must not be written yet: what it points at may not be durable.
-    pub(super) fresh: Changes,
-    /// What has changed and may be written with the next flush.
-    pub(super) sound: Changes,
-    /// Nothing more is written of it: what it points at may be somebody else's soon. What it said last stays,
-    /// for an older root.
-    pub(super) deleted: bool,
+    pub(super) label: Arc<[u8]>,
+    /// What differs from what is on the device, if anything: most torrents are at rest.
+    pub(super) changes: Option<Box<Changes>>,
 }
 
 /// What differs from what is on the device.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
+    /// What must not be written yet: what it points at may not be durable.
+    pub(super) fresh: ChangeSet,
+    /// What may be written with the next flush.
+    pub(super) sound: ChangeSet,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ChangeSet {
     /// Blocks of the torrent that were given a place.
     pub(super) blocks: BTreeSet<u32>,
     /// Pieces that were marked.
     pub(super) pieces: BTreeSet<u32>,
     /// Blocks of the body that were given a place.
     pub(super) map_blocks: BTreeSet<u32>,
+    /// Whether the label was set.
+    pub(super) label: bool,
 }
 
-impl Changes {
+impl ChangeSet {
     pub(super) fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.pieces.is_empty() && self.map_blocks.is_empty()
+        self.blocks.is_empty() && self.pieces.is_empty() && self.map_blocks.is_empty() && !self.label
     }
 }
 
 impl Inode {
-    pub(super) fn new(info_hash: InfoHash, uid: u64, geometry: Geometry, layout: Layout, slot: Slot) -> Self {
-        Self {
+    /// `None` if blocks of this size cannot hold such a torrent.
+    pub(super) fn new(
+        info_hash: InfoHash,
+        uid: u64,
+        geometry: Geometry,
+        block_shift: u8,
+        slot: Slot,
+    ) -> Option<Self> {
+        let layout = Layout::new(geometry, block_shift)?;
+        Some(Self {
             info_hash,
             uid,
             geometry,
-            layout,
+            block_shift,
             slot,
-            gate: RwLock::new(true),
+            gate: RwLock::new(()),
+            gone: AtomicBool::new(false),
             edges: RwLock::new(()),
             state: Mutex::new(InodeState {
                 map: BlockMap::new(layout.blocks),
                 map_blocks: BlockMap::new(layout.map_blocks),
                 pieces: Pieces::new(geometry),
-                fresh: Changes::default(),
-                sound: Changes::default(),
-                deleted: false,
+                label: Arc::default(),
+                changes: None,
             }),
             listed: AtomicBool::new(false),
-            entry: AtomicU64::new(0),
-        }
+            entry: AtomicU32::new(0),
+        })
+    }
+
+    /// How it is laid out: computed, because there may be a hundred thousand of them in memory.
+    pub(super) fn layout(&self) -> Layout {
+        Layout::new(self.geometry, self.block_shift).expect("it was laid out when it was made")
     }
 
     /// The torrent's blocks that have bytes of a range.
@@ -102,17 +151,16 @@ impl Inode {
     pub(super) fn logical(&self, state: &InodeState, at: u64, mutation: Mutation) -> LogicalSector {
         match at.checked_sub(1) {
             None => {
-                let header = InodeHeader::new(&self.info_hash, self.uid, self.geometry, &self.layout);
-                LogicalSector::seal(self.uid, 0, header.as_bytes())
+                InodeHeader::new(&self.info_hash, self.uid, self.geometry, &self.layout()).seal(&state.label)
             }
-            Some(body) if !self.layout.in_map_blocks() => {
+            Some(body) if !self.layout().in_map_blocks() => {
                 LogicalSector::seal(self.uid, at, &self.body(state, body, mutation))
             }
             Some(body) => {
                 let first = body * BLOCKS as u64;
                 let mut payload = [0; PAYLOAD];
                 for (place, number) in
-                    payload.chunks_exact_mut(4).zip(first..u64::from(self.layout.map_blocks))
+                    payload.chunks_exact_mut(4).zip(first..u64::from(self.layout().map_blocks))
                 {
                     let number = number as u32;
                     if !state.withholds(|changes| &changes.map_blocks, number) {
@@ -132,7 +180,7 @@ impl Inode {
     fn body(&self, state: &InodeState, body: u64, mutation: Mutation) -> [u8; PAYLOAD] {
         let mut payload = [0; PAYLOAD];
         let first = body * PAYLOAD as u64;
-        let blocks = u64::from(self.layout.blocks);
+        let blocks = u64::from(self.layout().blocks);
         for (place, block) in payload.chunks_exact_mut(4).zip(first / 4..blocks) {
             let block = block as u32;
             if mutation.is(Mutant::NeighboursAsTheyAre) || !state.withholds(|changes| &changes.blocks, block)
@@ -149,7 +197,7 @@ impl Inode {
             place.copy_from_slice(bits);
             if !mutation.is(Mutant::NeighboursAsTheyAre) {
                 let piece = |byte: u64| ((byte - bits_at) * 8).min(u32::MAX.into()) as u32;
-                for changes in [&state.fresh, &state.sound] {
+                for changes in state.changes.iter().flat_map(|changes| [&changes.fresh, &changes.sound]) {
                     for withheld in changes.pieces.range(piece(range.start)..piece(range.end)) {
                         let byte = u64::from(withheld / 8) - (range.start - bits_at);
                         place[byte as usize] &= !(0x80 >> (withheld % 8));
@@ -161,15 +209,22 @@ impl Inode {
     }
 
     /// Which logical sectors of the body say what has changed.
-    pub(super) fn body_of(&self, changes: &Changes) -> BTreeSet<u64> {
+    pub(super) fn body_of(&self, changes: &ChangeSet) -> BTreeSet<u64> {
         let blocks = changes.blocks.iter().map(|&block| Layout::of_block(block));
-        blocks.chain(changes.pieces.iter().map(|&piece| self.layout.of_piece(piece))).collect()
+        blocks.chain(changes.pieces.iter().map(|&piece| self.layout().of_piece(piece))).collect()
     }
 }
 
 impl InodeState {
-    fn withholds(&self, what: impl Fn(&Changes) -> &BTreeSet<u32>, number: u32) -> bool {
-        what(&self.fresh).contains(&number) || what(&self.sound).contains(&number)
+    fn withholds(&self, what: impl Fn(&ChangeSet) -> &BTreeSet<u32>, number: u32) -> bool {
+        self.changes.as_deref().is_some_and(|Changes { fresh, sound }| {
+            what(fresh).contains(&number) || what(sound).contains(&number)
+        })
+    }
+
+    /// What differs from what is on the device, to be added to.
+    pub(super) fn changes(&mut self) -> &mut Changes {
+        self.changes.get_or_insert_default()
     }
 
     /// Complete pieces of which some block has no place.
@@ -202,23 +257,27 @@ impl InodeState {
 pub(super) struct BlockMap {
     places: u32,
     taken: u32,
-    chunks: Vec<Option<Box<[u32]>>>,
+    /// Empty until one is there.
+    chunks: Box<[Option<Box<[u32]>>]>,
 }
 
 impl BlockMap {
     const CHUNK: u32 = 1 << 16;
 
     fn new(places: u32) -> Self {
-        Self { places, taken: 0, chunks: vec![None; places.div_ceil(Self::CHUNK) as usize] }
+        Self { places, taken: 0, chunks: Box::default() }
     }
 
     pub(super) fn get(&self, place: u32) -> u32 {
-        let chunk = &self.chunks[(place / Self::CHUNK) as usize];
-        chunk.as_ref().map_or(0, |chunk| chunk[(place % Self::CHUNK) as usize])
+        let chunk = self.chunks.get((place / Self::CHUNK) as usize).and_then(Option::as_ref);
+        chunk.map_or(0, |chunk| chunk[(place % Self::CHUNK) as usize])
     }
 
     /// Gives a place a block, or with 0 takes it away.
     pub(super) fn set(&mut self, place: u32, block: u32) {
+        if self.chunks.is_empty() {
+            self.chunks = vec![None; self.places.div_ceil(Self::CHUNK) as usize].into();
+        }
         let chunk = place / Self::CHUNK;
         let length = Self::CHUNK.min(self.places - chunk * Self::CHUNK);
         let chunk = self.chunks[chunk as usize].get_or_insert_with(|| vec![0; length as usize].into());

@@ -30,7 +30,8 @@ pub use boot::{BootReport, Damage};
 pub use device::{Barrier, BlockDevice, FileDevice, SECTOR, Sector, SparseDevice, sectors};
 #[cfg(feature = "mutants")]
 pub use forge::forge;
-use format::{ENTRIES, LOGICAL_PER_SECTOR, RootHeader};
+use format::{ENTRIES, LABEL, LOGICAL_PER_SECTOR, RootHeader};
+use inode::Named;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 use mutant::Mutation;
@@ -86,7 +87,7 @@ impl FormatOptions {
 /// Content on a block device.
 ///
 /// A block is a range of the device that belongs to one torrent, by default of 4 MiB. The store keeps its
-/// i-nodes in memory: 4 bytes per block of a torrent, one bit per piece, and about 600 bytes per torrent.
+/// i-nodes in memory: 4 bytes per block of a torrent, one bit per piece, about 350 bytes and the label.
 #[derive(Clone)]
 pub struct BlockStore {
     store: Arc<Store>,
@@ -270,7 +271,7 @@ impl BlockStore {
         let root = 2 * self.store.shape.root_blocks.get();
         let mut owners = BTreeMap::from_iter((0..root).map(|block| (block, Owner::Root)));
         owners.extend(meta.slabs.blocks().map(|block| (block, Owner::Inodes)));
-        for inode in self.store.torrents.read().values() {
+        for Named(inode) in self.store.torrents.read().iter() {
             let state = inode.state.lock();
             owners.extend(state.map_blocks.iter().map(|(_, block)| (block, Owner::Map(inode.info_hash))));
             owners.extend(state.map.iter().map(|(_, block)| (block, Owner::Content(inode.info_hash))));
@@ -292,7 +293,7 @@ impl BlockStore {
     pub fn audit(&self) -> Result<(), String> {
         let meta = self.store.meta.lock();
         let torrents = self.store.torrents.read();
-        let states: Vec<_> = torrents.values().map(|inode| (inode, inode.state.lock())).collect();
+        let states: Vec<_> = torrents.iter().map(|Named(inode)| (inode, inode.state.lock())).collect();
         let allocator = self.store.allocator.lock();
         let blocks = self.store.shape.blocks.get();
         let root = 2 * self.store.shape.root_blocks.get();
@@ -321,6 +322,10 @@ impl BlockStore {
         if free == rest { Ok(()) } else { Err(format!("{free} blocks are free, and {rest} are nobody's")) }
     }
 
+    fn inode(&self, info_hash: &InfoHash) -> Result<Arc<inode::Inode>> {
+        self.store.inode(info_hash).ok_or(Error::NotFound(*info_hash))
+    }
+
     fn handle(&self, inode: Arc<inode::Inode>) -> Arc<dyn Content> {
         Arc::new(Handle { inode, store: Arc::clone(&self.store) })
     }
@@ -346,8 +351,7 @@ impl ContentRepository for BlockStore {
     }
 
     fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
-        let inode = self.store.torrents.read().get(info_hash).cloned();
-        inode.map(|inode| self.handle(inode)).ok_or(Error::NotFound(*info_hash))
+        self.inode(info_hash).map(|inode| self.handle(inode))
     }
 
     fn list(&self) -> Result<Vec<Summary>> {
@@ -367,7 +371,15 @@ impl ContentRepository for BlockStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(self.block_size()).durable().bounded()
+        Capabilities::new(self.block_size()).durable().bounded().labels(LABEL as u32)
+    }
+
+    fn label(&self, info_hash: &InfoHash) -> Result<Arc<[u8]>> {
+        self.inode(info_hash).map(|inode| Arc::clone(&inode.state.lock().label))
+    }
+
+    fn set_label(&self, info_hash: &InfoHash, label: &[u8]) -> Result<()> {
+        self.store.set_label(self.inode(info_hash)?, label)
     }
 }
 

@@ -26,7 +26,8 @@ struct Slab {
     used: u32,
     /// 1 where a slot is free.
     free: Vec<u64>,
-    inodes: HashMap<u16, Arc<Inode>>,
+    /// By slot, up to the last one that was ever used.
+    inodes: Vec<Option<Arc<Inode>>>,
 }
 
 impl Slabs {
@@ -47,7 +48,7 @@ impl Slabs {
         if slots < 64 {
             free[0] = (1 << slots) - 1;
         }
-        let slab = Slab { class, slots, used: 0, free, inodes: HashMap::new() };
+        let slab = Slab { class, slots, used: 0, free, inodes: Vec::new() };
         let old = self.blocks.insert(block, slab);
         assert!(old.is_none(), "block {block} has i-nodes already");
         self.open.entry(class).or_default().insert(block);
@@ -78,13 +79,19 @@ impl Slabs {
     /// Puts an i-node into the slot that it was given.
     pub(super) fn occupy(&mut self, inode: &Arc<Inode>) {
         let slab = self.blocks.get_mut(&inode.slot.block).expect("it was given a slot of the block");
-        slab.inodes.insert(inode.slot.slot, Arc::clone(inode));
+        let slot = usize::from(inode.slot.slot);
+        if slab.inodes.len() <= slot {
+            slab.inodes.resize(slot + 1, None);
+        }
+        slab.inodes[slot] = Some(Arc::clone(inode));
     }
 
     /// Frees a slot. The block, if it was the last in it: that has no i-nodes any more.
     pub(super) fn release(&mut self, slot: Slot) -> Option<u32> {
         let slab = self.blocks.get_mut(&slot.block).expect("it was given a slot of the block");
-        slab.inodes.remove(&slot.slot);
+        if let Some(inode) = slab.inodes.get_mut(usize::from(slot.slot)) {
+            *inode = None;
+        }
         slab.free[usize::from(slot.slot) / 64] |= 1 << (slot.slot % 64);
         slab.used -= 1;
         let open = self.open.entry(slot.class).or_default();
@@ -100,7 +107,7 @@ impl Slabs {
     /// Who lies in a logical sector of a block, and in which of their own it is.
     pub(super) fn at(&self, block: u32, logical: u64) -> Option<(&Arc<Inode>, u64)> {
         let slab = self.blocks.get(&block)?;
-        let inode = slab.inodes.get(&((logical >> slab.class.0) as u16))?;
+        let inode = slab.inodes.get((logical >> slab.class.0) as usize)?.as_ref()?;
         Some((inode, logical & (slab.class.logical() - 1)))
     }
 

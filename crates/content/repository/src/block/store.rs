@@ -1,7 +1,7 @@
 //! The store at work: who holds which block, and in which order things are written.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io::{IoSlice, IoSliceMut},
     mem,
     ops::Range,
@@ -14,8 +14,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::{
     Barrier, BlockDevice, SECTOR, Sector,
     allocator::{Allocator, Use},
-    format::{LOGICAL_PER_SECTOR, Layout, LogicalSector, RootEntry, RootHeader, Slot, index, sector_of},
-    inode::{Inode, InodeState},
+    format::{
+        LABEL, LOGICAL_PER_SECTOR, Layout, LogicalSector, RootEntry, RootHeader, Slot, index, sector_of,
+    },
+    inode::{Changes, Inode, InodeState, Named},
     mutant::{Mutant, Mutation},
     root::Root,
     sectors,
@@ -39,8 +41,7 @@ pub(super) struct Store {
     pub(super) names: Mutex<()>,
     /// Held by who writes anything that is not content.
     pub(super) meta: Mutex<Meta>,
-    /// The torrents by info hash.
-    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Inode>>>,
+    pub(super) torrents: RwLock<HashSet<Named>>,
     /// Who has something that is not on the device.
     pub(super) changed: Mutex<Vec<Arc<Inode>>>,
     pub(super) allocator: Mutex<Allocator>,
@@ -130,7 +131,7 @@ impl Store {
 
     pub(super) fn create(self: &Arc<Self>, new: &NewTorrent) -> Result<Arc<Inode>> {
         let _names = self.names.lock();
-        if self.torrents.read().contains_key(&new.info_hash) {
+        if self.torrents.read().contains(&new.info_hash) {
             return Err(Error::Exists(new.info_hash));
         }
         self.writable()?;
@@ -142,7 +143,8 @@ impl Store {
         let slot = self
             .take_slot(&mut meta, layout)
             .ok_or(Error::Full { what: "no block is free for the i-node of a torrent" })?;
-        let inode = Arc::new(Inode::new(new.info_hash, uid, new.geometry, layout, slot));
+        let inode = Inode::new(new.info_hash, uid, new.geometry, self.block_shift(), slot);
+        let inode = Arc::new(inode.expect("it was laid out above"));
         let entry = RootEntry::new(new.info_hash, uid, slot);
         let at = match meta.lost.remove(&new.info_hash) {
             Some(at) => {
@@ -156,7 +158,7 @@ impl Store {
             block.into_iter().for_each(|block| self.allocator.lock().release(block));
             return Err(Error::Full { what: "the root has no room for another torrent" });
         };
-        inode.entry.store(at.into(), Relaxed);
+        inode.entry.store(at, Relaxed);
         meta.slabs.occupy(&inode);
         if self.mutation.is(Mutant::RootBeforeInode) {
             self.write_root(&mut meta, Barrier::Root)?;
@@ -170,8 +172,12 @@ impl Store {
             self.write_root(&mut meta, Barrier::Root)?;
         }
         drop(meta);
-        self.torrents.write().insert(new.info_hash, Arc::clone(&inode));
+        self.torrents.write().insert(Named(Arc::clone(&inode)));
         Ok(inode)
+    }
+
+    pub(super) fn inode(&self, info_hash: &InfoHash) -> Option<Arc<Inode>> {
+        self.torrents.read().get(info_hash).map(|Named(inode)| Arc::clone(inode))
     }
 
     /// The lowest free slot for such an i-node, in a new block if need be.
@@ -185,16 +191,18 @@ impl Store {
 
     pub(super) fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
         let _names = self.names.lock();
-        let Some(inode) = self.torrents.read().get(info_hash).cloned() else {
+        let Some(inode) = self.inode(info_hash) else {
             return self.delete_lost(info_hash);
         };
         self.writable()?;
-        let mut there = inode.gate.write();
+        let _alone = inode.gate.write();
         let mut meta = self.meta.lock();
         self.torrents.write().remove(info_hash);
-        *there = false;
-        inode.state.lock().deleted = true;
-        let at = inode.entry.load(Relaxed) as u32;
+        {
+            let _state = inode.state.lock();
+            inode.gone.store(true, Relaxed);
+        }
+        let at = inode.entry.load(Relaxed);
         meta.root.remove(at);
         if self.mutation.is(Mutant::ReuseBeforeRoot) {
             self.release(&mut meta, &inode);
@@ -211,6 +219,21 @@ impl Store {
         self.write_root(&mut meta, Barrier::Root)?;
         self.release(&mut meta, &inode);
         Ok(true)
+    }
+
+    /// A label points at nothing that this store knows of, so it may be written at any time.
+    pub(super) fn set_label(self: &Arc<Self>, inode: Arc<Inode>, label: &[u8]) -> Result<()> {
+        if label.len() > LABEL {
+            return Err(Error::Unsupported("keep a label of more than 454 bytes"));
+        }
+        self.writable()?;
+        let handle = Handle { inode, store: Arc::clone(self) };
+        let _inside = handle.enter()?;
+        let mut state = handle.inode.state.lock();
+        state.label = label.into();
+        state.changes().sound.label = true;
+        handle.changed();
+        Ok(())
     }
 
     /// Forgets the name of a torrent of which nothing else is known.
@@ -239,22 +262,22 @@ impl Store {
         let mut writing = BTreeMap::<u64, SectorContent>::new();
         for inode in changed {
             let mut state = inode.state.lock();
-            if state.deleted {
+            if inode.gone.load(Relaxed) {
                 continue;
             }
-            let fresh = mem::take(&mut state.fresh);
-            let sound = mem::replace(&mut state.sound, fresh);
-            if state.sound.is_empty() {
+            let Changes { fresh, sound } = *state.changes.take().unwrap_or_default();
+            if fresh.is_empty() {
                 inode.listed.store(false, Relaxed);
             } else {
+                state.changes().sound = fresh;
                 self.changed.lock().push(Arc::clone(&inode));
             }
             let first = inode.slot.first(self.block_shift());
             let bodies = inode.body_of(&sound);
             writing.extend(bodies.into_iter().filter_map(|body| self.place_of(&inode, &state, body)));
-            for &number in &sound.map_blocks {
-                let logical = first + 1 + Layout::of_block(number);
-                writing.insert(logical / LOGICAL_PER_SECTOR as u64, SectorContent::Slab);
+            let heads = sound.map_blocks.iter().map(|&number| 1 + Layout::of_block(number));
+            for logical in heads.chain(sound.label.then_some(0)) {
+                writing.insert((first + logical) / LOGICAL_PER_SECTOR as u64, SectorContent::Slab);
             }
         }
         let written = self.write_places(meta, writing).and_then(|()| self.write_cursor(meta));
@@ -307,8 +330,8 @@ impl Store {
         let mut writing = BTreeMap::new();
         for (inode, bodies) in mends {
             let first = inode.slot.first(self.block_shift());
-            if inode.layout.in_map_blocks() {
-                let slot = first..first + inode.layout.class.logical();
+            if inode.layout().in_map_blocks() {
+                let slot = first..first + inode.layout().class.logical();
                 writing.extend(slot.map(|at| (at / LOGICAL_PER_SECTOR as u64, SectorContent::Slab)));
             }
             let state = inode.state.lock();
@@ -321,11 +344,11 @@ impl Store {
 
     /// The sector that has a logical sector of a body, if it has a place.
     fn place_of(&self, inode: &Arc<Inode>, state: &InodeState, body: u64) -> Option<(u64, SectorContent)> {
-        if !inode.layout.in_map_blocks() {
+        if !inode.layout().in_map_blocks() {
             let first = inode.slot.first(self.block_shift());
             return Some(((first + 1 + body) / LOGICAL_PER_SECTOR as u64, SectorContent::Slab));
         }
-        let (number, within) = inode.layout.map_block_of(body);
+        let (number, within) = inode.layout().map_block_of(body);
         let block = state.map_blocks.get(number);
         let within = within / LOGICAL_PER_SECTOR as u64;
         let first = (u64::from(number) << (self.block_shift() - 9)) + within * LOGICAL_PER_SECTOR as u64;
@@ -361,8 +384,8 @@ impl Store {
     pub(super) fn list(&self) -> Vec<Summary> {
         let torrents = self.torrents.read();
         let mut all: Vec<_> = torrents
-            .values()
-            .map(|inode| Summary {
+            .iter()
+            .map(|Named(inode)| Summary {
                 info_hash: inode.info_hash,
                 geometry: inode.geometry,
                 complete: inode.state.lock().pieces.complete().count(),
@@ -401,15 +424,15 @@ pub(super) struct Handle {
 
 impl Handle {
     /// Keeps the torrent from being marked or deleted.
-    fn enter(&self) -> Result<RwLockReadGuard<'_, bool>> {
-        let there = self.inode.gate.read();
-        if *there { Ok(there) } else { Err(Error::Deleted) }
+    fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let gate = self.inode.gate.read();
+        if self.inode.gone.load(Relaxed) { Err(Error::Deleted) } else { Ok(gate) }
     }
 
-    /// Keeps everybody else out of the torrent.
-    fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, bool>> {
-        let there = self.inode.gate.write();
-        if *there { Ok(there) } else { Err(Error::Deleted) }
+    /// Keeps all other calls out of the torrent.
+    fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        let gate = self.inode.gate.write();
+        if self.inode.gone.load(Relaxed) { Err(Error::Deleted) } else { Ok(gate) }
     }
 
     /// Notes that the torrent has something to write. Whoever calls it holds the state: a flush that finds
@@ -426,10 +449,10 @@ impl Handle {
         let blocks: Vec<_> =
             Inode::blocks_of(range, store.block_shift()).filter(|&block| state.map.get(block) == 0).collect();
         let mut map_blocks = Vec::new();
-        if inode.layout.in_map_blocks() {
+        if inode.layout().in_map_blocks() {
             let of_blocks = blocks.iter().map(|&block| Layout::of_block(block));
-            let of_pieces = inode.geometry.pieces_of(range).map(|piece| inode.layout.of_piece(piece));
-            map_blocks.extend(of_blocks.chain(of_pieces).map(|body| inode.layout.map_block_of(body).0));
+            let of_pieces = inode.geometry.pieces_of(range).map(|piece| inode.layout().of_piece(piece));
+            map_blocks.extend(of_blocks.chain(of_pieces).map(|body| inode.layout().map_block_of(body).0));
             map_blocks.sort_unstable();
             map_blocks.dedup();
             map_blocks.retain(|&number| state.map_blocks.get(number) == 0);
@@ -455,9 +478,9 @@ impl Handle {
         for number in map_blocks {
             state.map_blocks.set(number, take());
             let changes = if store.mutation.is(Mutant::MapBlockWithContent) {
-                &mut state.sound
+                &mut state.changes().sound
             } else {
-                &mut state.fresh
+                &mut state.changes().fresh
             };
             changes.map_blocks.insert(number);
             // Written before anybody else can know of it.
@@ -465,7 +488,7 @@ impl Handle {
         }
         for block in blocks {
             state.map.set(block, take());
-            state.fresh.blocks.insert(block);
+            state.changes().fresh.blocks.insert(block);
         }
         self.changed();
         Ok(())
@@ -626,7 +649,8 @@ impl Content for Handle {
         let new = state.pieces.mark_complete(piece)?;
         if new {
             let early = self.store.mutation.is(Mutant::HaveBitsWithData);
-            let changes = if early { &mut state.sound } else { &mut state.fresh };
+            let changes = state.changes();
+            let changes = if early { &mut changes.sound } else { &mut changes.fresh };
             changes.pieces.insert(piece);
             self.changed();
         }
@@ -641,9 +665,10 @@ impl Content for Handle {
         }
         self.store.writable()?;
         state.pieces.mark_incomplete(piece)?;
-        let unwritten = state.fresh.pieces.remove(&piece) | state.sound.pieces.remove(&piece);
+        let changes = state.changes();
+        let unwritten = changes.fresh.pieces.remove(&piece) | changes.sound.pieces.remove(&piece);
         if !unwritten {
-            state.sound.pieces.insert(piece);
+            changes.sound.pieces.insert(piece);
         }
         if !unwritten {
             self.changed();

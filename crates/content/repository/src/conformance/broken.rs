@@ -20,6 +20,12 @@ swarmkeep_conformance::faults! {
 
     /// Declares a stripe that is no power of two.
     stripe_that_is_no_power_of_two OddStripe => capabilities_have_a_stripe_that_is_a_power_of_two;
+    /// Keeps labels, and does not say so.
+    labels_not_declared LabelsNotDeclared => labels_are_kept_as_declared;
+    /// Gives a label to all torrents.
+    labels_for_all LabelsForAll => labels_are_kept_as_declared;
+    /// Keeps the label that was set last in memory.
+    labels_in_memory LabelsInMemory => a_label_that_was_flushed_is_there_when_the_store_is_opened_again;
     /// Keeps the low 32 bits of an offset.
     offsets_of_32_bits OffsetsOf32Bits => bytes_beyond_four_gibibytes_have_places_of_their_own;
     /// Says that the torrent exists, and empties it.

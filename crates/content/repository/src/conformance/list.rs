@@ -16,6 +16,7 @@ swarmkeep_conformance::cases! {
     opening {
         a_new_store_holds_nothing
         capabilities_have_a_stripe_that_is_a_power_of_two
+        labels_are_kept_as_declared
         create_takes_in_a_torrent_of_which_nothing_is_written_and_no_piece_complete
         torrents_of_all_measures_are_taken_in
         bytes_beyond_four_gibibytes_have_places_of_their_own
@@ -76,6 +77,7 @@ swarmkeep_conformance::cases! {
         a_piece_that_was_written_anew_reads_so_when_the_store_is_opened_again
         a_store_can_be_opened_again_and_again
         a_flush_covers_all_torrents
+        a_label_that_was_flushed_is_there_when_the_store_is_opened_again
     }
     bounds {
         a_capacity_that_is_not_declared_is_refused

@@ -22,6 +22,9 @@ const CHUNK: u64 = 4096;
 /// How many bytes a torrent takes of the capacity.
 pub(crate) const HEAD: u64 = 1 << 10;
 
+/// Bytes of the longest label.
+const LABEL: u32 = 300;
+
 /// How many bytes it says it holds back.
 pub(crate) const MOST_UNWRITTEN: u64 = 1 << 20;
 
@@ -52,6 +55,7 @@ pub(crate) struct ModelState {
 pub(crate) struct Torrent {
     id: u64,
     pub(crate) geometry: Geometry,
+    pub(crate) label: Arc<[u8]>,
     /// Bytes that were never written are `None`, or their chunk is missing.
     pub(crate) chunks: BTreeMap<u64, Vec<Option<u8>>>,
     pub(crate) complete: BTreeSet<u32>,
@@ -65,6 +69,7 @@ pub(crate) enum Event<'a> {
     Deleted,
     Complete(u32, &'a [u8]),
     Incomplete(u32),
+    Labelled(&'a [u8]),
 }
 
 impl Model {
@@ -151,6 +156,7 @@ impl ModelState {
         let created = Torrent {
             id: self.created,
             geometry: torrent.geometry,
+            label: Arc::default(),
             chunks: BTreeMap::new(),
             complete: BTreeSet::new(),
             durable: BTreeSet::new(),
@@ -173,6 +179,7 @@ impl ModelState {
             Event::Deleted => 1,
             Event::Complete(..) => 2,
             Event::Incomplete(_) => 3,
+            Event::Labelled(_) => 4,
         };
         record.push(kind);
         record.extend_from_slice(info_hash.as_bytes());
@@ -187,6 +194,10 @@ impl ModelState {
                 record.extend_from_slice(bytes);
             }
             Event::Incomplete(piece) => record.extend_from_slice(&piece.to_le_bytes()),
+            Event::Labelled(label) => {
+                record.extend_from_slice(&(label.len() as u32).to_le_bytes());
+                record.extend_from_slice(label);
+            }
         }
         log.write_all(&record).map_err(Error::io("writing the log"))
     }
@@ -215,6 +226,10 @@ impl ModelState {
             }
             let piece = number(&mut log);
             let torrent = self.torrents.get_mut(&info_hash).expect("it was created before");
+            if kind == 4 {
+                torrent.label = take(&mut log, piece as usize).into();
+                continue;
+            }
             let range = torrent.geometry.piece(piece).expect("it has such a piece");
             self.used -= torrent.forget(&range);
             torrent.complete.remove(&piece);
@@ -377,7 +392,22 @@ impl ContentRepository for Model {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(1 << 16).durable().bounded()
+        Capabilities::new(1 << 16).durable().bounded().labels(LABEL)
+    }
+
+    fn label(&self, info_hash: &InfoHash) -> Result<Arc<[u8]>> {
+        let state = self.state();
+        state.torrents.get(info_hash).map(|torrent| torrent.label.clone()).ok_or(Error::NotFound(*info_hash))
+    }
+
+    fn set_label(&self, info_hash: &InfoHash, label: &[u8]) -> Result<()> {
+        let mut state = self.state();
+        if label.len() > LABEL as usize {
+            return Err(Error::Unsupported("keep so long a label"));
+        }
+        let torrent = state.torrents.get_mut(info_hash).ok_or(Error::NotFound(*info_hash))?;
+        torrent.label = label.into();
+        state.log(*info_hash, &Event::Labelled(label))
     }
 }
 

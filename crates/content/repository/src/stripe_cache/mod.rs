@@ -369,6 +369,14 @@ impl ContentRepository for StripeCache {
         let inner = self.running.core().inner.capabilities();
         Capabilities { stripe: inner.stripe.max(self.running.core().stripe as u32), ..inner }
     }
+
+    fn label(&self, info_hash: &InfoHash) -> Result<Arc<[u8]>> {
+        self.running.core().inner.label(info_hash)
+    }
+
+    fn set_label(&self, info_hash: &InfoHash, label: &[u8]) -> Result<()> {
+        self.running.core().inner.set_label(info_hash, label)
+    }
 }
 
 impl fmt::Debug for StripeCache {

@@ -140,7 +140,7 @@ fn check_torrent(
         let empty = complete.is_empty();
         let (length, piece_length) = (geometry.len(), geometry.piece_length());
         // Its number does not matter: nothing of it was written.
-        let torrent = Torrent { number: 1 << 40 | name, length, piece_length, pieces: BTreeMap::new() };
+        let torrent = Torrent::new(1 << 40 | name, length, piece_length);
         return match promises.doing {
             Some(Action::Create(creating)) if creating == name && empty => Ok(Some(torrent)),
             _ if fault == Fault::None || !empty => {
@@ -154,6 +154,13 @@ fn check_torrent(
         return Err(Broken::Lie(format!("torrent {name} is of another size: {geometry:?}")));
     }
     let mut torrent = promised.clone();
+    let label = store.label(&hash(name)).expect("it is there");
+    let (number, version) = label.split_first_chunk().map_or(([0; 8], &label[..]), |(a, b)| (*a, b));
+    torrent.label = <[u8; 8]>::try_from(version).map_or(0, u64::from_le_bytes);
+    if torrent.label > promised.label || (torrent.label > 0 && u64::from_le_bytes(number) != torrent.number) {
+        return Err(Broken::Lie(format!("torrent {name} has a label that it was never given: {label:?}")));
+    }
+    torrent.label_durable = torrent.label;
     for &piece in &complete {
         let known = torrent.pieces.get(&piece).filter(|known| {
             known.marked || matches!(promises.doing, Some(Action::Mark(of, at)) if (of, at) == (name, piece))
@@ -186,7 +193,9 @@ fn check_torrent(
         // What is there after a crash is durable.
         (known.marked, known.durable) = (is, is);
     }
-    if missing.is_empty() {
+    if torrent.label < promised.label_durable {
+        Err(Broken::Loss(format!("the label of torrent {name} was flushed and is gone"), Some(torrent)))
+    } else if missing.is_empty() {
         Ok(Some(torrent))
     } else {
         Err(Broken::Loss(

@@ -24,6 +24,9 @@ pub(crate) struct Torrent {
     pub(crate) length: u64,
     pub(crate) piece_length: u32,
     pub(crate) pieces: BTreeMap<u32, Piece>,
+    /// How often it was given a label: it has to have one that is not older than `label_durable`.
+    pub(crate) label: u64,
+    pub(crate) label_durable: u64,
 }
 
 /// A piece that was written.
@@ -44,6 +47,7 @@ pub(crate) enum Action {
     Write(u64, u32),
     Mark(u64, u32),
     Unmark(u64, u32),
+    Label(u64),
     Flush,
 }
 
@@ -65,6 +69,11 @@ pub(crate) fn content(number: u64, piece: u32, version: u64, len: usize) -> Vec<
 }
 
 impl Torrent {
+    /// One of which nothing is written.
+    pub(crate) fn new(number: u64, length: u64, piece_length: u32) -> Self {
+        Self { number, length, piece_length, pieces: BTreeMap::new(), label: 0, label_durable: 0 }
+    }
+
     pub(crate) fn piece_len(&self, piece: u32) -> usize {
         let start = u64::from(piece) * u64::from(self.piece_length);
         (self.length - start).min(self.piece_length.into()) as usize
@@ -133,6 +142,7 @@ impl Work<'_> {
             1 | 2 => self.unmark(name, piece),
             3 | 4 => self.flush(),
             5 | 6 => self.part_of_a_piece(name, piece),
+            7 => self.label(name),
             _ => self.write_and_mark(name, piece),
         }
     }
@@ -143,8 +153,7 @@ impl Work<'_> {
             Ok(_) => {
                 self.promises.created += 1;
                 let number = self.promises.created;
-                let torrent = Torrent { number, length, piece_length, pieces: BTreeMap::new() };
-                self.promises.torrents.insert(name, torrent);
+                self.promises.torrents.insert(name, Torrent::new(number, length, piece_length));
             }
             Err(Error::Full { .. }) => {}
             Err(error) => panic!("create: {error}"),
@@ -209,11 +218,21 @@ impl Work<'_> {
         self.say(None);
     }
 
+    fn label(&mut self, name: u64) {
+        let torrent = self.promises.torrents.get_mut(&name).unwrap();
+        torrent.label += 1;
+        let label = [torrent.number, torrent.label].map(u64::to_le_bytes).concat();
+        self.say(Some(Action::Label(name)));
+        self.store.set_label(&hash(name), &label).unwrap();
+        self.say(None);
+    }
+
     fn flush(&mut self) {
         self.say(Some(Action::Flush));
         self.store.flush().unwrap();
-        for piece in self.promises.torrents.values_mut().flat_map(|torrent| torrent.pieces.values_mut()) {
-            piece.durable = piece.marked;
+        for torrent in self.promises.torrents.values_mut() {
+            torrent.pieces.values_mut().for_each(|piece| piece.durable = piece.marked);
+            torrent.label_durable = torrent.label;
         }
         self.say(None);
     }

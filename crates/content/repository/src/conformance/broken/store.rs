@@ -287,10 +287,28 @@ impl ContentRepository for Broken {
         let mut declared = self.model.capabilities();
         match self.fault {
             Fault::OddStripe => declared.stripe = 100_000,
+            Fault::LabelsNotDeclared => declared.label = 0,
             Fault::DurableNotDeclared => declared.durable = false,
             Fault::CapacityNotRefused => declared.bounded = false,
             _ => {}
         }
         declared
+    }
+
+    fn label(&self, info_hash: &InfoHash) -> Result<Arc<[u8]>> {
+        self.model.label(&self.known_as(info_hash))
+    }
+
+    fn set_label(&self, info_hash: &InfoHash, label: &[u8]) -> Result<()> {
+        self.model.set_label(&self.known_as(info_hash), label)?;
+        let mut state = self.state();
+        match self.fault {
+            Fault::LabelsForAll => {
+                state.torrents.values_mut().for_each(|torrent| torrent.label = label.into());
+            }
+            Fault::LabelsInMemory => state.log(*info_hash, &Event::Labelled(&[]))?,
+            _ => {}
+        }
+        Ok(())
     }
 }

@@ -249,3 +249,24 @@ pub(crate) fn a_flush_covers_all_torrents(subject: &dyn Subject) {
         }
     });
 }
+
+pub(crate) fn a_label_that_was_flushed_is_there_when_the_store_is_opened_again(subject: &dyn Subject) {
+    let folder = Folder::new(subject);
+    let store = folder.open();
+    let most = store.capabilities().label as usize;
+    let label = |n: u64| vec![n as u8; most * (n % 3) as usize / 2];
+    for n in 0..20 {
+        complete(&*store.new_torrent(n, 1000, 100), 3, Pattern(n as u16));
+        if most > 0 {
+            store.set_label(&hash(n), &[99]).unwrap();
+            store.set_label(&hash(n), &label(n)).unwrap();
+        }
+    }
+    store.flush().unwrap();
+    outlive(&folder, store, |store| {
+        for n in 0..20 {
+            assert_eq!(*store.label(&hash(n)).unwrap(), *label(n), "torrent {n}");
+            assert_eq!(complete_pieces(&*store.torrent(n)), [3]);
+        }
+    });
+}

@@ -28,6 +28,30 @@ pub(crate) fn capabilities_have_a_stripe_that_is_a_power_of_two(subject: &dyn Su
     assert!(stripe.is_power_of_two() && stripe >= BLOCK, "a stripe of {stripe}");
 }
 
+pub(crate) fn labels_are_kept_as_declared(subject: &dyn Subject) {
+    let folder = Folder::new(subject);
+    let store = folder.open();
+    let most = store.capabilities().label as usize;
+    let label = |n: u64| store.label(&hash(n)).unwrap();
+    for n in [1, 2] {
+        store.new_torrent(n, 10_000, 1000);
+        assert!(label(n).is_empty());
+    }
+    for length in [1, most / 2, most].into_iter().filter(|length| (1..=most).contains(length)) {
+        store.set_label(&hash(1), &vec![length as u8; length]).unwrap();
+        assert_eq!((&*label(1), &*label(2)), (&*vec![length as u8; length], &[][..]));
+    }
+    let before = label(1);
+    assert_error!(store.set_label(&hash(1), &vec![7; most + 1]), Error::Unsupported(_));
+    assert_eq!(label(1), before);
+    assert_error!(store.label(&hash(3)), Error::NotFound(of) if of == hash(3));
+    assert!(store.set_label(&hash(3), &[7]).is_err());
+    assert_untouched(&*store.torrent(1));
+    assert!(store.delete(&hash(1)).unwrap());
+    store.new_torrent(1, 10_000, 1000);
+    assert!(label(1).is_empty(), "the label of a torrent that was deleted");
+}
+
 pub(crate) fn create_takes_in_a_torrent_of_which_nothing_is_written_and_no_piece_complete(
     subject: &dyn Subject,
 ) {
