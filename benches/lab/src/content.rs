@@ -15,6 +15,7 @@ mod device;
 mod disk;
 mod download;
 mod extents;
+mod libtorrent;
 mod mix;
 mod payload;
 mod pictures;
@@ -25,15 +26,16 @@ mod row;
 mod run;
 mod seeding;
 mod trace;
+mod volume;
 
 use std::{io, path::PathBuf};
 
-pub use disk::{Access, Action, Disk, Replay, write_back};
+pub use disk::{Access, Action, Disk, Replay};
 pub use mix::{MEAN_TORRENT, PIECE_LENGTHS, piece_length, torrent_length, torrent_lengths};
 pub use pictures::Pictures;
 pub use plan::{Locality, Options, Plan, SeedingOptions, Setup, Store, What};
 pub use report::{Goal, Report};
-pub use row::{Row, Seeks};
+pub use row::{Requests, Row, Seeks};
 pub use run::{Measure, Outcome, Progress, measure, run};
 pub use seeding::{Seeded, Served};
 

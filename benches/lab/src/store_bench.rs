@@ -21,7 +21,7 @@ const MISSED: u8 = 4;
 
 const DETAILS: &str = "\
 Examples:
-  cargo store-bench --quick                              a first impression, in a minute or so
+  sudo -E cargo store-bench --quick                      a first impression, in a minute or so
   cargo store-bench --report bench.md --svg bench        the paper's benchmark, with its pictures
   cargo store-bench --only block-sequential --rounds 3   some rows, medians of three
   cargo store-bench --quick --json | jq .speedup_over_sparse_files
@@ -29,17 +29,23 @@ Examples:
 
 Rows:
   files-sparse, files-preallocated  plain files
-  block-sequential, block-ordered   an image, as a block device is used; by how blocks are chosen
+  free page cache                   with all of the machine's memory
+  libtorrent; tuned                 plain files, written by libtorrent, if python3-libtorrent is installed
+  block-sequential, block-ordered   a block device, or an image as one; by how blocks are chosen
   aged                              full to 75 % with torrents of mixed sizes, of which many came and went
   cache                             behind the stripe cache, which is asked what piece comes next
   cache without affinity            behind the stripe cache, pieces in random order
+  memory                            further rows, with an eighth, a half and all of the content as memory
   seeding                           16 KiB requests of many peers, modelled alone: no room is taken
 
+Traced, as root, with tracefs:
+  Each row has a loop device; plain files lie on an ext4 on it. The kernel records the requests that reach
+  it, and a control group limits the memory of the row, page cache and all, to that of the stripe cache.
+
 Modelled:
-  A trace of the offsets that reach the device or the files (through their extents) is replayed on a disk
-  that turns: a seek takes --shortest-seek + (--longest-seek - --shortest-seek) * sqrt(distance / capacity),
-  then half a turn, then the bytes pass at --disk-rate. What lies shortly ahead is waited for. For plain
-  files there is a second replay behind a page cache of --cache bytes that writes back sorted.
+  The requests, or else the calls (through the extents of files), are replayed on a disk that turns: a seek
+  takes --shortest-seek + (--longest-seek - --shortest-seek) * sqrt(distance / capacity), then half a turn,
+  then the bytes pass at --disk-rate. What lies shortly ahead is waited for.
 
 Exit codes:
   0  measured
@@ -135,6 +141,10 @@ pub struct Args {
     /// Share of the others' choices that are as another peer's of the swarm.
     #[arg(long, value_name = "SHARE", default_value = "0.25", help_heading = "Modelled seeding")]
     same_rare: f64,
+
+    /// Do not trace requests and limit memory, even where this process is root.
+    #[arg(long)]
+    untraced: bool,
 
     /// Print JSON instead of tables.
     #[arg(long)]
@@ -232,6 +242,7 @@ impl Args {
             seeding.peers = self.peers.unwrap_or(seeding.peers);
             seeding.requests = self.requests.unwrap_or(seeding.requests);
         }
+        options.traced = !self.untraced;
         options.disk = Disk {
             capacity: self.disk_capacity,
             shortest_seek_ms: self.shortest_seek,

@@ -21,7 +21,7 @@ type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 const fn way(store: Store, aged: bool, cache: bool) -> Setup {
-    Setup { store, aged, cache, affinity: cache }
+    Setup { store, aged, cache, affinity: cache, free: false }
 }
 
 /// Offset over time: the file, the row and what it shows.
@@ -91,14 +91,14 @@ fn drawn(report: &Report, folder: &Path) -> Drawn {
         benchmark(&file("benchmark"), pictures, &report.options)?;
     }
     // So that slopes can be compared, all rows have the axis of the slowest.
-    let seconds = OFFSETS.iter().filter_map(|(_, way, _)| Some(report.row(*way)?.modelled.seconds));
+    let seconds = OFFSETS.iter().filter_map(|(_, way, _)| Some(report.row(*way)?.modelled()));
     let longest = seconds.fold(0.0, f64::max);
     for (name, way, title) in OFFSETS {
         if let (Some(pictures), Some(row)) = (report.pictures(way), report.row(way)) {
             let caption = format!(
                 "{title}: {} s, {} seeks",
-                significant(row.modelled.seconds),
-                grouped(row.modelled.seeks)
+                significant(row.modelled()),
+                grouped(row.requests().modelled.seeks)
             );
             offsets(&file(name), &caption, pictures, longest, report.options.disk)?;
         }

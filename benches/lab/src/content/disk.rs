@@ -157,47 +157,6 @@ impl fmt::Display for Disk {
     }
 }
 
-/// What reaches the disk if a cache of `memory` bytes holds writes back, as a page cache does: when it is
-/// full, or when it is told to flush, everything in it is written in one sweep, sorted, and what lies
-/// together together. What is read passes it by.
-///
-/// Kinder than a page cache, which writes by age, file after file, and parts of them.
-pub fn write_back(trace: impl IntoIterator<Item = Access>, memory: u64) -> Vec<Access> {
-    let (mut out, mut held, mut bytes) = (Vec::new(), Vec::new(), 0);
-    let sweep = |held: &mut Vec<Access>, out: &mut Vec<Access>| {
-        held.sort_by_key(|access| access.at);
-        let first = out.len();
-        for access in held.drain(..) {
-            match out[first..].last_mut() {
-                Some(before) if before.at + before.len >= access.at => {
-                    before.len = (access.at + access.len).max(before.at + before.len) - before.at;
-                }
-                _ => out.push(access),
-            }
-        }
-    };
-    for access in trace {
-        match access.action {
-            Action::Read => out.push(access),
-            Action::Write => {
-                held.push(access);
-                bytes += access.len;
-                if bytes >= memory {
-                    sweep(&mut held, &mut out);
-                    bytes = 0;
-                }
-            }
-            Action::Flush => {
-                sweep(&mut held, &mut out);
-                out.push(access);
-                bytes = 0;
-            }
-        }
-    }
-    sweep(&mut held, &mut out);
-    out
-}
-
 /// How many runs there are in ranges of bytes, if what touches is one.
 pub(crate) fn runs(mut ranges: Vec<Range<u64>>) -> u64 {
     ranges.sort_by_key(|range| range.start);
@@ -270,22 +229,6 @@ mod tests {
         let replay = disk.replay(trace);
         let mean = replay.seek_seconds / 200_000.0 * 1e3;
         assert!((mean - 12.63).abs() < 0.05, "{mean}");
-    }
-
-    #[test]
-    fn a_cache_that_writes_back_sorts_what_it_holds_and_joins_what_touches() {
-        let trace =
-            [access(500, 10), access(0, 10), access(490, 10), FLUSH, access(700, 10), access(600, 10)];
-        let out = write_back(trace, 1000);
-        assert_eq!(out, [access(0, 10), access(490, 20), FLUSH, access(600, 10), access(700, 10)]);
-        // Full after two.
-        let out = write_back(trace, 20);
-        assert_eq!(
-            out,
-            [access(0, 10), access(500, 10), access(490, 10), FLUSH, access(600, 10), access(700, 10)]
-        );
-        // What is written twice before it reaches the disk is written once.
-        assert_eq!(write_back([access(0, 10), access(4, 10)], 1000), [access(0, 14)]);
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(crate) struct Work {
     /// How many are downloaded at a time. All get as many bytes per second.
     pub(crate) parallel: u32,
     pub(crate) seed: u64,
+    /// Bytes of an aligned part of a torrent whose pieces come one after another; 0 for none.
+    pub(crate) extent: u64,
 }
 
 /// Pieces of each torrent that are read and compared afterwards, besides the first and the last.
@@ -61,7 +63,7 @@ impl Work {
         let mut waiting = 0..self.torrents;
         let mut start = |now: u64, torrents: &mut Vec<Option<Torrent>>, rng: &mut SplitMix64| {
             let Some(number) = waiting.next() else { return Ok::<_, Error>(None) };
-            let torrent = Torrent::new(store, &self.new_torrent(number)?, number, rng)?;
+            let torrent = Torrent::new(store, self, number, rng)?;
             let comes = now + torrent.pause(rng);
             torrents.push(Some(torrent));
             Ok(Some(Reverse((comes, number))))
@@ -133,16 +135,18 @@ struct Torrent {
 }
 
 impl Torrent {
-    fn new(
-        store: &dyn ContentRepository,
-        torrent: &NewTorrent,
-        number: u32,
-        rng: &mut SplitMix64,
-    ) -> Result<Self> {
+    fn new(store: &dyn ContentRepository, work: &Work, number: u32, rng: &mut SplitMix64) -> Result<Self> {
+        let torrent = work.new_torrent(number)?;
         let pieces = torrent.geometry.pieces();
         let mut order: Vec<_> = (0..pieces).collect();
         shuffle(&mut order, rng);
-        let content = store.create(torrent)?;
+        if work.extent > 0 {
+            let each = (work.extent / u64::from(torrent.geometry.piece_length())).max(1) as u32;
+            let mut extents: Vec<_> = (0..pieces.div_ceil(each)).collect();
+            shuffle(&mut extents, rng);
+            order.sort_by_key(|piece| extents[(piece / each) as usize]);
+        }
+        let content = store.create(&torrent)?;
         Ok(Self { content, number, geometry: torrent.geometry, order, picked: PieceBits::none(pieces) })
     }
 
@@ -189,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    const WORK: Work = Work { torrents: 5, size: 3_000_001, parallel: 2, seed: 1 };
+    const WORK: Work = Work { torrents: 5, size: 3_000_001, parallel: 2, seed: 1, extent: 0 };
 
     #[test]
     fn all_pieces_come_once_and_right_with_and_without_affinity() {
@@ -211,7 +215,7 @@ mod tests {
     #[test]
     fn torrents_that_are_downloaded_at_a_time_get_as_many_bytes() {
         let store = Memory::new(&ContentConfig::new(""));
-        let work = Work { torrents: 4, size: 8 << 20, parallel: 4, seed: 3 };
+        let work = Work { torrents: 4, size: 8 << 20, parallel: 4, seed: 3, extent: 0 };
         let payload = Payload::new(work.longest_piece());
         let (mut bytes, mut halves) = (0, Vec::new());
         work.download(&store, None, &payload, &mut |more| {

@@ -4,7 +4,7 @@ use std::{fs::File, io, ops::Range, path::Path};
 
 use fiemap::{Fiemap, FiemapExtentFlags, FiemapFlags};
 
-use crate::content::disk::Access;
+use crate::content::{disk::Access, pictures::METADATA};
 
 /// The extents of files that are numbered from 0.
 #[derive(Debug)]
@@ -50,6 +50,19 @@ impl Extents {
     /// How many extents there are.
     pub(crate) fn count(&self) -> u64 {
         self.files.iter().map(|extents| extents.len() as u64).sum()
+    }
+
+    /// Tells the file that has a byte of the disk, or [`METADATA`].
+    pub(crate) fn owners(&self) -> impl Fn(u64) -> u32 {
+        let files = (0..).zip(&self.files);
+        let mut owners: Vec<_> = files
+            .flat_map(|(file, extents)| extents.iter().map(move |extent| (extent.physical, extent.len, file)))
+            .collect();
+        owners.sort_unstable();
+        move |at| match owners[..owners.partition_point(|&(start, ..)| start <= at)].last() {
+            Some(&(start, len, file)) if at < start + len => file,
+            _ => METADATA,
+        }
     }
 
     /// Accesses by byte of the file `whose` as accesses by byte of the disk. What lies nowhere is left out.
@@ -122,6 +135,7 @@ mod tests {
         assert_eq!(extents.place([access(1, 2, 3)]), [access(1, 2, 3)]);
         assert_eq!(extents.place([access(1, 6, 10), access(2, 0, 1)]), [access(1, 6, 2)]);
         assert_eq!(extents.count(), 4);
+        assert_eq!([1005, 500, 7, 8].map(extents.owners()), [0, 0, 1, METADATA]);
     }
 
     #[test]

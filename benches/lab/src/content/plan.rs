@@ -18,6 +18,11 @@ pub enum Store {
     BlockSequential,
     /// An image, the lowest free blocks taken first.
     BlockOrdered,
+    /// Plain files, written by libtorrent with the settings that it comes with.
+    Libtorrent,
+    /// The same with settings for disks that turn, and with the order of pieces that `piece_extent_affinity`
+    /// gives.
+    LibtorrentTuned,
 }
 
 /// A store, in what state it is, and how it is used: what a row of the tables is about.
@@ -31,6 +36,8 @@ pub struct Setup {
     pub cache: bool,
     /// Whether the cache says which piece comes next.
     pub affinity: bool,
+    /// Whether the page cache may have all of the machine's memory.
+    pub free: bool,
 }
 
 /// What a run is made of, all of it.
@@ -44,7 +51,7 @@ pub struct Options {
     pub size: u64,
     /// How many are downloaded at a time.
     pub parallel: u32,
-    /// Bytes of the stripe cache, and of the page cache that plain files have in the kinder model.
+    /// Bytes of the stripe cache. With [`traced`](Self::traced), the memory of every row.
     pub cache: u64,
     /// Bytes of a block of the block store, and of a stripe.
     pub block: u32,
@@ -62,6 +69,12 @@ pub struct Options {
     pub seeding: Option<SeedingOptions>,
     /// Whether points are kept for pictures.
     pub pictures: bool,
+    /// Whether the kernel records the requests that reach a loop device, and limits memory; it takes root.
+    pub traced: bool,
+    /// Whether libtorrent is compared; it takes its bindings for Python, and [`traced`](Self::traced).
+    pub libtorrent: bool,
+    /// What the content is divided by for the memory of further rows; it takes [`traced`](Self::traced).
+    pub shares: Vec<u64>,
 }
 
 /// Peers that download from a store of [`Options::torrents`] complete torrents.
@@ -106,11 +119,14 @@ impl Options {
             disk: Disk::default(),
             seeding: Some(SeedingOptions::default()),
             pictures: false,
+            traced: true,
+            libtorrent: true,
+            shares: vec![8, 2, 1],
         }
     }
 
-    /// A tenth of the torrents' bytes in the cache, as in the paper's, and so small that all rows take a
-    /// minute or so.
+    /// A tenth of the bytes of the torrents that are downloaded at a time in the cache, as in the paper's, and
+    /// so small that all rows take a few minutes.
     #[must_use]
     pub fn quick(mut self) -> Self {
         (self.torrents, self.size, self.parallel, self.cache) = (10, 128_000_000, 5, 64_000_000);
@@ -121,9 +137,17 @@ impl Options {
     /// What is measured in each round, and what once after the rounds; what is compared is next to each
     /// other.
     pub fn plans(&self) -> (Vec<Plan>, Vec<Plan>) {
-        let ways = SETUPS.iter().filter(|way| self.wants(&way.to_string()));
-        let rows = ways.map(|&way| Plan { what: What::Download(way), options: self.clone() }).collect();
+        let plan = |way, options: Self| Plan { what: What::Download(way), options };
+        let can = |way: &Setup| !way.free && !way.store.is_libtorrent() || self.traced;
+        let ways = SETUPS.iter().filter(|way| can(way) && (self.libtorrent || !way.store.is_libtorrent()));
+        let ways = ways.filter(|way| self.wants(&way.to_string()));
+        let rows = ways.map(|&way| plan(way, self.clone())).collect();
         let mut once = Vec::new();
+        for share in self.shares.iter().filter(|_| self.traced && self.wants("memory")) {
+            let cache = (u64::from(self.torrents) * self.size / share).max(self.block.into());
+            let options = Self { cache, pictures: false, ..self.clone() };
+            once.extend(BY_MEMORY.map(|way| plan(way, options.clone())));
+        }
         if self.seeding.is_some() && self.wants("seeding") {
             once.push(Plan { what: What::Seeding, options: self.clone() });
         }
@@ -135,7 +159,8 @@ impl Options {
     }
 
     pub(crate) const fn work(&self) -> Work {
-        Work { torrents: self.torrents, size: self.size, parallel: self.parallel, seed: self.seed }
+        let Self { torrents, size, parallel, seed, .. } = *self;
+        Work { torrents, size, parallel, seed, extent: 0 }
     }
 
     /// What is wrong with it, if something is.
@@ -230,30 +255,38 @@ impl fmt::Display for Plan {
 }
 
 const fn way(store: Store, aged: bool, cache: bool, affinity: bool) -> Setup {
-    Setup { store, aged, cache, affinity }
+    Setup { store, aged, cache, affinity, free: false }
 }
 
 /// Every row.
 pub(crate) const SETUPS: &[Setup] = &[
-    way(Store::FilesSparse, false, false, false),
+    Setup::SPARSE,
+    Setup::FREE,
     way(Store::FilesPreallocated, false, false, false),
+    way(Store::Libtorrent, false, false, false),
+    way(Store::LibtorrentTuned, false, false, false),
     way(Store::FilesSparse, false, true, false),
-    way(Store::FilesSparse, false, true, true),
+    Setup::BEHIND,
     way(Store::FilesPreallocated, false, true, true),
     way(Store::BlockSequential, false, false, false),
     way(Store::BlockOrdered, false, false, false),
-    way(Store::BlockSequential, true, false, false),
-    way(Store::BlockOrdered, true, false, false),
     way(Store::BlockSequential, false, true, false),
-    way(Store::BlockSequential, false, true, true),
+    Setup::BEST,
     way(Store::BlockOrdered, false, true, true),
     way(Store::BlockSequential, true, true, true),
     way(Store::BlockOrdered, true, true, true),
 ];
 
+/// What is compared with more memory, too.
+pub(crate) const BY_MEMORY: [Setup; 3] = [Setup::SPARSE, Setup::BEHIND, Setup::BEST];
+
 impl Setup {
     /// Plain files as everybody has them.
     pub const SPARSE: Self = way(Store::FilesSparse, false, false, false);
+    /// The same with as much page cache as the kernel likes.
+    pub const FREE: Self = Self { free: true, ..Self::SPARSE };
+    /// Plain files behind the stripe cache.
+    pub const BEHIND: Self = way(Store::FilesSparse, false, true, true);
     /// The block store as it is meant to be used.
     pub const BEST: Self = way(Store::BlockSequential, false, true, true);
 }
@@ -266,12 +299,19 @@ impl Store {
             Self::FilesPreallocated => "files-preallocated",
             Self::BlockSequential => "block-sequential",
             Self::BlockOrdered => "block-ordered",
+            Self::Libtorrent => "libtorrent",
+            Self::LibtorrentTuned => "libtorrent, tuned",
         }
     }
 
     /// Whether it is the block store.
     pub const fn is_block(self) -> bool {
         matches!(self, Self::BlockSequential | Self::BlockOrdered)
+    }
+
+    /// Whether it is libtorrent's.
+    pub const fn is_libtorrent(self) -> bool {
+        matches!(self, Self::Libtorrent | Self::LibtorrentTuned)
     }
 }
 
@@ -284,6 +324,7 @@ impl fmt::Display for Setup {
         match (self.cache, self.affinity) {
             (true, true) => f.write_str(", cache"),
             (true, false) => f.write_str(", cache without affinity"),
+            (false, _) if self.free => f.write_str(", free page cache"),
             (false, _) => Ok(()),
         }
     }
@@ -300,9 +341,11 @@ mod tests {
             let (rows, once) = options.plans();
             rows.iter().chain(&once).map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(names(&options).len(), SETUPS.len() + 1);
+        assert_eq!(names(&options).len(), SETUPS.len() + 3 * BY_MEMORY.len() + 1);
+        options.traced = false;
+        assert_eq!(names(&options).len(), SETUPS.len() - 3 + 1);
         options.only = vec!["ordered, aged".to_owned(), "seeding".to_owned()];
-        assert_eq!(names(&options), ["block-ordered, aged", "block-ordered, aged, cache", "seeding"]);
+        assert_eq!(names(&options), ["block-ordered, aged, cache", "seeding"]);
         options.only = vec!["tape".to_owned()];
         assert!(options.fault().unwrap().contains("no row"));
     }

@@ -36,3 +36,8 @@ pub(crate) fn cpu_seconds() -> io::Result<f64> {
     let microseconds = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Ok(microseconds as f64 / 1e6)
 }
+
+/// Tasks that ran or waited for a disk, in the mean of the last five minutes.
+pub(crate) fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().nth(1)?.parse().ok()
+}

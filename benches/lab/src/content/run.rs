@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::{Error, Options, Pictures, Plan, Report, Result, Row, Seeded, What, row, seeding};
+use crate::content::{
+    Error, Options, Pictures, Plan, Report, Result, Row, Seeded, What, libtorrent, row, seeding, volume,
+};
 
 /// What measuring a plan gave.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -64,10 +66,21 @@ pub fn run(
     if let Some(fault) = options.fault() {
         return Err(Error::Options(fault));
     }
-    let (plans, once) = options.plans();
+    let mut options = options.clone();
+    let (plans, _) = options.plans();
     if !plans.is_empty() {
         check_room(&options.folder, options.room())?;
     }
+    let mut untraced = None;
+    if options.traced
+        && let Err(why) = volume::probe(&options.folder)
+    {
+        (options.traced, untraced) = (false, Some(why.to_string()));
+    }
+    options.libtorrent &= libtorrent::is_there();
+    let content = u64::from(options.torrents) * options.size;
+    options.shares.retain(|share| content / share < volume::free_memory() / 4 * 3);
+    let (plans, once) = options.plans();
     let of = plans.len() * options.rounds as usize + once.len();
     let mut done = 0;
     let mut next = |plan: &Plan| {
@@ -91,24 +104,28 @@ pub fn run(
         }
     }
     let mut seeded = Vec::new();
+    let mut by_memory = Vec::new();
     for plan in &once {
-        if let Outcome::Seeding(served) = next(plan)? {
-            seeded.extend(served);
+        match next(plan)? {
+            Outcome::Row(row, _) => by_memory.push(*row),
+            Outcome::Seeding(served) => seeded.extend(served),
         }
     }
     let medians = rows.iter().filter_map(|rows| Row::median(rows)).collect();
-    Ok(Report::new(options.clone(), medians, pictures, seeded))
+    let mut report = Report::new(options, medians, pictures, seeded);
+    (report.by_memory, report.untraced) = (by_memory, untraced);
+    Ok(report)
 }
 
 impl Options {
-    /// Bytes that the largest store takes: the torrents, a fiftieth of free blocks and some metadata, and a
+    /// Bytes that the largest store takes: the torrents, a tenth of free blocks and some metadata, and a
     /// sector of each block of what was there before.
     pub fn room(&self) -> u64 {
         let content = u64::from(self.torrents) * self.size.next_multiple_of(self.block.into());
         content
-            + content / 50
-            + 3 * (content / u64::from(self.block)) * 4096
-            + 24 * u64::from(self.block)
+            + content / 10
+            + 4 * (content / u64::from(self.block)) * 4096
+            + 64 * u64::from(self.block)
             + (64 << 20)
     }
 }

@@ -19,6 +19,8 @@ fn tiny(folder: &Path) -> Options {
     (options.torrents, options.size, options.parallel, options.rounds) = (6, 12_000_001, 3, 1);
     (options.block, options.cache) = (256 << 10, 4_000_000);
     options.seeding = Some(SeedingOptions { peers: 6, requests: 2000, locality: Locality::default() });
+    // It would be this process whose memory is limited: `tests/programs` traces.
+    options.traced = false;
     options
 }
 
@@ -30,28 +32,29 @@ fn a_run_measures_every_row_and_finds_the_block_store_several_times_as_fast() {
     let mut told = Vec::new();
     let report = run(&options, &mut |plan, progress| measure(plan, progress), &mut |progress| {
         told.push(progress.done as f64 + progress.share);
-        assert_eq!(progress.of, 29);
+        assert_eq!(progress.of, 25);
     })
     .unwrap();
-    assert!(told.is_sorted() && *told.last().unwrap() > 28.9, "{told:?}");
+    assert!(told.is_sorted() && *told.last().unwrap() > 24.9, "{told:?}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left of the stores");
 
-    assert_eq!(report.rows.len(), 14);
+    assert_eq!(report.rows.len(), 12);
     for row in &report.rows {
         assert_eq!(row.bytes, 72_000_006);
-        assert!(row.modelled.bytes >= row.bytes && row.compared > 6_000_000, "{row:?}");
+        assert!(row.calls.modelled.bytes >= row.bytes && row.compared > 6_000_000, "{row:?}");
         assert!(row.seconds > 0.0 && row.flushes >= 7, "{row:?}");
         // 374 pieces, each with one call where nothing gathers them.
         assert!(row.way.cache || row.writes >= 374, "{row:?}");
         assert_eq!(row.stripes.is_some(), row.way.cache);
-        assert_eq!(row.modelled_sorted.is_some(), !row.way.store.is_block());
+        assert!(row.traced.is_none(), "{row:?}");
     }
     let row = |way| report.row(way).unwrap();
     let (sparse, best) = (row(Setup::SPARSE), row(Setup::BEST));
     let speedup = report.speedup_over_sparse_files.unwrap();
-    assert!((speedup - sparse.modelled.seconds / best.modelled.seconds).abs() < 1e-9);
+    assert!((speedup - sparse.modelled() / best.modelled()).abs() < 1e-9);
     assert!(speedup > 2.0, "{speedup}");
-    assert!(best.modelled.seeks * 4 < sparse.modelled.seeks);
+    assert!((report.cache_earns.unwrap() * report.layout_earns.unwrap() - speedup).abs() < 1e-9);
+    assert!(best.calls.modelled.seeks * 4 < sparse.calls.modelled.seeks);
     let without = row(Setup { affinity: false, ..Setup::BEST });
     assert!(best.stripes.unwrap().1 * 2 < without.stripes.unwrap().1, "{best:?}, {without:?}");
     // What is free on an aged device lies in many places.
@@ -62,7 +65,6 @@ fn a_run_measures_every_row_and_finds_the_block_store_several_times_as_fast() {
 
     let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
     assert_eq!(json["speedup_over_sparse_files"].as_f64(), Some(speedup));
-    assert!(json["speedup_over_sparse_files_written_back_sorted"].as_f64().unwrap() < speedup);
     assert_eq!(json["rows"][0]["name"], "files-sparse");
     assert_eq!(json["options"]["disk"]["turns"], 7200.0);
     assert_eq!(json["seeding"].as_array().unwrap().len(), 5);
@@ -88,7 +90,7 @@ fn the_same_seed_gives_the_same_offsets() {
     let way = Setup { cache: false, affinity: false, aged: true, ..Setup::BEST };
     let plan = Plan { what: What::Download(way), options: tiny(folder.path()) };
     let modelled = || match measure(&plan, &mut |_| {}).unwrap() {
-        Outcome::Row(row, _) => (row.modelled, row.seeks),
+        Outcome::Row(row, _) => (row.calls, row.seeks),
         Outcome::Seeding(_) => unreachable!("a row was asked for"),
     };
     assert_eq!(modelled(), modelled());

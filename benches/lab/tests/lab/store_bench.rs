@@ -13,7 +13,7 @@ fn a_tiny_run_prints_one_json_object_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().to_str().unwrap();
     let tiny = ["--torrents", "2", "--size", "8MB", "--parallel", "2", "--cache", "4MB", "--block", "256KiB"];
-    let only = ["--only", "files-sparse;block-sequential, cache", "--json", "--folder", at];
+    let only = ["--only", "files-sparse;block-sequential, cache", "--untraced", "--json", "--folder", at];
     let output = store_bench(&[&tiny[..], &only].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

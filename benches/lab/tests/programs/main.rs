@@ -1,0 +1,12 @@
+//! Tests of the laboratory that need root, or other people's software.
+
+use std::process::ExitCode;
+
+use swarmkeep_store_tests::programs;
+
+mod traced;
+
+fn main() -> ExitCode {
+    // One at a time: two runs could take each other's loop devices for what a run left.
+    programs::run(1, [traced::all()])
+}

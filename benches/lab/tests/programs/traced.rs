@@ -1,0 +1,163 @@
+//! `cargo store-bench` where it traces requests: what it finds, and that nothing of it stays.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use swarmkeep_store_tests::{
+    programs::{EXT4, LIBTORRENT, Need, ROOT, Trial},
+    tests,
+};
+use tempfile::TempDir;
+
+const TRACEFS: Need =
+    Need::other("tracefs", "take a kernel with tracefs", |_| Path::new("/sys/kernel/tracing").is_dir());
+const USERS: Need = Need::other("user namespaces", "allow them", |_| {
+    let status = Command::new("unshare").args(["--user", "true"]).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+});
+
+pub(crate) fn all() -> Vec<Trial> {
+    tests! {
+        [ROOT, EXT4, TRACEFS]:
+            real_requests_are_traced_and_memory_is_limited,
+            nothing_stays_of_a_row_that_is_killed;
+        [ROOT, EXT4, TRACEFS, LIBTORRENT]: libtorrent_writes_the_same_torrents;
+        [USERS]: without_root_it_says_so_and_replays_calls;
+    }
+}
+
+/// Stripes of 256 KiB, of which a tenth of what is downloaded at a time fits into memory or so.
+const TINY: [&str; 8] = ["--torrents", "4", "--parallel", "4", "--cache", "8MB", "--block", "256KiB"];
+
+fn command(folder: &TempDir, only: &str) -> Command {
+    command_of(folder, only, "24MB")
+}
+
+fn command_of(folder: &TempDir, only: &str, size: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep-lab"));
+    command.arg("store-bench").args(TINY).args(["--json", "--only", only, "--size", size, "--folder"]);
+    command.arg(folder.path());
+    command
+}
+
+fn read(output: Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let rows = report["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
+}
+
+fn number(row: &Value, path: &str) -> f64 {
+    row.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {row}"))
+}
+
+/// Folders of the kernel that runs made, and loop devices with images in `folder`.
+fn left(folder: &TempDir) -> Vec<PathBuf> {
+    let groups = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/kernel/tracing/instances"];
+    let entries = groups.iter().filter_map(|group| fs::read_dir(group).ok()).flatten().flatten();
+    let ours = |path: &PathBuf| path.to_string_lossy().contains("swarmkeep-store-bench-");
+    let mut left: Vec<_> = entries.map(|entry| entry.path()).filter(ours).collect();
+    let devices = Command::new("losetup").args(["--list", "--noheadings", "--output", "BACK-FILE"]).output();
+    let devices = String::from_utf8(devices.unwrap().stdout).unwrap();
+    let here = folder.path().to_str().unwrap();
+    left.extend(devices.lines().filter(|line| line.contains(here)).map(PathBuf::from));
+    left
+}
+
+fn nothing_stays(folder: &TempDir) {
+    // The kernel takes a device down some time after its last user has gone.
+    let began = Instant::now();
+    while !left(folder).is_empty() && began.elapsed() < Duration::from_secs(10) {
+        sleep(Duration::from_millis(50));
+    }
+    assert_eq!(left(folder), [PathBuf::new(); 0]);
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+}
+
+fn real_requests_are_traced_and_memory_is_limited() {
+    let folder = TempDir::new().unwrap();
+    let report = read(command(&folder, "sparse;block-sequential, cache;memory").output().unwrap());
+    assert_eq!(report.get("untraced"), None);
+    let content = 96e6;
+    for row in report["rows"].as_array().unwrap() {
+        let (bytes, count) = (number(row, "/traced/modelled/bytes"), number(row, "/traced/count"));
+        assert!((content..content * 1.3).contains(&bytes) && count > bytes / 1.4e6, "{row}");
+        assert!(number(row, "/zeroed/0/modelled/bytes") > content, "{row}");
+    }
+    let modelled = |name| number(row(&report, name), "/traced/modelled/seconds");
+    let (sparse, free) = (modelled("files-sparse"), modelled("files-sparse, free page cache"));
+    let (behind, block) = (modelled("files-sparse, cache"), modelled("block-sequential, cache"));
+    assert!(free * 1.1 < sparse && behind < sparse && block * 1.2 < behind, "{report}");
+    let earns = |what: &str| number(&report, &format!("/{what}"));
+    assert!((earns("cache_earns") - sparse / behind).abs() < 1e-9);
+    assert!((earns("layout_earns") - behind / block).abs() < 1e-9);
+    assert!(earns("speedup_in_the_order_of_calls") > earns("speedup_over_sparse_files"), "{report}");
+    // Three rows with each of three other memories, of which the last has room for everything.
+    let by_memory = report["by_memory"].as_array().unwrap();
+    assert_eq!(by_memory.len(), 9);
+    assert!(number(&by_memory[6], "/traced/modelled/seconds") < sparse, "{report}");
+    nothing_stays(&folder);
+}
+
+fn libtorrent_writes_the_same_torrents() {
+    let folder = TempDir::new().unwrap();
+    let report = read(command(&folder, "libtorrent").output().unwrap());
+    for name in ["libtorrent", "libtorrent, tuned"] {
+        let row = row(&report, name);
+        assert!(number(row, "/traced/modelled/bytes") >= 96e6 && number(row, "/compared") > 1e6, "{row}");
+        assert_eq!(number(row, "/calls/modelled/bytes"), 96e6, "{row}");
+        assert!(row["note"].as_str().unwrap().starts_with("version "), "{row}");
+    }
+    nothing_stays(&folder);
+}
+
+fn nothing_stays_of_a_row_that_is_killed() {
+    let folder = TempDir::new().unwrap();
+    let mut run = command_of(&folder, "files-sparse", "200MB").stderr(Stdio::piped()).spawn().unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let began = Instant::now();
+    // The row, and not a program that looks for what there is.
+    let child = loop {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        let children = fs::read_to_string(&children).unwrap();
+        let row = |pid: &&str| {
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&arguments).contains("store-bench-row")
+        };
+        if let Some(pid) = children.split_whitespace().find(row) {
+            break pid.parse().unwrap();
+        }
+        sleep(Duration::from_millis(5));
+    };
+    sleep(Duration::from_millis(500));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::SIGKILL).unwrap();
+    assert!(!run.wait().unwrap().success());
+    // What only a next run can remove.
+    let stale = left(&folder);
+    assert!(stale.iter().all(|path| path.ends_with(format!("swarmkeep-store-bench-{child}"))), "{stale:?}");
+    let next = TempDir::new().unwrap();
+    read(command(&next, "block-sequential, cache").output().unwrap());
+    assert_eq!(left(&folder), [PathBuf::new(); 0]);
+    nothing_stays(&next);
+}
+
+fn without_root_it_says_so_and_replays_calls() {
+    let folder = TempDir::new().unwrap();
+    let alone = command(&folder, "files-sparse;block-sequential, cache");
+    let mut unshare = Command::new("unshare");
+    let report =
+        read(unshare.arg("--user").arg(alone.get_program()).args(alone.get_args()).output().unwrap());
+    assert!(report["untraced"].as_str().is_some_and(|why| !why.is_empty()), "{report}");
+    assert_eq!(row(&report, "files-sparse").get("traced"), None);
+    assert!(number(&report, "/speedup_over_sparse_files") > 1.0, "{report}");
+    nothing_stays(&folder);
+}
