@@ -60,12 +60,15 @@ fn number(row: &Value, path: &str) -> f64 {
     row.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {row}"))
 }
 
-/// Folders of the kernel that runs made, and loop devices with images in `folder`.
+/// Folders of the kernel that ended processes made, and loop devices with images in `folder`.
 fn left(folder: &TempDir) -> Vec<PathBuf> {
     let groups = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/kernel/tracing/instances"];
     let entries = groups.iter().filter_map(|group| fs::read_dir(group).ok()).flatten().flatten();
-    let ours = |path: &PathBuf| path.to_string_lossy().contains("swarmkeep-store-bench-");
-    let mut left: Vec<_> = entries.map(|entry| entry.path()).filter(ours).collect();
+    let ours = |path: &PathBuf| {
+        let pid = path.file_name()?.to_str()?.strip_prefix("swarmkeep-store-bench-")?;
+        (!Path::new("/proc").join(pid).exists()).then_some(())
+    };
+    let mut left: Vec<_> = entries.map(|entry| entry.path()).filter(|path| ours(path).is_some()).collect();
     let devices = Command::new("losetup").args(["--list", "--noheadings", "--output", "BACK-FILE"]).output();
     let devices = String::from_utf8(devices.unwrap().stdout).unwrap();
     let here = folder.path().to_str().unwrap();
