@@ -82,7 +82,7 @@ fn nothing_stays(folder: &TempDir) {
     while !left(folder).is_empty() && began.elapsed() < Duration::from_secs(10) {
         sleep(Duration::from_millis(50));
     }
-    assert_eq!(left(folder), [PathBuf::new(); 0]);
+    assert_eq!(left(folder), Vec::<PathBuf>::new());
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
 }
 
@@ -149,7 +149,7 @@ fn nothing_stays_of_a_row_that_is_killed() {
     assert!(stale.iter().all(|path| path.ends_with(format!("swarmkeep-store-bench-{child}"))), "{stale:?}");
     let next = TempDir::new().unwrap();
     read(command(&next, "block-sequential, cache").output().unwrap());
-    assert_eq!(left(&folder), [PathBuf::new(); 0]);
+    assert_eq!(left(&folder), Vec::<PathBuf>::new());
     nothing_stays(&next);
 }
 
