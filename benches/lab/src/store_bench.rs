@@ -21,7 +21,7 @@ const MISSED: u8 = 4;
 
 const DETAILS: &str = "\
 Examples:
-  sudo -E cargo store-bench --quick                      a first impression, in a minute or so
+  sudo -E cargo store-bench --quick                      a first impression, in a few minutes
   cargo store-bench --report bench.md --svg bench        the paper's benchmark, with its pictures
   cargo store-bench --only block-sequential --rounds 3   some rows, medians of three
   cargo store-bench --quick --json | jq .speedup_over_sparse_files
@@ -58,11 +58,11 @@ Exit codes:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = DETAILS, after_help = "See --help for examples, rows and the modelled disk.")]
 pub struct Args {
-    /// Where the stores are made, one after another; all is removed again. By default 26 GB are needed.
+    /// Where the stores are made, one after another; all is removed again. By default 28 GB are needed.
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
 
-    /// Take about a minute: 10 torrents of 128 MB, 5 at a time, 64 MB of cache.
+    /// Take a few minutes: 10 torrents of 128 MB, 5 at a time, 64 MB of cache.
     #[arg(long)]
     quick: bool,
 
