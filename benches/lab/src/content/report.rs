@@ -478,23 +478,24 @@ page cache of plain files is not included. **Memory** is the largest growth of t
 kernel's page cache. Each row had a process of its own.";
 
 const TRACED: &str = "\
-**Requests** are those that the kernel sent to the row's device (`block_rq_issue`), a loop device. Plain files
-lie on an ext4 on it, whose journal, i-nodes and bitmaps are in the trace. The block store writes to the device
-itself, without the page cache. **Seeks** and **modelled s** replay the requests, in their order, on the
-modelled disk. **Measured s** is the time until all bytes were on the loop device, whose image lies on the disk
-of this machine. *In the order of the calls* replays the calls of sparse files, through their extents, as if
-each reached the disk at once: no kernel writes like that. *Zeroes* were written to each device before its row,
-so that it is like a used disk. A disk needs none of that, and an image only if it shall be in one piece.";
+**Requests** are those that the kernel sent to the row's device (`block_rq_issue`), a loop device. Plain
+files lie on an ext4 on it, whose journal, i-nodes and bitmaps are in the trace. The block store writes to
+the device itself, without the page cache. **Seeks** and **modelled s** replay the requests, in their order,
+on the modelled disk. **Measured s** is the time until all bytes were on the loop device, whose image lies
+on the disk of this machine. *In the order of the calls* replays the calls of sparse files, through their
+extents, as if each reached the disk at once: no kernel writes like that. *Zeroes* were written to each
+device before its row, so that it is like a used disk. A disk needs none of that, and an image only if it
+shall be in one piece.";
 
 const LIMITED: &str = "\
 the stripe cache, the page cache, and the growth of
 the process. Only *free page cache* had all of the machine's.";
 
 const LIBTORRENT: &str = "\n\n\
-libtorrent got the same pieces by `add_piece` and wrote them through its own disk I/O. It hashed nothing, as the
-other rows, and all was flushed once, at the end. Its measured seconds are of pieces that were handed over one
-by one. *Tuned*: preallocated files, calls instead of a mapping, one thread that writes, a quarter of the memory
-as queue, and the order of pieces of `piece_extent_affinity`.";
+libtorrent got the same pieces by `add_piece` and wrote them through its own disk I/O. It hashed nothing, as
+the other rows, and all was flushed once, at the end. Its measured seconds are of pieces that were handed
+over one by one. *Tuned*: preallocated files, calls instead of a mapping, one thread that writes, a quarter
+of the memory as queue, and the order of pieces of `piece_extent_affinity`.";
 
 const UNTRACED: &str = "\
 **Seeks** and **modelled s** replay the offsets of the calls, in their
@@ -503,8 +504,8 @@ the file system, without its journal, i-nodes and bitmaps. No kernel writes plai
 calls: as root, with tracefs, real requests are traced. No memory was limited.";
 
 const MEMORY: &str = "\
-Modelled seconds of the same download with more memory. The cache earns what it gathers and a page cache of the
-same size does not. The layout earns what the places of the block store save, behind the same cache.";
+Modelled seconds of the same download with more memory. The cache earns what it gathers and a page cache of
+the same size does not. The layout earns what the places of the block store save, behind the same cache.";
 
 const MODEL: &str = "\
 Accesses go one after another, and the head stays where it was. A gap ahead takes the time in which it passes
