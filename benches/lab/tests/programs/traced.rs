@@ -32,8 +32,8 @@ pub(crate) fn all() -> Vec<Trial> {
     }
 }
 
-/// Stripes of 256 KiB, of which a tenth of what is downloaded at a time fits into memory or so.
-const TINY: [&str; 8] = ["--torrents", "4", "--parallel", "4", "--cache", "8MB", "--block", "256KiB"];
+/// Stripes of 1 MiB, of which a tenth of what is downloaded at a time fits into memory or so.
+const TINY: [&str; 8] = ["--torrents", "4", "--parallel", "4", "--cache", "8MB", "--block", "1MiB"];
 
 fn command(folder: &TempDir, only: &str) -> Command {
     command_of(folder, only, "24MB")
@@ -91,9 +91,9 @@ fn nothing_stays(folder: &TempDir) {
 
 fn real_requests_are_traced_and_memory_is_limited() {
     let folder = TempDir::new().unwrap();
-    let report = read(command(&folder, "sparse;block-sequential, cache;memory").output().unwrap());
+    let report = read(command_of(&folder, "sparse;block-sequential, cache;memory", "96MB").output().unwrap());
     assert_eq!(report.get("untraced"), None);
-    let content = 96e6;
+    let content = 384e6;
     for row in report["rows"].as_array().unwrap() {
         let (bytes, count) = (number(row, "/traced/modelled/bytes"), number(row, "/traced/count"));
         assert!((content..content * 1.3).contains(&bytes) && count > bytes / 1.4e6, "{row}");
