@@ -81,32 +81,24 @@ struct Args {
 /// What the load generator is asked for: the same requests in flight and the same seed for all.
 struct Load {
     name: &'static str,
-    options: &'static [&'static str],
+    mix: &'static str,
+    shape: &'static str,
+    torrents: u32,
+    peers: u32,
 }
 
 /// As in other people's comparisons of trackers: connects alone, many torrents of few peers, few of many, and
 /// all together.
 const LOADS: [Load; 4] = [
-    Load { name: "connect", options: &["--mix", "connect=1", "--torrents", "1", "--peers", "10"] },
-    Load {
-        name: "cold",
-        options: &["--mix", "announce=1", "--torrents", "300000", "--peers", "500000", "--fill"],
-    },
-    Load {
-        name: "hot",
-        options: &["--mix", "announce=1", "--torrents", "1000", "--peers", "100000", "--fill"],
-    },
+    Load { name: "connect", mix: "connect=1", shape: "zipf", torrents: 1, peers: 10 },
+    Load { name: "cold", mix: "announce=1", shape: "zipf", torrents: 300_000, peers: 500_000 },
+    Load { name: "hot", mix: "announce=1", shape: "zipf", torrents: 1000, peers: 100_000 },
     Load {
         name: "mix",
-        options: &[
-            "--mix",
-            "connect=50,announce=50,scrape=1",
-            "--torrents",
-            "300000",
-            "--peers",
-            "500000",
-            "--fill",
-        ],
+        mix: "connect=50,announce=50,scrape=1",
+        shape: "zipf",
+        torrents: 300_000,
+        peers: 500_000,
     },
 ];
 
@@ -114,32 +106,12 @@ const LOADS: [Load; 4] = [
 const PATCHED_LOADS: [Load; 2] = [
     Load {
         name: "1,000,000 × 1",
-        options: &[
-            "--mix",
-            "announce=1",
-            "--shape",
-            "uniform",
-            "--torrents",
-            "1000000",
-            "--peers",
-            "1000000",
-            "--fill",
-        ],
+        mix: "announce=1",
+        shape: "uniform",
+        torrents: 1_000_000,
+        peers: 1_000_000,
     },
-    Load {
-        name: "10,000 × 100",
-        options: &[
-            "--mix",
-            "announce=1",
-            "--shape",
-            "uniform",
-            "--torrents",
-            "10000",
-            "--peers",
-            "1000000",
-            "--fill",
-        ],
-    },
+    Load { name: "10,000 × 100", mix: "announce=1", shape: "uniform", torrents: 10_000, peers: 1_000_000 },
 ];
 
 /// 128 requests in flight, from four sockets of one thread.
@@ -360,7 +332,9 @@ fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Res
         ])
         .args(["--duration", &format!("{}s", args.seconds), "--server-pid", &server.0.id().to_string()])
         .args(IN_FLIGHT)
-        .args(load.options)
+        .args(["--mix", load.mix, "--shape", load.shape])
+        .args(["--torrents", &load.torrents.to_string(), "--peers", &load.peers.to_string()])
+        .args(load.mix.contains("announce").then_some("--fill"))
         .args(tracker.announcer_uncounted.then_some("--announcer-uncounted"));
     let output = command.stderr(Stdio::piped()).output()?;
     let failed = || format!("the load generator: {}", String::from_utf8_lossy(&output.stderr));
