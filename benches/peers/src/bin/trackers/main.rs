@@ -22,7 +22,11 @@ use serde_json::{Value, json};
 use swarmkeep::catalog;
 
 mod ceiling;
-mod patched;
+mod published;
+#[cfg(test)]
+mod tests;
+
+use published::{AQUATIC, Published, TORRUST};
 
 /// Other people's trackers beside swarmkeep's: CPU seconds a million answers, memory, answers per second.
 #[derive(Debug, Parser)]
@@ -57,8 +61,8 @@ struct Args {
     #[arg(long, conflicts_with = "stores")]
     operators: bool,
 
-    /// `aquatic_udp` as published, and on swarmkeep's packed store by `patches/aquatic_udp.patch`, instead of
-    /// other people's trackers; with loads of its own.
+    /// Other people's trackers as published, and on swarmkeep's packed store by the patches in `patches`; with
+    /// loads of its own.
     #[arg(long, conflicts_with_all = ["stores", "operators"])]
     patched: bool,
 
@@ -142,7 +146,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trackers = match &args {
         Args { stores: true, .. } => stores(&swarmkeep, only),
         Args { operators: true, .. } => operators(&swarmkeep)?,
-        Args { patched: true, .. } => aquatics(only, &[("", published), (" patched", patched::build)])?,
+        Args { patched: true, .. } => others(only, &[AS_PUBLISHED, PATCHED])?,
         _ => trackers(&swarmkeep, only)?,
     };
     let loads = if args.patched { &PATCHED_LOADS[..] } else { &LOADS };
@@ -192,18 +196,7 @@ fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Track
     if wanted("swarmkeep") {
         trackers.push(serve(swarmkeep, "swarmkeep", &["--admin", "off"]));
     }
-    trackers.extend(aquatics(&wanted, &[("", published)])?);
-    if wanted("torrust-tracker") {
-        match install("torrust-tracker", "3.0.0", &[]) {
-            Ok(program) => trackers.push(Tracker {
-                name: "torrust-tracker".into(),
-                command: Box::new(move |port| torrust_command(&program, port)),
-                want: TORRUST_ANSWERS,
-                announcer_uncounted: false,
-            }),
-            Err(error) => eprintln!("without torrust-tracker, which does not build: {error}"),
-        }
-    }
+    trackers.extend(others(&wanted, &[AS_PUBLISHED])?);
     if wanted("ceiling") {
         trackers.push(Tracker {
             name: "ceiling".into(),
@@ -219,17 +212,21 @@ fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Track
     Ok(trackers)
 }
 
-/// Builds a program, or finds it built.
-type Build = fn() -> Result<PathBuf, Box<dyn Error>>;
+/// What a build adds to the name of a tracker, and how to build it or find it built.
+type Build = (&'static str, fn(&Published) -> Result<PathBuf, Box<dyn Error>>);
 
-/// `aquatic_udp` with both of its ways to the network, in builds that add something to its name.
-fn aquatics(wanted: impl Fn(&str) -> bool, builds: &[(&str, Build)]) -> Result<Vec<Tracker>, Box<dyn Error>> {
+const AS_PUBLISHED: Build = ("", Published::install);
+const PATCHED: Build = (" patched", Published::patch);
+
+/// Other people's trackers in these builds: `aquatic_udp` with both of its ways to the network, and torrust's,
+/// which is left out where it does not build.
+fn others(wanted: impl Fn(&str) -> bool, builds: &[Build]) -> Result<Vec<Tracker>, Box<dyn Error>> {
     let mut trackers = Vec::new();
     for (way, uring) in [("io_uring", true), ("mio", false)] {
         for (added, build) in builds {
             let name = format!("aquatic_udp {way}{added}");
             if wanted(&name) {
-                let program = build()?;
+                let program = build(&AQUATIC)?;
                 trackers.push(Tracker {
                     name,
                     command: Box::new(move |port| {
@@ -241,17 +238,23 @@ fn aquatics(wanted: impl Fn(&str) -> bool, builds: &[(&str, Build)]) -> Result<V
             }
         }
     }
+    for (added, build) in builds {
+        let name = format!("torrust-tracker{added}");
+        if wanted(&name) {
+            match build(&TORRUST) {
+                Ok(program) => trackers.push(Tracker {
+                    name,
+                    command: Box::new(move |port| {
+                        torrust_command(&program, &[(Ipv4Addr::LOCALHOST, port).into()], "")
+                    }),
+                    want: TORRUST_ANSWERS,
+                    announcer_uncounted: false,
+                }),
+                Err(error) => eprintln!("without {name}, which does not build: {error}"),
+            }
+        }
+    }
     Ok(trackers)
-}
-
-/// The version of `aquatic_udp` that is compared.
-const AQUATIC: &str = "0.9.0";
-
-/// Not with its default feature `prometheus`: the version of `metrics` that takes does not compile any more.
-const AQUATIC_FEATURES: [&str; 3] = ["--no-default-features", "--features", "mimalloc,io-uring"];
-
-fn published() -> Result<PathBuf, Box<dyn Error>> {
-    install("aquatic_udp", AQUATIC, &AQUATIC_FEATURES)
 }
 
 /// swarmkeep's tracker on each store of the catalog.
@@ -418,18 +421,6 @@ fn build_swarmkeep() -> Result<PathBuf, Box<dyn Error>> {
     Ok(target.join("release/swarmkeep"))
 }
 
-/// Another tracker's program, built once.
-fn install(package: &str, version: &str, features: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/trackers");
-    let program = root.join("bin").join(package);
-    if !program.exists() {
-        let mut command = Command::new("cargo");
-        command.args(["install", "--locked", &format!("{package}@{version}")]).args(features);
-        run(command.arg("--root").arg(root))?;
-    }
-    Ok(program)
-}
-
 fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
     let status = command.stdout(io::stderr()).status()?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
@@ -451,21 +442,29 @@ fn aquatic_command(aquatic: &Path, address: SocketAddr, uring: bool) -> Result<C
     Ok(command)
 }
 
-/// Public, and without statistics. It has as many threads as its runtime likes; all are on the one core.
-fn torrust_command(torrust: &Path, port: u16) -> Result<Command, Box<dyn Error>> {
-    let [config, database] =
-        ["toml", "db"].map(|suffix| env::temp_dir().join(format!("swarmkeep-peers-torrust-{port}.{suffix}")));
+/// Public, and without statistics; with `more` settings. It has as many threads as its runtime likes; all are
+/// on the one core.
+fn torrust_command(torrust: &Path, udp: &[SocketAddr], more: &str) -> Result<Command, Box<dyn Error>> {
+    let [config, database] = ["toml", "db"].map(|suffix| torrust_file(udp[0].port(), suffix));
+    let udp: String =
+        udp.iter().map(|address| format!("[[udp_trackers]]\nbind_address = \"{address}\"\n")).collect();
     let text = format!(
         "[metadata]\napp = \"torrust-tracker\"\npurpose = \"configuration\"\nschema_version = \"2.0.0\"\n\
          [logging]\nthreshold = \"error\"\n\
          [core]\nlisted = false\nprivate = false\ntracker_usage_statistics = false\n\
          [core.database]\ndriver = \"sqlite3\"\npath = {database:?}\n\
-         [[udp_trackers]]\nbind_address = \"127.0.0.1:{port}\"\n"
+         [health_check_api]\nbind_address = \"127.0.0.1:0\"\n\
+         {udp}{more}"
     );
     fs::write(&config, text)?;
     let mut command = Command::new(torrust);
     command.env("TORRUST_TRACKER_CONFIG_TOML_PATH", config);
     Ok(command)
+}
+
+/// Where torrust's tracker at a port has its settings and its database.
+fn torrust_file(port: u16, suffix: &str) -> PathBuf {
+    env::temp_dir().join(format!("swarmkeep-peers-torrust-{port}.{suffix}"))
 }
 
 /// Medians, and the least and most beside the CPU time.
