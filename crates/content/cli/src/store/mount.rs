@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     error::Error,
     ffi::OsStr,
+    fs,
     path::PathBuf,
     process::{self, ExitCode},
     sync::Arc,
@@ -59,6 +60,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let shown = args.folder.display();
+    if fs::read_dir(&args.folder).map_err(|error| format!("{shown}: {error}"))?.next().is_some() {
+        return Err(format!("{shown} is not empty: what is in it would be hidden").into());
+    }
     let store = Opened::open(&args.store.path, For::Reading)?;
     let torrents = store.torrents()?;
     // Files are mostly read from one end to the other.
@@ -80,8 +85,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     ];
     config.acl = if args.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(4);
-    let mut session = Session::new(view, &args.folder, &config)
-        .map_err(|error| format!("mounting at {}: {error}", args.folder.display()))?;
+    let mut session =
+        Session::new(view, &args.folder, &config).map_err(|error| format!("mounting at {shown}: {error}"))?;
     let mut unmounter = session.unmount_callable();
     let folder = args.folder.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -112,7 +117,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             }
         }
     });
-    say!("{files} files of {count} torrents at {}", args.folder.display());
+    say!("{files} files of {count} torrents at {shown}");
     session.run()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -28,6 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             programs_read_whole_torrents_where_they_are,
             what_is_missing_is_an_error_and_never_zeroes,
             torrents_of_one_name_stand_apart,
+            a_folder_with_something_in_it_is_not_hidden,
             unmounting_ends_while_a_file_is_open
     }
 }
@@ -223,6 +224,25 @@ fn torrents_of_one_name_stand_apart() {
     // Unmounted by somebody else, it ends.
     assert!(Command::new("umount").arg(&mounted.at).status().unwrap().success());
     assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
+}
+
+fn a_folder_with_something_in_it_is_not_hidden() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    image(folder, &["one-v2"], |_, _| false);
+    let at = folder.join("mounted");
+    fs::create_dir(&at).unwrap();
+    fs::write(at.join(".hidden"), "precious").unwrap();
+    let mount = Command::new("timeout")
+        .args(["--signal", "TERM", "5", env!("CARGO_BIN_EXE_seedkeep"), "store", "mount"])
+        .args([folder.join("image"), at.clone()])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&mount.stderr);
+    assert_eq!(mount.status.code(), Some(1), "{told}");
+    let shown = at.display();
+    assert!(told.contains(&format!("{shown} is not empty: what is in it would be hidden")), "{told}");
+    assert_eq!(fs::read(at.join(".hidden")).unwrap(), b"precious");
 }
 
 fn unmounting_ends_while_a_file_is_open() {
