@@ -1,6 +1,12 @@
 //! `seedkeep store format`.
 
-use std::{error::Error, num::NonZero, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    error::Error,
+    num::NonZero,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 use indicatif::BinaryBytes;
 use swarmkeep_content::{
@@ -63,6 +69,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     match (args.path.metadata(), args.size) {
         (Err(_), Some(size)) => {
+            check_room(&args.path, size.get())?;
             let device = FileDevice::create_image(&args.path, size.get())?;
             if let Err(error) = BlockStore::format(&device, options) {
                 // It was made here, and is of no use.
@@ -114,4 +121,19 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         BinaryBytes(free)
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses an image for which its file system has no room, before all that there is of it is taken.
+fn check_room(path: &Path, size: u64) -> Result<(), String> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // What the system cannot tell, the making of the image will.
+    let Ok(room) = rustix::fs::statvfs(folder) else { return Ok(()) };
+    // Some is kept for root. A file system of no size has no limit.
+    let blocks = if rustix::process::geteuid().is_root() { room.f_bfree } else { room.f_bavail };
+    let free = blocks.saturating_mul(room.f_frsize);
+    if room.f_blocks == 0 || size <= free {
+        return Ok(());
+    }
+    let (shown, size, free) = (path.display(), BinaryBytes(size), BinaryBytes(free));
+    Err(format!("{shown}: there is no room for {size}: {free} are free"))
 }

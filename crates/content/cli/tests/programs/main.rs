@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod full;
 #[cfg(feature = "mount")]
 mod mount;
 mod others;
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
     let tests = [
         #[cfg(feature = "mount")]
         mount::tests(),
+        full::tests(),
         others::tests(),
     ];
     programs::run(2, tests)
