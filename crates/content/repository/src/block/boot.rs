@@ -275,6 +275,9 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
         }
     };
     let mut headers: Vec<RootHeader> = read(0, 0).into_iter().collect();
+    if headers.iter().any(|first| first.generation.get() == 0) {
+        return Err(Refused::Because("formatting it was cut off: format it again".to_owned()));
+    }
     // Where the second copy begins depends on the size of the blocks, which only the copies tell.
     let seconds = BLOCK_SHIFTS.filter_map(|shift| read(1 << (shift - 12), 1));
     match headers.first().copied() {

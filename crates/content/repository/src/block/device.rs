@@ -51,7 +51,7 @@ pub fn sectors(count: usize) -> Vec<Sector> {
 pub enum Barrier {
     /// What an earlier process wrote is durable before this one relies on it.
     Opened,
-    /// Old roots are gone before a new one is written by `format`.
+    /// An old store is gone before `format` writes over any of it.
     Wiped,
     /// The roots of a fresh store are durable before `format` returns.
     Formatted,

@@ -118,7 +118,7 @@ pub(super) struct RootHeader {
     pub(super) entries_checksum: U32,
     /// Torrents named.
     pub(super) torrents: U32,
-    /// Grows by one with each root that is written.
+    /// Grows by one with each root that is written; 0 while the device is formatted.
     pub(super) generation: U64,
     /// Drawn when the device is formatted.
     pub(super) uuid: [u8; 16],

@@ -95,7 +95,8 @@ pub struct BlockStore {
 }
 
 impl BlockStore {
-    /// Makes an empty store on a device. Everything that was on the device is lost.
+    /// Makes an empty store on a device. Everything that was on the device is lost. If it is cut off, the
+    /// device has the store that it had, untouched, or none until it is formatted again.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a block size that the format does not have, [`Error::Full`] if the device
@@ -122,12 +123,14 @@ impl BlockStore {
         let uuid = random_uuid()?;
         let wrote = Error::io("formatting the device");
         (|| {
+            // In one step there is neither the old store nor a new one, whatever comes of the rest.
+            let header = RootHeader::new(shift, root_blocks, blocks, uuid, options.allocation);
+            device.write(0, &[&[header.seal()]])?;
+            device.flush(Barrier::Wiped)?;
             // Nothing of an earlier store must be found where this one has nothing.
             for shift in BLOCK_SHIFTS.filter(|&shift| 1_u64 << (shift - 12) < device.sectors()) {
                 device.write(1 << (shift - 12), &[&[Sector::ZERO]])?;
             }
-            device.flush(Barrier::Wiped)?;
-            let header = RootHeader::new(shift, root_blocks, blocks, uuid, options.allocation);
             let mut root = Root::empty(header, Mutation::default());
             root.fill(device)?;
             root.write(device, Barrier::Formatted)?;

@@ -87,43 +87,50 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
 }
 
 /// Formats a device that holds a store, crashes it wherever it can crash, and looks at what is left: that
-/// store, an empty one, or none. How many states there were.
-pub(crate) fn explore_format(seed: u64) -> u64 {
+/// store, of which nothing was touched, an empty one, or none. The device does nothing at `deaf` flushes. How
+/// many states there were, or what is wrong.
+pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, String> {
+    let options = |number: u64| {
+        let options = FormatOptions::new().block_size([16 << 10, 32 << 10, 64 << 10][number as usize % 3]);
+        // In blocks of 16 KiB, a root of several of them.
+        if number < 3 { options } else { options.torrents(2000) }
+    };
     let device = Arc::new(Recorder::<Arc<Promises>>::new(SECTORS, Image::new(), None));
-    let old_size = [16 << 10, 32 << 10, 64 << 10][seed as usize % 3];
-    BlockStore::format(&*device, FormatOptions::new().block_size(old_size)).expect("it is large enough");
+    BlockStore::format(&*device, options(seed % 4)).expect("it is large enough");
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).expect("it was formatted");
     let note = |_: &Promises| {};
     let mut work =
         Work { store: &store, note: &note, promises: Promises::default(), rng: SplitMix64::new(seed) };
     work.run(20).expect("the store agrees with itself");
-    store.flush().expect("the device takes everything");
-    let before = store.list().expect("it answers from memory");
+    // What was created last is in one of the roots only.
+    work.crowd(1);
     drop(store);
     let base = device.image();
-    device.take_log();
-    BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
-    let (after, states) = every_crash(base, device.take_log(), seed, |image| {
-        let device = Recorder::<()>::new(SECTORS, image, None);
-        match BlockStore::boot(device, Allocation::Sequential) {
-            Ok(store) => {
-                store.audit().expect("the store agrees with itself");
-                let listed = store.list().expect("it answers from memory");
-                // Formatting costs whatever was there. But nothing is there that never was.
-                let was = |info_hash, geometry| {
-                    before
-                        .iter()
-                        .any(|summary| (summary.info_hash, summary.geometry) == (info_hash, geometry))
-                };
-                assert!(listed.iter().all(|summary| was(summary.info_hash, summary.geometry)), "{listed:?}");
-            }
-            Err(Error::NotAStore { .. }) => {}
-            Err(error) => panic!("{error}"),
+    let listed = |image: Image| {
+        let store = BlockStore::boot(Recorder::<()>::new(SECTORS, image, None), None)?;
+        Ok::<_, Error>((store.list()?, store.report().damage.clone()))
+    };
+    let (before, _) = listed(base.clone()).expect("it was a store");
+    let device = Recorder::<()>::new(SECTORS, base.clone(), deaf);
+    BlockStore::format(&device, options(seed / 4 % 4)).expect("it is large enough");
+    let mut found = Ok(());
+    let (_, states) = every_crash(base.clone(), device.take_log(), seed, |image| {
+        let is_untouched = is_same(&image, &base);
+        match listed(image) {
+            Ok((torrents, _)) if is_untouched && torrents == before => {}
+            Ok((torrents, damage)) if !is_untouched && torrents.is_empty() && damage.is_empty() => {}
+            Err(Error::NotAStore { .. }) if !is_untouched => {}
+            wrong => found = Err(format!("untouched: {is_untouched}, {wrong:?}")),
         }
     });
-    let store = BlockStore::boot(Recorder::<()>::new(SECTORS, after, None), Allocation::Sequential);
-    assert_eq!(store.expect("format returned").list().expect("it answers from memory"), []);
-    states
+    assert_eq!(listed(device.image()).expect("format returned"), (Vec::new(), Vec::new()));
+    found.map(|()| states)
+}
+
+/// Whether two devices hold the same.
+fn is_same(one: &Image, other: &Image) -> bool {
+    let of = |image: &Image, at| image.get(at).map_or(Sector::ZERO, |sector| **sector);
+    one.keys().chain(other.keys()).all(|at| of(one, at) == of(other, at))
 }
 
 /// Makes a new root for a store that has none, crashes wherever it can crash, and finds the same torrents
@@ -170,12 +177,19 @@ fn every_crash<N>(
         states += 1;
         judge(image);
     };
-    for entry in log {
+    for entry in log.into_iter().chain([Entry::Flush]) {
         match entry {
-            Entry::Write(first, sectors) => pending.writes.push((first, sectors)),
+            Entry::Write(first, sectors) => {
+                pending.writes.push((first, sectors));
+                judge(pending.some_writes(&base, |_| true));
+            }
             Entry::Flush => {
-                for kept in 0_u32..1 << pending.writes.len().min(12) {
-                    judge(pending.some_writes(&base, |write| kept & (1 << (write % 12)) != 0));
+                for kept in 0_u32..1 << pending.writes.len().min(8) {
+                    judge(pending.some_writes(&base, |write| kept & (1 << (write % 8)) != 0));
+                }
+                for _ in 0..100 {
+                    let kept = rng.next_u64();
+                    judge(pending.some_writes(&base, |write| kept & (1 << (write % 64)) != 0));
                 }
                 (0..50).for_each(|_| judge(pending.some_sectors(&base, || rng.next_u64() & 1 == 0)));
                 base = pending.some_writes(&base, |_| true);

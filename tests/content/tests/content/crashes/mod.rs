@@ -48,8 +48,16 @@ fn whatever_a_crash_leaves_keeps_every_promise() {
 
 #[test]
 fn format_leaves_the_store_that_was_there_or_an_empty_one_or_none() {
-    let states: u64 = (0..9).map(explore_format).sum();
-    println!("{states} crash states of format");
+    let states: Result<u64, _> = (0..16).map(|seed| explore_format(seed, None)).sum();
+    println!("{} crash states of format", states.unwrap_or_else(|found| panic!("{found}")));
+}
+
+#[test]
+fn a_format_without_one_of_its_flushes_is_noticed() {
+    for deaf in [Barrier::Wiped, Barrier::Formatted] {
+        let found = (0..16).find_map(|seed| explore_format(seed, Some(deaf)).err());
+        println!("{deaf:?}: {}", found.unwrap_or_else(|| panic!("{deaf:?} goes unnoticed")));
+    }
 }
 
 #[test]
