@@ -4,21 +4,27 @@ use std::{
     collections::BTreeMap,
     error::Error,
     ffi::OsStr,
-    fs,
+    fs::{self, File},
+    io::{self, Read, Seek},
+    os::unix::fs::MetadataExt,
     path::PathBuf,
     process::{self, ExitCode},
-    sync::Arc,
+    sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
     thread,
     time::{Duration, SystemTime},
 };
 
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
-    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry, ReplyOpen, ReplyStatfs,
-    Request, Session, SessionACL,
+    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyStatfs, Request, Session, SessionACL,
 };
 use indexmap::IndexMap;
-use rustix::mount::UnmountFlags;
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::retry_on_intr,
+    mount::UnmountFlags,
+};
 use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error as StoreError, Library, Statistics,
     stripe_cache::{StripeCache, StripeCacheOptions},
@@ -42,7 +48,7 @@ const UNIT: u32 = 4096;
 ///
 /// Torrents appear under their names; if several have the same name, each is in a folder that is named by its
 /// info hash. An incomplete file can be read up to its first missing byte. The program runs until the folder
-/// is unmounted (`umount FOLDER`) or it is interrupted (Ctrl-C).
+/// is unmounted (`umount FOLDER`), or it is interrupted (Ctrl-C), and what was open is closed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -85,6 +91,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     ];
     config.acl = if args.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(4);
+    // Opened before there is anything to miss.
+    let mounts = File::open("/proc/self/mountinfo");
+    let users = Arc::clone(&view.users);
     let mut session =
         Session::new(view, &args.folder, &config).map_err(|error| format!("mounting at {shown}: {error}"))?;
     let mut unmounter = session.unmount_callable();
@@ -117,15 +126,68 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             }
         }
     });
-    say!("{files} files of {count} torrents at {shown}");
-    session.run()?;
+    let (mut undo, folder) = (session.unmount_callable(), &args.folder);
+    let (end, ended) = mpsc::channel();
+    let session_ends = end.clone();
+    thread::spawn(move || session_ends.send(session.run()));
+    // Now there is somebody who answers, and nobody has been told that it can be unmounted.
+    let ready = || {
+        let device = folder.metadata()?.dev();
+        say!("{files} files of {count} torrents at {shown}");
+        Ok::<_, Box<dyn Error>>(device)
+    };
+    let device = ready().inspect_err(|_| _ = undo.unmount())?;
+    thread::spawn(move || {
+        // Where the system does not tell what is mounted, the session still ends by itself, if it can.
+        if mounts.and_then(|mounts| wait_until_unmounted(&mounts, device)).is_ok() {
+            users.wait_until_none();
+            let _ = end.send(Ok(()));
+        }
+    });
+    // A namespace that was made meanwhile may have a copy of the mount, which ends with this process.
+    ended.recv()??;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until a file system is mounted nowhere in the namespace of this process.
+fn wait_until_unmounted(mut mounts: &File, device: u64) -> io::Result<()> {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    loop {
+        let mut all = Vec::new();
+        mounts.rewind()?;
+        mounts.read_to_end(&mut all)?;
+        let mut of_mounts =
+            all.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' ').nth(2));
+        if !of_mounts.any(|of_mount| of_mount == Some(number.as_bytes())) {
+            return Ok(());
+        }
+        let mut change = [PollFd::new(&mounts, PollFlags::PRI | PollFlags::ERR)];
+        retry_on_intr(|| rustix::event::poll(&mut change, None))?;
+    }
+}
+
+/// How many files are open. What is open can be read to its end, unmounted or not.
+#[derive(Default)]
+struct Users {
+    count: Mutex<u64>,
+    fewer: Condvar,
+}
+
+impl Users {
+    fn count(&self) -> MutexGuard<'_, u64> {
+        self.count.lock().expect("nobody panics")
+    }
+
+    fn wait_until_none(&self) {
+        let _none = self.fewer.wait_while(self.count(), |count| *count > 0).expect("nobody panics");
+    }
 }
 
 /// The files and folders, numbered from 1 on, the root first.
 struct View {
     nodes: Vec<Node>,
     contents: Vec<Arc<dyn Content>>,
+    users: Arc<Users>,
     statistics: Statistics,
     time: SystemTime,
     owner: (u32, u32),
@@ -162,6 +224,7 @@ impl View {
         let mut view = Self {
             nodes: vec![Node { parent: 1, kind: Kind::Folder(IndexMap::new()) }],
             contents: Vec::new(),
+            users: Arc::default(),
             statistics: store.statistics(),
             time,
             owner: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
@@ -294,14 +357,31 @@ impl Filesystem for View {
     }
 
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.node(number).map(|node| &node.kind) {
-            Some(Kind::File(part)) if part.whole => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+        let flags = match self.node(number).map(|node| &node.kind) {
+            Some(Kind::File(part)) if part.whole => FopenFlags::FOPEN_KEEP_CACHE,
             // The page cache would take a short read for the end of the file, and whoever copies it would not
             // know.
-            Some(Kind::File(_)) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
-            Some(Kind::Folder(_)) => reply.error(Errno::EISDIR),
-            None => reply.error(Errno::ENOENT),
-        }
+            Some(Kind::File(_)) => FopenFlags::FOPEN_DIRECT_IO,
+            Some(Kind::Folder(_)) => return reply.error(Errno::EISDIR),
+            None => return reply.error(Errno::ENOENT),
+        };
+        *self.users.count() += 1;
+        reply.opened(FileHandle(0), flags);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        *self.users.count() -= 1;
+        self.users.fewer.notify_all();
+        reply.ok();
     }
 
     fn read(

@@ -17,7 +17,7 @@ use swarmkeep_content::{
 };
 use swarmkeep_content_tests::{scratch_folder, torrents};
 use swarmkeep_store_tests::{
-    programs::{FUSE, Trial},
+    programs::{FUSE, MOUNT, Trial},
     tests,
 };
 
@@ -29,7 +29,10 @@ pub(crate) fn tests() -> Vec<Trial> {
             what_is_missing_is_an_error_and_never_zeroes,
             torrents_of_one_name_stand_apart,
             a_folder_with_something_in_it_is_not_hidden,
-            unmounting_ends_while_a_file_is_open
+            unmounting_ends_while_a_file_is_open,
+            what_is_open_when_it_is_unmounted_is_read_to_its_end;
+        [FUSE, MOUNT]:
+            unmounting_ends_though_a_namespace_has_a_copy
     }
 }
 
@@ -262,4 +265,53 @@ fn unmounting_ends_while_a_file_is_open() {
     }
     drop(open);
     assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
+}
+
+/// Waits for the end of a process; its exit code, `None` if it does not end.
+fn ends(process: &mut Child) -> Option<i32> {
+    for _ in 0..100 {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status.code();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    None
+}
+
+fn what_is_open_when_it_is_unmounted_is_read_to_its_end() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    image(folder, &["one-v2"], |_, _| false);
+    let mut mounted = Mounted::new(folder);
+    let open = fs::File::open(mounted.at.join("one.bin")).unwrap();
+    lines(folder, "umount --lazy mounted");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    // Too far behind for what the system reads ahead.
+    std::os::unix::fs::FileExt::read_exact_at(&open, &mut [0; 100], 1_000_003 - 100).unwrap();
+    drop(open);
+    assert_eq!(ends(&mut mounted.process), Some(0));
+}
+
+fn unmounting_ends_though_a_namespace_has_a_copy() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    image(folder, &["one-v2"], |_, _| false);
+    let mut mounted = Mounted::new(folder);
+    let mut other = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "echo there; exec sleep 60"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    lines(folder, "umount mounted");
+    let code = ends(&mut mounted.process);
+    let repaired = Command::new(env!("CARGO_BIN_EXE_seedkeep"))
+        .args(["store", "repair"])
+        .arg(folder.join("image"))
+        .output()
+        .unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(code, Some(0), "it goes on");
+    assert!(repaired.status.success(), "{}", String::from_utf8_lossy(&repaired.stderr));
 }
