@@ -230,13 +230,17 @@ impl View {
             owner: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
         };
         let mut tops = BTreeMap::<_, u32>::new();
+        let mut metainfos = Vec::with_capacity(torrents.len());
         for torrent in torrents {
-            *tops.entry(torrent.title()).or_default() += 1;
+            let (metainfo, hash) = (library.metainfo(&torrent.info_hash())?, torrent.info_hash().to_string());
+            if let Some(metainfo) = &metainfo {
+                *tops.entry(metainfo.info().name().to_owned()).or_default() += 1;
+            }
             // A torrent may be called like the folder of another.
-            *tops.entry(torrent.info_hash().to_string()).or_default() +=
-                u32::from(torrent.description.is_some());
+            *tops.entry(hash).or_default() += 1;
+            metainfos.push(metainfo);
         }
-        for torrent in torrents {
+        for (torrent, metainfo) in torrents.iter().zip(metainfos) {
             let content = store.open(&torrent.info_hash())?;
             let complete = content.pieces()?;
             let geometry = content.geometry();
@@ -250,14 +254,15 @@ impl View {
                 whole: geometry.pieces_of(&(offset..offset + length)).all(|piece| complete.contains(piece)),
             };
             let hash = torrent.info_hash().to_string();
-            let Some(metainfo) = library.metainfo(&torrent.info_hash())? else {
+            let Some(metainfo) = metainfo else {
                 view.add(&[&hash], part(0, geometry.len(), false));
                 continue;
             };
             // Files without a folder of their own, and those of which others have the name, are put into one.
             let files = metainfo.info().files();
             let mut names = files.iter().filter(|file| !file.is_padding()).map(|file| file.path());
-            let apart = tops[&torrent.title()] > 1 || names.any(|path| path[0] != metainfo.info().name());
+            let apart =
+                tops[metainfo.info().name()] > 1 || names.any(|path| path[0] != metainfo.info().name());
             for file in files.iter().filter(|file| !file.is_padding()) {
                 let mut path = file.path();
                 if apart {
