@@ -1,6 +1,9 @@
 //! The errors of content stores, and what they mean.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use crate::InfoHash;
 
@@ -135,4 +138,18 @@ impl Error {
             _ => Self::Io { what, source },
         }
     }
+
+    /// Adds a path to an error of the medium.
+    pub(crate) fn about(self, path: &Path) -> Self {
+        match self {
+            Self::Io { what, source } => Self::Io { what, source: about(path)(source) },
+            other => other,
+        }
+    }
+}
+
+/// Adds the path of what an error of the operating system is about. The number of the error is not in the
+/// result, its kind is.
+pub(crate) fn about(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.as_ref().display()))
 }

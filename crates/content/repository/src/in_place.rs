@@ -19,7 +19,7 @@ use swarmkeep_metainfo::{FileList, Info};
 
 use crate::{
     Capabilities, Content, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits, Result,
-    Statistics, Summary,
+    Statistics, Summary, error::about,
 };
 
 /// The files of a torrent, where somebody keeps them. Symbolic links are followed: the files are not the
@@ -150,10 +150,7 @@ impl Place {
                 let read = self.opened(segment.file).and_then(|file| {
                     read_part(segment.file, &file, &mut || file.read_exact_at(now, segment.offset))
                 });
-                read.map_err(|error| {
-                    let path = self.path(segment.file);
-                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-                })?;
+                read.map_err(|error| about(self.path(segment.file))(error))?;
             }
             at = end;
         }

@@ -11,7 +11,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{Error, Result};
+use crate::{Error, Result, error::about};
 
 /// A file that nobody else has locked. The lock ends with this value, and not only with the last copy of the
 /// descriptor: a child that is just being started has one too, until it is another program.
@@ -31,7 +31,7 @@ impl Locked {
         };
         flock(&file, operation).map_err(|errno| match errno {
             Errno::WOULDBLOCK => Error::InUse { path: path.to_owned() },
-            errno => Error::io("locking the store")(errno.into()),
+            errno => Error::io("locking the store")(about(path)(errno.into())),
         })?;
         Ok(Self(file))
     }

@@ -141,7 +141,8 @@ pub trait Content: fmt::Debug + Send + Sync {
     /// Waits for the writes in progress on the torrent.
     ///
     /// # Errors
-    /// [`NotWritten`](crate::Error::NotWritten) with the first byte of it that was not written,
+    /// [`NotWritten`](crate::Error::NotWritten) with the first byte of it that was not written; instead, the
+    /// error of the medium if it refused bytes that were held back.
     /// [`NoSuchPiece`](crate::Error::NoSuchPiece).
     fn mark_complete(&self, piece: u32) -> Result<bool>;
 

@@ -14,7 +14,9 @@ use swarmkeep_store_tests::{
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
-        [MOUNT]: an_image_that_its_file_system_has_no_room_for_is_refused_in_numbers
+        [MOUNT]:
+            an_image_that_its_file_system_has_no_room_for_is_refused_in_numbers,
+            a_file_system_that_is_full_is_named_as_the_cause
     }
 }
 
@@ -42,4 +44,36 @@ fn an_image_that_its_file_system_has_no_room_for_is_refused_in_numbers() {
     }
     let (code, errors) = in_small(folder.path(), "seedkeep store format small/image --size 1MiB");
     assert_eq!(code, Some(0), "{errors}");
+}
+
+fn a_file_system_that_is_full_is_named_as_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes: Vec<u8> =
+        (0..1_u32 << 20).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    fs::write(folder.path().join("data"), bytes).unwrap();
+    let add = "seedkeep store add full data.torrent data";
+    let prepare = format!("seedkeep create data --piece-length 512KiB >&2 && mkdir full && {add}");
+    let (code, errors) = in_small(folder.path(), &prepare);
+    assert_eq!(code, Some(0), "{errors}");
+    // An image with holes that cannot be filled, and a folder. A piece is written as many blocks, of which
+    // one may fail before the others are asked for.
+    let image = "truncate -s 64M small/store && seedkeep store format small/store --block-size 16KiB";
+    for make in [image, "mkdir small/store"] {
+        let mut told = vec![in_small(
+            folder.path(),
+            &format!("{make} && seedkeep store add small/store data.torrent data"),
+        )];
+        let fetch = "rm -f events; seedkeep seed --store full --listen 127.0.0.1:0 --json > events & \
+                     until at=$(grep -om1 '127.0.0.1:[0-9]*' events 2> /dev/null); do sleep 0.1; done; \
+                     seedkeep fetch data.torrent --store small/store --listen 127.0.0.1:0 --peer $at; \
+                     code=$?; kill $!; wait $!; exit $code";
+        told.extend((0..3).map(|_| in_small(folder.path(), &format!("{make}\n{fetch}"))));
+        for (code, errors) in told {
+            assert_eq!(code, Some(1), "{errors}");
+            assert!(
+                errors.contains("the store is full") && !errors.contains("nothing has been written"),
+                "{errors}"
+            );
+        }
+    }
 }

@@ -6,14 +6,14 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, IoSlice, Seek, SeekFrom},
     os::unix::fs::{FileTypeExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use parking_lot::RwLock;
 use rustix::fs::{FallocateFlags, OFlags};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::{Error, Result, lock::Locked};
+use crate::{Error, Result, error::about, lock::Locked};
 
 /// Bytes of a [`Sector`].
 pub const SECTOR: usize = 4096;
@@ -149,6 +149,7 @@ impl<D: BlockDevice + ?Sized> BlockDevice for std::sync::Arc<D> {
 #[derive(Debug)]
 pub struct FileDevice {
     file: Locked,
+    path: PathBuf,
     sectors: u64,
     direct: bool,
     raw: bool,
@@ -169,25 +170,32 @@ impl FileDevice {
             let flags = flags | exclusive | OFlags::CLOEXEC;
             OpenOptions::new().read(true).write(writable).custom_flags(flags.bits() as i32).open(path)
         };
+        let opening = |error| Error::io("opening the device")(about(path)(error));
         // File systems without it (tmpfs, some network ones) say so when they are asked.
         let (file, direct) = match open(OFlags::DIRECT) {
             Ok(file) => (file, true),
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                (open(OFlags::empty()).map_err(Error::io("opening the device"))?, false)
+                (open(OFlags::empty()).map_err(opening)?, false)
             }
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 return Err(Error::InUse { path: path.to_owned() });
             }
-            Err(error) => return Err(Error::io("opening the device")(error)),
+            Err(error) => return Err(opening(error)),
         };
-        let kind = file.metadata().map_err(Error::io("opening the device"))?.file_type();
+        let kind = file.metadata().map_err(opening)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             let what = "neither a block device nor a file".to_owned();
             return Err(Error::NotAStore { path: path.to_owned(), what });
         }
         let mut file = Locked::lock(file, path, !writable)?;
-        let bytes = file.seek(SeekFrom::End(0)).map_err(Error::io("measuring the device"))?;
-        Ok(Self { file, sectors: bytes / SECTOR as u64, direct, raw: kind.is_block_device() })
+        let bytes = file.seek(SeekFrom::End(0)).map_err(opening)?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            sectors: bytes / SECTOR as u64,
+            direct,
+            raw: kind.is_block_device(),
+        })
     }
 
     /// Makes an image file of `bytes` bytes, for which the file system allocates all room at once, and opens
@@ -204,11 +212,12 @@ impl FileDevice {
             .write(true)
             .create_new(true)
             .open(path)
+            .map_err(about(path))
             .map_err(Error::io("making the image"))?;
         let made = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
-            .map_err(|errno| Error::io("the image")(errno.into()))
+            .map_err(|errno| Error::io("the image")(about(path)(errno.into())))
             .and_then(|()| {
-                file.sync_all().map_err(Error::io("flushing the image"))?;
+                file.sync_all().map_err(about(path)).map_err(Error::io("flushing the image"))?;
                 flush_folder_of(path)
             })
             .and_then(|()| Self::open(path, true));
@@ -231,46 +240,16 @@ impl BlockDevice for FileDevice {
     }
 
     fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
-        let (mut at, mut rest) = (first * SECTOR as u64, into.as_mut_bytes());
-        while !rest.is_empty() {
-            let read = match rustix::io::pread(&*self.file, &mut *rest, at) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                // Nothing but whole sectors is of use: an odd end would unalign what follows.
-                Ok(read) => read / SECTOR * SECTOR,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            if read == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            (at, rest) = (at + read as u64, &mut rest[read..]);
-        }
-        Ok(())
+        read_all(&self.file, first, into).map_err(about(&self.path))
     }
 
     fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
-        let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part.as_bytes())).collect();
-        let (mut at, mut rest) = (first * SECTOR as u64, &mut slices[..]);
-        IoSlice::advance_slices(&mut rest, 0);
-        while !rest.is_empty() {
-            let most = rest.len().min(1024);
-            let written = match rustix::io::pwritev(&*self.file, &rest[..most], at) {
-                Ok(written) => written / SECTOR * SECTOR,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            at += written as u64;
-            IoSlice::advance_slices(&mut rest, written);
-        }
-        Ok(())
+        write_all(&self.file, first, parts).map_err(about(&self.path))
     }
 
     fn flush(&self, _: Barrier) -> io::Result<()> {
         // Bypassing the page cache says nothing about the cache of the drive.
-        Ok(rustix::fs::fdatasync(&*self.file)?)
+        rustix::fs::fdatasync(&*self.file).map_err(|errno| about(&self.path)(errno.into()))
     }
 
     fn discard(&self, first: u64, count: u64) -> io::Result<()> {
@@ -283,11 +262,50 @@ impl BlockDevice for FileDevice {
     }
 }
 
+fn read_all(file: &File, first: u64, into: &mut [Sector]) -> io::Result<()> {
+    let (mut at, mut rest) = (first * SECTOR as u64, into.as_mut_bytes());
+    while !rest.is_empty() {
+        let read = match rustix::io::pread(file, &mut *rest, at) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            // Nothing but whole sectors is of use: an odd end would unalign what follows.
+            Ok(read) => read / SECTOR * SECTOR,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        (at, rest) = (at + read as u64, &mut rest[read..]);
+    }
+    Ok(())
+}
+
+fn write_all(file: &File, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
+    let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part.as_bytes())).collect();
+    let (mut at, mut rest) = (first * SECTOR as u64, &mut slices[..]);
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        let most = rest.len().min(1024);
+        let written = match rustix::io::pwritev(file, &rest[..most], at) {
+            Ok(written) => written / SECTOR * SECTOR,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        at += written as u64;
+        IoSlice::advance_slices(&mut rest, written);
+    }
+    Ok(())
+}
+
 /// Makes the name of a file durable.
 pub(super) fn flush_folder_of(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))
         .and_then(|folder| folder.sync_all())
+        .map_err(about(path))
         .map_err(Error::io("flushing the image's folder"))
 }
 

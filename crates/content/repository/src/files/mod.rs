@@ -93,7 +93,7 @@ use store::Store;
 use torrent::Handle;
 
 use crate::{
-    Capabilities, Content, ContentConfig, ContentRepository, InfoHash, NewTorrent, PieceBits, Result,
+    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, PieceBits, Result,
     Statistics, Summary,
 };
 
@@ -165,9 +165,15 @@ impl FileStore {
         right: &PieceBits,
         has_content: impl Fn(usize) -> bool,
     ) -> Result<Option<Vec<PathBuf>>> {
-        let Some((_, renamed)) = self.store.adopt(torrent, right, has_content)? else { return Ok(None) };
+        let adopted = self.store.adopt(torrent, right, has_content).map_err(self.about());
+        let Some((_, renamed)) = adopted? else { return Ok(None) };
         self.store.flush()?;
         Ok(Some(renamed.iter().map(|path| self.store.path().join(path)).collect()))
+    }
+
+    /// Adds the folder to an error of the medium.
+    fn about(&self) -> impl FnOnce(Error) -> Error {
+        |error| error.about(self.store.path())
     }
 
     /// The torrent that has a name at the top of the store's folder.
@@ -256,7 +262,8 @@ impl ContentRepository for FileStore {
     /// names of two of the files for the same, or if there are too many pieces;
     /// [`Error::Unavailable`](crate::Error::Unavailable).
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
-        Ok(Arc::new(Handle(self.store.create(torrent)?)))
+        let created = self.store.create(torrent).map_err(self.about());
+        Ok(Arc::new(Handle(created?)))
     }
 
     /// As the trait says.
@@ -286,7 +293,7 @@ impl ContentRepository for FileStore {
     /// # Errors
     /// Those of the trait; [`Error::Unavailable`](crate::Error::Unavailable).
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-        self.store.delete(info_hash)
+        self.store.delete(info_hash).map_err(self.about())
     }
 
     fn flush(&self) -> Result<()> {

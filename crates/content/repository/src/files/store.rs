@@ -98,8 +98,12 @@ impl Store {
             flushing: Mutex::default(),
         };
         let mut report = OpenReport::default();
-        store.clear_away(&mut report).map_err(Error::io("looking for what was being made"))?;
-        store.load_all(&mut report).map_err(Error::io("looking for the states of the torrents"))?;
+        let about = |error: Error| error.about(&store.volume.path);
+        store.clear_away(&mut report).map_err(Error::io("looking for what was being made")).map_err(about)?;
+        store
+            .load_all(&mut report)
+            .map_err(Error::io("looking for the states of the torrents"))
+            .map_err(about)?;
         Ok((store, report))
     }
 

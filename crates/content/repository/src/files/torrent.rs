@@ -7,6 +7,7 @@ use std::{
     mem,
     ops::Range,
     os::{fd::AsFd, unix::fs::MetadataExt},
+    path::PathBuf,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -21,7 +22,7 @@ use rustix::{
 use swarmkeep_metainfo::Segment;
 
 use super::{
-    Allocation,
+    Allocation, HIDDEN,
     disk::Step,
     folder,
     open_files::Open,
@@ -29,7 +30,9 @@ use super::{
     state::Record,
     volume::Volume,
 };
-use crate::{Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts, stretches::Stretches};
+use crate::{
+    Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts, error::about, stretches::Stretches,
+};
 
 /// What is said of a file that is not as the store left it.
 const CHANGED: &str =
@@ -198,7 +201,17 @@ impl Torrent {
         }
     }
 
+    /// Adds to an error which file it is about.
+    fn about(&self, file: usize) -> impl FnOnce(io::Error) -> io::Error {
+        let below: PathBuf = self.place.path(file).iter().collect();
+        about(self.volume.path.join(below))
+    }
+
     fn file(&self, index: usize, writable: bool) -> io::Result<Arc<Open>> {
+        self.open_file(index, writable).map_err(|error| self.about(index)(error))
+    }
+
+    fn open_file(&self, index: usize, writable: bool) -> io::Result<Arc<Open>> {
         let volume = &self.volume;
         let open = volume.open_files.get(&volume.disk, (self.id, index as u32), writable, || {
             let path = self.place.path(index);
@@ -233,7 +246,7 @@ impl Torrent {
             let step = Step::Write(segment.file);
             let written = self.volume.disk.write(step, &open.file, segment.offset, &mut slices);
             open.wrote();
-            written?;
+            written.map_err(|error| self.about(segment.file)(error))?;
         }
         Ok(())
     }
@@ -246,7 +259,10 @@ impl Torrent {
             let open = self.file(segment.file, true).map_err(Error::io(CHANGED))?;
             match self.volume.disk.allocate(&open.file, segment.offset, segment.length) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-                Err(error) => return Err(Error::io("the disk that the files lie on")(error.into())),
+                Err(error) => {
+                    let error = self.about(segment.file)(error.into());
+                    return Err(Error::io("the disk that the files lie on")(error));
+                }
             }
         }
         Ok(())
@@ -262,7 +278,8 @@ impl Torrent {
             }
             let open = self.file(segment.file, false)?;
             let mut slices: Vec<_> = parts.into_iter().map(IoSliceMut::new).collect();
-            read_all(&open.file, segment.offset, &mut slices)?;
+            read_all(&open.file, segment.offset, &mut slices)
+                .map_err(|error| self.about(segment.file)(error))?;
         }
         Ok(())
     }
@@ -305,6 +322,7 @@ impl Torrent {
                 return Ok(());
             }
             self.lose(index as usize);
+            let source = self.about(index as usize)(source);
             Err(Error::Io { what: "flushing a file of a torrent", source })
         })
     }
@@ -357,7 +375,10 @@ impl Torrent {
             }
             disk.flush(Step::FlushBits, &file)
         })();
-        written.map_err(|source| Error::Io { what: "writing which pieces are complete", source })
+        let source = about(self.volume.path.join(HIDDEN).join("torrents").join(&self.place.name));
+        written
+            .map_err(source)
+            .map_err(|source| Error::Io { what: "writing which pieces are complete", source })
     }
 
     /// Forgets what a file holds that is not durable: it may be written, or not, and the system may tell only

@@ -17,7 +17,7 @@ use super::{
     open_files::OpenFiles,
     walk,
 };
-use crate::{ContentConfig, Counters, Error, Result, lock::Locked};
+use crate::{ContentConfig, Counters, Error, Result, error::about, lock::Locked};
 
 /// The folder of a store, and how much of it is taken.
 #[derive(Debug)]
@@ -44,13 +44,15 @@ pub(super) struct Volume {
 
 impl Volume {
     pub(super) fn open(config: &ContentConfig, allocation: Allocation, disk: Disk) -> Result<Self> {
-        let path = config.folder().canonicalize().map_err(Error::io("opening the store's folder"))?;
+        let path = config.folder();
+        let failed = |error| Error::io("opening the store's folder")(about(path)(error));
+        let path = path.canonicalize().map_err(failed)?;
         let opening = |error: io::Error| match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::LOOP | Errno::NOTDIR) => Error::NotAStore {
                 path: path.join(HIDDEN),
                 what: "not a folder: move it away, so that the store can keep its states there".to_owned(),
             },
-            _ => Error::io("opening the store's folder")(error),
+            _ => failed(error),
         };
         let (folder, hidden, lock) = (|| {
             let folder = OwnedFd::from(File::open(&path)?);

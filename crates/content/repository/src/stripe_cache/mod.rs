@@ -97,11 +97,11 @@ impl StripeCacheOptions {
 ///
 /// **Errors.** If the store below refuses bytes that were held back, they count as never written, and pieces
 /// that were marked complete with them are incomplete again. The next write to the torrent returns the error
-/// and writes nothing, and so does the next flush, which names the torrent ([`Refused`](Error::Refused)). A
-/// panic of the store below in a call of the cache becomes an error. If the store below knows how much room
-/// it has, a write that it may have [no room for](Content::room_for) is not held back, so that the write
-/// itself returns [`Full`](Error::Full). Torrents that are created meanwhile, and other programs on the same
-/// disk, can still make the store full.
+/// and writes nothing, and so does the next flush, which names the torrent ([`Refused`](Error::Refused)).
+/// Marking a piece that lacks bytes returns it too. A panic of the store below in a call of the cache becomes
+/// an error. If the store below knows how much room it has, a write that it may have [no room
+/// for](Content::room_for) is not held back, so that the write itself returns [`Full`](Error::Full). Torrents
+/// that are created meanwhile, and other programs on the same disk, can still make the store full.
 ///
 /// Writes that were not flushed when the last handle is dropped are lost. The drop waits for the writes in
 /// progress: drop the last handle on a thread that may block.

@@ -468,6 +468,14 @@ impl TorrentState {
         self.failed_write.get_or_insert(error);
     }
 
+    /// Why bytes are missing, as far as is known: the store below may have refused them.
+    fn why(&self, missing: Error) -> Error {
+        match (&self.failed_flush, missing) {
+            (Some(failure), Error::NotWritten { .. }) => again(&failure.error),
+            (_, error) => error,
+        }
+    }
+
     /// Keeps what depends on the number of missing bytes.
     fn set_missing(&mut self, number: u64, missing: u64) {
         let Some(stripe) = self.stripes.get_mut(&number) else {

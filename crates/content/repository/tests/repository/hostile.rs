@@ -396,3 +396,34 @@ fn a_block_that_two_torrents_claim_is_one_of_theirs() {
         BlockStore::boot_mutant(forged(), Allocation::Sequential, Some(Mutant::SharedBlocks)).unwrap();
     assert!(shared.audit().is_err());
 }
+
+#[test]
+fn an_error_of_the_medium_names_the_device_or_the_file() {
+    use swarmkeep_content::{ContentConfig, block::FileDevice, files};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (image, file) = (folder.path().join("image"), folder.path().join("files").join(hash(1).to_string()));
+    let new = NewTorrent::new(hash(1), 16 << 10, 16 << 10).unwrap();
+    let device = FileDevice::create_image(&image, 1 << 20).unwrap();
+    BlockStore::format(&device, FormatOptions::new()).unwrap();
+    let block = BlockStore::boot(device, None).unwrap();
+    std::fs::create_dir(folder.path().join("files")).unwrap();
+    let config = ContentConfig::new(folder.path().join("files"));
+    let plain = files::FileStore::open(&config, files::Allocation::Sparse).unwrap();
+    let content = plain.create(&new).unwrap();
+    let paths = plain.paths(&hash(1)).unwrap();
+    let file = paths.first().map_or(file, |(_, path)| path.clone());
+    for (content, path) in [(block.create(&new).unwrap(), image), (content, file)] {
+        content.write(0, &[1; 16 << 10]).unwrap();
+        // Somebody cuts it off.
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        let told = content.read(0, &mut [0; 16 << 10]).unwrap_err();
+        assert!(
+            matches!(told, Error::Io { .. }) && told.to_string().contains(path.to_str().unwrap()),
+            "{told}"
+        );
+    }
+    let missing = folder.path().join("missing");
+    let told = FileDevice::open(&missing, true).unwrap_err().to_string();
+    assert!(told.contains(missing.to_str().unwrap()), "{told}");
+}

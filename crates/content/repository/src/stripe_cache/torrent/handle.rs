@@ -318,7 +318,8 @@ impl<C: Cache> Content for Handle<C> {
         let _inside = torrent.enter()?;
         let alone = torrent.writing.write();
         let mut state = torrent.state.lock();
-        if !state.pieces.mark_complete(piece)? {
+        let new = state.pieces.mark_complete(piece).map_err(|missing| state.why(missing))?;
+        if !new {
             return Ok(false);
         }
         let range = torrent.geometry.piece(piece)?;
