@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     net::SocketAddr,
     time::Duration,
 };
@@ -27,7 +28,7 @@ struct ToldOf {
     /// Peers of the command line that are not reached, and why.
     unreached: BTreeMap<SocketAddr, String>,
     of_no_tracker: bool,
-    complete: u32,
+    lost: u32,
 }
 
 /// An event, as `--json` prints it.
@@ -42,7 +43,7 @@ pub(crate) enum Event {
         #[serde(flatten)]
         came: Came,
     },
-    /// Pieces that were complete are no longer offered: they cannot be read, or have changed.
+    /// Pieces that were complete are no longer offered: they cannot be read, have changed, or are wrong.
     Lost { info_hash: String, pieces: u32 },
     /// A peer is connected, or is no more, or one of `--peer` cannot be reached.
     Peer {
@@ -88,11 +89,10 @@ impl News {
             let came = Came::Failure { error, again: None };
             news.push(Event::Tracker { info_hash: info_hash(), url: None, came });
         }
-        let complete = status.progress.complete;
-        if complete < told.complete {
-            news.push(Event::Lost { info_hash: info_hash(), pieces: told.complete - complete });
+        let lost = status.lost - mem::replace(&mut told.lost, status.lost);
+        if lost > 0 {
+            news.push(Event::Lost { info_hash: info_hash(), pieces: lost });
         }
-        told.complete = complete;
         for tracker in &trackers {
             let Some(came) = came(tracker) else { continue };
             let error = match &came {

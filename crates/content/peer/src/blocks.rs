@@ -115,7 +115,8 @@ impl Batch {
         Ok(())
     }
 
-    /// The pieces of which blocks cannot be read, each for itself.
+    /// The pieces of which blocks cannot be read, each for itself. Wrong ones are marked incomplete, so that
+    /// they are fetched again.
     pub(crate) fn unreadable(&self, Ready { info, content, .. }: &Ready) -> Vec<(u32, Error)> {
         let mut bytes = Vec::new();
         let mut found: Vec<(u32, Error)> = Vec::new();
@@ -127,7 +128,11 @@ impl Batch {
             if found.last().is_none_or(|(last, _)| *last != piece)
                 && let Err(error) = content.read(from, &mut bytes)
             {
-                found.push((piece, error));
+                let refused = match error {
+                    Error::Wrong { .. } => content.mark_incomplete(piece).err(),
+                    _ => None,
+                };
+                found.push((piece, refused.unwrap_or(error)));
             }
         }
         found

@@ -434,6 +434,13 @@ impl Picker {
         self.wait(piece, rng);
     }
 
+    /// A piece that was complete is to come again.
+    pub(crate) fn take_back(&mut self, piece: u32, rng: &mut impl Rng) {
+        if self.done.remove(piece) {
+            self.wait(piece, rng);
+        }
+    }
+
     /// A peer will not bring these blocks that it was asked for.
     pub(crate) fn give_back(
         &mut self,

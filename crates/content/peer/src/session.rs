@@ -4,14 +4,14 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_content::{
-    ContentRepository, Error as StoreError, NewTorrent, PieceBits,
+    ContentRepository, Error as StoreError, NewTorrent, PieceBits, Verified,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_metainfo::{Info, Magnet, Metainfo};
@@ -64,9 +64,14 @@ struct SessionState {
     source: Source,
     /// The key by which trackers recognize this program.
     tracker_key: u32,
+    /// By which the pieces of the store are verified.
+    infos: Arc<Infos>,
     /// The error of a flush that failed: some of what was fetched may be lost.
     unflushable: Mutex<Option<StoreError>>,
 }
+
+/// The info dictionaries of the torrents, which these keep.
+type Infos = Mutex<HashMap<InfoHash, Weak<Info>>>;
 
 /// A torrent of a session.
 #[derive(Debug, Clone)]
@@ -86,14 +91,18 @@ const CALL: Duration = Duration::from_secs(10);
 const OF_USE: Duration = Duration::from_secs(60);
 
 impl Session {
-    /// Listens and shares torrents over `store`, which must not be used by anything else meanwhile. Its tasks
-    /// run on the current runtime.
+    /// Listens and shares torrents over `store`, which must not be used by anything else meanwhile. What it
+    /// has is [verified](Verified) before it is sent. The tasks of the session run on the current runtime.
     ///
     /// # Errors
     /// [`Error::Listen`], [`Error::Store`].
     pub async fn start(config: SessionConfig, store: Arc<dyn ContentRepository>) -> Result<Self, Error> {
         let options =
             StripeCacheOptions::new().write_memory(config.write_memory).read_memory(config.read_memory);
+        let infos = Arc::<Infos>::default();
+        let known = Arc::clone(&infos);
+        let hashes = move |info_hash: &InfoHash| Ok(known.lock().get(info_hash).and_then(Weak::upgrade));
+        let store = Arc::new(Verified::new(store, hashes));
         let store = Arc::new(StripeCache::new(store, options).map_err(Error::Store)?);
         let mut listeners = Vec::new();
         for address in &config.listen {
@@ -116,6 +125,7 @@ impl Session {
             announcing,
             tracker_key: rand::random(),
             torrents: RwLock::default(),
+            infos,
             unflushable: Mutex::new(None),
             resources: Arc::new(Resources::new(config, store, port)),
         });
@@ -138,8 +148,8 @@ impl Session {
     /// the torrent.
     ///
     /// # Errors
-    /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be shared,
-    /// [`Error::Store`].
+    /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be
+    /// shared, [`Error::Store`].
     pub async fn add(&self, info: Arc<Info>, tiers: &[Vec<String>]) -> Result<Handle, Error> {
         let (files, most) = (
             info.files().iter().filter(|file| !file.is_padding()).count(),
@@ -172,6 +182,7 @@ impl Session {
                 }
             }
         }
+        self.state.infos.lock().insert(info_hash, Arc::downgrade(&info));
         // Also if nobody waits for this any more.
         let unmade = Unmade(&self.state, &torrent);
         let making = {
@@ -208,8 +219,8 @@ impl Session {
     /// the torrent. Afterwards the torrent and its peers wait to be [added](Self::add).
     ///
     /// # Errors
-    /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be shared or
-    /// the link calls it what it is not, [`Error::Stopped`].
+    /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be shared
+    /// or the link calls it what it is not, [`Error::Stopped`].
     pub async fn learn(&self, magnet: &Magnet) -> Result<Metainfo, Error> {
         let (learning, learnt) = Learning::new(magnet);
         let info_hash = magnet.info_hash();
@@ -370,8 +381,8 @@ impl Handle {
         self.torrent.trackers.lock().first().map(TrackersHandle::status).unwrap_or_default()
     }
 
-    /// Adds addresses of peers to connect to. Up to 500 are tried again and again, whatever else is known; further
-    /// ones are ignored.
+    /// Adds addresses of peers to connect to. Up to 500 are tried again and again, whatever else is known;
+    /// further ones are ignored.
     pub fn found(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
         self.torrent.found(candidates::Source::User, addresses);
     }
@@ -400,8 +411,8 @@ struct Caller {
 }
 
 impl Caller {
-    /// `None` if its networks have as many as they may have: a quarter of all connections per IPv4 address, or per
-    /// IPv6 network of 64 or 56 bits, and half of them per IPv6 network of 48 bits.
+    /// `None` if its networks have as many as they may have: a quarter of all connections per IPv4 address,
+    /// or per IPv6 network of 64 or 56 bits, and half of them per IPv6 network of 48 bits.
     fn of(session: &Arc<SessionState>, ip: IpAddr) -> Option<Self> {
         let config = &session.resources.config;
         let most = (config.connections / 4).max(config.connections_per_address);
@@ -485,7 +496,8 @@ impl SessionState {
         answered.unwrap_or(Err(Ended::Stopped))
     }
 
-    /// Takes a place for a connection. If the session has none, the most dispensable one of the same side ends.
+    /// Takes a place for a connection. If the session has none, the most dispensable one of the same side
+    /// ends.
     fn seat(&self, torrent: &Arc<Torrent>, ip: IpAddr, called: bool) -> Result<Seat, Ended> {
         let now = Instant::now();
         let seated = match torrent.seat(ip, called, self.permits.take(called), now) {

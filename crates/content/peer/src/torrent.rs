@@ -99,6 +99,8 @@ struct TorrentState {
     have: PieceBits,
     /// Whether that was all of them at some time.
     was_complete: bool,
+    /// How many were in the store, and then not.
+    lost: u32,
     /// Pieces that came since the torrent was added, in that order. Each connection sends `have` for those
     /// that it has not sent yet.
     came: Vec<u32>,
@@ -183,6 +185,7 @@ impl Torrent {
                 picker: None,
                 have: PieceBits::none(0),
                 was_complete: false,
+                lost: 0,
                 came: Vec::new(),
                 choker: Choker::new(slots),
                 blame: Blame::default(),
@@ -384,6 +387,7 @@ impl TorrentState {
         if !self.have.remove(piece) {
             return;
         }
+        self.lost += 1;
         for entry in self.peers.values_mut() {
             entry.wanted += u32::from(match &entry.has {
                 Has::All => true,

@@ -66,6 +66,12 @@ pub enum Error {
         /// The first of them.
         at: u64,
     },
+    /// The bytes of a complete piece are not those of the torrent. Mark it incomplete to have it again.
+    #[error("the bytes of piece {piece} are not those of the torrent")]
+    Wrong {
+        /// Its number.
+        piece: u32,
+    },
     /// The write touches a complete piece. Mark it incomplete first.
     #[error("piece {piece} is complete, so it is not written to")]
     Complete {

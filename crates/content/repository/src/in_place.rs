@@ -314,6 +314,10 @@ impl Content for Torrent {
         true
     }
 
+    fn is_verified(&self) -> bool {
+        true
+    }
+
     fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
         let len: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         let range = self.geometry.range(offset, len as u64)?;

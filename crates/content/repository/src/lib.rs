@@ -8,7 +8,7 @@
 //!
 //! [`Memory`] is the simplest store, with which the others are compared. [`catalog`] lists all of them. A
 //! [`Library`] keeps torrent files in any of them, and a [`StripeCache`](stripe_cache::StripeCache) can be
-//! put in front of any of them.
+//! put in front of any of them. [`Verified`] verifies what is read.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod block;
@@ -30,6 +30,7 @@ mod statistics;
 mod stretches;
 pub mod stripe_cache;
 mod torrent;
+mod verified;
 
 pub use config::ContentConfig;
 pub use error::Error;
@@ -41,6 +42,7 @@ pub use statistics::{Capabilities, Counters, Statistics, Summary};
 pub use swarmkeep_bittorrent::InfoHash;
 pub use swarmkeep_metainfo::FileList;
 pub use torrent::{Geometry, NewTorrent};
+pub use verified::{Verified, verify};
 
 /// The result of the methods of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -174,6 +174,12 @@ pub trait Content: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether each read returns bytes of the torrent or an error, because the pieces were verified in this
+    /// process, and a change is noticed.
+    fn is_verified(&self) -> bool {
+        false
+    }
+
     /// An upper bound of the room that a write of `range`, which lies in the torrent, would take now of what
     /// is [free](Statistics::free). For a part of a range it is no more than for all of it, and for several
     /// writes no more than the sum.

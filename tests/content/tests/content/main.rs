@@ -9,3 +9,4 @@ mod house;
 mod metainfo;
 mod peer_wire;
 mod schedules;
+mod verified;

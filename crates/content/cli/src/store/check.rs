@@ -15,8 +15,9 @@ use std::{
 use indicatif::{BinaryBytes, ProgressBar};
 use serde::Serialize;
 use swarmkeep_content::{
-    Content, ContentExt, ContentRepository, Error as StoreError, InfoHash, Library, NewTorrent,
+    Content, ContentRepository, Error as StoreError, InfoHash, Library, NewTorrent,
     block::{BlockStore, FileDevice},
+    verify,
 };
 use swarmkeep_metainfo::Info;
 
@@ -25,9 +26,6 @@ use super::{
     opened::{For, Opened, Torrent},
     print_json, probe, say, total,
 };
-
-/// What is read at once.
-const CHUNK: usize = 1 << 20;
 
 /// Read everything, and report what is wrong and which pieces it affects.
 #[derive(Debug, clap::Args)]
@@ -121,7 +119,7 @@ fn read_all(
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut chunk = vec![0; CHUNK];
+                let mut chunk = Vec::new();
                 loop {
                     let piece = next.fetch_add(1, Relaxed);
                     if piece >= complete.pieces().into() {
@@ -143,28 +141,6 @@ fn read_all(
     });
     let (wrong, unreadable) = found.into_inner().expect("nobody panics");
     Ok((wrong.into_iter().collect(), unreadable.into_iter().collect()))
-}
-
-/// Whether a piece is right, as far as that is known.
-fn verify(
-    content: &dyn Content,
-    info: Option<&Info>,
-    piece: u32,
-    chunk: &mut [u8],
-) -> Result<bool, StoreError> {
-    let range = content.geometry().piece(piece)?;
-    let mut hashed = info.and_then(|info| info.check(piece));
-    // What is behind the last file of a piece of v2 has no hash.
-    let end = range.start + info.map_or(range.end - range.start, |info| info.piece_len(piece).into());
-    let mut at = range.start;
-    while at < range.end {
-        let length = (range.end - at).min(chunk.len() as u64) as usize;
-        content.read(at, &mut chunk[..length])?;
-        let counted = end.saturating_sub(at).min(length as u64) as usize;
-        hashed.iter_mut().for_each(|hashed| hashed.update(&chunk[..counted]));
-        at += length as u64;
-    }
-    Ok(hashed.is_none_or(|hashed| hashed.holds()))
 }
 
 impl Findings {
@@ -309,7 +285,7 @@ fn mark<'a>(
     info: Option<&Info>,
     pieces: impl Iterator<Item = &'a u32>,
 ) -> Result<usize, StoreError> {
-    let (mut chunk, mut marked) = (vec![0; CHUNK], 0);
+    let (mut chunk, mut marked) = (Vec::new(), 0);
     for &piece in pieces {
         if !matches!(verify(content, info, piece, &mut chunk), Ok(true)) {
             marked += usize::from(content.mark_incomplete(piece)?);

@@ -1,7 +1,7 @@
 //! `seedkeep store mount`: the torrents' files, to be read by any program.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, HashSet},
     error::Error,
     ffi::OsStr,
     fs::{self, File},
@@ -26,9 +26,10 @@ use rustix::{
     mount::UnmountFlags,
 };
 use swarmkeep_content::{
-    Content, ContentExt, ContentRepository, Error as StoreError, Library, Statistics,
+    Content, ContentExt, ContentRepository, Error as StoreError, InfoHash, Statistics, Verified,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
+use swarmkeep_metainfo::Metainfo;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
@@ -74,9 +75,25 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let torrents = store.torrents()?;
     // Files are mostly read from one end to the other.
     let options = StripeCacheOptions::new().write_memory(0).read_memory(args.cache.bytes());
-    let cache = StripeCache::new(Arc::clone(&store.repository) as _, options)?;
+    let library = Arc::clone(&store.repository);
+    let mut metainfos = Vec::with_capacity(torrents.len());
+    for torrent in &torrents {
+        metainfos.push(library.metainfo(&torrent.info_hash())?);
+    }
+    let named = torrents.iter().zip(&metainfos).filter(|(_, metainfo)| metainfo.is_some());
+    let named: HashSet<_> = named.map(|(torrent, _)| torrent.info_hash()).collect();
+    // Read again when they are needed: all of them would take much memory.
+    let hashes = move |info_hash: &InfoHash| match library.metainfo(info_hash)? {
+        None if named.contains(info_hash) => Err(StoreError::Unavailable {
+            info_hash: *info_hash,
+            why: "its torrent file cannot be read any more".to_owned(),
+        }),
+        metainfo => Ok(metainfo.map(|metainfo| Arc::new(metainfo.into_info()))),
+    };
+    let verified = Verified::new(Arc::clone(&store.repository) as _, hashes);
+    let cache = StripeCache::new(Arc::new(verified), options)?;
     let time = args.store.path.metadata()?.modified()?;
-    let view = View::of(&cache, &store.repository, &torrents, time)?;
+    let view = View::of(&cache, &torrents, metainfos, time)?;
     let count = torrents.len();
     drop(torrents);
     let files = view.nodes.iter().filter(|node| matches!(node.kind, Kind::File(_))).count();
@@ -186,7 +203,10 @@ impl Users {
 /// The files and folders, numbered from 1 on, the root first.
 struct View {
     nodes: Vec<Node>,
-    contents: Vec<Arc<dyn Content>>,
+    /// Each with what to call it.
+    contents: Vec<(String, Arc<dyn Content>)>,
+    /// Wrong pieces that were told.
+    wrong: Mutex<BTreeSet<(usize, u32)>>,
     users: Arc<Users>,
     statistics: Statistics,
     time: SystemTime,
@@ -217,35 +237,33 @@ struct Part {
 impl View {
     fn of(
         store: &dyn ContentRepository,
-        library: &Library,
         torrents: &[Torrent],
+        metainfos: Vec<Option<Metainfo>>,
         time: SystemTime,
     ) -> Result<Self, StoreError> {
         let mut view = Self {
             nodes: vec![Node { parent: 1, kind: Kind::Folder(IndexMap::new()) }],
             contents: Vec::new(),
+            wrong: Mutex::default(),
             users: Arc::default(),
             statistics: store.statistics(),
             time,
             owner: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
         };
         let mut tops = BTreeMap::<_, u32>::new();
-        let mut metainfos = Vec::with_capacity(torrents.len());
-        for torrent in torrents {
-            let (metainfo, hash) = (library.metainfo(&torrent.info_hash())?, torrent.info_hash().to_string());
-            if let Some(metainfo) = &metainfo {
+        for (torrent, metainfo) in torrents.iter().zip(&metainfos) {
+            if let Some(metainfo) = metainfo {
                 *tops.entry(metainfo.info().name().to_owned()).or_default() += 1;
             }
             // A torrent may be called like the folder of another.
-            *tops.entry(hash).or_default() += 1;
-            metainfos.push(metainfo);
+            *tops.entry(torrent.info_hash().to_string()).or_default() += 1;
         }
         for (torrent, metainfo) in torrents.iter().zip(metainfos) {
             let content = store.open(&torrent.info_hash())?;
             let complete = content.pieces()?;
             let geometry = content.geometry();
             let at = view.contents.len();
-            view.contents.push(content);
+            view.contents.push((torrent.title(), content));
             let part = |offset: u64, length: u64, executable| Part {
                 content: at,
                 offset,
@@ -328,7 +346,7 @@ impl View {
         }
         let mut bytes = vec![0; length];
         let start = part.offset + offset;
-        let content = &self.contents[part.content];
+        let (title, content) = &self.contents[part.content];
         let read = match content.read(start, &mut bytes) {
             Err(StoreError::NotWritten { at }) if at > start => {
                 bytes.truncate((at - start) as usize);
@@ -336,6 +354,14 @@ impl View {
             }
             read => read,
         };
+        if let Err(StoreError::Wrong { piece }) = read
+            && self.wrong.lock().expect("nobody panics").insert((part.content, piece))
+        {
+            let title = title.escape_debug();
+            eprintln!(
+                "seedkeep: {title}: piece {piece} is wrong; `seedkeep store repair` marks it as missing"
+            );
+        }
         read.map(|()| bytes).map_err(|_| Errno::EIO)
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         [FUSE]:
             programs_read_whole_torrents_where_they_are,
             what_is_missing_is_an_error_and_never_zeroes,
+            wrong_bytes_are_an_error_and_are_told_once,
             torrents_of_one_name_stand_apart,
             a_folder_with_something_in_it_is_not_hidden,
             unmounting_ends_while_a_file_is_open,
@@ -83,6 +84,7 @@ impl Mounted {
             .args(["store", "mount"])
             .args([folder.join("image"), at.clone()])
             .stdout(Stdio::piped())
+            .stderr(fs::File::create(folder.join("errors")).unwrap())
             .spawn()
             .unwrap();
         let mut told = String::new();
@@ -201,6 +203,35 @@ fn what_is_missing_is_an_error_and_never_zeroes() {
         }
     }
     mounted.end();
+}
+
+fn wrong_bytes_are_an_error_and_are_told_once() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    image(folder, &["one-v2", "some-hybrid"], |_, _| false);
+    expected(&folder.join("data"), "one-v2");
+    expected(&folder.join("data"), "some-hybrid");
+    // Of the large one a byte of the fifth piece of 64 KiB.
+    let (path, mut bytes) = (folder.join("image"), fs::read(folder.join("image")).unwrap());
+    let whole = fs::read(folder.join("data/one.bin")).unwrap();
+    let part = &whole[(4 << 16) + 5000..][..64];
+    let at = bytes.windows(64).position(|window| window == part).unwrap();
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+    let mounted = Mounted::new(folder);
+    for _ in 0..2 {
+        let copied = sh(folder, "cp mounted/one.bin copy");
+        assert!(!copied.status.success());
+        assert!(String::from_utf8_lossy(&copied.stderr).contains("Input/output error"));
+        let copy = fs::read(folder.join("copy")).unwrap();
+        assert!(copy.len() <= 4 << 16 && whole.starts_with(&copy), "{} bytes", copy.len());
+    }
+    let behind = "tail -c 600000 one.bin | sha256sum";
+    assert_eq!(lines(&mounted.at, behind), lines(&folder.join("data"), behind));
+    lines(folder, "diff -r mounted/some data/some");
+    mounted.end();
+    let told = fs::read_to_string(folder.join("errors")).unwrap();
+    assert_eq!(told, "seedkeep: one.bin: piece 4 is wrong; `seedkeep store repair` marks it as missing\n");
 }
 
 fn torrents_of_one_name_stand_apart() {

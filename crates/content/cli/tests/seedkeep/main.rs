@@ -5,3 +5,4 @@ mod common;
 mod create;
 mod peers;
 mod store;
+mod wrong;

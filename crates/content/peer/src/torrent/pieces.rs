@@ -185,8 +185,9 @@ impl Torrent {
         self.wake_all();
     }
 
-    /// A complete piece cannot be read any more: it is offered to nobody until it was repaired, or fetched
-    /// again. A torrent that is being fetched would not be complete with it, and ends.
+    /// A complete piece cannot be read any more, or is wrong: it is offered to nobody until it was repaired,
+    /// or fetched again. If the store counts it as missing, it comes from other peers; otherwise a torrent
+    /// that is being fetched would not be complete with it, and ends.
     pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
         let mut state = self.state.lock();
         if !state.have.contains(piece) {
@@ -194,10 +195,16 @@ impl Torrent {
         }
         let is_fetched = !state.was_complete && state.picker.is_some();
         state.lose(piece);
+        let comes_again = matches!(error, StoreError::Wrong { .. } | StoreError::NotWritten { .. });
+        if let Some(picker) = state.picker.as_mut().filter(|_| comes_again) {
+            picker.take_back(piece, &mut rand::rng());
+        }
         drop(state);
         tracing::error!(info_hash = %self.info_hash, piece, %error, "a complete piece cannot be read");
         self.tell_progress();
-        if is_fetched {
+        if comes_again {
+            self.wake_all();
+        } else if is_fetched {
             self.fail(piece, &error.to_string());
         }
     }

@@ -52,6 +52,9 @@ pub struct Status {
     pub up: (u64, u64),
     /// Bytes of blocks that came and were of no use: wrong, too late, or not asked for.
     pub wasted: u64,
+    /// Pieces that were offered and are no longer, since the torrent was added: they cannot be read, or are
+    /// wrong. Some may have come again.
+    pub lost: u32,
     /// Bytes of pieces that are not in the store.
     pub left: u64,
     /// The connected peers.
@@ -88,6 +91,7 @@ impl Torrent {
             down: (self.down.total(), self.down.rate()),
             up: (self.up.total(), self.up.rate()),
             wasted: self.wasted.load(Relaxed),
+            lost: state.lost,
             left,
             peers: peers.collect(),
             unreached,

@@ -332,3 +332,41 @@ async fn what_cannot_be_read_is_not_offered_any_more_and_everything_else_is() {
     fetcher.stop().await.unwrap();
     seeder.stop().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_is_not_sent_and_comes_again() {
+    let (rotten, empty, full) = (store(0..32), store([]), store(0..32));
+    let content = rotten.open(&info().info_hash()).unwrap();
+    let range = content.geometry().piece(5).unwrap();
+    content.mark_incomplete(5).unwrap();
+    content.write(range.start, &vec![0; (range.end - range.start) as usize]).unwrap();
+    content.mark_complete(5).unwrap();
+    let (seeder, seeds) = session(55, &rotten).await;
+    let (fetcher, fetches) = session(56, &empty).await;
+    fetches.found(seeder.addresses().to_vec());
+    let all_but_one = async {
+        while (fetches.status().progress.complete, seeds.status().progress.complete) != (31, 31) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), all_but_one).await.expect("all that is right");
+    assert!(fetches.status().banned.is_empty(), "nothing wrong was sent");
+    assert_eq!((seeds.status().lost, seeds.status().progress.failed), (1, None));
+    assert!(!content.pieces().unwrap().contains(5), "the next process knows, too");
+    // Somebody comes who has it.
+    let (other, _) = session(57, &full).await;
+    seeds.found(other.addresses().to_vec());
+    whole(&fetches).await;
+    timeout(Duration::from_secs(20), async {
+        while !seeds.progress().borrow().is_complete() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("it comes again");
+    for session in [fetcher, seeder, other] {
+        session.stop().await.unwrap();
+    }
+    assert_has_all(&rotten);
+    assert_has_all(&empty);
+}

@@ -380,6 +380,10 @@ impl<C: Cache> Content for Handle<C> {
         self.torrent.inner.is_read_only()
     }
 
+    fn is_verified(&self) -> bool {
+        self.torrent.inner.is_verified()
+    }
+
     fn room_for(&self, range: Range<u64>) -> u64 {
         self.torrent.inner.room_for(range)
     }

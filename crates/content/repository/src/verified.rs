@@ -1,0 +1,267 @@
+//! A store in front of another whose complete pieces are verified when they are first read.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    io::{IoSlice, IoSliceMut},
+    ops::Range,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use swarmkeep_metainfo::Info;
+
+use crate::{
+    Capabilities, Content, ContentExt, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits,
+    Result, Statistics, Summary, buffers::Parts,
+};
+
+/// Bytes that are read at once of what is verified and was not asked for.
+const CHUNK: u64 = 1 << 20;
+
+/// Whether a complete piece has the bytes of its torrent. If its hash is not known, it is only read. `chunk`
+/// is memory to read into, which callers use again.
+///
+/// # Errors
+/// As [`Content::read_at`], and [`Error::NoSuchPiece`].
+pub fn verify(content: &dyn Content, info: Option<&Info>, piece: u32, chunk: &mut Vec<u8>) -> Result<bool> {
+    verify_rest(content, info, piece, &Part { range: 0..0, bytes: Vec::new() }, chunk)
+}
+
+/// A part of a piece that was read already.
+struct Part<'a> {
+    range: Range<u64>,
+    bytes: Vec<&'a [u8]>,
+}
+
+fn verify_rest(
+    content: &dyn Content,
+    info: Option<&Info>,
+    piece: u32,
+    part: &Part<'_>,
+    chunk: &mut Vec<u8>,
+) -> Result<bool> {
+    let range = content.geometry().piece(piece)?;
+    let mut check = info.and_then(|info| info.check(piece));
+    // What is behind the last file of a piece of v2 has no hash.
+    let end = range.start + info.map_or(range.end - range.start, |info| info.piece_len(piece).into());
+    let mut at = range.start;
+    let mut next = |bytes: &[u8]| {
+        let counted = end.saturating_sub(at).min(bytes.len() as u64) as usize;
+        check.iter_mut().for_each(|check| check.update(&bytes[..counted]));
+        at += bytes.len() as u64;
+    };
+    for (unread, read) in [
+        (range.start..part.range.start, &part.bytes[..]),
+        (part.range.end.max(range.start)..range.end, &[][..]),
+    ] {
+        for from in unread.clone().step_by(CHUNK as usize) {
+            chunk.resize((unread.end - from).min(CHUNK) as usize, 0);
+            content.read(from, chunk)?;
+            next(chunk);
+        }
+        read.iter().for_each(|bytes| next(bytes));
+    }
+    Ok(check.is_none_or(|check| check.holds()))
+}
+
+/// A store in front of another: of the torrents whose hashes are known, each piece that is complete when the
+/// torrent is first read is verified when it is first read. A read of wrong bytes is [`Error::Wrong`]. Mark
+/// such a piece [incomplete](Content::mark_incomplete) to have it again.
+///
+/// What is marked complete later was verified by who marked it. Nor is content verified that
+/// [is](Content::is_verified).
+///
+/// If a read covers a piece, the bytes that were read are verified. Otherwise the rest of the piece is read
+/// too. So put it behind a [`StripeCache`](crate::stripe_cache::StripeCache), which reads whole stripes. It
+/// keeps a bit per piece, and the hashes of a torrent that was read until all of its pieces are verified.
+pub struct Verified {
+    inner: Arc<dyn ContentRepository>,
+    hashes: Arc<Hashes>,
+    torrents: Mutex<HashMap<InfoHash, Arc<Mutex<State>>>>,
+}
+
+type Hashes = dyn Fn(&InfoHash) -> Result<Option<Arc<Info>>> + Send + Sync;
+
+/// What is verified of a torrent.
+#[derive(Default)]
+enum State {
+    /// Nobody has asked.
+    #[default]
+    Unknown,
+    /// All but these.
+    But { info: Arc<Info>, unverified: PieceBits, wrong: BTreeSet<u32> },
+    /// All, or as much as can be.
+    All,
+}
+
+impl Verified {
+    /// Verifies what `inner` has. `hashes` gives the info dictionary of a torrent when it is first read;
+    /// `None` if it is not known: then the torrent is not verified.
+    pub fn new(
+        inner: Arc<dyn ContentRepository>,
+        hashes: impl Fn(&InfoHash) -> Result<Option<Arc<Info>>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { inner, hashes: Arc::new(hashes), torrents: Mutex::default() }
+    }
+}
+
+impl ContentRepository for Verified {
+    fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
+        let inner = self.inner.create(torrent)?;
+        let state = Arc::new(Mutex::new(State::All));
+        self.torrents.lock().insert(torrent.info_hash, Arc::clone(&state));
+        let (info_hash, hashes) = (torrent.info_hash, Arc::clone(&self.hashes));
+        Ok(Arc::new(Handle { inner, info_hash, hashes, state }))
+    }
+
+    fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
+        let inner = self.inner.open(info_hash)?;
+        let state = Arc::clone(self.torrents.lock().entry(*info_hash).or_default());
+        Ok(Arc::new(Handle { inner, info_hash: *info_hash, hashes: Arc::clone(&self.hashes), state }))
+    }
+
+    fn list(&self) -> Result<Vec<Summary>> {
+        self.inner.list()
+    }
+
+    fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
+        let deleted = self.inner.delete(info_hash)?;
+        self.torrents.lock().remove(info_hash);
+        Ok(deleted)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.inner.statistics()
+    }
+
+    /// Those of the store below, without labels.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { label: 0, ..self.inner.capabilities() }
+    }
+}
+
+impl fmt::Debug for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verified").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// A torrent that was opened.
+struct Handle {
+    inner: Arc<dyn Content>,
+    info_hash: InfoHash,
+    hashes: Arc<Hashes>,
+    state: Arc<Mutex<State>>,
+}
+
+impl Handle {
+    /// The pieces of a range that are to be verified, with the hashes; `None` if there are none.
+    fn unverified(&self, range: &Range<u64>) -> Result<Option<(Arc<Info>, Vec<u32>)>> {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Unknown) {
+            let known = if self.inner.is_verified() { None } else { (self.hashes)(&self.info_hash)? };
+            *state = match known.filter(|info| info.knows_hashes()) {
+                Some(info) => State::But { info, unverified: self.inner.pieces()?, wrong: BTreeSet::new() },
+                None => State::All,
+            };
+        }
+        let State::But { info, unverified, wrong } = &*state else { return Ok(None) };
+        let pieces = self.inner.geometry().pieces_of(range);
+        if let Some(&piece) = wrong.range(pieces.clone()).next() {
+            return Err(Error::Wrong { piece });
+        }
+        let pieces: Vec<_> = pieces.filter(|&piece| unverified.contains(piece)).collect();
+        Ok((!pieces.is_empty()).then(|| (Arc::clone(info), pieces)))
+    }
+
+    /// Takes note of what came of a piece.
+    fn note(&self, piece: u32, is_right: bool) {
+        let mut state = self.state.lock();
+        let State::But { unverified, wrong, .. } = &mut *state else { return };
+        // Unless it was marked incomplete meanwhile.
+        if unverified.contains(piece) && !is_right {
+            wrong.insert(piece);
+        } else {
+            unverified.remove(piece);
+            wrong.remove(&piece);
+        }
+        if unverified.count() == 0 {
+            *state = State::All;
+        }
+    }
+}
+
+impl Content for Handle {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
+        self.inner.write_at(offset, buffers)
+    }
+
+    fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let geometry = self.inner.geometry();
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let range = geometry.range(offset, len)?;
+        let unverified = self.unverified(&range)?;
+        self.inner.read_at(offset, buffers)?;
+        let Some((info, pieces)) = unverified else { return Ok(()) };
+        let (mut rest, mut at) = (Parts::new(buffers.iter().map(|buffer| &**buffer)), offset);
+        let (mut chunk, mut wrong) = (Vec::new(), None);
+        for piece in pieces {
+            let whole = geometry.piece(piece)?;
+            let range = whole.start.max(range.start)..whole.end.min(range.end);
+            rest.take(range.start - at);
+            at = range.end;
+            let part = Part { bytes: rest.take(range.end - range.start), range };
+            let is_right = verify_rest(&*self.inner, Some(&info), piece, &part, &mut chunk)?;
+            self.note(piece, is_right);
+            if !is_right {
+                wrong.get_or_insert(piece);
+            }
+        }
+        wrong.map_or(Ok(()), |piece| Err(Error::Wrong { piece }))
+    }
+
+    fn mark_complete(&self, piece: u32) -> Result<bool> {
+        self.inner.mark_complete(piece)
+    }
+
+    fn mark_incomplete(&self, piece: u32) -> Result<bool> {
+        let was = self.inner.mark_incomplete(piece)?;
+        self.note(piece, true);
+        Ok(was)
+    }
+
+    fn pieces(&self) -> Result<PieceBits> {
+        self.inner.pieces()
+    }
+
+    fn place(&self, offset: u64) -> Option<u64> {
+        self.inner.place(offset)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn is_verified(&self) -> bool {
+        true
+    }
+
+    fn room_for(&self, range: Range<u64>) -> u64 {
+        self.inner.room_for(range)
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,208 @@
+//! A store whose pieces are verified when they are first read.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use swarmkeep_content::{
+    Capabilities, Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, Memory,
+    NewTorrent, PieceBits, Result, Statistics, Summary, Verified,
+    stripe_cache::{StripeCache, StripeCacheOptions},
+};
+use swarmkeep_content_tests::torrents;
+use swarmkeep_metainfo::Info;
+
+/// A store that counts the bytes that are read of it.
+#[derive(Debug)]
+struct Counting(Memory, Arc<AtomicU64>);
+
+#[derive(Debug)]
+struct CountingContent(Arc<dyn Content>, Arc<AtomicU64>);
+
+impl ContentRepository for Counting {
+    fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
+        Ok(Arc::new(CountingContent(self.0.create(torrent)?, Arc::clone(&self.1))))
+    }
+
+    fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
+        Ok(Arc::new(CountingContent(self.0.open(info_hash)?, Arc::clone(&self.1))))
+    }
+
+    fn list(&self) -> Result<Vec<Summary>> {
+        self.0.list()
+    }
+
+    fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
+        self.0.delete(info_hash)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.0.statistics()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+}
+
+impl Content for CountingContent {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
+        self.0.write_at(offset, buffers)
+    }
+
+    fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
+        self.1.fetch_add(buffers.iter().map(|buffer| buffer.len() as u64).sum(), Relaxed);
+        self.0.read_at(offset, buffers)
+    }
+
+    fn mark_complete(&self, piece: u32) -> Result<bool> {
+        self.0.mark_complete(piece)
+    }
+
+    fn mark_incomplete(&self, piece: u32) -> Result<bool> {
+        self.0.mark_incomplete(piece)
+    }
+
+    fn pieces(&self) -> Result<PieceBits> {
+        self.0.pieces()
+    }
+}
+
+/// A torrent in a store, with other bytes in some of its complete pieces.
+struct Rotten {
+    info: Arc<Info>,
+    inner: Arc<Counting>,
+    read: Arc<AtomicU64>,
+}
+
+impl Rotten {
+    fn new(name: &str, wrong: &[u32]) -> Self {
+        let info = Arc::new(torrents::torrent(name).into_info());
+        let read = Arc::<AtomicU64>::default();
+        let inner = Arc::new(Counting(Memory::new(&ContentConfig::new("")), Arc::clone(&read)));
+        inner.create(&NewTorrent::of(&info).unwrap()).unwrap();
+        let rotten = Self { info, inner, read };
+        (0..rotten.info.piece_count()).for_each(|piece| rotten.put(piece, wrong.contains(&piece)));
+        rotten
+    }
+
+    /// Behind the back of who verifies.
+    fn put(&self, piece: u32, wrong: bool) {
+        let content = self.inner.open(&self.info.info_hash()).unwrap();
+        content.mark_incomplete(piece).unwrap();
+        let range = self.range(piece);
+        let mut bytes = torrents::piece(&self.info, piece);
+        let last = bytes.len() - 1;
+        bytes[last] ^= u8::from(wrong);
+        // Behind the last file of a piece of v2 there is anything.
+        bytes.resize((range.end - range.start) as usize, 0xee);
+        content.write(range.start, &bytes).unwrap();
+        content.mark_complete(piece).unwrap();
+    }
+
+    fn range(&self, piece: u32) -> Range<u64> {
+        NewTorrent::of(&self.info).unwrap().geometry.piece(piece).unwrap()
+    }
+
+    fn verified(&self, knows_hashes: bool) -> Arc<Verified> {
+        let info = knows_hashes.then(|| Arc::clone(&self.info));
+        Arc::new(Verified::new(Arc::clone(&self.inner) as _, move |info_hash| {
+            Ok(info.clone().filter(|info| info.info_hash() == *info_hash))
+        }))
+    }
+
+    fn open(&self, store: &dyn ContentRepository) -> Arc<dyn Content> {
+        store.open(&self.info.info_hash()).unwrap()
+    }
+}
+
+fn wrong_piece(read: Result<Vec<u8>>) -> Option<u32> {
+    match read {
+        Ok(_) => None,
+        Err(Error::Wrong { piece }) => Some(piece),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn wrong_pieces_are_errors_and_all_others_are_read_once() {
+    for name in ["some-v1", "some-v2", "some-hybrid", "one-v2", "one-hybrid", "many-v1"] {
+        let last = Rotten::new(name, &[]).info.piece_count() - 1;
+        let rotten = Rotten::new(name, &[3, 4, last]);
+        // Straight, and behind a cache that reads ahead whole stripes of several pieces.
+        let options = StripeCacheOptions::new().stripe((4 * rotten.info.piece_length()).next_power_of_two());
+        let cache = StripeCache::new(rotten.verified(true), options).unwrap();
+        for store in [&*rotten.verified(true) as &dyn ContentRepository, &cache] {
+            let content = rotten.open(store);
+            for piece in 0..=last {
+                let wrong = wrong_piece(content.read_piece(piece));
+                assert_eq!(wrong, [3, 4, last].contains(&piece).then_some(piece), "{name}");
+            }
+            assert_eq!(content.pieces().unwrap().count(), last + 1, "nothing is done about it");
+        }
+        let whole = Rotten::new(name, &[]);
+        let content = whole.open(&*whole.verified(true));
+        (0..=last).for_each(|piece| _ = content.read_piece(piece).unwrap());
+        assert_eq!(whole.read.load(Relaxed), content.geometry().len(), "{name}");
+    }
+}
+
+#[test]
+fn a_read_of_a_part_verifies_all_of_its_pieces_and_reads_nothing_twice() {
+    let rotten = Rotten::new("some-v1", &[5]);
+    let content = rotten.open(&*rotten.verified(true));
+    let read = |range: Range<u64>| {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        wrong_piece(content.read(range.start, &mut bytes).map(|()| bytes))
+    };
+    let [two, three, four, five] = [2, 3, 4, 5].map(|piece| rotten.range(piece));
+    assert_eq!(read(two.start + 7..four.start + 9), None);
+    assert_eq!(rotten.read.load(Relaxed), four.end - two.start);
+    // They are known from now on.
+    assert_eq!(read(two.start..four.end), None);
+    assert_eq!(read(three.end - 1..three.end), None);
+    assert_eq!(rotten.read.load(Relaxed), 2 * (four.end - two.start) + 1);
+    // One byte that is right, of a piece that is not, is not given, and costs nothing when asked for again.
+    assert_eq!(read(five.start..five.start + 1), Some(5));
+    let before = rotten.read.load(Relaxed);
+    assert_eq!(read(four.start..five.start + 1), Some(5));
+    assert_eq!(rotten.read.load(Relaxed), before);
+    assert_eq!(read(four.start..four.end), None);
+}
+
+#[test]
+fn what_was_verified_is_believed_and_what_is_fetched_again_too() {
+    let rotten = Rotten::new("some-hybrid", &[1]);
+    let content = rotten.open(&*rotten.verified(true));
+    assert_eq!(wrong_piece(content.read_piece(0)), None);
+    assert_eq!(wrong_piece(content.read_piece(1)), Some(1));
+    assert!(content.mark_incomplete(1).unwrap());
+    let range = rotten.range(1);
+    // Any bytes, since nobody has said yet that they are those of the piece.
+    content.write(range.start, &[7; 100]).unwrap();
+    content.read(range.start, &mut [0; 100]).unwrap();
+    rotten.put(1, false);
+    assert_eq!(wrong_piece(content.read_piece(1)), None);
+    rotten.put(0, true);
+    assert_eq!(wrong_piece(content.read_piece(0)), None, "each piece is verified once");
+    assert_eq!(wrong_piece(rotten.open(&*rotten.verified(true)).read_piece(0)), Some(0));
+}
+
+#[test]
+fn without_hashes_everything_is_read_as_it_is() {
+    let rotten = Rotten::new("one-v2", &[0]);
+    assert_eq!(wrong_piece(rotten.open(&*rotten.verified(false)).read_piece(0)), None);
+}
