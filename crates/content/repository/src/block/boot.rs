@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     fmt,
-    path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
@@ -12,23 +11,21 @@ use parking_lot::{Mutex, RwLock};
 use zerocopy::FromBytes;
 
 use super::{
-    Allocation, Barrier, BlockDevice, MOST_TORRENTS, SECTOR, Sector,
+    Allocation, Barrier, BlockDevice, SECTOR, Sector,
     allocator::Allocator,
+    find::{Refused, find_root},
     format::{
-        BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry,
-        RootHeader, Slot, VERSION, index, logical,
+        BLOCKS, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry, Slot, VERSION,
+        index, logical,
     },
     inode::{Inode, InodeState, Named},
     mutant::{Mutant, Mutation},
-    root::{Found, Root, first_sector},
-    root_blocks, sectors,
+    root::Root,
+    sectors,
     slabs::Slabs,
     store::{CURSOR, Meta, Store},
 };
 use crate::{Counters, Error, InfoHash, PieceBits, Pieces, Result};
-
-/// The smallest block and the largest: 16 KiB and 64 MiB.
-pub(super) const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 14..=26;
 
 /// So many sectors that cannot be read are bad sectors, which cost what they hold. More are a device or a
 /// cable that fails, and might read again tomorrow: then nothing is given up.
@@ -166,144 +163,6 @@ pub(super) fn boot(
     boot.claim_blocks();
     boot.drop_pieces_without_blocks();
     boot.finish(&device, access)
-}
-
-/// Why there is no store.
-#[derive(Debug)]
-pub(super) enum Refused {
-    /// The device has none that can be used.
-    Because(String),
-    /// The device has no root.
-    Rootless(&'static str),
-    /// The device could not be written to.
-    Error(Error),
-}
-
-impl Refused {
-    pub(super) fn into_error(self, path: &Path) -> Error {
-        let what = match self {
-            Self::Because(what) => what,
-            Self::Rootless(what) => what.to_owned(),
-            Self::Error(error) => return error,
-        };
-        Error::NotAStore { path: path.to_owned(), what }
-    }
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
-}
-
-/// The root that counts, its entries, and whether the other copy has the same ones.
-pub(super) fn find_root(
-    device: &dyn BlockDevice,
-    mutation: Mutation,
-    report: &mut BootReport,
-) -> Result<(RootHeader, Vec<RootEntry>, bool), Refused> {
-    let headers = find_headers(device)?;
-    let alone = headers.len() == 1;
-    let mut copies: Vec<_> = headers.into_iter().map(|header| Found::read(device, header)).collect();
-    copies.sort_by_key(|copy| std::cmp::Reverse(copy.header.generation.get()));
-    let whole = copies.iter().position(|copy| copy.whole || mutation.is(Mutant::TornRoot));
-    match whole {
-        Some(at) => {
-            // A copy that was being written when the power went is not damage: its generation was never
-            // reported. Only what no unfinished write leaves behind, sectors without a valid checksum, says
-            // that something was lost.
-            let newer_is_damaged = copies[..at].iter().any(|copy| copy.sectors.contains(&None));
-            let chosen = &copies[at];
-            if newer_is_damaged || alone {
-                report.damage.push(Damage::OlderRoot { generation: chosen.header.generation.get() });
-            }
-            let alike = !alone
-                && copies.iter().all(|copy| {
-                    copy.whole
-                        && copy.header.version == chosen.header.version
-                        && copy.entries().eq(chosen.entries())
-                });
-            Ok((chosen.header, chosen.sectors.iter().flatten().flat_map(|sector| **sector).collect(), alike))
-        }
-        None => {
-            // A copy that is not whole though all of it can be read was being written, and never reported: it
-            // but fills the gaps of one that was. Then each sector from the latest copy that has it.
-            let generation = copies[0].header.generation;
-            copies.sort_by_key(|copy| !copy.sectors.contains(&None));
-            let header = RootHeader { generation, ..copies[0].header };
-            let most = copies.iter().map(|copy| copy.sectors.len()).max().unwrap_or(0);
-            let mut lost = 0;
-            let entries = (0..most)
-                .flat_map(|at| {
-                    let found = copies.iter().find_map(|copy| copy.sectors.get(at)?.as_deref());
-                    lost += u64::from(found.is_none()) * ENTRIES as u64;
-                    *found.unwrap_or(&[RootEntry::NONE; ENTRIES])
-                })
-                .collect();
-            report.damage.push(Damage::Root { entries: lost });
-            Ok((header, entries, false))
-        }
-    }
-}
-
-/// The headers of the copies, at least one.
-fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
-    let (mut newer, mut unreadable, mut damaged) = (None, None, false);
-    let mut read = |first: u64, copy: u8| {
-        let mut sector = [Sector::ZERO];
-        if first >= device.sectors() {
-            return None;
-        }
-        if let Err(error) = device.read(first, &mut sector) {
-            unreadable = Some(error);
-            return None;
-        }
-        damaged |= RootHeader::is_like(&sector[0]);
-        match RootHeader::parse(&sector[0], copy) {
-            Ok(header) => header.filter(|header| {
-                BLOCK_SHIFTS.contains(&header.block_shift)
-                    && first_sector(header) == first
-                    && (1..=root_blocks(MOST_TORRENTS, header.block_shift))
-                        .contains(&header.root_blocks.get())
-                    && header.generation.get() < u64::MAX / 2
-                    && header.root_blocks.get().checked_mul(2).is_some_and(|root| root < header.blocks.get())
-            }),
-            Err(version) => {
-                newer = Some(version);
-                None
-            }
-        }
-    };
-    let mut headers: Vec<RootHeader> = read(0, 0).into_iter().collect();
-    if headers.iter().any(|first| first.generation.get() == 0) {
-        return Err(Refused::Because("formatting it was cut off: format it again".to_owned()));
-    }
-    // Where the second copy begins depends on the size of the blocks, which only the copies tell.
-    let seconds = BLOCK_SHIFTS.filter_map(|shift| read(1 << (shift - 12), 1));
-    match headers.first().copied() {
-        Some(first) => headers.extend(seconds.filter(|second| {
-            (second.uuid, second.block_shift, second.root_blocks, second.blocks)
-                == (first.uuid, first.block_shift, first.root_blocks, first.blocks)
-        })),
-        // Content begins at twice the place of the second copy: whatever looks like one further behind is a
-        // stranger's.
-        None => headers.extend(seconds.take(1)),
-    }
-    if headers.is_empty() {
-        if let Some(source) = unreadable {
-            return Err(Refused::Error(Error::Io { what: "reading the root", source }));
-        }
-        return Err(match newer {
-            Some(version) => Refused::Because(format!(
-                "its format has version {version}, and this program knows none after {VERSION}: use a later one"
-            )),
-            None if damaged => Refused::Rootless("both copies of its root are damaged; repair it"),
-            None => {
-                Refused::Rootless("no content store is found on it; format it, or repair it if there was one")
-            }
-        });
-    }
-    Ok(headers)
 }
 
 /// A store that is being read.

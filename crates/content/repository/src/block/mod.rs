@@ -8,9 +8,11 @@
 mod allocator;
 mod boot;
 mod device;
+mod find;
 #[cfg(feature = "mutants")]
 mod forge;
 mod format;
+mod handle;
 mod inode;
 #[cfg_attr(
     not(feature = "mutants"),
@@ -25,18 +27,20 @@ mod store;
 use std::{collections::BTreeMap, fmt, ops::Range, path::Path, sync::Arc};
 
 pub use allocator::Allocation;
-use boot::{Access, BLOCK_SHIFTS};
+use boot::Access;
 pub use boot::{BootReport, Damage};
 pub use device::{Barrier, BlockDevice, FileDevice, SECTOR, Sector, SparseDevice, sectors};
+use find::BLOCK_SHIFTS;
 #[cfg(feature = "mutants")]
 pub use forge::forge;
 use format::{ENTRIES, LABEL, LOGICAL_PER_SECTOR, RootHeader};
+use handle::Handle;
 use inode::Named;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 use mutant::Mutation;
 use root::{HEAD, Root};
-use store::{Handle, Store};
+use store::Store;
 
 use crate::{
     Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics,
@@ -382,7 +386,7 @@ impl ContentRepository for BlockStore {
     }
 
     fn set_label(&self, info_hash: &InfoHash, label: &[u8]) -> Result<()> {
-        self.store.set_label(self.inode(info_hash)?, label)
+        Handle { inode: self.inode(info_hash)?, store: Arc::clone(&self.store) }.set_label(label)
     }
 }
 
@@ -419,4 +423,26 @@ fn random_uuid() -> Result<[u8; 16]> {
 fn root_blocks(torrents: u32, shift: u8) -> u32 {
     let sectors = u64::from(torrents).div_ceil((ENTRIES * LOGICAL_PER_SECTOR) as u64) + HEAD;
     (sectors.div_ceil(1 << (shift - 12)) as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{find::find_headers, root::first_sector, *};
+
+    /// All of it, or what was left when the power went between the two roots.
+    #[test]
+    fn a_store_of_version_1_is_brought_up() {
+        for old in [&[0, 1][..], &[0], &[1]] {
+            let device = Arc::new(SparseDevice::new(64));
+            BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).unwrap();
+            for header in find_headers(&device).unwrap().iter().filter(|header| old.contains(&header.copy)) {
+                let header = RootHeader { version: 1.into(), ..*header };
+                device.write(first_sector(&header), &[&[header.seal()]]).unwrap();
+            }
+            BlockStore::boot(Arc::clone(&device), None).unwrap();
+            let versions: Vec<_> =
+                find_headers(&device).unwrap().iter().map(|header| header.version.get()).collect();
+            assert_eq!(versions, [2, 2], "copies {old:?} had version 1");
+        }
+    }
 }

@@ -7,8 +7,9 @@ use std::{
 
 use super::{
     Barrier, BlockDevice, MOST_TORRENTS, SECTOR, Sector,
-    boot::{BLOCK_SHIFTS, BootReport, MOST_UNREADABLE, Refused, find_root, numbers},
+    boot::{BootReport, MOST_UNREADABLE, numbers},
     default_block_size,
+    find::{BLOCK_SHIFTS, Refused, find_root},
     format::{
         BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, PAYLOAD, RootEntry, RootHeader, index,
         logical,
