@@ -28,7 +28,7 @@ pub(crate) fn all() -> Vec<Trial> {
             real_requests_are_traced_and_memory_is_limited,
             nothing_stays_of_a_row_that_is_killed;
         [ROOT, EXT4, TRACEFS, LIBTORRENT]: libtorrent_writes_the_same_torrents;
-        [USERS]: without_root_it_says_so_and_replays_calls;
+        [USERS, EXT4]: without_root_it_says_so_and_replays_calls;
     }
 }
 
