@@ -128,9 +128,8 @@ impl FileStore {
     /// [unavailable](Damage::Unavailable) torrents.
     ///
     /// # Errors
-    /// [`Error::InUse`](crate::Error::InUse) if another process has it open,
-    /// [`Error::NotAStore`](crate::Error::NotAStore) if there is something else in the place of its states,
-    /// [`Error::Io`](crate::Error::Io).
+    /// [`Error::InUse`] if another process has it open, [`Error::NotAStore`] if there is something else in
+    /// the place of its states, [`Error::Io`].
     pub fn open(config: &ContentConfig, allocation: Allocation) -> Result<Self> {
         Self::open_on(disk::Disk::default(), config, allocation)
     }
@@ -157,7 +156,7 @@ impl FileStore {
     /// has the place of one, if two names lead to one file, or if another torrent has that place.
     ///
     /// # Errors
-    /// As [`create`](ContentRepository::create), and [`Error::Io`](crate::Error::Io) if a file cannot be
+    /// As [`create`](ContentRepository::create), and [`Error::Io`] if a file cannot be
     /// examined or written.
     pub fn adopt(
         &self,
@@ -185,7 +184,7 @@ impl FileStore {
     /// [`FileList`](crate::FileList). Padding has no path.
     ///
     /// # Errors
-    /// [`Error::NotFound`](crate::Error::NotFound), [`Error::Unavailable`](crate::Error::Unavailable).
+    /// [`Error::NotFound`], [`Error::Unavailable`].
     pub fn paths(&self, info_hash: &InfoHash) -> Result<Vec<(usize, PathBuf)>> {
         let torrent = self.store.get(info_hash)?;
         let path = |index| self.store.path().join(PathBuf::from_iter(torrent.place.path(index)));
@@ -257,10 +256,10 @@ impl ContentRepository for FileStore {
     /// As the trait says.
     ///
     /// # Errors
-    /// Those of the trait; [`Error::Occupied`](crate::Error::Occupied) if every place for the files is taken;
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the file system cannot preallocate, or takes the
+    /// Those of the trait; [`Error::Occupied`] if every place for the files is taken;
+    /// [`Error::Unsupported`] if the file system cannot preallocate, or takes the
     /// names of two of the files for the same, or if there are too many pieces;
-    /// [`Error::Unavailable`](crate::Error::Unavailable).
+    /// [`Error::Unavailable`].
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         let created = self.store.create(torrent).map_err(self.about());
         Ok(Arc::new(Handle(created?)))
@@ -269,7 +268,7 @@ impl ContentRepository for FileStore {
     /// As the trait says.
     ///
     /// # Errors
-    /// Those of the trait; [`Error::Unavailable`](crate::Error::Unavailable).
+    /// Those of the trait; [`Error::Unavailable`].
     fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
         Ok(Arc::new(Handle(self.store.get(info_hash)?)))
     }
@@ -291,7 +290,7 @@ impl ContentRepository for FileStore {
     /// call tries again.
     ///
     /// # Errors
-    /// Those of the trait; [`Error::Unavailable`](crate::Error::Unavailable).
+    /// Those of the trait; [`Error::Unavailable`].
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
         self.store.delete(info_hash).map_err(self.about())
     }
