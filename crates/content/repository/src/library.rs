@@ -394,6 +394,7 @@ impl Shelves {
         if most == 0 {
             return Ok(false);
         }
+        let mut labelled = Vec::new();
         for info_hash in torrents {
             let now = inner.label(info_hash)?;
             let none: &[u8] = if are_known { &[Label::NO_FILE] } else { &[] };
@@ -414,11 +415,15 @@ impl Shelves {
             };
             let written = is_right || label().is_some_and(|label| inner.set_label(info_hash, &label).is_ok());
             if written {
-                self.files.remove(info_hash);
+                labelled.push(info_hash);
             }
         }
         // If it fails, the store writes nothing any more.
-        Ok(inner.flush().is_ok())
+        let are_durable = inner.flush().is_ok();
+        if are_durable {
+            labelled.iter().for_each(|info_hash| _ = self.files.remove(*info_hash));
+        }
+        Ok(are_durable)
     }
 
     /// Of each torrent takes the file that was kept last and is whole. If there are several, their checksums

@@ -77,9 +77,10 @@ fn a_list_reads_no_torrent_file() {
 fn a_torrent_without_a_label_is_given_one() {
     let device = device();
     let torrents = add(&library(&device), 40);
-    for labelled in [0, 20] {
+    // The list has others before torrent 14 and behind it.
+    for unlabelled in [0..40, 20..40, 14..15] {
         let below = store(&device);
-        for info_hash in &torrents[labelled..] {
+        for info_hash in &torrents[unlabelled] {
             below.set_label(info_hash, &[]).unwrap();
         }
         below.flush().unwrap();
@@ -261,9 +262,14 @@ fn a_file_in_too_many_places_for_a_label_is_found_by_its_parts() {
     let info_hash = library.add(&file).unwrap().info().info_hash();
     library.flush().unwrap();
     drop(library);
-    let below = Arc::new(BlockStore::boot(Arc::clone(&device), Allocation::Ordered).unwrap());
-    assert!(below.label(&info_hash).unwrap().is_empty());
-    let library = Library::open(below).unwrap();
-    assert!(library.torrent_file(&info_hash).unwrap() == Some(file));
-    assert_eq!(library.description(&info_hash).unwrap().unwrap().name(), "large");
+    let read_only = BlockStore::boot_read_only(Arc::clone(&device)).unwrap();
+    for below in [BlockStore::boot(Arc::clone(&device), Allocation::Ordered).unwrap(), read_only] {
+        assert!(below.label(&info_hash).unwrap().is_empty());
+        let library = Library::open(Arc::new(below)).unwrap();
+        assert!(library.torrent_file(&info_hash).unwrap().as_ref() == Some(&file));
+        assert_eq!(library.description(&info_hash).unwrap().unwrap().name(), "large");
+        let others = torrents.iter().skip(1).step_by(2);
+        let lost = others.filter(|info_hash| library.torrent_file(info_hash).unwrap().is_none());
+        assert_eq!(lost.count(), 0);
+    }
 }
