@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::{
     BlockDevice, BootReport, Damage, MOST_TORRENTS, Sector,
-    format::{ENTRIES, RootEntry, RootHeader, VERSION},
+    format::{ENTRIES, LOGICAL_PER_SECTOR, RootEntry, RootHeader, VERSION},
     mutant::{Mutant, Mutation},
-    root::{Found, first_sector},
+    root::{Found, HEAD, first_sector},
     root_blocks,
 };
 use crate::{Error, Result};
@@ -125,15 +125,13 @@ pub(super) fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, 
         return Err(Refused::Because("formatting it was cut off: format it again".to_owned()));
     }
     // Where the second copy begins depends on the size of the blocks, which only the copies tell.
-    let seconds = BLOCK_SHIFTS.filter_map(|shift| read(1 << (shift - 12), 1));
+    let mut seconds = BLOCK_SHIFTS.filter_map(|shift| read(1 << (shift - 12), 1));
     match headers.first().copied() {
         Some(first) => headers.extend(seconds.filter(|second| {
             (second.uuid, second.block_shift, second.root_blocks, second.blocks)
                 == (first.uuid, first.block_shift, first.root_blocks, first.blocks)
         })),
-        // Content begins at twice the place of the second copy: whatever looks like one further behind is a
-        // stranger's.
-        None => headers.extend(seconds.take(1)),
+        None => headers.extend(seconds.find(|second| is_of_first(device, second))),
     }
     if headers.is_empty() {
         if let Some(source) = unreadable {
@@ -150,4 +148,14 @@ pub(super) fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, 
         });
     }
     Ok(headers)
+}
+
+/// Whether the first copy, whose header is damaged, has entries of the same root as `second`: content may look
+/// like a second copy, but cannot write there.
+fn is_of_first(device: &dyn BlockDevice, second: &RootHeader) -> bool {
+    // In blocks of any size, content begins in sector 8 or behind it.
+    let sectors = 8.min(1 << (second.block_shift - 12)) - HEAD as u32;
+    let entry_sectors = (sectors * LOGICAL_PER_SECTOR as u32).into();
+    let first = RootHeader { copy: 0, entry_sectors, ..*second };
+    Found::read(device, first).sectors.iter().any(Option::is_some)
 }
