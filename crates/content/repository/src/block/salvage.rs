@@ -26,6 +26,8 @@ use crate::{Error, Geometry, Result};
 const CHUNK: u64 = 1024;
 /// I-nodes that tell the size of the blocks.
 const SAMPLE: usize = 1000;
+/// Sectors of the root in blocks of any size: no content lies there.
+const SURELY_ROOT: u64 = 8;
 
 /// Gives a device a root that boot accepts; how many torrents it names. Boot then judges what they have.
 /// Nothing is written if there is no torrent.
@@ -66,18 +68,22 @@ fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>
     let hint = RootHeader::unchecked(&logical(&first)[0]);
     let mut scan = Scan { device, unreadable: 0, shift: 0 };
     let found = scan.inodes()?;
-    // What the damaged header says, and what format would choose, if all agree with the i-nodes equally.
+    let named = scan.named(SURELY_ROOT, |entry| !entry.is_none());
+    // An entry of the old root decides, then what most i-nodes agree with, then what the damaged header says,
+    // then what format would choose.
     let usual = default_block_size(device.sectors() * SECTOR as u64).trailing_zeros() as u8;
     let shifts = [hint.block_shift, usual].into_iter().filter(|shift| BLOCK_SHIFTS.contains(shift));
-    let mut best = (0, Reverse(0));
+    let nothing = (false, (0, Reverse(0), 0));
+    let mut best = nothing;
     for shift in shifts.chain(BLOCK_SHIFTS) {
         let mut other = Scan { shift, ..scan };
-        let agreeing = other.agreement(&found[..found.len().min(SAMPLE)]);
+        let is_named = found.iter().any(|found| other.entry(found).is_some_and(|it| named.contains(&it.0)));
+        let agreeing = (is_named, other.agreement(&found[..found.len().min(SAMPLE)]));
         if agreeing > best {
             (best, scan) = (agreeing, other);
         }
     }
-    if best.0 == 0 {
+    if best == nothing {
         return Ok(None);
     }
     let (shift, blocks) = (scan.shift, blocks_of(device, scan.shift));
@@ -152,20 +158,25 @@ impl Scan<'_> {
         (index..).zip(row).map(|(index, sector)| sector.payload(uid, index).copied()).collect()
     }
 
-    /// How many i-nodes say what they can say in blocks of this size, and how often they contradict each
-    /// other.
-    fn agreement(&mut self, found: &[Found]) -> (usize, Reverse<usize>) {
-        let (mut fitting, mut inodes, mut content) = (0, HashSet::new(), Vec::new());
-        for found in found {
-            if let Some(blocks) = self.content_if_fitting(found) {
-                fitting += 1;
-                inodes.insert((found.at >> (self.shift - 9)) as u32);
-                content.extend(blocks);
+    /// How many i-nodes fit blocks of this size or lie in blocks of those that fit; of those that fit and lie
+    /// in nobody's blocks, how often they contradict each other, and how many there are.
+    fn agreement(&mut self, found: &[Found]) -> (usize, Reverse<usize>, usize) {
+        let mut judge =
+            |found: &Found| ((found.at >> (self.shift - 9)) as u32, self.content_if_fitting(found));
+        let judged: Vec<_> = found.iter().map(&mut judge).collect();
+        let claims = judged.iter().filter_map(|(_, content)| content.as_ref());
+        let claimed: HashSet<_> = claims.flatten().copied().collect();
+        let (blocks, mut once) = (blocks_of(self.device, self.shift), HashSet::new());
+        let (mut explained, mut contradictions, mut outside) = (0, 0, 0);
+        for (block, content) in judged {
+            let is_inside = claimed.contains(&block);
+            explained += usize::from(is_inside || content.is_some());
+            if let Some(content) = content.filter(|_| !is_inside) {
+                outside += 1;
+                contradictions += content.iter().filter(|&&at| at >= blocks || !once.insert(at)).count();
             }
         }
-        let (blocks, mut once) = (blocks_of(self.device, self.shift), HashSet::new());
-        content.retain(|block| *block >= blocks || inodes.contains(block) || !once.insert(*block));
-        (fitting, Reverse(content.len()))
+        (explained, Reverse(contradictions), outside)
     }
 
     /// The blocks of a torrent's content, if blocks have this size: of a larger size there would be something
@@ -225,7 +236,7 @@ impl Scan<'_> {
             .filter_map(|found| self.entry(found))
             .map(|(entry, _, layout)| (entry, layout))
             .collect();
-        let named = self.named(&candidates);
+        let named = self.named(2 << (self.shift - 12), |entry| candidates.contains_key(entry));
         let mut waiting = BTreeMap::<u32, Vec<(RootEntry, Vec<u32>)>>::new();
         for (entry, layout) in candidates {
             let mut claims = self.claims(&entry, &layout);
@@ -266,11 +277,9 @@ impl Scan<'_> {
         (chosen, lowest)
     }
 
-    /// Those that the entries of a damaged root name.
-    fn named(&mut self, candidates: &HashMap<RootEntry, Layout>) -> HashSet<RootEntry> {
-        let both = 2_u64 << (self.shift - 12);
-        let read = self.read(0, both.min(self.device.sectors())).unwrap_or_default();
-        let entries = logical(&read).iter().flat_map(RootEntry::unchecked);
-        entries.filter(|entry| candidates.contains_key(entry)).collect()
+    /// The entries of a damaged root in the first so many sectors.
+    fn named(&mut self, sectors: u64, can_be: impl Fn(&RootEntry) -> bool) -> HashSet<RootEntry> {
+        let read = self.read(0, sectors.min(self.device.sectors())).unwrap_or_default();
+        logical(&read).iter().flat_map(RootEntry::unchecked).filter(can_be).collect()
     }
 }

@@ -77,6 +77,19 @@ fn header(
     seal(0, (1 << 40) + u64::from(copy), &h)
 }
 
+/// The header of an i-node without a label.
+fn inode([class, depth]: [u8; 2], length: u64, piece_length: u32, uid: u64) -> [u8; 512] {
+    let mut h = Vec::new();
+    h.extend(b"swkpnode");
+    h.extend(1_u16.to_le_bytes());
+    h.extend([class, depth]);
+    h.extend(piece_length.to_le_bytes());
+    h.extend(length.to_le_bytes());
+    h.extend(uid.to_le_bytes());
+    h.extend(hash(uid << 32).as_bytes());
+    seal(uid, 0, &h)
+}
+
 fn corrupt(device: &SparseDevice, sector: u64, logical: usize) {
     let mut read = [Sector::ZERO];
     device.read(sector, &mut read).unwrap();
@@ -121,6 +134,41 @@ fn content_never_passes_for_a_root() {
     assert!(matches!(refused, Err(Error::NotAStore { .. })), "{refused:?}");
     assert_eq!(BlockStore::salvage(&*device).unwrap(), 2);
     assert_eq!(boot(&device).list().unwrap().len(), 2);
+}
+
+/// I-nodes in content do not say how large blocks are.
+#[test]
+fn content_never_chooses_the_size_of_blocks() {
+    // The blocks of the larger one are named in a map block.
+    for (root_is_gone, mut length) in [(true, 64 << 10), (false, 2 << 30)] {
+        let device = Arc::new(SparseDevice::new(16 * 256));
+        BlockStore::format(&*device, FormatOptions::new().block_size(64 << 10)).unwrap();
+        let store = boot(&device);
+        // In blocks of 64 KiB such a torrent's i-node has 1 KiB, not 2 KiB.
+        let mut hostile = vec![0; 64 << 10];
+        for (uid, slot) in (1..=20).zip(hostile.chunks_exact_mut(2048)) {
+            let body = [1, 2, 3].map(|index| seal(uid, index, &[]));
+            slot[..512].copy_from_slice(&inode([2, 0], 200 << 14, 16 << 10, uid));
+            slot[512..].copy_from_slice(body.as_flattened());
+        }
+        for n in 1..4 {
+            let content = store.create(&NewTorrent::new(hash(n), length, 64 << 10).unwrap()).unwrap();
+            content.write(0, &hostile).unwrap();
+            content.mark_complete(0).unwrap();
+            (hostile, length) = (vec![0; 64 << 10], 64 << 10);
+        }
+        store.flush().unwrap();
+        let before = store.list().unwrap();
+        drop(store);
+        if root_is_gone {
+            device.write(0, &[&[Sector::ZERO; 32]]).unwrap();
+        } else {
+            corrupt(&device, 0, 0);
+            corrupt(&device, 16, 0);
+        }
+        assert_eq!(BlockStore::salvage(&*device).unwrap(), 3);
+        assert_eq!(boot(&device).list().unwrap(), before);
+    }
 }
 
 /// After boot put two damaged copies together, what is created is as durable as ever.
