@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
 };
 
 use super::{
@@ -205,25 +205,44 @@ impl Scan<'_> {
         fits.then(|| map.into_iter().filter(|&block| block != 0).collect())
     }
 
-    /// The blocks that an i-node says are its torrent's.
-    fn claims(&mut self, entry: &RootEntry, layout: &Layout) -> Vec<u32> {
-        let (first, uid) = (entry.slot().first(self.shift) + 1, entry.uid());
-        let listed = |payloads: &[Option<[u8; PAYLOAD]>], most: u32| {
-            let row: Vec<_> = payloads.iter().flat_map(|payload| payload.unwrap_or([0; PAYLOAD])).collect();
-            numbers(&row).take(most as usize).collect::<Vec<_>>()
-        };
-        if !layout.in_map_blocks() {
-            return listed(&self.payloads(first, layout.body, uid, 1), layout.blocks);
+    /// The blocks that i-nodes say are their torrents'.
+    fn claims(&mut self, inodes: &[(RootEntry, Layout)]) -> Vec<Vec<u32>> {
+        let (blocks, per) = (blocks_of(self.device, self.shift), 1_u64 << (self.shift - 9));
+        let (mut claims, mut mapped) = (Vec::<Vec<u32>>::new(), BTreeMap::<u32, Vec<(usize, u64)>>::new());
+        for (at, (entry, layout)) in inodes.iter().enumerate() {
+            let first = entry.slot().first(self.shift) + 1;
+            let (sectors, most) = if layout.in_map_blocks() {
+                (entry.slot().class.logical() - 1, layout.map_blocks)
+            } else {
+                (layout.body, layout.blocks)
+            };
+            let row = self.payloads(first, sectors, entry.uid(), 1);
+            let row: Vec<_> = row.into_iter().map(|payload| payload.unwrap_or([0; PAYLOAD])).collect();
+            let named = (0..).zip(numbers(row.as_flattened())).take(most as usize);
+            let named: Vec<_> = named.filter(|(_, block)| (2..blocks).contains(block)).collect();
+            if layout.in_map_blocks() {
+                named.iter().for_each(|&(number, block)| mapped.entry(block).or_default().push((at, number)));
+            }
+            claims.push(named.into_iter().map(|(_, block)| block).collect());
         }
-        let sectors = entry.slot().class.logical() - 1;
-        let map_blocks = listed(&self.payloads(first, sectors, uid, 1), layout.map_blocks);
-        let per = 1_u64 << (self.shift - 9);
-        let mut claims = map_blocks.clone();
-        let possible = 2..blocks_of(self.device, self.shift);
-        for (number, block) in (0..).zip(map_blocks).filter(|(_, block)| possible.contains(block)) {
-            let named = self.payloads(u64::from(block) * per, per, uid, index::MAP_BLOCKS + number * per);
-            let before = (number * per * BLOCKS as u64).min(layout.blocks.into()) as u32;
-            claims.extend(listed(&named, layout.blocks - before));
+        // Content may name a block many times: it is read once, and is the map block of one of them.
+        for (block, owners) in mapped {
+            let read =
+                self.read(u64::from(block) << (self.shift - 12), 1 << (self.shift - 12)).unwrap_or_default();
+            let sealed = |&(at, number): &(usize, u64), count: u64| {
+                let bodies = number * per..number * per + count;
+                let sectors = bodies.zip(logical(&read));
+                sectors.filter_map(move |(body, sector)| {
+                    Some((body, sector.payload(inodes[at].0.uid(), index::MAP_BLOCKS + body)?))
+                })
+            };
+            let is_its = |owner: &&(usize, u64)| sealed(owner, LOGICAL_PER_SECTOR as u64).next().is_some();
+            let Some(owner) = owners.iter().find(is_its) else { continue };
+            for (body, payload) in sealed(owner, per) {
+                let behind = u64::from(inodes[owner.0].1.blocks).saturating_sub(body * BLOCKS as u64);
+                let named = numbers(payload).take(behind.min(BLOCKS as u64) as usize);
+                claims[owner.0].extend(named.filter(|block| (2..blocks).contains(block)));
+            }
         }
         claims
     }
@@ -231,46 +250,40 @@ impl Scan<'_> {
     /// Which of the i-nodes are some, and the lowest block that they use. Content may look like an i-node:
     /// what lies in a block of another torrent is none.
     fn choose(&mut self, found: &[Found]) -> (Vec<RootEntry>, u32) {
-        let candidates: HashMap<_, _> = found
-            .iter()
-            .filter_map(|found| self.entry(found))
-            .map(|(entry, _, layout)| (entry, layout))
-            .collect();
-        let named = self.named(2 << (self.shift - 12), |entry| candidates.contains_key(entry));
-        let mut waiting = BTreeMap::<u32, Vec<(RootEntry, Vec<u32>)>>::new();
-        for (entry, layout) in candidates {
-            let mut claims = self.claims(&entry, &layout);
-            claims.retain(|&block| block != 0 && block != entry.slot().block);
-            waiting.entry(entry.slot().block).or_default().push((entry, claims));
+        let inodes = found.iter().filter_map(|found| self.entry(found));
+        let inodes: Vec<_> = inodes.map(|(entry, _, layout)| (entry, layout)).collect();
+        let all: HashSet<_> = inodes.iter().map(|(entry, _)| *entry).collect();
+        let named = self.named(2 << (self.shift - 12), |entry| all.contains(entry));
+        let mut candidates = Candidates::default();
+        for ((entry, _), mut claims) in inodes.iter().zip(self.claims(&inodes)) {
+            claims.retain(|&block| block != entry.slot().block);
+            candidates.add(*entry, claims);
         }
         let (mut chosen, mut taken, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
-        while let Some((&lowest, _)) = waiting.first_key_value() {
-            let all = || waiting.values().flatten();
-            let claimed: HashSet<_> = all().flat_map(|(_, claims)| claims).copied().collect();
-            // First those that a root named, then those that are in nobody's content, then, where two claim
-            // each other, the first on the device.
-            let mut next: Vec<_> = all()
-                .map(|(entry, _)| entry)
-                .filter(|entry| named.contains(entry))
-                .map(|entry| entry.slot().block)
-                .collect();
-            if next.is_empty() {
-                next.extend(waiting.keys().filter(|block| !claimed.contains(block)));
-            }
-            if next.is_empty() {
-                next.push(lowest);
-            }
+        // First those that a root named, then those that are in nobody's content, then, where two claim each
+        // other, the first on the device.
+        let mut next: BTreeSet<_> = named.iter().map(|entry| entry.slot().block).collect();
+        let unclaimed = candidates.waiting.keys().filter(|&block| !candidates.claimed.contains_key(block));
+        candidates.free = unclaimed.copied().collect();
+        loop {
+            let mut claimed = Vec::new();
             for block in next {
-                let mut inodes = waiting.remove(&block).unwrap_or_default();
+                let mut inodes = candidates.remove(block);
                 inodes.sort_by_key(|(entry, _)| (!named.contains(entry), entry.slot()));
                 for (entry, claims) in inodes {
                     if names.insert(entry.info_hash()) {
                         chosen.push(entry);
-                        taken.extend(claims);
+                        claimed.extend(claims);
                     }
                 }
             }
-            waiting.retain(|block, _| !taken.contains(block));
+            claimed.retain(|&block| taken.insert(block));
+            claimed.into_iter().for_each(|block| drop(candidates.remove(block)));
+            next = std::mem::take(&mut candidates.free);
+            if next.is_empty() {
+                let Some((&lowest, _)) = candidates.waiting.first_key_value() else { break };
+                next.insert(lowest);
+            }
         }
         let used = taken.into_iter().chain(chosen.iter().map(|entry| entry.slot().block));
         let lowest = used.min().unwrap_or(2).max(2);
@@ -281,5 +294,36 @@ impl Scan<'_> {
     fn named(&mut self, sectors: u64, can_be: impl Fn(&RootEntry) -> bool) -> HashSet<RootEntry> {
         let read = self.read(0, sectors.min(self.device.sectors())).unwrap_or_default();
         logical(&read).iter().flat_map(RootEntry::unchecked).filter(can_be).collect()
+    }
+}
+
+/// I-nodes that may be content of others.
+#[derive(Default)]
+struct Candidates {
+    /// By the blocks that they lie in, each with the blocks that it claims.
+    waiting: BTreeMap<u32, Vec<(RootEntry, Vec<u32>)>>,
+    /// How often each block is claimed.
+    claimed: HashMap<u32, u32>,
+    /// Blocks of those that nobody claims.
+    free: BTreeSet<u32>,
+}
+
+impl Candidates {
+    fn add(&mut self, entry: RootEntry, claims: Vec<u32>) {
+        claims.iter().for_each(|&block| *self.claimed.entry(block).or_default() += 1);
+        self.waiting.entry(entry.slot().block).or_default().push((entry, claims));
+    }
+
+    /// Takes away those in a block. What they alone claimed is free.
+    fn remove(&mut self, block: u32) -> Vec<(RootEntry, Vec<u32>)> {
+        let inodes = self.waiting.remove(&block).unwrap_or_default();
+        for claim in inodes.iter().flat_map(|(_, claims)| claims) {
+            let times = self.claimed.get_mut(claim).expect("it was counted");
+            *times -= 1;
+            if *times == 0 && self.waiting.contains_key(claim) {
+                self.free.insert(*claim);
+            }
+        }
+        inodes
     }
 }

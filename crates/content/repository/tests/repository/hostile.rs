@@ -171,6 +171,29 @@ fn content_never_chooses_the_size_of_blocks() {
     }
 }
 
+/// I-nodes in content say that their maps lie in blocks that they name many times.
+#[test]
+fn content_does_not_say_how_long_a_salvage_takes() {
+    let device = small();
+    let store = boot(&device);
+    let content = store.create(&NewTorrent::new(hash(1), 64 << 10, 16 << 10).unwrap()).unwrap();
+    let mut hostile = vec![0; 64 << 10];
+    for (uid, slot) in (1..).zip(hostile.chunks_exact_mut(1024)) {
+        let map_blocks: Vec<_> = (0..65).flat_map(|at| (10 + at % uid as u32).to_le_bytes()).collect();
+        slot[..512].copy_from_slice(&inode([1, 1], 4 << 30, 16 << 20, uid));
+        slot[512..].copy_from_slice(&seal(uid, 1, &map_blocks));
+    }
+    content.write(0, &hostile).unwrap();
+    (0..4).for_each(|piece| _ = content.mark_complete(piece).unwrap());
+    store.flush().unwrap();
+    drop((content, store));
+    device.write(0, &[&[Sector::ZERO; 8]]).unwrap();
+    let (counting, _) = failing(Arc::clone(&device));
+    assert_eq!(BlockStore::salvage(&*counting).unwrap(), 1);
+    let read = counting.read.load(SeqCst);
+    assert!(read < 2 * device.sectors(), "{read} sectors of {}", device.sectors());
+}
+
 /// After boot put two damaged copies together, what is created is as durable as ever.
 #[test]
 fn what_is_created_after_both_roots_were_damaged_stays() {
@@ -232,6 +255,8 @@ struct Failing {
     inner: Arc<SparseDevice>,
     /// Reads of this sector fail.
     bad: AtomicU64,
+    /// Sectors that were read.
+    read: AtomicU64,
     /// The next flush says that it is under way, waits, and fails.
     armed: AtomicBool,
     under_way: mpsc::SyncSender<()>,
@@ -264,6 +289,7 @@ impl BlockDevice for Failing {
         if (first..first + into.len() as u64).contains(&self.bad.load(SeqCst)) {
             return Err(io::Error::from_raw_os_error(5));
         }
+        self.read.fetch_add(into.len() as u64, SeqCst);
         self.inner.read(first, into)
     }
     fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
@@ -281,11 +307,15 @@ impl BlockDevice for Failing {
 
 fn failing(inner: Arc<SparseDevice>) -> (Arc<Failing>, mpsc::Receiver<()>) {
     let (under_way, seen) = mpsc::sync_channel(1);
-    let bad = AtomicU64::new(u64::MAX);
-    (
-        Arc::new(Failing { inner, bad, armed: AtomicBool::new(false), under_way, go_on: Default::default() }),
-        seen,
-    )
+    let device = Failing {
+        inner,
+        bad: AtomicU64::new(u64::MAX),
+        read: AtomicU64::new(0),
+        armed: AtomicBool::new(false),
+        under_way,
+        go_on: Default::default(),
+    };
+    (Arc::new(device), seen)
 }
 
 /// A flush that waited while another failed does not report what that one lost.
