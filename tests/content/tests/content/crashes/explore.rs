@@ -8,7 +8,7 @@ use std::{
 
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{
-    ContentExt, ContentRepository, Error,
+    ContentExt, ContentRepository, Error, NewTorrent,
     block::{
         Allocation, Barrier, BlockDevice, BlockStore, Damage, FormatOptions, Mutant, Owner, SECTOR, Sector,
         SparseDevice, sectors,
@@ -18,7 +18,7 @@ use swarmkeep_content::{
 use super::{
     judge::{Fault, SECTORS, check, judge},
     recorder::{Entry, Image, LOGICAL, Pending, Recorder, with_garbage},
-    workload::{Promises, Work},
+    workload::{Promises, Work, hash},
 };
 
 /// What is explored, and how far.
@@ -139,6 +139,13 @@ pub(crate) fn explore_salvage(seed: u64) -> u64 {
     let device = Arc::new(Recorder::<Arc<Promises>>::new(SECTORS, Image::new(), None));
     BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).expect("it was formatted");
+    let image = image_of_another_store();
+    let length = image.len() as u64;
+    let content = store.create(&NewTorrent::new(hash(u64::MAX), length, 16 << 10).expect("it has bytes"));
+    let content = content.expect("there is room");
+    content.write(0, &image).expect("there is room");
+    (0..content.geometry().pieces())
+        .for_each(|piece| _ = content.mark_complete(piece).expect("it was written"));
     let note = |_: &Promises| {};
     let mut work =
         Work { store: &store, note: &note, promises: Promises::default(), rng: SplitMix64::new(seed) };
@@ -162,6 +169,20 @@ pub(crate) fn explore_salvage(seed: u64) -> u64 {
     let (after, states) = every_crash(base, device.take_log(), seed, judge);
     judge(after);
     states
+}
+
+/// An image with i-nodes that are possible in its blocks, and not in blocks of 16 KiB.
+fn image_of_another_store() -> Vec<u8> {
+    let device = Arc::new(SparseDevice::new(3 * 8));
+    BlockStore::format(&*device, FormatOptions::new().block_size(32 << 10)).expect("it is large enough");
+    let store = BlockStore::boot(Arc::clone(&device), None).expect("it was formatted");
+    for name in 1000..1020 {
+        let new = NewTorrent::new(hash(name), 100 << 15, 32 << 10).expect("it has bytes");
+        store.create(&new).expect("there is room");
+    }
+    let mut image = sectors(3 * 8);
+    device.read(0, &mut image).expect("it is as long");
+    image.iter().flat_map(|sector| sector.0).collect()
 }
 
 /// Judges many of the states that a crash in a log can leave. What is left without a crash, and how many
