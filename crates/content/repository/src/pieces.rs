@@ -5,24 +5,36 @@ use std::ops::Range;
 
 use crate::{Error, Geometry, Result, stretches::Stretches};
 
-/// A bit for each piece, the first in the highest bit of the first byte (BEP 3, `bitfield`). Spare bits are
-/// zero.
-#[derive(Clone, PartialEq, Eq)]
+/// A bit for each piece.
+///
+/// Takes memory in chunks of 65,536 pieces that exist once a piece of them was set.
+#[derive(Clone)]
 pub struct PieceBits {
-    bytes: Box<[u8]>,
+    /// Ascending, with their numbers. The first piece is in the highest bit of the first byte (BEP 3,
+    /// `bitfield`).
+    chunks: Vec<(u32, Box<[u8]>)>,
     pieces: u32,
     set: u32,
 }
 
 impl PieceBits {
+    /// Pieces of a chunk.
+    const CHUNK: u32 = 1 << 16;
+
     /// So many pieces, none set.
     pub fn none(pieces: u32) -> Self {
-        Self { bytes: vec![0; pieces.div_ceil(8) as usize].into(), pieces, set: 0 }
+        Self { chunks: Vec::new(), pieces, set: 0 }
+    }
+
+    /// The chunk of a piece, or where it would be.
+    fn chunk(&self, piece: u32) -> Result<usize, usize> {
+        self.chunks.binary_search_by_key(&(piece / Self::CHUNK), |(number, _)| *number)
     }
 
     /// Whether a piece is set; `false` beyond the last.
     pub fn contains(&self, piece: u32) -> bool {
-        self.bytes.get(piece as usize / 8).is_some_and(|byte| byte & bit_of(piece) != 0)
+        let byte = self.chunk(piece).ok().and_then(|at| self.chunks[at].1.get(byte_of(piece)));
+        byte.is_some_and(|byte| byte & bit_of(piece) != 0)
     }
 
     /// Sets a piece; `false` if it was set.
@@ -31,8 +43,15 @@ impl PieceBits {
     /// If there is no such piece.
     pub fn insert(&mut self, piece: u32) -> bool {
         assert!(piece < self.pieces, "piece {piece} of {}", self.pieces);
-        let new = !self.contains(piece);
-        self.bytes[piece as usize / 8] |= bit_of(piece);
+        let at = self.chunk(piece).unwrap_or_else(|at| {
+            let number = piece / Self::CHUNK;
+            let pieces = (self.pieces - number * Self::CHUNK).min(Self::CHUNK);
+            self.chunks.insert(at, (number, vec![0; pieces.div_ceil(8) as usize].into()));
+            at
+        });
+        let byte = &mut self.chunks[at].1[byte_of(piece)];
+        let new = *byte & bit_of(piece) == 0;
+        *byte |= bit_of(piece);
         self.set += u32::from(new);
         new
     }
@@ -40,8 +59,8 @@ impl PieceBits {
     /// Clears a piece; `false` if it was clear.
     pub fn remove(&mut self, piece: u32) -> bool {
         let old = self.contains(piece);
-        if old {
-            self.bytes[piece as usize / 8] &= !bit_of(piece);
+        if old && let Ok(at) = self.chunk(piece) {
+            self.chunks[at].1[byte_of(piece)] &= !bit_of(piece);
             self.set -= 1;
         }
         old
@@ -59,22 +78,55 @@ impl PieceBits {
 
     /// The pieces that are set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let bytes = (0..).zip(&self.bytes).filter(|(_, byte)| **byte != 0);
-        bytes.flat_map(|(at, byte)| {
-            (0..8).map(move |bit| 8 * at + bit).filter(move |&piece| byte & bit_of(piece) != 0)
+        let chunks = self.chunks.iter().map(|(number, bytes)| (number * Self::CHUNK, bytes));
+        let bytes =
+            chunks.flat_map(|(first, bytes)| (0..).zip(bytes).map(move |(at, byte)| (first + 8 * at, byte)));
+        bytes.filter(|(_, byte)| **byte != 0).flat_map(|(first, byte)| {
+            (0..8).map(move |bit| first + bit).filter(move |&piece| byte & bit_of(piece) != 0)
         })
     }
 
-    /// The bits as they stand in a `bitfield` message.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The bits as they stand in a `bitfield` message. Spare bits are zero.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.pieces.div_ceil(8) as usize];
+        self.read(0, &mut bytes);
+        bytes
+    }
+
+    /// Reads those bytes from `first` on into zeroes; behind the last byte these stay.
+    pub(crate) fn read(&self, first: u64, into: &mut [u8]) {
+        const BYTES: u64 = (PieceBits::CHUNK / 8) as u64;
+        let end = first + into.len() as u64;
+        let start = self.chunks.partition_point(|(number, _)| u64::from(number + 1) * BYTES <= first);
+        for (number, bytes) in &self.chunks[start..] {
+            let at = u64::from(*number) * BYTES;
+            let part = first.max(at)..end.min(at + bytes.len() as u64);
+            if part.is_empty() {
+                break;
+            }
+            let within = |from: u64| (part.start - from) as usize..(part.end - from) as usize;
+            into[within(first)].copy_from_slice(&bytes[within(at)]);
+        }
     }
 }
+
+impl PartialEq for PieceBits {
+    fn eq(&self, other: &Self) -> bool {
+        (self.pieces, self.set) == (other.pieces, other.set) && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for PieceBits {}
 
 impl std::fmt::Debug for PieceBits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of {} pieces", self.set, self.pieces)
     }
+}
+
+/// Which byte of its chunk has a piece.
+const fn byte_of(piece: u32) -> usize {
+    (piece % PieceBits::CHUNK / 8) as usize
 }
 
 const fn bit_of(piece: u32) -> u8 {
@@ -84,7 +136,8 @@ const fn bit_of(piece: u32) -> u8 {
 /// What is known of a torrent's bytes: its complete pieces, and what was written of the others since the
 /// store was opened.
 ///
-/// Takes a bit a piece, and some 50 bytes for each stretch of incomplete pieces that was written.
+/// Takes the memory of [`PieceBits`], and some 50 bytes for each stretch of incomplete pieces that was
+/// written.
 #[derive(Debug, Clone)]
 pub struct Pieces {
     geometry: Geometry,
@@ -115,10 +168,7 @@ impl Pieces {
 
     /// Takes the complete ones away, so that none is.
     pub(crate) fn take_complete(&mut self) -> PieceBits {
-        std::mem::replace(
-            &mut self.complete,
-            PieceBits { bytes: Box::default(), pieces: self.geometry.pieces(), set: 0 },
-        )
+        std::mem::replace(&mut self.complete, PieceBits::none(self.geometry.pieces()))
     }
 
     /// Asserts that all of a range, which lies in the torrent, can be read.
@@ -252,6 +302,36 @@ mod tests {
             self.written[at as usize]
                 || self.complete[(at / u64::from(self.geometry.piece_length())) as usize]
         }
+    }
+
+    #[test]
+    fn bits_read_alike_across_chunks() {
+        let last = u32::MAX - 1;
+        let mut bits = PieceBits::none(u32::MAX);
+        for piece in [last, 0, 65_535, 65_536, 200_000] {
+            assert!(
+                !bits.contains(piece) && bits.insert(piece) && !bits.insert(piece) && bits.contains(piece)
+            );
+        }
+        assert!(!bits.contains(u32::MAX) && !bits.contains(1 << 24));
+        assert!(bits.iter().eq([0, 65_535, 65_536, 200_000, last]));
+        assert!(bits.remove(0) && !bits.remove(0) && !bits.remove(1 << 24));
+        for (first, expected) in [
+            (8190, [0, 1, 0x80, 0]),
+            (24_998, [0, 0, 0x80, 0]),
+            ((1 << 29) - 2, [0, 2, 0, 0]),
+            (1 << 29, [0; 4]),
+        ] {
+            let mut read = [0; 4];
+            bits.read(first, &mut read);
+            assert_eq!(read, expected, "from byte {first} on");
+        }
+        bits = PieceBits::none(65_537);
+        bits.insert(65_536);
+        let (bytes, mut cleared) = (bits.to_bytes(), bits.clone());
+        assert_eq!((bytes.len(), bytes[8192]), (8193, 0x80));
+        assert!(cleared != PieceBits::none(65_537) && cleared.remove(65_536));
+        assert_eq!(cleared, PieceBits::none(65_537));
     }
 
     #[test]

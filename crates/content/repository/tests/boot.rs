@@ -10,10 +10,12 @@ use std::{
     },
 };
 
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use swarmkeep_content::{
     ContentRepository, InfoHash, NewTorrent,
     block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
+    stripe_cache::{StripeCache, StripeCacheOptions},
 };
 
 const TORRENTS: u32 = 100_000;
@@ -52,8 +54,37 @@ fn cpu() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// Held by a test that counts bytes.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn pieces_that_nobody_has_take_no_memory() {
+    let _alone = ALONE.lock();
+    let device = Arc::new(SparseDevice::new(64 * BLOCK / SECTOR as u64));
+    BlockStore::format(&*device, FormatOptions::new().block_size(BLOCK as u32)).unwrap();
+    let store = BlockStore::boot(Arc::clone(&device), None).unwrap();
+    let length = u64::from(u32::MAX);
+    for n in 0..2 {
+        let torrent = NewTorrent::new(InfoHash::new([n; 20]), length, 1).unwrap();
+        let content = store.create(&torrent).unwrap();
+        content.write_at(length - 1, &[IoSlice::new(&[n])]).unwrap();
+        assert!(content.mark_complete(u32::MAX - 1).unwrap());
+    }
+    store.flush().unwrap();
+    drop(store);
+
+    let before = BYTES.load(Relaxed);
+    let store = Arc::new(BlockStore::boot(Arc::clone(&device), None).unwrap());
+    let cache = StripeCache::new(store, StripeCacheOptions::new()).unwrap();
+    let torrents = [0, 1].map(|n| cache.open(&InfoHash::new([n; 20])).unwrap());
+    assert!(torrents.iter().all(|content| content.pieces().unwrap().contains(u32::MAX - 1)));
+    let bytes = BYTES.load(Relaxed) - before;
+    assert!(bytes < 32 << 20, "{bytes} bytes");
+}
+
 #[test]
 fn a_hundred_thousand_full_torrents_boot_in_two_seconds() {
+    let _alone = ALONE.lock();
     let blocks = u64::from(TORRENTS) * BLOCKS + 200;
     let a_block = BLOCK / SECTOR as u64;
     let device = Arc::new(Forgetful {

@@ -25,7 +25,7 @@ impl Connection {
             0 if self.fast => self.say(&Message::HaveNone),
             0 => Ok(()),
             all if all == have.pieces() && self.fast => self.say(&Message::HaveAll),
-            _ => self.say(&Message::Bitfield(Bitfield::new(have.as_bytes()))),
+            _ => self.say(&Message::Bitfield(Bitfield::new(&have.to_bytes()))),
         }
     }
 

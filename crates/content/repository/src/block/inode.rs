@@ -188,13 +188,12 @@ impl Inode {
                 place.copy_from_slice(&state.map.get(block).to_le_bytes());
             }
         }
-        let bits = state.pieces.complete().as_bytes();
         let bits_at = 4 * blocks;
-        let range = first.max(bits_at)..(first + PAYLOAD as u64).min(bits_at + bits.len() as u64);
+        let bytes = u64::from(self.geometry.pieces().div_ceil(8));
+        let range = first.max(bits_at)..(first + PAYLOAD as u64).min(bits_at + bytes);
         if !range.is_empty() {
-            let bits = &bits[(range.start - bits_at) as usize..(range.end - bits_at) as usize];
             let place = &mut payload[(range.start - first) as usize..(range.end - first) as usize];
-            place.copy_from_slice(bits);
+            state.pieces.complete().read(range.start - bits_at, place);
             if !mutation.is(Mutant::NeighboursAsTheyAre) {
                 let piece = |byte: u64| ((byte - bits_at) * 8).min(u32::MAX.into()) as u32;
                 for changes in state.changes.iter().flat_map(|changes| [&changes.fresh, &changes.sound]) {

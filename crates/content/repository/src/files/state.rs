@@ -167,8 +167,7 @@ impl Record {
         let mut sector = [0; SECTOR];
         let bits = &mut sector[..SECTOR - 4];
         let first = index as usize * bits.len();
-        let from = &complete.as_bytes()[first..complete.as_bytes().len().min(first + bits.len())];
-        bits[..from.len()].copy_from_slice(from);
+        complete.read(first as u64, bits);
         for (nth, byte) in bits.iter_mut().enumerate().filter(|(_, byte)| **byte != 0) {
             let piece = 8 * (first + nth) as u32;
             (0..8).filter(|bit| !counts(piece + bit)).for_each(|bit| *byte &= !(0x80 >> bit));

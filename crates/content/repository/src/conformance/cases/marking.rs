@@ -28,7 +28,7 @@ pub(crate) fn a_piece_is_complete_once_it_was_marked(subject: &dyn Subject) {
     }
     let pieces = content.pieces().unwrap();
     assert_eq!((pieces.pieces(), pieces.count()), (20, 7));
-    assert_eq!(pieces.as_bytes(), [0b1100_0001, 0b1000_0001, 0b1001_0000]);
+    assert_eq!(pieces.to_bytes(), [0b1100_0001, 0b1000_0001, 0b1001_0000]);
 }
 
 pub(crate) fn a_mark_is_refused_unless_every_byte_was_written(subject: &dyn Subject) {
