@@ -125,7 +125,8 @@ impl Batch {
             let from = u64::from(piece) * u64::from(info.piece_length()) + u64::from(block.begin);
             let there = content.geometry().len().saturating_sub(from).min(block.length.into());
             bytes.resize(there as usize, 0);
-            if found.last().is_none_or(|(last, _)| *last != piece)
+            if there > 0
+                && found.last().is_none_or(|(last, _)| *last != piece)
                 && let Err(error) = content.read(from, &mut bytes)
             {
                 let refused = match error {
@@ -152,5 +153,31 @@ impl Batch {
     /// What was not read.
     pub(crate) fn into_blocks(self) -> Vec<Block> {
         self.blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use swarmkeep_content::{ContentConfig, ContentRepository, Memory as Store, NewTorrent};
+    use swarmkeep_metainfo::Info;
+    use swarmkeep_peer_wire::PieceIndex;
+
+    use super::*;
+
+    #[test]
+    fn a_block_behind_the_end_of_a_v2_torrent_is_not_unreadable() {
+        // Two pieces, and 10 KiB of a third one.
+        let root = "r".repeat(32);
+        let file = format!("d6:lengthi{}e11:pieces root32:{root}e", (128 + 10) << 10);
+        let info =
+            format!("d9:file treed1:xd0:{file}ee12:meta versioni2e4:name1:x12:piece lengthi{}ee", 64 << 10);
+        let info = Arc::new(Info::parse(info.as_bytes()).unwrap());
+        let store = Store::new(&ContentConfig::new(""));
+        let content = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
+        let block = |piece, begin| Block { piece: PieceIndex(piece), begin, length: 16 << 10 };
+        let batch = Batch { blocks: vec![block(0, 0), block(2, 32 << 10)], memory: Arc::default() };
+        let ready = Ready::new(info, content).unwrap();
+        let unreadable: Vec<_> = batch.unreadable(&ready).into_iter().map(|(piece, _)| piece).collect();
+        assert_eq!(unreadable, [0]);
     }
 }
