@@ -115,28 +115,31 @@ impl Batch {
         Ok(())
     }
 
-    /// The pieces of which blocks cannot be read, each for itself. Wrong ones are marked incomplete, so that
-    /// they are fetched again.
-    pub(crate) fn unreadable(&self, Ready { info, content, .. }: &Ready) -> Vec<(u32, Error)> {
-        let mut bytes = Vec::new();
-        let mut found: Vec<(u32, Error)> = Vec::new();
+    /// Tells which pieces cannot be read, each block for itself. Wrong ones are marked incomplete before, so
+    /// that they are fetched again.
+    pub(crate) fn find_unreadable(
+        &self,
+        Ready { info, content, .. }: &Ready,
+        mut tell: impl FnMut(u32, &Error),
+    ) {
+        let (mut bytes, mut told) = (Vec::new(), None);
         for block in &self.blocks {
             let piece = block.piece.0;
             let from = u64::from(piece) * u64::from(info.piece_length()) + u64::from(block.begin);
             let there = content.geometry().len().saturating_sub(from).min(block.length.into());
             bytes.resize(there as usize, 0);
             if there > 0
-                && found.last().is_none_or(|(last, _)| *last != piece)
+                && told != Some(piece)
                 && let Err(error) = content.read(from, &mut bytes)
             {
                 let refused = match error {
                     Error::Wrong { .. } => content.mark_incomplete(piece).err(),
                     _ => None,
                 };
-                found.push((piece, refused.unwrap_or(error)));
+                tell(piece, &refused.unwrap_or(error));
+                told = Some(piece);
             }
         }
-        found
     }
 
     /// The blocks and their bytes; the memory is used again when they are gone.
@@ -177,7 +180,8 @@ mod tests {
         let block = |piece, begin| Block { piece: PieceIndex(piece), begin, length: 16 << 10 };
         let batch = Batch { blocks: vec![block(0, 0), block(2, 32 << 10)], memory: Arc::default() };
         let ready = Ready::new(info, content).unwrap();
-        let unreadable: Vec<_> = batch.unreadable(&ready).into_iter().map(|(piece, _)| piece).collect();
+        let mut unreadable = Vec::new();
+        batch.find_unreadable(&ready, |piece, _| unreadable.push(piece));
         assert_eq!(unreadable, [0]);
     }
 }

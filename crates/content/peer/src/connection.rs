@@ -15,7 +15,6 @@ use std::{
 };
 
 use swarmkeep_bittorrent::PeerId;
-use swarmkeep_content::Error as StoreError;
 use swarmkeep_peer_wire::{
     Bitfield, Block, ExtensionIds, Handshake, Message, PieceIndex, ReceiveBuffer, Reserved, SendQueue,
 };
@@ -125,8 +124,8 @@ impl std::fmt::Display for DisplayId {
     }
 }
 
-/// What is being read for it; if that fails, which pieces cannot be read.
-type Reading = JoinHandle<(Batch, Result<(), Vec<(u32, StoreError)>>)>;
+/// What is being read for it, and whether all of it was.
+type Reading = JoinHandle<(Batch, bool)>;
 
 /// Hashes that it asks for and that are computed from content.
 struct Hashing {
@@ -313,8 +312,8 @@ impl Connection {
                 () = peer.wake.notified() => {}
                 read = async { self.reading.as_mut().expect("checked").await }, if self.reading.is_some() => {
                     self.reading = None;
-                    let (batch, done) = read.map_err(|_| Ended::Stopped)?;
-                    self.answer(batch, done)?;
+                    let (batch, is_read) = read.map_err(|_| Ended::Stopped)?;
+                    self.answer(batch, is_read)?;
                 }
                 hashed = async { (&mut self.hashing.as_mut().expect("checked").hashes).await }, if self.hashing.is_some() => {
                     self.answer_hashes(hashed.ok().flatten())?;

@@ -1,7 +1,7 @@
 //! A torrent that is shared: what its connections have in common.
 
 mod peers;
-mod pieces;
+pub(crate) mod pieces;
 pub(crate) mod seats;
 pub(crate) mod status;
 

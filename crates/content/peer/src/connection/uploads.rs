@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_content::{ContentExt, Error as StoreError};
+use swarmkeep_content::ContentExt;
 use swarmkeep_peer_wire::{Block, HashRange, Hashes, Message, MessageId};
 use tokio::task::JoinHandle;
 
@@ -150,28 +150,27 @@ impl Connection {
                     .ok_or(())
             };
             if batch.read(ready, in_memory).is_ok() {
-                self.answer(batch, Ok(()))?;
+                self.answer(batch, true)?;
                 continue;
             }
             let torrent = Arc::clone(&torrent);
             self.reading = Some(self.torrent.session.spawn_blocking(move || {
                 let ready = torrent.ready().expect("who asks was told what is here");
                 let read = |from, into: &mut [u8]| ready.content.read_at(from, &mut [IoSliceMut::new(into)]);
-                let done = batch.read(ready, read).map_err(|_| batch.unreadable(ready));
-                (batch, done)
+                let is_read = batch.read(ready, read).is_ok();
+                if !is_read {
+                    // Here, since the connection may end and drop what this returns.
+                    batch.find_unreadable(ready, |piece, error| torrent.unreadable(piece, error));
+                }
+                (batch, is_read)
             }));
         }
         Ok(())
     }
 
-    /// Sends what was read.
-    pub(super) fn answer(
-        &mut self,
-        batch: Batch,
-        done: Result<(), Vec<(u32, StoreError)>>,
-    ) -> Result<(), Ended> {
-        if let Err(unreadable) = done {
-            unreadable.iter().for_each(|(piece, error)| self.torrent.unreadable(*piece, error));
+    /// Sends what was read, or rejects what cannot be.
+    pub(super) fn answer(&mut self, batch: Batch, is_read: bool) -> Result<(), Ended> {
+        if !is_read {
             for block in batch.into_blocks().into_iter().rev() {
                 if self.torrent.has(block.piece.0) {
                     self.asks.push_front(block);
@@ -195,5 +194,52 @@ impl Connection {
         self.torrent.up.add(bytes);
         self.peer.up.add(bytes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use swarmkeep_bittorrent::PeerId;
+    use swarmkeep_peer_wire::{Handshake, PieceIndex, Reserved};
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::{
+        picker::PeerKey,
+        rate::Meter,
+        torrent::{Peer, pieces::tests::torrent},
+    };
+
+    #[tokio::test]
+    async fn a_wrong_piece_is_missed_although_the_peer_that_requested_it_has_left() {
+        let torrent = torrent(Some(&[1; 16 << 10]));
+        let peer = Peer {
+            key: PeerKey(1),
+            address: SocketAddr::from(([127, 0, 0, 1], 1)),
+            up: Meter::default(),
+            down: Meter::default(),
+            wake: Notify::default(),
+            unchoked: true.into(),
+            asks: false.into(),
+            snubs: false.into(),
+            cancels: Default::default(),
+        };
+        let theirs = Handshake {
+            reserved: Reserved::FAST,
+            info_hash: torrent.info_hash,
+            peer_id: PeerId::new([2; 20]),
+        };
+        let mut connection = Connection::new(Arc::clone(&torrent), Arc::new(peer), &theirs);
+        (connection.early, connection.unchoked) = (None, true);
+        connection.asked_for(Block { piece: PieceIndex(0), begin: 0, length: 16 << 10 }).unwrap();
+        connection.read_asked().unwrap();
+        while !connection.reading.as_ref().unwrap().is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(connection);
+        assert!(!torrent.ready().unwrap().content.pieces().unwrap().contains(0), "the store misses it");
+        assert!(!torrent.has(0), "so does the torrent");
     }
 }

@@ -187,15 +187,19 @@ impl Torrent {
 
     /// A complete piece cannot be read any more, or is wrong: it is offered to nobody until it was repaired,
     /// or fetched again. If the store counts it as missing, it comes from other peers; otherwise a torrent
-    /// that is being fetched would not be complete with it, and ends.
+    /// that is being fetched would not be complete with it, and ends. On a thread that may block.
     pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
+        let comes_again = matches!(error, StoreError::Wrong { .. } | StoreError::NotWritten { .. });
+        // It may have come again since it was read, or come while the store is asked.
+        let told = self.state.lock().came.len();
+        let there = self.ready().and_then(|ready| ready.content.pieces().ok()).filter(|_| comes_again);
+        let is_there = there.is_some_and(|there| there.contains(piece));
         let mut state = self.state.lock();
-        if !state.have.contains(piece) {
+        if !state.have.contains(piece) || is_there || state.came[told..].contains(&piece) {
             return;
         }
         let is_fetched = !state.was_complete && state.picker.is_some();
         state.lose(piece);
-        let comes_again = matches!(error, StoreError::Wrong { .. } | StoreError::NotWritten { .. });
         if let Some(picker) = state.picker.as_mut().filter(|_| comes_again) {
             picker.take_back(piece, &mut rand::rng());
         }
@@ -207,5 +211,69 @@ impl Torrent {
         } else if is_fetched {
             self.fail(piece, &error.to_string());
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use sha1::{Digest, Sha1};
+    use swarmkeep_bittorrent::PeerId;
+    use swarmkeep_content::{
+        ContentConfig, Memory, NewTorrent, Verified,
+        stripe_cache::{StripeCache, StripeCacheOptions},
+    };
+    use swarmkeep_metainfo::Info;
+
+    use super::*;
+    use crate::{config::SessionConfig, resources::Resources};
+
+    const PIECE: [u8; 16 << 10] = [0; 16 << 10];
+
+    /// A torrent of one piece, and these bytes as its complete piece in a store.
+    pub(crate) fn torrent(bytes: Option<&[u8]>) -> Arc<Torrent> {
+        let mut info = b"d6:lengthi16384e4:name1:x12:piece lengthi16384e6:pieces20:".to_vec();
+        info.extend(Sha1::digest(PIECE));
+        info.push(b'e');
+        let info = Arc::new(Info::parse(&info).unwrap());
+        let store = Memory::new(&ContentConfig::new(""));
+        let content = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
+        if let Some(bytes) = bytes {
+            content.write(0, bytes).unwrap();
+            content.mark_complete(0).unwrap();
+        }
+        let known = Arc::clone(&info);
+        let verified = Verified::new(Arc::new(store), move |_| Ok(Some(Arc::clone(&known))));
+        let store = StripeCache::new(Arc::new(verified), StripeCacheOptions::new()).unwrap();
+        let content = store.open(&info.info_hash()).unwrap();
+        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), Arc::new(store), 0);
+        let torrent = Torrent::new(info.info_hash(), Arc::new(resources), None);
+        torrent.make_ready(info, content).unwrap();
+        Arc::new(torrent)
+    }
+
+    #[test]
+    fn old_news_of_a_piece_that_has_come_again_changes_nothing() {
+        let torrent = torrent(None);
+        let bring = || {
+            let mut state = torrent.state.lock();
+            let picker = state.picker.as_mut().unwrap();
+            let came = picker.received(PeerKey(1), 0, 0, &PIECE, Instant::now());
+            drop(state);
+            if let Received::Whole { piece, .. } = came {
+                torrent.store(piece);
+            }
+        };
+        bring();
+        let error = StoreError::NotWritten { at: 0 };
+        torrent.unreadable(0, &error);
+        bring();
+        assert_eq!((&torrent.progress.borrow().failed, torrent.has(0)), (&None, true));
+        torrent.ready().unwrap().content.mark_incomplete(0).unwrap();
+        torrent.unreadable(0, &error);
+        assert!(!torrent.has(0), "this is new");
+        bring();
+        assert_eq!((&torrent.progress.borrow().failed, torrent.has(0)), (&None, true));
     }
 }
