@@ -1,11 +1,12 @@
 //! A store in front of another whose complete pieces are verified when they are first read.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
-    io::{IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut},
     ops::Range,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -18,6 +19,9 @@ use crate::{
 
 /// Bytes that are read at once of what is verified and was not asked for.
 const CHUNK: u64 = 1 << 20;
+
+/// A piece that could not be verified, because its medium has an error, is not read again for this time.
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// Whether a complete piece has the bytes of its torrent. If its hash is not known, it is only read. `chunk`
 /// is memory to read into, which callers use again.
@@ -73,8 +77,9 @@ fn verify_rest(
 /// [is](Content::is_verified).
 ///
 /// If a read covers a piece, the bytes that were read are verified. Otherwise the rest of the piece is read
-/// too. So put it behind a [`StripeCache`](crate::stripe_cache::StripeCache), which reads whole stripes. It
-/// keeps a bit per piece, and the hashes of a torrent that was read until all of its pieces are verified.
+/// too; if that fails, reads of the piece fail at once for a minute. So put it behind a
+/// [`StripeCache`](crate::stripe_cache::StripeCache), which reads whole stripes. It keeps a bit per piece,
+/// and the hashes of a torrent that was read until all of its pieces are verified.
 pub struct Verified {
     inner: Arc<dyn ContentRepository>,
     hashes: Arc<Hashes>,
@@ -90,7 +95,13 @@ enum State {
     #[default]
     Unknown,
     /// All but these.
-    But { info: Arc<Info>, unverified: PieceBits, wrong: BTreeSet<u32> },
+    But {
+        info: Arc<Info>,
+        unverified: PieceBits,
+        wrong: BTreeSet<u32>,
+        /// Pieces that could not be read: when, and why.
+        unread: BTreeMap<u32, (Instant, String)>,
+    },
     /// All, or as much as can be.
     All,
 }
@@ -166,29 +177,45 @@ impl Handle {
         if matches!(*state, State::Unknown) {
             let known = if self.inner.is_verified() { None } else { (self.hashes)(&self.info_hash)? };
             *state = match known.filter(|info| info.knows_hashes()) {
-                Some(info) => State::But { info, unverified: self.inner.pieces()?, wrong: BTreeSet::new() },
+                Some(info) => State::But {
+                    info,
+                    unverified: self.inner.pieces()?,
+                    wrong: BTreeSet::new(),
+                    unread: BTreeMap::new(),
+                },
                 None => State::All,
             };
         }
-        let State::But { info, unverified, wrong } = &*state else { return Ok(None) };
+        let State::But { info, unverified, wrong, unread } = &*state else { return Ok(None) };
         let pieces = self.inner.geometry().pieces_of(range);
         if let Some(&piece) = wrong.range(pieces.clone()).next() {
             return Err(Error::Wrong { piece });
+        }
+        let mut unread = unread.range(pieces.clone());
+        if let Some((_, (_, why))) = unread.find(|(_, (since, _))| since.elapsed() < PAUSE) {
+            return Err(Error::Io { what: "verifying a piece", source: io::Error::other(why.clone()) });
         }
         let pieces: Vec<_> = pieces.filter(|&piece| unverified.contains(piece)).collect();
         Ok((!pieces.is_empty()).then(|| (Arc::clone(info), pieces)))
     }
 
     /// Takes note of what came of a piece.
-    fn note(&self, piece: u32, is_right: bool) {
+    fn note(&self, piece: u32, is_right: &Result<bool>) {
         let mut state = self.state.lock();
-        let State::But { unverified, wrong, .. } = &mut *state else { return };
-        // Unless it was marked incomplete meanwhile.
-        if unverified.contains(piece) && !is_right {
-            wrong.insert(piece);
-        } else {
-            unverified.remove(piece);
-            wrong.remove(&piece);
+        let State::But { unverified, wrong, unread, .. } = &mut *state else { return };
+        // It may have been marked incomplete meanwhile.
+        let counts = unverified.contains(piece);
+        match is_right {
+            Ok(false) if counts => _ = wrong.insert(piece),
+            Err(error @ Error::Io { .. }) if counts => {
+                unread.insert(piece, (Instant::now(), error.to_string()));
+            }
+            Err(_) => {}
+            Ok(_) => {
+                unverified.remove(piece);
+                wrong.remove(&piece);
+                unread.remove(&piece);
+            }
         }
         if unverified.count() == 0 {
             *state = State::All;
@@ -220,9 +247,9 @@ impl Content for Handle {
             rest.take(range.start - at);
             at = range.end;
             let part = Part { bytes: rest.take(range.end - range.start), range };
-            let is_right = verify_rest(&*self.inner, Some(&info), piece, &part, &mut chunk)?;
-            self.note(piece, is_right);
-            if !is_right {
+            let is_right = verify_rest(&*self.inner, Some(&info), piece, &part, &mut chunk);
+            self.note(piece, &is_right);
+            if !is_right? {
                 wrong.get_or_insert(piece);
             }
         }
@@ -235,7 +262,7 @@ impl Content for Handle {
 
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
         let was = self.inner.mark_incomplete(piece)?;
-        self.note(piece, true);
+        self.note(piece, &Ok(true));
         Ok(was)
     }
 

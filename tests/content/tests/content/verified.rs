@@ -1,11 +1,12 @@
 //! A store whose pieces are verified when they are first read.
 
 use std::{
-    io::{IoSlice, IoSliceMut},
+    fmt,
+    io::{self, IoSlice, IoSliceMut},
     ops::Range,
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -19,10 +20,25 @@ use swarmkeep_metainfo::Info;
 
 /// A store that counts the bytes that are read of it.
 #[derive(Debug)]
-struct Counting(Memory, Arc<AtomicU64>);
+struct Counting(Memory, Arc<Probe>);
 
 #[derive(Debug)]
-struct CountingContent(Arc<dyn Content>, Arc<AtomicU64>);
+struct CountingContent(Arc<dyn Content>, Arc<Probe>);
+
+#[derive(Default)]
+struct Probe {
+    read: AtomicU64,
+    /// A byte that cannot be read.
+    bad: Mutex<Option<u64>>,
+    /// What happens during the next read.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probe").finish_non_exhaustive()
+    }
+}
 
 impl ContentRepository for Counting {
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
@@ -64,8 +80,15 @@ impl Content for CountingContent {
     }
 
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
-        self.1.fetch_add(buffers.iter().map(|buffer| buffer.len() as u64).sum(), Relaxed);
-        self.0.read_at(offset, buffers)
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        self.1.read.fetch_add(len, Relaxed);
+        if self.1.bad.lock().unwrap().is_some_and(|bad| (offset..offset + len).contains(&bad)) {
+            return Err(Error::Io { what: "reading", source: io::Error::from_raw_os_error(5) });
+        }
+        self.0.read_at(offset, buffers)?;
+        let meanwhile = self.1.meanwhile.lock().unwrap().take();
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        Ok(())
     }
 
     fn mark_complete(&self, piece: u32) -> Result<bool> {
@@ -85,21 +108,21 @@ impl Content for CountingContent {
 struct Rotten {
     info: Arc<Info>,
     inner: Arc<Counting>,
-    read: Arc<AtomicU64>,
+    probe: Arc<Probe>,
 }
 
 impl Rotten {
     fn new(name: &str, wrong: &[u32]) -> Self {
         let info = Arc::new(torrents::torrent(name).into_info());
-        let read = Arc::<AtomicU64>::default();
-        let inner = Arc::new(Counting(Memory::new(&ContentConfig::new("")), Arc::clone(&read)));
+        let probe = Arc::<Probe>::default();
+        let inner = Arc::new(Counting(Memory::new(&ContentConfig::new("")), Arc::clone(&probe)));
         inner.create(&NewTorrent::of(&info).unwrap()).unwrap();
-        let rotten = Self { info, inner, read };
+        let rotten = Self { info, inner, probe };
         (0..rotten.info.piece_count()).for_each(|piece| rotten.put(piece, wrong.contains(&piece)));
         rotten
     }
 
-    /// Behind the back of who verifies.
+    /// Behind the back of the store that verifies.
     fn put(&self, piece: u32, wrong: bool) {
         let content = self.inner.open(&self.info.info_hash()).unwrap();
         content.mark_incomplete(piece).unwrap();
@@ -156,7 +179,7 @@ fn wrong_pieces_are_errors_and_all_others_are_read_once() {
         let whole = Rotten::new(name, &[]);
         let content = whole.open(&*whole.verified(true));
         (0..=last).for_each(|piece| _ = content.read_piece(piece).unwrap());
-        assert_eq!(whole.read.load(Relaxed), content.geometry().len(), "{name}");
+        assert_eq!(whole.probe.read.load(Relaxed), content.geometry().len(), "{name}");
     }
 }
 
@@ -170,16 +193,16 @@ fn a_read_of_a_part_verifies_all_of_its_pieces_and_reads_nothing_twice() {
     };
     let [two, three, four, five] = [2, 3, 4, 5].map(|piece| rotten.range(piece));
     assert_eq!(read(two.start + 7..four.start + 9), None);
-    assert_eq!(rotten.read.load(Relaxed), four.end - two.start);
+    assert_eq!(rotten.probe.read.load(Relaxed), four.end - two.start);
     // They are known from now on.
     assert_eq!(read(two.start..four.end), None);
     assert_eq!(read(three.end - 1..three.end), None);
-    assert_eq!(rotten.read.load(Relaxed), 2 * (four.end - two.start) + 1);
+    assert_eq!(rotten.probe.read.load(Relaxed), 2 * (four.end - two.start) + 1);
     // One byte that is right, of a piece that is not, is not given, and costs nothing when asked for again.
     assert_eq!(read(five.start..five.start + 1), Some(5));
-    let before = rotten.read.load(Relaxed);
+    let before = rotten.probe.read.load(Relaxed);
     assert_eq!(read(four.start..five.start + 1), Some(5));
-    assert_eq!(rotten.read.load(Relaxed), before);
+    assert_eq!(rotten.probe.read.load(Relaxed), before);
     assert_eq!(read(four.start..four.end), None);
 }
 
@@ -205,4 +228,60 @@ fn what_was_verified_is_believed_and_what_is_fetched_again_too() {
 fn without_hashes_everything_is_read_as_it_is() {
     let rotten = Rotten::new("one-v2", &[0]);
     assert_eq!(wrong_piece(rotten.open(&*rotten.verified(false)).read_piece(0)), None);
+}
+
+#[test]
+fn a_piece_that_cannot_be_read_to_its_end_is_not_read_again_for_each_of_its_parts() {
+    let rotten = Rotten::new("one-v2", &[]);
+    let content = rotten.open(&*rotten.verified(true));
+    let piece = rotten.range(2);
+    let length = piece.end - piece.start;
+    let set_bad = |bad| *rotten.probe.bad.lock().unwrap() = bad;
+    set_bad(Some(piece.end - 1));
+    for part in 0..16 {
+        let read = content.read(piece.start + part * length / 32, &mut [0; 512]);
+        assert!(matches!(read, Err(Error::Io { .. })), "{read:?}");
+    }
+    let read = rotten.probe.read.load(Relaxed);
+    assert!(read <= 2 * length, "{read} bytes were read of a piece of {length}");
+    assert_eq!(wrong_piece(content.read_piece(1)), None, "all others are read");
+    // It comes again.
+    set_bad(None);
+    content.mark_incomplete(2).unwrap();
+    rotten.put(2, false);
+    assert_eq!(wrong_piece(content.read_piece(2)), None);
+}
+
+#[test]
+fn a_piece_that_comes_again_while_its_wrong_bytes_are_verified_is_believed() {
+    let rotten = Arc::new(Rotten::new("some-v1", &[1]));
+    let content = rotten.open(&*rotten.verified(true));
+    let (again, same) = (Arc::clone(&content), Arc::clone(&rotten));
+    *rotten.probe.meanwhile.lock().unwrap() = Some(Box::new(move || {
+        assert!(again.mark_incomplete(1).unwrap());
+        same.put(1, false);
+    }));
+    assert_eq!(wrong_piece(content.read_piece(1)), Some(1), "these bytes were wrong");
+    assert_eq!(wrong_piece(content.read_piece(1)), None);
+}
+
+#[test]
+fn while_hashes_cannot_be_read_nothing_is() {
+    let rotten = Rotten::new("some-v1", &[1]);
+    let (info, fails) = (Arc::clone(&rotten.info), Arc::new(AtomicBool::new(true)));
+    let failing = Arc::clone(&fails);
+    let verified = Verified::new(Arc::clone(&rotten.inner) as _, move |_| {
+        if failing.load(Relaxed) {
+            Err(Error::Unsupported("read hashes"))
+        } else {
+            Ok(Some(Arc::clone(&info)))
+        }
+    });
+    let content = rotten.open(&verified);
+    for _ in 0..2 {
+        assert!(matches!(content.read_piece(0), Err(Error::Unsupported("read hashes"))));
+    }
+    fails.store(false, Relaxed);
+    assert_eq!(wrong_piece(content.read_piece(0)), None);
+    assert_eq!(wrong_piece(content.read_piece(1)), Some(1));
 }
