@@ -75,16 +75,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let torrents = store.torrents()?;
     // Files are mostly read from one end to the other.
     let options = StripeCacheOptions::new().write_memory(0).read_memory(args.cache.bytes());
-    let library = Arc::clone(&store.repository);
-    let mut metainfos = Vec::with_capacity(torrents.len());
-    for torrent in &torrents {
-        metainfos.push(library.metainfo(&torrent.info_hash())?);
-    }
-    let named = torrents.iter().zip(&metainfos).filter(|(_, metainfo)| metainfo.is_some());
-    let named: HashSet<_> = named.map(|(torrent, _)| torrent.info_hash()).collect();
+    let named = Arc::<Mutex<HashSet<_>>>::default();
+    let (library, known) = (Arc::clone(&store.repository), Arc::clone(&named));
     // Read again when they are needed: all of them would take much memory.
     let hashes = move |info_hash: &InfoHash| match library.metainfo(info_hash)? {
-        None if named.contains(info_hash) => Err(StoreError::Unavailable {
+        None if known.lock().expect("nobody panics").contains(info_hash) => Err(StoreError::Unavailable {
             info_hash: *info_hash,
             why: "its torrent file cannot be read any more".to_owned(),
         }),
@@ -93,7 +88,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let verified = Verified::new(Arc::clone(&store.repository) as _, hashes);
     let cache = StripeCache::new(Arc::new(verified), options)?;
     let time = args.store.path.metadata()?.modified()?;
-    let view = View::of(&cache, &torrents, metainfos, time)?;
+    let metainfo = |info_hash: &InfoHash| {
+        let metainfo = store.repository.metainfo(info_hash)?;
+        if metainfo.is_some() {
+            named.lock().expect("nobody panics").insert(*info_hash);
+        }
+        Ok(metainfo)
+    };
+    let view = View::of(&cache, &torrents, metainfo, time)?;
     let count = torrents.len();
     drop(torrents);
     let files = view.nodes.iter().filter(|node| matches!(node.kind, Kind::File(_))).count();
@@ -238,7 +240,7 @@ impl View {
     fn of(
         store: &dyn ContentRepository,
         torrents: &[Torrent],
-        metainfos: Vec<Option<Metainfo>>,
+        metainfo: impl Fn(&InfoHash) -> Result<Option<Metainfo>, StoreError>,
         time: SystemTime,
     ) -> Result<Self, StoreError> {
         let mut view = Self {
@@ -251,14 +253,14 @@ impl View {
             owner: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
         };
         let mut tops = BTreeMap::<_, u32>::new();
-        for (torrent, metainfo) in torrents.iter().zip(&metainfos) {
-            if let Some(metainfo) = metainfo {
-                *tops.entry(metainfo.info().name().to_owned()).or_default() += 1;
+        for torrent in torrents {
+            if let Some(name) = torrent.name() {
+                *tops.entry(name.to_owned()).or_default() += 1;
             }
             // A torrent may be called like the folder of another.
             *tops.entry(torrent.info_hash().to_string()).or_default() += 1;
         }
-        for (torrent, metainfo) in torrents.iter().zip(metainfos) {
+        for torrent in torrents {
             let content = store.open(&torrent.info_hash())?;
             let complete = content.pieces()?;
             let geometry = content.geometry();
@@ -272,15 +274,15 @@ impl View {
                 whole: geometry.pieces_of(&(offset..offset + length)).all(|piece| complete.contains(piece)),
             };
             let hash = torrent.info_hash().to_string();
-            let Some(metainfo) = metainfo else {
+            let Some(metainfo) = metainfo(&torrent.info_hash())? else {
                 view.add(&[&hash], part(0, geometry.len(), false));
                 continue;
             };
             // Files without a folder of their own, and those of which others have the name, are put into one.
             let files = metainfo.info().files();
             let mut names = files.iter().filter(|file| !file.is_padding()).map(|file| file.path());
-            let apart =
-                tops[metainfo.info().name()] > 1 || names.any(|path| path[0] != metainfo.info().name());
+            let name = metainfo.info().name();
+            let apart = torrent.name() != Some(name) || tops[name] > 1 || names.any(|path| path[0] != name);
             for file in files.iter().filter(|file| !file.is_padding()) {
                 let mut path = file.path();
                 if apart {

@@ -5,6 +5,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::Arc,
 };
 
 use nix::{
@@ -29,6 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             what_is_missing_is_an_error_and_never_zeroes,
             wrong_bytes_are_an_error_and_are_told_once,
             torrents_of_one_name_stand_apart,
+            torrent_files_are_not_in_memory_all_at_once,
             a_folder_with_something_in_it_is_not_hidden,
             unmounting_ends_while_a_file_is_open,
             what_is_open_when_it_is_unmounted_is_read_to_its_end;
@@ -41,9 +43,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
     let device = FileDevice::create_image(&folder.join("image"), 64 << 20).unwrap();
     BlockStore::format(&device, FormatOptions::new()).unwrap();
-    let library =
-        Library::open(std::sync::Arc::new(BlockStore::boot(device, Allocation::Sequential).unwrap()))
-            .unwrap();
+    let library = Library::open(Arc::new(BlockStore::boot(device, Allocation::Sequential).unwrap())).unwrap();
     for name in names {
         library.add(&torrents::fixture(name)).unwrap();
         let metainfo = torrents::torrent(name);
@@ -258,6 +258,34 @@ fn torrents_of_one_name_stand_apart() {
     // Unmounted by somebody else, it ends.
     assert!(Command::new("umount").arg(&mounted.at).status().unwrap().success());
     assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
+}
+
+fn torrent_files_are_not_in_memory_all_at_once() {
+    // Torrent files of 2 MB each.
+    const PIECES: u64 = 100_000;
+    let peak_kb = |torrents: u8| {
+        let folder = scratch_folder();
+        let folder = folder.path();
+        image(folder, &[], |_, _| false);
+        let library =
+            Library::open(Arc::new(BlockStore::open(&folder.join("image"), None).unwrap())).unwrap();
+        for n in 0..torrents {
+            let (length, hashes) = (PIECES << 14, PIECES * 20);
+            let info = format!("d6:lengthi{length}e4:name1:{}12:piece lengthi16384e", char::from(b'a' + n));
+            let hashes = [format!("6:pieces{hashes}:").as_bytes(), &vec![n; hashes as usize]].concat();
+            library.add(&[b"d4:info", info.as_bytes(), &hashes, b"ee"].concat()).unwrap();
+        }
+        library.flush().unwrap();
+        drop(library);
+        let mounted = Mounted::new(folder);
+        assert_eq!(fs::read_dir(&mounted.at).unwrap().count(), usize::from(torrents));
+        let status = fs::read_to_string(format!("/proc/{}/status", mounted.process.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        mounted.end();
+        peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let [few, many] = [2, 18].map(peak_kb);
+    assert!(many < few + 16_000, "{many} kB for 18 torrents, {few} kB for 2");
 }
 
 fn a_folder_with_something_in_it_is_not_hidden() {
