@@ -105,6 +105,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             }
         }
     }
+    // The label of the last one: without it, whoever only reads has to look for all torrent files.
+    store.repository.flush()?;
     Ok(match all_right {
         _ if failed => ExitCode::FAILURE,
         true => ExitCode::SUCCESS,
