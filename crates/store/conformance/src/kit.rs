@@ -458,15 +458,11 @@ pub(crate) fn assert_costs_at_most(
     let mut ratios = Vec::new();
     for _ in 0..12 {
         let (mut best_tried, mut best_against) = (Duration::MAX, Duration::MAX);
-        let mut ratio = f64::MAX;
         for _ in 0..3 {
             best_against = best_against.min(time(&mut against));
             best_tried = best_tried.min(time(&mut tried));
-            ratio = best_tried.as_secs_f64() / best_against.as_secs_f64().max(1e-9);
-            if ratio > 5.0 * factor {
-                break;
-            }
         }
+        let ratio = best_tried.as_secs_f64() / best_against.as_secs_f64().max(1e-9);
         if ratio <= factor {
             return;
         }
