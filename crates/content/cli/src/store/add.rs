@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             }
         }
     }
-    // The label of the last one: without it, whoever only reads has to look for all torrent files.
+    // Without the last torrent's label, commands that only read look for all torrent files.
     store.repository.flush()?;
     Ok(match all_right {
         _ if failed => ExitCode::FAILURE,
