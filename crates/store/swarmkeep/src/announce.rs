@@ -423,27 +423,31 @@ pub(crate) fn widest_network(endpoint: &[u8]) -> &[u8] {
 }
 
 /// Returns the place of the peer that announced least recently in the narrowest full network of `newcomer`, or
-/// `None` if all its networks have room. `others` are the endpoint, the time and the place of all peers in the
-/// widest, and perhaps of others.
+/// `None` if all its networks have room. Of several, the one with the smallest endpoint: stores with the same
+/// peers choose the same one. `others` are the endpoint, the time and the place of all peers in the widest, and
+/// perhaps of others.
 #[inline]
 pub(crate) fn rival<'a, Time: Copy + Ord, Place: Copy>(
     newcomer: &[u8],
     others: impl Iterator<Item = (&'a [u8], Time, Place)>,
     limit: u64,
 ) -> Option<Place> {
-    let (networks, mut held) = (limited_networks(newcomer.len()), [(0_u64, None::<(Time, Place)>); 3]);
+    let (networks, mut held) = (limited_networks(newcomer.len()), [(0_u64, None::<(Time, &[u8], Place)>); 3]);
     others.for_each(|(other, time, place)| {
         for ((count, stalest), (bytes, _)) in held.iter_mut().zip(networks) {
             if other[..*bytes] == newcomer[..*bytes] {
                 *count += 1;
-                if stalest.is_none_or(|(least, _)| time < least) {
-                    *stalest = Some((time, place));
+                if stalest.is_none_or(|(least, first, _)| time < least || time == least && other < first) {
+                    *stalest = Some((time, other, place));
                 }
             }
         }
     });
     let is_full = |((count, _), (_, times)): &((u64, _), &(_, u64))| *count >= limit.saturating_mul(*times);
-    held.into_iter().zip(networks).find(is_full).and_then(|((_, stalest), _)| stalest.map(|(_, place)| place))
+    held.into_iter()
+        .zip(networks)
+        .find(is_full)
+        .and_then(|((_, stalest), _)| stalest.map(|(.., place)| place))
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@
 //! | `tokio` | the B-trees under the locks of tokio, through [`AsyncTorrentRepository`] |
 //! | `snapshot` | the module `snapshot`: all of a store as one stream of bytes, and back |
 //! | `rand_core` | `RandCore`: any generator of `rand_core` as the caller's randomness |
+//! | `global-alloc` | `packed::use_global_allocator`, for processes whose allocator counts memory |
 //! | `serde` | reports and identifiers as serde values |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

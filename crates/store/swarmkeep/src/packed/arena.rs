@@ -7,11 +7,16 @@
 //!   of the fullest spans, so that the other spans become empty.
 //!
 //! Spans that become empty too slowly are emptied by the owners of their blocks ([`Block::move_if_sparse`]).
+//!
+//! With the feature `global-alloc` a process may take all blocks from the global allocator instead, whose
+//! memory others count and limit.
 #![expect(
     unsafe_code,
     reason = "for leaves that four threads grow, malloc takes twice the memory, and it keeps what they free"
 )]
 
+#[cfg(feature = "global-alloc")]
+mod source;
 mod stamped;
 #[cfg(test)]
 mod tests;
@@ -26,13 +31,14 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 
+#[cfg(feature = "global-alloc")]
+pub(super) use self::source::take_global;
 pub(super) use self::stamped::StampedBlock;
 
 /// Bytes with one owner, as in a `Box<[u8]>`.
 #[repr(C, packed(2))]
 pub(super) struct Block {
-    /// From the class of the block; from the global allocator if the block is larger than any class; dangling
-    /// if it is empty.
+    /// From the class of the block; from the global allocator if the block has none; dangling if it is empty.
     bytes: NonNull<u8>,
     units: u16,
 }
@@ -52,6 +58,8 @@ impl Block {
     pub(super) fn with_capacity(at_least: usize) -> Self {
         let capacity = Self::capacity_for(at_least);
         let units = u16::try_from(capacity / UNIT).expect("a block is smaller than 1 MiB");
+        #[cfg(feature = "global-alloc")]
+        source::settle();
         match Class::of(units) {
             Some(class) => class.take(),
             None if units == 0 => Self::empty(),
@@ -219,7 +227,12 @@ impl Class {
         Self { units: 0, blocks: 0, shift: 0, room: AtomicU32::new(0), spans: Mutex::new(spans) }
     }
 
+    /// `None` for blocks without bytes, and for those of the global allocator.
     fn of(units: u16) -> Option<&'static Self> {
+        #[cfg(feature = "global-alloc")]
+        if source::is_global() {
+            return None;
+        }
         let class = CLASS_OF.get(usize::from(units)).filter(|_| units > 0)?;
         Some(&ALL[usize::from(*class)])
     }

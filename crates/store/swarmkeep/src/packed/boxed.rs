@@ -43,6 +43,12 @@ impl DerefMut for Block {
     }
 }
 
+/// All blocks are from the global allocator.
+#[cfg(feature = "global-alloc")]
+pub(super) const fn take_global() -> bool {
+    true
+}
+
 /// Peers with endpoints of `N` bytes and a stamp each.
 #[derive(Debug, Default)]
 pub(super) struct StampedBlock<const N: usize> {

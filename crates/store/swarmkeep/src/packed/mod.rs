@@ -60,6 +60,16 @@ use crate::{
     TorrentRepository, implement::Pass, time::LatestTime, totals::AtomicTotals,
 };
 
+/// Lets all packed stores of this process take their memory from the global allocator, in blocks of 16 bytes
+/// to 8 KiB, instead of from an arena of their own. For a process whose allocator counts and limits memory, as
+/// that of a database server does for its modules. Freed memory returns when the allocator returns it.
+///
+/// Call it before the first store takes memory. Returns `false`, and changes nothing, if it is too late.
+#[cfg(feature = "global-alloc")]
+pub fn use_global_allocator() -> bool {
+    arena::take_global()
+}
+
 /// The packed store. Keeps endpoint, role and time of a peer, not its peer id and byte counts.
 pub struct Packed {
     stripes: Box<[StripeLock]>,

@@ -353,7 +353,8 @@ impl<const N: usize> Table<N> {
         networks.sort_unstable();
         let largest = networks.chunk_by(|a, b| a == b).max_by_key(|peers| peers.len())?[0];
         let peers = bucket.iter().enumerate().filter(|(_, (peer, _))| hash.network(*peer) == largest);
-        let (at, _) = peers.min_by_key(|(_, (_, tick))| *tick)?;
+        // Of several, the smallest: stores with the same peers choose the same one.
+        let (at, _) = peers.min_by_key(|(_, (peer, tick))| (*tick, **peer))?;
         Some(BucketIndex::new(number, at))
     }
 

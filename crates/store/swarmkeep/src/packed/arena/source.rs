@@ -1,0 +1,32 @@
+//! Where the blocks of this process come from: decided once, by the first block or before it.
+
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+static SOURCE: AtomicU8 = AtomicU8::new(UNDECIDED);
+
+const UNDECIDED: u8 = 0;
+const ARENA: u8 = 1;
+const GLOBAL: u8 = 2;
+
+/// Decides for the arena, if nothing is decided. Called before each block is taken: a block returns to where
+/// it came from.
+pub(super) fn settle() {
+    if SOURCE.load(Relaxed) == UNDECIDED {
+        decide(ARENA);
+    }
+}
+
+/// Whether blocks come from the global allocator. A thread that has a block knows: with the block it learnt
+/// what was decided before.
+pub(super) fn is_global() -> bool {
+    SOURCE.load(Relaxed) == GLOBAL
+}
+
+/// Decides for the global allocator, if nothing is decided. Returns whether that is the decision.
+pub(in crate::packed) fn take_global() -> bool {
+    decide(GLOBAL) == GLOBAL
+}
+
+fn decide(source: u8) -> u8 {
+    SOURCE.compare_exchange(UNDECIDED, source, Relaxed, Relaxed).map_or_else(|decided| decided, |_| source)
+}
