@@ -1,0 +1,17 @@
+//! The packed store inside Valkey and Redis: a loadable module with one data type, a shard of a swarm store,
+//! and the commands on it.
+//!
+//! `docs/formats/module.md` describes keys, commands and replies; `swarmkeep-redis` is their client.
+//!
+//! - `server` is the interface to the server, and all unsafe code.
+//! - `commands` reads arguments, and writes replies.
+//! - `shard` is the value of a key: a [`Packed`](swarmkeep::Packed), and what its callers agree on.
+//! - `functions` reads the shards that functions in Lua keep, to take them over.
+//! - `request` and `stored` are the bytes of requests, and of a shard in a file.
+
+mod commands;
+mod functions;
+mod request;
+mod server;
+mod shard;
+mod stored;
