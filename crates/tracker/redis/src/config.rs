@@ -205,6 +205,16 @@ pub enum Error {
         /// The setting that differs.
         what: String,
     },
+    /// Some servers lack the module that keeps the store, or would keep it.
+    #[error(
+        "the module swarmkeep is missing on {without}: load it on all servers of the store under {prefix}, replicas too (`loadmodule` in their configuration)"
+    )]
+    Module {
+        /// The prefix of the store's keys.
+        prefix: String,
+        /// The addresses of the servers without it.
+        without: String,
+    },
 }
 
 /// Returns the URL with `***` in place of its password, or of any part that may be one.

@@ -37,7 +37,7 @@ mod topology;
 pub use access::password_in;
 pub use config::{Error, RedisConfig, Status, without_password};
 pub use place::{SHARDS, SLOTS, slot};
-pub use store::RedisRepository;
+pub use store::{Moved, RedisRepository};
 
 /// The README's code compiles.
 #[cfg(doctest)]

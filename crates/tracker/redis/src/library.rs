@@ -1,26 +1,61 @@
-//! The functions that run inside the servers.
+//! The operations that run inside the servers: functions in Lua, or commands of the module.
 
 use std::sync::LazyLock;
 
 use data_encoding::HEXLOWER;
 use sha1::{Digest, Sha1};
 
-/// The library in the form that a server takes, and the names of its functions. Each name contains a hash of
-/// the code, so that trackers of two versions can use one server during an upgrade.
+use crate::place::Engine;
+
+/// An operation on shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Announce,
+    Leave,
+    Restore,
+    AddDownloads,
+    Remove,
+    Sweep,
+    Scrape,
+    /// Lists info hashes.
+    Names,
+    /// Lists swarms.
+    Walk,
+    /// Lists peers.
+    List,
+}
+
+impl Operation {
+    const ALL: [(Self, &str, &str); 10] = [
+        (Self::Announce, "announce", "swarmkeep.announce"),
+        (Self::Leave, "leave", "swarmkeep.leave"),
+        (Self::Restore, "restore", "swarmkeep.restore"),
+        (Self::AddDownloads, "add_downloads", "swarmkeep.downloads"),
+        (Self::Remove, "remove", "swarmkeep.remove"),
+        (Self::Sweep, "sweep", "swarmkeep.sweep"),
+        (Self::Scrape, "scrape", "swarmkeep.scrape"),
+        (Self::Names, "names", "swarmkeep.page"),
+        (Self::Walk, "walk", "swarmkeep.walk"),
+        (Self::List, "list", "swarmkeep.peers"),
+    ];
+
+    /// The name of the function, or of the module's command.
+    pub(crate) fn name(self, engine: Engine) -> &'static str {
+        match engine {
+            Engine::Functions => &LIBRARY.functions[self as usize],
+            Engine::Module => Self::ALL[self as usize].2,
+        }
+    }
+}
+
+/// The library in the form that a server takes, and the names of its functions, in the order of
+/// [`Operation::ALL`]. Each name contains a hash of the code, so that trackers of two versions can use one
+/// server during an upgrade.
 #[derive(Debug)]
 pub(crate) struct Library {
     pub(crate) name: String,
     pub(crate) code: String,
-    pub(crate) announce: String,
-    pub(crate) leave: String,
-    pub(crate) restore: String,
-    pub(crate) add_downloads: String,
-    pub(crate) remove: String,
-    pub(crate) sweep: String,
-    pub(crate) scrape: String,
-    pub(crate) names: String,
-    pub(crate) walk: String,
-    pub(crate) list: String,
+    functions: [String; 10],
 }
 
 pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
@@ -28,25 +63,20 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     const PLACEHOLDER: &str = "swarmkeep_LIBRARY";
     let version = HEXLOWER.encode(&Sha1::digest(CODE)[..4]);
     let name = format!("swarmkeep_{version}");
-    let function = |function: &str| format!("{name}_{function}");
-    Library {
-        code: CODE.replace(PLACEHOLDER, &name),
-        announce: function("announce"),
-        leave: function("leave"),
-        restore: function("restore"),
-        add_downloads: function("add_downloads"),
-        remove: function("remove"),
-        sweep: function("sweep"),
-        scrape: function("scrape"),
-        names: function("names"),
-        walk: function("walk"),
-        list: function("list"),
-        name,
-    }
+    let functions = Operation::ALL.map(|(_, function, _)| format!("{name}_{function}"));
+    Library { code: CODE.replace(PLACEHOLDER, &name), functions, name }
 });
 
 /// Whether this is the name of any version of the library.
 pub(crate) fn is_of_a_version(name: &str) -> bool {
     let version = name.strip_prefix("swarmkeep_");
     version.is_some_and(|version| version.len() == 8 && HEXLOWER.decode(version.as_bytes()).is_ok())
+}
+
+#[cfg(test)]
+#[test]
+fn operations_are_in_order() {
+    for (at, (operation, ..)) in Operation::ALL.into_iter().enumerate() {
+        assert_eq!(operation as usize, at);
+    }
 }

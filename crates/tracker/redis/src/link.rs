@@ -232,6 +232,23 @@ impl Link {
         topology.nodes.iter().filter_map(|node| (0..SLOTS).find(|&slot| serves(node, slot))).collect()
     }
 
+    /// Whether some server has the module `swarmkeep`, and those that lack it, or forbid it to this user. `key`
+    /// is one that the user may read. With `all`, each server must answer.
+    pub(crate) async fn module(&self, key: &str, all: bool) -> Result<(bool, Vec<String>), String> {
+        let topology = Arc::clone(&self.topology.read());
+        let asked = topology.nodes.iter().map(|node| node.module(key, GREETING));
+        let (mut some, mut without) = (false, Vec::new());
+        for answer in join_all(asked).await {
+            match answer {
+                Ok(Ok(())) => some = true,
+                Ok(Err(server)) => without.push(server),
+                Err(reason) if all => return Err(reason),
+                Err(_) => {}
+            }
+        }
+        Ok((some, without))
+    }
+
     /// Sends each call to the server that it is for, once.
     async fn once(&self, calls: &[SlotCall], waiting: &[Try], deadline: Instant) -> Vec<(Try, Outcome)> {
         let topology = Arc::clone(&self.topology.read());

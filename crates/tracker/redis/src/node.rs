@@ -4,7 +4,7 @@ use std::{fmt, ops, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redis::{
-    Arg, AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError,
     ServerErrorKind, Value, aio::MultiplexedConnection,
 };
 use tokio::{
@@ -16,11 +16,11 @@ use tracing::{info, warn};
 use crate::{
     access::Access,
     address::{Address, SlotRange},
-    bounded::{Allowance, Bounded, ELEMENT},
+    bounded::{Allowance, Bounded},
     calls::Caller,
-    library::LIBRARY,
-    place::SLOTS,
-    reply::{self, Unconfirmed},
+    library::{LIBRARY, Operation},
+    place::{Engine, SLOTS},
+    reply::{self, Reader, Unconfirmed},
 };
 
 /// The most calls that are sent to one server at once. Further calls wait for the answers.
@@ -36,13 +36,9 @@ const RECONNECT: (Duration, Duration) = (Duration::from_millis(20), Duration::fr
 pub(crate) const GREETING: Duration = Duration::from_millis(1000);
 
 /// The memory of a short reply: numbers, or an error.
-const SHORT_REPLY: usize = 4096;
-/// The memory of a page: all endpoints of one address, up to the limit, may be on one page.
-const PAGE_REPLY: usize = 4 << 20;
+pub(crate) const SHORT_REPLY: usize = 4096;
 /// The memory of a reply to `INFO memory`.
 const INFO_REPLY: usize = 64 << 10;
-/// The memory of a list of the libraries of some fifty versions, with their functions.
-const LIBRARIES_REPLY: usize = 256 << 10;
 /// The memory of a list of the slots, of which each may have another master, with some replicas.
 const SLOTS_REPLY: usize = SLOTS as usize * 1024;
 
@@ -51,6 +47,8 @@ const SLOTS_REPLY: usize = SLOTS as usize * 1024;
 pub(crate) struct SlotCall {
     pub(crate) slot: u16,
     pub(crate) what: What,
+    /// The memory of the longest reply.
+    pub(crate) most: usize,
     /// Whether doing it twice has the same effect as once. Then it is sent again if its answer was lost.
     pub(crate) repeatable: bool,
     /// Whether it says that its layout was just confirmed. Then it is not sent again after a pause.
@@ -62,13 +60,11 @@ pub(crate) enum What {
     Command(Cmd),
     /// Several announces may be sent as one call.
     Announce {
-        key: Vec<u8>,
+        key: Arc<[u8]>,
         request: Vec<u8>,
         caller: Caller,
         /// Whether the peer leaves. A server whose memory is full still accepts that.
         leaves: bool,
-        /// The most peers of each family in the reply.
-        room: (usize, usize),
     },
 }
 
@@ -80,24 +76,9 @@ pub(crate) struct Try {
 }
 
 impl SlotCall {
-    /// The memory of the longest reply.
-    fn most(&self) -> usize {
-        SHORT_REPLY
-            + match &self.what {
-                // Each peer may come in a piece of its own.
-                What::Announce { room: (v4, v6), .. } => v4 * (ELEMENT + 6) + v6 * (ELEMENT + 18),
-                What::Command(cmd) => match cmd.args_iter().nth(1) {
-                    Some(Arg::Simple(function))
-                        if [&LIBRARY.names, &LIBRARY.walk, &LIBRARY.list]
-                            .iter()
-                            .any(|page| page.as_bytes() == function) =>
-                    {
-                        PAGE_REPLY
-                    }
-                    Some(Arg::Simple(b"LIST")) => LIBRARIES_REPLY,
-                    _ => 0,
-                },
-            }
+    /// A repeatable command with a short reply.
+    pub(crate) const fn new(slot: u16, cmd: Cmd) -> Self {
+        Self { slot, what: What::Command(cmd), most: SHORT_REPLY, repeatable: true, confirmed: false }
     }
 
     const fn announces(&self) -> bool {
@@ -146,7 +127,7 @@ impl Bundle {
         let bundle = part[self.0.clone()].iter().map(|tried| &calls[tried.call]);
         let announces = || {
             bundle.clone().filter_map(|call| match &call.what {
-                What::Announce { key, request, .. } => Some((key.as_slice(), request.as_slice())),
+                What::Announce { key, request, .. } => Some((&**key, request.as_slice())),
                 What::Command(_) => None,
             })
         };
@@ -154,17 +135,28 @@ impl Bundle {
             What::Command(cmd) => cmd.clone(),
             What::Announce { caller, .. } => {
                 let leave = bundle.clone().all(SlotCall::leaves);
-                let function = if leave { &LIBRARY.leave } else { &LIBRARY.announce };
+                let operation = if leave { Operation::Leave } else { Operation::Announce };
+                let name = operation.name(caller.engine);
                 let bytes = announces().fold(0, |bytes, (key, request)| bytes + key.len() + request.len());
-                let mut cmd = Cmd::with_capacity(4 + 2 * self.0.len(), function.len() + bytes + 36);
-                cmd.arg("FCALL").arg(function).arg(self.0.len());
-                announces().for_each(|(key, _)| {
-                    cmd.arg(key);
-                });
-                announces().for_each(|(_, request)| {
-                    cmd.arg(request);
-                });
-                cmd.arg(&caller[..]);
+                let mut cmd = Cmd::with_capacity(4 + 2 * self.0.len(), name.len() + bytes + 36);
+                match caller.engine {
+                    Engine::Functions => {
+                        cmd.arg("FCALL").arg(name).arg(self.0.len());
+                        announces().for_each(|(key, _)| {
+                            cmd.arg(key);
+                        });
+                        announces().for_each(|(_, request)| {
+                            cmd.arg(request);
+                        });
+                        cmd.arg(caller.as_bytes());
+                    }
+                    Engine::Module => {
+                        cmd.arg(name).arg(caller.as_bytes());
+                        announces().for_each(|(key, request)| {
+                            cmd.arg(key).arg(request);
+                        });
+                    }
+                }
                 cmd
             }
         }
@@ -274,6 +266,19 @@ impl Node {
         most.zip(policy).ok_or_else(|| "INFO has no maxmemory, or no maxmemory_policy".to_owned())
     }
 
+    /// Whether it has the module `swarmkeep`, for this user: `Ok(Err(_))` says why not. Asks by a command about
+    /// `key`, which may be another server's.
+    pub(crate) async fn module(&self, key: &str, within: Duration) -> Result<Result<(), String>, String> {
+        let mut cmd = Cmd::new();
+        cmd.arg("swarmkeep.meta").arg("").arg(key);
+        match self.answer(cmd, SHORT_REPLY, within).await? {
+            // Any other answer is that of a server that knows the command.
+            Err(error) if is_of_no_module(&error.to_string()) => Ok(Err(self.address.to_string())),
+            Err(error) if error.code() == Some("NOPERM") => Ok(Err(format!("{} ({error})", self.address))),
+            _ => Ok(Ok(())),
+        }
+    }
+
     /// Sends a command that concerns no slot, and returns its answer.
     async fn answer(
         &self,
@@ -331,7 +336,7 @@ impl Node {
         let bundles = Bundle::all(calls, part, one_key);
         let mut pipeline = Pipeline::with_capacity(bundles.len());
         pipeline.ignore_errors();
-        let mut most = part.iter().map(|tried| calls[tried.call].most()).sum();
+        let mut most = part.iter().map(|tried| calls[tried.call].most).sum();
         for bundle in &bundles {
             if bundle.asks(part) {
                 pipeline.cmd("ASKING").ignore();
@@ -374,6 +379,13 @@ impl Node {
                         Outcome::Apart(reason)
                     }
                     outcome => outcome,
+                }));
+            }
+            Some(Value::BulkString(bytes)) if bundle.iter().all(|tried| calls[tried.call].announces()) => {
+                let mut rest = Reader(&bytes);
+                outcomes.extend(bundle.iter().map(|_| match reply::announce_of_module(&mut rest) {
+                    Ok(answer) => announced_by_module(answer),
+                    Err(_) => little(),
                 }));
             }
             Some(Value::Array(pieces)) if bundle.len() > 1 => {
@@ -419,6 +431,10 @@ impl Node {
             (_, Some("MISSING")) => Outcome::Unconfirmed(Unconfirmed::Missing),
             (_, Some("ELSEWHERE")) => Outcome::Unconfirmed(Unconfirmed::Elsewhere),
             _ if reason.contains("Function not found") => Outcome::Again(reason),
+            _ if is_of_no_module(&reason) => Outcome::Refused(format!(
+                "{} lacks the module swarmkeep, with which this store was created: load it there",
+                self.address
+            )),
             _ => Outcome::Refused(reason),
         }
     }
@@ -445,6 +461,20 @@ fn announced(pieces: Vec<Value>) -> Outcome {
         Some(why) => Outcome::Unconfirmed(why),
         None => Outcome::Answered(Value::Array(pieces)),
     }
+}
+
+/// The same, from the module's answer to one announce.
+fn announced_by_module(answer: &[u8]) -> Outcome {
+    match reply::refused_by_module(answer) {
+        None => Outcome::Answered(Value::BulkString(answer.to_vec())),
+        Some(Ok(why)) => Outcome::Unconfirmed(why),
+        Some(Err(reason)) => Outcome::Refused(reason),
+    }
+}
+
+/// Whether an error says that the server lacks the module.
+fn is_of_no_module(error: &str) -> bool {
+    error.contains("unknown command") && error.contains("swarmkeep.")
 }
 
 /// Whether the connection is broken.

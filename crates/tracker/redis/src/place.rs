@@ -26,6 +26,46 @@ pub(crate) struct Layout {
     /// The key of the hashes, so that remote peers cannot choose their places.
     pub(crate) salt: [u8; 16],
     pub(crate) places: Places,
+    pub(crate) engine: Engine,
+}
+
+/// What executes the calls in the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// The functions in Lua that trackers load into a server.
+    Functions,
+    /// The module `swarmkeep`, which the operator loads.
+    Module,
+}
+
+impl Engine {
+    /// The version of the store's format.
+    pub(crate) const fn version(self) -> &'static str {
+        match self {
+            Self::Functions => "1",
+            Self::Module => "2",
+        }
+    }
+
+    pub(crate) fn of_version(version: &str) -> Option<Self> {
+        [Self::Functions, Self::Module].into_iter().find(|engine| engine.version() == version)
+    }
+
+    /// The text between the prefix and the number of a shard in its key: shards of both kinds may be in one
+    /// server, while a store moves.
+    const fn mark(self) -> &'static str {
+        match self {
+            Self::Functions => "",
+            Self::Module => "packed",
+        }
+    }
+
+    const fn bits(self) -> u8 {
+        match self {
+            Self::Functions => 0,
+            Self::Module => 32,
+        }
+    }
 }
 
 /// What the place of a peer in its swarm depends on.
@@ -81,7 +121,7 @@ impl Layout {
     pub(crate) fn identity(&self) -> [u8; IDENTITY] {
         let mut identity = [0; IDENTITY];
         identity[..16].copy_from_slice(&self.salt);
-        identity[16] = 64 | (self.shards.ilog2() as u8) << 1 | self.places.bits();
+        identity[16] = 64 | (self.shards.ilog2() as u8) << 1 | self.places.bits() | self.engine.bits();
         identity
     }
 
@@ -92,7 +132,13 @@ impl Layout {
             (0, _) => Places::Addresses,
             _ => Places::Networks,
         };
-        Self { shards: 1 << (shape >> 1 & 15), salt: *salt, places }
+        let engine = if shape & 32 == 0 { Engine::Functions } else { Engine::Module };
+        Self { shards: 1 << (shape >> 1 & 15), salt: *salt, places, engine }
+    }
+
+    /// The key of a shard.
+    pub(crate) fn key(&self, prefix: &str, shard: u32) -> Vec<u8> {
+        format!("{prefix}{}{{{shard}}}", self.engine.mark()).into_bytes()
     }
 
     /// The shard of a swarm, and its hash within the shard's directory.

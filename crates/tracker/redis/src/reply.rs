@@ -2,8 +2,9 @@
 
 use redis::Value;
 use swarmkeep::{
-    Announced, Changes, Endpoint, Evicted, Family, PeerBuffer, PeerCounts, PeerRecord, Role, SwarmStats,
-    Timestamp, Totals, Unavailable, implement::SectionExt as _,
+    Announced, Changes, CompactV4, CompactV6, Cursor, Endpoint, Evicted, Family, InfoHash, PeerBuffer,
+    PeerCounts, PeerRecord, Role, SwarmStats, SwarmSummary, Timestamp, Totals, Unavailable,
+    implement::{CursorExt as _, SectionExt as _},
 };
 
 use crate::place::Layout;
@@ -97,6 +98,10 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
+    pub(crate) fn u64(&mut self) -> Result<u64, Garbled> {
+        self.array().map(u64::from_le_bytes)
+    }
+
     fn f64(&mut self) -> Result<f64, Garbled> {
         self.array().map(f64::from_le_bytes)
     }
@@ -140,10 +145,49 @@ pub(crate) fn unconfirmed(pieces: &[Value]) -> Option<Unconfirmed> {
     }
 }
 
+/// The module's answer to the next of several announces.
+pub(crate) fn announce_of_module<'a>(answer: &mut Reader<'a>) -> Result<&'a [u8], Garbled> {
+    /// Before the numbers of peers.
+    const HEAD: usize = 18;
+
+    let mut head = Reader(answer.0);
+    head.bytes(HEAD)?;
+    let peers = usize::from(head.u16()?) * CompactV4::LEN + usize::from(head.u16()?) * CompactV6::LEN;
+    answer.bytes(HEAD + 4 + peers)
+}
+
+/// Why the module has not done an announce, from its answer; `None` if it was done.
+pub(crate) fn refused_by_module(answer: &[u8]) -> Option<Result<Unconfirmed, String>> {
+    match answer.first() {
+        Some(128) => Some(Ok(Unconfirmed::Missing)),
+        Some(129) => Some(Ok(Unconfirmed::Elsewhere)),
+        Some(130) => Some(Err("the key of a shard holds another type of value".to_owned())),
+        _ => None,
+    }
+}
+
+fn announced_by_module(answer: &[u8], peers: &mut PeerBuffer<'_>) -> Result<(Announced, u32), Garbled> {
+    let mut answer = Reader(answer);
+    let changes = Changes::from_bits(answer.u8()?).ok_or(Garbled)?;
+    let evicted = Evicted { swarms: 0, peers: answer.u8()?.into() };
+    let (stats, newest) = (answer.stats()?, answer.u32()?);
+    let (v4, v6) = (usize::from(answer.u16()?), usize::from(answer.u16()?));
+    if v4 > peers.v4.room() || v6 > peers.v6.room() {
+        return Err(Garbled);
+    }
+    peers.v4.extend(answer.bytes(v4 * CompactV4::LEN)?.as_chunks().0);
+    peers.v6.extend(answer.bytes(v6 * CompactV6::LEN)?.as_chunks().0);
+    Ok((Announced::new(stats, changes).evicting(evicted), newest))
+}
+
 /// Reads the answer to an announce, and its peers into `peers`. Also returns the time that counts in the
 /// shard.
 pub(crate) fn announced(answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<(Announced, u32), Garbled> {
-    let Value::Array(pieces) = answer else { return Err(Garbled) };
+    let pieces = match answer {
+        Value::BulkString(answer) => return announced_by_module(answer, peers),
+        Value::Array(pieces) => pieces,
+        _ => return Err(Garbled),
+    };
     let mut pieces = pieces.iter().map(|piece| match piece {
         Value::BulkString(bytes) => Ok(bytes.as_slice()),
         _ => Err(Garbled),
@@ -184,7 +228,7 @@ pub(crate) fn announced(answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<(A
     Ok((Announced::new(stats, changes).evicting(evicted), newest))
 }
 
-/// The counts of a shard, from its field `m`.
+/// The counts of a shard.
 #[derive(Debug, Clone)]
 pub(crate) struct Shard {
     pub(crate) newest: u32,
@@ -197,12 +241,33 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// From the answer to a call for that field; `None` if the shard does not exist.
+    /// From the answer to [`counts`](crate::calls::Calls::counts); `None` if the shard does not exist.
     pub(crate) fn of(answer: Value) -> Result<Option<Self>, Unavailable> {
-        match answer {
-            Value::Nil => Ok(None),
-            answer => Ok(Some(Self::read(&bulk(answer)?)?)),
+        if answer == Value::Nil {
+            return Ok(None);
         }
+        // The length tells what keeps it, also while a store moves.
+        let answer = bulk(answer)?;
+        match answer.len() {
+            44 | 61 => Ok(Some(Self::read(&answer)?)),
+            77 => Ok(Some(Self::read_of_module(&answer)?)),
+            _ => Err(Garbled.into()),
+        }
+    }
+
+    fn read_of_module(bytes: &[u8]) -> Result<Self, Garbled> {
+        let mut meta = Reader(bytes);
+        let layout = Some(Layout::of_identity(&meta.array()?));
+        let newest = meta.u32()?;
+        let mut totals = Totals::default();
+        totals.swarms = meta.u64()?;
+        let mut counts = || Ok(PeerCounts { seeders: meta.u64()?, leechers: meta.u64()? });
+        (totals.v4, totals.v6) = (counts()?, counts()?);
+        totals.evicted.peers = meta.u64()?;
+        let _bytes = meta.u64()?;
+        // It keeps no list of what is due: a sweep looks at all.
+        let due = if totals.swarms > 0 { 0 } else { u32::MAX };
+        Ok(Self { newest, totals, kept: 0, due, layout })
     }
 
     fn read(bytes: &[u8]) -> Result<Self, Garbled> {
@@ -242,6 +307,48 @@ pub(crate) fn totals(text: &[u8]) -> Option<Totals> {
     totals.v6 = PeerCounts { seeders: v6_seeders, leechers: v6_leechers };
     totals.evicted.peers = evicted;
     Some(totals)
+}
+
+/// The module's list of swarms: whether there are more, and the swarms.
+pub(crate) fn swarms(answer: Value) -> Result<(bool, Vec<SwarmSummary>), Unavailable> {
+    let answer = bulk(answer)?;
+    let mut answer = Reader(&answer);
+    let more = answer.u8()? == 1;
+    let mut found = Vec::with_capacity(answer.0.len() / 32);
+    while !answer.is_empty() {
+        found.push(SwarmSummary { info_hash: InfoHash::new(answer.array()?), stats: answer.stats()? });
+    }
+    // Else a listing would never end.
+    if more && found.is_empty() {
+        return Err(Garbled.into());
+    }
+    Ok((more, found))
+}
+
+/// The module's list of peers: where to go on, and the peers.
+pub(crate) fn peers(answer: Value) -> Result<(Cursor, Vec<PeerRecord>), Unavailable> {
+    let answer = bulk(answer)?;
+    let mut answer = Reader(&answer);
+    let next = match answer.u8()? {
+        u8::MAX => Cursor::END,
+        0 => Cursor::START,
+        len @ 1..=24 => Cursor::after(answer.bytes(len.into())?),
+        _ => return Err(Garbled.into()),
+    };
+    let mut found = Vec::with_capacity(answer.0.len() / 11);
+    while !answer.is_empty() {
+        let (kind, time) = (answer.u8()?, answer.u32()?);
+        let role = if kind % 2 == 1 { Role::Seeder } else { Role::Leecher };
+        let endpoint = match kind {
+            1 | 2 => Endpoint::try_from(answer.array::<6>()?),
+            3 | 4 => Endpoint::try_from(answer.array::<18>()?),
+            _ => return Err(Garbled.into()),
+        };
+        let endpoint = endpoint.map_err(|_| Garbled)?;
+        let last_announce = Timestamp::from_secs(time.into());
+        found.push(PeerRecord { endpoint, role, last_announce, details: None });
+    }
+    Ok((next, found))
 }
 
 /// The seeders or the leechers of a family, on the requested page.

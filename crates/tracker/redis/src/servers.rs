@@ -36,7 +36,7 @@ mod view;
 pub use cluster::Cluster;
 pub use connection::Connection;
 pub use migration::Migration;
-pub use process::PROGRAM_VARIABLE;
+pub use process::{MODULE_VARIABLE, PROGRAM_VARIABLE};
 pub use redis::{FromRedisValue, Value};
 pub use server::Server;
 

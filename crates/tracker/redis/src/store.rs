@@ -16,12 +16,12 @@ use parking_lot::Mutex;
 use redis::Value;
 use swarmkeep::{
     Announce, Announced, Answer, AsyncTorrentRepository, BoundedBy, Budget, Capabilities, CompactV4,
-    CompactV6, Cursor, Families, InfoHash, LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord, Random,
-    Records, Removed, RepositoryConfig, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept,
-    Timestamp, Totals, Unavailable, implement::Pass,
+    CompactV6, Cursor, Families, InfoHash, LongestHold, MemoryUse, Packed, PageCost, PeerBuffer, PeerRecord,
+    Random, Records, Removed, RepositoryConfig, Request, Restored, Retention, SwarmStats, SwarmSummary,
+    Swept, Timestamp, TorrentRepository as _, Totals, Unavailable, implement::Pass,
 };
 use tokio::time::{sleep, timeout};
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::{
     Error, RedisConfig, Status,
@@ -29,15 +29,17 @@ use crate::{
     calls::{self, Calls, seconds},
     link::Link,
     node::SlotCall,
-    place::{Layout, MOST_SHARDS, Order, Places, SHARDS, is_number_of_shards},
+    place::{Engine, Layout, MOST_SHARDS, Order, Places, SHARDS, is_number_of_shards},
     reply::{self, Reader, bulk, stats},
 };
 
 mod listing;
+mod moving;
 mod shared;
 mod sweeping;
 mod totals;
 
+pub use moving::Moved;
 use shared::{Clocks, Shared, agree};
 
 /// A long list of calls is sent in parts of this length.
@@ -51,9 +53,14 @@ const ABREAST: u32 = 64;
 
 /// The average bytes of a swarm and of its peers in a server, measured with jemalloc 5.3
 /// (docs/reports/redis-bench.md).
-const BYTES_PER_SWARM: u64 = 108;
-const BYTES_PER_V4_PEER: u64 = 14;
-const BYTES_PER_V6_PEER: u64 = 27;
+const BYTES: BytesPer = BytesPer { swarm: 108, v4_peer: 14, v6_peer: 27 };
+const BYTES_IN_MODULE: BytesPer = BytesPer { swarm: 33, v4_peer: 9, v6_peer: 22 };
+
+struct BytesPer {
+    swarm: u64,
+    v4_peer: u64,
+    v6_peer: u64,
+}
 
 /// A repository that several processes share, on Redis or Valkey.
 ///
@@ -72,6 +79,8 @@ pub struct RedisRepository {
     /// `None` if the server answers every announce.
     answers: Option<Arc<Answers>>,
     totals_age: Duration,
+    /// The capabilities of a shard that the module keeps.
+    packed: Capabilities,
 }
 
 /// Shards that are swept one after another.
@@ -137,19 +146,26 @@ impl RedisRepository {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         let link = Link::connect(servers).await?;
-        let layout = Layout { shards, salt, places: Places::limited(limit) };
-        let mut calls = Calls {
-            prefix: servers.prefix.clone(),
-            layout,
-            lifetime,
-            limit,
-            bounded: servers.clock.is_some(),
-            confirmed: false,
-        };
+        let key = format!("{}store", servers.prefix);
+        let (some, without) = link.module(&key, false).await.map_err(Error::Unreachable)?;
+        let engine = if some && without.is_empty() { Engine::Module } else { Engine::Functions };
+        let lacks = || Error::Module { prefix: servers.prefix.clone(), without: without.join(", ") };
+        let layout = Layout { shards, salt, places: Places::limited(limit), engine };
+        let calls = Calls::new(servers.prefix.clone(), layout, lifetime, limit, servers.clock.is_some());
         let unreachable = |unavailable: Unavailable| Error::Unreachable(unavailable.reason);
         let clocks = Clocks::compare(&link, &calls, servers.clock).await.map_err(unreachable)?;
         if let Some(Clocks { own, server }) = clocks.filter(Clocks::are_apart) {
             return Err(Error::Clock { own, server });
+        }
+        if some {
+            // An existing store says what keeps it. A new one needs the same of all servers.
+            let store = link.call(calls.command("GET", "store", &[])).await;
+            if store.map_err(|failure| unreachable(failure.into()))? == Value::Nil {
+                link.module(&key, true).await.map_err(Error::Unreachable)?;
+                if !without.is_empty() {
+                    return Err(lacks());
+                }
+            }
         }
         let there = agree(&link, &calls).await.map_err(unreachable)?;
         let mismatch = |what: String| Err(Error::Mismatch { prefix: servers.prefix.clone(), what });
@@ -159,7 +175,17 @@ impl RedisRepository {
         if there.places != calls.layout.places {
             return mismatch(there.places.describe().into());
         }
-        calls.layout = there;
+        match (there.engine, engine) {
+            (Engine::Module, _) if !without.is_empty() => return Err(lacks()),
+            (Engine::Functions, Engine::Module) => info!(
+                prefix = %servers.prefix,
+                "the servers have the module swarmkeep, and the store is still kept by functions"
+            ),
+            _ => {}
+        }
+        let calls = calls.with_layout(there);
+        let shard = RepositoryConfig::new(config.hash_key()).lifetime(Duration::from_secs(lifetime.into()));
+        let shard = Packed::new(&shard.shards(1))?;
         Ok(Self {
             shared: Shared::new(link, calls, servers.clock),
             node,
@@ -168,6 +194,7 @@ impl RedisRepository {
             lease: Mutex::new(None),
             answers: Answers::new(servers.staleness),
             totals_age: servers.totals_age,
+            packed: shard.capabilities(),
         })
     }
 
@@ -583,17 +610,24 @@ impl AsyncTorrentRepository for RedisRepository {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(LongestHold::Visits(512))
-            .with_page_cost(PageCost::WholeStore)
-            .with_bounds(Self::BOUNDED)
-            .with_clock(0, u64::from(u32::MAX / 2))
+        match self.shared.calls().layout.engine {
+            Engine::Functions => Capabilities::new(LongestHold::Visits(512))
+                .with_page_cost(PageCost::WholeStore)
+                .with_clock(0, u64::from(u32::MAX / 2)),
+            Engine::Module => self.packed,
+        }
+        .with_bounds(Self::BOUNDED)
     }
 
     fn memory(&self) -> Answer<'_, MemoryUse> {
         self.shared.link.inside(async move {
             let totals = self.sum().await?;
-            let peers = totals.v4.peers() * BYTES_PER_V4_PEER + totals.v6.peers() * BYTES_PER_V6_PEER;
-            Ok(MemoryUse::estimated(totals.swarms * BYTES_PER_SWARM + peers))
+            let BytesPer { swarm, v4_peer, v6_peer } = match self.shared.calls().layout.engine {
+                Engine::Functions => BYTES,
+                Engine::Module => BYTES_IN_MODULE,
+            };
+            let peers = totals.v4.peers() * v4_peer + totals.v6.peers() * v6_peer;
+            Ok(MemoryUse::estimated(totals.swarms * swarm + peers))
         })
     }
 }

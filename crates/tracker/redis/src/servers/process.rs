@@ -16,6 +16,10 @@ use super::{Error, Result};
 /// The environment variable with the program to run instead of `redis-server`: a path, or a name in PATH.
 pub const PROGRAM_VARIABLE: &str = "SWARMKEEP_REDIS_SERVER";
 
+/// The environment variable with a module that each server loads, if its directives name none: the path of a
+/// library.
+pub const MODULE_VARIABLE: &str = "SWARMKEEP_REDIS_MODULE";
+
 /// The configuration file in a server's folder.
 pub(super) const CONFIGURATION: &str = "server.conf";
 

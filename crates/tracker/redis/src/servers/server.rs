@@ -1,6 +1,6 @@
 //! One server.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, env, fs, path::Path, time::Duration};
 
 use parking_lot::Mutex;
 use redis::{FromRedisValue, Value};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::{
     Connection, Error, Result,
     ports::Ports,
-    process::{CONFIGURATION, Process},
+    process::{CONFIGURATION, MODULE_VARIABLE, Process},
     wait_until,
 };
 
@@ -237,6 +237,10 @@ impl Server {
                 "tls-port {}\ntls-cert-file certificate.pem\ntls-key-file key.pem\ntls-auth-clients no\n",
                 ports.second()
             );
+        }
+        let loads = directives.iter().any(|(directive, _)| *directive == "loadmodule");
+        if let Some(module) = env::var_os(MODULE_VARIABLE).filter(|_| !loads) {
+            configuration += &format!("loadmodule {}\n", module.display());
         }
         for (directive, values) in directives {
             configuration += &format!("{directive} {values}\n");

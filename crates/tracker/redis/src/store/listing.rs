@@ -8,10 +8,12 @@ use swarmkeep::{
     implement::CursorExt as _,
 };
 
+mod module;
+
 use super::{ABREAST, RedisRepository};
 use crate::{
     calls::Calls,
-    place::Order,
+    place::{Engine, Order},
     reply::{Page, Reader, bulk, stats},
 };
 
@@ -41,6 +43,9 @@ impl RedisRepository {
         limit: usize,
         out: &mut Vec<SwarmSummary>,
     ) -> Result<Cursor, Unavailable> {
+        if self.shared.calls().layout.engine == Engine::Module {
+            return self.walk_on_modules(from, limit, out).await;
+        }
         let Some(mut at) = self.position(from) else { return Ok(Cursor::END) };
         let (mut left, mut abreast) = (limit, 1);
         loop {
@@ -142,6 +147,9 @@ impl RedisRepository {
         limit: usize,
         out: &mut Vec<SwarmSummary>,
     ) -> Result<(), Unavailable> {
+        if self.shared.calls().layout.engine == Engine::Module {
+            return self.page_on_modules(after, limit, out).await;
+        }
         let (mut after, mut left) = (after.copied(), limit);
         while left > 0 {
             let names = self.smallest(after.as_ref(), left).await?;
@@ -169,6 +177,9 @@ impl RedisRepository {
         limit: usize,
         out: &mut Vec<PeerRecord>,
     ) -> Result<Cursor, Unavailable> {
+        if self.shared.calls().layout.engine == Engine::Module {
+            return self.peers_on_modules(info_hash, from, limit, out).await;
+        }
         let order_of = |compact: &[u8]| Order::of(self.shared.calls().layout.hash_of_peer(compact));
         let family_of = |v6: bool| if v6 { Family::V6 } else { Family::V4 };
         let (mut family, mut order, mut after) = match from.bytes() {

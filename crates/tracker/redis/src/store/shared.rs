@@ -20,7 +20,7 @@ use crate::{
     calls::Calls,
     link::{Failure, Link, PAUSE},
     node::SlotCall,
-    place::{Layout, Places, SHARDS, is_number_of_shards},
+    place::{Engine, Layout, Places, SHARDS, is_number_of_shards},
     reply::{self, Shard, Unconfirmed},
 };
 
@@ -125,7 +125,7 @@ impl Shared {
                 .iter()
                 .any(|&index| matches!(answers[index], Err(Failure::Unconfirmed(Unconfirmed::Elsewhere))));
             let calls = match self.confirm().await {
-                Ok(calls) => Calls { confirmed: true, ..(*calls).clone() },
+                Ok(calls) => calls.as_confirmed(),
                 Err(Unavailable { reason, .. }) => {
                     self.link.lost.fetch_or(lost, Relaxed);
                     let failed = |index: usize| answers[index] = Err(Failure::Unavailable(reason.clone()));
@@ -180,7 +180,7 @@ impl Shared {
                 if calls.layout != layout {
                     break;
                 }
-                let calls = Calls { confirmed: true, ..(*calls).clone() };
+                let calls = calls.as_confirmed();
                 let asked: Vec<_> = others.iter().map(|&shard| calls.sweep(shard, 0, false, 1)).collect();
                 shared.link.call_all(&asked).await;
             }
@@ -224,11 +224,16 @@ impl Shared {
             *refused = Some(reason.clone());
             return Err(Unavailable::new(reason));
         }
-        warn!(prefix = %ours.prefix, "the store was begun anew by another tracker: following its layout");
-        *self.calls.write() = Arc::new(Calls { layout: there, ..(*ours).clone() });
+        let has_moved = there == (Layout { engine: there.engine, ..ours.layout.clone() });
+        if has_moved {
+            info!(prefix = %ours.prefix, "the store moves to the module swarmkeep: following it");
+        } else {
+            warn!(prefix = %ours.prefix, "the store was begun anew by another tracker: following its layout");
+        }
+        *self.calls.write() = Arc::new(ours.with_layout(there));
         let mut status = self.status.lock();
         status.layout_refused = None;
-        status.layout_changes += 1;
+        status.layout_changes += u64::from(!has_moved);
         Ok(())
     }
 
@@ -294,8 +299,7 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
     let answer = match link.call(calls.command("GET", "store", &[])).await? {
         Value::Nil => {
             let layout = of_shards(link, calls).await?.unwrap_or_else(|| calls.layout.clone());
-            let Layout { shards, salt, places } = &layout;
-            let text = format!("1 {shards} {} {}", HEXLOWER.encode(salt), places.word());
+            let text = text_of(&layout);
             match link.call(calls.command("SET", "store", &[&text, "NX", "GET"])).await? {
                 Value::Nil => return Ok(layout),
                 answer => answer,
@@ -309,14 +313,19 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
         Unavailable::new(format!("the key {prefix}store is of another version: {theirs:?}"))
     };
     let words: Vec<_> = theirs.split(' ').collect();
-    let ["1", shards, salt, places] = words.as_slice() else { return Err(unknown()) };
+    let [version, shards, salt, places] = words.as_slice() else { return Err(unknown()) };
     let salt = HEXLOWER.decode(salt.as_bytes()).ok().and_then(|salt| salt.try_into().ok());
-    match (shards.parse(), salt, Places::of_word(places)) {
-        (Ok(shards), Some(salt), Some(places)) if is_number_of_shards(shards) => {
-            Ok(Layout { shards, salt, places })
+    match (shards.parse(), salt, Places::of_word(places), Engine::of_version(version)) {
+        (Ok(shards), Some(salt), Some(places), Some(engine)) if is_number_of_shards(shards) => {
+            Ok(Layout { shards, salt, places, engine })
         }
         _ => Err(unknown()),
     }
+}
+
+/// The layout as the key `store` has it.
+pub(super) fn text_of(Layout { shards, salt, places, engine }: &Layout) -> String {
+    format!("{} {shards} {} {}", engine.version(), HEXLOWER.encode(salt), places.word())
 }
 
 /// The layout of most of the existing shards: a few may still have an abandoned one. If the server of the key
@@ -324,13 +333,19 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
 async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Unavailable> {
     let shards: Vec<_> = (0..calls.layout.shards.max(SHARDS)).collect();
     let mut layouts: Vec<(Layout, usize)> = Vec::new();
-    for part in shards.chunks(PART) {
-        let asked: Vec<_> = part.iter().map(|&shard| calls.counts(shard)).collect();
-        for answer in link.call_all(&asked).await {
-            if let Some(Shard { layout: Some(layout), .. }) = Shard::of(answer?)? {
-                match layouts.iter_mut().find(|(known, _)| *known == layout) {
-                    Some((_, count)) => *count += 1,
-                    None => layouts.push((layout, 1)),
+    // Servers without the module have none of its shards.
+    let engines = [Engine::Functions, calls.layout.engine];
+    for engine in &engines[usize::from(calls.layout.engine == Engine::Functions)..] {
+        let layout = Layout { engine: *engine, shards: shards.len() as u32, ..calls.layout.clone() };
+        let calls = calls.with_layout(layout);
+        for part in shards.chunks(PART) {
+            let asked: Vec<_> = part.iter().map(|&shard| calls.counts(shard)).collect();
+            for answer in link.call_all(&asked).await {
+                if let Some(Shard { layout: Some(layout), .. }) = Shard::of(answer?)? {
+                    match layouts.iter_mut().find(|(known, _)| *known == layout) {
+                        Some((_, count)) => *count += 1,
+                        None => layouts.push((layout, 1)),
+                    }
                 }
             }
         }

@@ -11,6 +11,7 @@ use crate::{
     calls::Calls,
     library::{self, LIBRARY},
     link::Failure,
+    place::Engine,
     reply::{self, Reader, Shard, bulk},
 };
 
@@ -60,6 +61,9 @@ impl RedisRepository {
     /// versions without a note. A process that still uses such a version loads it again.
     async fn delete_old_libraries(&self, holds: bool) -> Result<(), Unavailable> {
         let (link, calls) = (&self.shared.link, self.shared.calls());
+        if calls.layout.engine == Engine::Module {
+            return Ok(());
+        }
         let note = |verb, library: &str, arguments: &[&str]| {
             link.call(calls.command(verb, &format!("uses:{library}"), arguments))
         };

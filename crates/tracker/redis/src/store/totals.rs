@@ -49,12 +49,12 @@ impl Shared {
         let states = self.shards(&shards).await?;
         for shard in states.into_iter().flatten().filter(|shard| !self.is_of_another_layout(shard)) {
             newest = newest.max(shard.newest);
-            totals.swarms += shard.totals.swarms;
+            totals.swarms = totals.swarms.saturating_add(shard.totals.swarms);
             for (sum, part) in [(&mut totals.v4, shard.totals.v4), (&mut totals.v6, shard.totals.v6)] {
-                sum.seeders += part.seeders;
-                sum.leechers += part.leechers;
+                sum.seeders = sum.seeders.saturating_add(part.seeders);
+                sum.leechers = sum.leechers.saturating_add(part.leechers);
             }
-            totals.evicted.peers += shard.totals.evicted.peers;
+            totals.evicted.peers = totals.evicted.peers.saturating_add(shard.totals.evicted.peers);
         }
         Ok((totals, newest))
     }
