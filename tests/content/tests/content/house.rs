@@ -32,13 +32,14 @@ const FOLDERS: [(&str, Ring); 8] = [
 ];
 
 /// Published packages from the inside out: none depends on one that comes later.
-const OUTWARDS: [&str; 16] = [
+const OUTWARDS: [&str; 17] = [
     "swarmkeep-bittorrent",
     "swarmkeep",
     "swarmkeep-workload",
     "swarmkeep-conformance",
     "swarmkeep-tracker-protocol",
     "swarmkeep-state",
+    "swarmkeep-module",
     "swarmkeep-redis",
     "swarmkeep-import",
     "swarmkeep-tracker",
@@ -121,9 +122,11 @@ fn no_program_links_a_laboratory() {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder of the workspace").map(Result::unwrap) {
             let path = entry.path();
+            // The module takes memory from the server that loads it.
+            let of_server = path.ends_with("module/src/server.rs");
             if path.is_dir() && !path.ends_with("tests") {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !of_server {
                 let code = fs::read_to_string(&path).expect("text");
                 assert!(!code.contains("#[global_allocator]"), "{}", path.display());
             }

@@ -5,7 +5,7 @@ use swarmkeep_conformance::{CASES, Case};
 use swarmkeep_redis::RedisRepository;
 use swarmkeep_store_tests::programs::{REDIS, Trial, trial};
 
-use crate::redis::stores::{on_a_cluster, on_one_server};
+use crate::redis::stores::{on_a_cluster, on_one_server, on_one_server_with_module};
 
 static ON_ONE_SERVER: Implementation = Implementation::asynchronous(
     "redis",
@@ -13,6 +13,13 @@ static ON_ONE_SERVER: Implementation = Implementation::asynchronous(
     "Redis or Valkey, one server.",
     RedisRepository::BOUNDED,
     on_one_server,
+);
+static WITH_MODULE: Implementation = Implementation::asynchronous(
+    "redis-module",
+    "redis",
+    "Redis or Valkey with the module, one server.",
+    RedisRepository::BOUNDED,
+    on_one_server_with_module,
 );
 static ON_A_CLUSTER: Implementation = Implementation::asynchronous(
     "redis-cluster",
@@ -30,10 +37,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     };
     let cases = || CASES.iter().filter(|case| !is_of_this_process(case));
     let on_one_server = cases().map(|case| test("redis_on_one_server", &ON_ONE_SERVER, case));
+    let with_module = cases().map(|case| test("redis_module_on_one_server", &WITH_MODULE, case));
     let on_a_cluster = cases().map(|case| {
         test("redis_on_a_cluster", &ON_A_CLUSTER, case).with_ignored_flag(!is_of_several_swarms(case))
     });
-    on_one_server.chain(on_a_cluster).collect()
+    on_one_server.chain(with_module).chain(on_a_cluster).collect()
 }
 
 /// Whether the case measures the memory of this process: the swarms are in that of the server.

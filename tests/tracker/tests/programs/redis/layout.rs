@@ -25,7 +25,7 @@ use tokio::time::sleep;
 
 use crate::redis::{
     crowd::{NOW, endpoint, members, tell, torrent},
-    stores::{RUNTIME, settings, started},
+    stores::{FUNCTIONS, RUNTIME, settings, started},
 };
 
 /// The tests of this module.
@@ -38,15 +38,16 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was,
             redis_layout_that_alone_is_lost_is_found_in_the_shards,
             redis_cluster_master_that_has_lost_all_takes_no_other_layout,
-            redis_shards_of_an_earlier_version_are_taken_as_they_are,
-            redis_store_that_an_earlier_version_limited_is_refused_and_stays,
             redis_layout_that_is_lost_with_a_connection_is_written_again,
             redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed_later,
-            redis_functions_of_versions_that_nobody_uses_are_deleted,
-            redis_lists_of_many_functions_cost_no_connection,
             redis_layout_of_most_shards_is_that_of_the_store,
             redis_confirmed_call_that_is_lost_replaces_no_shard_of_a_store_begun_anew,
-            redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed,
+            redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed;
+        [REDIS, FUNCTIONS]:
+            redis_shards_of_an_earlier_version_are_taken_as_they_are,
+            redis_store_that_an_earlier_version_limited_is_refused_and_stays,
+            redis_functions_of_versions_that_nobody_uses_are_deleted,
+            redis_lists_of_many_functions_cost_no_connection,
     }
 }
 
@@ -147,7 +148,9 @@ fn redis_shards_of_a_layout_that_was_given_up_are_replaced() {
         let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
         assert_eq!(disagreements(&[&one, &two]).await, 0);
         let layout = layout_key(&settings);
-        let other = format!("1 1024 {} false", "5a".repeat(16));
+        let written = server.query::<String>(&["GET", &layout]).expect("it answers");
+        let salt = written.split(' ').nth(2).expect("a salt");
+        let other = written.replace(salt, &"5a".repeat(16));
         server.command(&["SET", &layout, &other]).expect("it answers");
         let three = start(&settings, 3).await;
         assert_eq!(three.totals().await.expect("reached").swarms, 0, "what stands elsewhere cannot be found");
@@ -384,10 +387,11 @@ fn redis_layout_of_most_shards_is_that_of_the_store() {
         let (one, given_up) = (start(&settings, 1).await, settings.clone().prefix("given-up:"));
         announce_to(&one, 1).await;
         announce_to(&*start(&given_up, 9).await, 1).await;
-        let shards: Vec<String> = server.query(&["KEYS", "given-up:{*}"]).expect("it answers");
-        let meta: Vec<u8> = server.query(&["HGET", &shards[0], "m"]).expect("it answers");
-        let first = format!("{prefix}{{0}}");
-        server.command(&[b"HSET", first.as_bytes(), b"m", &meta]).expect("it answers");
+        let shards: Vec<String> = server.query(&["KEYS", "given-up:*{*}"]).expect("it answers");
+        let given_up: Vec<u8> = server.query(&["DUMP", &shards[0]]).expect("it answers");
+        let (before, _) = shards[0].split_once('{').expect("the number of a shard");
+        let first = format!("{}{{0}}", before.replace("given-up:", &prefix));
+        server.command(&[b"RESTORE", first.as_bytes(), b"0", &given_up, b"REPLACE"]).expect("it answers");
         server.command(&["DEL", &format!("{prefix}store")]).expect("it answers");
         let two = start(&settings, 2).await;
         assert_eq!(disagreements(&[&one, &two]).await, 0, "of {TORRENTS} torrents");
@@ -413,8 +417,7 @@ fn holds_a_confirmed_call(server: u16) -> (u16, mpsc::Receiver<mpsc::Sender<()>>
                 let mut request = [0; 1 << 16];
                 while let Ok(len @ 1..) = client.read(&mut request) {
                     let call = &request[..len];
-                    // The flags of the caller come last.
-                    let confirmed = call.windows(5).any(|word| word == b"FCALL") && call[len - 3] & 1 == 1;
+                    let confirmed = is_confirmed(call);
                     if confirmed && let Some(met) = met.lock().expect("no panic").take() {
                         let (go, goes) = mpsc::channel();
                         met.send(go).expect("somebody waits");
@@ -429,6 +432,16 @@ fn holds_a_confirmed_call(server: u16) -> (u16, mpsc::Receiver<mpsc::Sender<()>>
         }
     });
     (port, meets)
+}
+
+/// The flags of a caller are behind its 17 bytes of identity. A function has the caller last, the module first.
+fn is_confirmed(call: &[u8]) -> bool {
+    let behind = |word: &[u8]| call.windows(word.len()).position(|at| at == word).map(|at| at + word.len());
+    let flags = match behind(b"swarmkeep.announce\r\n$28\r\n") {
+        Some(caller) => Some(caller + 17),
+        None => behind(b"FCALL").map(|_| call.len() - 3),
+    };
+    flags.is_some_and(|flags| call[flags] & 1 == 1)
 }
 
 /// The store was emptied and begun by another tracker between the confirmation and the second attempt.

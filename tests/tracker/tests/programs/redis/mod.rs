@@ -10,11 +10,12 @@ mod faults;
 mod hostile;
 mod large;
 mod layout;
+mod module;
 mod servers;
 mod stale;
 mod stores;
 
-pub(crate) use stores::calls;
+pub(crate) use stores::{FUNCTIONS, calls, module};
 
 /// The tests of these modules.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -25,6 +26,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         hostile::tests(),
         large::tests(),
         layout::tests(),
+        module::tests(),
         servers::tests(),
         stale::tests(),
     ];

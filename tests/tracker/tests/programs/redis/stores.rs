@@ -1,7 +1,9 @@
 //! Stores on servers that the tests share, each under a prefix of its own.
 
 use std::{
+    env,
     fmt::Debug,
+    path::PathBuf,
     sync::{
         Arc, LazyLock,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,15 +14,27 @@ use std::{
 use swarmkeep::{AsyncTorrentRepository, ConfigError, HashKey, RepositoryConfig};
 use swarmkeep_redis::{
     Error, RedisConfig, RedisRepository,
-    servers::{Cluster, Server},
+    servers::{Cluster, MODULE_VARIABLE, Server},
 };
+use swarmkeep_store_tests::programs::Need;
 use tokio::runtime::{Builder, Runtime};
 
 /// Where connections live, and where tests of faults run.
 pub(crate) static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads"));
 
+/// Stores that functions keep, as without the module.
+pub(crate) const FUNCTIONS: Need = Need::other(
+    "servers without the module",
+    "this is about functions: leave SWARMKEEP_REDIS_MODULE unset",
+    |_| env::var_os(MODULE_VARIABLE).is_none(),
+);
+
 static SERVER: LazyLock<Server> = LazyLock::new(|| started(Server::start()));
+static SERVER_WITH_MODULE: LazyLock<Server> = LazyLock::new(|| {
+    let module = module();
+    started(Server::start_with(&[("loadmodule", module.to_str().expect("a path in UTF-8"))]))
+});
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| started(Cluster::start(3, 0)));
 
 /// Or says why there is none.
@@ -71,6 +85,18 @@ pub(crate) fn on_one_server(
     config: &RepositoryConfig,
 ) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
     on([SERVER.url()], config)
+}
+
+/// The same with the module.
+pub(crate) fn on_one_server_with_module(
+    config: &RepositoryConfig,
+) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
+    on([SERVER_WITH_MODULE.url()], config)
+}
+
+/// The module as Cargo builds it for these tests.
+pub(crate) fn module() -> PathBuf {
+    env::current_exe().expect("a test is a program").with_file_name("libswarmkeep_module.so")
 }
 
 /// The same on a Cluster of three masters.

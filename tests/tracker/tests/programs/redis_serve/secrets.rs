@@ -9,14 +9,15 @@ use swarmkeep_store_tests::{
     tests,
 };
 use swarmkeep_tests::{
+    admin::client::ask,
     serve::{PROGRAM, Serve},
     udp::HASH,
 };
 
 use crate::{
     certificates::certificates,
-    redis::calls,
-    redis_serve::trackers::{Setup, Told, at, started, until},
+    redis::{FUNCTIONS, calls, module},
+    redis_serve::trackers::{Setup, Told, at, escaped, started, until},
 };
 
 /// The tests of this module.
@@ -24,10 +25,12 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS, PROGRAM]:
             redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else,
-            redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more,
+            redis_user_of_the_module_may_do_what_a_tracker_does_and_no_more,
             redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown,
             redis_password_file_is_read_again_when_it_reconnects_and_when_it_is_told_to,
-            redis_that_evicts_or_takes_all_memory_is_warned_of_at_the_start,
+            redis_that_evicts_or_takes_all_memory_is_warned_of_at_the_start;
+        [REDIS, PROGRAM, FUNCTIONS]:
+            redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more,
     }
 }
 
@@ -68,17 +71,27 @@ fn redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else() {
 
 /// The rule of the documentation, word by word, lets a tracker do all that it does, and nothing else.
 fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
-    let setup = Setup::new();
     let server = started(Server::start());
-    let document = include_str!("../../../../../docs/operate/two-trackers.md");
+    // Of an earlier version, which is deleted.
+    let code = "#!lua name=swarmkeep_00000000\nredis.register_function('earlier', function() end)";
+    server.command(&["FUNCTION", "LOAD", code]).expect("it is taken");
+    may_do_what_a_tracker_does(&server, include_str!("../../../../../docs/operate/two-trackers.md"));
+}
+
+fn redis_user_of_the_module_may_do_what_a_tracker_does_and_no_more() {
+    let module = module();
+    let load = [("loadmodule", module.to_str().expect("a path in UTF-8"))];
+    let server = started(Server::start_with(&load));
+    may_do_what_a_tracker_does(&server, include_str!("../../../../../docs/operate/module.md"));
+}
+
+fn may_do_what_a_tracker_does(server: &Server, document: &str) {
+    let setup = Setup::new();
     let rule = document.lines().find_map(|line| line.strip_prefix("user tracker "));
     let rule = rule.expect("there is one").replace("PASSWORD", "given");
     let words: Vec<_> =
         ["ACL", "SETUSER", "tracker", "reset"].into_iter().chain(rule.split_whitespace()).collect();
     server.command(&words).expect("it is understood");
-    // Of an earlier version, which is deleted.
-    let code = "#!lua name=swarmkeep_00000000\nredis.register_function('earlier', function() end)";
-    server.command(&["FUNCTION", "LOAD", code]).expect("it is taken");
     let urls = [format!("redis://tracker:given@127.0.0.1:{}", server.port())];
     let arguments = ["--interval=1", "--lifetime=2", "--redis-node=one", "--redis-prefix=swarmkeep:"];
 
@@ -89,6 +102,8 @@ fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
         assert!(matches!(tracker.announce(HASH, 1, 0, Completed), Told::Peers(1, _)));
         assert!(matches!(tracker.announce(HASH, 2, 9, Started), Told::Peers(1, _)));
         assert!(matches!(tracker.announce(HASH, 2, 9, Stopped), Told::Peers(1, _)));
+        let scrape = format!("/scrape?info_hash={}", escaped(&HASH));
+        assert_eq!(ask(tracker.http, "GET", &scrape, "").answer().status, 200);
         until("it serves", || tracker.is_ready());
         for path in
             ["torrents", "torrents?sort=info_hash", &format!("torrents/{HASH}/peers"), "busiest", "scrape"]
@@ -104,7 +119,7 @@ fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
     let denied: Vec<Value> = server.query(&["ACL", "LOG"]).expect("it answers");
     assert_eq!(denied, [], "it asks for what it may not, and goes on");
     for command in words.iter().filter_map(|word| word.strip_prefix('+')).filter(|word| *word != "asking") {
-        assert!(calls(&server, command) > 0, "{command} is allowed for nothing");
+        assert!(calls(server, command) > 0, "{command} is allowed for nothing");
     }
     let mut tracker = server.connect().expect("it listens");
     tracker.command(&["AUTH", "tracker", "given"]).expect("its password");
