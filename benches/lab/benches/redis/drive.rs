@@ -44,15 +44,18 @@ pub(crate) enum Design {
     One,
     Batch,
     Stale,
+    ModuleOne,
+    ModuleBatch,
 }
 
 impl Design {
     pub(crate) const fn is_batch(self) -> bool {
-        matches!(self, Self::Batch | Self::Stale)
+        matches!(self, Self::Batch | Self::Stale | Self::ModuleBatch)
     }
 
     /// All whose answers are as new as what is there.
-    pub(crate) const ALL: [Self; 4] = [Self::Published, Self::Naive, Self::One, Self::Batch];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Published, Self::Naive, Self::One, Self::Batch, Self::ModuleOne, Self::ModuleBatch];
 }
 
 impl fmt::Display for Design {
@@ -60,9 +63,11 @@ impl fmt::Display for Design {
         f.pad(match self {
             Self::Published => "naive, as published",
             Self::Naive => "naive",
-            Self::One => "`announce`",
-            Self::Batch => "`announce_batch`",
-            Self::Stale => "`announce_batch`, up to a second stale",
+            Self::One => "functions, `announce`",
+            Self::Batch => "functions, `announce_batch`",
+            Self::Stale => "functions, `announce_batch`, up to a second stale",
+            Self::ModuleOne => "module, `announce`",
+            Self::ModuleBatch => "module, `announce_batch`",
         })
     }
 }
@@ -73,26 +78,38 @@ pub(crate) fn runtime() -> Result<Runtime> {
     Ok(Builder::new_multi_thread().worker_threads(cores.saturating_sub(1).max(1)).enable_all().build()?)
 }
 
-/// Both designs on one server, and nothing else there.
+/// The module as Cargo builds it for this bench.
+pub(crate) fn module() -> Result<String> {
+    let module = std::env::current_exe()?.with_file_name("libswarmkeep_module.so");
+    Ok(module.to_str().ok_or("a path in UTF-8")?.to_owned())
+}
+
+/// All designs on one server, and nothing else there.
 pub(crate) struct Stores {
     // Before the server, which their connections lead to.
     naive: Naive,
-    ours: RedisRepository,
+    functions: RedisRepository,
     stale: RedisRepository,
+    module: RedisRepository,
     pub(crate) server: Server,
 }
 
 impl Stores {
     pub(crate) fn start(runtime: &Runtime, shards: Option<usize>) -> Result<Arc<Self>> {
-        let server = Server::start()?;
+        let server = Server::start_with(&[("loadmodule", &module()?)])?;
         let config = RepositoryConfig::new(HashKey::from_bytes([7; 16]));
         let config = shards.iter().fold(config, |config, &shards| config.shards(shards));
         let settings = settings(&server).clock(clock);
-        let ours = runtime.block_on(RedisRepository::connect(&settings, &config))?;
+        let module = settings.clone().prefix("m:");
+        let module = runtime.block_on(RedisRepository::connect(&module, &config))?;
+        // A store that exists is kept as it is.
+        let layout = format!("1 {} {} false", shards.unwrap_or(1024), "07".repeat(16));
+        server.command(&["SET", "b:store", &layout])?;
+        let functions = runtime.block_on(RedisRepository::connect(&settings, &config))?;
         let stale = settings.staleness(Duration::from_secs(1));
         let stale = runtime.block_on(RedisRepository::connect(&stale, &config))?;
         let naive = runtime.block_on(Naive::connect(&server.url(), CONNECTIONS))?;
-        Ok(Arc::new(Self { naive, ours, stale, server }))
+        Ok(Arc::new(Self { naive, functions, stale, module, server }))
     }
 
     /// Puts every peer of a population into the store of one design, which has none of them yet.
@@ -107,7 +124,7 @@ impl Stores {
                         Design::Published | Design::Naive => {
                             stores.naive.fill(part as usize, fill, clock()).await
                         }
-                        Design::One | Design::Batch | Design::Stale => stores.fill_ours(fill).await,
+                        _ => fill_ours(stores.of(way), fill).await,
                     }
                 };
                 async { tokio::spawn(filling).await? }
@@ -123,24 +140,19 @@ impl Stores {
     async fn peers(&self, way: Design) -> Result<u64> {
         match way {
             Design::Published | Design::Naive => self.naive.peers().await,
-            Design::One | Design::Batch | Design::Stale => {
-                let totals = self.ours.totals().await?;
+            _ => {
+                let totals = self.of(way).totals().await?;
                 Ok(totals.v4.peers() + totals.v6.peers())
             }
         }
     }
 
-    async fn fill_ours(&self, mut announces: impl Iterator<Item = Announce>) -> Result<()> {
-        const AT_ONCE: usize = 128;
-        loop {
-            let batch = announces.by_ref().take(AT_ONCE);
-            let mut batch: Vec<_> = batch
-                .map(|announce| Request::new(announce.want(0), PeerBuffer::new(&mut [], &mut [])))
-                .collect();
-            if batch.is_empty() {
-                return Ok(());
-            }
-            self.ours.announce_batch(&mut batch, clock(), &mut SplitMix64::new(1)).await?;
+    /// Our store of a design.
+    const fn of(&self, way: Design) -> &RedisRepository {
+        match way {
+            Design::Stale => &self.stale,
+            Design::ModuleOne | Design::ModuleBatch => &self.module,
+            _ => &self.functions,
         }
     }
 
@@ -171,8 +183,7 @@ impl Stores {
         match way {
             Design::Published => self.naive.as_published(via, announce, now, peers).await,
             Design::Naive => self.naive.announce(via, announce, now, peers).await,
-            Design::One | Design::Batch => Ok(self.ours.announce(announce, now, rng, peers).await?.stats),
-            Design::Stale => Ok(self.stale.announce(announce, now, rng, peers).await?.stats),
+            _ => Ok(self.of(way).announce(announce, now, rng, peers).await?.stats),
         }
     }
 
@@ -205,8 +216,7 @@ impl Stores {
                 })
                 .collect();
             let start = Instant::now();
-            let store = if way == Design::Stale { &self.stale } else { &self.ours };
-            store.announce_batch(&mut batch, clock(), &mut rng).await?;
+            self.of(way).announce_batch(&mut batch, clock(), &mut rng).await?;
             let took = nanos(start);
             done.peers += batch.iter().map(|request| request.peers.len() as u64).sum::<u64>();
             done.took.extend(batch.iter().map(|_| took));
@@ -286,6 +296,19 @@ impl Stores {
         }
         drop(done);
         answers.into_iter().collect()
+    }
+}
+
+async fn fill_ours(store: &RedisRepository, mut announces: impl Iterator<Item = Announce>) -> Result<()> {
+    const AT_ONCE: usize = 128;
+    loop {
+        let batch = announces.by_ref().take(AT_ONCE);
+        let mut batch: Vec<_> =
+            batch.map(|announce| Request::new(announce.want(0), PeerBuffer::new(&mut [], &mut []))).collect();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        store.announce_batch(&mut batch, clock(), &mut SplitMix64::new(1)).await?;
     }
 }
 

@@ -17,7 +17,7 @@ use swarmkeep_workload::tables::significant;
 
 use crate::{
     Bench, Result,
-    drive::median,
+    drive::{median, module},
     report::{Section, table, whole},
 };
 
@@ -60,11 +60,14 @@ struct Tracker {
 }
 
 pub(crate) fn measure(bench: &Bench) -> Result<Section> {
-    let (pair, cluster) = (pair()?, cluster()?);
+    let module = module()?;
+    let module = [("loadmodule", module.as_str())];
     let mut fleets = [
         ("packed, no server", Fleet::start(bench, Servers::None, 0)?),
-        ("1 server, 1 replica", Fleet::start(bench, Servers::Pair(pair), 1)?),
-        ("3 masters, 3 replicas", Fleet::start(bench, Servers::Cluster(cluster), 3)?),
+        ("functions: 1 server, 1 replica", Fleet::start(bench, Servers::Pair(pair(&[])?), 1)?),
+        ("functions: 3 masters, 3 replicas", Fleet::start(bench, Servers::Cluster(cluster(&[])?), 3)?),
+        ("module: 1 server, 1 replica", Fleet::start(bench, Servers::Pair(pair(&module)?), 1)?),
+        ("module: 3 masters, 3 replicas", Fleet::start(bench, Servers::Cluster(cluster(&module)?), 3)?),
     ];
     for (name, fleet) in &mut fleets {
         bench.say(format!("{name}: filling"));
@@ -85,8 +88,8 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
     Section::new("fleet", &rows, text(&rows))
 }
 
-fn pair() -> Result<[Server; 2]> {
-    let [master, replica] = [Server::start()?, Server::start()?];
+fn pair(directives: &[(&str, &str)]) -> Result<[Server; 2]> {
+    let [master, replica] = [Server::start_with(directives)?, Server::start_with(directives)?];
     replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()])?;
     let deadline = Instant::now() + Duration::from_secs(30);
     while replica.info("replication")?.get("master_link_status").is_none_or(|status| status != "up") {
@@ -98,9 +101,9 @@ fn pair() -> Result<[Server; 2]> {
     Ok([master, replica])
 }
 
-fn cluster() -> Result<Cluster> {
+fn cluster(directives: &[(&str, &str)]) -> Result<Cluster> {
     // A second, as tests have it, is too little for servers that share two cores.
-    Ok(Cluster::start_with(3, 1, &[("cluster-node-timeout", "15000")])?)
+    Ok(Cluster::start_with(3, 1, &[&[("cluster-node-timeout", "15000")], directives].concat())?)
 }
 
 impl Fleet {
@@ -139,10 +142,12 @@ impl Fleet {
         let mut calls = 0;
         for master in masters {
             let stats = master.info("commandstats")?;
-            let functions = stats
-                .get("cmdstat_fcall")
-                .and_then(|stats| stats.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok());
-            calls += functions.unwrap_or(0);
+            let of = |command: &str| {
+                let stats = stats.get(&format!("cmdstat_{command}"))?;
+                stats.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok()
+            };
+            let commands = ["fcall", "swarmkeep.announce", "swarmkeep.leave"];
+            calls += commands.into_iter().filter_map(of).sum::<u64>();
         }
         Ok(([cpu(masters)?, cpu(replicas)?], calls))
     }

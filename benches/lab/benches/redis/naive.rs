@@ -19,8 +19,12 @@
 //! nanoseconds, peers are decoded until there are enough, calls of all callers share connections and their
 //! packets, and nothing is ever swept.
 
+use std::time::Duration;
+
 use futures_util::future::try_join_all;
-use redis::{Client, Cmd, FromRedisValue as _, Pipeline, Value, aio::MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue as _, Pipeline, Value, aio::MultiplexedConnection,
+};
 use swarmkeep::{
     Announce, AnnounceEvent, Family, InfoHash, PeerBuffer, SwarmStats, Timestamp, implement::SectionExt as _,
 };
@@ -38,7 +42,10 @@ pub(crate) struct Naive {
 impl Naive {
     pub(crate) async fn connect(url: &str, connections: usize) -> Result<Self> {
         let client = Client::open(url)?;
-        let connecting = (0..connections).map(|_| client.get_multiplexed_async_connection());
+        // A busy machine is no reason to give up, as in our own settings.
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+        let connecting =
+            (0..connections).map(|_| client.get_multiplexed_async_connection_with_config(&patient));
         Ok(Self { connections: try_join_all(connecting).await? })
     }
 

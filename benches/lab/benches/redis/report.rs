@@ -57,6 +57,10 @@ pub(crate) struct Goal {
 }
 
 impl Goal {
+    pub(crate) const fn is_measured(&self) -> bool {
+        !self.measured.is_nan()
+    }
+
     pub(crate) fn at_least(goal: f64, what: impl Into<String>, measured: f64) -> Self {
         Self { what: what.into(), measured, goal, at_most: false, reached: measured >= goal }
     }
