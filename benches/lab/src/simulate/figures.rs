@@ -79,8 +79,9 @@ impl<'a> Figures<'a> {
         let tracker = self.get(&TRACKERS, &["cold", "swarmkeep"], per_million)?;
         let store = self.get(&STORE, &["announce, Zipf, batches: ns"], "`packed`")? / 1000.0;
         let packed = |this: &mut Self, row| this.get(&STORE, &[row], "`packed`");
-        let resident =
-            |this: &mut Self, swarms, family| this.get(&REDIS, &[swarms, family, "ours"], "resident a peer");
+        let resident = |this: &mut Self, swarms, family| {
+            this.get(&REDIS, &[swarms, family, "functions"], "resident a peer")
+        };
         Ok(Costs {
             connect,
             tracker,
@@ -106,7 +107,7 @@ impl<'a> Figures<'a> {
 
     /// A figure of an announce on a Redis Cluster.
     pub(crate) fn on_cluster(&mut self, column: &'static str) -> Result<f64, Error> {
-        self.get(&REDIS, &["3 masters, 3 replicas"], column)
+        self.get(&REDIS, &["functions: 3 masters, 3 replicas"], column)
     }
 
     /// The number in the row that begins with `row`, in the column called `column`.

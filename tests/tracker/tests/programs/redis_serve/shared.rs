@@ -19,7 +19,7 @@ use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::client::ask;
 
-use crate::redis::module;
+use crate::redis::{FUNCTIONS, module};
 use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told, until};
 
 /// The tests of this module.
@@ -32,7 +32,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_settings_that_differ_from_those_of_the_store_are_refused,
             redis_that_was_emptied_is_shared_again_by_three_trackers_of_which_one_restarts,
             redis_that_comes_a_little_later_than_the_tracker_is_waited_for,
-            redis_announces_that_wait_are_sent_when_the_tracker_is_told_to_stop,
+            redis_announces_that_wait_are_sent_when_the_tracker_is_told_to_stop;
+        [REDIS, PROGRAM, FUNCTIONS]:
             redis_store_moves_to_the_module_under_trackers_that_serve;
         [REDIS, PROGRAM, FAKETIME]:
             redis_tracker_an_hour_ahead_is_refused,
