@@ -1,7 +1,8 @@
 //! The bytes of requests. Numbers are little-endian; endpoints have their compact form.
 
-use crate::shard::Shard;
 use swarmkeep::{Announce, AnnounceEvent, Endpoint, Families, InfoHash, PeerRecord, Role, Timestamp};
+
+use crate::shard::Shard;
 
 /// A request has another form than its command expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +21,7 @@ const BOUNDED: u8 = 2;
 /// In the last byte of a layout: the module keeps it.
 const MODULE: u8 = 32;
 
-/// The first argument of each command: who calls.
+/// The caller: the first argument of each command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) identity: [u8; IDENTITY],

@@ -1,8 +1,7 @@
 //! A shard: the value of a key.
 
-use std::slice;
+use std::{mem, slice, time::Duration};
 
-use std::time::Duration;
 use swarmkeep::{
     Announced, Budget, HashKey, Packed, PeerBuffer, Records, RepositoryConfig, Restored, Retention,
     SplitMix64, SwarmSummary, Swept, Timestamp, TorrentRepository as _,
@@ -120,7 +119,7 @@ impl Shard {
     pub(crate) fn sweep(&mut self, policy: Retention, budget: u32) -> (Swept, bool) {
         let swept = self.store.sweep(self.now(), policy, Budget::peers(HOLD.min(budget as usize)));
         self.has_swept |= swept.expired > 0 || swept.swarms_removed > 0;
-        (swept, swept.pass_complete && std::mem::take(&mut self.has_swept))
+        (swept, swept.pass_complete && mem::take(&mut self.has_swept))
     }
 
     /// A whole pass, as this shard's master has done it.

@@ -474,7 +474,7 @@ fn redis_module_that_some_servers_lack_is_refused_with_what_to_do() {
 }
 
 /// As `docs/operate/module.md` says: each replica, then its master. No server keeps anything on disk. One pair of
-/// servers will do: what three do in 38 s under such a load, because they fill, each does alone.
+/// servers is enough: three pairs take 38 s under this load, since they fill up.
 fn redis_module_is_upgraded_server_by_server_under_load_and_nobody_is_lost() {
     let module = module();
     // Servers wait for more replicas than there are before they send anything.
