@@ -8,8 +8,8 @@
 //!
 //! Spans that become empty too slowly are emptied by the owners of their blocks ([`Block::move_if_sparse`]).
 //!
-//! With the feature `global-alloc` a process may take all blocks from the global allocator instead, whose
-//! memory others count and limit.
+//! With the feature `global-alloc` a process may take each span from the global allocator instead, whose memory
+//! others count and limit.
 #![expect(
     unsafe_code,
     reason = "for leaves that four threads grow, malloc takes twice the memory, and it keeps what they free"
@@ -41,6 +41,9 @@ pub(super) struct Block {
     /// From the class of the block; from the global allocator if the block has none; dangling if it is empty.
     bytes: NonNull<u8>,
     units: u16,
+    /// The first unit of the bytes in their span, which the global allocator does not align.
+    #[cfg(feature = "global-alloc")]
+    at: u16,
 }
 
 // SAFETY: a block is the only owner of its bytes.
@@ -51,7 +54,17 @@ unsafe impl Sync for Block {}
 impl Block {
     /// No bytes.
     pub(super) const fn empty() -> Self {
-        Self { bytes: NonNull::dangling(), units: 0 }
+        Self::new(NonNull::dangling(), 0, 0)
+    }
+
+    #[cfg_attr(not(feature = "global-alloc"), expect(unused_variables, reason = "the address says it"))]
+    const fn new(bytes: NonNull<u8>, units: u16, at: u16) -> Self {
+        Self {
+            bytes,
+            units,
+            #[cfg(feature = "global-alloc")]
+            at,
+        }
     }
 
     /// A block of `at_least` bytes or more, with any values. Panics from 1 MiB on.
@@ -63,7 +76,7 @@ impl Block {
         match Class::of(units) {
             Some(class) => class.take(),
             None if units == 0 => Self::empty(),
-            None => Self { bytes: system::allocate(capacity), units },
+            None => Self::new(system::allocate(capacity), units, 0),
         }
     }
 
@@ -142,9 +155,11 @@ impl fmt::Debug for Block {
 const UNIT: usize = 16;
 /// With smaller spans fewer sizes fit exactly; larger spans become empty later.
 const SPAN: usize = 1 << 15;
+/// The part of a span that blocks fill. The last unit may be its header.
+const FILLED: usize = SPAN - UNIT;
 const REGION: usize = 1 << 22;
 /// Larger blocks come from the global allocator, in steps of `LARGE_STEP`.
-const LARGEST: usize = SPAN / 4;
+const LARGEST: usize = FILLED / 4 / UNIT * UNIT;
 const LARGE_STEP: usize = 1 << 10;
 /// The number of free spans that keep their pages, for the next span that is needed. With 16, a fill under
 /// Zipf's law and a million announces return 2,055 spans instead of 2,316.
@@ -154,8 +169,8 @@ const KEPT: usize = 2;
 /// fits in a span.
 const fn next_size(size: usize) -> usize {
     let step = if size / 32 > UNIT { size / 32 } else { UNIT };
-    let blocks = SPAN / (size + step);
-    SPAN / blocks / UNIT * UNIT
+    let blocks = FILLED / (size + step);
+    FILLED / blocks / UNIT * UNIT
 }
 
 const CLASSES: usize = {
@@ -212,7 +227,7 @@ static ALL: [Class; CLASSES] = {
     let mut class = 0;
     while class < CLASSES {
         all[class].units = UNITS[class];
-        all[class].blocks = (SPAN / UNIT) as u16 / UNITS[class];
+        all[class].blocks = (FILLED / UNIT) as u16 / UNITS[class];
         while (all[class].blocks as usize - 1) >> all[class].shift >= BINS {
             all[class].shift += 1;
         }
@@ -229,10 +244,6 @@ impl Class {
 
     /// `None` for blocks without bytes, and for those of the global allocator.
     fn of(units: u16) -> Option<&'static Self> {
-        #[cfg(feature = "global-alloc")]
-        if source::is_global() {
-            return None;
-        }
         let class = CLASS_OF.get(usize::from(units)).filter(|_| units > 0)?;
         Some(&ALL[usize::from(*class)])
     }
@@ -278,7 +289,7 @@ impl Class {
         };
         header.used.store(used + 1, Relaxed);
         self.refile(spans, span, self.blocks - used, self.blocks - used - 1);
-        Block { bytes: span.at(unit), units: self.units }
+        Block::new(span.at(unit), self.units, unit)
     }
 
     fn give_back(&self, block: &mut Block) {
@@ -351,7 +362,7 @@ impl Spans {
     }
 }
 
-/// The start of a span, as a pointer that is valid for its whole region.
+/// The start of a span, as a pointer that is valid for its whole region, or for a span of the global allocator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span(NonNull<u8>);
 
@@ -360,7 +371,7 @@ unsafe impl Send for Span {}
 
 /// The header of a span. It changes under the lock of the class. It is atomic only because owners of blocks
 /// read it without the lock.
-#[repr(align(64))]
+#[repr(align(16))]
 struct Header {
     /// The number of blocks that have owners.
     used: AtomicU16,
@@ -373,8 +384,10 @@ struct Header {
 }
 
 const NONE: u16 = u16::MAX;
-const HEADERS: usize = REGION / SPAN * size_of::<Header>();
-const _: () = assert!(HEADERS <= SPAN, "the first span of a region is for the headers");
+/// From one header of a region to the next: each has a cache line.
+const LINE: usize = 64;
+const _: () = assert!(REGION / SPAN * LINE <= SPAN, "the first span of a region is for the headers");
+const _: () = assert!(size_of::<Header>() == UNIT, "a header fits behind the blocks of a span");
 
 /// The spans that belong to no class.
 struct Pool {
@@ -389,14 +402,25 @@ static POOL: Mutex<Pool> = Mutex::new(Pool { kept: Vec::new(), returned: Vec::ne
 impl Span {
     /// The span of a block that belongs to a class.
     fn of(block: &Block) -> Self {
+        #[cfg(feature = "global-alloc")]
+        if source::is_global() {
+            // SAFETY: so many units of the span lie before the block.
+            return Self(unsafe { block.bytes.sub(usize::from(block.at) * UNIT) });
+        }
         let start = block.bytes.as_ptr().map_addr(|address| address & !(SPAN - 1));
         Self(NonNull::new(start).expect("headers lie before a span"))
     }
 
-    fn header(self) -> &'static Header {
+    fn header(&self) -> &Header {
+        #[cfg(feature = "global-alloc")]
+        if source::is_global() {
+            // SAFETY: the header is the end of the span, valid when zeroed, and never written but through shared
+            // references. The span stays as long as it has a block, and its header is not used after that.
+            return unsafe { &*self.0.as_ptr().add(FILLED).cast::<Header>() };
+        }
         let header = self.0.as_ptr().map_addr(|address| {
             let region = address & !(REGION - 1);
-            region + (address - region) / SPAN * size_of::<Header>()
+            region + (address - region) / SPAN * LINE
         });
         // SAFETY: regions begin with so many headers, which are valid when zeroed, are never written but
         // through shared references, and stay for ever.
@@ -415,18 +439,28 @@ impl Span {
 
     /// A span without blocks, for any class.
     fn fresh() -> Self {
+        let span = Self::unused();
+        span.header().freed.store(NONE, Relaxed);
+        span.header().fresh.store(0, Relaxed);
+        span
+    }
+
+    fn unused() -> Self {
         let mut pool = POOL.lock();
-        let pool = &mut *pool;
-        if pool.kept.is_empty() && pool.returned.is_empty() {
+        if let Some(span) = pool.kept.pop() {
+            return span;
+        }
+        #[cfg(feature = "global-alloc")]
+        if source::is_global() {
+            return Self(system::allocate(SPAN));
+        }
+        if pool.returned.is_empty() {
             let region = system::region();
             // SAFETY: so many spans are in a region.
             let spans = (1..REGION / SPAN).map(|span| Self(unsafe { region.add(span * SPAN) }));
             pool.returned.extend(spans.rev());
         }
-        let span = pool.kept.pop().or_else(|| pool.returned.pop()).expect("a region has more than one span");
-        span.header().freed.store(NONE, Relaxed);
-        span.header().fresh.store(0, Relaxed);
-        span
+        pool.returned.pop().expect("a region has more than one span")
     }
 
     /// Takes back a span without blocks.
@@ -436,6 +470,10 @@ impl Span {
             if pool.kept.len() < KEPT {
                 return pool.kept.push(self);
             }
+        }
+        #[cfg(feature = "global-alloc")]
+        if source::is_global() {
+            return system::free(self.0, SPAN);
         }
         // No other thread knows of the span now, so no lock is needed.
         system::return_pages(self);

@@ -60,9 +60,9 @@ use crate::{
     TorrentRepository, implement::Pass, time::LatestTime, totals::AtomicTotals,
 };
 
-/// Lets all packed stores of this process take their memory from the global allocator, in blocks of 16 bytes
-/// to 8 KiB, instead of from an arena of their own. For a process whose allocator counts and limits memory, as
-/// that of a database server does for its modules. Freed memory returns when the allocator returns it.
+/// Lets all packed stores of this process take their memory from the global allocator, in pieces of 32 KiB,
+/// instead of from the system. For a process whose allocator counts and limits memory, as that of a database
+/// server does for its modules.
 ///
 /// Call it before the first store takes memory. Returns `false`, and changes nothing, if it is too late.
 #[cfg(feature = "global-alloc")]

@@ -39,8 +39,9 @@ fn check(block: &Block, tag: u64) {
 fn owners_are_small() {
     struct Leaf(#[expect(unused)] Block, #[expect(unused)] [u16; 2], #[expect(unused)] u32);
     struct Bucket(#[expect(unused)] Block, #[expect(unused)] u16, #[expect(unused)] u32);
-    assert_eq!((size_of::<Block>(), align_of::<Block>()), (10, 2));
-    assert_eq!((size_of::<Leaf>(), size_of::<Bucket>()), (20, 16));
+    let (block, bucket) = if cfg!(feature = "global-alloc") { (12, 20) } else { (10, 16) };
+    assert_eq!((size_of::<Block>(), align_of::<Block>()), (block, 2));
+    assert_eq!((size_of::<Leaf>(), size_of::<Bucket>()), (20, bucket));
 }
 
 #[test]
@@ -67,6 +68,10 @@ fn a_block_of_a_mebibyte_is_refused() {
 
 #[test]
 fn what_others_do_changes_no_block() {
+    change_some_of_many_blocks();
+}
+
+fn change_some_of_many_blocks() {
     let mut rng = SplitMix64::new(1);
     let mut blocks: Vec<(Block, u64)> = Vec::new();
     let most = STEPS / 40;
@@ -214,6 +219,24 @@ mod memory {
             }
             let left = resident() - before;
             assert!(left < peak / 4 * 3, "{left} of {peak} bytes stay for a quarter of the blocks");
+        });
+    }
+
+    #[cfg(feature = "global-alloc")]
+    #[test]
+    fn spans_of_the_global_allocator_are_as_good() {
+        alone("spans_of_the_global_allocator_are_as_good", || {
+            assert!(take_global());
+            change_some_of_many_blocks();
+            let mut rng = SplitMix64::new(1);
+            let mut blocks: Vec<_> = (0..1000).map(|tag| written(1600, tag)).collect();
+            let spans =
+                |blocks: &[Block]| blocks.iter().map(|block| Span::of(block).0).collect::<BTreeSet<_>>();
+            assert_eq!(spans(&blocks).len(), 1000_usize.div_ceil(FILLED / Block::capacity_for(1600)));
+            blocks.retain(|_| below(&mut rng, 10) == 0);
+            let rounds = settle(&mut blocks, |block| block);
+            assert!(rounds <= 3, "blocks move for {rounds} rounds");
+            assert!(spans(&blocks).len() <= 8, "{} spans for {} blocks", spans(&blocks).len(), blocks.len());
         });
     }
 
