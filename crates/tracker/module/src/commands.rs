@@ -125,10 +125,11 @@ fn enter<'a>(
     key: &'a mut Key<'_>,
     caller: &Caller,
 ) -> Result<(&'a mut Shard, bool), Refused> {
-    let is_new = find(call, key, caller, true)?.is_none();
-    if is_new {
-        key.put(Shard::new(caller.identity, caller.terms).ok_or(Refused::Terms)?);
-    }
+    // Made first: a refused call has replaced no other shard.
+    let is_new = key.shard().is_none_or(|shard| shard.identity != caller.identity);
+    let made = is_new.then(|| Shard::new(caller.identity, caller.terms).ok_or(Refused::Terms)).transpose()?;
+    find(call, key, caller, true)?;
+    made.into_iter().for_each(|shard| key.put(shard));
     let name = key.name();
     let shard = key.shard().ok_or(Refused::WrongType)?;
     advance(call, name, shard, caller)?;
@@ -398,8 +399,10 @@ fn take(call: &Call<'_>) -> Result<Reply, Refused> {
     // One of a layout that the store has given up is of no use.
     if is_ours {
         let (shard, _) = enter(call, &mut key, &caller)?;
-        // The time of the functions counts as that of a caller.
-        advance(call, call.word(1), shard, &Caller { now: taken.newest, ..caller })?;
+        // The time of the functions counts as that of a caller; on replicas, that which counted on the master.
+        if !call.is_of_master() {
+            advance(call, call.word(1), shard, &Caller { now: taken.newest, ..caller })?;
+        }
         shard.evicted_before += taken.evicted;
         for (mut swarm, records) in taken.swarms() {
             // Downloads since the store has moved come on top.

@@ -67,6 +67,7 @@ type CommandFunction = unsafe extern "C" fn(Ptr, *mut Ptr, c_int) -> c_int;
 
 api! {
     alloc: c"RedisModule_Alloc", fn(usize) -> *mut c_void;
+    calloc: c"RedisModule_Calloc", fn(usize, usize) -> *mut c_void;
     free: c"RedisModule_Free", fn(*mut c_void);
     set_module_attribs: c"RedisModule_SetModuleAttribs", fn(Ptr, *const c_char, c_int, c_int);
     is_module_name_busy: c"RedisModule_IsModuleNameBusy", fn(*const c_char) -> c_int;
@@ -175,6 +176,23 @@ unsafe impl GlobalAlloc for ServerAllocator {
         unsafe {
             let given = piece.add(gap);
             given.cast::<*mut u8>().sub(1).write(piece);
+            given
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if let Some(api) = API.get()
+            && layout.align() <= ALIGNMENT
+        {
+            // SAFETY: the server's function takes any size.
+            return unsafe { (api.calloc)(1, layout.pad_to_align().size().max(1)).cast() };
+        }
+        // SAFETY: the caller's promise; what is not null has so many bytes.
+        unsafe {
+            let given = self.alloc(layout);
+            if !given.is_null() {
+                given.write_bytes(0, layout.size());
+            }
             given
         }
     }
@@ -602,6 +620,18 @@ unsafe extern "C" fn on_load(context: Ptr, _arguments: *mut Ptr, _count: c_int) 
     // SAFETY: as above.
     let Some(api) = (unsafe { Api::get(get) }) else { return ERROR };
     let api = API.get_or_init(|| api);
+    // SAFETY: pieces go back as they came, and the text lives long enough.
+    unsafe {
+        let pieces = [(); 8].map(|()| (api.alloc)(ALIGNMENT));
+        let is_aligned = pieces.iter().all(|piece| piece.addr() % ALIGNMENT == 0);
+        pieces.into_iter().for_each(|piece| (api.free)(piece));
+        if !is_aligned {
+            let why =
+                c"swarmkeep needs an allocator that aligns memory to 16 bytes, as jemalloc and glibc do";
+            (api.log)(context, c"warning".as_ptr(), why.as_ptr());
+            return ERROR;
+        }
+    }
     // The packed store's memory too is the server's.
     if !swarmkeep::packed::use_global_allocator() {
         return ERROR;

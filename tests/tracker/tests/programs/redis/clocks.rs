@@ -42,12 +42,12 @@ const HOUR: i64 = 3600;
 const PEERS: u32 = 1260;
 const TORRENTS: u32 = 100;
 
-fn clock() -> Timestamp {
+pub(crate) fn clock() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
     Timestamp::from_secs(since.as_secs())
 }
 
-fn by(seconds: i64) -> Timestamp {
+pub(crate) fn by(seconds: i64) -> Timestamp {
     Timestamp::from_secs(clock().as_secs().saturating_add_signed(seconds))
 }
 
@@ -56,7 +56,7 @@ async fn start(settings: &RedisConfig) -> Arc<RedisRepository> {
 }
 
 /// These peers announce, each to one torrent.
-async fn announce(store: &RedisRepository, peers: std::ops::Range<u32>, now: Timestamp) {
+pub(crate) async fn announce(store: &RedisRepository, peers: std::ops::Range<u32>, now: Timestamp) {
     let mut batch: Vec<_> = peers
         .map(|n| {
             let announce = Announce::new(torrent(n % TORRENTS), endpoint(n));

@@ -25,6 +25,7 @@ use swarmkeep_store_tests::{
 use tokio::time::sleep;
 
 use crate::redis::{
+    clocks::{self, by, clock},
     crowd::{
         NOW, Told, announce_while, assert_counted_once, endpoint, finished, lost, members, tell, torrent,
     },
@@ -45,6 +46,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_module_is_upgraded_server_by_server_under_load_and_nobody_is_lost;
         [REDIS, FUNCTIONS]:
             redis_module_takes_over_a_store_under_load_and_loses_nobody,
+            redis_module_takes_over_a_store_from_the_future_with_one_time_everywhere,
             redis_module_that_some_servers_lack_is_refused_with_what_to_do,
     }
 }
@@ -168,24 +170,61 @@ fn redis_module_keeps_all_in_files() {
 }
 
 fn redis_module_has_the_same_on_a_replica() {
-    let (master, replica) = (server(&[]), server(&[]));
+    let soon = [("repl-diskless-sync-delay", "0")];
+    let (master, replica) = (server(&soon), server(&[]));
     RUNTIME.block_on(async {
         let settings = settings([master.url()]);
         let store = reach(&settings).await;
         let now = live(&store, 3, NOW).await;
-        replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).expect("it answers");
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while replica.info("replication").expect("it answers")["master_link_status"] != "up" {
-            assert!(Instant::now() < deadline, "the replica does not reach its master");
-            sleep(Duration::from_millis(10)).await;
-        }
+        begin_to_follow(&replica, &master).await;
         live(&store, 4, now).await;
-        let mut connection = master.connect().expect("it answers");
-        connection.command(&["SET", "mark", "1"]).expect("it answers");
-        assert_eq!(connection.query::<u64>(&["WAIT", "1", "10000"]).expect("it answers"), 1);
+        wait_for_replica(&master);
         let there = reach(&RedisConfig::new([replica.url()]).prefix(settings.keys_begin_with())).await;
         assert_eq!(picture(&there).await, picture(&store).await);
         assert_eq!(there.totals().await.expect("reached"), store.totals().await.expect("reached"));
+    });
+}
+
+async fn begin_to_follow(replica: &Server, master: &Server) {
+    replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).expect("it answers");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while replica.info("replication").expect("it answers")["master_link_status"] != "up" {
+        assert!(Instant::now() < deadline, "the replica does not reach its master");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn wait_for_replica(master: &Server) {
+    let mut connection = master.connect().expect("it answers");
+    connection.command(&["SET", "mark", "1"]).expect("it answers");
+    assert_eq!(connection.query::<u64>(&["WAIT", "1", "10000"]).expect("it answers"), 1);
+}
+
+/// The time of a shard that is taken over is the same on a replica, also where the server's clock bounds it.
+fn redis_module_takes_over_a_store_from_the_future_with_one_time_everywhere() {
+    let soon = [("repl-diskless-sync-delay", "0")];
+    let (master, replica) = (server(&soon), server(&[]));
+    RUNTIME.block_on(async {
+        let settings = settings([master.url()]);
+        let layout = format!("{}store", settings.keys_begin_with());
+        master.command(&["SET", &layout, &format!("1 16 {} false", "07".repeat(16))]).expect("it answers");
+        let store = connect(&settings).await;
+        clocks::announce(&store, 0..100, by(86_400)).await;
+        begin_to_follow(&replica, &master).await;
+        let (settings, config) = (settings.clock(clock), config());
+        RedisRepository::move_to_module(&settings, &config, clock()).await.expect("reached");
+        wait_for_replica(&master);
+        let newest = |server: &Server, shard: &String| {
+            let meta: Vec<u8> = server.query(&["swarmkeep.meta", "", shard]).expect("it answers");
+            u32::from_le_bytes(meta[17..21].try_into().expect("4 bytes"))
+        };
+        let shards = shards(&master);
+        assert_eq!(shards.len(), 16);
+        for shard in shards {
+            let here = newest(&master, &shard);
+            assert!(u64::from(here) < clock().as_secs() + 90, "the clock bounds it");
+            assert_eq!(newest(&replica, &shard), here);
+        }
     });
 }
 
@@ -299,7 +338,7 @@ fn redis_module_memory_is_the_servers_and_returns() {
         let store = connect(&settings([server.url()])).await;
         tell(&store, &Announce::new(torrent(0), endpoint(0))).await.expect("acknowledged");
         let empty = server.used_memory().expect("it answers");
-        let announces: Vec<_> = (0..100_000).map(|n| Announce::new(torrent(n), endpoint(n))).collect();
+        let announces: Vec<_> = (0..300_000).map(|n| Announce::new(torrent(n), endpoint(n))).collect();
         for part in announces.chunks(1000) {
             let request = |announce: &Announce| Request::new(*announce, PeerBuffer::new(&mut [], &mut []));
             let mut batch: Vec<_> = part.iter().map(request).collect();
@@ -310,7 +349,7 @@ fn redis_module_memory_is_the_servers_and_returns() {
             .iter()
             .map(|shard| server.query::<u64>(&["MEMORY", "USAGE", shard]).expect("it answers"))
             .sum();
-        let each = used as f64 / 100_000.0;
+        let each = used as f64 / 300_000.0;
         assert!((26.0..50.0).contains(&each), "{each} bytes for a swarm of one");
         assert!((0.8..1.1).contains(&(told as f64 / used as f64)), "{told} of {used} bytes are told");
         server.command(&["FLUSHALL", "SYNC"]).expect("it answers");
