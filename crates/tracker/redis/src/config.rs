@@ -34,7 +34,7 @@ impl RedisConfig {
             prefix: "swarmkeep:".to_owned(),
             node: String::new(),
             patience: Duration::from_secs(2),
-            connections: 2,
+            connections: 1,
             in_flight: 4096,
             staleness: Duration::ZERO,
             totals_age: Duration::ZERO,
@@ -128,7 +128,8 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the number of connections per server.
+    /// Sets the number of connections per server. The default is 1: a second one makes the bundles of announces
+    /// smaller, and an announce 11 % dearer for the tracker and 16 % for the servers.
     #[must_use]
     pub const fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;

@@ -161,7 +161,10 @@ pub(crate) fn refused_by_module(answer: &[u8]) -> Option<Result<Unconfirmed, Str
     match answer.first() {
         Some(128) => Some(Ok(Unconfirmed::Missing)),
         Some(129) => Some(Ok(Unconfirmed::Elsewhere)),
-        Some(130) => Some(Err("the key of a shard holds another type of value".to_owned())),
+        Some(130) => Some(Err(
+            "the key of a shard holds another type of value, or the module refuses this lifetime or limit"
+                .to_owned(),
+        )),
         _ => None,
     }
 }
