@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::{Cluster, Result, Server, wait_until};
 
+/// The time until all nodes know the new master of a slot.
+const WITHIN: Duration = Duration::from_secs(10);
+
 /// A slot that is being moved step by step. If it is dropped before [`finish`](Self::finish), the slot stays
 /// half moved, as after the crash of an operator's tool.
 #[derive(Debug)]
@@ -23,6 +26,23 @@ impl Cluster {
     /// As [`begin_migration`](Self::begin_migration) and [`Migration::finish`].
     pub fn migrate_slot(&self, slot: u16, to: usize) -> Result<usize> {
         self.begin_migration(slot, to)?.finish()
+    }
+
+    /// Moves a slot with all its keys to another master in one atomic step, if the servers can (Valkey from 9
+    /// on); otherwise returns `false`. When it returns `true`, all live nodes know the new master.
+    ///
+    /// # Errors
+    /// [`Error::NoMaster`](super::Error::NoMaster), as [`Server::command`]; [`Error::Late`](super::Error::Late) after ten seconds.
+    pub fn migrate_slot_at_once(&self, slot: u16, to: usize) -> Result<bool> {
+        let (from, number) = (self.server(self.master_of_slot(slot)?), slot.to_string());
+        let info = from.info("server")?;
+        let version = info.get("valkey_version").and_then(|version| version.split('.').next()?.parse().ok());
+        if version.is_none_or(|version: u32| version < 9) {
+            return Ok(false);
+        }
+        from.command(&["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &number, &number, "NODE", self.id(to)])?;
+        wait_until(&format!("moving slot {slot} at once"), WITHIN, || self.agree_on(slot, to))?;
+        Ok(true)
     }
 
     /// Begins to move a slot to another master. From now on, the masters redirect clients to each other for
@@ -80,7 +100,6 @@ impl<'a> Migration<'a> {
     /// As [`Server::command`]; [`Error::Late`](super::Error::Late) after ten seconds.
     pub fn finish(mut self) -> Result<usize> {
         const BATCH: usize = 64;
-        const WITHIN: Duration = Duration::from_secs(10);
         while self.move_keys(BATCH)? > 0 {}
         let owner = ["NODE", self.cluster.id(self.to)];
         // The target first: otherwise no master would own the slot for a moment.
