@@ -11,7 +11,7 @@ use std::{
 use clap::value_parser;
 use swarmkeep_workload::tables::significant;
 
-use self::figures::{Figure, Figures};
+use self::figures::{Engine, Figure, Figures};
 use self::population::Population;
 use self::sizing::Sizing;
 
@@ -40,6 +40,9 @@ pub struct Args {
     /// Trackers, where there are several.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(2..=1024))]
     trackers: u32,
+    /// What keeps the store on Redis.
+    #[arg(long, value_enum, default_value = "module")]
+    engine: Engine,
     /// The percentage of cores and memory that may be used in ordinary times.
     #[arg(long, value_name = "P", default_value_t = 60, value_parser = value_parser!(u32).range(1..=100))]
     busy: u32,
@@ -65,7 +68,7 @@ pub fn print(args: &Args) -> Result<ExitCode, Box<dyn error::Error>> {
 
 /// The report, in Markdown.
 pub fn run(args: &Args) -> Result<String, Error> {
-    let mut figures = Figures::of(args.figures.as_deref());
+    let mut figures = Figures::of(args.figures.as_deref(), args.engine);
     let sizing = sizing(args, &mut figures)?;
     let Sizing { population, costs, busy, interval, .. } = &sizing;
     let needs = sizing.needs();

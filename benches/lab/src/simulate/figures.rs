@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use clap::ValueEnum;
+
 use super::Error;
 
 /// A document: its path in the repository, its text when this was built, and the command that writes it.
@@ -51,6 +53,15 @@ pub(crate) struct Bytes {
     pub(crate) v6_peer: f64,
 }
 
+/// What keeps a store on Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// The module.
+    Module,
+    /// Functions in Lua.
+    Functions,
+}
+
 /// One number: where it stands, and the command that wrote it there.
 #[derive(Debug)]
 pub(crate) struct Figure {
@@ -64,13 +75,15 @@ pub(crate) struct Figure {
 /// The documents of a checkout, and the figures that were looked up in them.
 pub(crate) struct Figures<'a> {
     root: Option<&'a Path>,
+    /// What keeps a store on Redis.
+    engine: Engine,
     pub(crate) found: Vec<Figure>,
 }
 
 impl<'a> Figures<'a> {
     /// Figures of the checkout at `root`; without one, of the repository when this was built.
-    pub(crate) fn of(root: Option<&'a Path>) -> Self {
-        Self { root, found: Vec::new() }
+    pub(crate) fn of(root: Option<&'a Path>, engine: Engine) -> Self {
+        Self { root, engine, found: Vec::new() }
     }
 
     pub(crate) fn costs(&mut self) -> Result<Costs, Error> {
@@ -79,9 +92,12 @@ impl<'a> Figures<'a> {
         let tracker = self.get(&TRACKERS, &["cold", "swarmkeep"], per_million)?;
         let store = self.get(&STORE, &["announce, Zipf, batches: ns"], "`packed`")? / 1000.0;
         let packed = |this: &mut Self, row| this.get(&STORE, &[row], "`packed`");
-        let resident = |this: &mut Self, swarms, family| {
-            this.get(&REDIS, &[swarms, family, "functions"], "resident a peer")
+        let design = match self.engine {
+            Engine::Module => "module",
+            Engine::Functions => "functions",
         };
+        let resident =
+            |this: &mut Self, swarms, family| this.get(&REDIS, &[swarms, family, design], "resident a peer");
         Ok(Costs {
             connect,
             tracker,
@@ -107,7 +123,11 @@ impl<'a> Figures<'a> {
 
     /// A figure of an announce on a Redis Cluster.
     pub(crate) fn on_cluster(&mut self, column: &'static str) -> Result<f64, Error> {
-        self.get(&REDIS, &["functions: 3 masters, 3 replicas"], column)
+        let row = match self.engine {
+            Engine::Module => "module: 3 masters, 3 replicas",
+            Engine::Functions => "functions: 3 masters, 3 replicas",
+        };
+        self.get(&REDIS, &[row], column)
     }
 
     /// The number in the row that begins with `row`, in the column called `column`.
@@ -155,10 +175,12 @@ mod tests {
 
     #[test]
     fn the_documents_have_all_that_is_needed() {
-        let mut figures = Figures::of(None);
-        let costs = figures.costs().unwrap();
-        assert!(costs.store < costs.tracker, "the store is a part of it");
-        assert!(costs.packed.swarm_of_one < costs.redis.swarm_of_one);
+        let of = |engine| Figures::of(None, engine).costs().unwrap();
+        let (module, functions) = (of(Engine::Module), of(Engine::Functions));
+        assert!(module.store < module.tracker, "the store is a part of it");
+        assert!(module.packed.swarm_of_one < module.redis.swarm_of_one);
+        assert!(module.redis.swarm_of_one < functions.redis.swarm_of_one);
+        assert!(module.redis_master < functions.redis_master);
     }
 
     #[test]
@@ -173,7 +195,7 @@ mod tests {
     #[test]
     fn errors_name_the_document_and_the_cell() {
         let folder = tempfile::tempdir().unwrap();
-        let problem = || Figures::of(Some(folder.path())).costs().unwrap_err().to_string();
+        let problem = || Figures::of(Some(folder.path()), Engine::Module).costs().unwrap_err().to_string();
         assert!(problem().contains("trackers.md: No such file"), "{}", problem());
         fs::create_dir_all(folder.path().join("docs/reports")).unwrap();
         fs::write(folder.path().join(TRACKERS.0), "| load | x |\n").unwrap();

@@ -58,7 +58,10 @@ fn harmonic(last: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::{figures::Figures, near};
+    use crate::simulate::{
+        figures::{Engine, Figures},
+        near,
+    };
 
     #[test]
     fn sizes_follow_the_law() {
@@ -74,7 +77,7 @@ mod tests {
     #[test]
     fn bytes_of_a_mix_are_those_that_were_measured() {
         // docs/design/packed-store.md: 1 M swarms, 4.53 M peers, a tenth of them IPv6: 66.6 bytes per swarm.
-        let packed = Figures::of(None).costs().unwrap().packed;
+        let packed = Figures::of(None, Engine::Module).costs().unwrap().packed;
         let mix = Population { ipv6: 0.1, ..Population::zipf(1e6, 4.53e6) };
         near(mix.bytes(&packed) / 1e6, 66.6, 0.05);
     }

@@ -113,7 +113,7 @@ impl Failure {
 mod tests {
     use super::*;
     use crate::simulate::{
-        figures::{Bytes, Figures},
+        figures::{Bytes, Engine, Figures},
         near,
     };
 
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn three_masters_and_three_replicas_take_the_time_that_was_measured() {
-        let mut figures = Figures::of(None);
+        let mut figures = Figures::of(None, Engine::Module);
         let costs = figures.costs().unwrap();
         let population = Population { largest: 1.0, ..thousand().population };
         let sizing = Sizing { population, costs, ..thousand() };
