@@ -187,7 +187,7 @@ unsafe impl GlobalAlloc for ServerAllocator {
             // SAFETY: the server's function takes any size.
             return unsafe { (api.calloc)(1, layout.pad_to_align().size().max(1)).cast() };
         }
-        // SAFETY: the caller's promise; what is not null has so many bytes.
+        // SAFETY: the caller's promise; memory that was given has the size of the layout.
         unsafe {
             let given = self.alloc(layout);
             if !given.is_null() {

@@ -404,7 +404,7 @@ impl Span {
     fn of(block: &Block) -> Self {
         #[cfg(feature = "global-alloc")]
         if source::is_global() {
-            // SAFETY: so many units of the span lie before the block.
+            // SAFETY: `at` units of the span lie before the block.
             return Self(unsafe { block.bytes.sub(usize::from(block.at) * UNIT) });
         }
         let start = block.bytes.as_ptr().map_addr(|address| address & !(SPAN - 1));

@@ -32,7 +32,8 @@ impl Cluster {
     /// on); otherwise returns `false`. When it returns `true`, all live nodes know the new master.
     ///
     /// # Errors
-    /// [`Error::NoMaster`](super::Error::NoMaster), as [`Server::command`]; [`Error::Late`](super::Error::Late) after ten seconds.
+    /// [`Error::NoMaster`](super::Error::NoMaster), as [`Server::command`];
+    /// [`Error::Late`](super::Error::Late) after ten seconds.
     pub fn migrate_slot_at_once(&self, slot: u16, to: usize) -> Result<bool> {
         let (from, number) = (self.server(self.master_of_slot(slot)?), slot.to_string());
         let info = from.info("server")?;

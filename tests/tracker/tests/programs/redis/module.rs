@@ -54,7 +54,8 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// A server with the module.
 fn server(directives: &[(&str, &str)]) -> Server {
     let module = module();
-    let load = [("loadmodule", module.to_str().expect("a path in UTF-8"))];
+    // A replica is served at once, and not after the five seconds in which more could come.
+    let load = [("loadmodule", module.to_str().expect("a path in UTF-8")), ("repl-diskless-sync-delay", "0")];
     started(Server::start_with(&[&load, directives].concat()))
 }
 
@@ -170,8 +171,7 @@ fn redis_module_keeps_all_in_files() {
 }
 
 fn redis_module_has_the_same_on_a_replica() {
-    let soon = [("repl-diskless-sync-delay", "0")];
-    let (master, replica) = (server(&soon), server(&[]));
+    let (master, replica) = (server(&[]), server(&[]));
     RUNTIME.block_on(async {
         let settings = settings([master.url()]);
         let store = reach(&settings).await;
@@ -202,8 +202,7 @@ fn wait_for_replica(master: &Server) {
 
 /// The time of a shard that is taken over is the same on a replica, also where the server's clock bounds it.
 fn redis_module_takes_over_a_store_from_the_future_with_one_time_everywhere() {
-    let soon = [("repl-diskless-sync-delay", "0")];
-    let (master, replica) = (server(&soon), server(&[]));
+    let (master, replica) = (server(&[]), server(&[]));
     RUNTIME.block_on(async {
         let settings = settings([master.url()]);
         let layout = format!("{}store", settings.keys_begin_with());
