@@ -32,7 +32,7 @@ const FOLDERS: [(&str, Ring); 8] = [
 ];
 
 /// Published packages from the inside out: none depends on one that comes later.
-const OUTWARDS: [&str; 17] = [
+const OUTWARDS: [&str; 18] = [
     "swarmkeep-bittorrent",
     "swarmkeep",
     "swarmkeep-workload",
@@ -42,6 +42,7 @@ const OUTWARDS: [&str; 17] = [
     "swarmkeep-module",
     "swarmkeep-redis",
     "swarmkeep-import",
+    "swarmkeep-xdp",
     "swarmkeep-tracker",
     "swarmkeep-load",
     "swarmkeep-cli",
