@@ -10,6 +10,8 @@ mod schema;
 mod secret;
 mod store;
 mod user;
+#[cfg(feature = "xdp")]
+mod xdp;
 
 use std::{
     error::Error,
@@ -172,6 +174,12 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         // The system forgets this when a process changes its user.
         secret::keep_out_of_dumps();
     }
+    #[cfg(feature = "xdp")]
+    settings
+        .fixed
+        .xdp
+        .give_up_privileges()
+        .map_err(|error| format!("cannot give up the capabilities that --xdp takes: {error}"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Here, since connections to servers live in the runtime.
     let built = match runtime.block_on(store.build(&sizes)) {

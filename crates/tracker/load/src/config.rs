@@ -24,7 +24,7 @@ pub struct Config {
     pub warm_up: Duration,
     /// The number of clients, each with its own socket.
     pub workers: usize,
-    /// The number of threads; `None` is one per core, and no more than workers.
+    /// The number of threads; `None` is one per core, and no more than workers; with `xdp`, one.
     pub threads: Option<usize>,
     /// The most unanswered requests per worker; `None` is 1 in a closed loop and 64 in an open loop. HTTP
     /// always has 1.
@@ -68,6 +68,9 @@ pub struct Config {
     /// Whether an answer with the announcing peer among its peers is wrong. Otherwise it is right and noted,
     /// since some trackers answer so.
     pub strict: bool,
+    /// The interface whose frames UDP workers send and receive by AF_XDP, past their sockets. Takes one
+    /// thread, and the feature `xdp`.
+    pub xdp: Option<String>,
     /// Whether targets may be other machines.
     pub beyond_loopback: bool,
 }
@@ -104,6 +107,7 @@ impl Config {
             server_pid: None,
             announcer_uncounted: false,
             strict: false,
+            xdp: None,
             beyond_loopback: false,
         }
     }
@@ -136,7 +140,10 @@ impl Config {
     }
 
     pub(crate) fn threads(&self) -> usize {
-        self.threads.unwrap_or_else(swarmkeep_workload::cores).min(self.workers)
+        match self.xdp {
+            Some(_) => 1,
+            None => self.threads.unwrap_or_else(swarmkeep_workload::cores).min(self.workers),
+        }
     }
 
     /// Where workers send from and to, in turns.
@@ -185,6 +192,14 @@ impl Config {
             self.threads.is_some_and(|threads| !(1..=1024).contains(&threads)),
             "threads are from 1 to 1,024",
         )?;
+        if self.xdp.is_some() {
+            say(!cfg!(feature = "xdp"), "this build has no AF_XDP: it takes the feature `xdp`")?;
+            say(self.is_http(), "HTTP goes through sockets: AF_XDP is for UDP targets")?;
+            say(
+                self.threads.is_some_and(|threads| threads > 1),
+                "with AF_XDP one thread has all queues: leave `threads` out",
+            )?;
+        }
         say(!(1..=4096).contains(&self.window()), "the window is from 1 to 4,096 requests")?;
         let paced = |rate: f64| (0.001..=10_000_000.0).contains(&rate);
         say(self.rate.is_some_and(|rate| !paced(rate)), "the rate is from 0.001 to 10,000,000 a second")?;
@@ -444,7 +459,7 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let good = || Config::new([target("127.0.0.1:1")]);
         good().validate().unwrap();
-        let bad: [fn(&mut Config); 14] = [
+        let bad: [fn(&mut Config); 16] = [
             |c| c.targets.clear(),
             |c| c.targets.push(target("http://127.0.0.1:1")),
             |c| c.duration = Config::LONGEST + Duration::from_millis(1),
@@ -459,6 +474,8 @@ mod tests {
             |c| c.scrape_hashes = 75,
             |c| c.stopped = 0.51,
             |c| (c.workers, c.swarms, c.peers) = (11, Swarms::Uniform(10), 19),
+            |c| (c.xdp, c.threads) = (Some("eth0".into()), Some(2)),
+            |c| (c.xdp, c.targets) = (Some("eth0".into()), vec![target("http://127.0.0.1:1")]),
         ];
         for (n, spoil) in bad.into_iter().enumerate() {
             let mut config = good();

@@ -22,8 +22,10 @@ use nix::{
 use swarmkeep::{AnnounceEvent, InfoHash};
 
 use crate::{
+    Error,
     clock::{Clock, SECOND, nanoseconds},
     config::{Config, Origin},
+    frames::Frames,
     population::{Ask, Fill, Population, Stream},
     schedule::Schedule,
     stats::{Kind, Purpose, Recorder, Sending, Totals},
@@ -37,7 +39,11 @@ pub(crate) trait Client: Sized + Send {
     const EVENTS: EpollFlags;
 
     fn open(config: &Config, origin: &Origin, worker: usize) -> io::Result<Self>;
-    fn shared(config: &Config) -> Self::Shared;
+    fn shared(config: &Config, frames: Option<Frames>) -> Self::Shared;
+    /// What else answers come by.
+    fn frames(_: &mut Self::Shared) -> Option<&mut Frames> {
+        None
+    }
     fn socket(&self) -> BorrowedFd<'_>;
     /// Whether the socket is another one than when this was last asked.
     fn take_is_new(&mut self) -> bool;
@@ -58,7 +64,7 @@ pub(crate) trait Client: Sized + Send {
     /// Whether nothing more may be pushed before a flush.
     fn is_full(shared: &Self::Shared) -> bool;
     fn flush(&mut self, shared: &mut Self::Shared, clock: &Clock, recorder: &mut Recorder);
-    /// Takes in the answers that have come.
+    /// Takes in the answer that has come as a frame, or those that have come to the socket.
     fn receive(&mut self, shared: &mut Self::Shared, clock: &Clock, recorder: &mut Recorder);
     /// Gives up on what has been in flight for too long.
     fn expire(&mut self, now: u64, recorder: &mut Recorder);
@@ -142,22 +148,30 @@ const FILL_FLIGHT: usize = 128;
 /// the start.
 const TRIES: u32 = 3;
 
+/// Frames that a queue may have answers in before others, and the time, get their turn.
+const MOST_FRAMES: usize = 256;
+
 /// Runs the workers of one thread to the end.
 pub(crate) fn drive<C: Client>(
     run: &Run<'_>,
     thread: usize,
     clients: Vec<(usize, C)>,
     recorder: Recorder,
-) -> Result<Totals, io::Error> {
+    frames: Option<Frames>,
+) -> Result<Totals, Error> {
+    let waiting = |source| Error::Socket { what: "cannot wait for answers".to_owned(), source };
     // Timers that are 50 µs late are the kernel's default, and would be counted as the tracker's latency.
     let _ = nix::sys::prctl::set_timerslack(1);
-    let mut thread = Thread::new(run, thread, clients, recorder)?;
-    thread.prepare()?;
-    run.connected
-        .fetch_add(thread.workers.iter().filter(|w| w.client.is_connected()).count(), Ordering::Relaxed);
+    let mut thread = Thread::new(run, thread, clients, recorder, frames).map_err(waiting)?;
+    thread.prepare().map_err(waiting)?;
+    let connected = thread.workers.iter().filter(|w| w.client.is_connected()).count();
+    if let Some(frames) = C::frames(&mut thread.shared) {
+        frames.check(connected)?;
+    }
+    run.connected.fetch_add(connected, Ordering::Relaxed);
     run.ready.fetch_add(1, Ordering::Release);
     if let Some(times) = run.gate.wait() {
-        thread.measure(times)?;
+        thread.measure(times).map_err(waiting)?;
     }
     Ok(thread.recorder.finish())
 }
@@ -189,10 +203,19 @@ impl<'a, C: Client> Thread<'a, C> {
         number: usize,
         clients: Vec<(usize, C)>,
         recorder: Recorder,
+        frames: Option<Frames>,
     ) -> io::Result<Self> {
         let poller = Poller::new(clients.len())?;
+        let mut shared = C::shared(run.config, frames);
         for (n, (_, client)) in clients.iter().enumerate() {
             poller.add(client, n)?;
+            if let Some(frames) = C::frames(&mut shared) {
+                frames.expect(client.socket(), n)?;
+            }
+        }
+        let queues = C::frames(&mut shared).into_iter().flat_map(|frames| frames.queues());
+        for (n, queue) in (clients.len()..).zip(queues) {
+            poller.epoll.add(queue, EpollEvent::new(EpollFlags::EPOLLIN, n as u64))?;
         }
         let worker =
             |(worker, client)| Worker { client, stream: run.population.stream(worker), owed: 0, taken: 0 };
@@ -201,7 +224,7 @@ impl<'a, C: Client> Thread<'a, C> {
             run,
             number,
             workers: clients.into_iter().map(worker).collect(),
-            shared: C::shared(run.config),
+            shared,
             poller,
             recorder,
             scan_period,
@@ -233,8 +256,8 @@ impl<'a, C: Client> Thread<'a, C> {
             if !is_left || self.run.stop.load(Ordering::Relaxed) {
                 break;
             }
-            self.poller.wait(self.scan_period)?;
-            self.receive();
+            self.wait(self.scan_period)?;
+            self.receive(|_, _| Ok(()))?;
             self.scan(clock.now());
             for (chore, worker) in chores.iter_mut().zip(&mut self.workers) {
                 chore.again.extend(worker.client.take_lost_fill());
@@ -311,12 +334,8 @@ impl<'a, C: Client> Thread<'a, C> {
                 }
                 until = until.min(schedule.next());
             }
-            self.poller.wait(until.saturating_sub(clock.now()))?;
-            for event in 0..self.poller.woken {
-                let n = self.poller.worker(event);
-                self.workers[n].client.receive(&mut self.shared, clock, &mut self.recorder);
-                self.pump(n, schedule.as_ref(), times)?;
-            }
+            self.wait(until.saturating_sub(clock.now()))?;
+            self.receive(|thread, n| thread.pump(n, schedule.as_ref(), times))?;
             let now = clock.now();
             if self.scan(now) {
                 (0..self.workers.len()).try_for_each(|n| self.pump(n, schedule.as_ref(), times))?;
@@ -338,8 +357,8 @@ impl<'a, C: Client> Thread<'a, C> {
             }
         }
         while self.in_flight() > 0 {
-            self.poller.wait(self.scan_period)?;
-            self.receive();
+            self.wait(self.scan_period)?;
+            self.receive(|_, _| Ok(()))?;
             self.scan(clock.now());
         }
         Ok(())
@@ -392,12 +411,32 @@ impl<'a, C: Client> Thread<'a, C> {
         Ok(())
     }
 
-    /// Takes in answers to whom the poller has woken.
-    fn receive(&mut self) {
-        for event in 0..self.poller.woken {
-            let n = self.poller.worker(event);
-            self.workers[n].client.receive(&mut self.shared, &self.run.clock, &mut self.recorder);
+    /// Waits for answers, for at most `nanoseconds`. Frames are sent before.
+    fn wait(&mut self, nanoseconds: u64) -> io::Result<()> {
+        if let Some(frames) = C::frames(&mut self.shared) {
+            frames.flush();
         }
+        self.poller.wait(nanoseconds)
+    }
+
+    /// Takes in the answers that the poller has woken for, and goes on with each of their workers.
+    fn receive(&mut self, mut go_on: impl FnMut(&mut Self, usize) -> io::Result<()>) -> io::Result<()> {
+        for event in 0..self.poller.woken {
+            let woken = self.poller.source(event);
+            let queue = woken.checked_sub(self.workers.len());
+            let mut answered = None;
+            for _ in 0..if queue.is_some() { MOST_FRAMES } else { 1 } {
+                let next = |queue| C::frames(&mut self.shared)?.next(queue);
+                let Some(n) = queue.map_or(Some(woken), next) else { break };
+                // Answers to one worker come together.
+                if let Some(other) = answered.replace(n).filter(|&other| other != n) {
+                    go_on(self, other)?;
+                }
+                self.workers[n].client.receive(&mut self.shared, &self.run.clock, &mut self.recorder);
+            }
+            answered.map_or(Ok(()), |n| go_on(self, n))?;
+        }
+        Ok(())
     }
 
     /// Looks for timeouts, if it is time again.
@@ -474,7 +513,8 @@ impl Poller {
         Ok(self.epoll.add(client.socket(), EpollEvent::new(C::EVENTS, number as u64))?)
     }
 
-    fn worker(&self, event: usize) -> usize {
+    /// The number of a worker whose socket woke the poller; those of queues come after those of all workers.
+    fn source(&self, event: usize) -> usize {
         self.events[event].data() as usize
     }
 

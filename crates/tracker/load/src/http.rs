@@ -19,6 +19,7 @@ use crate::{
     clock::{Clock, SECOND, nanoseconds},
     config::{Config, Origin, Target},
     engine::{Client, Step},
+    frames::Frames,
     population::Ask,
     stats::{Kind, Purpose, Recorder, Sending},
 };
@@ -382,7 +383,7 @@ impl Client for HttpClient {
         })
     }
 
-    fn shared(config: &Config) -> HttpBuffers {
+    fn shared(config: &Config, _: Option<Frames>) -> HttpBuffers {
         HttpBuffers { checker: Checker::new(config), body: Vec::new() }
     }
 

@@ -20,6 +20,8 @@ mod check;
 mod clock;
 mod config;
 mod engine;
+#[cfg_attr(not(feature = "xdp"), path = "no_frames.rs")]
+mod frames;
 mod http;
 mod population;
 mod report;
@@ -57,6 +59,14 @@ pub enum Error {
         what: String,
         /// What the system said.
         source: io::Error,
+    },
+    /// The frames of the interface are not to be had.
+    #[error("AF_XDP on {interface}: {reason}")]
+    Xdp {
+        /// Its name.
+        interface: String,
+        /// Why.
+        reason: String,
     },
     /// The tracker did not answer before the measurement.
     #[error("no answer from {0}: is the tracker running, and does it listen there?")]

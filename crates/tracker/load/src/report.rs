@@ -117,6 +117,9 @@ pub struct Settings {
     pub stopped: f64,
     /// Whether each peer announced once before.
     pub fill: bool,
+    /// The interface whose frames were sent and received, past the sockets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<String>,
     /// The seed.
     pub seed: u64,
 }
@@ -195,7 +198,7 @@ pub struct Peers {
 }
 
 /// The resources of the generator.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Generator {
     /// User and system time of this process.
@@ -205,6 +208,9 @@ pub struct Generator {
     /// the latency. Only in an open loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_p99: Option<f64>,
+    /// The mode of AF_XDP: `zero-copy`, `native` or `generic`. Only with an interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xdp_mode: Option<&'static str>,
 }
 
 /// One second of the measurement.
@@ -234,11 +240,12 @@ pub(crate) struct Measured {
     pub(crate) series: Vec<Second>,
     pub(crate) server: Option<Server>,
     pub(crate) generator_cpu_seconds: Option<f64>,
+    pub(crate) xdp_mode: Option<&'static str>,
 }
 
 impl Report {
     pub(crate) fn new(config: &Config, measured: Measured) -> Self {
-        let Measured { totals, times, series, server, generator_cpu_seconds } = measured;
+        let Measured { totals, times, series, server, generator_cpu_seconds, xdp_mode } = measured;
         let seconds = (totals.last_answer.max(totals.end) - times.begin) as f64 / SECOND as f64;
         let sum = |of: fn(&stats::OfKind) -> u64| totals.kinds.iter().map(of).sum::<u64>();
         let (requests, succeeded, failed) = (sum(|k| k.requests), sum(|k| k.succeeded), sum(|k| k.failed));
@@ -274,6 +281,7 @@ impl Report {
             generator: Generator {
                 cpu_seconds: generator_cpu_seconds,
                 lag_p99: config.is_open().then(|| microseconds(totals.lag.value_at_quantile(0.99))),
+                xdp_mode,
             },
             series,
         }
@@ -356,6 +364,9 @@ impl Report {
                 .map(|lag| format!("; behind schedule by {} µs at p99", significant(lag)));
             line("generator        ", &format!("{cpu:.2} CPU seconds{}", lag.unwrap_or_default()));
         }
+        if let Some((interface, mode)) = settings.xdp.as_ref().zip(self.generator.xdp_mode) {
+            line("frames           ", &format!("of {interface} by AF_XDP, {mode}"));
+        }
         text
     }
 }
@@ -381,6 +392,7 @@ impl Settings {
             completed: config.completed,
             stopped: config.stopped,
             fill: config.fill,
+            xdp: config.xdp.clone(),
             seed: config.seed,
         }
     }

@@ -17,6 +17,7 @@ use crate::{
     Config, Error, Report,
     clock::{Clock, SECOND},
     engine::{self, Client, Gate, Run, Times},
+    frames::Frames,
     http::HttpClient,
     population::Population,
     report::{self, Measured},
@@ -75,6 +76,8 @@ fn run_clients<C: Client>(
     let watched = |pid| Usage::of(pid).ok_or(Error::NoProcess(pid));
     config.server_pid.map(watched).transpose()?;
     allow_sockets(config.workers + config.threads() + 64);
+    let mut frames = Frames::open(config)?;
+    let xdp_mode = frames.as_ref().map(Frames::mode);
     let origins = config.origins();
     let population = Population::new(config, origins.len())?;
     let threads = config.threads();
@@ -106,7 +109,8 @@ fn run_clients<C: Client>(
             .enumerate()
             .map(|(number, clients)| {
                 let recorder = Recorder::new(publish.clone());
-                scope.spawn(move || engine::drive::<C>(run, number, clients, recorder))
+                let frames = frames.take();
+                scope.spawn(move || engine::drive::<C>(run, number, clients, recorder, frames))
             })
             .collect();
         drop(publish);
@@ -114,8 +118,7 @@ fn run_clients<C: Client>(
             let mut all = Totals::new();
             for thread in threads {
                 let totals = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                let what = || "cannot wait for answers".to_owned();
-                all.add(&totals.map_err(|source| Error::Socket { what: what(), source })?);
+                all.add(&totals?);
             }
             Ok::<_, Error>(all)
         };
@@ -157,7 +160,10 @@ fn run_clients<C: Client>(
         let server = config.server_pid.zip(server?).zip(server_after?);
         let server = server.map(|((pid, before), after)| after.since(&before, pid, totals.answers()));
         let own = own.zip(own_after).map(|(before, after)| after.cpu_seconds - before.cpu_seconds);
-        Ok(Report::new(config, Measured { totals, times, series, server, generator_cpu_seconds: own }))
+        Ok(Report::new(
+            config,
+            Measured { totals, times, series, server, generator_cpu_seconds: own, xdp_mode },
+        ))
     })
 }
 

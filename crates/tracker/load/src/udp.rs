@@ -25,6 +25,7 @@ use crate::{
     clock::{Clock, SECOND, nanoseconds},
     config::{Config, Origin},
     engine::{Client, Step},
+    frames::{Frames, Route},
     population::Ask,
     stats::{Kind, Purpose, Recorder, Sending},
 };
@@ -45,6 +46,8 @@ const REMEMBERED: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct UdpClient {
     socket: UdpSocket,
+    /// The way of frames, known since the first of them came.
+    route: Option<Route>,
     family: Family,
     /// The address that the tracker must see, if it is on this machine.
     own: Option<std::net::IpAddr>,
@@ -88,6 +91,7 @@ enum Expected {
 /// What the clients of a thread share.
 pub(crate) struct UdpBuffers {
     checker: Checker,
+    frames: Option<Frames>,
     out: Box<[[u8; LONGEST_REQUEST]; BATCH]>,
     out_len: [usize; BATCH],
     out_number: [u32; BATCH],
@@ -269,6 +273,7 @@ impl Client for UdpClient {
         let family = if matches!(target, SocketAddr::V4(_)) { Family::V4 } else { Family::V6 };
         Ok(Self {
             socket,
+            route: None,
             family,
             own: target.ip().to_canonical().is_loopback().then_some(local),
             want: config.want,
@@ -287,11 +292,12 @@ impl Client for UdpClient {
         })
     }
 
-    fn shared(config: &Config) -> UdpBuffers {
+    fn shared(config: &Config, frames: Option<Frames>) -> UdpBuffers {
         // An answer that is longer than what was asked for is cut off here, and wrong.
         let longest = 64 + 18 * config.want.map_or(250, |want| want as usize + 1);
         UdpBuffers {
             checker: Checker::new(config),
+            frames,
             out: Box::new([[0; _]; BATCH]),
             out_len: [0; _],
             out_number: [0; _],
@@ -300,6 +306,10 @@ impl Client for UdpClient {
             send_headers: MultiHeaders::preallocate(BATCH, None),
             receive_headers: MultiHeaders::preallocate(BATCH, None),
         }
+    }
+
+    fn frames(shared: &mut UdpBuffers) -> Option<&mut Frames> {
+        shared.frames.as_mut()
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
@@ -401,6 +411,11 @@ impl Client for UdpClient {
             recorder.sent(sending, shared.out_len[n]);
         }
         let mut sent = 0;
+        if let (Some(frames), Some(route)) = (&mut shared.frames, &self.route) {
+            while sent < queued && frames.send(route, &shared.out[sent][..shared.out_len[sent]]) {
+                sent += 1;
+            }
+        }
         // A socket that is full once is empty again in no time: loopback queues nothing here, a network card
         // not for long.
         let mut patience = 100;
@@ -439,7 +454,15 @@ impl Client for UdpClient {
     }
 
     fn receive(&mut self, shared: &mut UdpBuffers, clock: &Clock, recorder: &mut Recorder) {
-        let UdpBuffers { checker, inn, receive_headers, .. } = shared;
+        let UdpBuffers { checker, frames, inn, receive_headers, .. } = shared;
+        if let Some(frames) = frames
+            && frames.read(clock, |route, answer, now| {
+                self.route = Some(route);
+                self.answer(answer, now, checker, recorder);
+            })
+        {
+            return;
+        }
         let mut lens = [(0, false); BATCH];
         loop {
             let received = if self.in_flight <= 1 {

@@ -2,13 +2,14 @@
 
 use std::{net::SocketAddr, num::NonZero, time::Duration};
 
-use crate::{Rules, Tls, Token};
+use crate::{Rules, Tls, Token, xdp::Xdp};
 
 /// The configuration of a [`Server`](crate::Server). Start with [`new`](Self::new), and chain what differs.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub(crate) udp: Vec<SocketAddr>,
     pub(crate) udp_workers: Option<NonZero<usize>>,
+    pub(crate) xdp: Option<Xdp>,
     pub(crate) rules: Rules,
     pub(crate) sweep_period: Duration,
     pub(crate) http: Vec<SocketAddr>,
@@ -35,6 +36,7 @@ impl Config {
         Self {
             udp: Vec::new(),
             udp_workers: None,
+            xdp: None,
             rules: Rules::new(),
             sweep_period: Duration::from_secs(5 * 60),
             http: Vec::new(),
@@ -74,6 +76,15 @@ impl Config {
     #[must_use]
     pub const fn udp_workers(mut self, threads: NonZero<usize>) -> Self {
         self.udp_workers = Some(threads);
+        self
+    }
+
+    /// Sets the interface whose datagrams come past the system's sockets. It takes privileges when the
+    /// sockets are opened, and none afterwards.
+    #[cfg(feature = "xdp")]
+    #[must_use]
+    pub fn xdp(mut self, xdp: Xdp) -> Self {
+        self.xdp = Some(xdp);
         self
     }
 

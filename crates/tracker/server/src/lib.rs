@@ -41,6 +41,8 @@ mod sweep;
 mod tls;
 mod tokens;
 mod udp;
+#[cfg_attr(not(feature = "xdp"), path = "no_xdp.rs")]
+mod xdp;
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -51,7 +53,9 @@ pub use control::Control;
 pub use http::{HttpHandler, HttpRequest};
 pub use ipnet::IpNet;
 pub use lists::{AccessList, ListKind, PasskeyList};
-pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SharedStore, SweepCounts, Threads, Times};
+pub use metrics::{
+    Counts, Kind, Metrics, ProtocolCounts, Reason, SharedStore, SweepCounts, Threads, Times, XdpStatus,
+};
 pub use rate::RateLimiter;
 pub use rules::{LiveRules, Rules, WhenUnavailable};
 pub use server::{Bound, Server, Sockets};
@@ -60,6 +64,9 @@ pub use tokens::{Scope, Token, TokenError};
 pub use udp::{
     AnswerBuffer, Batch, ConnectionIds, ConnectionKey, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,
 };
+
+#[cfg(feature = "xdp")]
+pub use xdp::{Xdp, XdpMode};
 
 /// Why a tracker did not start, or did not take a new certificate.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +121,9 @@ pub enum Error {
         /// What is wrong with them.
         problem: String,
     },
+    /// There is no interface of this name.
+    #[error("there is no interface `{0}` for XDP; `ip link` lists those of this machine")]
+    NoInterface(String),
     /// The operating system gave no pipe, which tells threads to stop.
     #[error("no pipe from the operating system: {0}; let this process open more files")]
     NoPipe(io::Error),

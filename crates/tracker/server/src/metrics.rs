@@ -15,9 +15,9 @@ use swarmkeep::{Changes, Family, Swept};
 use swarmkeep_state::{State, StateStatus};
 use tracing::warn;
 
-use crate::{HandshakeCounts, Tls, drops::Drops};
+use swarmkeep_tracker_protocol::udp::{ConnectRequest, ConnectResponse};
 
-use crate::clock::now;
+use crate::{HandshakeCounts, Tls, clock::now, drops::Drops, xdp::Attachment};
 
 /// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +111,7 @@ pub struct Metrics {
     tls: OnceLock<Tls>,
     state: OnceLock<Arc<State>>,
     shared_store: OnceLock<AskSharedStore>,
+    xdp: OnceLock<Arc<Attachment>>,
 }
 
 /// Asks a store that is shared how it is.
@@ -133,6 +134,23 @@ pub struct SharedStore {
     pub seconds_ahead: Option<i64>,
 }
 
+/// The state of the way past the system's sockets ([`Config::xdp`](crate::Config::xdp)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct XdpStatus {
+    /// `zero-copy`, `native` or `generic`; `None` if all datagrams come through sockets.
+    pub mode: Option<&'static str>,
+    /// The number of addresses, each with a port, whose datagrams come past the sockets.
+    pub addresses: usize,
+    /// The number of connects that the program at the interface has answered, over IPv4 and over IPv6. The
+    /// counts of all requests contain them.
+    pub connects: [u64; 2],
+    /// The number of datagrams that were lost because the queue's ring of received frames was full.
+    pub ring_full: u64,
+    /// The number of datagrams that were lost because no place for a frame was free.
+    pub no_place: u64,
+}
+
 impl Metrics {
     /// Counters for one who answers over UDP.
     pub(crate) fn udp(&self, counters: &Arc<Counters>) {
@@ -150,7 +168,15 @@ impl Metrics {
 
     /// The counts at this moment.
     pub fn counts(&self) -> Counts {
-        Counts { udp: sum(&self.udp), http: sum(&self.http), sweeps: self.sweeps.counts() }
+        let mut udp = sum(&self.udp);
+        if let Some(XdpStatus { connects, .. }) = self.xdp() {
+            for (family, connects) in connects.into_iter().enumerate() {
+                udp.requests[family][Kind::Connect as usize] += connects;
+                udp.received_bytes += connects * ConnectRequest::LEN as u64;
+                udp.sent_bytes += connects * ConnectResponse::LEN as u64;
+            }
+        }
+        Counts { udp, http: sum(&self.http), sweeps: self.sweeps.counts() }
     }
 
     /// Counts what the system drops of what is sent to this socket.
@@ -160,10 +186,21 @@ impl Metrics {
         }
     }
 
-    /// The number of datagrams that the system has dropped because a socket of the tracker was full. It reads
-    /// files of `/proc`, so it is too slow for each request.
+    /// The number of datagrams that the system has dropped because a socket of the tracker was full, or a
+    /// queue of its interface. It reads files of `/proc`, so it is too slow for each request.
     pub fn drops(&self) -> u64 {
-        self.drops.count()
+        let XdpStatus { ring_full, no_place, .. } = self.xdp().unwrap_or_default();
+        self.drops.count() + ring_full + no_place
+    }
+
+    /// Sets the way past the system's sockets. Only the first call has an effect.
+    pub(crate) fn watch_xdp(&self, attachment: &Arc<Attachment>) {
+        let _ = self.xdp.set(Arc::clone(attachment));
+    }
+
+    /// The state of the way past the system's sockets; `None` if it is not used.
+    pub fn xdp(&self) -> Option<XdpStatus> {
+        self.xdp.get().map(|attachment| attachment.status())
     }
 
     /// Sets whose handshakes are counted. Only the first call has an effect.

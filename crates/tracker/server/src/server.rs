@@ -1,6 +1,8 @@
 //! Sockets, threads and tasks around a store.
 
 use std::{
+    convert::Infallible,
+    future::pending,
     io::{self, PipeReader, PipeWriter},
     mem,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
@@ -25,12 +27,14 @@ use crate::{
     http,
     keeper::Keeper,
     sweep::sweep_for_ever,
-    udp::{self, Answers, ConnectionIds, ConnectionKey, Handler, Later, Worker},
+    udp::{self, Answers, ConnectionIds, ConnectionKey, Handler, Later, Listener, Worker},
+    xdp::{Attachment, Opened},
 };
 
 /// A tracker whose sockets are open.
 #[derive(Debug)]
 pub struct Server {
+    xdp: Option<Opened>,
     /// For each address, one socket for each thread.
     udp: Vec<Vec<UdpSocket>>,
     http: Vec<TcpListener>,
@@ -63,7 +67,8 @@ impl Server {
     /// Opens the sockets. Requests wait in them until [`run`](Self::run).
     ///
     /// # Errors
-    /// [`Error::Bind`], [`Error::NoCertificate`], [`Error::NoPipe`], or [`Error::NoEntropy`].
+    /// [`Error::Bind`], [`Error::NoCertificate`], [`Error::NoInterface`], [`Error::NoPipe`], or
+    /// [`Error::NoEntropy`].
     pub fn bind(config: &Config, repository: Repository) -> Result<Self, Error> {
         Self::bind_with(config, repository, Sockets::default())
     }
@@ -127,7 +132,7 @@ impl Server {
     /// # Panics
     /// Outside a tokio runtime with I/O and time. If a thread or a task of the server panics, with its panic.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { udp, http, https, admin, stopping, mut rng, connection_key, config, control } = self;
+        let Self { xdp, udp, http, https, admin, stopping, mut rng, connection_key, config, control } = self;
         let (stopped, stopping) = stopping;
         let is_http = !http.is_empty() || !https.is_empty();
         let cores = if is_http { usize::MAX } else { udp.first().map_or(0, Vec::len) };
@@ -136,13 +141,16 @@ impl Server {
         let stopped = Arc::new(stopped);
         let ids = Arc::new(ConnectionIds::new(connection_key));
         let mut tasks = JoinSet::new();
+        // A queue belongs to one thread, and there are no more of them than threads.
+        let (guard, queues) = xdp.map(Opened::into_fronts).unzip();
+        let mut queues = queues.into_iter().flatten();
         for sockets in by_worker(udp) {
             let handler = Arc::new(Handler::new(Arc::clone(&ids), rules.clone()));
             metrics.udp(handler.counters());
             let answers = match &repository {
                 Repository::Sync(store) => Answers::AtOnce(Arc::clone(store)),
                 Repository::Async(store) => {
-                    let later = |(socket, _): &(Arc<UdpSocket>, Reach)| {
+                    let later = |(socket, _): &(Arc<UdpSocket>, Listener)| {
                         let (store, handler) = (Arc::clone(store), Arc::clone(&handler));
                         Later::new(Handle::current(), store, handler, Arc::clone(socket))
                     };
@@ -150,7 +158,7 @@ impl Server {
                 }
             };
             let rng = RandCore(StdRng::from_rng(&mut rng));
-            let worker = Worker { sockets, handler, answers, rng };
+            let worker = Worker { sockets, queue: queues.next(), handler, answers, rng };
             let stopped = Arc::clone(&stopped);
             tasks.spawn_blocking(move || worker.run(&stopped));
         }
@@ -175,7 +183,11 @@ impl Server {
             ended = tasks.join_next() => ended,
             never = sweep_for_ever(repository, rules, &metrics, sweep_period, now) => match never {},
             never = keeper.keep() => match never {},
+            never = care(guard.as_ref().map(|guard| &*guard.0), &ids) => match never {},
         };
+        if let Some(guard) = &guard {
+            guard.0.stop();
+        }
         drop((stopping, http_stopping));
         if let Some(Err(error)) = ended
             && let Ok(panic) = error.try_into_panic()
@@ -192,6 +204,7 @@ impl Server {
 /// store may need a runtime or a remote server. Requests wait in the sockets until [`run`](Server::run).
 #[derive(Debug)]
 pub struct Bound {
+    xdp: Option<Opened>,
     udp: Vec<Vec<UdpSocket>>,
     http: Vec<TcpListener>,
     https: Vec<TcpListener>,
@@ -203,7 +216,7 @@ impl Bound {
     /// Opens the sockets, except those in `open`.
     ///
     /// # Errors
-    /// [`Error::Bind`], [`Error::HandedOver`], or [`Error::NoCertificate`].
+    /// [`Error::Bind`], [`Error::HandedOver`], [`Error::NoCertificate`], or [`Error::NoInterface`].
     pub fn open(config: &Config, open: Sockets) -> Result<Self, Error> {
         let cores = || thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
         // Each is a thread of the runtime's, which has no more than twice as many for such work.
@@ -230,7 +243,8 @@ impl Bound {
             return Err(Error::NoCertificate);
         }
         let admin = Admin::listen(config, open.admin)?;
-        Ok(Self { udp, http, https, admin, config: config.clone() })
+        let xdp = config.xdp.as_ref().map(|xdp| Opened::at(xdp, &udp)).transpose()?;
+        Ok(Self { xdp, udp, http, https, admin, config: config.clone() })
     }
 
     /// Adds the store.
@@ -238,7 +252,7 @@ impl Bound {
     /// # Errors
     /// [`Error::NoPipe`], or [`Error::NoEntropy`].
     pub fn over(self, repository: Repository) -> Result<Server, Error> {
-        let Self { udp, http, https, admin, mut config } = self;
+        let Self { xdp, udp, http, https, admin, mut config } = self;
         let mut rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
         let connection_key = ConnectionKey::draw(&mut RandCore(&mut rng));
         let stopping = io::pipe().map_err(Error::NoPipe)?;
@@ -251,8 +265,19 @@ impl Bound {
         for socket in udp.iter().flatten() {
             control.metrics.watch_drops(socket);
         }
+        if let Some(opened) = &xdp {
+            control.metrics.watch_xdp(&opened.guard.0);
+        }
         let admin = admin.map(|listener| Admin::over(listener, &config, &control)).transpose()?;
-        Ok(Server { udp, http, https, admin, stopping, rng, connection_key, config, control })
+        Ok(Server { xdp, udp, http, https, admin, stopping, rng, connection_key, config, control })
+    }
+}
+
+/// For ever: takes care of the way past the sockets, if there is one.
+async fn care(attachment: Option<&Attachment>, ids: &ConnectionIds) -> Infallible {
+    match attachment {
+        Some(attachment) => attachment.care(ids).await,
+        None => pending().await,
     }
 }
 
@@ -261,12 +286,12 @@ impl Bound {
 const LONGEST_STOP: Duration = Duration::from_millis(600);
 
 /// Each thread's sockets, from each address's.
-fn by_worker(udp: Vec<Vec<UdpSocket>>) -> Vec<Vec<(Arc<UdpSocket>, Reach)>> {
+fn by_worker(udp: Vec<Vec<UdpSocket>>) -> Vec<Vec<(Arc<UdpSocket>, Listener)>> {
     let mut workers: Vec<_> = (0..udp.first().map_or(0, Vec::len)).map(|_| Vec::new()).collect();
-    for sockets in udp {
+    for (nth, sockets) in udp.into_iter().enumerate() {
         for (worker, socket) in workers.iter_mut().zip(sockets) {
             let reach = socket.local_addr().map_or(Reach::Public, |address| Reach::of_listener(address.ip()));
-            worker.push((Arc::new(socket), reach));
+            worker.push((Arc::new(socket), Listener { nth, reach }));
         }
     }
     workers

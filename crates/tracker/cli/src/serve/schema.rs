@@ -26,6 +26,8 @@ use swarmkeep_workload::memory;
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
 
+#[cfg(feature = "xdp")]
+use super::xdp::Xdp;
 use super::{
     connection_key,
     redis::Redis,
@@ -95,6 +97,10 @@ pub(crate) struct Fixed {
     /// Number of threads that answer over UDP, 1 to 256, each with its own sockets. Default: one per core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = LISTENING)]
     pub(crate) workers: Option<u16>,
+
+    #[cfg(feature = "xdp")]
+    #[command(flatten)]
+    pub(crate) xdp: Xdp,
 
     /// File with the secret of connection ids over UDP, 32 bytes or more, that others cannot read. Trackers with
     /// the same secret accept each other's ids, and a restarted tracker accepts its earlier ones. Default: the
@@ -268,7 +274,7 @@ pub(crate) struct Live {
     pub(crate) log: LevelFilter,
 }
 
-const LISTENING: &str = "Listening";
+pub(crate) const LISTENING: &str = "Listening";
 const STORE: &str = "Store";
 const STATE: &str = "Across restarts";
 const ANSWERS: &str = "Answers";
@@ -438,6 +444,13 @@ impl Settings {
         let config = udp.fold(config, Config::udp);
         let config = http.fold(config, Config::http);
         let config = https.fold(config, Config::https);
+        #[cfg(feature = "xdp")]
+        let config = self
+            .fixed
+            .xdp
+            .settings(!self.fixed.udp.contains(&Listen::Off))?
+            .into_iter()
+            .fold(config, Config::xdp);
         Ok(workers
             .and_then(|workers| NonZero::new(workers.into()))
             .into_iter()

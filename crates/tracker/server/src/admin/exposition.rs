@@ -18,7 +18,7 @@ use swarmkeep::{Family, PeerCounts};
 use swarmkeep_state::StateStatus;
 
 use super::{state::AdminState, stats::Sample};
-use crate::{Counts, HandshakeCounts, Kind, ProtocolCounts, Reason, SharedStore, Times};
+use crate::{Counts, HandshakeCounts, Kind, ProtocolCounts, Reason, SharedStore, Times, XdpStatus};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -63,9 +63,12 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
 
     out.counter(
         "udp_socket_drops",
-        "Datagrams that the system has dropped because a socket's buffer was full.",
+        "Datagrams that the system has dropped because a socket's buffer or an interface's queue was full.",
     )
     .sample(&[], sample.drops);
+    if let Some(status) = admin.control.metrics.xdp() {
+        of_xdp(&mut out, &status);
+    }
     out.gauge(
         "interval_stretch_ratio",
         "By how much clients are told to wait longer than usual, 1 being not at all.",
@@ -89,6 +92,28 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     ];
     out.gauge("build_info", "Which tracker this is; the value is always 1.").sample(&labels, 1);
     out.finish()
+}
+
+fn of_xdp(out: &mut Exposition, status: &XdpStatus) {
+    let &XdpStatus { mode, addresses, connects: [v4, v6], ring_full, no_place } = status;
+    out.gauge("xdp_info", "The way that datagrams of the interface come; the value is always 1.")
+        .sample(&[("mode", mode.unwrap_or("sockets"))], 1);
+    out.gauge("xdp_addresses", "Addresses, each with a port, whose datagrams come past the sockets.")
+        .sample(&[], addresses);
+    let mut family = out.counter(
+        "xdp_connects",
+        "Connects that the program at the interface has answered; the requests contain them.",
+    );
+    for (name, count) in [("ipv4", v4), ("ipv6", v6)] {
+        family.sample(&[("family", name)], count);
+    }
+    let mut family = out.counter(
+        "xdp_drops",
+        "Datagrams of the interface that were lost before the tracker; the drops of sockets contain them.",
+    );
+    for (reason, count) in [("ring_full", ring_full), ("no_place", no_place)] {
+        family.sample(&[("reason", reason)], count);
+    }
 }
 
 fn of_protocols(out: &mut Exposition, counts: &Counts) {

@@ -10,7 +10,8 @@ use arrayvec::ArrayVec;
 use swarmkeep::Announce;
 use swarmkeep_tracker_protocol::udp::TransactionId;
 
-use super::socket::LocalAddress;
+use super::{front::Listener, socket::LocalAddress};
+use crate::Reach;
 
 /// The longest answer over IPv4 in bytes. A link of 1,492 bytes (PPPoE) carries it whole, with space for a
 /// tunnel.
@@ -28,7 +29,9 @@ pub type AnswerBuffer = [u8; LONGEST_ANSWER_V4];
 pub struct Batch {
     pub(super) packets: Box<[PacketBuffer; Batch::MOST]>,
     pub(super) answers: Box<[AnswerBuffer; Batch::MOST]>,
-    pub(super) exchanges: ArrayVec<Exchange, { Batch::MOST }>,
+    pub(super) received: ArrayVec<Received, { Batch::MOST }>,
+    /// Where they came in.
+    pub(super) listener: Listener,
     /// When the first of them was received.
     pub(super) since: Instant,
 }
@@ -37,16 +40,32 @@ pub(super) type PacketBuffer = [u8; Batch::LONGEST_REQUEST];
 
 /// One request, whose bytes and whose answer are at the same place in [`Batch::packets`] and
 /// [`Batch::answers`].
-pub(super) struct Exchange {
+pub(super) struct Received {
     pub(super) source: SocketAddr,
     /// The address that was asked, if the socket has several.
     pub(super) asked: Option<LocalAddress>,
-    pub(super) received: usize,
+    pub(super) len: usize,
     pub(super) state: RequestState,
 }
 
+/// A request, and the place of its answer, wherever a [`Front`](super::front::Front) has them.
+pub(crate) struct Exchange<'a> {
+    pub(super) source: SocketAddr,
+    /// The address that was asked, if there are several.
+    pub(super) asked: Option<LocalAddress>,
+    pub(super) listener: Listener,
+    /// When the first of those that were received together came.
+    pub(super) since: Instant,
+    pub(super) packet: &'a [u8],
+    pub(super) answer: &'a mut AnswerBuffer,
+    pub(super) state: &'a mut RequestState,
+}
+
+/// Requests that are received together.
+pub(crate) type Exchanges<'a> = ArrayVec<Exchange<'a>, { Batch::MOST }>;
+
 /// How far a request has come.
-pub(super) enum RequestState {
+pub(crate) enum RequestState {
     /// Nothing has been done.
     Received,
     /// It gets no answer.
@@ -77,7 +96,9 @@ impl Batch {
 
     /// An empty batch.
     pub fn new() -> Self {
-        Self { packets: zeroed(), answers: zeroed(), exchanges: ArrayVec::new(), since: Instant::now() }
+        let listener = Listener { nth: 0, reach: Reach::Public };
+        let (received, since) = (ArrayVec::new(), Instant::now());
+        Self { packets: zeroed(), answers: zeroed(), received, listener, since }
     }
 
     /// Adds a request. Bytes after [`LONGEST_REQUEST`](Self::LONGEST_REQUEST) are dropped.
@@ -86,34 +107,50 @@ impl Batch {
     /// If the batch already contains [`MOST`](Self::MOST) requests.
     pub fn push(&mut self, packet: &[u8], source: SocketAddr) {
         let received = packet.len().min(Self::LONGEST_REQUEST);
-        self.packets[self.exchanges.len()][..received].copy_from_slice(&packet[..received]);
-        self.received(received, source, None);
+        self.packets[self.received.len()][..received].copy_from_slice(&packet[..received]);
+        self.count(received, source, None);
     }
 
     /// Counts the bytes at the next place as a request. An IPv4-mapped source is the IPv4 one.
-    pub(super) fn received(&mut self, received: usize, mut source: SocketAddr, asked: Option<LocalAddress>) {
+    pub(super) fn count(&mut self, len: usize, mut source: SocketAddr, asked: Option<LocalAddress>) {
         // An IPv6 source keeps its scope: a link-local address cannot be answered without it.
         if let IpAddr::V4(v4) = source.ip().to_canonical() {
             source.set_ip(v4.into());
         }
-        self.exchanges.push(Exchange { source, asked, received, state: RequestState::Received });
+        self.received.push(Received { source, asked, len, state: RequestState::Received });
+    }
+
+    /// All requests, each with the place of its answer.
+    pub(super) fn exchanges(&mut self) -> Exchanges<'_> {
+        let Self { packets, answers, received, listener, since } = self;
+        let places = received.iter_mut().zip(packets.iter()).zip(answers.iter_mut());
+        let exchanges = places.map(|((received, packet), answer)| Exchange {
+            source: received.source,
+            asked: received.asked,
+            listener: *listener,
+            since: *since,
+            packet: &packet[..received.len],
+            answer,
+            state: &mut received.state,
+        });
+        exchanges.collect()
     }
 
     /// Removes all requests and answers.
     pub fn clear(&mut self) {
-        self.exchanges.clear();
+        self.received.clear();
     }
 
     /// Whether no more requests fit.
     pub(super) fn is_full(&self) -> bool {
-        self.exchanges.is_full()
+        self.received.is_full()
     }
 
     /// Leaves only what is not answered yet.
     pub(super) fn forget_answered(&mut self) {
-        for exchange in &mut self.exchanges {
-            if let RequestState::Answered(_) = exchange.state {
-                exchange.state = RequestState::Ignored;
+        for received in &mut self.received {
+            if let RequestState::Answered(_) = received.state {
+                received.state = RequestState::Ignored;
             }
         }
     }
@@ -125,8 +162,8 @@ impl Batch {
 
     /// The same, with the addresses from which they are to leave.
     pub(super) fn answers_from(&self) -> impl Iterator<Item = (&[u8], SocketAddr, Option<LocalAddress>)> {
-        self.exchanges.iter().zip(self.answers.iter()).filter_map(|(exchange, answer)| match exchange.state {
-            RequestState::Answered(len) => Some((&answer[..len], exchange.source, exchange.asked)),
+        self.received.iter().zip(self.answers.iter()).filter_map(|(received, answer)| match received.state {
+            RequestState::Answered(len) => Some((&answer[..len], received.source, received.asked)),
             _ => None,
         })
     }
@@ -140,7 +177,7 @@ impl Default for Batch {
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Batch({} requests)", self.exchanges.len())
+        write!(f, "Batch({} requests)", self.received.len())
     }
 }
 

@@ -119,6 +119,14 @@ impl IdsAt {
         self.issued(ip, self.now)
     }
 
+    /// The time in steps of 8 seconds, and the key of its hour and of the next, by whether the hour is odd.
+    #[cfg(feature = "xdp")]
+    pub(crate) fn keys(&self) -> swarmkeep_xdp::ConnectKeys {
+        let [_, now, next] = self.hours.keys.map(|key| <[u64; 2]>::from(key.keys()));
+        let keys = if self.hours.hour.is_multiple_of(2) { [now, next] } else { [next, now] };
+        swarmkeep_xdp::ConnectKeys { tick: self.now, keys }
+    }
+
     /// Whether `id` was issued to `ip` within its lifetime.
     pub fn recognise(&self, id: ConnectionId, ip: IpAddr) -> bool {
         let age = (self.now as u8).wrapping_sub(id.0 as u8).cast_signed();

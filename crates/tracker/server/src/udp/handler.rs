@@ -52,14 +52,17 @@ impl Handler {
     /// Reads every request of `batch`, which came to a socket of this reach, and answers those that need no
     /// store. Returns whether others wait for the store.
     pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp) -> bool {
+        batch.listener.reach = listener;
+        self.admit_all(&mut batch.exchanges(), now)
+    }
+
+    pub(super) fn admit_all(&self, exchanges: &mut [Exchange<'_>], now: Timestamp) -> bool {
         let (ids, counters) = (self.connection_ids.at(now), &*self.counters);
-        let context = BatchContext { ids, rules: &self.rules.now(), listener, now, counters };
-        let Batch { packets, answers, exchanges, .. } = batch;
+        let context = BatchContext { ids, rules: &self.rules.now(), now, counters };
         let (mut wait, mut bytes) = (false, 0);
-        for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
-            let Exchange { source, received, ref mut state, .. } = *exchange;
-            bytes += received as u64;
-            *state = match context.understand(&packet[..received], source) {
+        for Exchange { source, listener, packet, answer, state, .. } in exchanges {
+            bytes += packet.len() as u64;
+            **state = match context.understand(packet, *source, listener.reach) {
                 Understood::Connect(response) => {
                     let answer = answer.first_chunk_mut().expect("a connect response fits");
                     response.write(answer);
@@ -96,8 +99,18 @@ impl Handler {
         now: Timestamp,
         rng: &mut dyn Random,
     ) {
-        self.announce(store, batch, now, rng);
-        for Scrape { transaction_id, request, answer, state } in scrapes(batch) {
+        self.finish_all(store, &mut batch.exchanges(), now, rng);
+    }
+
+    pub(super) fn finish_all(
+        &self,
+        store: &dyn TorrentRepository,
+        exchanges: &mut [Exchange<'_>],
+        now: Timestamp,
+        rng: &mut dyn Random,
+    ) {
+        self.announce(store, exchanges, now, rng);
+        for Scrape { transaction_id, request, answer, state } in scrapes(exchanges) {
             let mut response = ScrapeResponseWriter::new(transaction_id, answer);
             request.info_hashes().for_each(|info_hash| response.push(counts(store.scrape(&info_hash))));
             *state = RequestState::Answered(response.finish());
@@ -107,16 +120,16 @@ impl Handler {
     fn announce(
         &self,
         store: &dyn TorrentRepository,
-        batch: &mut Batch,
+        exchanges: &mut [Exchange<'_>],
         now: Timestamp,
         rng: &mut dyn Random,
     ) {
         let mut announces = Announces::new();
-        announces.collect(batch);
+        announces.collect(exchanges);
         if !announces.requests.is_empty() {
             store.announce_batch(&mut announces.requests, now, rng);
         }
-        self.answer_announces(announces.written(), batch, rng);
+        self.answer_announces(announces.written(), exchanges, rng);
     }
 
     /// As [`finish`](Self::finish), for an asynchronous store.
@@ -139,19 +152,20 @@ impl Handler {
         now: Timestamp,
         rng: &mut dyn Random,
     ) {
+        let mut exchanges = batch.exchanges();
         let mut announces = Announces::new();
-        announces.collect(batch);
+        announces.collect(&mut exchanges);
         if !announces.requests.is_empty() {
             // An error is logged there, and the requests that it concerns have no answer.
             let _ = store::answered(store.announce_batch(&mut announces.requests, now, rng)).await;
         }
-        self.answer_announces(announces.written(), batch, rng);
+        self.answer_announces(announces.written(), &mut exchanges, rng);
     }
 
     /// Answers the scrapes.
     pub(super) async fn scrape_async(&self, store: &dyn AsyncTorrentRepository, batch: &mut Batch) {
         let mut lost = false;
-        for Scrape { transaction_id, request, answer, state } in scrapes(batch) {
+        for Scrape { transaction_id, request, answer, state } in scrapes(&mut batch.exchanges()) {
             // After one without an answer, the others do not wait as long each.
             let scraped = match lost {
                 false => store::scrape_async(store, request.info_hashes()).await,
@@ -172,9 +186,13 @@ impl Handler {
     /// Answers the requests that wait for the store with the error that the tracker is overloaded, or as
     /// [`Rules::when_unavailable`] says.
     pub fn turn_away(&self, batch: &mut Batch, rng: &mut dyn Random) {
+        self.turn_all_away(&mut batch.exchanges(), rng);
+    }
+
+    pub(super) fn turn_all_away(&self, exchanges: &mut [Exchange<'_>], rng: &mut dyn Random) {
         let rules = self.rules.now();
-        for (exchange, answer) in batch.exchanges.iter_mut().zip(batch.answers.iter_mut()) {
-            exchange.state = match exchange.state {
+        for Exchange { answer, state, .. } in exchanges {
+            **state = match **state {
                 RequestState::Announce(transaction_id, _) => {
                     self.answer_without_store(Refusal::Overloaded, transaction_id, &rules, rng, answer)
                 }
@@ -222,12 +240,11 @@ impl Handler {
     }
 
     /// Answers the announces that the store was asked about.
-    fn answer_announces(&self, announces: Written, batch: &mut Batch, rng: &mut dyn Random) {
-        let Batch { answers, exchanges, .. } = batch;
+    fn answer_announces(&self, announces: Written, exchanges: &mut [Exchange<'_>], rng: &mut dyn Random) {
         let rules = self.rules.now();
         for WrittenAnnounce { place, transaction_id, answered } in announces {
-            let answer = &mut answers[place];
-            exchanges[place].state = match answered {
+            let Exchange { answer, state, .. } = &mut exchanges[place];
+            **state = match answered {
                 Some((Announced { stats, changes, .. }, peers)) => {
                     self.counters.changed(changes);
                     let SwarmStats { complete: seeders, incomplete: leechers, .. } = stats;

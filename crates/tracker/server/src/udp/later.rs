@@ -13,7 +13,11 @@ use rand::{SeedableRng, rngs::StdRng};
 use swarmkeep::{AsyncTorrentRepository, RandCore};
 use tokio::runtime::Handle;
 
-use super::{Batch, Handler, batch::RequestState, socket::send};
+use super::{
+    Batch, Handler,
+    batch::{Exchange, RequestState},
+    socket::send,
+};
 use crate::clock::now;
 
 /// What has been received at one socket and waits for the store: a bounded queue, and the tasks that empty
@@ -59,13 +63,13 @@ impl Later {
         Self { queue: Arc::new(Queue { socket, store, handler, waiting }), runtime }
     }
 
-    /// Takes what waits for the store out of `batch`; it is answered when the store has answered. Where there
-    /// is no room, it stays and is told so.
-    pub(super) fn take(&self, batch: &mut Batch, rng: &mut RandCore<StdRng>) {
+    /// Takes what waits for the store out of `exchanges`; it is answered when the store has answered. Where
+    /// there is no room, it stays and is told so.
+    pub(super) fn take(&self, exchanges: &mut [Exchange<'_>], rng: &mut RandCore<StdRng>) {
         let Queue { handler, .. } = &*self.queue;
         let mut waiting = self.queue.waiting();
-        if !waiting.admit(batch) {
-            handler.turn_away(batch, rng);
+        if !waiting.admit(exchanges) {
+            handler.turn_all_away(exchanges, rng);
         }
         if waiting.tasks < Self::MOST_TASKS {
             waiting.tasks += 1;
@@ -94,11 +98,10 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Moves what waits for the store from `batch` to the queue, as far as there is room, and says whether
-    /// that was all.
-    fn admit(&mut self, batch: &mut Batch) -> bool {
-        for (exchange, packet) in batch.exchanges.iter_mut().zip(batch.packets.iter()) {
-            if !exchange.state.waits() {
+    /// Moves what waits for the store to the queue, as far as there is room, and says whether that was all.
+    fn admit(&mut self, exchanges: &mut [Exchange<'_>]) -> bool {
+        for Exchange { source, asked, since, packet, state, .. } in exchanges {
+            if !state.waits() {
                 continue;
             }
             if self.open.is_full() {
@@ -108,13 +111,13 @@ impl Waiting {
                 let next = self.spare.pop().unwrap_or_default();
                 self.full.push_back(mem::replace(&mut self.open, next));
             }
-            if self.open.exchanges.is_empty() {
-                self.open.since = batch.since;
+            if self.open.received.is_empty() {
+                self.open.since = *since;
             }
-            self.open.push(&packet[..exchange.received], exchange.source);
-            let open = self.open.exchanges.last_mut().expect("just pushed");
-            open.asked = exchange.asked;
-            open.state = mem::replace(&mut exchange.state, RequestState::Ignored);
+            self.open.push(packet, *source);
+            let open = self.open.received.last_mut().expect("just pushed");
+            open.asked = *asked;
+            open.state = mem::replace(state, RequestState::Ignored);
         }
         true
     }
@@ -122,7 +125,7 @@ impl Waiting {
     /// The requests that have waited for the longest; none if none wait.
     fn next(&mut self) -> Option<Batch> {
         self.full.pop_front().or_else(|| {
-            (!self.open.exchanges.is_empty())
+            (!self.open.received.is_empty())
                 .then(|| mem::replace(&mut self.open, self.spare.pop().unwrap_or_default()))
         })
     }

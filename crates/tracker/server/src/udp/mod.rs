@@ -3,6 +3,9 @@
 
 mod batch;
 mod connection;
+#[cfg(feature = "xdp")]
+mod frames;
+mod front;
 mod handler;
 mod later;
 mod packet;
@@ -12,6 +15,9 @@ mod worker;
 
 pub use batch::{AnswerBuffer, Batch, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 pub use connection::{ConnectionIds, ConnectionKey, IdsAt};
+#[cfg(feature = "xdp")]
+pub(crate) use frames::FrameFront;
+pub(crate) use front::{Front, Listener};
 pub use handler::Handler;
 pub(crate) use later::Later;
 pub(crate) use socket::{adopt, bind};

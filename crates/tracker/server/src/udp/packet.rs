@@ -23,15 +23,14 @@ use crate::{
 pub(super) struct BatchContext<'a> {
     pub(super) ids: IdsAt,
     pub(super) rules: &'a Rules,
-    pub(super) listener: Reach,
     pub(super) now: Timestamp,
     pub(super) counters: &'a Counters,
 }
 
 impl BatchContext<'_> {
     /// What `packet` asks for, once its source has shown that it receives there; otherwise what to refuse it
-    /// with, if anything.
-    pub(super) fn understand(&self, packet: &[u8], source: SocketAddr) -> Understood {
+    /// with, if anything. `listener` is where it came in.
+    pub(super) fn understand(&self, packet: &[u8], source: SocketAddr, listener: Reach) -> Understood {
         let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
         let (connection_id, transaction_id, asked) = match Request::parse(packet) {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
@@ -64,7 +63,9 @@ impl BatchContext<'_> {
             Err(Refusal::NotConnected)
         };
         let understood = answered.and_then(|asked| match asked {
-            Some(request) => Ok(Understood::Announce(transaction_id, self.announce_of(&request, source)?)),
+            Some(request) => {
+                Ok(Understood::Announce(transaction_id, self.announce_of(&request, source, listener)?))
+            }
             None => self.rules.is_member(None).map(|()| Understood::Scrape(transaction_id)),
         });
         understood.unwrap_or_else(|refusal| Understood::Refused(transaction_id, refusal))
@@ -72,13 +73,18 @@ impl BatchContext<'_> {
 
     /// The announce that a request means: its peer is at the address that the packet came from, whatever it
     /// claims.
-    fn announce_of(&self, request: &AnnounceRequest<'_>, source: SocketAddr) -> Result<Announce, Refusal> {
+    fn announce_of(
+        &self,
+        request: &AnnounceRequest<'_>,
+        source: SocketAddr,
+        listener: Reach,
+    ) -> Result<Announce, Refusal> {
         if self.rules.passkeys.is_some() {
             let mut url = ArrayVec::new();
             self.rules.is_member(passkey_of(request, &mut url))?;
         }
         self.rules.is_allowed(&request.info_hash)?;
-        let endpoint = self.rules.endpoint(source.ip(), request.port, self.listener)?;
+        let endpoint = self.rules.endpoint(source.ip(), request.port, listener)?;
         Ok(Announce::new(request.info_hash, endpoint)
             .event(request.event)
             .left(request.left)

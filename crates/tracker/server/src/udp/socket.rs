@@ -148,7 +148,7 @@ impl Receiver {
 
     /// Replaces what is in `batch` by what is there to be received, [`Batch::MOST`] datagrams at most.
     pub(super) fn receive(&mut self, socket: &UdpSocket, batch: &mut Batch) -> io::Result<()> {
-        let Batch { packets, exchanges, since, .. } = batch;
+        let Batch { packets, received: before, since, .. } = batch;
         let mut buffers = packets.each_mut().map(|packet| [IoSliceMut::new(packet)]);
         let messages = recvmmsg(socket.as_raw_fd(), &mut self.0, &mut buffers, MsgFlags::MSG_DONTWAIT, None)?;
         let received: ArrayVec<_, { Batch::MOST }> = messages
@@ -157,11 +157,11 @@ impl Receiver {
                 (message.bytes, message.address, asked)
             })
             .collect();
-        exchanges.clear();
+        before.clear();
         *since = Instant::now();
         for (len, address, asked) in received {
             let source = address.as_ref().and_then(address_of);
-            batch.received(len, source.expect("datagrams come from somewhere, over IPv4 or IPv6"), asked);
+            batch.count(len, source.expect("datagrams come from somewhere, over IPv4 or IPv6"), asked);
         }
         Ok(())
     }

@@ -30,9 +30,9 @@ impl<'a> Announces<'a> {
         Self { places: ArrayVec::new_const(), requests: ArrayVec::new_const() }
     }
 
-    pub(super) fn collect(&mut self, Batch { answers, exchanges, .. }: &'a mut Batch) {
-        for (place, (exchange, answer)) in exchanges.iter().zip(answers.iter_mut()).enumerate() {
-            if let RequestState::Announce(transaction_id, announce) = &exchange.state {
+    pub(super) fn collect(&mut self, exchanges: &'a mut [Exchange<'_>]) {
+        for (place, Exchange { state, answer, .. }) in exchanges.iter_mut().enumerate() {
+            if let RequestState::Announce(transaction_id, announce) = state {
                 let family = announce.endpoint.family();
                 let longest = match family {
                     Family::V4 => LONGEST_ANSWER_V4,
@@ -63,14 +63,10 @@ pub(super) struct Scrape<'a> {
 }
 
 /// The scrapes of a batch that wait for the store.
-pub(super) fn scrapes(
-    Batch { packets, answers, exchanges, .. }: &mut Batch,
-) -> impl Iterator<Item = Scrape<'_>> {
-    exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()).filter_map(
-        |((Exchange { received, state, .. }, packet), answer)| {
-            let RequestState::Scrape(transaction_id) = *state else { return None };
-            let Ok(Request::Scrape(request)) = Request::parse(&packet[..*received]) else { return None };
-            Some(Scrape { transaction_id, request, answer, state })
-        },
-    )
+pub(super) fn scrapes<'a>(exchanges: &'a mut [Exchange<'_>]) -> impl Iterator<Item = Scrape<'a>> {
+    exchanges.iter_mut().filter_map(|Exchange { packet, answer, state, .. }| {
+        let RequestState::Scrape(transaction_id) = **state else { return None };
+        let Ok(Request::Scrape(request)) = Request::parse(packet) else { return None };
+        Some(Scrape { transaction_id, request, answer, state })
+    })
 }

@@ -1,4 +1,4 @@
-//! A thread that answers: its sockets, and its share of the clients.
+//! A thread that answers: its fronts, and its share of the clients.
 
 use std::{
     io::{self, PipeReader},
@@ -18,12 +18,13 @@ use tracing::warn;
 
 use super::{
     Batch, Handler,
+    batch::Exchange,
+    front::{Front, Listener, SocketFront},
     later::Later,
-    socket::{Receiver, send},
 };
-use crate::{Reach, clock::now, seldom::Seldom};
+use crate::{clock::now, seldom::Seldom};
 
-/// How often sockets that never run dry are looked at before the thread asks again which others have
+/// How often fronts that never run dry are looked at before the thread asks again which others have
 /// something, and whether to stop.
 const ROUNDS: usize = 16;
 
@@ -36,10 +37,12 @@ const LONGEST_POLL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How long to wait after the system has refused something, so that a lasting error does not take a core.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
 
-/// One thread's sockets and what it takes to answer the requests that come to them.
+/// One thread: where requests come in, and what it takes to answer them.
 pub(crate) struct Worker {
-    /// One for each address that the tracker listens at, and from how far it is reached.
-    pub(crate) sockets: Vec<(Arc<UdpSocket>, Reach)>,
+    /// One for each listener.
+    pub(crate) sockets: Vec<(Arc<UdpSocket>, Listener)>,
+    /// A queue of an interface.
+    pub(crate) queue: Option<Box<dyn Front + Send>>,
     pub(crate) handler: Arc<Handler>,
     pub(crate) answers: Answers,
     pub(crate) rng: RandCore<StdRng>,
@@ -49,19 +52,22 @@ pub(crate) struct Worker {
 pub(crate) enum Answers {
     /// The thread itself, from a synchronous store.
     AtOnce(Arc<dyn TorrentRepository>),
-    /// Tasks of an asynchronous runtime, for each socket, from an asynchronous store.
+    /// Tasks of an asynchronous runtime, for each listener, from an asynchronous store.
     Later(Vec<Later>),
 }
 
 impl Worker {
     /// Answers until the other end of `stop` is closed, and then what has been received by then.
     pub(crate) fn run(self, stop: &PipeReader) {
-        let Self { sockets, handler, answers, rng } = self;
+        let Self { sockets, queue, handler, answers, rng } = self;
+        let sockets = sockets.into_iter().map(|(socket, at)| Box::new(SocketFront::new(socket, at)) as _);
+        let mut fronts: Vec<Box<dyn Front>> = sockets.collect();
+        fronts.extend(queue.map(|queue| queue as _));
         let mut answerer = BatchAnswerer { handler, answers, rng, batch: Batch::new() };
-        let mut receivers: Vec<_> = sockets.iter().map(|_| Receiver::new()).collect();
-        let mut ready = vec![false; sockets.len()];
+        let descriptors: Vec<_> = fronts.iter().map(|front| front.descriptor()).collect();
         let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
-        polled.extend(sockets.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
+        polled.extend(descriptors.iter().map(|front| PollFd::new(front, PollFlags::IN)));
+        let mut ready = vec![false; fronts.len()];
         let mut stopping = false;
         while !stopping {
             answerer.handler.counters().beat(now().as_secs());
@@ -79,12 +85,11 @@ impl Worker {
             }
             let enough = stopping.then(|| Instant::now() + LONGEST_DRAIN);
             let mut rounds = 0;
-            // One batch from each socket in turn: however much there is for one, the others have their share.
+            // One batch from each in turn: however much there is for one, the others have their share.
             while ready.contains(&true) && enough.map_or(rounds < ROUNDS, |enough| Instant::now() < enough) {
                 rounds += 1;
-                for (n, (receiver, ready)) in receivers.iter_mut().zip(&mut ready).enumerate() {
-                    let (socket, reach) = &sockets[n];
-                    *ready = *ready && answerer.exchange(n, socket, *reach, receiver);
+                for (front, ready) in fronts.iter_mut().zip(&mut ready) {
+                    *ready = *ready && answerer.exchange(&mut **front);
                 }
             }
         }
@@ -95,7 +100,7 @@ impl Worker {
     }
 }
 
-/// What every batch passes over, whichever socket it comes from.
+/// What every batch passes over, wherever it comes from.
 struct BatchAnswerer {
     handler: Arc<Handler>,
     answers: Answers,
@@ -104,10 +109,10 @@ struct BatchAnswerer {
 }
 
 impl BatchAnswerer {
-    /// Receives one batch from the nth socket and answers it; says whether there may be more.
-    fn exchange(&mut self, nth: usize, socket: &UdpSocket, reach: Reach, receiver: &mut Receiver) -> bool {
+    /// Receives one batch and answers it; says whether there may be more.
+    fn exchange(&mut self, front: &mut dyn Front) -> bool {
         let Self { handler, answers, rng, batch } = self;
-        if let Err(error) = receiver.receive(socket, batch) {
+        if let Err(error) = front.receive(batch) {
             if error.kind() != io::ErrorKind::WouldBlock {
                 static WARNED: Seldom = Seldom::new(1);
                 if WARNED.is_time(now()) {
@@ -117,15 +122,22 @@ impl BatchAnswerer {
             }
             return false;
         }
-        let more = batch.is_full();
         let now = now();
-        if handler.admit(batch, reach, now) {
+        let mut exchanges = front.exchanges(batch);
+        let more = exchanges.is_full();
+        if handler.admit_all(&mut exchanges, now) {
             match answers {
-                Answers::AtOnce(store) => handler.finish(&**store, batch, now, rng),
-                Answers::Later(later) => later[nth].take(batch, rng),
+                Answers::AtOnce(store) => handler.finish_all(&**store, &mut exchanges, now, rng),
+                Answers::Later(later) => {
+                    let same = |a: &Exchange<'_>, b: &Exchange<'_>| a.listener.nth == b.listener.nth;
+                    for of_one in exchanges.chunk_by_mut(same) {
+                        later[of_one[0].listener.nth].take(of_one, rng);
+                    }
+                }
             }
         }
-        send(socket, batch, handler.counters());
+        drop(exchanges);
+        front.send(batch, handler.counters());
         more
     }
 }

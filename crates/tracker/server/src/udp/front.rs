@@ -1,0 +1,69 @@
+//! Where requests come in and answers go out.
+
+use std::{io, net::UdpSocket, os::fd::AsFd, sync::Arc};
+
+use super::{
+    Batch,
+    batch::Exchanges,
+    socket::{Receiver, send},
+};
+use crate::{Reach, metrics::Counters};
+
+/// One of the addresses that a tracker listens at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Listener {
+    /// Its place among all of them.
+    pub(crate) nth: usize,
+    pub(crate) reach: Reach,
+}
+
+/// Where requests come in and answers go out. It belongs to one thread.
+pub(crate) trait Front {
+    /// A descriptor that is readable while there are requests.
+    fn descriptor(&self) -> Arc<dyn AsFd>;
+
+    /// Receives [`Batch::MOST`] requests at most, into `batch` or memory of its own, in place of those
+    /// before.
+    ///
+    /// # Errors
+    /// The error of the system; [`io::ErrorKind::WouldBlock`] if there are none.
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<()>;
+
+    /// The requests that were received, each with the place of its answer.
+    fn exchanges<'a>(&'a mut self, batch: &'a mut Batch) -> Exchanges<'a>;
+
+    /// Sends the answers. What the system does not take at once is lost.
+    fn send(&mut self, batch: &Batch, counters: &Counters);
+}
+
+/// A socket of the system.
+pub(crate) struct SocketFront {
+    socket: Arc<UdpSocket>,
+    listener: Listener,
+    receiver: Receiver,
+}
+
+impl SocketFront {
+    pub(crate) fn new(socket: Arc<UdpSocket>, listener: Listener) -> Self {
+        Self { socket, listener, receiver: Receiver::new() }
+    }
+}
+
+impl Front for SocketFront {
+    fn descriptor(&self) -> Arc<dyn AsFd> {
+        self.socket.clone()
+    }
+
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<()> {
+        batch.listener = self.listener;
+        self.receiver.receive(&self.socket, batch)
+    }
+
+    fn exchanges<'a>(&'a mut self, batch: &'a mut Batch) -> Exchanges<'a> {
+        batch.exchanges()
+    }
+
+    fn send(&mut self, batch: &Batch, counters: &Counters) {
+        send(&self.socket, batch, counters);
+    }
+}

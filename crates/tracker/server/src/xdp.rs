@@ -1,0 +1,213 @@
+//! The way past the system's sockets while a tracker runs: a program at an interface, and queues of it.
+
+use std::{
+    convert::Infallible,
+    mem,
+    net::{SocketAddr, UdpSocket},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use swarmkeep_xdp::{Attached, Datagrams, Error as AttachError, Queue, Settings, Statistics};
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{error, info, warn};
+
+use crate::{
+    Error,
+    clock::now,
+    metrics::XdpStatus,
+    udp::{ConnectionIds, FrameFront, Front},
+};
+pub use swarmkeep_xdp::Mode as XdpMode;
+
+/// An interface whose datagrams come past the system's sockets (AF_XDP). Where that does not work, they come
+/// through the sockets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Xdp {
+    interface: String,
+    best: XdpMode,
+    connects: Option<bool>,
+}
+
+impl Xdp {
+    /// The interface of this name, in the best mode that works.
+    pub fn at(interface: impl Into<String>) -> Self {
+        Self { interface: interface.into(), best: XdpMode::ZeroCopy, connects: None }
+    }
+
+    /// Sets the mode to begin with; those that cost more are tried after it.
+    pub const fn mode(mut self, best: XdpMode) -> Self {
+        self.best = best;
+        self
+    }
+
+    /// Sets whether the program at the interface answers connects itself. Without this it does so where its
+    /// answers arrive for sure: not in native mode at an interface without hardware, such as one end of a
+    /// veth pair, whose other end drops them unless it has a program or GRO too.
+    pub const fn connects(mut self, connects: bool) -> Self {
+        self.connects = Some(connects);
+        self
+    }
+}
+
+/// How often the time of connection ids is set, which has steps of 8 seconds.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// After how many of these the addresses of the interface are read again, some 50 µs of work.
+const ADDRESSES_AFTER: u32 = 5;
+
+/// A program that is attached, and the queues for the threads.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) guard: Guard,
+    queues: Vec<Queue>,
+    listening: Arc<[SocketAddr]>,
+    interface: u32,
+}
+
+/// The program is detached when this is dropped. Metrics may last longer.
+#[derive(Debug)]
+pub(crate) struct Guard(pub(crate) Arc<Attachment>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut attached) = self.0.attached() {
+            attached.detach();
+        }
+    }
+}
+
+/// The way past the sockets, whether it works here or not.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    name: String,
+    /// Whether the program answers connects, once it has keys.
+    connects: bool,
+    attached: Option<Mutex<Attached>>,
+}
+
+impl Opened {
+    /// Attaches, for as many threads as there are sockets for each address. Says what came of it.
+    ///
+    /// # Errors
+    /// [`Error::NoInterface`]. Where it does not work, the system's sockets receive everything.
+    pub(crate) fn at(xdp: &Xdp, sockets: &[Vec<UdpSocket>]) -> Result<Self, Error> {
+        let of_address = |sockets: &Vec<UdpSocket>| sockets.first()?.local_addr().ok();
+        let listening: Arc<[SocketAddr]> = sockets.iter().filter_map(of_address).collect();
+        let modes = XdpMode::ALL.into_iter().skip_while(|&mode| mode != xdp.best).collect();
+        let settings = Settings {
+            interface: xdp.interface.clone(),
+            datagrams: Datagrams::To(listening.to_vec()),
+            connects: xdp.connects != Some(false),
+            most_queues: sockets.first().map_or(1, Vec::len),
+            modes,
+        };
+        let name = xdp.interface.clone();
+        let (attached, queues) = match Attached::new(&settings) {
+            Ok(attached) => attached,
+            Err(AttachError::NoInterface(name)) => return Err(Error::NoInterface(name)),
+            Err(error) => {
+                warn!(interface = name, %error, "no XDP: all datagrams come through sockets");
+                let guard = Guard(Arc::new(Attachment { name, connects: false, attached: None }));
+                return Ok(Self { guard, queues: Vec::new(), listening, interface: 0 });
+            }
+        };
+        for (mode, error) in attached.refused() {
+            info!(interface = name, %mode, %error, "XDP: this mode does not work");
+        }
+        let mode = attached.mode().expect("just attached");
+        let connects = xdp.connects.unwrap_or_else(|| mode == XdpMode::Generic || has_hardware(&name));
+        info!(interface = name, %mode, queues = queues.len(), connects, "XDP: attached");
+        for (family, routes) in ["IPv4", "IPv6"].into_iter().zip(attached.routes()) {
+            if !routes {
+                info!(
+                    interface = name,
+                    "XDP: answers over {family} follow no route; they go to the hardware address of the sender"
+                );
+            }
+        }
+        let interface = attached.interface();
+        let attached = Some(Mutex::new(attached));
+        let guard = Guard(Arc::new(Attachment { name, connects, attached }));
+        Ok(Self { guard, queues, listening, interface })
+    }
+
+    /// One front for each queue.
+    pub(crate) fn into_fronts(self) -> (Guard, impl Iterator<Item = Box<dyn Front + Send>>) {
+        let Self { guard, queues, listening, interface } = self;
+        let front = move |queue| FrameFront::new(queue, Arc::clone(&listening), interface);
+        (guard, queues.into_iter().map(front).map(|front| Box::new(front) as _))
+    }
+}
+
+fn has_hardware(interface: &str) -> bool {
+    Path::new("/sys/class/net").join(interface).join("device").exists()
+}
+
+impl Attachment {
+    fn attached(&self) -> Option<MutexGuard<'_, Attached>> {
+        // What is done under the lock does not panic half-way.
+        Some(self.attached.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// For ever: keeps up with the time, and with the addresses of the interface.
+    pub(crate) async fn care(&self, ids: &ConnectionIds) -> Infallible {
+        let mut times = interval(EVERY);
+        times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut known = usize::MAX;
+        for time in (0..ADDRESSES_AFTER).cycle() {
+            times.tick().await;
+            let Some(mut attached) = self.attached().filter(|attached| attached.mode().is_some()) else {
+                continue;
+            };
+            if self.connects {
+                attached.set_keys(ids.at(now()).keys());
+            }
+            if time > 0 {
+                continue;
+            }
+            match attached.follow_addresses() {
+                Ok(()) => {
+                    let addresses = attached.addresses();
+                    if mem::replace(&mut known, addresses) != addresses && addresses == 0 {
+                        warn!(
+                            interface = self.name,
+                            "XDP: the tracker listens at no address of the interface"
+                        );
+                    }
+                }
+                Err(error @ AttachError::Gone) => {
+                    error!(interface = self.name, %error, "no XDP any more: restart when it is back");
+                }
+                Err(error) => {
+                    warn!(interface = self.name, %error, "XDP: new addresses come through sockets");
+                }
+            }
+        }
+        unreachable!("times do not end")
+    }
+
+    /// Gives all datagrams that come from now on to the system's sockets.
+    pub(crate) fn stop(&self) {
+        if let Some(mut attached) = self.attached()
+            && let Err(error) = attached.pass_all()
+        {
+            warn!(interface = self.name, %error, "XDP: what comes now is lost");
+        }
+    }
+
+    /// The mode, and counts since the start. A count that cannot be read is 0.
+    pub(crate) fn status(&self) -> XdpStatus {
+        let Some(attached) = self.attached() else { return XdpStatus::default() };
+        let Statistics { ring_full, no_place } = attached.statistics().unwrap_or_default();
+        XdpStatus {
+            mode: attached.mode().map(XdpMode::name),
+            addresses: attached.addresses(),
+            connects: attached.connects().unwrap_or_default(),
+            ring_full,
+            no_place,
+        }
+    }
+}
