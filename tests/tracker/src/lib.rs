@@ -2,6 +2,7 @@
 //! its clients.
 
 pub mod admin;
+pub mod net;
 pub mod serve;
 mod tracker;
 pub mod udp;

@@ -111,6 +111,11 @@ impl Serve {
         resident_kb_of(self.child.id())
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal by its name.
     pub fn signal(&self, signal: &str) {
         self::signal(self.child.id(), signal).expect("it runs");

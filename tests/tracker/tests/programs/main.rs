@@ -6,6 +6,9 @@ mod https;
 mod prometheus;
 mod redis;
 mod redis_serve;
+mod udp;
+mod xdp;
+mod xdp_serve;
 
 use std::process::ExitCode;
 
@@ -17,6 +20,15 @@ const THREADS: usize = 6;
 fn main() -> ExitCode {
     programs::run(
         THREADS,
-        [dashboard::tests(), https::tests(), prometheus::tests(), redis::tests(), redis_serve::tests()],
+        [
+            dashboard::tests(),
+            https::tests(),
+            prometheus::tests(),
+            redis::tests(),
+            redis_serve::tests(),
+            udp::tests(),
+            xdp::tests(),
+            xdp_serve::tests(),
+        ],
     )
 }

@@ -6,5 +6,4 @@ mod example;
 mod floods;
 mod https;
 mod rules;
-mod serve;
 mod serve_http;

@@ -1,8 +1,9 @@
-//! The tracker over real sockets: what comes back, from whom, and what does not. How requests are understood
-//! is tested without sockets in `swarmkeep-tracker`, the program around it in `swarmkeep-cli`.
+//! The tracker over UDP, through sockets and past them: what comes back, from whom, and what does not. How
+//! requests are understood is tested without sockets in `swarmkeep-tracker`, the program around it in
+//! `swarmkeep-cli`.
 
 use std::{
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     num::NonZero,
     sync::{
         Arc,
@@ -13,69 +14,121 @@ use std::{
 };
 
 use swarmkeep::{
-    AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, InfoHash, TorrentRepository, catalog::Repository,
+    AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, HashKey, InfoHash, TorrentRepository,
+    catalog::Repository,
 };
-use swarmkeep_store_tests::{in_a_process_of_its_own, resident_kb};
+use swarmkeep_store_tests::{
+    in_a_process_of_its_own,
+    programs::{self, Trial, trial},
+    resident_kb,
+};
 use swarmkeep_tests::{
-    Tracker, any_port, runtime,
+    Tracker, any_port,
+    net::{A_WIRE, Net},
+    runtime,
     udp::{Client, announce, bytes_of, error_in},
 };
-use swarmkeep_tracker::{Config, Rules, Server};
+use swarmkeep_tracker::{Config, RateLimiter, Reason, Rules, XdpMode};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, ConnectRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId,
 };
 
-#[test]
-fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
+/// The tests of this module: each through sockets, and past them in two modes.
+pub(crate) fn tests() -> Vec<Trial> {
+    macro_rules! named {
+        ($($test:ident),+ $(,)?) => { [$((stringify!($test), $test as fn(&Net))),+] };
+    }
+    let tests = named![
+        peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind,
+        answers_leave_from_the_address_that_was_asked,
+        a_connection_id_is_good_for_the_address_it_was_sent_to,
+        what_is_no_request_gets_silence_and_its_neighbours_an_answer,
+        a_long_announce_is_an_announce,
+        port_0_is_refused_and_not_stored,
+        a_peer_that_stays_away_is_swept,
+        an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered,
+        stopping_answers_what_has_been_received_and_takes_less_than_a_second,
+        who_asks_from_many_ports_is_answered_by_all_threads_from_one_store,
+        a_second_tracker_at_the_same_address_is_refused,
+        a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_order,
+        who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers,
+        a_slow_store_is_asked_for_many_at_once,
+        announces_do_not_wait_for_scrapes_nor_these_for_one_another,
+        stopping_waits_for_what_a_slow_store_owes,
+        one_family_under_flood_does_not_starve_the_other,
+        a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little,
+    ];
+    let mode = |mode: XdpMode| {
+        tests.map(move |(name, test)| {
+            let path = format!("{}::xdp_{mode}::{name}", module_path!());
+            trial(&path, &A_WIRE, move || test(&Net::xdp(mode)))
+        })
+    };
+    let sockets = tests.map(|(name, test)| {
+        trial(&format!("{}::sockets::{name}", module_path!()), &[], move || test(&Net::loopback()))
+    });
+    let all = sockets.into_iter().chain(mode(XdpMode::Native)).chain(mode(XdpMode::Generic));
+    // A queue has one ring for both families. In native mode a flood goes through the tracker, which is the
+    // same there.
+    let is_left_out = |name: &str| {
+        (name.contains("xdp_") && name.contains("one_family_under_flood"))
+            || (name.contains("xdp_generic") && name.contains("flood"))
+    };
+    all.filter(|trial| !is_left_out(trial.name())).collect()
+}
+
+fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind(net: &Net) {
     for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio", "btreemap-rwlock-tokio"] {
-        let tracker = over(build(name, Duration::from_secs(2700)));
+        let tracker = over(net, build(name, Duration::from_secs(2700)));
         for address in tracker.udp.clone() {
-            let (mut seeder, mut leecher) = (Client::of(address), Client::of(address));
+            let (mut seeder, mut leecher) = (net.client(address), net.client(address));
             let ids = (seeder.connect(), leecher.connect());
             seeder.announce(AnnounceRequest { port: 1001, left: 0, ..announce(ids.0) });
             let (counts, peers) = leecher.announce(AnnounceRequest { port: 1002, ..announce(ids.1) });
             assert_eq!(counts.interval, 77, "{name}");
-            assert_eq!(peers, [Endpoint::new(address.ip(), 1001).unwrap()], "{name} at {address}");
+            assert_eq!(
+                peers,
+                [Endpoint::new(net.clients[usize::from(address.is_ipv6())], 1001).unwrap()],
+                "{name} at {address}"
+            );
             let completed = AnnounceEvent::Completed;
             leecher.announce(AnnounceRequest { port: 1002, left: 0, event: completed, ..announce(ids.1) });
         }
-        let mut client = Client::of(tracker.udp[1]);
+        let mut client = net.client(tracker.udp[1]);
         let id = client.connect();
         let both = ScrapeStats { seeders: 4, completed: 2, leechers: 0 };
         assert_eq!(client.scrape(id, &[[0xaa; 20], [0xbb; 20]]), [both, ScrapeStats::default()], "{name}");
     }
 }
 
-#[test]
-fn answers_leave_from_the_address_that_was_asked() {
+fn answers_leave_from_the_address_that_was_asked(net: &Net) {
     for name in ["packed", "btreemap-rwlock-tokio"] {
         let config = Config::new().udp(any_port("0.0.0.0")).udp(any_port("::"));
-        let tracker = Tracker::over(&config, build(name, Duration::from_secs(2700)));
+        let tracker = net.run(net.bind(&config, build(name, Duration::from_secs(2700))).expect("free ports"));
         let [v4, v6] = [0, 1].map(|n| tracker.udp[n].port());
-        let here = [127, 0, 0, 1].into();
+        let ([server, server_v6, other], [here, here_v6, neighbour, _]) = (net.server, net.clients);
         for (from, asked) in [
-            (here, SocketAddr::from(([127, 0, 0, 3], v4))),
-            (here, SocketAddr::from(([127, 0, 0, 1], v4))),
-            ([127, 0, 0, 2].into(), SocketAddr::from(([127, 0, 0, 1], v4))),
-            (Ipv6Addr::LOCALHOST.into(), SocketAddr::from((Ipv6Addr::LOCALHOST, v6))),
+            (here, SocketAddr::new(other, v4)),
+            (here, SocketAddr::new(server, v4)),
+            (neighbour, SocketAddr::new(server, v4)),
+            (here_v6, SocketAddr::new(server_v6, v6)),
         ] {
             // It hears nothing from other addresses than the one that it asks.
-            let mut client = Client::at(from, asked);
+            let mut client = net.client_at(from, asked);
             let id = client.connect();
             assert_eq!(client.scrape(id, &[[0xaa; 20]]).len(), 1, "{name}: {asked}");
         }
     }
 }
 
-#[test]
-fn a_connection_id_is_good_for_the_address_it_was_sent_to() {
-    let tracker = over(build("packed", Duration::from_secs(2700)));
+fn a_connection_id_is_good_for_the_address_it_was_sent_to(net: &Net) {
+    let tracker = over(net, build("packed", Duration::from_secs(2700)));
     let address = tracker.udp[0];
-    let mut client = Client::of(address);
+    let mut client = net.client(address);
     let id = client.connect();
     // Another port of the same address is the same client behind its router.
-    Client::of(address).announce(announce(id));
-    let mut neighbour = Client::at(Ipv4Addr::new(127, 0, 0, 2).into(), address);
+    net.client(address).announce(announce(id));
+    let mut neighbour = net.client_at(net.clients[2], address);
     for id in [id, ConnectionId(id.0 ^ 1 << 40), ConnectionId(0)] {
         let request = bytes_of(announce(id));
         neighbour.send(&request);
@@ -85,11 +138,10 @@ fn a_connection_id_is_good_for_the_address_it_was_sent_to() {
     }
 }
 
-#[test]
-fn what_is_no_request_gets_silence_and_its_neighbours_an_answer() {
-    let tracker = over(build("packed", Duration::from_secs(2700)));
+fn what_is_no_request_gets_silence_and_its_neighbours_an_answer(net: &Net) {
+    let tracker = over(net, build("packed", Duration::from_secs(2700)));
     for &address in &tracker.udp {
-        let mut client = Client::of(address);
+        let mut client = net.client(address);
         let id = client.connect();
         let good = bytes_of(announce(id));
         let unknown_action = [&good[..8], &[0, 0, 0, 9], &good[12..]].concat();
@@ -105,10 +157,9 @@ fn what_is_no_request_gets_silence_and_its_neighbours_an_answer() {
     }
 }
 
-#[test]
-fn a_long_announce_is_an_announce() {
-    let tracker = over(build("packed", Duration::from_secs(2700)));
-    let mut client = Client::of(tracker.udp[0]);
+fn a_long_announce_is_an_announce(net: &Net) {
+    let tracker = over(net, build("packed", Duration::from_secs(2700)));
+    let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
     for trailing in [&b"\x02\x09/announce"[..], &[0, 0], &[0xff; 2000], &[2; 60_000]] {
         let (counts, _) = client.announce(AnnounceRequest { trailing, ..announce(id) });
@@ -116,20 +167,49 @@ fn a_long_announce_is_an_announce() {
     }
 }
 
-#[test]
-fn port_0_is_refused_and_not_stored() {
-    let (store, tracker) = packed_and_its_tracker(Duration::from_secs(2700));
-    let mut client = Client::of(tracker.udp[0]);
+fn port_0_is_refused_and_not_stored(net: &Net) {
+    let (store, tracker) = packed_and_its_tracker(net, Duration::from_secs(2700));
+    let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
     client.send(&bytes_of(AnnounceRequest { port: 0, ..announce(id) }));
     assert!(error_in(&client.receive()).starts_with("port 0"));
     assert_eq!(store.totals().swarms, 0);
 }
 
-#[test]
-fn a_peer_that_stays_away_is_swept() {
-    let (store, tracker) = packed_and_its_tracker(Duration::from_secs(2));
-    let mut client = Client::of(tracker.udp[0]);
+fn an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered(net: &Net) {
+    let limiter = Arc::new(RateLimiter::new(HashKey::from_bytes([7; 16]), 1, 20, 1024));
+    let rules = Rules::new().rate(limiter).unlimited(net.clients[0].into());
+    let server = net.bind(&config(net).rules(rules), build("packed", Duration::from_secs(2700)));
+    let tracker = net.run(server.expect("free ports"));
+    let of = |n: usize| net.client_at(net.clients[n], tracker.udp[0]);
+    let (mut greedy, mut neighbour, mut friend) = (of(2), of(3), of(0));
+    let [id, neighbours, friends] = [&mut greedy, &mut neighbour, &mut friend].map(Client::connect);
+    greedy.socket.set_read_timeout(Some(Duration::from_millis(300))).expect("above zero");
+    let mut answered = 0;
+    for _ in 0..200 {
+        greedy.send(&bytes_of(announce(id)));
+    }
+    while greedy.socket.recv(&mut [0; 2048]).is_ok() {
+        answered += 1;
+    }
+    assert!((20..=22).contains(&answered), "{answered}");
+    neighbour.announce(announce(neighbours));
+    for _ in 0..100 {
+        friend.announce(announce(friends));
+    }
+    // Packets without a good id take nothing from the address that they name.
+    let mut forger = of(3);
+    for _ in 0..100 {
+        assert_eq!(forger.refusal(announce(ConnectionId(7))), "invalid connection id");
+    }
+    neighbour.announce(announce(neighbours));
+    let refused = tracker.control.metrics.counts().udp.refused(Reason::TooOften);
+    assert!((178..=180).contains(&refused), "{refused}");
+}
+
+fn a_peer_that_stays_away_is_swept(net: &Net) {
+    let (store, tracker) = packed_and_its_tracker(net, Duration::from_secs(2));
+    let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
     client.announce(announce(id));
     assert_eq!(store.totals().peers(), 1);
@@ -141,33 +221,32 @@ fn a_peer_that_stays_away_is_swept() {
     }
 }
 
-#[test]
-fn stopping_answers_what_has_been_received_and_takes_less_than_a_second() {
-    let server = Server::bind(&config(), build("packed", Duration::from_secs(2700))).expect("loopback");
-    let mut clients: Vec<_> = server.udp_addresses().expect("bound").into_iter().map(Client::of).collect();
+fn stopping_answers_what_has_been_received_and_takes_less_than_a_second(net: &Net) {
+    let server = net.bind(&config(net), build("packed", Duration::from_secs(2700))).expect("loopback");
+    let mut clients: Vec<_> =
+        server.udp_addresses().expect("bound").into_iter().map(|at| net.client(at)).collect();
     let mut packet = [0; ConnectRequest::LEN];
     ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
     for client in &mut clients {
         (0..20).for_each(|_| client.send(&packet));
     }
     let asked = Instant::now();
-    runtime().block_on(server.run(std::future::ready(())));
+    net.at_server(|| runtime().block_on(server.run(std::future::ready(()))));
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
     for client in &mut clients {
         (0..20).for_each(|_| assert_eq!(client.receive().len(), 16));
     }
 }
 
-#[test]
-fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store() {
-    let config = config().udp_workers(NonZero::new(4).expect("4"));
-    let server = Server::bind(&config, build("packed", Duration::from_secs(2700))).expect("loopback");
-    let tracker = Tracker::of(server);
+fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store(net: &Net) {
+    let config = config(net).udp_workers(NonZero::new(4).expect("4"));
+    let server = net.bind(&config, build("packed", Duration::from_secs(2700))).expect("loopback");
+    let tracker = net.run(server);
     for &address in &tracker.udp {
         for n in 1..=64 {
             // The id that one thread issues is good for all.
-            let id = Client::of(address).connect();
-            let (counts, _) = Client::of(address).announce(AnnounceRequest {
+            let id = net.client(address).connect();
+            let (counts, _) = net.client(address).announce(AnnounceRequest {
                 port: 1000 + n,
                 info_hash: hash(address),
                 ..announce(id)
@@ -177,21 +256,19 @@ fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store() {
     }
 }
 
-#[test]
-fn a_second_tracker_at_the_same_address_is_refused() {
-    let tracker = over(build("packed", Duration::from_secs(2700)));
+fn a_second_tracker_at_the_same_address_is_refused(net: &Net) {
+    let tracker = over(net, build("packed", Duration::from_secs(2700)));
     for &address in &tracker.udp {
-        let second = Server::bind(&Config::new().udp(address), build("packed", Duration::from_secs(2700)));
+        let second = net.bind(&Config::new().udp(address), build("packed", Duration::from_secs(2700)));
         let error = second.expect_err("the port is taken").to_string();
         assert!(error.starts_with(&format!("cannot listen on udp {address}")), "{error}");
     }
 }
 
-#[test]
-fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_order() {
-    let tracker = over(slow(Duration::from_secs(2)));
+fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_order(net: &Net) {
+    let tracker = over(net, slow(Duration::from_secs(2)));
     let address = tracker.udp[0];
-    let mut client = Client::of(address);
+    let mut client = net.client(address);
     let id = client.connect();
     let asked = Instant::now();
     client.send(&bytes_of(AnnounceRequest { transaction_id: TransactionId(77), ..announce(id) }));
@@ -204,12 +281,11 @@ fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_orde
     assert_eq!(Response::parse(&answer, Family::V4).expect("a response").transaction_id(), TransactionId(77));
 }
 
-#[test]
-fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers() {
-    let one = config().udp_workers(NonZero::<usize>::MIN);
-    let tracker = Tracker::of(Server::bind(&one, slow(Duration::from_millis(500))).expect("loopback"));
+fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers(net: &Net) {
+    let one = config(net).udp_workers(NonZero::<usize>::MIN);
+    let tracker = net.run(net.bind(&one, slow(Duration::from_millis(500))).expect("loopback"));
     let address = tracker.udp[0];
-    let (client, mut neighbour) = (Client::of(address), Client::of(address));
+    let (client, mut neighbour) = (net.client(address), net.client(address));
     let id = neighbour.connect();
     let (mut refused, mut answered, mut answer) = (0, 0, [0; 2048]);
     let mut drain = |client: &Client| {
@@ -226,8 +302,8 @@ fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers() {
     client.socket.set_nonblocking(true).expect("a socket");
     for _ in 0..100 {
         (0..30).for_each(|_| client.send(&bytes_of(announce(id))));
-        // Once it has an answer, the announces have been taken.
-        neighbour.connect();
+        // Once it has an answer, the announces have been taken. Connects are answered without the tracker.
+        assert_eq!(neighbour.refusal(announce(ConnectionId(0))), "invalid connection id");
         drain(&client);
     }
     // The queue is worked off at 1,024 a second.
@@ -238,11 +314,10 @@ fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers() {
     assert!(refused > 1000 && answered > 100, "{refused} refused, {answered} answered");
 }
 
-#[test]
-fn a_slow_store_is_asked_for_many_at_once() {
+fn a_slow_store_is_asked_for_many_at_once(net: &Net) {
     // One by one, 100 announces would take it 50 seconds, and sixteen at a time 3.5.
-    let tracker = over(slow(Duration::from_millis(500)));
-    let mut client = Client::of(tracker.udp[0]);
+    let tracker = over(net, slow(Duration::from_millis(500)));
+    let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
     let asked = Instant::now();
     for n in 0..100 {
@@ -254,12 +329,11 @@ fn a_slow_store_is_asked_for_many_at_once() {
     assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
 }
 
-#[test]
-fn announces_do_not_wait_for_scrapes_nor_these_for_one_another() {
-    let one = config().udp_workers(NonZero::<usize>::MIN);
-    let tracker = Tracker::of(Server::bind(&one, slow(Duration::from_millis(500))).expect("loopback"));
+fn announces_do_not_wait_for_scrapes_nor_these_for_one_another(net: &Net) {
+    let one = config(net).udp_workers(NonZero::<usize>::MIN);
+    let tracker = net.run(net.bind(&one, slow(Duration::from_millis(500))).expect("loopback"));
     let address = tracker.udp[0];
-    let (mut client, mut other) = (Client::of(address), Client::of(address));
+    let (mut client, mut other) = (net.client(address), net.client(address));
     let id = client.connect();
     let mut packet = vec![0; 16 + 74 * 20];
     ScrapeRequest::new(id, TransactionId(1), &[[0xaa; 20]; 74]).write(&mut packet);
@@ -273,10 +347,9 @@ fn announces_do_not_wait_for_scrapes_nor_these_for_one_another() {
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
 }
 
-#[test]
-fn stopping_waits_for_what_a_slow_store_owes() {
-    let tracker = over(slow(Duration::from_millis(150)));
-    let mut client = Client::of(tracker.udp[0]);
+fn stopping_waits_for_what_a_slow_store_owes(net: &Net) {
+    let tracker = over(net, slow(Duration::from_millis(150)));
+    let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
     client.send(&bytes_of(announce(id)));
     thread::sleep(Duration::from_millis(20));
@@ -286,20 +359,17 @@ fn stopping_waits_for_what_a_slow_store_owes() {
     assert!(matches!(Response::parse(&client.receive(), Family::V4), Ok(Response::Announce(_))));
 }
 
-#[test]
-fn one_family_under_flood_does_not_starve_the_other() {
-    let server = Server::bind(
-        &config().udp_workers(NonZero::<usize>::MIN),
-        build("packed", Duration::from_secs(2700)),
-    );
-    let tracker = Tracker::of(server.expect("loopback"));
+fn one_family_under_flood_does_not_starve_the_other(net: &Net) {
+    let server =
+        net.bind(&config(net).udp_workers(NonZero::<usize>::MIN), build("packed", Duration::from_secs(2700)));
+    let tracker = net.run(server.expect("loopback"));
     let [flooded, quiet] = tracker.udp[..] else { panic!("two addresses") };
     let (sent, enough) = (AtomicU64::new(0), AtomicBool::new(false));
     let slowest = thread::scope(|scope| {
         // More of them than there are cores, so that what is there for the tracker never ends.
         for _ in 0..4 {
             scope.spawn(|| {
-                let client = Client::of(flooded);
+                let client = net.client(flooded);
                 client.socket.set_nonblocking(true).expect("a socket");
                 let mut packet = [0; ConnectRequest::LEN];
                 ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
@@ -310,7 +380,7 @@ fn one_family_under_flood_does_not_starve_the_other() {
                 }
             });
         }
-        let mut client = Client::of(quiet);
+        let mut client = net.client(quiet);
         let mut times = Vec::new();
         let longest = Instant::now() + Duration::from_secs(30);
         while sent.load(Relaxed) < 400_000 && Instant::now() < longest {
@@ -325,22 +395,19 @@ fn one_family_under_flood_does_not_starve_the_other() {
     assert!(slowest < Duration::from_millis(500), "{slowest:?} for 95 of 100");
 }
 
-#[test]
-fn a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_little() {
-    if !in_a_process_of_its_own(
-        "serve::a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_little",
-    ) {
+fn a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little(net: &Net) {
+    if !in_a_process_of_its_own(&programs::name()) {
         return;
     }
-    let (store, tracker) = packed_and_its_tracker(Duration::from_secs(2700));
+    let (store, tracker) = packed_and_its_tracker(net, Duration::from_secs(2700));
     let address = tracker.udp[0];
-    let mut neighbour = Client::at(Ipv4Addr::new(127, 0, 0, 3).into(), address);
+    let mut neighbour = net.client_at(net.clients[3], address);
     let id = neighbour.connect();
     let before = resident_kb();
     let (sent, enough) = (AtomicU64::new(0), AtomicBool::new(false));
     let (times, lost) = thread::scope(|scope| {
         scope.spawn(|| {
-            let flooder = Client::at(Ipv4Addr::new(127, 0, 0, 2).into(), address);
+            let flooder = net.client_at(net.clients[2], address);
             flooder.socket.set_nonblocking(true).expect("a socket");
             let mut connect = [0; ConnectRequest::LEN];
             ConnectRequest { transaction_id: TransactionId(1) }.write(&mut connect);
@@ -377,22 +444,22 @@ fn a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_l
     assert!(grown < 8 * 1024, "{grown} KiB");
 }
 
-fn config() -> Config {
-    let config = Config::new().udp(any_port("127.0.0.1")).udp(any_port("::1"));
+fn config(net: &Net) -> Config {
+    let config = net.server[..2].iter().fold(Config::new(), |config, &ip| config.udp(SocketAddr::new(ip, 0)));
     config.rules(Rules::new().interval_secs(77).jitter_percent(0)).sweep_period(Duration::from_millis(200))
 }
 
-fn over(repository: Repository) -> Tracker {
-    Tracker::over(&config(), repository)
+fn over(net: &Net, repository: Repository) -> Tracker {
+    net.run(net.bind(&config(net), repository).expect("free ports"))
 }
 
 fn build(name: &str, lifetime: Duration) -> Repository {
     swarmkeep_tests::build(name, |config| config.lifetime(lifetime))
 }
 
-fn packed_and_its_tracker(lifetime: Duration) -> (Arc<dyn TorrentRepository>, Tracker) {
+fn packed_and_its_tracker(net: &Net, lifetime: Duration) -> (Arc<dyn TorrentRepository>, Tracker) {
     let repository = build("packed", lifetime);
-    (Arc::clone(repository.as_sync().expect("packed is synchronous")), over(repository))
+    (Arc::clone(repository.as_sync().expect("packed is synchronous")), over(net, repository))
 }
 
 /// Does what it is asked after so much time.

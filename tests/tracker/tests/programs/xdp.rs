@@ -1,0 +1,216 @@
+//! The way past the system's sockets: what takes it, what does not, and what happens when it ends.
+
+use std::{
+    net::{SocketAddr, UdpSocket},
+    thread,
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use swarmkeep::Family;
+use swarmkeep_store_tests::{programs::Trial, tests};
+use swarmkeep_tests::{
+    Tracker, build,
+    net::{A_WIRE, Wire, ip, program_that_passes_all},
+    udp::Client,
+};
+use swarmkeep_tracker::{Config, Kind, LocalPeers, Rules, Server, Xdp, XdpMode, XdpStatus};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [A_WIRE[0], A_WIRE[1]]:
+            a_second_program_is_refused_and_sockets_go_on,
+            a_program_answers_connects_with_ids_that_the_tracker_recognises,
+            an_interface_may_go_down_and_up_have_another_name_and_go,
+            an_unknown_neighbour_and_another_way_back_pass,
+            options_and_other_ports_pass,
+            the_best_mode_that_works_is_taken
+    }
+}
+
+/// A tracker at all addresses of the server's end.
+fn tracker(wire: &Wire, xdp: Xdp) -> Tracker {
+    let everywhere = ["0.0.0.0:6969", "[::]:6969"].map(|address| address.parse().expect("a constant"));
+    let rules = Rules::new().local_peers(LocalPeers::Take);
+    let config = everywhere.into_iter().fold(Config::new(), Config::udp).rules(rules).xdp(xdp);
+    wire.server
+        .run(|| Tracker::of(Server::bind(&config, build("packed", |config| config)).expect("free ports")))
+}
+
+/// A connect request.
+const CONNECT: [u8; 16] = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0, 0, 0, 0, 7];
+
+fn status(tracker: &Tracker) -> XdpStatus {
+    tracker.control.metrics.xdp().expect("it is asked for")
+}
+
+/// The connects that the program has answered.
+fn past_sockets(tracker: &Tracker) -> u64 {
+    status(tracker).connects.iter().sum()
+}
+
+/// All connects.
+fn connects(tracker: &Tracker) -> u64 {
+    let udp = tracker.control.metrics.counts().udp;
+    [Family::V4, Family::V6].into_iter().map(|family| udp.requests(Kind::Connect, family)).sum()
+}
+
+/// Waits until the program has the keys of connection ids.
+fn until_it_answers(wire: &Wire, tracker: &Tracker) {
+    let mut client = wire.udp_client("10.9.0.2", "10.9.0.1");
+    until("the program answers", || {
+        client.connect();
+        past_sockets(tracker) > 0
+    });
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn the_best_mode_that_works_is_taken() {
+    let wire = Wire::new(1);
+    wire.server.run(|| ip("link add b0 type bridge"));
+    for (interface, best, expected) in [
+        ("s", XdpMode::ZeroCopy, "native"),
+        ("s", XdpMode::Generic, "generic"),
+        // It runs no programs itself.
+        ("b0", XdpMode::ZeroCopy, "generic"),
+    ] {
+        let tracker = tracker(&wire, Xdp::at(interface).mode(best));
+        assert_eq!(status(&tracker).mode, Some(expected), "{interface} {best}");
+        wire.udp_answers();
+    }
+    let nowhere = Config::new().udp("0.0.0.0:6969".parse().expect("a constant")).xdp(Xdp::at("nowhere"));
+    let error = Server::bind(&nowhere, build("packed", |config| config)).expect_err("no such interface");
+    assert!(error.to_string().starts_with("there is no interface `nowhere`"), "{error}");
+}
+
+fn a_second_program_is_refused_and_sockets_go_on() {
+    let wire = Wire::new(1);
+    let first = wire.server.run(|| program_that_passes_all("s"));
+    let second = tracker(&wire, Xdp::at("s"));
+    assert_eq!(status(&second).mode, None);
+    wire.udp_answers();
+    drop(second);
+    drop(first);
+    assert_eq!(status(&tracker(&wire, Xdp::at("s"))).mode, Some("native"));
+}
+
+fn a_program_answers_connects_with_ids_that_the_tracker_recognises() {
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let wire = Wire::new(1);
+        // In native mode the other end of a veth pair loses what a program sends unless it has one too.
+        let _other_end = wire.client.run(|| program_that_passes_all("c"));
+        let tracker = tracker(&wire, Xdp::at("s").mode(mode).connects(true));
+        until_it_answers(&wire, &tracker);
+        let before = (past_sockets(&tracker), connects(&tracker));
+        (0..10).for_each(|_| wire.udp_answers());
+        assert_eq!((past_sockets(&tracker), connects(&tracker)), (before.0 + 20, before.1 + 20), "{mode}");
+        assert_eq!(tracker.control.metrics.counts().udp.refused(swarmkeep_tracker::Reason::NotConnected), 0);
+    }
+}
+
+fn an_interface_may_go_down_and_up_have_another_name_and_go() {
+    let wire = Wire::new(1);
+    let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Generic));
+    until_it_answers(&wire, &tracker);
+    wire.server.run(|| {
+        ip("link set s down");
+        ip("link set s name s2");
+        ip("link set s2 up");
+        // Those of IPv6 go with the link.
+        ip("address add fd09::1/64 dev s2 nodad");
+        ip("address add 10.9.0.77/24 dev s2");
+    });
+    wire.udp_answers();
+    let mut client = wire.udp_client("10.9.0.2", "10.9.0.77");
+    until("a new address is the program's", || {
+        let before = past_sockets(&tracker);
+        client.connect();
+        past_sockets(&tracker) > before
+    });
+    let before = past_sockets(&tracker);
+    wire.server.run(|| ip("link delete s2"));
+    until("the interface is gone", || status(&tracker).mode.is_none());
+    assert_eq!(past_sockets(&tracker), before, "a counter does not go back");
+    let mut here = wire.server.run(|| Client::of(SocketAddr::from(([127, 0, 0, 1], 6969))));
+    here.connect();
+}
+
+fn an_unknown_neighbour_and_another_way_back_pass() {
+    let wire = Wire::new(1);
+    wire.look_up_routes();
+    wire.server.run(|| {
+        ip("link add b0 type bridge");
+        ip("link set b0 up");
+        ip("route add 10.9.7.0/24 dev b0");
+        // Of the main table this is true, but not for answers that leave from this address.
+        ip("route add 10.9.8.0/24 dev s");
+        ip("route add 10.9.8.0/24 dev b0 table 7");
+        ip("rule add from 10.9.0.9 table 7");
+    });
+    wire.client.run(|| {
+        ip("address add 10.9.7.1/24 dev c");
+        ip("address add 10.9.8.1/24 dev c");
+    });
+    let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Generic));
+    until_it_answers(&wire, &tracker);
+    for _ in 0..3 {
+        wire.server.run(|| ip("neighbour flush dev s"));
+        wire.udp_answers();
+    }
+    let before = past_sockets(&tracker);
+    wire.udp_answers();
+    assert_eq!(past_sockets(&tracker), before + 2, "both neighbours are known again");
+
+    // Answers that leave by another interface, as routes and rules say, are never seen again.
+    for (from, to, is_past) in
+        [("10.9.7.1", "10.9.0.1", 0), ("10.9.8.1", "10.9.0.9", 0), ("10.9.8.1", "10.9.0.1", 1)]
+    {
+        let (before, client) = ((past_sockets(&tracker), connects(&tracker)), wire.udp_client(from, to));
+        until("the neighbour is known", || {
+            client.send(&CONNECT);
+            thread::sleep(Duration::from_millis(10));
+            is_past == 0 || past_sockets(&tracker) > before.0
+        });
+        until("it has come", || connects(&tracker) > before.1);
+        assert_eq!(past_sockets(&tracker) > before.0, is_past == 1, "{from} to {to}");
+    }
+}
+
+fn options_and_other_ports_pass() {
+    let wire = Wire::new(1);
+    let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Generic));
+    until_it_answers(&wire, &tracker);
+    let before = (past_sockets(&tracker), connects(&tracker));
+    let mut answer = [0; 64];
+    wire.client.run(|| {
+        let socket = UdpSocket::bind(("10.9.0.3", 7777)).expect("a free port");
+        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+        let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))).expect("for root");
+        // 24 bytes of header, of which the last four are options that do nothing.
+        let len = 24 + 8 + CONNECT.len() as u16;
+        let mut packet = vec![0x46, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 3, 10, 9, 0, 1, 1, 1, 1, 1];
+        packet[2..4].copy_from_slice(&len.to_be_bytes());
+        packet.extend([7777_u16, 6969, len - 24, 0].into_iter().flat_map(u16::to_be_bytes));
+        packet.extend(CONNECT);
+        raw.send_to(&packet, &SocketAddr::from(([10, 9, 0, 1], 0)).into()).expect("a wire");
+        assert_eq!(socket.recv(&mut answer).expect("an answer"), 16);
+    });
+    assert_eq!((past_sockets(&tracker), connects(&tracker)), (before.0, before.1 + 1), "with options");
+
+    let other = wire.server.run(|| UdpSocket::bind(("10.9.0.1", 7000)).expect("a free port"));
+    wire.client.run(|| {
+        let socket = UdpSocket::bind(("10.9.0.3", 0)).expect("a free port");
+        socket.send_to(&CONNECT, ("10.9.0.1", 7000)).expect("a wire");
+    });
+    other.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    assert_eq!(other.recv(&mut answer).expect("what was sent"), CONNECT.len());
+    assert_eq!(connects(&tracker), before.1 + 1);
+}
