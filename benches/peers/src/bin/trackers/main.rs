@@ -14,6 +14,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -25,8 +26,10 @@ mod ceiling;
 mod published;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use published::{AQUATIC, Published, TORRUST};
+use wire::Wire;
 
 /// Other people's trackers beside swarmkeep's: CPU seconds a million answers, memory, answers per second.
 #[derive(Debug, Parser)]
@@ -66,14 +69,20 @@ struct Args {
     #[arg(long, conflicts_with_all = ["stores", "operators"])]
     patched: bool,
 
+    /// swarmkeep's tracker through sockets and past them (`serve --xdp`), and aquatic, over a veth pair. The
+    /// load generator's frames go past the sockets too, and its CPU time counts. Takes root.
+    #[arg(long, conflicts_with_all = ["stores", "operators", "patched", "two_cores"])]
+    wire: bool,
+
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
 
     /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`;
     /// with --stores, between `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with
-    /// --operators `operators`, with --two-cores `trackers-on-two-cores`. `docs/reports/trackers.md` has all
-    /// four. With --patched it is `patched`, which the `README.md` here has.
+    /// --operators `operators`, with --two-cores `trackers-on-two-cores`, with --wire `wire`.
+    /// `docs/reports/trackers.md` has all five. With --patched it is `patched`, which the `README.md` here
+    /// has.
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
 
@@ -121,13 +130,13 @@ const PATCHED_LOADS: [Load; 2] = [
 /// 128 requests in flight, from four sockets of one thread.
 const IN_FLIGHT: [&str; 6] = ["--concurrency", "4", "--window", "32", "--threads", "1"];
 
-/// Starts a tracker at a port.
-type AtPort = dyn Fn(u16) -> Result<Command, Box<dyn Error>>;
+/// Starts a tracker at an address.
+type At = dyn Fn(SocketAddr) -> Result<Command, Box<dyn Error>>;
 
 /// A tracker, and how to start it.
 struct Tracker {
     name: String,
-    command: Box<AtPort>,
+    command: Box<At>,
     /// Peers that it is asked for.
     want: usize,
     /// It leaves out of its counts who announces.
@@ -147,9 +156,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         Args { stores: true, .. } => stores(&swarmkeep, only),
         Args { operators: true, .. } => operators(&swarmkeep)?,
         Args { patched: true, .. } => others(only, &[AS_PUBLISHED, PATCHED])?,
+        Args { wire: true, .. } => on_a_wire(&swarmkeep, only)?,
         _ => trackers(&swarmkeep, only)?,
     };
     let loads = if args.patched { &PATCHED_LOADS[..] } else { &LOADS };
+    let _wire = args.wire.then(Wire::new).transpose()?;
 
     let mut rows = Vec::new();
     for load in loads.iter().filter(|load| wanted(&args.load, load.name)) {
@@ -173,6 +184,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             Args { operators: true, .. } => "operators",
             Args { patched: true, .. } => "patched",
             Args { two_cores: true, .. } => "trackers-on-two-cores",
+            Args { wire: true, .. } => "wire",
             _ => "trackers",
         };
         replace(file, mark, &table(&rows, &args))?;
@@ -200,9 +212,9 @@ fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Track
     if wanted("ceiling") {
         trackers.push(Tracker {
             name: "ceiling".into(),
-            command: Box::new(|port| {
+            command: Box::new(|at| {
                 let mut command = Command::new(env::current_exe()?);
-                command.arg("--ceiling").arg(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
+                command.arg("--ceiling").arg(at.to_string());
                 Ok(command)
             }),
             want: WANT,
@@ -229,9 +241,7 @@ fn others(wanted: impl Fn(&str) -> bool, builds: &[Build]) -> Result<Vec<Tracker
                 let program = build(&AQUATIC)?;
                 trackers.push(Tracker {
                     name,
-                    command: Box::new(move |port| {
-                        aquatic_command(&program, (Ipv4Addr::LOCALHOST, port).into(), uring)
-                    }),
+                    command: Box::new(move |at| aquatic_command(&program, at, uring)),
                     want: WANT,
                     announcer_uncounted: true,
                 });
@@ -244,9 +254,7 @@ fn others(wanted: impl Fn(&str) -> bool, builds: &[Build]) -> Result<Vec<Tracker
             match build(&TORRUST) {
                 Ok(program) => trackers.push(Tracker {
                     name,
-                    command: Box::new(move |port| {
-                        torrust_command(&program, &[(Ipv4Addr::LOCALHOST, port).into()], "")
-                    }),
+                    command: Box::new(move |at| torrust_command(&program, &[at], "")),
                     want: TORRUST_ANSWERS,
                     announcer_uncounted: false,
                 }),
@@ -292,11 +300,20 @@ fn serve(swarmkeep: &Path, name: &str, options: &[&str]) -> Tracker {
     let options: Vec<_> = options.iter().map(ToString::to_string).collect();
     Tracker {
         name: name.into(),
-        command: Box::new(move |port| {
+        command: Box::new(move |at| {
             let mut command = Command::new(&swarmkeep);
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string();
             command
-                .args(["serve", "--udp", &address, "--http", "off", "--workers", "1", "--log", "error"])
+                .args([
+                    "serve",
+                    "--udp",
+                    &at.to_string(),
+                    "--http",
+                    "off",
+                    "--workers",
+                    "1",
+                    "--log",
+                    "error",
+                ])
                 .args(&options);
             Ok(command)
         }),
@@ -305,8 +322,30 @@ fn serve(swarmkeep: &Path, name: &str, options: &[&str]) -> Tracker {
     }
 }
 
+/// swarmkeep's tracker through sockets and past them, and aquatic.
+fn on_a_wire(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Tracker>, Box<dyn Error>> {
+    // There are no limits for the loopback.
+    let open = ["--admin", "off", "--local-peers", "take", "--requests", "0", "--endpoints-per-address", "0"];
+    let ways: [(&str, &[&str]); 4] = [
+        (SOCKETS, &[]),
+        ("swarmkeep, XDP native", &["--xdp", wire::SERVER, "--xdp-connects"]),
+        ("swarmkeep, XDP native, connects in user space", &["--xdp", wire::SERVER, "--xdp-connects=false"]),
+        ("swarmkeep, XDP generic", &["--xdp", wire::SERVER, "--xdp-mode", "generic"]),
+    ];
+    let ways = ways.into_iter().filter(|(name, _)| wanted(name));
+    let mut trackers: Vec<_> =
+        ways.map(|(name, way)| serve(swarmkeep, name, &[&open[..], way].concat())).collect();
+    trackers.extend(others(|name: &str| name.starts_with("aquatic") && wanted(name), &[AS_PUBLISHED])?);
+    Ok(trackers)
+}
+
+/// What the others are compared with there.
+const SOCKETS: &str = "swarmkeep, sockets";
+
 /// What one turn has shown.
 struct Turn {
+    /// The load generator's time too, for a million answers.
+    machine: f64,
     /// CPU seconds a million answers, user and system.
     cpu: f64,
     per_second: f64,
@@ -319,26 +358,24 @@ struct Turn {
 
 /// Starts the tracker, loads it, stops it.
 fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Result<Turn, Box<dyn Error>> {
-    let port = free_port()?;
-    let mut server = Running::start(&(tracker.command)(port)?)?;
-    server.wait_until_it_answers(port)?;
+    let at = SocketAddr::from((if args.wire { wire::TRACKER } else { Ipv4Addr::LOCALHOST }, free_port()?));
+    let mut server = Running::start(&(tracker.command)(at)?, args.wire.then_some(wire::SERVER))?;
+    // At the other end a client has no socket here.
+    match args.wire {
+        true => thread::sleep(Duration::from_secs(1)),
+        false => server.wait_until_it_answers(at.port())?,
+    }
     let rss_empty = rss_of(server.0.id())?;
-    let mut command = on_core(usize::from(args.two_cores), Path::new(swarmkeep));
+    let mut command = on_core(usize::from(args.two_cores), args.wire.then_some(wire::LOAD), swarmkeep);
     command
-        .args([
-            "load",
-            "--target",
-            &format!("127.0.0.1:{port}"),
-            "--json",
-            "--numwant",
-            &tracker.want.to_string(),
-        ])
+        .args(["load", "--target", &at.to_string(), "--json", "--numwant", &tracker.want.to_string()])
         .args(["--duration", &format!("{}s", args.seconds), "--server-pid", &server.0.id().to_string()])
         .args(IN_FLIGHT)
         .args(["--mix", load.mix, "--shape", load.shape])
         .args(["--torrents", &load.torrents.to_string(), "--peers", &load.peers.to_string()])
         .args(load.mix.contains("announce").then_some("--fill"))
-        .args(tracker.announcer_uncounted.then_some("--announcer-uncounted"));
+        .args(tracker.announcer_uncounted.then_some("--announcer-uncounted"))
+        .args(args.wire.then_some(["--i-own-this-target", "--xdp", wire::LOAD]).into_iter().flatten());
     let output = command.stderr(Stdio::piped()).output()?;
     let failed = || format!("the load generator: {}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).map_err(|_| failed())?;
@@ -346,8 +383,11 @@ fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Res
         return Err(failed().into());
     }
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+    let cpu = number(&report["server"]["cpu_seconds_per_million"]);
+    let answers = number(&report["succeeded"]) + number(&report["failed"]);
     Ok(Turn {
-        cpu: number(&report["server"]["cpu_seconds_per_million"]),
+        machine: cpu + number(&report["generator"]["cpu_seconds"]) / answers * 1e6,
+        cpu,
         per_second: number(&report["requests_per_second"]),
         failed: report["failed"].as_u64().unwrap_or(u64::MAX),
         peers_an_answer: number(&report["peers"]["per_answer"]),
@@ -360,8 +400,8 @@ fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Res
 struct Running(Child);
 
 impl Running {
-    fn start(command: &Command) -> io::Result<Self> {
-        let mut pinned = on_core(0, Path::new(command.get_program()));
+    fn start(command: &Command, namespace: Option<&str>) -> io::Result<Self> {
+        let mut pinned = on_core(0, namespace, Path::new(command.get_program()));
         let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
         pinned.args(command.get_args()).envs(variables).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self(pinned.spawn()?))
@@ -394,11 +434,11 @@ impl Drop for Running {
     }
 }
 
-/// A program under SCHED_BATCH on one core. `taskset` and `chrt` (util-linux) replace themselves by it, so
-/// its process id is theirs.
-fn on_core(core: usize, program: &Path) -> Command {
-    let mut command = Command::new("taskset");
-    command.args(["--cpu-list", &core.to_string(), "chrt", "--batch", "0"]).arg(program);
+/// A program under SCHED_BATCH on one core, and in a network namespace. `ip`, `taskset` and `chrt`
+/// (util-linux) replace themselves by it, so its process id is theirs.
+fn on_core(core: usize, namespace: Option<&str>, program: &Path) -> Command {
+    let mut command = namespace.map_or_else(|| Command::new("env"), Wire::at);
+    command.args(["taskset", "--cpu-list", &core.to_string(), "chrt", "--batch", "0"]).arg(program);
     command
 }
 
@@ -479,10 +519,14 @@ fn row(tracker: &str, load: &str, turns: &[Turn]) -> Value {
         values[values.len() / 2]
     };
     let (cpu, full) = (sorted(|turn| turn.cpu), sorted(|turn| turn.rss_full as f64));
+    let machine = sorted(|turn| turn.machine);
     json!({
         "tracker": tracker,
         "load": load,
         "cpu_seconds_per_million": median(|turn| turn.cpu),
+        "machine": median(|turn| turn.machine),
+        "machine_least": machine[0],
+        "machine_most": machine[machine.len() - 1],
         "least": cpu[0],
         "most": cpu[cpu.len() - 1],
         "answers_per_second": median(|turn| turn.per_second),
@@ -495,7 +539,47 @@ fn row(tracker: &str, load: &str, turns: &[Turn]) -> Value {
     })
 }
 
+/// The whole machine's CPU time beside the tracker's own.
+fn table_of_wire(rows: &[Value], args: &Args) -> String {
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+    let mut lines = vec![
+        "| load | tracker | CPU s a million, with the load generator (least–most) | of our sockets | the tracker's alone | of our sockets | answers/s | failed |".to_owned(),
+        "|---".repeat(8) + "|",
+    ];
+    for row in rows {
+        let sockets = rows.iter().find(|other| other["load"] == row["load"] && other["tracker"] == SOCKETS);
+        let ratio = |key| sockets.map_or(f64::NAN, |sockets| number(row, key) / number(sockets, key));
+        lines.push(format!(
+            "| {} | {} | {:.2} ({:.2}–{:.2}) | {:.2} | {:.2} | {:.2} | {:.0} | {} |",
+            row["load"].as_str().unwrap_or_default(),
+            row["tracker"].as_str().unwrap_or_default(),
+            number(row, "machine"),
+            number(row, "machine_least"),
+            number(row, "machine_most"),
+            ratio("machine"),
+            number(row, "cpu_seconds_per_million"),
+            ratio("cpu_seconds_per_million"),
+            number(row, "answers_per_second"),
+            row["failed"],
+        ));
+    }
+    lines.join("\n") + &medians(args)
+}
+
+fn medians(args: &Args) -> String {
+    format!(
+        "\n\nMedians of {} turns of {} s with the least and most, on {}; tracker and load generator {}.\n",
+        args.rounds,
+        args.seconds,
+        processor(),
+        if args.two_cores { "on a core each" } else { "on the same core" },
+    )
+}
+
 fn table(rows: &[Value], args: &Args) -> String {
+    if args.wire {
+        return table_of_wire(rows, args);
+    }
     let mut best: BTreeMap<&str, f64> = BTreeMap::new();
     let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
     fn text<'v>(row: &'v Value, key: &str) -> &'v str {
@@ -540,14 +624,7 @@ fn table(rows: &[Value], args: &Args) -> String {
             number(row, "rss_empty_bytes") / 1e6,
         ));
     }
-    lines.join("\n")
-        + &format!(
-            "\n\nMedians of {} turns of {} s with the least and most, on {}; tracker and load generator {}.\n",
-            args.rounds,
-            args.seconds,
-            processor(),
-            if args.two_cores { "on a core each" } else { "on the same core" },
-        )
+    lines.join("\n") + &medians(args)
 }
 
 fn processor() -> String {

@@ -128,7 +128,8 @@ impl Client {
 fn patched_aquatic_answers_as_before() {
     let port = free_port().unwrap();
     let listen = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    let mut server = Running::start(&aquatic_command(&AQUATIC_PATCHED, listen, false).unwrap()).unwrap();
+    let mut server =
+        Running::start(&aquatic_command(&AQUATIC_PATCHED, listen, false).unwrap(), None).unwrap();
     server.wait_until_it_answers(port).unwrap();
     // Each IP version has swarms of its own.
     for tracker in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
@@ -147,7 +148,7 @@ fn patched_torrust_answers_as_before_and_writes_down_downloads() {
              [core.tracker_policy]\npersistent_torrent_completed_stat = true\n"
         );
         let command = torrust_command(&TORRUST_PATCHED, &both.map(|ip| (ip, port).into()), &more).unwrap();
-        let mut server = Running::start(&command).unwrap();
+        let mut server = Running::start(&command, None).unwrap();
         server.wait_until_it_answers(port).unwrap();
         let is_written = || {
             let database = fs::read(torrust_file(port, "db")).unwrap();
@@ -187,7 +188,8 @@ fn patched_torrust_answers_over_http_and_shows_torrents() {
          [http_api]\nbind_address = \"127.0.0.1:{api}\"\n[http_api.access_tokens]\nadmin = \"secret\"\n"
     );
     let listen = [(Ipv4Addr::LOCALHOST, udp).into()];
-    let mut server = Running::start(&torrust_command(&TORRUST_PATCHED, &listen, &more).unwrap()).unwrap();
+    let mut server =
+        Running::start(&torrust_command(&TORRUST_PATCHED, &listen, &more).unwrap(), None).unwrap();
     server.wait_until_it_answers(udp).unwrap();
 
     let announce = |torrent: &str, client: &str, port: u16, more: &str| {
