@@ -7,7 +7,7 @@ use std::{
     panic::resume_unwind,
     process::Command,
     thread::{self, scope},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -139,6 +139,15 @@ pub fn program_that_passes_all(interface: &str) -> Attached {
     Attached::new(&settings).expect("a need of this test").0
 }
 
+/// Waits for something, 30 seconds at most.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Runs `ip` with these arguments.
 pub fn ip(arguments: &str) {
     let program = find("ip").expect("a need of this test");
@@ -194,9 +203,8 @@ impl Net {
     /// Runs a tracker, and waits until datagrams come past the sockets if they shall.
     pub fn run(&self, server: Server) -> Tracker {
         let tracker = self.at_server(|| Tracker::of(server));
-        while tracker.control.metrics.xdp().is_some_and(|xdp| xdp.addresses == 0) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        let is_on_its_way = || tracker.control.metrics.xdp().is_none_or(|xdp| xdp.addresses > 0);
+        until("the program has addresses", is_on_its_way);
         tracker
     }
 

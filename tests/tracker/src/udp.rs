@@ -15,6 +15,9 @@ use swarmkeep_tracker_protocol::udp::{
 /// The swarm of [`announce`].
 pub const HASH: InfoHash = InfoHash::new([0xaa; 20]);
 
+/// A connect request (BEP 15).
+pub const CONNECT: [u8; 16] = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0, 0, 0, 0, 7];
+
 /// The other end. What it gets must be in time, and within the bounds of datagrams.
 #[derive(Debug)]
 pub struct Client {

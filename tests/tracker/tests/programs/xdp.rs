@@ -3,7 +3,7 @@
 use std::{
     net::{SocketAddr, UdpSocket},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -11,8 +11,8 @@ use swarmkeep::Family;
 use swarmkeep_store_tests::{programs::Trial, tests};
 use swarmkeep_tests::{
     Tracker, build,
-    net::{A_WIRE, Wire, ip, program_that_passes_all},
-    udp::Client,
+    net::{A_WIRE, Wire, ip, program_that_passes_all, until},
+    udp::{CONNECT, Client},
 };
 use swarmkeep_tracker::{Config, Kind, LocalPeers, Rules, Server, Xdp, XdpMode, XdpStatus};
 
@@ -38,9 +38,6 @@ fn tracker(wire: &Wire, xdp: Xdp) -> Tracker {
         .run(|| Tracker::of(Server::bind(&config, build("packed", |config| config)).expect("free ports")))
 }
 
-/// A connect request.
-const CONNECT: [u8; 16] = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0, 0, 0, 0, 7];
-
 fn status(tracker: &Tracker) -> XdpStatus {
     tracker.control.metrics.xdp().expect("it is asked for")
 }
@@ -63,14 +60,6 @@ fn until_it_answers(wire: &Wire, tracker: &Tracker) {
         client.connect();
         past_sockets(tracker) > 0
     });
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn the_best_mode_that_works_is_taken() {

@@ -16,9 +16,9 @@ use swarmkeep_store_tests::{
 };
 use swarmkeep_tests::{
     admin::client::get,
-    net::{A_WIRE, Wire, ip, program_that_passes_all},
+    net::{A_WIRE, Wire, ip, program_that_passes_all, until},
     serve::{PROGRAM, Serve, program, swarmkeep},
-    udp::{Client, announce},
+    udp::{CONNECT, Client, announce},
 };
 use swarmkeep_tracker_protocol::udp::AnnounceRequest;
 
@@ -100,11 +100,8 @@ fn a_tracker_that_is_killed_loses_nobody_who_asks_again() {
             })
             .collect();
         let until_answered = |more| {
-            let (before, deadline) = (answered.load(Relaxed), Instant::now() + Duration::from_secs(30));
-            while answered.load(Relaxed) < before + more {
-                assert!(Instant::now() < deadline, "{} answers", answered.load(Relaxed));
-                thread::sleep(Duration::from_millis(5));
-            }
+            let before = answered.load(Relaxed);
+            until("clients are answered", || answered.load(Relaxed) >= before + more);
         };
         until_answered(2000);
         first.kill();
@@ -128,7 +125,7 @@ fn ask_again_and_again(client: Client, enough: &AtomicBool, answered: &AtomicU64
     while !enough.load(Relaxed) {
         let mut answer = [0; 2048];
         let request = match id {
-            None => [0x0000_0417_2710_1980_u64.to_be_bytes(), [0; 8]].concat(),
+            None => CONNECT.to_vec(),
             Some(id) => swarmkeep_tests::udp::bytes_of(AnnounceRequest { want: Some(0), ..announce(id) }),
         };
         let sent = client.socket.send(&request);
@@ -242,17 +239,6 @@ fn waits_in_sockets() -> bool {
 fn takes_datagrams(wire: &Wire) {
     until("the program has addresses", || metric(wire, "swarmkeep_xdp_addresses ") > 0);
 }
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// A connect request.
-const CONNECT: [u8; 16] = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0, 0, 0, 0, 7];
 
 fn what_a_full_ring_loses_is_counted() {
     let wire = Wire::new(1);
