@@ -143,6 +143,10 @@ fn an_unknown_neighbour_and_another_way_back_pass() {
         ip("route add 10.9.8.0/24 dev s");
         ip("route add 10.9.8.0/24 dev b0 table 7");
         ip("rule add from 10.9.0.9 table 7");
+        // Known there, so that nothing but the interface is wrong.
+        for address in ["10.9.7.1", "10.9.8.1"] {
+            ip(&format!("neighbour add {address} lladdr 02:00:00:00:00:07 dev b0 nud permanent"));
+        }
     });
     wire.client.run(|| {
         ip("address add 10.9.7.1/24 dev c");
