@@ -98,15 +98,15 @@ impl TorrentRepository for Packed {
                     next
                 });
                 visit.from = next;
-                if next.is_none() {
-                    claim.done();
-                } else if !claim.turn() {
-                    // Announces wait for this stripe, the last one, and an unfair lock would let the sweep
-                    // take it again at once.
-                    thread::yield_now();
-                }
                 // A hold that found no peer is a visit all the same.
                 left = left.saturating_sub(step.visited.max(1));
+                if next.is_none() {
+                    claim.done();
+                } else if !claim.turn() && left > 0 {
+                    // Announces wait for this stripe, the last one, and an unfair lock would let the sweep
+                    // take it again at once. On a busy machine, to yield can take milliseconds.
+                    thread::yield_now();
+                }
                 swept.visited += step.visited as u64;
                 swept.expired += step.gone.peers();
                 swept.swarms_removed += step.swarms_removed;
