@@ -18,7 +18,7 @@ use nix::{
 use swarmkeep::catalog::Repository;
 use swarmkeep_store_tests::programs::{IP, Need, find};
 use swarmkeep_tracker::{Config, Server, Xdp, XdpMode};
-use swarmkeep_xdp::{Attached, Datagrams, Settings};
+use swarmkeep_xdp::{Attached, Datagrams, Queue, Settings};
 
 use crate::{
     Tracker,
@@ -85,9 +85,10 @@ impl Wire {
         let wire = Self { server: Namespace::new(), client: Namespace::new() };
         wire.client.run(|| {
             let there = gettid();
-            let queues = format!("numrxqueues {queues} numtxqueues {queues}");
-            wire.server
-                .run(|| ip(&format!("link add s {queues} type veth peer name c {queues} netns {there}")));
+            let [s, c] = [1, 2].map(|end| {
+                format!("address 02:00:00:00:09:0{end} numrxqueues {queues} numtxqueues {queues}")
+            });
+            wire.server.run(|| ip(&format!("link add s {s} type veth peer name c {c} netns {there}")));
         });
         for (namespace, end, addresses) in
             [(&wire.server, "s", &SERVER[..]), (&wire.client, "c", &CLIENTS[..])]
@@ -129,6 +130,11 @@ impl Wire {
 
 /// A program at an interface that passes everything, until it is dropped.
 pub fn program_that_passes_all(interface: &str) -> Attached {
+    attached(interface).0
+}
+
+/// A program that passes everything, and its queue, which sends.
+pub fn attached(interface: &str) -> (Attached, Vec<Queue>) {
     let settings = Settings {
         interface: interface.into(),
         datagrams: Datagrams::From(Vec::new()),
@@ -136,7 +142,7 @@ pub fn program_that_passes_all(interface: &str) -> Attached {
         most_queues: 1,
         modes: vec![XdpMode::Native],
     };
-    Attached::new(&settings).expect("a need of this test").0
+    Attached::new(&settings).expect("a need of this test")
 }
 
 /// Waits for something, 30 seconds at most.

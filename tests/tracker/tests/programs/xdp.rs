@@ -2,19 +2,24 @@
 
 use std::{
     net::{SocketAddr, UdpSocket},
+    process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
 use swarmkeep::Family;
-use swarmkeep_store_tests::{programs::Trial, tests};
+use swarmkeep_store_tests::{
+    programs::{Need, Trial},
+    tests,
+};
 use swarmkeep_tests::{
     Tracker, build,
-    net::{A_WIRE, Wire, ip, program_that_passes_all, until},
+    net::{A_WIRE, Namespace, Wire, attached, ip, program_that_passes_all, until},
     udp::{CONNECT, Client},
 };
 use swarmkeep_tracker::{Config, Kind, LocalPeers, Rules, Server, Xdp, XdpMode, XdpStatus};
+use swarmkeep_xdp::Path;
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -25,9 +30,13 @@ pub(crate) fn tests() -> Vec<Trial> {
             an_interface_may_go_down_and_up_have_another_name_and_go,
             an_unknown_neighbour_and_another_way_back_pass,
             options_and_other_ports_pass,
-            the_best_mode_that_works_is_taken
+            tags_of_vlans_pass,
+            the_best_mode_that_works_is_taken;
+        [A_WIRE[0], A_WIRE[1], ETHTOOL]: queues_may_come_but_not_go
     }
 }
+
+const ETHTOOL: Need = Need::program("ethtool", "ethtool");
 
 /// A tracker at all addresses of the server's end.
 fn tracker(wire: &Wire, xdp: Xdp) -> Tracker {
@@ -132,6 +141,31 @@ fn an_interface_may_go_down_and_up_have_another_name_and_go() {
     here.connect();
 }
 
+fn queues_may_come_but_not_go() {
+    let wire = Wire::new(2);
+    let set = |namespace: &Namespace, end, queues: &str| {
+        let mut ethtool = Command::new("ethtool");
+        ethtool.args(["--set-channels", end, "rx", queues, "tx", queues]).stderr(Stdio::null());
+        namespace.run(|| ethtool.status()).expect("a need of this test").success()
+    };
+    // A program takes that its end has no fewer queues than the other.
+    assert!(set(&wire.client, "c", "1") && set(&wire.server, "s", "1"));
+    for more in [true, false] {
+        let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Native).connects(false));
+        until("the program has addresses", || status(&tracker).addresses > 0);
+        for queues in ["1", "2"] {
+            // The kernel takes away no queue that has a socket.
+            assert_eq!(set(&wire.server, "s", queues), more || queues == "2");
+            assert!(set(&wire.client, "c", queues));
+            // The ports decide by which queue they come.
+            let mut clients: Vec<_> = (0..64).map(|_| wire.udp_client("10.9.0.2", "10.9.0.1")).collect();
+            clients.iter().for_each(|client| client.send(&CONNECT));
+            clients.iter_mut().for_each(|client| assert_eq!(client.receive().len(), 16));
+        }
+        assert_eq!(status(&tracker).mode, Some("native"));
+    }
+}
+
 fn an_unknown_neighbour_and_another_way_back_pass() {
     let wire = Wire::new(1);
     wire.look_up_routes();
@@ -206,4 +240,32 @@ fn options_and_other_ports_pass() {
     other.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
     assert_eq!(other.recv(&mut answer).expect("what was sent"), CONNECT.len());
     assert_eq!(connects(&tracker), before.1 + 1);
+}
+
+fn tags_of_vlans_pass() {
+    let wire = Wire::new(1);
+    let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Native).connects(true));
+    let (_there, mut queues) = wire.client.run(|| attached("c"));
+    until_it_answers(&wire, &tracker);
+    let path = Path {
+        hardware: [[2, 0, 0, 0, 9, 1], [2, 0, 0, 0, 9, 2]],
+        from: SocketAddr::from(([10, 9, 0, 3], 7777)),
+        to: SocketAddr::from(([10, 9, 0, 1], 6969)),
+    };
+    let mut plain = [0; 100];
+    plain[path.headers()..][..CONNECT.len()].copy_from_slice(&CONNECT);
+    let len = path.write(&mut plain, CONNECT.len());
+    // VLAN 0, which is no VLAN, so that the kernel takes it.
+    let tagged = [&plain[..12], &[0x81, 0, 0, 0], &plain[12..len]].concat();
+    let socket = wire.client.run(|| UdpSocket::bind(path.from)).expect("a free port");
+    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    for (bytes, is_past) in [(&plain[..len], 1), (&tagged, 0)] {
+        let before = (past_sockets(&tracker), connects(&tracker));
+        let mut frame = queues[0].take().expect("none is in use");
+        queues[0].bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(bytes);
+        assert!(queues[0].send(frame, bytes.len()));
+        queues[0].flush().expect("the interface is up");
+        assert_eq!(socket.recv(&mut [0; 64]).expect("an answer"), 16);
+        assert_eq!((past_sockets(&tracker), connects(&tracker)), (before.0 + is_past, before.1 + 1));
+    }
 }
