@@ -2,7 +2,8 @@
 
 use std::{
     net::{SocketAddr, UdpSocket},
-    process::{Command, Stdio},
+    num::NonZero,
+    process::Command,
     thread,
     time::Duration,
 };
@@ -10,15 +11,15 @@ use std::{
 use socket2::{Domain, Protocol, Socket, Type};
 use swarmkeep::Family;
 use swarmkeep_store_tests::{
-    programs::{Need, Trial},
+    programs::{Need, Trial, find},
     tests,
 };
 use swarmkeep_tests::{
     Tracker, build,
     net::{A_WIRE, Namespace, Wire, attached, ip, program_that_passes_all, until},
-    udp::{CONNECT, Client},
+    udp::{CONNECT, Client, uninterrupted},
 };
-use swarmkeep_tracker::{Config, Kind, LocalPeers, Rules, Server, Xdp, XdpMode, XdpStatus};
+use swarmkeep_tracker::{Config, Error, Kind, LocalPeers, Rules, Server, Xdp, XdpMode, XdpStatus};
 use swarmkeep_xdp::Path;
 
 /// The tests of this module.
@@ -38,13 +39,20 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 const ETHTOOL: Need = Need::program("ethtool", "ethtool");
 
-/// A tracker at all addresses of the server's end.
+/// A tracker with two threads, at all addresses of the server's end.
 fn tracker(wire: &Wire, xdp: Xdp) -> Tracker {
     let everywhere = ["0.0.0.0:6969", "[::]:6969"].map(|address| address.parse().expect("a constant"));
     let rules = Rules::new().local_peers(LocalPeers::Take);
     let config = everywhere.into_iter().fold(Config::new(), Config::udp).rules(rules).xdp(xdp);
-    wire.server
-        .run(|| Tracker::of(Server::bind(&config, build("packed", |config| config)).expect("free ports")))
+    let config = config.udp_workers(const { NonZero::new(2).expect("it is not zero") });
+    let mut server = None;
+    // Where another test starts a process, that has the sockets of a tracker before for a moment.
+    until("the ports are free", || {
+        let bound = wire.server.run(|| Server::bind(&config, build("packed", |config| config)));
+        !matches!(server.insert(bound), Err(Error::Bind { .. }))
+    });
+    let server = server.expect("bound above").expect("a tracker");
+    wire.server.run(|| Tracker::of(server))
 }
 
 fn status(tracker: &Tracker) -> XdpStatus {
@@ -142,28 +150,40 @@ fn an_interface_may_go_down_and_up_have_another_name_and_go() {
 }
 
 fn queues_may_come_but_not_go() {
-    let wire = Wire::new(2);
-    let set = |namespace: &Namespace, end, queues: &str| {
-        let mut ethtool = Command::new("ethtool");
-        ethtool.args(["--set-channels", end, "rx", queues, "tx", queues]).stderr(Stdio::null());
-        namespace.run(|| ethtool.status()).expect("a need of this test").success()
+    let set = |namespace: &Namespace, end: &str, queues: &str| {
+        let mut ethtool = Command::new(find("ethtool").expect("a need of this test"));
+        ethtool.args(["--set-channels", end, "rx", queues, "tx", queues]);
+        let output = namespace.run(|| ethtool.output()).expect("it runs");
+        String::from_utf8(output.stderr).expect("English")
     };
-    // A program takes that its end has no fewer queues than the other.
-    assert!(set(&wire.client, "c", "1") && set(&wire.server, "s", "1"));
-    for more in [true, false] {
-        let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Native).connects(false));
+    let start = |wire: &Wire| {
+        let tracker = tracker(wire, Xdp::at("s").mode(XdpMode::Native).connects(false));
         until("the program has addresses", || status(&tracker).addresses > 0);
-        for queues in ["1", "2"] {
-            // The kernel takes away no queue that has a socket.
-            assert_eq!(set(&wire.server, "s", queues), more || queues == "2");
-            assert!(set(&wire.client, "c", queues));
-            // The ports decide by which queue they come.
-            let mut clients: Vec<_> = (0..64).map(|_| wire.udp_client("10.9.0.2", "10.9.0.1")).collect();
-            clients.iter().for_each(|client| client.send(&CONNECT));
-            clients.iter_mut().for_each(|client| assert_eq!(client.receive().len(), 16));
-        }
-        assert_eq!(status(&tracker).mode, Some("native"));
-    }
+        tracker
+    };
+    // Sockets whose datagrams come by all queues that there are.
+    let many_answers = |wire: &Wire| {
+        let mut clients: Vec<_> = (0..16).map(|_| wire.udp_client("10.9.0.2", "10.9.0.1")).collect();
+        clients.iter().for_each(|client| client.send(&CONNECT));
+        clients.iter_mut().for_each(|client| assert_eq!(client.receive().len(), 16));
+    };
+
+    let wire = Wire::new(2);
+    assert_eq!([set(&wire.client, "c", "1"), set(&wire.server, "s", "1")], ["", ""]);
+    let tracker = start(&wire);
+    many_answers(&wire);
+    assert_eq!([set(&wire.server, "s", "2"), set(&wire.client, "c", "2")], ["", ""]);
+    many_answers(&wire);
+    assert_eq!(status(&tracker).mode, Some("native"));
+
+    let wire = Wire::new(2);
+    let tracker = start(&wire);
+    many_answers(&wire);
+    assert_eq!(set(&wire.client, "c", "1"), "");
+    let refusal = set(&wire.server, "s", "1");
+    assert!(refusal.contains("AF_XDP"), "{refusal}");
+    many_answers(&wire);
+    assert_eq!(status(&tracker).mode, Some("native"));
 }
 
 fn an_unknown_neighbour_and_another_way_back_pass() {
@@ -228,7 +248,7 @@ fn options_and_other_ports_pass() {
         packet.extend([7777_u16, 6969, len - 24, 0].into_iter().flat_map(u16::to_be_bytes));
         packet.extend(CONNECT);
         raw.send_to(&packet, &SocketAddr::from(([10, 9, 0, 1], 0)).into()).expect("a wire");
-        assert_eq!(socket.recv(&mut answer).expect("an answer"), 16);
+        assert_eq!(uninterrupted(|| socket.recv(&mut answer)).expect("an answer"), 16);
     });
     assert_eq!((past_sockets(&tracker), connects(&tracker)), (before.0, before.1 + 1), "with options");
 
@@ -238,7 +258,7 @@ fn options_and_other_ports_pass() {
         socket.send_to(&CONNECT, ("10.9.0.1", 7000)).expect("a wire");
     });
     other.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
-    assert_eq!(other.recv(&mut answer).expect("what was sent"), CONNECT.len());
+    assert_eq!(uninterrupted(|| other.recv(&mut answer)).expect("what was sent"), CONNECT.len());
     assert_eq!(connects(&tracker), before.1 + 1);
 }
 
@@ -265,7 +285,7 @@ fn tags_of_vlans_pass() {
         queues[0].bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(bytes);
         assert!(queues[0].send(frame, bytes.len()));
         queues[0].flush().expect("the interface is up");
-        assert_eq!(socket.recv(&mut [0; 64]).expect("an answer"), 16);
+        assert_eq!(uninterrupted(|| socket.recv(&mut [0; 64])).expect("an answer"), 16);
         assert_eq!((past_sockets(&tracker), connects(&tracker)), (before.0 + is_past, before.1 + 1));
     }
 }

@@ -42,11 +42,12 @@ pub(crate) fn a_snapshot_holds_every_peer_whose_announce_returned_before_it_bega
     };
     for round in 0..8 {
         let folder = folder();
-        let (store, done) = (open(subject, folder.path(), 0), AtomicBool::new(false));
+        let (store, done, started) =
+            (open(subject, folder.path(), 0), AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
-            let (store, done) = (&*store, &done);
+            let (store, done, started) = (&*store, &done, &started);
             let _set = SetOnDrop(done);
-            scope.spawn(move || {
+            let others = scope.spawn(move || {
                 for turn in (0..u64::MAX).take_while(|_| !done.load(SeqCst)) {
                     let (torrent, endpoint) = (hash(turn % 40), v4(turn as u32 % 300));
                     let event = [leecher, completed, stopped][(turn / 300 % 3) as usize];
@@ -55,8 +56,12 @@ pub(crate) fn a_snapshot_holds_every_peer_whose_announce_returned_before_it_bega
                         store.store().sweep(at(1), Retention::DropEmpty, Budget::peers(20));
                         remove(store, 30 + turn / 50 % 10);
                     }
+                    started.store(true, SeqCst);
                 }
             });
+            while !started.load(SeqCst) && !others.is_finished() {
+                thread::yield_now();
+            }
             announces().for_each(|announce| say(store, 1, announce));
             snapshot(store, 1);
         });
