@@ -28,7 +28,13 @@ impl Browser {
     pub(crate) fn start() -> Self {
         let binary = find("chromium").expect("a need of these tests");
         // A driver ends if the port that it got over IPv4 is taken over IPv6.
-        let (driver, port) = (0..5).find_map(|_| start_driver()).expect("a driver that gives its port");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let (driver, port) = loop {
+            match start_driver() {
+                Ok(started) => break started,
+                Err(said) => assert!(Instant::now() < deadline, "no driver that gives its port: {said}"),
+            }
+        };
         let profile = env::temp_dir().join(format!("swarmkeep-dashboard-{}-{port}", std::process::id()));
         fs::create_dir(&profile).expect("a folder of our own");
         let mut browser =
@@ -182,8 +188,8 @@ impl Drop for Browser {
     }
 }
 
-/// A chromedriver and its port, unless it ends before it gives one.
-fn start_driver() -> Option<(Child, u16)> {
+/// A chromedriver and its port, or what it said before it ended.
+fn start_driver() -> Result<(Child, u16), String> {
     let driver = find("chromedriver").expect("a need of these tests");
     let mut driver = Command::new(driver)
         .arg("--port=0")
@@ -192,15 +198,17 @@ fn start_driver() -> Option<(Child, u16)> {
         .spawn()
         .expect("it runs");
     let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines();
+    let mut said = String::new();
     let port = lines.find_map(|line| {
-        let line = line.expect("text");
-        let (_, port) = line.split_once("started successfully on port ")?;
+        said += &line.expect("text");
+        let (_, port) = said.split_once("started successfully on port ")?;
         port.trim_end_matches('.').parse().ok()
     });
-    if port.is_none() {
+    let Some(port) = port else {
         driver.wait().expect("it has ended");
-    }
+        return Err(said);
+    };
     // It goes on talking.
     std::thread::spawn(move || lines.for_each(drop));
-    port.map(|port| (driver, port))
+    Ok((driver, port))
 }
