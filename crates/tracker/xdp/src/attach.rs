@@ -424,25 +424,28 @@ fn attach(program: &Program, index: u32, queues: usize, mode: Mode) -> Result<(L
         Mode::Native => (Place::Native, Copying::Copy),
         Mode::Generic => (Place::Generic, Copying::Copy),
     };
-    let link = program.attach(index, place).map_err(|error| match error.raw_os_error() {
+    let link = patiently(|| program.attach(index, place)).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => Error::Taken,
         _ => Error::when("attaching the program")(error),
     })?;
-    let open = |queue| {
-        // The kernel frees the queues and the memory of a mode that did not work a little later.
-        let mut patience = 20;
-        loop {
-            match Queue::open(index, queue as u32, copying) {
-                Err(error)
-                    if patience > 0 && matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENOBUFS)) =>
-                {
-                    patience -= 1;
-                    thread::sleep(Duration::from_millis(5));
-                }
-                opened => return opened,
-            }
-        }
-    };
+    let open = |queue| patiently(|| Queue::open(index, queue as u32, copying));
     let opened = (0..queues).map(open).collect::<io::Result<_>>();
     Ok((link, opened.map_err(Error::when("opening a socket at a queue"))?))
+}
+
+/// Tries again for a second while something is in use. The kernel frees the queues and the memory of a mode
+/// that did not work a little later, and a process that this one is starting has copies of them for a moment.
+fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut patience = 200;
+    loop {
+        match attempt() {
+            Err(error)
+                if patience > 0 && matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENOBUFS)) =>
+            {
+                patience -= 1;
+                thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
+        }
+    }
 }
