@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use swarmkeep::{
@@ -296,8 +296,12 @@ pub(crate) fn an_export_counts_the_download_of_every_seeder_it_shows(subject: &d
 pub(crate) fn an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     let work = |_: u32, rounds: Rounds<'_>| {
-        let mut met = [0, 0];
-        for round in rounds.iter() {
+        let (mut met, mut rounds, began) = ([0, 0], rounds.iter(), Instant::now());
+        while rounds.next().is_some() || met.contains(&0) {
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{met:?} exports met the swarm with a seeder and with a leecher"
+            );
             for Read { downloaded, peers } in read(&export(&store, 1, 100)).into_values() {
                 let roles: Vec<_> = peers.iter().map(|peer| peer.role).collect();
                 let is_whole = match *roles {
@@ -305,11 +309,10 @@ pub(crate) fn an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again
                     [Role::Leecher] => downloaded == 0,
                     _ => false,
                 };
-                assert!(is_whole, "{roles:?} and {downloaded} downloads were read, in round {round}");
+                assert!(is_whole, "{roles:?} and {downloaded} downloads were read");
                 met[usize::from(roles == [Role::Leecher])] += 1;
             }
         }
-        assert!(!met.contains(&0), "{met:?} exports met the swarm with a seeder and with a leecher");
     };
     against(1, 300, work, |turn| {
         let begin = Instant::now();
@@ -368,20 +371,22 @@ pub(crate) fn a_step_of_an_export_visits_about_its_budget(subject: &dyn Subject)
 /// still as leechers.
 pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn Subject) {
     const PEERS: u32 = 20_000;
-    let (store, torrent, begin) = (build(subject), hash(1), Instant::now());
+    let (store, torrent) = (build(subject), hash(1));
     // In an order that no store uses.
     let in_order = || (0..PEERS).map(|n| v4(n * 7919 % PEERS));
-    loop {
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "no announce was let in while {PEERS} peers were read, time after time"
-        );
+    let is_let_in = |_| {
         store.fill(0, (0..PEERS).map(|n| leecher(torrent, v4(n))));
         // Exports until all peers are seeders.
         let done = AtomicBool::new(false);
         let exports = thread::scope(|scope| {
             scope.spawn(|| {
-                in_order().for_each(|endpoint| store.fill(1, [seeder(torrent, endpoint)]));
+                for (n, endpoint) in in_order().enumerate() {
+                    store.fill(1, [seeder(torrent, endpoint)]);
+                    if n % 100 == 0 {
+                        // A thread that wakes up may run before the export, on one core too.
+                        thread::sleep(Duration::from_micros(50));
+                    }
+                }
                 done.store(true, SeqCst);
             });
             let mut exports = Vec::new();
@@ -390,17 +395,16 @@ pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &d
             }
             exports
         });
-        let is_half_way = |records: &Vec<Records>| {
+        exports.iter().any(|records: &Vec<Records>| {
             let swarms = read(records);
             let roles: BTreeMap<_, _> =
                 swarms[&torrent].peers.iter().map(|peer| (peer.endpoint, peer.role)).collect();
             let promoted = in_order().map(|endpoint| roles[&endpoint].is_seeder());
             !promoted.is_sorted_by(|one, next| one >= next)
-        };
-        if exports.iter().any(is_half_way) {
-            return;
-        }
-    }
+        })
+    };
+    // Locks need not be fair, and a busy machine may keep threads from running.
+    assert!((0..TRIES).any(is_let_in), "no announce was let in while {PEERS} peers were read, {TRIES} times");
 }
 
 pub(crate) fn an_export_leaves_out_what_has_neither_peers_nor_downloads(subject: &dyn Subject) {

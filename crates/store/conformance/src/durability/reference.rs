@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use swarmkeep::{
@@ -105,6 +105,7 @@ struct Open {
     model: Model,
     folder: PathBuf,
     counts: Mutex<Counts>,
+    opened: Instant,
     /// Locked by the operating system while the store is open: a killed process leaves no lock.
     _lock: File,
 }
@@ -137,7 +138,8 @@ impl Open {
             lock.try_lock()?;
         }
         let (model, counts) = ((kind.model)(config)?, Mutex::default());
-        let open = Self { kind, model, folder: folder.to_owned(), counts, _lock: lock };
+        let (folder, opened) = (folder.to_owned(), Instant::now());
+        let open = Self { kind, model, folder, counts, opened, _lock: lock };
         open.read_counts()?;
         open.read_snapshot(now)?;
         if open.is(Fault::EverythingInMemory) {
@@ -268,8 +270,12 @@ impl Open {
         while !export.is_complete() {
             self.model.export(&mut export, now, Budget::peers(500));
             for swarm in export.records().iter() {
-                if self.is(Fault::SnapshotSkipsBusy) && self.model.is_busy() {
-                    continue;
+                if self.is(Fault::SnapshotSkipsBusy) {
+                    // Other threads run in between, on one core too.
+                    thread::sleep(Duration::from_micros(50));
+                    if self.model.is_busy() {
+                        continue;
+                    }
                 }
                 let downloaded = before.get(&swarm.info_hash).copied().unwrap_or(swarm.downloaded);
                 let _ = writeln!(text, "swarm {} {downloaded}", swarm.info_hash);
@@ -512,11 +518,12 @@ impl TorrentRepository for Open {
         if self.is(Fault::EvictionForgets) && done.as_ref().is_ok_and(|done| done.evicted.swarms > 0) {
             counts.all.retain(|info_hash, _| self.has_all(info_hash));
         }
-        let crowd = counts.awaited.len() >= 1000;
-        if self.is(Fault::AnnounceWaitsForCounts) && before.is_none() && crowd {
-            // The disk is busy with the other counts.
-            counts.awaited.clear();
-            thread::sleep(Duration::from_millis(1500));
+        if self.is(Fault::AnnounceWaitsForCounts) && counts.awaited.len() >= 5000 {
+            // The disk is busy with the other counts, for longer than all announces have taken.
+            while let Some(&info_hash) = counts.awaited.keys().next() {
+                self.deliver(&mut counts, &info_hash);
+            }
+            thread::sleep(2 * self.opened.elapsed());
         }
         done.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
     }

@@ -424,11 +424,8 @@ pub(crate) fn only_live_swarms_are_in_memory_after_a_restart(subject: &dyn Persi
     store.store().sweep_all(at(0), Retention::DropEmpty);
     assert_eq!(store.store().totals().swarms, LIVE);
     store.stop(at(0));
-    let mut shortest = Duration::MAX;
     for _ in 0..3 {
-        let begin = Instant::now();
         let store = open(subject, folder.path(), 1);
-        shortest = shortest.min(begin.elapsed());
         store.settle();
         assert_eq!(store.store().totals().swarms, LIVE, "swarms of {KNOWN} torrents there have been");
         assert_eq!(store.store().swarms().len() as u64, LIVE);
@@ -436,7 +433,6 @@ pub(crate) fn only_live_swarms_are_in_memory_after_a_restart(subject: &dyn Persi
         assert!(bytes <= full / 4, "{bytes} bytes for {LIVE} swarms, and {full} for {KNOWN}");
         store.kill();
     }
-    assert!(shortest < Duration::from_secs(1), "it takes {shortest:?} to open");
     let store = open(subject, folder.path(), 1);
     assert_counts(&*store, 1, (0..KNOWN).step_by(97).map(|torrent| (torrent, 2)), "of those that come back");
     assert!(store.store().totals().swarms < LIVE + KNOWN / 90);
@@ -605,7 +601,6 @@ pub(crate) fn a_panic_in_the_callers_randomness_leaves_one_count_in_memory_and_s
 /// Ten thousand swarms are created at once. No announce waits for the counts of all of them.
 pub(crate) fn announces_do_not_wait_for_stored_counts(subject: &dyn PersistentSubject) {
     const TORRENTS: u64 = 10_000;
-    const PROMPTLY: Duration = Duration::from_secs(1);
     let folder = folder();
     let store = open(subject, folder.path(), 0);
     (0..TORRENTS).for_each(|torrent| complete(&*store, 0, torrent, 2));
@@ -620,21 +615,22 @@ pub(crate) fn announces_do_not_wait_for_stored_counts(subject: &dyn PersistentSu
     for _ in 0..3 {
         let copied = copy(folder.path());
         let store = open(subject, copied.path(), 1);
-        let mut longest = Duration::ZERO;
+        let (began, mut longest) = (Instant::now(), Duration::ZERO);
         for torrent in 0..TORRENTS + 10 {
             let begin = Instant::now();
             tell(&*store, 1, leecher(hash(torrent), v4(2)));
             longest = longest.max(begin.elapsed());
         }
+        let all = began.elapsed();
         store.settle();
         for torrent in (0..TORRENTS).step_by(101) {
             assert_eq!(count(&*store, torrent), 2, "the downloads of torrent {torrent}");
         }
         store.kill();
-        if longest < PROMPTLY {
+        if longest < all / 4 {
             return;
         }
-        waits.push(longest);
+        waits.push((longest, all));
     }
-    panic!("announces waited for {waits:?}, time after time");
+    panic!("one announce of many waited this long of all the time: {waits:?}");
 }
