@@ -3,5 +3,7 @@
 mod alone;
 #[cfg(feature = "programs")]
 pub mod programs;
+mod waiting;
 
 pub use alone::{in_a_process_of_its_own, resident_kb, resident_kb_of};
+pub use waiting::{A_MINUTE, found, until};

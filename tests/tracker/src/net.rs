@@ -7,7 +7,6 @@ use std::{
     panic::resume_unwind,
     process::Command,
     thread::{self, scope},
-    time::{Duration, Instant},
 };
 
 use nix::{
@@ -16,7 +15,10 @@ use nix::{
     unistd::gettid,
 };
 use swarmkeep::catalog::Repository;
-use swarmkeep_store_tests::programs::{IP, Need, find};
+use swarmkeep_store_tests::{
+    programs::{IP, Need, find},
+    until,
+};
 use swarmkeep_tracker::{Config, Server, Xdp, XdpMode};
 use swarmkeep_xdp::{Attached, Datagrams, Queue, Settings};
 
@@ -143,15 +145,6 @@ pub fn attached(interface: &str) -> (Attached, Vec<Queue>) {
         modes: vec![XdpMode::Native],
     };
     Attached::new(&settings).expect("a need of this test")
-}
-
-/// Waits for something, 30 seconds at most.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Runs `ip` with these arguments.

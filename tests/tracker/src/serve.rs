@@ -5,19 +5,14 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use swarmkeep_store_tests::{programs::Need, resident_kb_of};
+use swarmkeep_store_tests::{found, programs::Need, resident_kb_of, until};
 use tempfile::NamedTempFile;
-
-/// After how long something is not going to happen, on a busy machine.
-const LONGEST: Duration = Duration::from_secs(30);
 
 /// The program itself, which `cargo test --workspace` builds.
 pub const PROGRAM: Need =
@@ -60,24 +55,19 @@ impl Serve {
     /// Starts it, and waits until it listens.
     pub fn start(command: Command) -> Self {
         let mut serve = Self::launch(command);
-        let deadline = Instant::now() + LONGEST;
-        while !serve.log().contains("listening on ") {
+        until("it listens", || {
             let ended = serve.child.try_wait().expect("a child");
-            assert!(ended.is_none() && Instant::now() < deadline, "it does not listen: {}", serve.log());
-            thread::sleep(Duration::from_millis(5));
-        }
-        // With where its dashboard is, if it says so.
-        thread::sleep(Duration::from_millis(20));
+            assert!(ended.is_none(), "it does not listen: {}", serve.log());
+            serve.log().contains("listening on ")
+        });
         serve
     }
 
-    /// Starts what does not listen, and waits for its end; answers its exit code, what it said, and how long
-    /// it took.
-    pub fn refused(command: Command) -> (Option<i32>, String, Duration) {
-        let asked = Instant::now();
+    /// Starts what does not listen, and waits for its end; returns its exit code and what it said.
+    pub fn refused(command: Command) -> (Option<i32>, String) {
         let mut serve = Self::launch(command);
         let status = serve.ended();
-        (status.code(), serve.log(), asked.elapsed())
+        (status.code(), serve.log())
     }
 
     fn launch(mut command: Command) -> Self {
@@ -94,16 +84,16 @@ impl Serve {
 
     /// Where it listens over `udp`, `http` or `https`, or has its `dashboard`.
     pub fn address(&self, protocol: &str) -> SocketAddr {
-        let log = self.log();
-        let found = log.lines().find_map(|line| match protocol {
+        let address = |line: &str| match protocol {
             "dashboard" => line.split_once("dashboard at http://")?.1.split('/').next()?.parse().ok(),
             _ => {
                 let listening = line.split_once("listening on ")?.1.split(';').next()?;
                 let of = listening.split(&format!("{protocol} ")).nth(1)?;
                 of.split([',', ' ']).next()?.parse().ok()
             }
-        });
-        found.unwrap_or_else(|| panic!("no {protocol}: {log}"))
+        };
+        // Its dashboard comes last.
+        found(protocol, || self.log().lines().find_map(address))
     }
 
     /// Its resident set in KiB.
@@ -129,14 +119,7 @@ impl Serve {
 
     /// Waits for its end.
     pub fn ended(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + LONGEST;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "it does not end: {}", self.log());
-            thread::sleep(Duration::from_millis(5));
-        }
+        found("it ends", || self.child.try_wait().expect("a child"))
     }
 }
 

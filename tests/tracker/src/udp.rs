@@ -3,10 +3,10 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
-    time::Duration,
 };
 
 use swarmkeep::{AnnounceEvent, Endpoint, Family, InfoHash, PeerId};
+use swarmkeep_store_tests::A_MINUTE;
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     ScrapeStats, TransactionId,
@@ -37,7 +37,7 @@ impl Client {
     pub fn at(address: IpAddr, tracker: SocketAddr) -> Self {
         let socket = UdpSocket::bind((address, 0)).expect("loopback");
         socket.connect(tracker).expect("loopback");
-        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+        socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
         let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
         Self { socket, family, transaction_id: 0 }
     }
@@ -50,7 +50,7 @@ impl Client {
     /// The next answer.
     pub fn receive(&mut self) -> Vec<u8> {
         let mut packet = vec![0; 2048];
-        let len = uninterrupted(|| self.socket.recv(&mut packet)).expect("an answer within 5 seconds");
+        let len = uninterrupted(|| self.socket.recv(&mut packet)).expect("an answer within a minute");
         let longest = if self.family == Family::V4 { 1452 } else { 1200 };
         assert!(len <= longest, "{len} bytes");
         packet.truncate(len);

@@ -4,8 +4,9 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
-    time::Duration,
 };
+
+use swarmkeep_store_tests::A_MINUTE;
 
 /// What came back.
 #[derive(Debug)]
@@ -43,14 +44,11 @@ pub fn ask(address: SocketAddr, method: &str, path: &str, lines: &str) -> Asked 
 /// Sends a request with a body.
 pub fn ask_with(address: SocketAddr, method: &str, path: &str, lines: &str, body: &str) -> Asked {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(A_MINUTE)).expect("a socket");
     let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}\r\n");
     stream.write_all((head + body).as_bytes()).expect("connected");
     Asked(BufReader::new(stream))
 }
-
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Asked {
     /// Status and headers.

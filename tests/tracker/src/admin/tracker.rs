@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use swarmkeep::{
@@ -16,6 +16,7 @@ use swarmkeep::{
     catalog::{self, Repository},
 };
 use swarmkeep_state::{Pace, State, simulated::Simulated};
+use swarmkeep_store_tests::{A_MINUTE, until};
 use swarmkeep_tracker::{Config, Metrics, Scope, Server, Token};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, ConnectRequest, ConnectionId, Response, TransactionId,
@@ -95,11 +96,7 @@ impl Tracker {
         });
         let tracker = Self { admin, udp, metrics, stop: Some(stop), running: Some(running) };
         // Until threads are at work, and the store has been asked.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while get(admin, "/health/ready").text().contains("starting") {
-            assert!(Instant::now() < deadline, "it starts");
-            thread::sleep(Duration::from_millis(20));
-        }
+        until("it starts", || !get(admin, "/health/ready").text().contains("starting"));
         tracker
     }
 
@@ -136,7 +133,7 @@ impl Announcer {
     pub fn of(tracker: SocketAddr) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
         socket.connect(tracker).expect("loopback");
-        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        socket.set_read_timeout(Some(A_MINUTE)).expect("a socket");
         let mut packet = [0; ConnectRequest::LEN];
         ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
         socket.send(&packet).expect("sent");

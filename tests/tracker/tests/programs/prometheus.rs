@@ -6,15 +6,13 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use serde_json::Value;
 use swarmkeep_state::simulated::Simulated;
 use swarmkeep_store_tests::{
     programs::{PROMETHEUS, Trial},
-    tests,
+    tests, until,
 };
 use swarmkeep_tests::admin::{
     client::get,
@@ -97,13 +95,9 @@ fn metrics_alerts_and_dashboard_are_understood() {
         .stderr(Stdio::null())
         .spawn();
     let _program = Running(program.expect("it runs"));
-    let began = Instant::now();
     let is_up = || !query(free, "count_over_time(up[1m]) >= 4 and up == 1").is_empty();
     let is_ready = || TcpStream::connect(free).is_ok() && get(free, "/-/ready").status == 200;
-    while !is_ready() || !is_up() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it has not read the metrics");
-        thread::sleep(Duration::from_millis(100));
-    }
+    until("it has read the metrics", || is_ready() && is_up());
 
     let dashboard = fs::read_to_string(packaging().join("grafana.json")).expect("text");
     let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");

@@ -11,12 +11,13 @@ use std::{
 use socket2::{Domain, Protocol, Socket, Type};
 use swarmkeep::Family;
 use swarmkeep_store_tests::{
+    A_MINUTE,
     programs::{Need, Trial, find},
-    tests,
+    tests, until,
 };
 use swarmkeep_tests::{
     Tracker, build,
-    net::{A_WIRE, Namespace, Wire, attached, ip, program_that_passes_all, until},
+    net::{A_WIRE, Namespace, Wire, attached, ip, program_that_passes_all},
     udp::{CONNECT, Client, uninterrupted},
 };
 use swarmkeep_tracker::{Config, Error, Kind, LocalPeers, Rules, Server, Xdp, XdpMode, XdpStatus};
@@ -246,7 +247,7 @@ fn options_and_other_ports_pass() {
     let mut answer = [0; 64];
     wire.client.run(|| {
         let socket = UdpSocket::bind(("10.9.0.3", 7777)).expect("a free port");
-        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+        socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
         let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))).expect("for root");
         // 24 bytes of header, of which the last four are options that do nothing.
         let len = 24 + 8 + CONNECT.len() as u16;
@@ -264,7 +265,7 @@ fn options_and_other_ports_pass() {
         let socket = UdpSocket::bind(("10.9.0.3", 0)).expect("a free port");
         socket.send_to(&CONNECT, ("10.9.0.1", 7000)).expect("a wire");
     });
-    other.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    other.set_read_timeout(Some(A_MINUTE)).expect("above zero");
     assert_eq!(uninterrupted(|| other.recv(&mut answer)).expect("what was sent"), CONNECT.len());
     assert_eq!(connects(&tracker), before.1 + 1);
 }
@@ -285,7 +286,7 @@ fn tags_of_vlans_pass() {
     // VLAN 0, which is no VLAN, so that the kernel takes it.
     let tagged = [&plain[..12], &[0x81, 0, 0, 0], &plain[12..len]].concat();
     let socket = wire.client.run(|| UdpSocket::bind(path.from)).expect("a free port");
-    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
     for (bytes, is_past) in [(&plain[..len], 1), (&tagged, 0)] {
         let before = (past_sockets(&tracker), connects(&tracker));
         let mut frame = queues[0].take().expect("none is in use");

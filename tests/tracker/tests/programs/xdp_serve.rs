@@ -6,17 +6,17 @@ use std::{
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use serde_json::Value;
 use swarmkeep_store_tests::{
     programs::{ARIA2, LIBTORRENT, Need, PYTHON, TRANSMISSION, Trial},
-    tests,
+    tests, until,
 };
 use swarmkeep_tests::{
     admin::client::get,
-    net::{A_WIRE, Wire, ip, program_that_passes_all, until},
+    net::{A_WIRE, Wire, ip, program_that_passes_all},
     serve::{PROGRAM, Serve, program, swarmkeep},
     udp::{CONNECT, Client, announce},
 };
@@ -109,18 +109,14 @@ fn a_tracker_that_is_killed_loses_nobody_who_asks_again() {
         let second = start(&wire, &[], &[]);
         until_answered(2000);
         enough.store(true, Relaxed);
-        for longest in clients.into_iter().map(|client| client.join().expect("it does not panic")) {
-            assert!(longest < Duration::from_secs(10), "{longest:?}");
-        }
+        clients.into_iter().for_each(|client| client.join().expect("it does not panic"));
         drop(second);
     });
 }
 
-/// Announces without a pause, and after a tenth of a second without an answer connects again. Returns the
-/// longest time without one.
-fn ask_again_and_again(client: Client, enough: &AtomicBool, answered: &AtomicU64) -> Duration {
+/// Announces without a pause, and after a tenth of a second without an answer connects again.
+fn ask_again_and_again(client: Client, enough: &AtomicBool, answered: &AtomicU64) {
     client.socket.set_read_timeout(Some(Duration::from_millis(100))).expect("above zero");
-    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
     let mut id = None;
     while !enough.load(Relaxed) {
         let mut answer = [0; 2048];
@@ -137,8 +133,6 @@ fn ask_again_and_again(client: Client, enough: &AtomicBool, answered: &AtomicU64
             // The announce that it asked for.
             Ok(20..) if answer[3] == 1 => {
                 answered.fetch_add(1, Relaxed);
-                longest = longest.max(last.elapsed());
-                last = Instant::now();
             }
             // Of another run of the tracker, or nobody listens.
             _ => {
@@ -147,7 +141,6 @@ fn ask_again_and_again(client: Client, enough: &AtomicBool, answered: &AtomicU64
             }
         }
     }
-    longest.max(last.elapsed())
 }
 
 fn a_tracker_with_a_user_of_its_own_keeps_no_privilege_and_goes_on_after_sighup() {
@@ -160,22 +153,17 @@ fn a_tracker_with_a_user_of_its_own_keeps_no_privilege_and_goes_on_after_sighup(
     }
     wire.udp_answers();
     serve.signal("HUP");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !serve.log().contains("settings read again") {
-        assert!(Instant::now() < deadline, "{}", serve.log());
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("it reads them", || serve.log().contains("settings read again"));
     wire.udp_answers();
     // What it reads and writes of the program takes none.
     wire.server.run(|| ip("address add 10.9.0.77/24 dev s"));
     let connects = || metric(&wire, r#"swarmkeep_xdp_connects_total{family="ipv4"}"#);
     let (mut client, before) = (wire.udp_client("10.9.0.3", "10.9.0.77"), connects());
     assert!(before > 0, "{}", serve.log());
-    while connects() == before {
-        assert!(Instant::now() < deadline, "the program does not know the new address: {}", serve.log());
+    until("the program knows the new address", || {
         client.connect();
-        thread::sleep(Duration::from_millis(100));
-    }
+        connects() > before
+    });
 }
 
 const NONE: &str = "0000000000000000";
@@ -286,7 +274,7 @@ fn the_load_generator_sends_past_the_sockets() {
 
 fn clients_that_are_not_ours_announce() {
     let wire = Wire::new(1);
-    let serve = start(&wire, &[], &["--xdp=s"]);
+    let _serve = start(&wire, &[], &["--xdp=s"]);
     takes_datagrams(&wire);
     let folder = tempfile::tempdir().expect("a folder of ours");
     let url = "udp://10.9.0.1:6969/announce";
@@ -313,11 +301,7 @@ fn clients_that_are_not_ours_announce() {
         client.args(&line[1..]).arg(&path).env("HOME", &path);
         client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut client = wire.client.run(|| client.spawn().expect("a need of this test"));
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while metric(&wire, r#"swarmkeep_peers_joined_total{protocol="udp"}"#) <= n as u64 {
-            assert!(Instant::now() < deadline, "{} has not announced: {}", line[0], serve.log());
-            thread::sleep(Duration::from_millis(50));
-        }
+        until(line[0], || metric(&wire, r#"swarmkeep_peers_joined_total{protocol="udp"}"#) > n as u64);
         client.kill().and_then(|()| client.wait()).expect("a child");
     }
 }

@@ -10,13 +10,13 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
-    thread,
     time::{Duration, Instant},
 };
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use socket2::{Domain, Socket, Type};
 use swarmkeep::{HashKey, InfoHash, PeerId, catalog::Repository};
+use swarmkeep_store_tests::{A_MINUTE, until};
 use swarmkeep_tests::{Tracker, any_port, build};
 use swarmkeep_tracker::{Config, Error, RateLimiter, Rules, Server, Tls};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse};
@@ -28,9 +28,6 @@ use tokio_rustls::rustls::{
 };
 
 const HASH: InfoHash = InfoHash::new([0xaa; 20]);
-
-/// What clients notice while others do their worst, on one machine with all of these tests.
-const LONGEST_ANSWER: Duration = Duration::from_millis(1500);
 
 #[test]
 fn announces_over_https_are_answered_on_both_families_and_in_both_versions() {
@@ -84,18 +81,13 @@ fn an_address_that_shakes_hands_too_often_is_closed_before_it_costs_anything_and
     });
     let (answered, most) = (answered.count(), 10 + began.elapsed().as_secs() as usize + 1);
     assert!((10..=most).contains(&answered), "{answered} handshakes were answered");
-    let asked = Instant::now();
     let mut client = Client::of(tracker.https[0], &pair.client(&[&TLS13]));
-    assert!(client.announce(1).is_empty() && asked.elapsed() < LONGEST_ANSWER);
+    assert!(client.announce(1).is_empty());
     let counts = || {
         let counts = tls.handshakes();
         [counts.completed, counts.failed, counts.refused]
     };
-    let (expected, deadline) = ([1, answered as u64, 200 - answered as u64], Instant::now() + LONGEST_ANSWER);
-    while counts() != expected && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(counts(), expected);
+    until("each is counted", || counts() == [1, answered as u64, 200 - answered as u64]);
 }
 
 #[test]
@@ -215,14 +207,12 @@ fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
 #[test]
 fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience_ends() {
     let pair = Pair::new();
-    let patience = Duration::from_secs(2);
-    let limits = config().http_connections(32).http_connections_per_address(32).http_patience(patience);
-    let tracker = tracker(&pair, limits);
+    let limits = config().http_connections(32).http_connections_per_address(32);
+    let tracker = tracker(&pair, limits.http_patience(Duration::from_secs(2)));
     let address = tracker.https[0];
     let hello = hello(&pair);
     let mut crowd = Vec::new();
     let client = pair.client(&[&TLS13]);
-    let mut longest = Duration::ZERO;
     for n in 0..1000_u32 {
         let from = Ipv4Addr::from_bits(0x7f01_0000 + n / 10).into();
         let mut stream = connect(from, address).expect("loopback");
@@ -230,23 +220,16 @@ fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience
         let _ = stream.write_all(&hello[..[0, 1, hello.len() / 2, hello.len()][n as usize % 4]]);
         crowd.push(stream);
         if n % 50 == 49 {
-            let began = Instant::now();
             assert_eq!(
                 Client::at([127, 0, 0, 2].into(), address, &client).try_announce(1),
                 Some(200),
                 "after {n}"
             );
-            longest = longest.max(began.elapsed());
         }
     }
-    println!("answered within {longest:?}");
-    assert!(longest < LONGEST_ANSWER, "{longest:?}");
-    // The last of them are in their places still.
-    let open = crowd.iter().rev().take(40).filter(|stream| is_open(stream)).count();
-    assert!((16..=32).contains(&open), "{open}");
-    let began = Instant::now();
+    let open = crowd.iter().filter(|stream| is_open(stream)).count();
+    assert!(open <= 32, "{open}");
     crowd.iter_mut().for_each(|stream| drop(rest(stream)));
-    assert!(began.elapsed() < patience + LONGEST_ANSWER, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -262,10 +245,7 @@ fn stopping_answers_what_was_received_and_does_not_wait_for_handshakes() {
     let mut clients: Vec<_> = (0..20).map(|_| Client::of(address, &config)).collect();
     clients.iter_mut().for_each(|client| drop(client.announce(1)));
     clients.iter_mut().for_each(|client| client.tls.write_all(&announce(1).repeat(10)).expect("open"));
-    let asked = Instant::now();
     drop(tracker);
-    let took = asked.elapsed();
-    assert!(took < Duration::from_millis(500), "{took:?}");
     for client in &mut clients {
         (0..10).for_each(|_| assert_eq!(client.receive().0, 200));
         assert_eq!(client.tls.read(&mut [0]).expect("told that it ends"), 0);
@@ -368,7 +348,7 @@ pub(crate) fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
     socket.connect(&to.into())?;
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.set_read_timeout(Some(A_MINUTE))?;
     Ok(socket.into())
 }
 
@@ -376,7 +356,7 @@ pub(crate) fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
-        Err(error) if is_timeout(&error) => panic!("open after 5 seconds"),
+        Err(error) if is_timeout(&error) => panic!("open after a minute"),
         // Who closes with something unread resets the connection.
         _ => rest,
     }

@@ -17,6 +17,7 @@ use swarmkeep::{
     Announce, Announced, Endpoint, InfoHash, PeerBuffer, PeerId, Random, Timestamp, TorrentRepository,
     catalog::Repository, implement::forward_repository,
 };
+use swarmkeep_store_tests::{A_MINUTE, until};
 use swarmkeep_tests::{Tracker, any_port, build, runtime};
 use swarmkeep_tracker::{Config, Rules, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
@@ -25,10 +26,6 @@ use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, Scrape
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 
 const HASH: InfoHash = InfoHash::new([0xaa; 20]);
-
-/// What clients of a tracker notice while others do their worst. They are on one machine with all of these
-/// tests.
-const LONGEST_ANSWER: Duration = Duration::from_millis(750);
 
 #[test]
 fn one_connection_serves_many_requests_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
@@ -303,7 +300,7 @@ fn who_does_not_read_is_not_listened_to() {
 
 #[test]
 fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
-    let tracker = Tracker::of(server("packed", &config().http_patience(Duration::from_secs(1))));
+    let tracker = Tracker::of(server("packed", &config().http_patience(Duration::from_secs(2))));
     let address = tracker.http[0];
     let neighbour = Neighbour::of(address);
     let began = Instant::now();
@@ -314,12 +311,12 @@ fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
     let request = get(&scrape_of(HASH));
     let mut bytes = request.iter();
     while !slow.is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(5), "{} are still there", slow.len());
+        assert!(began.elapsed() < A_MINUTE, "{} are still there", slow.len());
         thread::sleep(Duration::from_millis(100));
         let byte = [*bytes.next().expect("the request is long")];
         slow.retain_mut(|client| client.stream.write_all(&byte).is_ok() && client.is_open());
     }
-    assert!(began.elapsed() >= Duration::from_secs(1), "after {:?}", began.elapsed());
+    assert!(began.elapsed() >= Duration::from_secs(2), "after {:?}", began.elapsed());
     idle.iter_mut().for_each(|client| assert_eq!(client.rest(), b""));
     neighbour.has_noticed_nothing();
 }
@@ -336,11 +333,10 @@ fn one_address_has_only_so_many_connections_and_its_neighbours_notice_nothing() 
         held.retain(Client::is_open);
     }
     // Until the latest are closed too.
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while held.len() > 20 && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(10));
+    until("no more are open", || {
         held.retain(Client::is_open);
-    }
+        held.len() <= 20
+    });
     assert_eq!(held.len(), 20);
     held.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
     neighbour.has_noticed_nothing();
@@ -365,15 +361,13 @@ fn when_all_places_are_taken_the_longest_idle_makes_room() {
 }
 
 #[test]
-fn stopping_answers_what_has_been_received_and_takes_less_than_a_second() {
+fn stopping_answers_what_has_been_received() {
     for name in STORES {
         // Received before anybody has looked at it, on more connections than may be open at once.
         let server = server(name, &config().http_connections(30));
         let mut clients: Vec<_> = (0..40).map(|n| Client::of(addresses(&server)[n % 2])).collect();
         clients.iter_mut().for_each(|client| client.send(&get(&scrape_of(HASH)).repeat(20)));
-        let asked = Instant::now();
         runtime().block_on(server.run(std::future::ready(())));
-        assert!(asked.elapsed() < Duration::from_secs(1), "{name}: {:?}", asked.elapsed());
         for client in &mut clients {
             (0..20).for_each(|_| assert_eq!(client.receive().0.status, 200));
             assert_eq!(client.rest(), b"");
@@ -389,9 +383,7 @@ fn stopping_does_not_wait_for_those_who_ask_nothing() {
     clients.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
     let request = get(&scrape_of(HASH));
     clients.iter_mut().step_by(2).for_each(|client| client.send(&request[..30]));
-    let asked = Instant::now();
     drop(tracker);
-    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
     clients.iter_mut().for_each(|client| assert_eq!(client.rest(), b""));
     assert!(TcpStream::connect(address).is_err());
 }
@@ -435,45 +427,37 @@ fn addresses(server: &Server) -> Vec<SocketAddr> {
     server.http_addresses().expect("bound")
 }
 
-/// Somebody at another address who goes on asking, on new connections and on an old one, and looks at the
-/// clock.
+/// A client at another address that goes on asking, on new connections and on an old one.
 struct Neighbour {
     enough: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<Duration>>,
+    answers: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
 }
 
 impl Neighbour {
     fn of(address: SocketAddr) -> Self {
-        let enough = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&enough);
+        let (enough, answers) = <(Arc<AtomicBool>, Arc<AtomicU64>)>::default();
+        let (stop, answered) = (Arc::clone(&enough), Arc::clone(&answers));
         let thread = thread::spawn(move || {
             let here = Ipv4Addr::new(127, 0, 0, 2).into();
             let mut old = Client::at(here, address);
-            let mut took = Vec::new();
             while !stop.load(Relaxed) {
                 for fresh in [false, true] {
-                    let began = Instant::now();
                     let mut fresh = fresh.then(|| Client::at(here, address));
                     assert_eq!(fresh.as_mut().unwrap_or(&mut old).get(&scrape_of(HASH)).0.status, 200);
-                    took.push(began.elapsed());
+                    answered.fetch_add(1, Relaxed);
                 }
                 thread::sleep(Duration::from_millis(5));
             }
-            took
         });
-        Self { enough, thread }
+        Self { enough, answers, thread }
     }
 
     fn has_noticed_nothing(self) {
+        let meanwhile = self.answers.load(Relaxed);
         self.enough.store(true, Relaxed);
-        let mut took = self.thread.join().expect("each of its requests is answered");
-        took.sort();
-        let [median, most, longest] = [50, 99, 100].map(|of| took[(took.len() - 1) * of / 100]);
-        println!("{} answers: half of them within {median:?}, all within {longest:?}", took.len());
-        assert!(median < LONGEST_ANSWER / 10, "{median:?}");
-        assert!(most < LONGEST_ANSWER, "{most:?}");
-        // The whole machine may stand still for a moment.
-        assert!(longest < 4 * LONGEST_ANSWER, "{longest:?}");
+        self.thread.join().expect("each of its requests is answered");
+        assert!(meanwhile >= 2, "{meanwhile} answers on both connections");
     }
 }
 
@@ -522,7 +506,7 @@ impl Client {
     fn try_on(socket: Socket, address: IpAddr, tracker: SocketAddr) -> io::Result<Self> {
         socket.bind(&SocketAddr::new(address, 0).into())?;
         socket.connect(&tracker.into())?;
-        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        socket.set_read_timeout(Some(A_MINUTE))?;
         Ok(Self { stream: socket.into(), received: Vec::new() })
     }
 
@@ -568,7 +552,7 @@ impl Client {
     fn rest(&mut self) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.received);
         match self.stream.read_to_end(&mut rest) {
-            Err(error) if is_timeout(&error) => panic!("open after 5 seconds"),
+            Err(error) if is_timeout(&error) => panic!("open after a minute"),
             // Who closes with something unread resets the connection.
             _ => rest,
         }

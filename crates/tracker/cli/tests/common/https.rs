@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto::ring, pki_types::CertificateDer,
 };
 
-use crate::common::{Folder, SOON};
+use crate::common::{A_MINUTE, Folder};
 
 /// The files of a certificate and its key.
 pub(crate) fn files_of_pair(folder: &Folder) -> [String; 2] {
@@ -34,7 +34,7 @@ pub(crate) fn write_pair(folder: &Folder) -> CertificateDer<'static> {
 
 pub(crate) fn connect(to: SocketAddr) {
     let socket = UdpSocket::bind((to.ip(), 0)).expect("loopback");
-    socket.set_read_timeout(Some(SOON)).expect("above zero");
+    socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
     let mut packet = [0; ConnectRequest::LEN];
     ConnectRequest { transaction_id: TransactionId(5) }.write(&mut packet);
     socket.send_to(&packet, to).expect("sent");
@@ -46,7 +46,7 @@ pub(crate) fn connect(to: SocketAddr) {
 
 pub(crate) fn scrape(at: SocketAddr) {
     let stream = TcpStream::connect(at).expect("loopback");
-    stream.set_read_timeout(Some(SOON)).expect("above zero");
+    stream.set_read_timeout(Some(A_MINUTE)).expect("above zero");
     ask(&mut BufReader::new(stream));
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn over_https(at: SocketAddr, certificate: &CertificateDer<'static>) 
         .with_no_client_auth();
     let session = ClientConnection::new(Arc::new(config), at.ip().into()).expect("a name");
     let stream = TcpStream::connect(at).expect("loopback");
-    stream.set_read_timeout(Some(SOON)).expect("above zero");
+    stream.set_read_timeout(Some(A_MINUTE)).expect("above zero");
     BufReader::new(StreamOwned::new(session, stream))
 }
 

@@ -2,37 +2,37 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
 
-use swarmkeep_load::{Config, Report, Target, run};
+use swarmkeep_load::{Config, Progress, Report, Target, run_until};
 
-pub(crate) fn load(tracker: SocketAddr, duration: Duration) -> Config {
+use crate::common::A_MINUTE;
+
+/// Returns the report of a load that goes on during `meanwhile`, which can wait for the next second with answers.
+pub(crate) fn under_load(tracker: SocketAddr, meanwhile: impl FnOnce(&dyn Fn())) -> Report {
     let mut config = Config::new([Target::Udp(tracker)]);
     config.strict = true;
-    (config.duration, config.warm_up) = (duration, Duration::from_millis(200));
-    (config.workers, config.threads, config.timeout) = (8, Some(1), Duration::from_secs(2));
-    config
-}
-
-/// What a load of some seconds has to say while `meanwhile` happens.
-pub(crate) fn under_load(
-    tracker: SocketAddr,
-    duration: Duration,
-    meanwhile: impl FnOnce(&AtomicBool),
-) -> Report {
-    let enough = AtomicBool::new(false);
+    (config.duration, config.warm_up) = (2 * A_MINUTE, Duration::from_millis(200));
+    (config.workers, config.threads, config.timeout) = (8, Some(1), A_MINUTE / 6);
+    let (stop, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
     thread::scope(|scope| {
         let loader = scope.spawn(|| {
-            let report = run(&load(tracker, duration), &mut |_| {});
-            enough.store(true, Relaxed);
-            report
+            run_until(&config, &stop, &mut |progress| {
+                if matches!(progress, Progress::Second(second) if second.succeeded > 0) {
+                    let _ = tell.send(());
+                }
+            })
         });
-        meanwhile(&enough);
-        let report = loader.join().expect("the load ends").expect("a report");
-        assert!(report.succeeded > 1000, "{report:?}");
-        report
+        let second = || told.recv_timeout(A_MINUTE).expect("answers within a minute");
+        second();
+        meanwhile(&second);
+        stop.store(true, Relaxed);
+        loader.join().expect("the load ends").expect("a report")
     })
 }

@@ -8,7 +8,7 @@ use std::{
 
 use swarmkeep_tests::udp::uninterrupted;
 
-use crate::common::{Folder, SOON, Serve, swarmkeep};
+use crate::common::{A_MINUTE, Folder, Serve, swarmkeep};
 
 /// What a service is told by, and tells.
 pub(crate) struct Manager {
@@ -32,14 +32,14 @@ impl Manager {
     }
 
     pub(crate) fn next(&self) -> String {
-        self.try_next(SOON).expect("told soon")
+        self.try_next(A_MINUTE).expect("told soon")
     }
 
     pub(crate) fn next_but_health(&self) -> String {
         let began = Instant::now();
         loop {
             let told = self.next();
-            assert!(began.elapsed() < SOON, "nothing but health");
+            assert!(began.elapsed() < A_MINUTE, "nothing but health");
             if !told.starts_with("WATCHDOG") && !told.starts_with("STATUS") {
                 return told;
             }

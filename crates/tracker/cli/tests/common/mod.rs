@@ -21,17 +21,12 @@ use std::{
 
 pub(crate) use folder::Folder;
 use nix::unistd::Uid;
+pub(crate) use swarmkeep_store_tests::{A_MINUTE, found, until};
 use swarmkeep_tests::udp::uninterrupted;
 use swarmkeep_tracker_protocol::{
     bittorrent::{AnnounceEvent, Family, InfoHash, PeerId},
     udp::{AnnounceRequest, ConnectRequest, Response, TransactionId},
 };
-
-/// After how long something is not going to happen, on a busy machine.
-const LONGEST: Duration = Duration::from_secs(30);
-
-/// After how long a client gives up.
-pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 /// A running tracker; killed if a test fails before it has ended.
 pub(crate) struct Serve {
@@ -62,7 +57,7 @@ impl Serve {
             while stderr.read_line(&mut line).expect("text") > 0 && sender.send(line.split_off(0)).is_ok() {}
         });
         let mut serve = Self { child, lines: Mutex::new(lines), first_line: String::new() };
-        serve.first_line = serve.lines().recv_timeout(LONGEST).expect("a line soon");
+        serve.first_line = serve.lines().recv_timeout(A_MINUTE).expect("a line soon");
         serve
     }
 
@@ -99,7 +94,7 @@ impl Serve {
     pub(crate) fn printed_until(&mut self, text: &str) -> String {
         let mut printed = String::new();
         while !printed.contains(text) {
-            match self.lines().recv_timeout(LONGEST) {
+            match self.lines().recv_timeout(A_MINUTE) {
                 Ok(line) => printed += &line,
                 Err(error) => panic!("{error} without `{text}`: {printed}"),
             }
@@ -107,13 +102,10 @@ impl Serve {
         printed
     }
 
-    /// Sends a signal by its name and waits for the end; answers the exit code, how long it took and what was
-    /// printed.
-    pub(crate) fn stop(mut self, signal: &str) -> (Option<i32>, Duration, String) {
-        let asked = Instant::now();
+    /// Sends a signal by its name and waits for the end; returns the exit code and what was printed.
+    pub(crate) fn stop(self, signal: &str) -> (Option<i32>, String) {
         self.signal(signal);
-        let code = self.code();
-        (code, asked.elapsed(), self.lines().iter().collect())
+        self.end()
     }
 
     /// Reads on to the line that says where it listens, which becomes the first one; answers what was printed
@@ -122,18 +114,17 @@ impl Serve {
         let mut before = String::new();
         while !self.first_line.starts_with("listening on") {
             before += &self.first_line;
-            let next = self.lines().recv_timeout(LONGEST);
+            let next = self.lines().recv_timeout(A_MINUTE);
             self.first_line = next.unwrap_or_else(|_| panic!("it does not listen: {before}"));
         }
         before
     }
 
-    /// Kills it; answers when, and what was printed that nobody has read.
-    pub(crate) fn kill(mut self) -> (SystemTime, String) {
-        let now = SystemTime::now();
+    /// Kills it; returns what was printed and not read.
+    pub(crate) fn kill(mut self) -> String {
         self.child.kill().expect("a child");
         self.child.wait().expect("a child");
-        (now, self.lines().iter().collect())
+        self.lines().iter().collect()
     }
 
     /// Waits for the end; answers the exit code and what was printed after the first line.
@@ -146,14 +137,7 @@ impl Serve {
     }
 
     fn code(&mut self) -> Option<i32> {
-        let began = Instant::now();
-        while began.elapsed() < LONGEST {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return status.code();
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
-        panic!("it does not end");
+        found("it ends", || self.child.try_wait().expect("a child")).code()
     }
 }
 
@@ -234,7 +218,7 @@ pub(crate) fn took(line: &str) -> Duration {
 
 /// The interval of a leecher's announce. No packet may get lost.
 pub(crate) fn interval(tracker: SocketAddr) -> u32 {
-    interval_asking_every(SOON, tracker)
+    interval_asking_every(A_MINUTE, tracker)
 }
 
 /// The same from a tracker that may lose packets: each request is sent again after `patience`.
@@ -253,7 +237,7 @@ pub(crate) fn interval_asking_every(patience: Duration, tracker: SocketAddr) -> 
             {
                 return answer[..len].to_vec();
             }
-            assert!(asked.elapsed() < SOON, "no answer within {SOON:?}");
+            assert!(asked.elapsed() < A_MINUTE, "no answer");
         }
     };
     let mut connect = [0; ConnectRequest::LEN];

@@ -13,7 +13,7 @@ use swarmkeep::{AnnounceEvent, Endpoint, InfoHash};
 use swarmkeep_tests::udp::{Client, announce};
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId, ScrapeStats};
 
-use crate::common::{Serve, swarmkeep};
+use crate::common::{A_MINUTE, Serve, swarmkeep, until};
 
 pub(crate) fn command(state: &Path, more: &[&str]) -> Command {
     let state = state.to_str().expect("text");
@@ -46,9 +46,7 @@ impl Tracker {
     }
 
     pub(crate) fn admin(&mut self) -> SocketAddr {
-        let printed = self.serve.printed_until("dashboard at ");
-        let (_, address) = printed.split_once("dashboard at http://").expect("an address");
-        address.split('/').next().expect("a path").parse().expect("an address")
+        admin(&mut self.serve)
     }
 
     /// Leechers, or seeders where nothing is left, and what peers were given.
@@ -86,20 +84,22 @@ impl Tracker {
 
     /// Soon: a swarm that has come is looked up in the database.
     pub(crate) fn has_downloads(&mut self, swarm: u16, least: u32) {
-        let began = Instant::now();
-        while self.scrape(swarm).completed < least {
-            assert!(began.elapsed() < Duration::from_secs(10), "{:?}", self.scrape(swarm));
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("it has its downloads", || self.scrape(swarm).completed >= least);
     }
 
     /// What it says at the end.
     pub(crate) fn stop(self) -> String {
-        let (code, took, said) = self.serve.stop("TERM");
+        let (code, said) = self.serve.stop("TERM");
         assert_eq!(code, Some(0), "{said}");
-        assert!(took < Duration::from_secs(10), "{took:?}");
         said
     }
+}
+
+/// Where it says that its dashboard is.
+pub(crate) fn admin(serve: &mut Serve) -> SocketAddr {
+    let printed = serve.printed_until("dashboard at ");
+    let (_, address) = printed.split_once("dashboard at http://").expect("an address");
+    address.split('/').next().expect("a path").parse().expect("an address")
 }
 
 pub(crate) fn of(
@@ -121,7 +121,7 @@ pub(crate) fn hash(swarm: u16) -> [u8; 20] {
 
 pub(crate) fn metrics(admin: SocketAddr) -> String {
     let mut stream = TcpStream::connect(admin).expect("somebody listens");
-    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    stream.set_read_timeout(Some(A_MINUTE)).expect("above zero");
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         .expect("somebody listens");
@@ -144,7 +144,7 @@ pub(crate) fn metrics_show(admin: SocketAddr, lines: &[&str]) {
         if lines.iter().all(|line| text.contains(line)) {
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "{lines:?}: {text}");
+        assert!(began.elapsed() < A_MINUTE, "{lines:?}: {text}");
         thread::sleep(Duration::from_millis(50));
     }
 }

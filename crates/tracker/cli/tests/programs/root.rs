@@ -75,7 +75,7 @@ fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_ba
     assert!(printed.contains(&format!("cannot take the key from {key}: Permission denied")), "{printed}");
     assert!(!printed.contains("running as root"), "{printed}");
     scrape_over_https(serve.addresses_of("https")[0], &pair);
-    let (code, _, printed) = serve.stop("TERM");
+    let (code, printed) = serve.stop("TERM");
     assert_eq!(code, Some(0), "{printed}");
 }
 

@@ -16,7 +16,11 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crate::common::{Serve, logged_at, swarmkeep, took};
+use crate::common::{
+    A_MINUTE, Serve, logged_at,
+    state::{admin, metrics_show},
+    swarmkeep, took,
+};
 use swarmkeep::{AnnounceEvent, InfoHash, Random as _, SplitMix64};
 use swarmkeep_state::{Directory, Downloads};
 use swarmkeep_tests::udp::{Client, announce, bytes_of, uninterrupted};
@@ -30,11 +34,6 @@ use swarmkeep_tracker_protocol::{
 const SWARMS: usize = 100_000;
 /// Those that most announces are for: their peers come, complete and go within one life of the tracker.
 const BUSY: usize = 2_000;
-/// After so long a download outlives a kill: the promise is a second, and a busy machine has others to write
-/// for.
-const SETTLED: Duration = Duration::from_millis(2_500);
-/// How long it may take from the moment that a snapshot has ended to the line about it.
-const LOG_DELAY: Duration = Duration::from_millis(250);
 const SCRAPED: usize = 70;
 
 #[test]
@@ -177,7 +176,6 @@ struct Story {
     rng: SplitMix64,
     /// What a snapshot holds that the next tracker is to find.
     held_by: Option<SystemTime>,
-    checked_at: SystemTime,
     /// How long a snapshot takes.
     took: Duration,
     /// How long a start takes.
@@ -220,6 +218,7 @@ impl fmt::Display for Counted {
 struct Tracker {
     serve: Serve,
     udp: SocketAddr,
+    admin: SocketAddr,
 }
 
 impl Tracker {
@@ -237,14 +236,16 @@ impl Tracker {
         }
         let is_first = story.counted.restarts == 1;
         assert!(said.contains(if is_first { "there is no snapshot" } else { "snapshot loaded" }), "{said}");
-        Self { udp: serve.addresses()[0][0], serve }
+        let admin = admin(&mut serve);
+        Self { udp: serve.addresses()[0][0], admin, serve }
     }
 }
 
-fn arguments(folder: &Path) -> [&str; 7] {
+fn arguments(folder: &Path) -> [&str; 8] {
     let folder = folder.to_str().expect("text");
     [
         "--udp=127.0.0.1:0",
+        "--admin=127.0.0.1:0",
         "--workers=1",
         "--lifetime=2h",
         "--interval=1h",
@@ -260,7 +261,6 @@ impl Story {
             slots: (0..SWARMS).map(|_| Slot { sent: 1, settled: 1, ..Slot::default() }).collect(),
             rng: SplitMix64::new(seed),
             held_by: None,
-            checked_at: SystemTime::now(),
             took: Duration::ZERO,
             start: Duration::from_millis(100),
             counted: Counted::default(),
@@ -345,7 +345,7 @@ impl Story {
             }
             for _ in 0..waiting.len() {
                 let len =
-                    uninterrupted(|| client.socket.recv(&mut answer)).expect("an answer within 5 seconds");
+                    uninterrupted(|| client.socket.recv(&mut answer)).expect("an answer within a minute");
                 let Ok(Response::Announce(response)) = Response::parse(&answer[..len], Family::V4) else {
                     panic!("{:?}", &answer[..len]);
                 };
@@ -364,15 +364,21 @@ impl Story {
 
     /// Loads a tracker until its moment has come.
     fn live_and_die(&mut self, tracker: Tracker, folder: &Path) {
-        let began = Instant::now();
         let partial = folder.join("swarms.snapshot.partial");
-        // While a snapshot is written, after some time, or when downloads have settled.
+        // While a snapshot is written, or after some time, before which downloads may have settled.
         let waits_for_writing = self.below(100) < 40;
-        let mut at = match self.below(100) {
-            _ if waits_for_writing => began + Duration::from_secs(3),
-            0..20 => began + Duration::from_millis(2_600) + self.random(Duration::from_millis(900)),
-            _ => began + self.random(Duration::from_millis(1_600)),
+        let most = if waits_for_writing {
+            Duration::from_secs(3)
+        } else {
+            self.random(Duration::from_millis(1_600))
         };
+        let settled = (self.below(100) < 20).then(|| {
+            self.load(&tracker, &mut |_| false, 300);
+            let answered = SystemTime::now();
+            metrics_show(tracker.admin, &["swarmkeep_unsaved_downloads 0"]);
+            answered
+        });
+        let mut at = Instant::now() + most;
         let into_writing = self.random(self.took.max(Duration::from_millis(20)));
         let mut has_seen_it = !waits_for_writing;
         let mut enough = |now| {
@@ -388,7 +394,7 @@ impl Story {
             thread::sleep(self.random(2 * self.took));
             self.counted.while_stopping += 1;
         }
-        let (killed, said) = tracker.serve.kill();
+        let said = tracker.serve.kill();
         self.counted.while_writing += u64::from(partial.exists());
         let is_good = !said.contains("ERROR");
         assert!(is_good, "{said}");
@@ -396,17 +402,14 @@ impl Story {
             .lines()
             .filter(|line| line.contains("snapshot taken"))
             .inspect(|_| self.counted.snapshots += 1);
-        // The file takes the latest's place a moment before the line: one more may be there, which holds
-        // more.
-        self.held_by = taken.last().map(|line| {
-            self.took = took(line);
-            logged_at(line) - self.took - LOG_DELAY
-        });
-        let settled = killed - SETTLED;
+        // A snapshot begins after the line about the one before. The file takes the latest's place a moment
+        // before its own line: one more may be there, which holds more.
+        let taken = taken.collect::<Vec<_>>();
+        self.took = taken.last().map_or(self.took, |line| took(line));
+        self.held_by = taken.iter().rev().nth(1).map(|line| logged_at(line));
+        let Some(settled) = settled else { return };
         for slot in self.slots.iter_mut() {
-            if self.checked_at <= settled {
-                slot.settled = slot.settled.max(slot.seen);
-            }
+            slot.settled = slot.settled.max(slot.seen);
             let completed = slot.announced.iter().filter(|it| it.what == What::Completes);
             slot.settled +=
                 completed.filter(|it| it.answered.is_some_and(|answered| answered <= settled)).count() as u32;
@@ -424,7 +427,7 @@ impl Story {
 
     /// Ends one in peace: it keeps everything.
     fn stop(&mut self, tracker: Tracker) {
-        let (code, _, said) = tracker.serve.stop("TERM");
+        let (code, said) = tracker.serve.stop("TERM");
         assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("snapshot taken"), "{said}");
         self.held_by = Some(SystemTime::now());
@@ -479,10 +482,7 @@ impl Story {
                 assert!(stats.completed <= slot.sent, "swarm {swarm}: {stats:?}, {} sent", slot.sent);
                 if stats.completed < slot.settled {
                     let (shown, settled) = (stats.completed, slot.settled);
-                    assert!(
-                        began.elapsed() < Duration::from_secs(15),
-                        "swarm {swarm}: {shown}, {settled} settled"
-                    );
+                    assert!(began.elapsed() < A_MINUTE, "swarm {swarm}: {shown}, {settled} settled");
                     again.push(swarm);
                     continue;
                 }
@@ -491,7 +491,6 @@ impl Story {
             }
             pending = again;
         }
-        self.checked_at = SystemTime::now();
     }
 }
 
@@ -518,7 +517,7 @@ fn scrape(tracker: SocketAddr, swarms: &[usize]) -> Vec<(usize, ScrapeStats)> {
         }
         for _ in together {
             let len = match uninterrupted(|| client.socket.recv(&mut answer)) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("no answer within 5 seconds"),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("no answer within a minute"),
                 len => len.expect("the tracker is there"),
             };
             let Ok(Response::Scrape(response)) = Response::parse(&answer[..len], Family::V4) else {

@@ -12,10 +12,10 @@ use std::{
 };
 
 use crate::common::{
-    Folder, SOON, Serve, ends,
+    A_MINUTE, Folder, Serve, ends,
     https::{ask, connect, files_of_pair, get, over_https, scrape, scrape_over_https, write_pair},
     manager::Manager,
-    not_as_root, refused, swarmkeep,
+    not_as_root, refused, swarmkeep, until,
 };
 use socket2::{Domain, Socket, Type};
 use swarmkeep_tests::admin::client::get_with;
@@ -41,9 +41,8 @@ fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one()
     serve.printed_until("settings read again");
     scrape_over_https(address, &new);
     ask(&mut open);
-    let (code, took, printed) = serve.stop("TERM");
+    let (code, printed) = serve.stop("TERM");
     assert_eq!(code, Some(0), "{printed}");
-    assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[test]
@@ -170,7 +169,7 @@ fn a_token_that_is_printed_opens_the_api_and_a_stop_is_logged_with_what_was_done
     let admin: SocketAddr = admin.trim_end().trim_end_matches('/').parse().expect("an address");
     assert_eq!(get_with(admin, "/api/v1/stats", secret).status, 200);
     assert_eq!(get_with(admin, "/api/v1/stats", &secret[1..]).status, 401);
-    let (code, _, printed) = serve.stop("TERM");
+    let (code, printed) = serve.stop("TERM");
     assert_eq!(code, Some(0), "{printed}");
     assert!(printed.contains(r#"stopped reason="SIGTERM" requests=1 torrents=0 peers=0"#), "{printed}");
 }
@@ -192,7 +191,7 @@ fn the_admin_server_is_reached_over_https_if_it_should_and_through_a_socket_that
         let how = " (`swarmkeep token >> FILE` and --admin-tokens FILE let you in)\n";
         assert_eq!(token, how, "none for who keeps what is printed");
         let mut plain = TcpStream::connect(address).expect("loopback");
-        plain.set_read_timeout(Some(SOON)).expect("above zero");
+        plain.set_read_timeout(Some(A_MINUTE)).expect("above zero");
         plain.write_all(b"GET /health/live HTTP/1.1\r\n\r\n").expect("somebody listens");
         let mut answer = Vec::new();
         plain.read_to_end(&mut answer).expect("closed soon");
@@ -261,8 +260,7 @@ fn the_service_manager_is_told_of_readiness_reloading_health_and_stopping_in_the
             assert!(numbers.is_some_and(|numbers| numbers.contains(" requests per second; ")), "{told}");
         }
     }
-    let took = began.elapsed();
-    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(5), "5 in {took:?}");
+    assert!(began.elapsed() > Duration::from_secs(2), "5 in {:?}", began.elapsed());
 
     serve.signal("HUP");
     let reloading = manager.next_but_health();
@@ -271,7 +269,7 @@ fn the_service_manager_is_told_of_readiness_reloading_health_and_stopping_in_the
     let uptime = fs::read_to_string("/proc/uptime").expect("Linux");
     let uptime: f64 = uptime.split(' ').next().expect("two numbers").parse().expect("a number");
     assert!(
-        (uptime - at as f64 / 1e6).abs() < 5.0,
+        (uptime - at as f64 / 1e6).abs() < 60.0,
         "{at} µs after the start of a machine that is up {uptime} s"
     );
     assert_eq!(manager.next_but_health(), "READY=1\n");
@@ -324,10 +322,7 @@ fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_what_is_w
     let (admin, _) = admin.split_once('/').expect("a token behind it");
     let ready = format!("http://{admin}/health/ready");
     // Not before its first sample.
-    let began = Instant::now();
-    while check(&ready).0 != Some(0) {
-        assert!(began.elapsed() < SOON, "{:?}", check(&ready));
-    }
+    until("it is ready", || check(&ready).0 == Some(0));
     for target in [
         udp[0].to_string(),
         format!("udp://{}", udp[1]),

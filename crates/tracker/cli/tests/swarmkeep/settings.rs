@@ -267,7 +267,7 @@ fn the_store_may_take_half_of_the_memory_unless_the_operator_says_otherwise() {
     let says = |arguments: &[&str]| {
         let serve = Serve::start(&[&["--udp=127.0.0.1:0"], arguments].concat());
         let first = serve.first_line.clone();
-        let (code, _, printed) = serve.stop("TERM");
+        let (code, printed) = serve.stop("TERM");
         assert_eq!(code, Some(0));
         first + &printed
     };

@@ -66,7 +66,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
         // Somebody has the dashboard open, somebody scrapes metrics, somebody edits the list.
         scope.spawn(|| {
             let mut events = get(admin, "/api/v1/events", TOKEN);
-            events.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+            events.set_read_timeout(Some(Duration::from_secs(60))).expect("above zero");
             while !enough.load(Relaxed) {
                 assert!(events.read(&mut [0; 4096]).expect("an event a second") > 0);
             }
@@ -114,7 +114,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
         assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
     }
     assert!((most - least) as f64 <= 0.04 * least as f64, "{resident:?}");
-    let (code, _, printed) = serve.stop("TERM");
+    let (code, printed) = serve.stop("TERM");
     assert_eq!(code, Some(0));
     assert!(!printed.contains("ERROR"), "{printed}");
     fs::remove_dir_all(folder).expect("ours");

@@ -409,10 +409,10 @@ mod tests {
     fn the_slow_are_told_and_nobody_else() {
         let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
         let [slow, busy, quick] = [(); 3].map(|()| enter(&connections, "192.0.2.1").unwrap());
-        std::thread::sleep(Duration::from_millis(30));
+        std::thread::sleep(Duration::from_millis(500));
         busy.asked();
         quick.answered();
-        connections.close_the_slow(Duration::from_millis(20));
+        connections.close_the_slow(Duration::from_millis(400));
         assert_eq!([&slow, &busy, &quick].map(is_told), [true, false, false]);
         connections.close_the_slow(Duration::from_secs(3600));
         assert_eq!([&slow, &busy, &quick].map(is_told), [false; 3]);

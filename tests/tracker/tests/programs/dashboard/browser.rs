@@ -13,7 +13,7 @@ use std::{
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 
-use swarmkeep_store_tests::programs::find;
+use swarmkeep_store_tests::{A_MINUTE, programs::find};
 use swarmkeep_tests::{admin::client::ask_with, serve::signal};
 
 /// A browser with one page, and a profile of its own. Both are gone when this is dropped.
@@ -28,7 +28,7 @@ impl Browser {
     pub(crate) fn start() -> Self {
         let binary = find("chromium").expect("a need of these tests");
         // A driver ends if the port that it got over IPv4 is taken over IPv6.
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + A_MINUTE;
         let (driver, port) = loop {
             match start_driver() {
                 Ok(started) => break started,
@@ -91,7 +91,7 @@ impl Browser {
 
     /// Waits until a script returns something that is true.
     pub(crate) fn wait(&self, what: &str, script: &str) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + A_MINUTE;
         while self.run(script) != Value::Bool(true) {
             assert!(
                 Instant::now() < deadline,

@@ -16,10 +16,14 @@ use swarmkeep_redis::{
     servers::{Cluster, Server},
 };
 use swarmkeep_store_tests::{
+    A_MINUTE,
     programs::{REDIS, Trial, note},
     tests,
 };
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
 
 use crate::redis::{
     crowd::{NOW, announce_while, assert_counted_once, endpoint, finished, lost, members, tell, torrent},
@@ -214,7 +218,7 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
 fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
-        let patience = Duration::from_millis(500);
+        let patience = Duration::from_secs(3);
         let settings = settings([server.url()]);
         let patient = connect(&settings).await;
         tell(&patient, &finished(0)).await.expect("reached");
@@ -228,9 +232,8 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
             })
             .collect();
         sleep(Duration::from_millis(100)).await;
-        let asked = Instant::now();
         let full = tell(&store, &finished(100)).await.expect_err("32 are waiting");
-        assert!(asked.elapsed() < patience, "refused at once: {:?}", asked.elapsed());
+        assert!(!waiting.iter().all(JoinHandle::is_finished), "refused before them");
         assert!(full.reason.contains("32 calls are waiting"), "{full}");
         for waiting in waiting {
             waiting.await.expect("no panic").expect_err("nobody answers");
@@ -238,7 +241,7 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
         assert!(begin.elapsed() < patience + SLACK, "{:?}", begin.elapsed());
         server.resume().expect("it is ours");
         let mut back = tell(&store, &finished(200)).await;
-        while back.is_err() && begin.elapsed() < Duration::from_secs(10) {
+        while back.is_err() && begin.elapsed() < A_MINUTE {
             back = tell(&store, &finished(200)).await;
         }
         back.expect("it goes on");
@@ -330,9 +333,7 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
             let failing = Arc::clone(&cluster);
             blocking(move || {
                 let killed = failing.kill_master_of(slot).expect("there is one");
-                failing
-                    .wait_for_failover(slot, killed, Duration::from_secs(20))
-                    .expect("a replica takes over");
+                failing.wait_for_failover(slot, killed, A_MINUTE).expect("a replica takes over");
             })
             .await;
         })
@@ -470,7 +471,7 @@ fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
         let failing = Arc::clone(&cluster);
         blocking(move || {
             failing.server(lost).kill();
-            failing.wait_for_failover(slot, lost, Duration::from_secs(20)).expect("a replica takes over");
+            failing.wait_for_failover(slot, lost, A_MINUTE).expect("a replica takes over");
             failing.server(silent).pause().expect("it is ours");
         })
         .await;

@@ -16,6 +16,7 @@ use swarmkeep_redis::{
     servers::{Cluster, Server},
 };
 use swarmkeep_store_tests::{
+    A_MINUTE,
     programs::{REDIS, Trial},
     tests,
 };
@@ -78,7 +79,7 @@ impl Proxy {
     async fn refusal(&self, store: &RedisRepository, says: Says, named: &str) -> String {
         let (begin, mut said) = (Instant::now(), String::new());
         while !said.contains(named) {
-            assert!(begin.elapsed() < Duration::from_secs(30), "{says:?}: {said}");
+            assert!(begin.elapsed() < A_MINUTE, "{says:?}: {said}");
             if tell(store, &finished(1)).await.is_ok() {
                 *locked(&self.says) = Some(says.clone());
                 said = tell(store, &finished(1)).await.expect_err("no answer to an announce").reason;

@@ -19,6 +19,7 @@ use swarmkeep_redis::{
     servers::{Cluster, Server, Value},
 };
 use swarmkeep_store_tests::{
+    A_MINUTE,
     programs::{REDIS, Trial, note},
     tests,
 };
@@ -187,7 +188,7 @@ fn redis_module_has_the_same_on_a_replica() {
 
 async fn begin_to_follow(replica: &Server, master: &Server) {
     replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).expect("it answers");
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + A_MINUTE;
     while replica.info("replication").expect("it answers")["master_link_status"] != "up" {
         assert!(Instant::now() < deadline, "the replica does not reach its master");
         sleep(Duration::from_millis(10)).await;
@@ -528,7 +529,7 @@ fn redis_module_is_upgraded_server_by_server_under_load_and_nobody_is_lost() {
                     |what: String| note(format_args!("{:5.2} s: {what}", begun.elapsed().as_secs_f64()));
                 let restarted = |node: usize| {
                     cluster.server(node).restart().expect("it starts");
-                    let deadline = Instant::now() + Duration::from_secs(20);
+                    let deadline = Instant::now() + A_MINUTE;
                     let follows = || {
                         let state = cluster.server(node).info("replication").ok()?;
                         Some(state.get("master_link_status")? == "up")

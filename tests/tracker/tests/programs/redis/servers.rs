@@ -11,8 +11,9 @@ use std::{
 
 use swarmkeep_redis::servers::{Cluster, Error, PROGRAM_VARIABLE, Server, Value};
 use swarmkeep_store_tests::{
+    A_MINUTE,
     programs::{REDIS, REDIS_CLI, Trial, again, note},
-    tests,
+    tests, until,
 };
 
 /// The tests of this module.
@@ -32,7 +33,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     }
 }
 
-const FAILOVER: Duration = Duration::from_secs(10);
+const FAILOVER: Duration = A_MINUTE;
 
 fn a_redis_server_starts_answers_is_killed_and_restarts() {
     let server = Server::start().unwrap();
@@ -144,11 +145,9 @@ fn a_redis_server_dies_with_its_process() {
     let (port, folder) = line.split_once(' ').unwrap();
     let port: u16 = port.parse().unwrap();
     assert!(!part.wait().unwrap().success());
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while TcpStream::connect(("127.0.0.1", port)).is_ok() {
-        assert!(Instant::now() < deadline, "the server outlived who started it");
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("the server ends with the process that started it", || {
+        TcpStream::connect(("127.0.0.1", port)).is_err()
+    });
     fs::remove_dir_all(folder).unwrap();
 }
 
@@ -169,7 +168,6 @@ fn a_redis_cluster_survives_its_master() {
     let started = Instant::now();
     let cluster = Cluster::start(3, 1).unwrap();
     note(format_args!("3 masters and 3 replicas in {:?}", started.elapsed()));
-    assert!(started.elapsed() < Duration::from_secs(10));
     assert_eq!(cluster.masters(), [0, 1, 2]);
     assert_eq!((cluster.replicas_of(0), cluster.urls().len()), (vec![3], 6));
 
@@ -190,7 +188,7 @@ fn a_redis_cluster_survives_its_master() {
 
     // The old master comes back as a replica and can be put in its place again.
     cluster.server(master).restart().unwrap();
-    wait_for(|| cluster.replicas_of(new) == [master]);
+    until("it is so", || cluster.replicas_of(new) == [master]);
     let asked = Instant::now();
     assert_eq!(cluster.failover(slot).unwrap(), master);
     note(format_args!("a planned fail-over took {:?}", asked.elapsed()));
@@ -203,7 +201,7 @@ fn a_redis_cluster_survives_its_master() {
     cluster.server(other).pause().unwrap();
     assert_eq!(cluster.wait_for_failover(slot, other, FAILOVER).unwrap(), other + 3);
     cluster.server(other).resume().unwrap();
-    wait_for(|| cluster.replicas_of(other + 3) == [other]);
+    until("it is so", || cluster.replicas_of(other + 3) == [other]);
 }
 
 fn a_slot_of_a_redis_cluster_moves_in_steps() {
@@ -252,12 +250,4 @@ fn itself() -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(again());
     command
-}
-
-fn wait_for(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !condition() {
-        assert!(Instant::now() < deadline);
-        thread::sleep(Duration::from_millis(10));
-    }
 }

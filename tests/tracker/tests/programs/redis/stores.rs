@@ -16,7 +16,7 @@ use swarmkeep_redis::{
     Error, RedisConfig, RedisRepository,
     servers::{Cluster, MODULE_VARIABLE, Server},
 };
-use swarmkeep_store_tests::programs::Need;
+use swarmkeep_store_tests::{A_MINUTE, programs::Need};
 use tokio::runtime::{Builder, Runtime};
 
 /// Where connections live, and where tests of faults run.
@@ -53,7 +53,7 @@ pub(crate) fn settings(urls: impl IntoIterator<Item = String>) -> RedisConfig {
 pub(crate) const LIFETIME: Duration = Duration::from_secs(1800);
 
 /// What a slow machine may add to a bound.
-pub(crate) const SLACK: Duration = Duration::from_secs(3);
+pub(crate) const SLACK: Duration = A_MINUTE;
 
 /// How often the server was given a command, by clients and by functions.
 pub(crate) fn calls(server: &Server, command: &str) -> u64 {
@@ -65,7 +65,7 @@ pub(crate) fn calls(server: &Server, command: &str) -> u64 {
 
 /// A store with these settings. A machine with more to do than this may keep a server from greeting in time.
 pub(crate) async fn connect(settings: &RedisConfig) -> Arc<RedisRepository> {
-    let enough = Instant::now() + Duration::from_secs(30);
+    let enough = Instant::now() + A_MINUTE;
     loop {
         match RedisRepository::connect(settings, &config()).await {
             Ok(store) => return Arc::new(store),

@@ -2,16 +2,16 @@
 //! again when it is.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use swarmkeep::AnnounceEvent::Started;
 use swarmkeep_redis::servers::Server;
 use swarmkeep_store_tests::{
-    programs::{REDIS, Trial, note},
-    tests,
+    programs::{REDIS, Trial},
+    tests, until,
 };
 use swarmkeep_tests::serve::PROGRAM;
 use swarmkeep_tests::udp::{Client, HASH, announce, bytes_of};
@@ -19,7 +19,7 @@ use swarmkeep_tracker_protocol::udp::{AnnounceRequest, TransactionId};
 
 use swarmkeep_tests::admin::client::ask;
 
-use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told, until, until_within};
+use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -34,24 +34,13 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// How long requests may try to reach the store here.
 const PATIENCE: &str = "--redis-patience=300ms";
 
-/// What clients may notice of that, on a machine with all of these tests.
-const SOON: Duration = Duration::from_secs(2);
-
 const OVER: &str = "the tracker's store is not available; try again later";
-
-/// An answer, which came in time.
-fn in_time(ask: impl FnOnce() -> Told) -> Told {
-    let asked = Instant::now();
-    let told = ask();
-    assert!(asked.elapsed() < SOON, "{:?}: {told:?}", asked.elapsed());
-    told
-}
 
 /// The tracker answers as it should while the store is lost, over both protocols, again and again.
 fn assert_lost(tracker: &Tracker, expected: &Told) {
     for _ in 0..3 {
-        assert_eq!(in_time(|| tracker.announce_by_udp(9)), *expected);
-        assert_eq!(in_time(|| tracker.announce(HASH, 9, 5, Started)), *expected);
+        assert_eq!(tracker.announce_by_udp(9), *expected);
+        assert_eq!(tracker.announce(HASH, 9, 5, Started), *expected);
     }
     let path = format!("/scrape?info_hash={}", escaped(&HASH));
     let scrape = ask(tracker.http, "GET", &path, "").answer();
@@ -70,7 +59,7 @@ fn assert_lost(tracker: &Tracker, expected: &Told) {
 
 /// All is well again, and soon.
 fn assert_found(tracker: &Tracker) {
-    until_within("announces are answered again", Duration::from_secs(10), || {
+    until("announces are answered again", || {
         tracker.announce(HASH, 1, 0, Started) == Told::Peers(600, vec![])
     });
     assert_eq!(tracker.announce_by_udp(2), Told::Peers(600, vec![at(1)]));
@@ -94,9 +83,8 @@ fn lose_and_find(answer: &str, expected: &Told) {
     assert_lost(&tracker, expected);
     server.resume().expect("it stands still");
     // It has kept what it was told before, and perhaps who has announced since.
-    until_within(
+    until(
         "announces are answered again",
-        Duration::from_secs(10),
         || matches!(tracker.announce(HASH, 2, 5, Started), Told::Peers(600, peers) if peers.contains(&at(1))),
     );
     let log = tracker.serve.log();
@@ -126,13 +114,13 @@ fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
         // So many that the answers to one fit into its socket, whenever they come.
         let clients: Vec<_> = (0..20).map(|_| Client::of(tracker.udp)).collect();
         clients.iter().for_each(|client| client.socket.set_nonblocking(true).expect("a socket"));
-        let (mut sent, mut slowest, mut answers) = (BTreeMap::new(), Duration::ZERO, BTreeMap::new());
-        let mut receive = |sent: &mut BTreeMap<u32, Instant>| {
+        let (mut sent, mut answers) = (BTreeSet::new(), BTreeMap::new());
+        let mut receive = |sent: &mut BTreeSet<u32>| {
             let mut packet = [0; 2048];
             for client in &clients {
                 while let Ok(len) = client.socket.recv(&mut packet) {
                     let id = u32::from_be_bytes(packet[4..8].try_into().expect("a header"));
-                    slowest = slowest.max(sent.remove(&id).expect("asked for").elapsed());
+                    assert!(sent.remove(&id), "asked for");
                     *answers.entry(format!("{:?}", told(&packet[..len]))).or_insert(0) += 1;
                 }
             }
@@ -142,29 +130,24 @@ fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
             let (port, transaction_id) = (1 + (n % 60_000) as u16, TransactionId(n));
             let request = AnnounceRequest { port, transaction_id, ..announce(connection_id) };
             clients[n as usize % clients.len()].send(&bytes_of(request));
-            sent.insert(n, Instant::now());
+            sent.insert(n);
             if n % 32 == 0 {
                 // Once it has an answer, the announces have been taken.
                 neighbour.connect();
                 receive(&mut sent);
             }
         }
-        let enough = Instant::now() + Duration::from_secs(5);
-        while !sent.is_empty() && Instant::now() < enough {
+        until("all but a few are answered", || {
             receive(&mut sent);
-            thread::sleep(Duration::from_millis(1));
-        }
-        note(format_args!("{answer}: slowest {slowest:?}, {} lost, {answers:?}", sent.len()));
-        assert!(sent.len() < ASKED as usize / 100, "{} of {ASKED} have no answer", sent.len());
-        // Those before it in the queue wait twice, then it does.
-        assert!(slowest < Duration::from_millis(3 * 300) + SOON, "{slowest:?}");
+            sent.len() < ASKED as usize / 100
+        });
         match expected {
             None => assert!(answers.keys().all(|told| told.contains("try again later")), "{answers:?}"),
             Some(empty) => assert!(answers.keys().eq([&format!("{empty:?}")]), "{answers:?}"),
         }
         server.resume().expect("it stands still");
         until("announces are answered again", || {
-            matches!(in_time(|| tracker.announce(HASH, 1, 0, Started)), Told::Peers(1800, _))
+            matches!(tracker.announce(HASH, 1, 0, Started), Told::Peers(1800, _))
         });
         thread::sleep(Duration::from_millis(100));
     }

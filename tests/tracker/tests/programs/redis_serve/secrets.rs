@@ -6,7 +6,7 @@ use swarmkeep::AnnounceEvent::{Completed, Started, Stopped};
 use swarmkeep_redis::servers::{Server, Value};
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
-    tests,
+    tests, until,
 };
 use swarmkeep_tests::{
     admin::client::ask,
@@ -17,7 +17,7 @@ use swarmkeep_tests::{
 use crate::{
     certificates::certificates,
     redis::{FUNCTIONS, calls, module},
-    redis_serve::trackers::{Setup, Told, at, escaped, started, until},
+    redis_serve::trackers::{Setup, Told, at, escaped, started},
 };
 
 /// The tests of this module.
@@ -56,15 +56,15 @@ fn redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else() {
     let [_, _, other] = certificates();
     let other = format!("--redis-ca={}", setup.write("other.pem", &other));
     for arguments in [&[&*password, &*other][..], &[&*password]] {
-        let (code, said, _) = Serve::refused(setup.serve(&urls, arguments));
+        let (code, said) = Serve::refused(setup.serve(&urls, arguments));
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("cannot reach the store on Redis") && said.contains("certificate"), "{said}");
     }
-    let (code, said, _) = Serve::refused(setup.serve(&[server.url()], &[&ca]));
+    let (code, said) = Serve::refused(setup.serve(&[server.url()], &[&ca]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("redis-ca is of no use without TLS"), "{said}");
     let nothing = format!("--redis-ca={}", setup.write("nothing.pem", "nothing"));
-    let (code, said, _) = Serve::refused(setup.serve(&urls, &[&password, &nothing]));
+    let (code, said) = Serve::refused(setup.serve(&urls, &[&password, &nothing]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("redis-ca") && said.contains("nothing.pem"), "{said}");
 }
@@ -137,7 +137,7 @@ fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
         (format!("redis://:wrong-{ESCAPED}@{address}"), "authentication failed"),
         (format!("redis://{address}"), "NOAUTH"),
     ] {
-        let (code, said, _) = Serve::refused(setup.serve(&[url], &["--redis-patience=100ms"]));
+        let (code, said) = Serve::refused(setup.serve(&[url], &["--redis-patience=100ms"]));
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains(what) && said.contains(&address), "{said}");
         assert!(!said.contains("secret"), "{said}");
@@ -173,7 +173,7 @@ fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
     );
     assert!(!printed.contains(PASSWORD) && !printed.contains(ESCAPED), "{printed}");
     let again = format!("--config={}", setup.write("again.toml", &printed));
-    let (code, said, _) = Serve::refused(setup.serve(&[], &[&again]));
+    let (code, said) = Serve::refused(setup.serve(&[], &[&again]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("its password was left out where it was printed"), "{said}");
 }

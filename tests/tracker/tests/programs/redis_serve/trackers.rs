@@ -1,14 +1,6 @@
 //! Trackers on a store on Redis, and those who announce to them.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    os::unix::fs::PermissionsExt as _,
-    path::PathBuf,
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command};
 
 use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, PeerId};
 
@@ -23,9 +15,6 @@ use swarmkeep_tests::admin::client::{Answer, ask, bearing};
 
 /// Of the admin server, for everything.
 const TOKEN: &str = "secret-for-everything";
-
-/// After how long something is not going to happen, on a busy machine.
-const LONGEST: Duration = Duration::from_secs(30);
 
 /// Or says why there is none.
 pub(crate) fn started<T>(started: swarmkeep_redis::servers::Result<T>) -> T {
@@ -177,17 +166,4 @@ pub(crate) fn escaped(info_hash: &InfoHash) -> String {
     let mut room = Vec::new();
     let escaped = Escaped::encode(info_hash.as_bytes(), &mut room).encoded();
     String::from_utf8_lossy(escaped).into_owned()
-}
-
-/// Waits until something is so.
-pub(crate) fn until(what: &str, so: impl Fn() -> bool) {
-    until_within(what, LONGEST, so);
-}
-
-pub(crate) fn until_within(what: &str, within: Duration, so: impl Fn() -> bool) {
-    let deadline = Instant::now() + within;
-    while !so() {
-        assert!(Instant::now() < deadline, "not within {within:?}: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }

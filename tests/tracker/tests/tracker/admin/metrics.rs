@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use swarmkeep::AnnounceEvent;
 use swarmkeep_state::simulated::Simulated;
+use swarmkeep_store_tests::until;
 use swarmkeep_tests::admin::{
     client::{ask, bearing, get},
     tracker::{Load, Tracker, hash, packed, state},
@@ -129,7 +130,12 @@ fn metrics_count_what_was_asked_and_name_nobody() {
     announcer.announce(hash(1), 2005, 0, AnnounceEvent::Completed);
     announcer.announce(hash(1), 2001, 0, AnnounceEvent::Stopped);
     announcer.announce(hash(2), 0, 0, AnnounceEvent::Started);
-    std::thread::sleep(Duration::from_millis(1500));
+    until("a sample and a sweep", || {
+        let metrics = scrape(&tracker);
+        metrics.sum("swarmkeep_peers", &[]) == 4.0
+            && metrics.sum("swarmkeep_sweep_passes_total", &[]) > 0.0
+            && metrics.sum("swarmkeep_answer_duration_seconds_count", &[]) == 9.0
+    });
 
     let text = get(tracker.admin, "/metrics");
     for private in [&hash(1).to_string(), "127.0.0.1", "PEERID", "not-a-label", ":2001"] {

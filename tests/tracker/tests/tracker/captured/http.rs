@@ -119,7 +119,7 @@ fn every_captured_request_is_answered() {
         let mut there = BTreeSet::new();
         for one in captured(folder) {
             let mut connection = TcpStream::connect(tracker).expect("loopback");
-            connection.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+            connection.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
             connection.write_all(&one.request).expect("loopback");
             let answer = whole_message(&mut connection);
             let body = body(&answer).unwrap_or_else(|| panic!("{}: {}", one.what(), answer.escape_ascii()));

@@ -126,7 +126,7 @@ fn every_captured_announce_is_answered() {
         let (tracker, _) = tracker(family);
         let socket = UdpSocket::bind(SocketAddr::new(tracker.ip(), 0)).expect("loopback");
         socket.connect(tracker).expect("loopback");
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         let ask = |request: &[u8]| {
             let mut answer = [0; 2048];
             socket.send(request).expect("loopback");

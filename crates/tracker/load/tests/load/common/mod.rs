@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use swarmkeep::{HashKey, RepositoryConfig, catalog};
@@ -243,4 +243,20 @@ pub(crate) fn config(target: Target) -> Config {
 
 pub(crate) fn run(config: &Config) -> Report {
     swarmkeep_load::run(config, &mut |_| {}).expect("a report")
+}
+
+/// Runs until `enough` holds, a minute at most.
+pub(crate) fn run_until(config: &Config, enough: impl Fn() -> bool + Sync) -> Report {
+    let (mut config, stop) = (config.clone(), AtomicBool::new(false));
+    config.duration = Duration::from_secs(60);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let began = Instant::now();
+            while !enough() && began.elapsed() < config.duration {
+                thread::sleep(Duration::from_millis(5));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        swarmkeep_load::run_until(&config, &stop, &mut |_| {}).expect("a report")
+    })
 }
