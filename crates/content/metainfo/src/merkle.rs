@@ -527,7 +527,9 @@ mod tests {
     fn a_hash_near_the_root_of_millions_of_pieces_is_not_computed_from_those() {
         let leaves: Vec<Hash> =
             (0..1_000_003_u32).map(|nth| Sha256::digest(nth.to_le_bytes()).into()).collect();
+        let began = std::time::Instant::now();
         let layers = plain(leaves);
+        let once = began.elapsed();
         let root = layers.last().unwrap()[0];
         let mut info = Info::parse(&info_of(&[(1_000_003 << 14, root)], BLOCK)).unwrap();
         info.set_piece_layer(&root, &layers[0][..1_000_003]).unwrap();
@@ -538,7 +540,7 @@ mod tests {
                 assert_eq!(tree.hashes(layer, 1, 1).unwrap(), layers[layer as usize][1..2]);
             }
         }
-        assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(began.elapsed() < 4 * once, "{:?} and {once:?}", began.elapsed());
         for (layer, whole) in layers.iter().enumerate() {
             let last = whole.len() as u64 - whole.len().min(600) as u64;
             assert_eq!(

@@ -109,7 +109,7 @@ impl Asker {
         socket.set_recv_buffer_size(4096).unwrap();
         socket.connect(&address.into()).unwrap();
         let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut received = ReceiveBuffer::new(limits);
         received.space();
         Self { stream, received, torrent }

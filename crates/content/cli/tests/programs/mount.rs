@@ -19,7 +19,7 @@ use swarmkeep_content::{
 use swarmkeep_content_tests::{scratch_folder, torrents};
 use swarmkeep_store_tests::{
     programs::{FUSE, MOUNT, Trial},
-    tests,
+    tests, until,
 };
 
 /// The tests of this module.
@@ -320,8 +320,7 @@ fn unmounting_ends_while_a_file_is_open() {
     assert_eq!(fs::read_dir(&mounted.at).unwrap().count(), 1);
     read(0);
     tell(&mounted.process);
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert_eq!(fs::read_dir(&mounted.at).unwrap().count(), 0, "it is out of the way");
+    until("it is out of the way", || fs::read_dir(&mounted.at).is_ok_and(|entries| entries.count() == 0));
     // Too far behind for what the system reads ahead.
     read(1_000_003 - 100);
     drop(open);
@@ -330,7 +329,7 @@ fn unmounting_ends_while_a_file_is_open() {
 
 /// Waits for the end of a process; its exit code, `None` if it does not end.
 fn ends(process: &mut Child) -> Option<i32> {
-    for _ in 0..100 {
+    for _ in 0..600 {
         if let Some(status) = process.try_wait().unwrap() {
             return status.code();
         }
@@ -359,7 +358,7 @@ fn unmounting_ends_though_a_namespace_has_a_copy() {
     image(folder, &["one-v2"], |_, _| false);
     let mut mounted = Mounted::new(folder);
     let mut other = Command::new("unshare")
-        .args(["--mount", "sh", "-c", "echo there; exec sleep 60"])
+        .args(["--mount", "sh", "-c", "echo there; exec sleep 600"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

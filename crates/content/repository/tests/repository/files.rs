@@ -413,10 +413,10 @@ fn thousands_of_files_take_a_bounded_number_of_descriptors() {
 }
 
 #[test]
-fn ten_thousand_torrents_are_opened_in_seconds() {
+fn ten_thousand_torrents_are_opened_in_less_time_than_they_are_made() {
     // Where that can be had, in memory, which creates many files in little time.
     let folder = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| temporary());
-    let store = open(folder.path());
+    let (store, began) = (open(folder.path()), Instant::now());
     for n in 0..10_000_u32 {
         let mut bytes = [0; 20];
         bytes[..4].copy_from_slice(&n.to_le_bytes());
@@ -426,12 +426,12 @@ fn ten_thousand_torrents_are_opened_in_seconds() {
         store.create(&new).unwrap();
     }
     drop(store);
-    let began = Instant::now();
+    let (made, began) = (began.elapsed(), Instant::now());
     let store = open(folder.path());
     let took = began.elapsed();
-    println!("10,000 torrents of 5 files: {took:?}");
+    println!("10,000 torrents of 5 files: made in {made:?}, opened in {took:?}");
     assert_eq!(store.statistics().torrents, 10_000);
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(took < made, "{took:?}");
 }
 
 const KILLED: &str = "SWARMKEEP_TEST_KILLED_IN";

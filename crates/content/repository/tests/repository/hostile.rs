@@ -9,7 +9,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use swarmkeep_content::{
@@ -386,9 +386,14 @@ fn an_audit_beside_writes_ends() {
     });
     let read = || [0, 1].map(|at: usize| progress[at].load(SeqCst));
     for _ in 0..3 {
-        let was = read();
-        thread::sleep(Duration::from_secs(1));
-        assert!((0..2).any(|at| read()[at] > was[at]), "both stand still after {was:?} writes and audits");
+        let (was, began) = (read(), Instant::now());
+        while read() == was {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "both stand still after {was:?} writes and audits"
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

@@ -554,7 +554,7 @@ fn waits(told: &mpsc::Receiver<()>) {
 }
 
 fn ends(told: &mpsc::Receiver<()>) {
-    told.recv_timeout(Duration::from_secs(10)).expect("it hangs, or has failed");
+    told.recv_timeout(Duration::from_secs(60)).expect("it hangs, or has failed");
 }
 
 fn affinity(cache: &StripeCache, n: u64) -> Vec<(u32, u64)> {

@@ -14,6 +14,7 @@ use std::{
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::block::{Allocation, BlockStore, FileDevice, FormatOptions};
 use swarmkeep_content_tests::{device_of, scratch_folder};
+use swarmkeep_store_tests::A_MINUTE;
 
 use super::{
     judge::{Fault, check},
@@ -64,7 +65,7 @@ fn a_writer_that_is_killed_on_a_loop_device_leaves_what_it_promised() {
         });
         // One in ten is killed while it boots, or even before.
         if !rng.next_u64().is_multiple_of(10) {
-            begun.recv_timeout(Duration::from_secs(20)).expect("the writer begins");
+            begun.recv_timeout(A_MINUTE).expect("the writer begins");
         }
         thread::sleep(Duration::from_micros(rng.next_u64() % 40_000));
         writer.kill().expect("it is ours");
@@ -94,7 +95,7 @@ fn reopen(path: &Path) -> BlockStore {
     loop {
         match BlockStore::open(path, Allocation::Sequential) {
             Ok(store) => return store,
-            Err(swarmkeep_content::Error::InUse { .. }) if start.elapsed() < Duration::from_secs(10) => {
+            Err(swarmkeep_content::Error::InUse { .. }) if start.elapsed() < A_MINUTE => {
                 thread::sleep(Duration::from_millis(1));
             }
             Err(error) => panic!("{error}"),

@@ -17,6 +17,7 @@ use swarmkeep_peer_wire::{
     Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Hashes, Message, MetadataMessage,
     Reserved,
 };
+use swarmkeep_store_tests::A_MINUTE;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -71,11 +72,11 @@ pub(crate) fn empty() -> Arc<dyn ContentRepository> {
 }
 
 async fn learn(session: &Session, link: &Magnet) -> Metainfo {
-    timeout(Duration::from_secs(20), session.learn(link)).await.expect("in time").unwrap()
+    timeout(A_MINUTE, session.learn(link)).await.expect("in time").unwrap()
 }
 
 async fn whole(handle: &Handle) {
-    timeout(Duration::from_secs(30), handle.complete()).await.expect("in time").unwrap();
+    timeout(A_MINUTE, handle.complete()).await.expect("in time").unwrap();
 }
 
 /// The link of a torrent, of v1, of v2, or of both, and a peer that has it.
@@ -198,7 +199,7 @@ async fn a_hybrid_is_learnt_by_its_name_of_v2_from_those_who_know_no_hashes_of_v
 /// What the other side can, and the info hash that it names.
 async fn named(stream: &mut TcpStream) -> (Reserved, InfoHash) {
     let mut bytes = [0; 48];
-    timeout(Duration::from_secs(20), stream.read_exact(&mut bytes)).await.expect("in time").unwrap();
+    timeout(A_MINUTE, stream.read_exact(&mut bytes)).await.expect("in time").unwrap();
     Handshake::peek(&bytes).unwrap().expect("48 bytes are enough")
 }
 
@@ -216,8 +217,7 @@ async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
     swarms.announce_vec(&Announce::new(v2, its).left(1), now, &mut SplitMix64::new(1));
     let seeder = start(78, full(&info, &bytes)).await;
     seeder.add(Arc::clone(&info), &tiers).await.unwrap();
-    let (mut called, _) =
-        timeout(Duration::from_secs(20), listener.accept()).await.expect("in time").unwrap();
+    let (mut called, _) = timeout(A_MINUTE, listener.accept()).await.expect("in time").unwrap();
     assert_eq!(named(&mut called).await, (Reserved::EXTENSIONS | Reserved::FAST | Reserved::V2, v2));
 
     for (can, asked, answered) in
@@ -242,7 +242,7 @@ async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        let in_time = timeout(Duration::from_secs(20), announced).await;
+        let in_time = timeout(A_MINUTE, announced).await;
         assert!(in_time.is_ok(), "by v1: {by_v1}, {:?}", seeders());
         fetcher.stop().await.unwrap();
         assert_eq!(seeders(), [1, 1]);
@@ -259,8 +259,7 @@ async fn a_peer_that_hangs_up_on_one_info_hash_of_a_hybrid_is_called_by_the_othe
     let handle = session.add(Arc::clone(&info), &[]).await.unwrap();
     handle.found([listener.local_addr().unwrap()]);
     for name in info.info_hashes() {
-        let (mut called, _) =
-            timeout(Duration::from_secs(20), listener.accept()).await.expect("in time").unwrap();
+        let (mut called, _) = timeout(A_MINUTE, listener.accept()).await.expect("in time").unwrap();
         assert_eq!(named(&mut called).await.1, name);
         drop(called);
         let unanswered = async {
@@ -268,7 +267,7 @@ async fn a_peer_that_hangs_up_on_one_info_hash_of_a_hybrid_is_called_by_the_othe
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(Duration::from_secs(5), unanswered).await.expect("in time");
+        timeout(A_MINUTE, unanswered).await.expect("in time");
         let error = &handle.status().unreached[0].error;
         assert!(error.starts_with("the handshake was not answered: "), "{error}");
     }
@@ -308,7 +307,7 @@ async fn a_link_that_names_a_torrent_of_v1_by_v2_as_well_is_refused() {
     let sha256: String = Sha256::digest(info.encoded()).iter().map(|byte| format!("{byte:02x}")).collect();
     let link: Magnet = format!("{link}&xt=urn:btmh:1220{sha256}").parse().unwrap();
     let fetcher = start(84, empty()).await;
-    let learnt = timeout(Duration::from_secs(20), fetcher.learn(&link)).await.expect("in time");
+    let learnt = timeout(A_MINUTE, fetcher.learn(&link)).await.expect("in time");
     let error = learnt.unwrap_err().to_string();
     assert_eq!(error, "the link has an info hash of a version that the torrent is not of");
     assert!(link.info_hash_v1().is_some_and(|name| fetcher.torrent(&name).is_none()));
@@ -341,7 +340,7 @@ async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(Duration::from_secs(20), announced).await.expect("it is announced");
+        timeout(A_MINUTE, announced).await.expect("it is announced");
         enough.notify_one();
         called
     });
@@ -353,8 +352,8 @@ async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(Duration::from_secs(5), gone).await.expect("the tracker is told");
-    timeout(Duration::from_secs(3), session.stop()).await.expect("in time").unwrap();
+    timeout(A_MINUTE, gone).await.expect("the tracker is told");
+    timeout(A_MINUTE, session.stop()).await.expect("in time").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -468,7 +467,7 @@ async fn who_offers_an_info_dictionary_and_sends_another_is_found_and_the_right_
     for at in &at[1..] {
         link = link.with_peer(*at);
     }
-    let learnt = timeout(Duration::from_secs(60), fetcher.learn(&link)).await.expect("in time").unwrap();
+    let learnt = timeout(A_MINUTE, fetcher.learn(&link)).await.expect("in time").unwrap();
     assert_eq!(learnt.info().encoded(), info.encoded());
     let handle = fetcher.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
     whole(&handle).await;
@@ -515,7 +514,7 @@ async fn is_banned(
     };
     let banned = tokio::select! {
         learnt = fetcher.learn(&link) => panic!("{learnt:?}"),
-        banned = timeout(Duration::from_secs(10), banned) => banned.expect("in time"),
+        banned = timeout(A_MINUTE, banned) => banned.expect("in time"),
     };
     assert_eq!(banned, [IpAddr::from([127, 0, 4, 1])]);
     lies.abort();
@@ -569,7 +568,7 @@ async fn peers_tell_peers_of_others_but_not_those_of_a_private_torrent() {
             handle.found(middle.addresses().to_vec());
             handles.push(handle);
         }
-        timeout(Duration::from_secs(10), async {
+        timeout(A_MINUTE, async {
             while knows.status().peers.len() < 2 {
                 sleep(Duration::from_millis(20)).await;
             }

@@ -20,6 +20,7 @@ use swarmkeep_peer::{
     Handle, Session, SessionConfig,
     trackers::{ClientOptions, TrackersOptions},
 };
+use swarmkeep_store_tests::A_MINUTE;
 use swarmkeep_tracker::{Config, Rules, Server};
 use tokio::time::{sleep, timeout};
 
@@ -82,7 +83,7 @@ fn tracker() -> (SocketAddr, Arc<dyn TorrentRepository>) {
 }
 
 async fn whole(handle: &Handle) {
-    timeout(Duration::from_secs(30), handle.complete()).await.expect("in time").unwrap();
+    timeout(A_MINUTE, handle.complete()).await.expect("in time").unwrap();
     assert_eq!(handle.status().left, 0);
 }
 
@@ -139,7 +140,7 @@ async fn whoever_shares_a_torrent_is_found_through_its_tracker_and_leaves_it() {
     whole(&too).await;
     let stats = || swarms.scrape(&info().info_hash());
     let expected = SwarmStats { complete: 3, incomplete: 0, downloaded: 2 };
-    timeout(Duration::from_secs(20), async {
+    timeout(A_MINUTE, async {
         while stats() != expected {
             sleep(Duration::from_millis(20)).await;
         }
@@ -210,7 +211,7 @@ async fn what_is_fetched_is_written_in_time_although_its_stripe_is_not_whole() {
     let fetches = fetcher.add(info(), &[]).await.unwrap();
     fetches.found(seeder.addresses().to_vec());
     let written = || empty.open(&info().info_hash()).unwrap().pieces().unwrap().count();
-    timeout(Duration::from_secs(20), async {
+    timeout(A_MINUTE, async {
         while written() < 5 {
             sleep(Duration::from_millis(20)).await;
         }
@@ -244,7 +245,7 @@ async fn torrents_that_have_nobody_to_call_take_no_connection_from_those_that_ha
     let silent = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
     let (fetcher, fetches) = session(51, &empty).await;
     fetches.found(seeder.addresses().to_vec());
-    timeout(Duration::from_secs(5), whole(&fetches)).await.expect("before anybody gives up");
+    timeout(A_MINUTE, whole(&fetches)).await.expect("it has all of it");
     drop(silent);
     fetcher.stop().await.unwrap();
     seeder.stop().await.unwrap();
@@ -255,7 +256,7 @@ async fn nobody_is_waited_for_when_a_session_stops() {
     let (seeder, _seeds) = session(52, &store(0..32)).await;
     let silent = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
     sleep(Duration::from_millis(200)).await;
-    timeout(Duration::from_secs(3), seeder.stop()).await.expect("in time").unwrap();
+    timeout(A_MINUTE, seeder.stop()).await.expect("in time").unwrap();
     drop(silent);
 }
 
@@ -325,7 +326,7 @@ async fn what_cannot_be_read_is_not_offered_any_more_and_everything_else_is() {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(Duration::from_secs(20), all_but_two).await.expect("all that can be read");
+    timeout(A_MINUTE, all_but_two).await.expect("all that can be read");
     assert!(fetches.status().banned.is_empty());
     assert_eq!(seeds.status().progress.failed, None, "what was complete goes on with what it has");
     timeout(Duration::from_secs(1), seeds.complete()).await.expect("it was").unwrap();
@@ -349,7 +350,7 @@ async fn what_is_wrong_is_not_sent_and_comes_again() {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(Duration::from_secs(20), all_but_one).await.expect("all that is right");
+    timeout(A_MINUTE, all_but_one).await.expect("all that is right");
     assert!(fetches.status().banned.is_empty(), "nothing wrong was sent");
     assert_eq!((seeds.status().lost, seeds.status().progress.failed), (1, None));
     assert!(!content.pieces().unwrap().contains(5), "the next process knows, too");
@@ -357,7 +358,7 @@ async fn what_is_wrong_is_not_sent_and_comes_again() {
     let (other, _) = session(57, &full).await;
     seeds.found(other.addresses().to_vec());
     whole(&fetches).await;
-    timeout(Duration::from_secs(20), async {
+    timeout(A_MINUTE, async {
         while !seeds.progress().borrow().is_complete() {
             sleep(Duration::from_millis(20)).await;
         }
