@@ -208,19 +208,12 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let hangup = signal(SignalKind::hangup())?;
-        let (udp, http, https) =
-            (server.udp_addresses()?, server.http_addresses()?, server.https_addresses()?);
-        let listed = [("udp", udp), ("http", http), ("https", https)].map(|(protocol, addresses)| {
-            let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-            (!addresses.is_empty()).then(|| format!("{protocol} {}", addresses.join(", ")))
-        });
-        let listed: Vec<_> = listed.into_iter().flatten().collect();
         let say = |line: String| match log_format {
             LogFormat::Text => eprintln!("{line}"),
             LogFormat::Json => info!("{line}"),
         };
         let limit = most.map(|most| format!(", at most {} MiB", most >> 20)).unwrap_or_default();
-        say(format!("listening on {}; repository {}{limit}", listed.join(", "), chosen.name()));
+        say(format!("listening on {}; repository {}{limit}", server.listening()?, chosen.name()));
         if let Some(node) = store.node() {
             info!(node, "the store is shared with all trackers that have its prefix");
         }

@@ -63,8 +63,9 @@ impl Config {
     }
 
     /// Adds an address to listen on over UDP. Without any address, the tracker listens at port 6969 on every
-    /// interface over UDP and HTTP. On a machine without IPv6, all interfaces of it (`[::]`) are left out if there
-    /// is another address. Answers leave from the address that was asked.
+    /// interface over UDP and HTTP. All interfaces of IPv6 (`[::]`) are for IPv4 too, unless an IPv4 address
+    /// has the same port and transport; on a machine without IPv6, they are left out if there is another
+    /// address. Answers leave from the address that was asked.
     #[must_use]
     pub fn udp(mut self, address: SocketAddr) -> Self {
         self.udp.push(address);

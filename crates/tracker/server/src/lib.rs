@@ -25,6 +25,7 @@ mod clock;
 mod config;
 mod control;
 mod drops;
+mod families;
 mod http;
 mod keeper;
 mod lists;

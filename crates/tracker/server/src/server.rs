@@ -16,6 +16,7 @@ use rand::{
     SeedableRng,
     rngs::{StdRng, SysRng},
 };
+use socket2::SockRef;
 use swarmkeep::{RandCore, catalog::Repository};
 use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 use tracing::warn;
@@ -24,7 +25,7 @@ use crate::{
     Config, Control, Error, HttpHandler, LiveRules, Reach,
     admin::Admin,
     clock::now,
-    http,
+    families, http,
     keeper::Keeper,
     sweep::sweep_for_ever,
     udp::{self, Answers, ConnectionIds, ConnectionKey, Handler, Later, Listener, Worker},
@@ -116,6 +117,25 @@ impl Server {
     /// The error of the operating system.
     pub fn https_addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.https.iter().map(TcpListener::local_addr).collect()
+    }
+
+    /// The addresses over UDP, HTTP and HTTPS as text: `udp [::]:6969 (both families), http 192.0.2.1:80`.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub fn listening(&self) -> io::Result<String> {
+        let udp: Vec<_> = self.udp.iter().map(|sockets| SockRef::from(&sockets[0])).collect();
+        let [http, https] = [&self.http, &self.https].map(|all| all.iter().map(SockRef::from).collect());
+        let mut protocols = Vec::new();
+        for (protocol, sockets) in [("udp", udp), ("http", http), ("https", https)] {
+            let described = sockets.iter().map(|socket| {
+                let addresses = families::addresses(socket)?;
+                Ok(format!("{}{}", addresses[0], if addresses.len() > 1 { " (both families)" } else { "" }))
+            });
+            let described = described.collect::<io::Result<Vec<_>>>()?.join(", ");
+            protocols.extend((!sockets.is_empty()).then(|| format!("{protocol} {described}")));
+        }
+        Ok(protocols.join(", "))
     }
 
     /// The address of the admin server, if there is one. A port that was given as 0 is the real one here.
@@ -221,18 +241,28 @@ impl Bound {
         let cores = || thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
         // Each is a thread of the runtime's, which has no more than twice as many for such work.
         let workers = config.udp_workers.unwrap_or_else(cores).min(const { NonZero::new(256).unwrap() });
-        let bind_udp = |address| {
-            udp::bind(address, workers).map_err(|source| Error::Bind { protocol: "udp", address, source })
-        };
-        let listen = |protocol| {
-            move |address| http::listen(address).map_err(|source| Error::Bind { protocol, address, source })
-        };
         let given = (config.udp.len(), config.http.len(), config.https.len());
         let handed_over = (open.udp.len(), open.http.len(), open.https.len());
         let everywhere = EVERYWHERE.map(|ip| SocketAddr::new(ip, Config::PORT));
         let (udp, http) = match (given, handed_over) == Default::default() {
             true => (&everywhere[..], &everywhere[..]),
             false => (&config.udp[..], &config.http[..]),
+        };
+        let handed_over = open.http.iter().chain(&open.https).chain(&open.admin).map(TcpListener::local_addr);
+        let tcp = http.iter().chain(&config.https).chain(&config.admin).copied();
+        let tcp: Vec<_> = tcp.chain(handed_over.flatten()).collect();
+        let bind_udp = |address| {
+            udp::bind(address, udp, workers).map_err(|source| Error::Bind {
+                protocol: "udp",
+                address,
+                source,
+            })
+        };
+        let listen = |protocol| {
+            let tcp = &tcp;
+            move |address| {
+                http::listen(address, tcp).map_err(|source| Error::Bind { protocol, address, source })
+            }
         };
         let adopt_udp = |sockets| udp::adopt(sockets, workers);
         let adopt = |listeners: Vec<_>| listeners.into_iter().map(http::adopt).collect();
@@ -242,7 +272,7 @@ impl Bound {
         if !https.is_empty() && config.tls.is_none() {
             return Err(Error::NoCertificate);
         }
-        let admin = Admin::listen(config, open.admin)?;
+        let admin = Admin::listen(config, open.admin, &tcp)?;
         let xdp = config.xdp.as_ref().map(|xdp| Opened::at(xdp, &udp)).transpose()?;
         Ok(Self { xdp, udp, http, https, admin, config: config.clone() })
     }

@@ -14,10 +14,11 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
 use crate::{
-    Error,
+    Error, Reach,
     clock::now,
+    families::addresses,
     metrics::XdpStatus,
-    udp::{ConnectionIds, FrameFront, Front},
+    udp::{ConnectionIds, FrameFront, Front, Listener},
 };
 pub use swarmkeep_xdp::Mode as XdpMode;
 
@@ -63,7 +64,7 @@ const ADDRESSES_AFTER: u32 = 5;
 pub(crate) struct Opened {
     pub(crate) guard: Guard,
     queues: Vec<Queue>,
-    listening: Arc<[SocketAddr]>,
+    listening: Arc<[(SocketAddr, Listener)]>,
     interface: u32,
 }
 
@@ -94,12 +95,16 @@ impl Opened {
     /// # Errors
     /// [`Error::NoInterface`]. Where it does not work, the system's sockets receive everything.
     pub(crate) fn at(xdp: &Xdp, sockets: &[Vec<UdpSocket>]) -> Result<Self, Error> {
-        let of_address = |sockets: &Vec<UdpSocket>| sockets.first()?.local_addr().ok();
-        let listening: Arc<[SocketAddr]> = sockets.iter().filter_map(of_address).collect();
+        let of_listener = |(nth, sockets): (usize, &Vec<UdpSocket>)| {
+            let addresses =
+                sockets.first().and_then(|socket| addresses(&socket.into()).ok()).unwrap_or_default();
+            addresses.into_iter().map(move |at| (at, Listener { nth, reach: Reach::of_listener(at.ip()) }))
+        };
+        let listening: Arc<[_]> = sockets.iter().enumerate().flat_map(of_listener).collect();
         let modes = XdpMode::ALL.into_iter().skip_while(|&mode| mode != xdp.best).collect();
         let settings = Settings {
             interface: xdp.interface.clone(),
-            datagrams: Datagrams::To(listening.to_vec()),
+            datagrams: Datagrams::To(listening.iter().map(|(address, _)| *address).collect()),
             connects: xdp.connects != Some(false),
             most_queues: sockets.first().map_or(1, Vec::len),
             modes,

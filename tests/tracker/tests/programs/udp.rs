@@ -28,7 +28,7 @@ use swarmkeep_tests::{
     runtime,
     udp::{Client, announce, bytes_of, error_in},
 };
-use swarmkeep_tracker::{Config, RateLimiter, Reason, Rules, XdpMode};
+use swarmkeep_tracker::{Config, Kind, LocalPeers, RateLimiter, Reason, Rules, XdpMode};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, ConnectRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId,
 };
@@ -42,6 +42,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     let tests = named![
         peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind,
         answers_leave_from_the_address_that_was_asked,
+        a_listener_for_both_families_lists_ipv4_clients_as_ipv4_peers,
         a_connection_id_is_good_for_the_address_it_was_sent_to,
         what_is_no_request_gets_silence_and_its_neighbours_an_answer,
         a_long_announce_is_an_announce,
@@ -103,10 +104,14 @@ fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind(net: &Net) {
 }
 
 fn answers_leave_from_the_address_that_was_asked(net: &Net) {
-    for name in ["packed", "btreemap-rwlock-tokio"] {
-        let config = Config::new().udp(any_port("0.0.0.0")).udp(any_port("::"));
+    let both = || Config::new().udp(any_port("::"));
+    for (name, config) in ["packed", "btreemap-rwlock-tokio"]
+        .into_iter()
+        .flat_map(|name| [(name, both().udp(any_port("0.0.0.0"))), (name, both())])
+    {
         let tracker = net.run(net.bind(&config, build(name, Duration::from_secs(2700))).expect("free ports"));
-        let [v4, v6] = [0, 1].map(|n| tracker.udp[n].port());
+        let v6 = tracker.udp[0].port();
+        let v4 = tracker.udp.last().expect("a listener").port();
         let ([server, server_v6, other], [here, here_v6, neighbour, _]) = (net.server, net.clients);
         for (from, asked) in [
             (here, SocketAddr::new(other, v4)),
@@ -119,6 +124,22 @@ fn answers_leave_from_the_address_that_was_asked(net: &Net) {
             let id = client.connect();
             assert_eq!(client.scrape(id, &[[0xaa; 20]]).len(), 1, "{name}: {asked}");
         }
+    }
+}
+
+fn a_listener_for_both_families_lists_ipv4_clients_as_ipv4_peers(net: &Net) {
+    for name in ["packed", "btreemap-rwlock-tokio"] {
+        let config = Config::new().udp(any_port("::")).rules(Rules::new().local_peers(LocalPeers::Take));
+        let tracker = net.run(net.bind(&config, build(name, Duration::from_secs(2700))).expect("free ports"));
+        for (server, here) in net.server.into_iter().zip(net.clients).take(2) {
+            let mut client = net.client_at(here, SocketAddr::new(server, tracker.udp[0].port()));
+            let id = client.connect();
+            client.announce(AnnounceRequest { port: 1001, ..announce(id) });
+            let (counts, peers) = client.announce(AnnounceRequest { port: 1002, ..announce(id) });
+            assert_eq!(peers, [Endpoint::new(here, 1001).unwrap()], "{name}: {counts:?}");
+        }
+        let udp = tracker.control.metrics.counts().udp;
+        assert_eq!([Family::V4, Family::V6].map(|family| udp.requests(Kind::Announce, family)), [2, 2]);
     }
 }
 

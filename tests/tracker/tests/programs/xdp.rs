@@ -40,11 +40,11 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 const ETHTOOL: Need = Need::program("ethtool", "ethtool");
 
-/// A tracker with two threads, at all addresses of the server's end.
+/// A tracker with two threads, at all addresses of the server's end, with one listener for both families.
 fn tracker(wire: &Wire, xdp: Xdp) -> Tracker {
-    let everywhere = ["0.0.0.0:6969", "[::]:6969"].map(|address| address.parse().expect("a constant"));
+    let everywhere = "[::]:6969".parse().expect("a constant");
     let rules = Rules::new().local_peers(LocalPeers::Take);
-    let config = everywhere.into_iter().fold(Config::new(), Config::udp).rules(rules).xdp(xdp);
+    let config = Config::new().udp(everywhere).rules(rules).xdp(xdp);
     let config = config.udp_workers(const { NonZero::new(2).expect("it is not zero") });
     let mut server = None;
     // Where another test starts a process, that has the sockets of a tracker before for a moment.

@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, ErrorKind, Read, Write},
-    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -19,7 +19,7 @@ use swarmkeep::{
 };
 use swarmkeep_store_tests::{A_MINUTE, until};
 use swarmkeep_tests::{Tracker, any_port, build, runtime};
-use swarmkeep_tracker::{Config, Rules, Server};
+use swarmkeep_tracker::{Config, LocalPeers, Rules, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
 
 /// One that answers at once, and one that may have to wait.
@@ -48,6 +48,27 @@ fn one_connection_serves_many_requests_over_ipv4_and_ipv6_in_a_store_of_either_k
         let response = ScrapeResponse::parse(&body).unwrap().expect("no failure");
         assert_eq!(response.swarms().next().expect("the one asked for").1.leechers, 100, "{name}");
     }
+}
+
+#[test]
+fn a_listener_at_all_ipv6_addresses_is_for_both_families_unless_ipv4_has_one_at_its_port() {
+    let config = || Config::new().rules(rules().local_peers(LocalPeers::Take));
+    let is_answered = |tracker: &Tracker| {
+        let [v4, v6] = [0, tracker.http.len() - 1].map(|n| tracker.http[n].port());
+        for (ip, port) in [(Ipv4Addr::LOCALHOST.into(), v4), (Ipv6Addr::LOCALHOST.into(), v6)] {
+            let mut client = Client::of(SocketAddr::new(ip, port));
+            client.announce(&announce(1));
+            assert_eq!(client.peers(&announce(2)), [Endpoint::new(ip, 1).unwrap()]);
+        }
+    };
+    let alone = Tracker::of(server("packed", &config().http(any_port("::"))));
+    is_answered(&alone);
+    let port = alone.http[0].port();
+    drop(alone);
+    let [v6, v4] = ["::", "0.0.0.0"].map(|ip| SocketAddr::new(ip.parse().expect("an address"), port));
+    is_answered(&Tracker::of(server("packed", &config().http(v6).http(v4))));
+    // HTTP and the admin server have the ports of TCP in common.
+    let _beside_admin = server("packed", &config().http(v6).admin(v4));
 }
 
 #[test]

@@ -59,8 +59,8 @@ impl Settings {
 /// What is settled when the tracker starts.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Fixed {
-    /// Address and port to listen on over UDP; may be repeated; or `off`. Answers leave from the address that was
-    /// asked.
+    /// Address and port to listen on over UDP; may be repeated; or `off`. `[::]:PORT` is for both families,
+    /// unless an IPv4 address has that port. Answers leave from the address that was asked.
     #[arg(long, value_name = "ADDR", default_values = EVERYWHERE, value_parser = listen, help_heading = LISTENING)]
     pub(crate) udp: Vec<Listen>,
 

@@ -75,6 +75,7 @@ impl Serve {
             match word.parse() {
                 Ok(address) if of == protocol => addresses.push(address),
                 Ok(_) => {}
+                Err(_) if word.contains(['(', ')']) => {}
                 Err(_) => of = word,
             }
         }

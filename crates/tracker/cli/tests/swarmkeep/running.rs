@@ -107,6 +107,7 @@ fn sockets_that_are_handed_over_stand_in_for_the_addresses_of_their_protocol() {
     ];
     let serve = Serve::run(handed([udp.into(), http.into()], "swarmkeep.socket:tracker", &arguments));
     assert_eq!(serve.addresses_of("udp"), [SocketAddr::from(([0_u16; 8], udp_port))], "{}", serve.first_line);
+    assert!(serve.first_line.contains("(both families)"), "{}", serve.first_line);
     assert_eq!(serve.addresses_of("http"), [http_at]);
     assert_eq!(serve.addresses_of("https").len(), 1, "as configured");
     for _ in 0..50 {

@@ -48,13 +48,20 @@ pub(crate) struct Admin {
 
 impl Admin {
     /// Takes the listener that is open already, or opens the address that `config` names, if it does.
-    pub(crate) fn listen(config: &Config, open: Option<TcpListener>) -> Result<Option<TcpListener>, Error> {
+    /// `listening` has all addresses over TCP.
+    pub(crate) fn listen(
+        config: &Config,
+        open: Option<TcpListener>,
+        listening: &[SocketAddr],
+    ) -> Result<Option<TcpListener>, Error> {
         let protocol = "admin";
         let listener = match (open, config.admin) {
             (Some(open), _) => http::adopt(open).map_err(|source| Error::HandedOver { protocol, source })?,
-            (None, Some(address)) => {
-                http::listen(address).map_err(|source| Error::Bind { protocol, address, source })?
-            }
+            (None, Some(address)) => http::listen(address, listening).map_err(|source| Error::Bind {
+                protocol,
+                address,
+                source,
+            })?,
             (None, None) => return Ok(None),
         };
         if config.admin_tls && config.tls.is_none() {

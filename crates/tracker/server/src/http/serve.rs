@@ -34,7 +34,7 @@ use super::{
     client::{client_of, is_proxy},
     connections::{ConnectionPlace, Connections, Yields},
 };
-use crate::{Config, Reach, Tls, seldom::log_stranger, tls::Stream};
+use crate::{Config, Reach, Tls, families, seldom::log_stranger, tls::Stream};
 
 /// Answers requests on the connections that come to `listeners`, as `config` says, until `stopped` changes or
 /// its sender is gone. Then answers what has been received by then, and takes half a second at most for it.
@@ -73,12 +73,10 @@ pub(crate) async fn serve(
 /// How many connections may wait to be accepted; the system may allow fewer.
 const BACKLOG: i32 = 4096;
 
-/// A listener for one family: an IPv6 one leaves IPv4 to its neighbour.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<net::TcpListener> {
+/// Opens a listener, for both families as [`families::choose`] says.
+pub(crate) fn listen(address: SocketAddr, listening: &[SocketAddr]) -> io::Result<net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
+    families::choose(&socket, address, listening)?;
     // So that a tracker that is started again need not wait for the connections of its predecessor.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;

@@ -19,7 +19,6 @@ use super::{
     socket::LocalAddress,
 };
 use crate::{
-    Reach,
     metrics::{Counters, Reason},
     seldom::log_stranger,
 };
@@ -28,7 +27,7 @@ use crate::{
 pub(crate) struct FrameFront {
     queue: Queue,
     /// The addresses that the tracker listens at.
-    listening: Arc<[SocketAddr]>,
+    listening: Arc<[(SocketAddr, Listener)]>,
     /// The interface: addresses of the link are valid there only.
     interface: u32,
     received: ArrayVec<Received, { Batch::MOST }>,
@@ -48,17 +47,16 @@ struct Received {
 }
 
 impl FrameFront {
-    pub(crate) fn new(queue: Queue, listening: Arc<[SocketAddr]>, interface: u32) -> Self {
+    pub(crate) fn new(queue: Queue, listening: Arc<[(SocketAddr, Listener)]>, interface: u32) -> Self {
         let (received, since) = (ArrayVec::new(), Instant::now());
         Self { queue, listening, interface, received, since, turned_away: 0 }
     }
 }
 
 /// The listener that datagrams to an address come to.
-fn listener(listening: &[SocketAddr], to: SocketAddr) -> Option<Listener> {
-    let exact = listening.iter().position(|&at| at == to);
-    let nth = exact.or_else(|| listening.iter().position(|&at| listens(at, to)))?;
-    Some(Listener { nth, reach: Reach::of_listener(listening[nth].ip()) })
+fn listener(listening: &[(SocketAddr, Listener)], to: SocketAddr) -> Option<Listener> {
+    let exact = listening.iter().find(|(at, _)| *at == to);
+    Some(exact.or_else(|| listening.iter().find(|(at, _)| listens(*at, to)))?.1)
 }
 
 impl Front for FrameFront {

@@ -21,23 +21,27 @@ use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmm
 use socket2::{Domain, MsgHdr, SockRef, Socket, Type};
 
 use super::Batch;
-use crate::{metrics::Counters, seldom::log_stranger};
+use crate::{families, metrics::Counters, seldom::log_stranger};
 
 /// What a socket's buffers may hold, where the system lets it: some milliseconds of a million requests a
 /// second.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// So many sockets at one address, among which the system spreads clients. An IPv6 one leaves IPv4 to its
-/// neighbour.
-pub(crate) fn bind(address: SocketAddr, count: NonZero<usize>) -> io::Result<Vec<UdpSocket>> {
+/// Opens `count` sockets at one address, among which the system spreads clients. They are for both families
+/// as [`families::choose`] says.
+pub(crate) fn bind(
+    address: SocketAddr,
+    listening: &[SocketAddr],
+    count: NonZero<usize>,
+) -> io::Result<Vec<UdpSocket>> {
     // Bound before it shares, the first fails where another process listens, even one that would share.
-    let first = open(address)?;
+    let first = open(address, listening)?;
     first.bind(&address.into())?;
     first.set_reuse_port(true)?;
     let first = UdpSocket::from(first);
     let address = first.local_addr()?;
     let others = (1..count.get()).map(|_| {
-        let socket = open(address)?;
+        let socket = open(address, listening)?;
         socket.set_reuse_port(true)?;
         socket.bind(&address.into())?;
         Ok(socket.into())
@@ -47,11 +51,9 @@ pub(crate) fn bind(address: SocketAddr, count: NonZero<usize>) -> io::Result<Vec
     Ok(all)
 }
 
-fn open(address: SocketAddr) -> io::Result<Socket> {
+fn open(address: SocketAddr, listening: &[SocketAddr]) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
+    families::choose(&socket, address, listening)?;
     prepare(SockRef::from(&socket))?;
     Ok(socket)
 }
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn each_thread_has_one_of_every_socket_that_was_opened_elsewhere_and_none_is_left_out() {
         let (two, three) = (const { NonZero::new(2).unwrap() }, const { NonZero::new(3).unwrap() });
-        let many = bind("127.0.0.1:0".parse().unwrap(), three).unwrap();
+        let many = bind("127.0.0.1:0".parse().unwrap(), &[], three).unwrap();
         let one = UdpSocket::bind("127.0.0.2:0").unwrap();
         let all = [&many[0], &one, &many[1], &many[2]].map(|socket| socket.try_clone().unwrap());
         let adopted = adopt(all.into(), two).unwrap();
