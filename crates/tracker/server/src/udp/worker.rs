@@ -22,7 +22,10 @@ use super::{
     front::{Front, Listener, SocketFront},
     later::Later,
 };
-use crate::{clock::now, seldom::Seldom};
+use crate::{
+    clock::{awake_secs, now},
+    seldom::Seldom,
+};
 
 /// How often fronts that never run dry are looked at before the thread asks again which others have
 /// something, and whether to stop.
@@ -70,7 +73,7 @@ impl Worker {
         let mut ready = vec![false; fronts.len()];
         let mut stopping = false;
         while !stopping {
-            answerer.handler.counters().beat(now().as_secs());
+            answerer.handler.counters().beat(awake_secs());
             match poll(&mut polled, Some(&LONGEST_POLL)) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
