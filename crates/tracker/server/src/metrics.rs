@@ -6,7 +6,7 @@ use std::{
     net::UdpSocket,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -112,6 +112,7 @@ pub struct Metrics {
     state: OnceLock<Arc<State>>,
     shared_store: OnceLock<AskSharedStore>,
     xdp: OnceLock<Arc<Attachment>>,
+    clock_ahead: AtomicI64,
 }
 
 /// Asks a store that is shared how it is.
@@ -231,6 +232,15 @@ impl Metrics {
     /// The state of a store that several trackers share; `None` if the store is this tracker's own.
     pub fn shared_store(&self) -> Option<SharedStore> {
         self.shared_store.get().map(|ask| ask.0())
+    }
+
+    pub(crate) fn clock_is_ahead(&self, seconds: i64) {
+        self.clock_ahead.store(seconds, Relaxed);
+    }
+
+    /// By how many seconds the machine's clock is ahead of [`now`](crate::now): it was set since the start.
+    pub fn clock_ahead(&self) -> i64 {
+        self.clock_ahead.load(Relaxed)
     }
 
     /// The state of the threads that answer over UDP.

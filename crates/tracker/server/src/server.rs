@@ -24,7 +24,7 @@ use tracing::warn;
 use crate::{
     Config, Control, Error, HttpHandler, LiveRules, Reach,
     admin::Admin,
-    clock::now,
+    clock::{self, now},
     families, http,
     keeper::Keeper,
     sweep::sweep_for_ever,
@@ -203,6 +203,7 @@ impl Server {
             ended = tasks.join_next() => ended,
             never = sweep_for_ever(repository, rules, &metrics, sweep_period, now) => match never {},
             never = keeper.keep() => match never {},
+            never = clock::follow(&ids, &metrics) => match never {},
             never = care(guard.as_ref().map(|guard| &*guard.0), &ids) => match never {},
         };
         if let Some(guard) = &guard {

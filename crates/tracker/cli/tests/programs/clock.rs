@@ -6,26 +6,54 @@ use swarmkeep_store_tests::{
     programs::{FAKETIME, Trial, faketime},
     tests,
 };
+use swarmkeep_tests::udp::{Client, announce};
 
 use crate::common::{Folder, Serve, load::under_load, swarmkeep};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
-    tests! { [FAKETIME]: a_clock_that_jumps_forgets_nobody_and_turns_nobody_away }
+    tests! { [FAKETIME]:
+        a_clock_that_jumps_forgets_nobody_and_turns_nobody_away,
+        a_clock_that_is_set_after_the_start_makes_ids_of_neighbours_good_and_leaves_its_own
+    }
 }
 
-fn a_clock_that_jumps_forgets_nobody_and_turns_nobody_away() {
-    let library = faketime().expect("a need of this test");
-    let folder = Folder::new();
-    let offset = folder.write("offset", "+0");
-    let mut command = swarmkeep(&["--udp=127.0.0.1:0", "--lifetime=30", "--interval=20", "--jitter=0"]);
+/// A tracker with a clock that is off by the offset in a file.
+fn with_clock(offset: &str, arguments: &[&str]) -> Serve {
+    let mut command = swarmkeep(arguments);
     command
-        .env("LD_PRELOAD", library)
-        .env("FAKETIME_TIMESTAMP_FILE", &offset)
+        .env("LD_PRELOAD", faketime().expect("a need of these tests"))
+        .env("FAKETIME_TIMESTAMP_FILE", offset)
         .env("FAKETIME_NO_CACHE", "1")
         // A monotonic clock is one that nobody sets.
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    let mut serve = Serve::run(command);
+    Serve::run(command)
+}
+
+fn a_clock_that_is_set_after_the_start_makes_ids_of_neighbours_good_and_leaves_its_own() {
+    let folder = Folder::new();
+    let [offset, key] =
+        ["-1h", "0123456789abcdef0123456789abcdef"].map(|text| folder.write_secret(text, text));
+    let arguments = ["--udp=127.0.0.1:0", "--connection-key", &key];
+    let (correct, mut serve) = (Serve::start(&arguments), with_clock(&offset, &arguments));
+    let [mut neighbour, mut client] = [&correct, &serve].map(|serve| Client::of(serve.addresses()[0][0]));
+    let (own, of_neighbour) = (client.connect(), neighbour.connect());
+    assert_eq!(client.refusal(announce(of_neighbour)), "invalid connection id");
+    fs::write(&offset, "+0").expect("ours");
+    let printed = serve.printed_until("the machine's clock was set");
+    assert!(["3599", "3600", "3601"].iter().any(|ahead| printed.contains(ahead)), "{printed}");
+    for id in [of_neighbour, own, client.connect()] {
+        client.announce(announce(id));
+    }
+    let id = client.connect();
+    neighbour.announce(announce(id));
+}
+
+fn a_clock_that_jumps_forgets_nobody_and_turns_nobody_away() {
+    let folder = Folder::new();
+    let offset = folder.write("offset", "+0");
+    let settings = ["--udp=127.0.0.1:0", "--lifetime=30", "--interval=20", "--jitter=0"];
+    let mut serve = with_clock(&offset, &settings);
     let [udp, _] = serve.addresses();
     let report = under_load(udp[0], |second| {
         for jump in ["+5h", "-5h", "+400d", "+0"] {

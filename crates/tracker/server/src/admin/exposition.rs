@@ -74,6 +74,11 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
         "By how much clients are told to wait longer than usual, 1 being not at all.",
     )
     .sample(&[], admin.control.rules.stretch());
+    out.gauge(
+        "clock_ahead_seconds",
+        "By how much the machine's clock is ahead of the time that peers age by: it was set since the start.",
+    )
+    .sample(&[], admin.control.metrics.clock_ahead());
     out.counter("admin_wrong_tokens", "How often somebody has tried a token that is none.")
         .sample(&[], admin.tokens.wrong());
 

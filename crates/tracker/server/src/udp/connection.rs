@@ -12,6 +12,8 @@ use siphasher::sip::SipHasher13;
 use swarmkeep::{Random, Timestamp};
 use swarmkeep_tracker_protocol::udp::ConnectionId;
 
+use crate::clock::is_jump;
+
 /// The secret of connection ids. Trackers with the same key recognise each other's ids, and a tracker with the
 /// key of its last run recognises the ids of that run.
 #[derive(Clone)]
@@ -48,10 +50,18 @@ impl fmt::Debug for ConnectionKey {
 /// An id is a keyed hash (SipHash-1-3) of the client's IP address and of the time at which it was issued, in
 /// steps of 8 seconds. The lowest byte of that time is in the id, so that recognising an id takes one hash.
 /// Without the key, the other 56 bits can only be guessed. Each hour has its own key, derived from the
-/// [`ConnectionKey`].
+/// [`ConnectionKey`]. The time is that of the machine's clock, on which trackers with one key agree.
 pub struct ConnectionIds {
     key: ConnectionKey,
-    hours: RwLock<Hours>,
+    latest: RwLock<(Clocks, Hours)>,
+}
+
+/// By how many seconds the machine's clock is ahead of the times that the caller gives.
+#[derive(Clone, Copy)]
+struct Clocks {
+    ahead: i64,
+    /// The same before its latest jumps, and until when ids by that clock are valid.
+    before: [(i64, Timestamp); 4],
 }
 
 /// The keys of an hour, of the hour before it and of the hour after it.
@@ -77,26 +87,38 @@ impl ConnectionIds {
     /// id of a tracker whose clock is at most 8 seconds ahead is valid too.
     pub const LIFETIME_SECS: u64 = 120;
 
-    const TICK_SECS: u64 = 8;
+    pub(crate) const TICK_SECS: u64 = 8;
     const LIFETIME_TICKS: i8 = (Self::LIFETIME_SECS / Self::TICK_SECS) as i8;
     const TICKS_AHEAD: i8 = 1;
     const TICKS_PER_HOUR: u64 = 3600 / Self::TICK_SECS;
 
     /// The ids of a key.
     pub fn new(key: ConnectionKey) -> Self {
-        let hours = RwLock::new(Hours::around(0, &key));
-        Self { key, hours }
+        let clocks = Clocks { ahead: 0, before: [(0, Timestamp::from_secs(0)); 4] };
+        let latest = RwLock::new((clocks, Hours::around(0, &key)));
+        Self { key, latest }
     }
 
     /// The ids at this moment. Take it anew for each batch of packets.
     pub fn at(&self, now: Timestamp) -> IdsAt {
-        let now = tick(now);
-        let mut hours = *self.hours.read().unwrap_or_else(PoisonError::into_inner);
-        if hours.hour != hour(now) {
-            hours = Hours::around(hour(now), &self.key);
-            *self.hours.write().unwrap_or_else(PoisonError::into_inner) = hours;
+        let (clocks, mut hours) = *self.latest.read().unwrap_or_else(PoisonError::into_inner);
+        let at = tick(now, clocks.ahead);
+        if hours.hour != hour(at) {
+            hours = Hours::around(hour(at), &self.key);
+            self.latest.write().unwrap_or_else(PoisonError::into_inner).1 = hours;
         }
-        IdsAt { hours, now }
+        IdsAt { key: self.key.clone(), before: clocks.before, hours, now, tick: at }
+    }
+
+    /// Sets by how many seconds the machine's clock is ahead of the times that [`at`](Self::at) is given. For
+    /// two minutes after each jump of more than 8 seconds, ids by the clock as it was before are valid too.
+    pub fn follow(&self, ahead: i64, now: Timestamp) {
+        let clocks = &mut self.latest.write().unwrap_or_else(PoisonError::into_inner).0;
+        if is_jump(clocks.ahead, ahead) {
+            clocks.before.rotate_right(1);
+            clocks.before[0] = (clocks.ahead, now.saturating_add(Self::LIFETIME_SECS));
+        }
+        clocks.ahead = ahead;
     }
 }
 
@@ -107,16 +129,20 @@ impl fmt::Debug for ConnectionIds {
 }
 
 /// [`ConnectionIds`] at one moment.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct IdsAt {
+    key: ConnectionKey,
+    /// See [`Clocks`].
+    before: [(i64, Timestamp); 4],
     hours: Hours,
-    now: u64,
+    now: Timestamp,
+    tick: u64,
 }
 
 impl IdsAt {
     /// The id for a client at `ip`.
     pub fn issue(&self, ip: IpAddr) -> ConnectionId {
-        self.issued(ip, self.now)
+        self.issued(ip, self.tick)
     }
 
     /// The time in steps of 8 seconds, and the key of its hour and of the next, by whether the hour is odd.
@@ -124,14 +150,17 @@ impl IdsAt {
     pub(crate) fn keys(&self) -> swarmkeep_xdp::ConnectKeys {
         let [_, now, next] = self.hours.keys.map(|key| <[u64; 2]>::from(key.keys()));
         let keys = if self.hours.hour.is_multiple_of(2) { [now, next] } else { [next, now] };
-        swarmkeep_xdp::ConnectKeys { tick: self.now, keys }
+        swarmkeep_xdp::ConnectKeys { tick: self.tick, keys }
     }
 
     /// Whether `id` was issued to `ip` within its lifetime.
     pub fn recognise(&self, id: ConnectionId, ip: IpAddr) -> bool {
-        let age = (self.now as u8).wrapping_sub(id.0 as u8).cast_signed();
-        (-ConnectionIds::TICKS_AHEAD..=ConnectionIds::LIFETIME_TICKS).contains(&age)
-            && self.now.checked_add_signed(-i64::from(age)).is_some_and(|tick| self.issued(ip, tick) == id)
+        let is_by_one_before = |&(ahead, until): &(i64, Timestamp)| {
+            let issued = |tick| self::id(&self.key.of_hour(hour(tick)), ip, tick);
+            self.now <= until && issued_at(id, tick(self.now, ahead)).is_some_and(|tick| issued(tick) == id)
+        };
+        issued_at(id, self.tick).is_some_and(|tick| self.issued(ip, tick) == id)
+            || self.before.iter().any(is_by_one_before)
     }
 
     fn issued(&self, ip: IpAddr, tick: u64) -> ConnectionId {
@@ -145,8 +174,16 @@ impl fmt::Debug for IdsAt {
     }
 }
 
-fn tick(now: Timestamp) -> u64 {
-    now.as_secs() / ConnectionIds::TICK_SECS
+/// The time by a clock that is ahead, in steps of 8 seconds.
+const fn tick(now: Timestamp, ahead: i64) -> u64 {
+    now.as_secs().saturating_add_signed(ahead) / ConnectionIds::TICK_SECS
+}
+
+/// When `id` was issued, unless that is longer ago than its lifetime.
+fn issued_at(id: ConnectionId, now: u64) -> Option<u64> {
+    let age = (now as u8).wrapping_sub(id.0 as u8).cast_signed();
+    let is_valid = (-ConnectionIds::TICKS_AHEAD..=ConnectionIds::LIFETIME_TICKS).contains(&age);
+    now.checked_add_signed(-i64::from(age)).filter(|_| is_valid)
 }
 
 const fn hour(tick: u64) -> u64 {
@@ -247,11 +284,26 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_lets_clients_connect_at_once() {
-        let ids = ids("one");
-        for now in [START.as_secs(), START.as_secs() - 3600, 0, START.as_secs()] {
-            let ids = ids.at(at(now));
-            assert!(ids.recognise(ids.issue(HERE), HERE));
+    fn ids_follow_a_clock_that_jumps_and_those_of_both_clocks_are_good_for_two_minutes() {
+        for jump in [9, 600, -600, 3600, -3600, 86_400 * 365, -1_000_000_000] {
+            let (ours, neighbours, now) = (ids("one"), ids("one"), START.as_secs());
+            let theirs = |now: u64| neighbours.at(at(now.checked_add_signed(jump).unwrap()));
+            let before = ours.at(START).issue(HERE);
+            ours.follow(jump, START);
+            #[cfg(feature = "xdp")]
+            assert_eq!(ours.at(START).keys().tick, theirs(now).keys().tick, "the program issues them too");
+            for age in [0, 1, 120, 121, 7300] {
+                let ids = ours.at(at(now + age));
+                assert!(ids.recognise(theirs(now + age).issue(HERE), HERE), "{jump}: their id after {age}");
+                assert!(theirs(now + age).recognise(ids.issue(HERE), HERE), "{jump}: our id after {age}");
+                assert_eq!(ids.recognise(before, HERE), age <= 120, "{jump}: an id of before after {age}");
+                // Less than a jump, as with a clock that is a little slow.
+                ours.follow(jump + 2, at(now + age));
+            }
+            for jump in [-jump, 0] {
+                ours.follow(jump, START);
+                assert!(ours.at(START).recognise(before, HERE), "{jump}: more jumps");
+            }
         }
     }
 

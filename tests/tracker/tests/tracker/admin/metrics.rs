@@ -162,6 +162,7 @@ fn metrics_count_what_was_asked_and_name_nobody() {
         ("swarmkeep_store_limit_bytes", &[], 1024.0 * 1024.0 * 1024.0),
         ("swarmkeep_build_info", &[("store", "packed")], 1.0),
         ("swarmkeep_interval_stretch_ratio", &[], 1.0),
+        ("swarmkeep_clock_ahead_seconds", &[], 0.0),
     ] {
         assert_eq!(metrics.sum(name, labels), value, "{name} {labels:?}");
     }
