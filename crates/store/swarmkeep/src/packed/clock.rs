@@ -8,8 +8,12 @@
 
 use crate::Timestamp;
 
-/// The most ticks per lifetime. The clock is off by less than 1 % of the lifetime.
+/// The most ticks per lifetime. The clock is off by less than 1 % of the lifetime, or by a second.
 const TICKS_PER_LIFETIME: u64 = 112;
+
+/// The shortest tick. Ticks are counted in 32 bits: if they were seconds, no peer would expire from 2106 on.
+/// These last until 2242.
+const SHORTEST_TICK_SECS: u64 = 2;
 
 /// How many ticks a new base lies before the time of writing: more than any lifetime, so that a stamp that no
 /// longer fits belongs to an expired peer.
@@ -36,6 +40,7 @@ impl Tick {
 impl Clock {
     pub(super) const fn new(lifetime_secs: u64) -> Self {
         let tick_secs = lifetime_secs.div_ceil(TICKS_PER_LIFETIME);
+        let tick_secs = if tick_secs < SHORTEST_TICK_SECS { SHORTEST_TICK_SECS } else { tick_secs };
         Self { tick_secs, quarter: lifetime_secs.div_ceil(4 * tick_secs) as u32 }
     }
 
@@ -127,7 +132,7 @@ mod tests {
     fn a_tick_is_a_hundredth_of_the_lifetime_and_a_lifetime_fits_between_base_and_now() {
         for lifetime in [1, 2, 59, 112, 113, 1800, 2700, 86_400, u64::from(u32::MAX / 2)] {
             let clock = Clock::new(lifetime);
-            assert!(clock.resolution_secs() * 100 <= lifetime, "{lifetime}");
+            assert!(clock.resolution_secs() * 100 <= lifetime.max(100), "{lifetime}");
             let now = Timestamp::from_secs(4_000_000_000);
             let oldest = clock.tick(now.saturating_sub(lifetime));
             assert!(Base::new(clock.tick(now)).first_alive(oldest) > 0, "the base itself has expired");
@@ -136,13 +141,18 @@ mod tests {
 
     #[test]
     fn a_peer_expires_within_the_resolution_and_never_early() {
-        let clock = Clock::new(1800);
-        for joined in 1_000_000..1_000_100 {
-            let (joined, tick) = (Timestamp::from_secs(joined), clock.tick(Timestamp::from_secs(joined)));
-            let expired = |oldest: u64| tick < clock.tick(Timestamp::from_secs(oldest));
-            assert!(!expired(joined.as_secs()));
-            assert!(expired(joined.as_secs() + clock.resolution_secs() + 1));
-            assert!(clock.time(tick) >= joined && clock.tick(clock.time(tick)) == tick);
+        // Seconds do not fit into 32 bits from 2106 on.
+        for (lifetime, from) in
+            [1, 112, 1800].into_iter().flat_map(|secs| [(secs, 1_000_000), (secs, 1 << 32)])
+        {
+            let clock = Clock::new(lifetime);
+            for joined in from - 50..from + 50 {
+                let (joined, tick) = (Timestamp::from_secs(joined), clock.tick(Timestamp::from_secs(joined)));
+                let expired = |oldest: u64| tick < clock.tick(Timestamp::from_secs(oldest));
+                assert!(!expired(joined.as_secs()));
+                assert!(expired(joined.as_secs() + clock.resolution_secs() + 1), "{lifetime}: {joined:?}");
+                assert!(clock.time(tick) >= joined && clock.tick(clock.time(tick)) == tick);
+            }
         }
     }
 

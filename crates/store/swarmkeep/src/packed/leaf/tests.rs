@@ -14,7 +14,7 @@ type Model = BTreeMap<Key, (u32, BTreeMap<(Family, Vec<u8>), (Role, Tick)>)>;
 const HOME: Prefix = Prefix { bits: 0, depth: 11 };
 
 fn tick(n: u64) -> Tick {
-    Clock::new(100).tick(Timestamp::from_secs(n))
+    Clock::new(200).tick(Timestamp::from_secs(2 * n))
 }
 
 fn key(rng: &mut dyn Random) -> Key {
