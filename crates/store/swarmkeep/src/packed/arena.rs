@@ -46,9 +46,10 @@ pub(super) struct Block {
     at: u16,
 }
 
-// SAFETY: a block is the only owner of its bytes.
+// SAFETY: a block owns its bytes alone. Any thread may give them back: a lock guards their span.
 unsafe impl Send for Block {}
-// SAFETY: through a shared block its bytes can only be read.
+// SAFETY: a shared `Block` lends its bytes to be read only. A shared `StampedBlock` lends its endpoints to be
+// read only, and its stamps as atomics, which any thread may write: no plain reference covers them then.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -511,9 +512,10 @@ mod system {
         // The system maps downwards: the upper region adjoins the previous one, and for the system both stay
         // one mapping.
         let below = REGION - mapped.addr() % REGION;
-        // SAFETY: of two regions' length, one lies behind so much less than another.
+        // SAFETY: `below` is at most the length of a region, and the mapping has twice that length. So the
+        // region begins and ends within the mapping.
         let region = unsafe { mapped.cast::<u8>().add(below) };
-        // SAFETY: nobody has seen the rest. Should it stay, it is address space without memory.
+        // SAFETY: no pointer leads to the rest. A part that stays is address space without memory.
         _ = unsafe { (munmap(mapped, below), munmap(region.add(REGION).cast(), REGION - below)) };
         NonNull::new(region).expect("it lies behind the mapping's start")
     }
