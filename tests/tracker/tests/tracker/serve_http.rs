@@ -104,25 +104,6 @@ fn an_answer_does_not_wait_for_the_request_behind_it() {
 }
 
 #[test]
-fn who_names_an_address_of_the_other_family_gets_peers_of_both() {
-    let tracker = Tracker::of(server("packed", &config()));
-    let [v4, v6] = tracker.http[..] else { panic!("two of them") };
-    Client::of(v4).announce(&announce(1));
-    Client::of(v6).announce(&announce(2));
-    let both = ["127.0.0.1:1", "[::1]:2"].map(|peer| peer.parse().expect("an endpoint"));
-    let (one, other) = (announce(3), announce(4));
-    let one = AnnounceRequest { ipv6: "[2001:db8::1]:3".parse().ok(), event: STOPPED, ..one };
-    assert_eq!(Client::of(v4).peers(&one), [], "who leaves needs nobody");
-    let one = AnnounceRequest { event: Default::default(), ..one };
-    assert_eq!(Client::of(v4).peers(&one), both);
-    let other = AnnounceRequest { ipv4: "192.0.2.1:4".parse().ok(), compact: Some(false), ..other };
-    let third = "127.0.0.1:3".parse().expect("an endpoint");
-    assert_eq!(Client::of(v6).peers(&other), [both[0], third, both[1]]);
-    let only_v4 = Client::of(v4).peers(&announce(5));
-    assert_eq!(only_v4, [both[0], third]);
-}
-
-#[test]
 fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
     let config = config().rules(rules().http_proxy("127.0.0.9/32".parse().expect("a network")));
     let tracker = Tracker::of(server("packed", &config));
@@ -146,17 +127,6 @@ fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
     let expected =
         ["127.0.0.8:3", "198.51.100.1:1", "198.51.100.2:2"].map(|peer| peer.parse().expect("an endpoint"));
     assert_eq!(Client::of(address).peers(&announce(5)), expected);
-}
-
-#[test]
-fn a_claimed_address_counts_only_where_it_is_configured() {
-    for (rules, expected) in [(rules(), "127.0.0.1:1"), (rules().http_ip_parameter(true), "192.0.2.7:1")] {
-        let config = config().rules(rules);
-        let tracker = Tracker::of(server("packed", &config));
-        let mut client = Client::of(tracker.http[0]);
-        client.announce(&AnnounceRequest { ip: "192.0.2.7".parse().ok(), ..announce(1) });
-        assert_eq!(client.peers(&announce(2)), [expected.parse().expect("an endpoint")]);
-    }
 }
 
 #[test]
@@ -615,8 +585,6 @@ fn sorted(mut peers: Vec<Endpoint>) -> Vec<Endpoint> {
     peers.sort();
     peers
 }
-
-const STOPPED: swarmkeep::AnnounceEvent = swarmkeep::AnnounceEvent::Stopped;
 
 fn announce(port: u16) -> AnnounceRequest<'static> {
     AnnounceRequest {

@@ -516,16 +516,6 @@ mod tests {
     }
 
     #[test]
-    fn key_trackerid_and_what_nobody_knows_are_no_errors() {
-        let mut tracker = Tracker::named("packed");
-        let mut query = Vec::new();
-        at_port(1).write(&mut query);
-        query.extend_from_slice(b"&key=1234&trackerid=abc&supportcrypto=1&redundant=0&azudp&=&&");
-        let body = tracker.get("/announce", &query, "192.0.2.1".parse().ok()).unwrap();
-        assert_eq!(AnnounceResponse::parse(&body).unwrap().unwrap().head.incomplete, 1);
-    }
-
-    #[test]
     fn what_is_wrong_with_a_request_is_said_and_nothing_is_stored() {
         let mut tracker = Tracker::named("packed");
         let mut query = Vec::new();

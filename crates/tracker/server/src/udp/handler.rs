@@ -511,16 +511,6 @@ mod tests {
     }
 
     #[test]
-    fn trailing_bytes_of_any_kind_are_no_error() {
-        let mut tracker = Tracker::named("packed");
-        let source = at("192.0.2.1:9");
-        let id = tracker.connect(source);
-        for trailing in [&b"\x02\x09/announce"[..], b"\x02\xff", &[0xff; 1900]] {
-            tracker.announce(source, AnnounceRequest { trailing, ..request(id) });
-        }
-    }
-
-    #[test]
     fn a_good_source_is_told_what_is_wrong() {
         let mut tracker = Tracker::named("packed");
         let source = at("192.0.2.1:9");
