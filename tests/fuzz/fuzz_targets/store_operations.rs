@@ -356,7 +356,7 @@ impl Told {
 }
 
 fn announce(torrent: u8, n: u16, event: u8, seeder: bool) -> Announce {
-    let event = AnnounceEvent::try_from(u32::from(event % 4)).unwrap();
+    let event = AnnounceEvent::of_number(u32::from(event % 4)).unwrap();
     Announce::new(info_hash(torrent), endpoint(n)).event(event).left(if seeder { 0 } else { 5 })
 }
 

@@ -1,8 +1,6 @@
 //! The event of an announce.
 
-use std::{fmt, str::FromStr};
-
-use crate::Error;
+use std::fmt;
 
 /// The `event` of an announce. The discriminants are the numbers of BEP 15.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -20,31 +18,28 @@ pub enum AnnounceEvent {
     Stopped = 3,
 }
 
-impl TryFrom<u32> for AnnounceEvent {
-    type Error = Error;
-
-    fn try_from(number: u32) -> Result<Self, Error> {
+impl AnnounceEvent {
+    /// Returns the event that has this number in BEP 15. 4, which is in no BEP, is the `paused` of BEP 21 in
+    /// libtorrent, and [`None`](Self::None): the client goes on as it was. Returns `None` for other numbers.
+    pub const fn of_number(number: u32) -> Option<Self> {
         match number {
-            0 => Ok(Self::None),
-            1 => Ok(Self::Completed),
-            2 => Ok(Self::Started),
-            3 => Ok(Self::Stopped),
-            other => Err(Error::Event(other)),
+            0 | 4 => Some(Self::None),
+            1 => Some(Self::Completed),
+            2 => Some(Self::Started),
+            3 => Some(Self::Stopped),
+            _ => None,
         }
     }
-}
 
-/// Reads the words of BEP 3. `empty` and the empty text both mean [`AnnounceEvent::None`].
-impl FromStr for AnnounceEvent {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        match name {
-            "" | "empty" => Ok(Self::None),
-            "completed" => Ok(Self::Completed),
-            "started" => Ok(Self::Started),
-            "stopped" => Ok(Self::Stopped),
-            _ => Err(Error::EventName),
+    /// Returns the event that BEP 3 or BEP 21 (`paused`) has this word for; `None` for other words. `empty` and
+    /// the empty text both mean [`None`](Self::None).
+    pub fn of_word(word: &str) -> Option<Self> {
+        match word {
+            "" | "empty" | "paused" => Some(Self::None),
+            "completed" => Some(Self::Completed),
+            "started" => Some(Self::Started),
+            "stopped" => Some(Self::Stopped),
+            _ => None,
         }
     }
 }
@@ -67,12 +62,20 @@ mod tests {
     #[test]
     fn numbers_and_names_round_trip() {
         for number in 0..4 {
-            let event = AnnounceEvent::try_from(number).unwrap();
+            let event = AnnounceEvent::of_number(number).unwrap();
             assert_eq!(event as u32, number);
-            assert_eq!(event.to_string().parse(), Ok(event));
+            assert_eq!(AnnounceEvent::of_word(&event.to_string()), Some(event));
         }
-        assert_eq!("".parse(), Ok(AnnounceEvent::None));
-        assert_eq!(AnnounceEvent::try_from(4), Err(Error::Event(4)));
-        assert_eq!("Started".parse::<AnnounceEvent>(), Err(Error::EventName));
+    }
+
+    #[test]
+    fn a_paused_client_has_no_event_and_others_are_unknown() {
+        for event in
+            [AnnounceEvent::of_number(4), AnnounceEvent::of_word("paused"), AnnounceEvent::of_word("")]
+        {
+            assert_eq!(event, Some(AnnounceEvent::None));
+        }
+        assert_eq!([5, 255, u32::MAX].map(AnnounceEvent::of_number), [None; 3]);
+        assert_eq!(["Started", "started ", "gone"].map(AnnounceEvent::of_word), [None; 3]);
     }
 }

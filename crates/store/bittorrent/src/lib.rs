@@ -32,10 +32,4 @@ pub enum Error {
     /// A byte of the text is not a hexadecimal digit.
     #[error("the byte at position {0} is not a hexadecimal digit")]
     HexDigit(usize),
-    /// The number is not an event of BEP 15.
-    #[error("{0} is not an announce event: 0 none, 1 completed, 2 started, 3 stopped")]
-    Event(u32),
-    /// The word is not an event of BEP 3.
-    #[error("not an announce event: expected started, stopped, completed or nothing")]
-    EventName,
 }

@@ -6,9 +6,11 @@
 //! and allocates only if that must grow.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod fields;
 pub mod http;
 pub mod udp;
 
+pub use fields::Field;
 pub use swarmkeep_bittorrent as bittorrent;
 
 /// What was wrong with a message.

@@ -15,7 +15,10 @@ use swarmkeep::{Changes, Family, Swept};
 use swarmkeep_state::{State, StateStatus};
 use tracing::warn;
 
-use swarmkeep_tracker_protocol::udp::{ConnectRequest, ConnectResponse};
+use swarmkeep_tracker_protocol::{
+    Field,
+    udp::{ConnectRequest, ConnectResponse},
+};
 
 use crate::{HandshakeCounts, Tls, clock::awake_secs, drops::Drops, xdp::Attachment};
 
@@ -295,6 +298,7 @@ fn sum(all: &Mutex<Vec<Arc<Counters>>>) -> ProtocolCounts {
 pub(crate) struct Counters {
     requests: [[AtomicU64; Kind::ALL.len()]; 2],
     refused: [AtomicU64; Reason::ALL.len()],
+    lenient: [AtomicU64; Field::ALL.len()],
     joined: AtomicU64,
     left: AtomicU64,
     completed: AtomicU64,
@@ -311,6 +315,11 @@ impl Counters {
 
     pub(crate) fn refused(&self, reason: Reason) {
         self.refused[reason as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts an announce with a field that cannot be read.
+    pub(crate) fn lenient(&self, field: Field) {
+        self.lenient[field as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts what an announce has changed.
@@ -348,6 +357,7 @@ impl Counters {
             add(to, from);
         }
         counts.refused.iter_mut().zip(&self.refused).for_each(|(to, from)| add(to, from));
+        counts.lenient.iter_mut().zip(&self.lenient).for_each(|(to, from)| add(to, from));
         add(&mut counts.joined, &self.joined);
         add(&mut counts.left, &self.left);
         add(&mut counts.completed, &self.completed);
@@ -404,6 +414,7 @@ pub struct Counts {
 pub struct ProtocolCounts {
     requests: [[u64; Kind::ALL.len()]; 2],
     refused: [u64; Reason::ALL.len()],
+    lenient: [u64; Field::ALL.len()],
     /// Peers that joined a swarm.
     pub joined: u64,
     /// Peers that left a swarm, without those that expired.
@@ -432,6 +443,11 @@ impl ProtocolCounts {
     /// The number of requests that were refused or ignored for this reason.
     pub const fn refused(&self, reason: Reason) -> u64 {
         self.refused[reason as usize]
+    }
+
+    /// The number of announces in which this field could not be read, and counted as not given.
+    pub const fn lenient(&self, field: Field) -> u64 {
+        self.lenient[field as usize]
     }
 }
 

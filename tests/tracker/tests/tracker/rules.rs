@@ -22,10 +22,10 @@ use swarmkeep_tests::{
     udp::{Client, announce, bytes_of, error_in},
 };
 use swarmkeep_tracker::{
-    AccessList, Config, Kind, ListKind, LiveRules, LocalPeers, PasskeyList, RateLimiter, Reason, Rules,
-    access::AccessError,
+    AccessList, Config, Counts, Kind, ListKind, LiveRules, LocalPeers, PasskeyList, ProtocolCounts,
+    RateLimiter, Reason, Rules, access::AccessError,
 };
-use swarmkeep_tracker_protocol::udp::AnnounceRequest;
+use swarmkeep_tracker_protocol::{Field, udp::AnnounceRequest};
 
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 const KEY: HashKey = HashKey::from_bytes([3; 16]);
@@ -211,6 +211,25 @@ fn a_torrent_that_was_never_private_is_served_at_no_passkeys_path() {
     assert!(
         over_http(&tracker, &format!("/alice-1234/announce?{}", query(LISTED))).starts_with("HTTP/1.1 404")
     );
+}
+
+#[test]
+fn a_field_that_cannot_be_read_refuses_no_announce_and_is_counted() {
+    let tracker = over("packed", Rules::new());
+    let mut client = Client::of(tracker.udp[0]);
+    let id = client.connect();
+    for event in [0, 4, 5] {
+        let mut packet = bytes_of(announce(id));
+        packet[83] = event;
+        client.send(&packet);
+        assert_eq!(client.receive()[3], 1, "event {event}");
+    }
+    let answer = over_http(&tracker, &format!("/announce?{}&event=gone&left=", query(LISTED)));
+    assert!(answer.contains("8:complete"), "{answer}");
+    let Counts { udp, http, .. } = tracker.control.metrics.counts();
+    let counted = |counts: ProtocolCounts| Field::ALL.map(|field| counts.lenient(field));
+    assert_eq!(counted(udp), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(counted(http), [1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]

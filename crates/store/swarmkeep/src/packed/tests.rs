@@ -139,7 +139,7 @@ fn the_account_of_bytes_is_what_is_there_after_anything() {
                 7..12 => drop(store.add_downloads(&hash(torrent), rng.below(300) as u32)),
                 12 => now += [1, 30, 200, 5000][rng.below(4)],
                 _ => {
-                    let event = AnnounceEvent::try_from(rng.below(4) as u32).expect("four events");
+                    let event = AnnounceEvent::of_number(rng.below(4) as u32).expect("four events");
                     tell(&store, now, leecher(torrent, endpoint).event(event).left(rng.below(2) as u64));
                 }
             }

@@ -11,7 +11,7 @@ use swarmkeep_bittorrent::{
     query::{Escaped, escape, parameters},
 };
 
-use crate::Error;
+use crate::{Error, Field, fields::Fields};
 
 /// Announces a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct AnnounceRequest<'a> {
     /// Whether it has stopped downloading before the torrent is complete (BEP 21). Its event is
     /// [`AnnounceEvent::None`].
     pub paused: bool,
-    /// The number of peers that it wants. `None`, which is written as 2³² − 1, leaves it to the tracker.
+    /// The number of peers that it wants. `None` leaves it to the tracker.
     pub want: Option<u32>,
     /// Whether it wants the compact form of peers (BEP 23) or the long one. `None` leaves it to the tracker.
     pub compact: Option<bool>,
@@ -50,10 +50,6 @@ pub struct AnnounceRequest<'a> {
     /// The `tracker id` of an earlier response.
     pub tracker_id: Option<Escaped<'a>>,
 }
-
-/// The most peers that can be asked for: one more is what some clients write for -1, which leaves it to the
-/// tracker.
-const MOST_WANTED: u32 = u32::MAX - 1;
 
 impl<'a> AnnounceRequest<'a> {
     /// An announce with the required fields only.
@@ -82,8 +78,17 @@ impl<'a> AnnounceRequest<'a> {
     /// is repeated, the last one counts; a repeated info hash is an error.
     ///
     /// # Errors
-    /// [`Error::Parameter`] names the first parameter that is missing or wrong.
+    /// [`Error::Parameter`] names the first of `info_hash`, `peer_id` and `port` that is missing or wrong.
     pub fn parse(query: &'a [u8]) -> Result<Self, Error> {
+        Self::parse_noting(query, |_| ())
+    }
+
+    /// As [`parse`](Self::parse). Calls `unread` with each field that cannot be read, and counts as not given.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_noting(query: &'a [u8], unread: impl FnMut(Field)) -> Result<Self, Error> {
+        let mut fields = Fields(unread);
         let (mut info_hash, mut peer_id, mut port) = (None, None, None);
         let (mut ipv4, mut ipv6) = (None, None);
         let mut request = Self::new(InfoHash::default(), PeerId::default(), 0);
@@ -98,33 +103,36 @@ impl<'a> AnnounceRequest<'a> {
                 b"info_hash" => info_hash = Some(InfoHash::new(twenty("info_hash", value)?)),
                 b"peer_id" => peer_id = Some(PeerId::new(twenty("peer_id", value)?)),
                 b"port" => {
-                    let number = number("port", value)?.and_then(|number| u16::try_from(number).ok());
+                    let number = number(value).and_then(|number| u16::try_from(number).ok());
                     port =
                         Some(number.ok_or(Error::Parameter { name: "port", what: "expected 0 to 65535" })?);
                 }
-                b"uploaded" => request.uploaded = number("uploaded", value)?.unwrap_or_default(),
-                b"downloaded" => request.downloaded = number("downloaded", value)?.unwrap_or_default(),
-                b"left" => request.left = number("left", value)?,
+                b"uploaded" => {
+                    request.uploaded = fields.bytes(Field::Uploaded, number(value)).unwrap_or_default();
+                }
+                b"downloaded" => {
+                    request.downloaded = fields.bytes(Field::Downloaded, number(value)).unwrap_or_default();
+                }
+                b"left" => request.left = fields.bytes(Field::Left, number(value)),
                 b"event" => {
-                    request.paused = value.encoded() == b"paused";
-                    let word = if request.paused { Escaped::default() } else { value };
-                    let event = word.parse::<16, _>(|word| word.parse().ok());
-                    request.event = event.ok_or(Error::Parameter {
-                        name: "event",
-                        what: "expected started, stopped, completed, paused or nothing",
-                    })?;
+                    request.paused = value.exactly() == Some(*b"paused");
+                    request.event = fields.event(value.parse::<16, _>(AnnounceEvent::of_word));
                 }
-                b"numwant" => {
-                    // -1 as 32 bits is what some clients write for a number they leave to the tracker.
-                    let want = number("numwant", value)?.filter(|&want| want != u32::MAX.into());
-                    request.want = want.map(|want| u32::try_from(want).unwrap_or(MOST_WANTED));
+                b"numwant" => request.want = fields.want(number(value)),
+                b"compact" => request.compact = fields.value(Field::Compact, flag(value)),
+                b"no_peer_id" => {
+                    request.no_peer_id = fields.value(Field::NoPeerId, flag(value)).unwrap_or_default();
                 }
-                b"compact" => request.compact = Some(flag("compact", value)?),
-                b"no_peer_id" => request.no_peer_id = flag("no_peer_id", value)?,
-                // Names of hosts are allowed here, and not worth a refusal.
-                b"ip" => request.ip = value.parse::<64, _>(|text| text.parse().ok()),
-                b"ipv4" => ipv4 = value.parse::<64, _>(listens::<Ipv4Addr, SocketAddrV4>),
-                b"ipv6" => ipv6 = value.parse::<64, _>(listens::<Ipv6Addr, SocketAddrV6>),
+                // BEP 3 allows names of hosts here. None is looked up.
+                b"ip" => request.ip = fields.value(Field::Ip, value.parse::<64, _>(|ip| ip.parse().ok())),
+                b"ipv4" => {
+                    let at = value.parse::<64, _>(listens::<Ipv4Addr, SocketAddrV4>);
+                    ipv4 = fields.value(Field::Ipv4, at);
+                }
+                b"ipv6" => {
+                    let at = value.parse::<64, _>(listens::<Ipv6Addr, SocketAddrV6>);
+                    ipv6 = fields.value(Field::Ipv6, at);
+                }
                 b"key" => request.key = Some(value),
                 b"trackerid" => request.tracker_id = Some(value),
                 _ => {}
@@ -225,25 +233,15 @@ fn twenty(name: &'static str, value: Escaped<'_>) -> Result<[u8; 20], Error> {
     value.exactly().ok_or(Error::Parameter { name, what: "expected 20 percent-encoded bytes" })
 }
 
-/// A number. `None` for a negative one: clients that do not know send −1.
-fn number(name: &'static str, value: Escaped<'_>) -> Result<Option<u64>, Error> {
-    let (negative, digits) = match value.encoded() {
-        [b'-', digits @ ..] => (true, digits),
-        digits => (false, digits),
-    };
-    let number = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'));
-    match number.map(str::parse::<u64>) {
-        Some(Ok(_)) if negative => Ok(None),
-        Some(Ok(number)) => Ok(Some(number)),
-        _ => Err(Error::Parameter { name, what: "expected a number" }),
-    }
+fn number(value: Escaped<'_>) -> Option<i64> {
+    value.parse::<20, _>(|digits| digits.parse().ok().filter(|_| !digits.starts_with('+')))
 }
 
-fn flag(name: &'static str, value: Escaped<'_>) -> Result<bool, Error> {
-    match value.encoded() {
-        b"0" | b"" => Ok(false),
-        b"1" => Ok(true),
-        _ => Err(Error::Parameter { name, what: "expected 0 or 1" }),
+fn flag(value: Escaped<'_>) -> Option<bool> {
+    match value.exactly()? {
+        [b'0'] => Some(false),
+        [b'1'] => Some(true),
+        _ => None,
     }
 }
 
@@ -301,20 +299,70 @@ mod tests {
         assert_eq!(request.tracker_id.unwrap().encoded(), b"t");
     }
 
+    /// WebTorrent 1.9 sends `left=` while it has only a link; qBittorrent 4.3 was refused by trackers for
+    /// `event=paused` (qbittorrent/qBittorrent#8164, #14224). chihaya refuses such announces; aquatic takes an
+    /// unknown event for none, and opentracker a `left` that is no number.
     #[test]
-    fn what_a_client_does_not_know_is_left_to_the_tracker() {
-        let query =
-            with("&left=-1&numwant=-1&uploaded=-5&event=&ip=somewhere.example&ipv6=nowhere&compact=0");
-        let request = parse(&query).unwrap();
-        assert_eq!((request.left, request.want, request.uploaded), (None, None, 0));
-        assert_eq!((request.ip, request.ipv6, request.event), (None, None, AnnounceEvent::None));
-        assert_eq!(request.compact, Some(false));
-        assert_eq!(parse(&with("&numwant=99999999999")).unwrap().want, Some(u32::MAX - 1));
-        assert_eq!(parse(&with("&numwant=4294967295")).unwrap().want, None);
-        assert!(parse(&with("&event=paused")).unwrap().paused);
-        let query = with("&event=paused&event=stopped");
-        let last = parse(&query).unwrap();
+    fn values_that_cannot_be_read_count_as_not_given() {
+        let whole = with("&uploaded=5&downloaded=6&left=7&numwant=8&event=started&compact=1&no_peer_id=1");
+        let whole = whole + "&ip=192.0.2.7&ipv4=192.0.2.7&ipv6=2001:db8::1";
+        assert_eq!(noting(&whole).1, []);
+        for (field, values) in [
+            (
+                Field::Uploaded,
+                &["", "-", "-1", "+1", "x", "1x", "0x10", " 1", "1e3", "9223372036854775808"][..],
+            ),
+            (Field::Downloaded, &["", "-1", "x", "18446744073709551615", "%zz", "%ff"]),
+            (Field::Left, &["", "-1", "NaN", "undefined", "18446744073709551616", "99999999999999999999999"]),
+            (Field::Want, &["", "x", "2147483648", "4294967295", "99999999999"]),
+            (Field::Event, &["gone", "Started", "started ", "a-word-longer-than-sixteen"]),
+            (Field::Compact, &["", "yes", "2", "01", "-1", "true"]),
+            (Field::NoPeerId, &["", "yes", "2"]),
+            (
+                Field::Ip,
+                &["", "somewhere.example", "[2001:db8::1]:6881", "192.0.2.7,192.0.2.8", "192.0.2.7:1"],
+            ),
+            (Field::Ipv4, &["", "nowhere", "2001:db8::1", "192.0.2.7, 10.0.0.1", "192.0.2.7:65536"]),
+            (Field::Ipv6, &["", "nowhere", "192.0.2.7", "2001:db8::1,2001:db8::2", "fe80::1%251"]),
+        ] {
+            let (absent, _) =
+                noting(&whole.split('&').filter(|one| !is_of(one, field)).collect::<Vec<_>>().join("&"));
+            for value in values {
+                let (read, noted) = noting(&format!("{whole}&{}={value}", field.name()));
+                assert_eq!((read, noted), (absent.clone(), vec![field]), "{field:?} {value}");
+            }
+        }
+    }
+
+    fn is_of(parameter: &str, field: Field) -> bool {
+        parameter.split('=').next() == Some(field.name())
+    }
+
+    /// The request without its borrowed fields, and the fields that count as not given.
+    fn noting(query: &str) -> (Result<AnnounceRequest<'static>, Error>, Vec<Field>) {
+        let mut noted = vec![];
+        let request = AnnounceRequest::parse_noting(query.as_bytes(), |field| noted.push(field));
+        (request.map(|request| AnnounceRequest { key: None, tracker_id: None, ..request }), noted)
+    }
+
+    #[test]
+    fn what_has_a_meaning_is_not_noted() {
+        let (request, noted) = noting(&with("&numwant=-1&event=paused&compact=0"));
+        let request = request.unwrap();
+        assert_eq!((request.want, request.event, request.paused), (None, AnnounceEvent::None, true));
+        assert_eq!((request.compact, noted), (Some(false), vec![]));
+        assert_eq!(noting(&with("&event=")).1, []);
+        let last = noting(&with("&event=paused&event=stopped")).0.unwrap();
         assert_eq!((last.event, last.paused), (AnnounceEvent::Stopped, false));
+    }
+
+    #[test]
+    fn every_value_is_read_after_decoding() {
+        let query =
+            format!("{HASH}&peer_id=-TR2940-5ert69muw5t8&port=%36881&left=%30&event=%73topped&compact=%31");
+        let request = parse(&query).unwrap();
+        assert_eq!((request.port, request.left, request.event), (6881, Some(0), AnnounceEvent::Stopped));
+        assert_eq!(request.compact, Some(true));
     }
 
     #[test]
@@ -322,11 +370,9 @@ mod tests {
         for (rest, name) in [
             ("&port=65536", "port"),
             ("&port=-1", "port"),
+            ("&port=+1", "port"),
             ("&port=x", "port"),
-            ("&left=x", "left"),
-            ("&event=gone", "event"),
-            ("&compact=yes", "compact"),
-            ("&numwant=", "numwant"),
+            ("&port=", "port"),
             ("&peer_id=short", "peer_id"),
             ("&peer_id=%", "peer_id"),
             ("&info_hash=aaaaaaaaaaaaaaaaaaaa", "info_hash"),
@@ -341,7 +387,7 @@ mod tests {
     #[test]
     fn requests_are_read_as_they_were_written() {
         let full = AnnounceRequest {
-            uploaded: u64::MAX,
+            uploaded: i64::MAX as u64,
             downloaded: 1,
             left: Some(0),
             event: AnnounceEvent::Completed,
@@ -354,7 +400,7 @@ mod tests {
             ..AnnounceRequest::new(InfoHash::new(*b"&=%+ #\x00\xff/?abcdefghij"), PeerId::new([b'&'; 20]), 80)
         };
         let least = AnnounceRequest::new(InfoHash::default(), PeerId::default(), 1);
-        let most = AnnounceRequest { want: Some(u32::MAX - 1), ..least };
+        let most = AnnounceRequest { want: Some(i32::MAX as u32), ..least };
         for request in [full, least, most, AnnounceRequest { paused: true, ..least }] {
             let mut query = Vec::new();
             request.write(&mut query);
@@ -370,20 +416,5 @@ mod tests {
         assert_eq!(ScrapeRequest::parse(&query).unwrap().info_hashes().collect::<Vec<_>>(), hashes);
         assert_eq!(ScrapeRequest::parse(b"").unwrap().info_hashes().count(), 0);
         assert!(ScrapeRequest::parse(b"info_hash=short").is_err());
-    }
-
-    #[test]
-    fn numbers_are_digits_and_negative_ones_unknown() {
-        let number = |text: &'static str| {
-            let query = format!("left={text}");
-            let (_, value) = parameters(query.as_bytes()).next().unwrap();
-            number("left", value)
-        };
-        assert_eq!(number("0"), Ok(Some(0)));
-        assert_eq!(number("18446744073709551615"), Ok(Some(u64::MAX)));
-        assert_eq!(number("-1"), Ok(None));
-        for wrong in ["", "-", "+1", "-+1", "1x", "18446744073709551616", "0x10", " 1"] {
-            assert!(number(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Action, CONNECT_MAGIC, ConnectionId, MAX_SCRAPE, Options, TransactionId,
     bytes::{Reader, Writer},
 };
-use crate::Error;
+use crate::{Error, Field, fields::Fields};
 
 /// A request, borrowed from the packet it came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,12 +26,21 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// [`Error::TooShort`], [`Error::Action`] and [`Error::Magic`] if this is not a request of BEP 15; it
-    /// should get no answer. [`Error::Field`] if a field is wrong: [`Header::parse`] returns what an error
-    /// response needs.
+    /// should get no answer.
     pub fn parse(packet: &'a [u8]) -> Result<Self, Error> {
+        Self::parse_noting(packet, |_| ())
+    }
+
+    /// As [`parse`](Self::parse). Calls `unread` with each field of an announce that cannot be read, and counts
+    /// as not given.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    #[inline]
+    pub fn parse_noting(packet: &'a [u8], unread: impl FnMut(Field)) -> Result<Self, Error> {
         match Header::parse(packet)?.action {
             Action::Connect => ConnectRequest::parse(packet).map(Self::Connect),
-            Action::Announce => AnnounceRequest::parse(packet).map(Self::Announce),
+            Action::Announce => AnnounceRequest::parse(packet, Fields(unread)).map(Self::Announce),
             Action::Scrape => ScrapeRequest::parse(packet).map(Self::Scrape),
             Action::Error => Err(Error::Action(Action::Error as u32)),
         }
@@ -115,7 +124,7 @@ pub struct AnnounceRequest<'a> {
     pub peer_id: PeerId,
     /// Bytes that it says it has downloaded.
     pub downloaded: u64,
-    /// Bytes that it still has to download. 0 makes it a seeder.
+    /// Bytes that it still has to download. 0 makes it a seeder; 2⁶⁴ − 1 is unknown.
     pub left: u64,
     /// Bytes that it says it has uploaded.
     pub uploaded: u64,
@@ -144,7 +153,7 @@ impl<'a> AnnounceRequest<'a> {
         Options::new(self.trailing)
     }
 
-    fn parse(packet: &'a [u8]) -> Result<Self, Error> {
+    fn parse(packet: &'a [u8], mut optional: Fields<impl FnMut(Field)>) -> Result<Self, Error> {
         let mut fields = Reader::new(packet, "an announce request", Self::LEN)?;
         let Header { connection_id, transaction_id, .. } = Header::take(&mut fields)?;
         Ok(Self {
@@ -152,13 +161,13 @@ impl<'a> AnnounceRequest<'a> {
             transaction_id,
             info_hash: InfoHash::new(fields.array()),
             peer_id: PeerId::new(fields.array()),
-            downloaded: fields.u64(),
-            left: fields.u64(),
-            uploaded: fields.u64(),
-            event: fields.u32().try_into()?,
+            downloaded: optional.bytes(Field::Downloaded, Some(fields.u64() as i64)).unwrap_or(0),
+            left: optional.bytes(Field::Left, Some(fields.u64() as i64)).unwrap_or(u64::MAX),
+            uploaded: optional.bytes(Field::Uploaded, Some(fields.u64() as i64)).unwrap_or(0),
+            event: optional.event(AnnounceEvent::of_number(fields.u32())),
             ip: fields.array().into(),
             key: fields.u32(),
-            want: Some(fields.u32()).filter(|&want| want <= i32::MAX as u32),
+            want: optional.want(Some((fields.u32() as i32).into())),
             port: fields.u16(),
             trailing: fields.rest(),
         })
@@ -325,12 +334,32 @@ mod tests {
         }
     }
 
+    /// libtorrent 2.0 (qBittorrent, Deluge) sends 4 for the `paused` of BEP 21, in a first announce too.
+    /// opentracker and aquatic take every unknown number for none. WebTorrent 1.9 sends -1 for `left` before it
+    /// has the metadata of a link.
     #[test]
-    fn an_event_out_of_range_is_an_error_with_a_header() {
-        let mut bytes = announce_bytes();
-        bytes[83] = 4;
-        assert_eq!(Request::parse(&bytes), Err(Error::Field(swarmkeep_bittorrent::Error::Event(4))));
-        assert_eq!(Header::parse(&bytes).map(|header| header.transaction_id), Ok(TransactionId(0xdead_beef)));
+    fn numbers_out_of_range_count_as_not_given() {
+        for (event, noted) in
+            [(4, &[][..]), (5, &[Field::Event]), (255, &[Field::Event]), (1 << 31, &[Field::Event])]
+        {
+            let mut bytes = announce_bytes();
+            bytes[80..84].copy_from_slice(&u32::to_be_bytes(event));
+            let expected = AnnounceRequest { event: AnnounceEvent::None, ..announce() };
+            assert_eq!(noting(&bytes), (Ok(Request::Announce(expected)), noted.to_vec()), "{event}");
+        }
+        for negative in [i64::MIN, -2, -1] {
+            let mut bytes = announce_bytes();
+            bytes[56..80].copy_from_slice([negative.to_be_bytes(); 3].as_flattened());
+            let expected = AnnounceRequest { downloaded: 0, left: u64::MAX, uploaded: 0, ..announce() };
+            let noted = vec![Field::Downloaded, Field::Left, Field::Uploaded];
+            assert_eq!(noting(&bytes), (Ok(Request::Announce(expected)), noted), "{negative}");
+        }
+        assert_eq!(noting(&announce_bytes()), (Ok(Request::Announce(announce())), vec![]));
+    }
+
+    fn noting(bytes: &[u8]) -> (Result<Request<'_>, Error>, Vec<Field>) {
+        let mut noted = vec![];
+        (Request::parse_noting(bytes, |field| noted.push(field)), noted)
     }
 
     #[test]

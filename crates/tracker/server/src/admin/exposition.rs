@@ -16,6 +16,7 @@ use axum::{
 };
 use swarmkeep::{Family, PeerCounts};
 use swarmkeep_state::StateStatus;
+use swarmkeep_tracker_protocol::Field;
 
 use super::{state::AdminState, stats::Sample};
 use crate::{Counts, HandshakeCounts, Kind, ProtocolCounts, Reason, SharedStore, Times, XdpStatus};
@@ -136,6 +137,15 @@ fn of_protocols(out: &mut Exposition, counts: &Counts) {
     for (protocol, counts) in protocols {
         for reason in Reason::ALL {
             family.sample(&[("protocol", protocol), ("reason", reason.name())], counts.refused(reason));
+        }
+    }
+    let mut family = out.counter(
+        "lenient_announces",
+        "Announces with a field that could not be read, and counted as not given.",
+    );
+    for (protocol, counts) in protocols {
+        for field in Field::ALL {
+            family.sample(&[("protocol", protocol), ("field", field.name())], counts.lenient(field));
         }
     }
     type Count = fn(&ProtocolCounts) -> u64;

@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 use swarmkeep::{Announce, Family, Timestamp};
-use swarmkeep_tracker_protocol::{
-    Error as ProtocolError,
-    udp::{AnnounceOption, AnnounceRequest, ConnectRequest, ConnectResponse, Header, Request, TransactionId},
+use swarmkeep_tracker_protocol::udp::{
+    AnnounceOption, AnnounceRequest, ConnectRequest, ConnectResponse, Request, TransactionId,
 };
 
 use super::IdsAt;
@@ -32,7 +31,8 @@ impl BatchContext<'_> {
     /// with, if anything. `listener` is where it came in.
     pub(super) fn understand(&self, packet: &[u8], source: SocketAddr, listener: Reach) -> Understood {
         let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
-        let (connection_id, transaction_id, asked) = match Request::parse(packet) {
+        let unread = |field| self.counters.lenient(field);
+        let (connection_id, transaction_id, asked) = match Request::parse_noting(packet, unread) {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
                 self.counters.request(Kind::Connect, family);
                 let connection_id = self.ids.issue(source.ip());
@@ -40,29 +40,22 @@ impl BatchContext<'_> {
             }
             Ok(Request::Announce(request)) => {
                 self.counters.request(Kind::Announce, family);
-                (request.connection_id, request.transaction_id, Ok(Some(request)))
+                (request.connection_id, request.transaction_id, Some(request))
             }
             Ok(Request::Scrape(request)) => {
                 self.counters.request(Kind::Scrape, family);
-                (request.connection_id, request.transaction_id, Ok(None))
+                (request.connection_id, request.transaction_id, None)
             }
-            Err(error) => match (error, Header::parse(packet)) {
-                (ProtocolError::Field(error), Ok(Header { connection_id, transaction_id, .. })) => {
-                    (connection_id, transaction_id, Err(Refusal::Field(error)))
-                }
-                (error, _) => {
-                    log_stranger!(%source, %error, "ignored");
-                    return Understood::Nothing;
-                }
-            },
+            Err(error) => {
+                log_stranger!(%source, %error, "ignored");
+                return Understood::Nothing;
+            }
         };
-        let answered = if self.ids.recognise(connection_id, source.ip()) {
-            // Whoever has no good id is not counted against an address that may not be its own.
-            self.rules.is_in_time(source.ip(), self.now).and(asked)
-        } else {
-            Err(Refusal::NotConnected)
-        };
-        let understood = answered.and_then(|asked| match asked {
+        if !self.ids.recognise(connection_id, source.ip()) {
+            // It does not count for an address that may not be its own.
+            return Understood::Refused(transaction_id, Refusal::NotConnected);
+        }
+        let understood = self.rules.is_in_time(source.ip(), self.now).and_then(|()| match asked {
             Some(request) => {
                 Ok(Understood::Announce(transaction_id, self.announce_of(&request, source, listener)?))
             }

@@ -125,7 +125,8 @@ fn metrics_count_what_was_asked_and_name_nobody() {
     let tracker = Tracker::over(packed());
     let announcer = tracker.announcer();
     for port in 1..=5 {
-        announcer.announce(hash(1), 2000 + port, u64::from(port > 2), AnnounceEvent::Started);
+        let left = if port > 2 { u64::MAX } else { 0 };
+        announcer.announce(hash(1), 2000 + port, left, AnnounceEvent::Started);
     }
     announcer.announce(hash(1), 2005, 0, AnnounceEvent::Completed);
     announcer.announce(hash(1), 2001, 0, AnnounceEvent::Stopped);
@@ -150,6 +151,8 @@ fn metrics_count_what_was_asked_and_name_nobody() {
         ("swarmkeep_requests_total", &[("protocol", "http")], 0.0),
         ("swarmkeep_refused_requests_total", &[udp, ("reason", "malformed")], 1.0),
         ("swarmkeep_refused_requests_total", &[], 1.0),
+        ("swarmkeep_lenient_announces_total", &[udp, ("field", "left")], 3.0),
+        ("swarmkeep_lenient_announces_total", &[], 3.0),
         ("swarmkeep_peers_joined_total", &[udp], 5.0),
         ("swarmkeep_peers_left_total", &[udp], 1.0),
         ("swarmkeep_downloads_total", &[udp], 1.0),
@@ -180,7 +183,8 @@ fn metrics_count_what_was_asked_and_name_nobody() {
     ] {
         assert!(metrics.sum(name, &[]) > 0.0, "{name}");
     }
-    let labels = ["protocol", "kind", "family", "reason", "role", "le", "counted", "version", "store"];
+    let labels =
+        ["protocol", "kind", "family", "reason", "field", "role", "le", "counted", "version", "store"];
     for (name, has) in metrics.samples.keys() {
         assert!(name.starts_with("swarmkeep_"), "{name}");
         assert!(has.iter().all(|(key, _)| labels.contains(&&**key)), "{name} {has:?}");

@@ -1,0 +1,90 @@
+//! The fields that an announce need not have, and how both protocols read them.
+
+use swarmkeep_bittorrent::AnnounceEvent;
+
+/// A field of an announce whose absence has a safe meaning. A value that cannot be read counts as not given, and
+/// refuses no announce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// The event. Without it, the announce is a regular one.
+    Event,
+    /// Bytes that the client has uploaded; none without it.
+    Uploaded,
+    /// Bytes that the client has downloaded; none without it.
+    Downloaded,
+    /// Bytes that the client still has to download. Without it, it is a leecher.
+    Left,
+    /// The number of peers that the client wants. Without it, the tracker chooses.
+    Want,
+    /// Whether the client wants the compact form, over HTTP.
+    Compact,
+    /// Whether the client needs no peer ids, over HTTP.
+    NoPeerId,
+    /// The address that the client claims, over HTTP.
+    Ip,
+    /// The IPv4 endpoint that the client claims, over HTTP.
+    Ipv4,
+    /// The IPv6 endpoint that the client claims, over HTTP.
+    Ipv6,
+}
+
+impl Field {
+    /// Every variant.
+    pub const ALL: [Self; 10] = [
+        Self::Event,
+        Self::Uploaded,
+        Self::Downloaded,
+        Self::Left,
+        Self::Want,
+        Self::Compact,
+        Self::NoPeerId,
+        Self::Ip,
+        Self::Ipv4,
+        Self::Ipv6,
+    ];
+
+    /// Its name in a query.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Uploaded => "uploaded",
+            Self::Downloaded => "downloaded",
+            Self::Left => "left",
+            Self::Want => "numwant",
+            Self::Compact => "compact",
+            Self::NoPeerId => "no_peer_id",
+            Self::Ip => "ip",
+            Self::Ipv4 => "ipv4",
+            Self::Ipv6 => "ipv6",
+        }
+    }
+}
+
+/// Reads fields, and calls the function with each one whose value counts as not given.
+pub(crate) struct Fields<F>(pub(crate) F);
+
+impl<F: FnMut(Field)> Fields<F> {
+    /// The value of `field`, `None` if it cannot be read.
+    pub(crate) fn value<T>(&mut self, field: Field, value: Option<T>) -> Option<T> {
+        if value.is_none() {
+            (self.0)(field);
+        }
+        value
+    }
+
+    /// The event, `None` if there is no such event.
+    pub(crate) fn event(&mut self, event: Option<AnnounceEvent>) -> AnnounceEvent {
+        self.value(Field::Event, event).unwrap_or_default()
+    }
+
+    /// A number of bytes. Clients that do not know theirs send -1: over UDP, this is 2⁶⁴ − 1.
+    pub(crate) fn bytes(&mut self, field: Field, number: Option<i64>) -> Option<u64> {
+        self.value(field, number.and_then(|number| number.try_into().ok()))
+    }
+
+    /// The number of wanted peers. -1 is no fault: BEP 15 has it for a number that the tracker chooses.
+    pub(crate) fn want(&mut self, number: Option<i64>) -> Option<u32> {
+        let number = self.value(Field::Want, number.and_then(|number| i32::try_from(number).ok()));
+        number.and_then(|number| number.try_into().ok())
+    }
+}
