@@ -36,6 +36,16 @@ impl Reach {
         }
     }
 
+    /// The distance from which an address can be reached that a client claims. As [`of_peer`](Self::of_peer),
+    /// but `None` for link-local addresses: every interface has one, and another machine needs its name.
+    pub(crate) fn of_claim(ip: IpAddr) -> Option<Self> {
+        let link_local = match ip.to_canonical() {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        };
+        Self::of_peer(ip).filter(|_| !link_local)
+    }
+
     /// The distance from which a socket that is bound to `ip` can be reached. A socket for all interfaces
     /// counts as public.
     pub fn of_listener(ip: IpAddr) -> Self {
@@ -78,6 +88,13 @@ impl LocalPeers {
             Self::At { v4, .. } if ip.is_ipv4() => v4.map(IpAddr::V4),
             Self::At { v6, .. } => v6.map(IpAddr::V6),
         }
+    }
+
+    /// Whether `ip`, which a client claims, counts at a listener of this reach: peers are taken at it, and it
+    /// can be reached from as far as the listener.
+    pub(crate) fn admits_claim(self, ip: IpAddr, listener: Reach) -> bool {
+        let nearest = if self == Self::Take { Reach::Loopback } else { listener };
+        Reach::of_claim(ip) >= Some(nearest) && self.listed(ip, listener).is_some()
     }
 }
 

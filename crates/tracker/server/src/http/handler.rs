@@ -30,8 +30,8 @@ use crate::{
 /// contains no peer ids because stores need not keep them. The stored peer is at the client's own address,
 /// with the port that the client gives; `ip` counts only with [`Rules::http_ip_parameter`]. An address of the
 /// other family in `ipv4` or `ipv6` (BEP 7) is not stored, but a client that gives one gets peers of both
-/// families. `key` and `trackerid` have no effect: a peer is identified by its endpoint. A paused client (BEP
-/// 21) counts as one that continues.
+/// families. An address that cannot be reached from the listener counts as not given. `key` and `trackerid`
+/// have no effect: a peer is identified by its endpoint. A paused client (BEP 21) counts as one that continues.
 ///
 /// The answer to an announce contains the client's address (BEP 24). An error is in `failure reason`; if it
 /// is the tracker's fault, the answer also says when to come back (BEP 31). A scrape (BEP 48) names at most
@@ -232,16 +232,19 @@ fn announce_of(
     listener: Reach,
 ) -> Result<Announce, Refusal> {
     rules.is_allowed(&request.info_hash)?;
-    // Clients that do not know their address write zeroes.
-    let named = request.ip.filter(|ip| rules.http_ip_parameter && !ip.is_unspecified());
+    let is_reached = |ip| rules.local_peers.admits_claim(ip, listener);
+    let named = request.ip.filter(|&ip| rules.http_ip_parameter && is_reached(ip));
     let endpoint = rules.endpoint(named.unwrap_or(client), request.port, listener)?;
     let mut families = match endpoint.family() {
         Family::V4 => Families::V4,
         Family::V6 => Families::V6,
     };
-    families.set(Families::V4, families.contains(Families::V4) || client.is_ipv4() || request.ipv4.is_some());
-    let listens_v6 = request.ipv6.is_some_and(|at| at.ip().to_canonical().is_ipv6());
-    families.set(Families::V6, families.contains(Families::V6) || client.is_ipv6() || listens_v6);
+    // A private address shows IPv4 behind a router; an IPv6 address that is not public shows no IPv6.
+    let has_v4 = request.ipv4.is_some_and(|at| Reach::of_claim((*at.ip()).into()) >= Some(Reach::Private));
+    let has_v6 =
+        request.ipv6.is_some_and(|at| at.ip().to_canonical().is_ipv6() && is_reached((*at.ip()).into()));
+    families.set(Families::V4, families.contains(Families::V4) || client.is_ipv4() || has_v4);
+    families.set(Families::V6, families.contains(Families::V6) || client.is_ipv6() || has_v6);
     let want = match request.event {
         // Nobody is selected, so no room is needed.
         AnnounceEvent::Stopped => 0,
@@ -278,6 +281,7 @@ mod tests {
     struct Tracker {
         handler: HttpHandler,
         rng: SplitMix64,
+        listener: Reach,
     }
 
     /// What an announce is answered.
@@ -291,7 +295,8 @@ mod tests {
 
     impl Tracker {
         fn of(repository: Repository, rules: Rules) -> Self {
-            Self { handler: HttpHandler::new(repository, LiveRules::new(rules)), rng: SplitMix64::new(1) }
+            let handler = HttpHandler::new(repository, LiveRules::new(rules));
+            Self { handler, rng: SplitMix64::new(1), listener: Reach::Public }
         }
 
         fn named(name: &str) -> Self {
@@ -306,7 +311,7 @@ mod tests {
         #[tokio::main(flavor = "current_thread")]
         async fn get(&mut self, path: &str, query: &[u8], client: Option<IpAddr>) -> Option<Vec<u8>> {
             let mut out = b"what was there before".to_vec();
-            let request = HttpRequest { path, query, client, listener: Reach::Private };
+            let request = HttpRequest { path, query, client, listener: self.listener };
             let start = self.handler.answer(request, NOW, &mut self.rng, &mut out).await?;
             Some(out.split_off(start))
         }
@@ -396,27 +401,40 @@ mod tests {
         assert!(has(&v6, b"5:peers0:6:peers60:"));
     }
 
+    /// libtorrent and rTorrent 0.9 have named link-local and unique local addresses in `ipv6`.
     #[test]
-    fn who_can_use_both_families_gets_both() {
+    fn a_claimed_address_of_the_other_family_that_can_be_reached_brings_peers_of_both() {
+        let (v4, v6, both) = ("198.51.100.1", "2001:db8:1::1", (25, 25));
         for name in STORES {
             let mut tracker = Tracker::named(name);
             tracker.fill(40, |n| format!("192.0.2.{}", n + 1));
             tracker.fill(40, |n| format!("2001:db8::{:x}", n + 1));
-            let v4 = AnnounceRequest { ipv4: "198.51.100.9:9".parse().ok(), ..at_port(1) };
-            let v6 = AnnounceRequest { ipv6: "[2001:db8:1::9]:9".parse().ok(), ..at_port(1) };
-            let mapped = AnnounceRequest { ipv6: "[::ffff:198.51.100.9]:9".parse().ok(), ..at_port(1) };
-            let both = (25, 25);
-            for (client, request, expected) in [
-                ("198.51.100.1", v6, both),
-                ("2001:db8:1::1", v4, both),
-                ("198.51.100.1", v4, (40, 0)),
-                ("198.51.100.1", mapped, (40, 0)),
-                ("2001:db8:1::1", v6, (0, 40)),
-                ("198.51.100.1", AnnounceRequest { compact: Some(false), ..v6 }, both),
+            for (listener, client, claims, expected) in [
+                (Reach::Public, v4, &["2001:db8:1::9"][..], both),
+                (Reach::Public, v6, &["198.51.100.9"], both),
+                (Reach::Public, v4, &["198.51.100.9", "::ffff:198.51.100.9"], (40, 0)),
+                (Reach::Public, v6, &["2001:db8:1::9"], (0, 40)),
+                (Reach::Public, v4, &["fe80::1", "fd00::1", "::1", "::", "ff02::1"], (40, 0)),
+                (Reach::Public, v6, &["127.0.0.1", "0.0.0.0", "169.254.1.1", "224.0.0.1"], (0, 40)),
+                // IPv4 behind a router.
+                (Reach::Public, v6, &["192.168.1.2", "100.64.1.2"], both),
+                (Reach::Private, v4, &["fd00::1", "2001:db8:1::9"], both),
+                (Reach::Private, v4, &["fe80::1", "::1"], (40, 0)),
+                (Reach::Loopback, v4, &["::1"], both),
             ] {
-                let peers = tracker.peers(client, &request);
-                let count_v6 = peers.iter().filter(|peer| peer.starts_with('[')).count();
-                assert_eq!((peers.len() - count_v6, count_v6), expected, "{name} {client} {peers:?}");
+                tracker.listener = listener;
+                for (claim, compact) in claims.iter().flat_map(|claim| [(claim, None), (claim, Some(false))])
+                {
+                    let (ipv4, ipv6) =
+                        (format!("{claim}:9").parse().ok(), format!("[{claim}]:9").parse().ok());
+                    let peers = tracker.peers(client, &AnnounceRequest { ipv4, ipv6, compact, ..at_port(1) });
+                    let count_v6 = peers.iter().filter(|peer| peer.starts_with('[')).count();
+                    assert_eq!(
+                        (peers.len() - count_v6, count_v6),
+                        expected,
+                        "{name} {listener:?} {client} {claim}"
+                    );
+                }
             }
             let answer = tracker.announce("198.51.100.1", &at_port(1));
             assert_eq!(answer.incomplete, 82, "{name}: what they name is not stored");
@@ -452,6 +470,10 @@ mod tests {
             "who names an address of the other family gets both"
         );
         assert_eq!(tracker.peers("2001:db8::9", &at_port(9)), ["[2001:db8::1]:1"]);
+        for (port, ip) in (10..).zip(["10.0.0.1", "127.0.0.1", "fe80::1", "fd00::1", "224.0.0.1", "::"]) {
+            tracker.announce("192.0.2.7", &AnnounceRequest { ip: ip.parse().ok(), ..at_port(port) });
+            assert!(tracker.peers("192.0.2.2", &at_port(2)).contains(&format!("192.0.2.7:{port}")), "{ip}");
+        }
     }
 
     #[test]
@@ -470,7 +492,7 @@ mod tests {
     fn a_client_gets_the_number_of_peers_it_wants_within_bounds() {
         for name in STORES {
             let mut tracker = Tracker::named(name);
-            tracker.fill(300, |n| format!("10.0.{}.{}", n / 250, n % 250));
+            tracker.fill(300, |n| format!("203.0.{}.{}", n / 250, n % 250));
             for compact in [None, Some(true), Some(false)] {
                 for (want, got) in [
                     (None, 50),
