@@ -8,6 +8,11 @@
 pub struct Escaped<'a>(&'a [u8]);
 
 impl<'a> Escaped<'a> {
+    /// A value, or a part of a path, as a URL contains it.
+    pub const fn new(encoded: &'a [u8]) -> Self {
+        Self(encoded)
+    }
+
     /// Percent-encodes `bytes` for a request. Overwrites the contents of `room` with the result.
     pub fn encode(bytes: &[u8], room: &'a mut Vec<u8>) -> Self {
         room.clear();

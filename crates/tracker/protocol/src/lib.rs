@@ -9,9 +9,11 @@
 mod fields;
 pub mod http;
 pub mod udp;
+mod url;
 
 pub use fields::Field;
 pub use swarmkeep_bittorrent as bittorrent;
+pub use url::TrackerUrl;
 
 /// What was wrong with a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -153,14 +153,31 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     let tracker = over("packed", rules);
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
-    // BEP 41: the path may come in pieces, between other options.
-    for good in [
-        &b"\x02\x14/alice-1234/announce"[..],
-        b"\x01\x02\x05/bob-\x01\x02\x0e56789/announce\x00",
-        b"\x02\x18/alice-1234/announce?x=y",
-        b"\x09\x02ab\x02\x14/alice-1234/announce",
-    ] {
+    // BEP 41: the URL may come in pieces, between other options.
+    for good in
+        [&b"\x01\x02\x05/bob-\x01\x02\x0e56789/announce\x00"[..], b"\x09\x02ab\x02\x16/%61lice-1234/announce"]
+    {
         client.announce(AnnounceRequest { trailing: good, ..announce(id) });
+    }
+    let page = include_str!("../../../../docs/operate/coming-from.md");
+    let forms: Vec<_> = page.split('`').filter(|code| code.contains("/") && code.contains("KEY")).collect();
+    assert_eq!(forms.len(), 15, "{forms:?}");
+    for (form, (key, is_member)) in
+        forms.iter().flat_map(|form| [("alice-1234", true), ("mallory-12", false)].map(|key| (form, key)))
+    {
+        let url = form.replace("udp://HOST", "").replace("KEY", key);
+        if !form.contains("scrape") {
+            let trailing = [&[2, url.len() as u8], url.as_bytes()].concat();
+            client.send(&bytes_of(AnnounceRequest { trailing: &trailing, ..announce(id) }));
+            assert_eq!(client.receive()[3] == 1, is_member, "{form} {key}");
+        }
+        if !form.starts_with("udp:") {
+            let and = if url.contains('?') { '&' } else { '?' };
+            let answer = over_http(&tracker, &format!("{url}{and}{}", query(LISTED)));
+            let success = if form.contains("scrape") { "5:files" } else { "8:complete" };
+            assert_eq!(answer.contains(success), is_member, "{form} {key}: {answer}");
+            assert_eq!(answer.contains("this passkey is not known here"), !is_member, "{form} {key}");
+        }
     }
     let (none, wrong) = (
         "this tracker is private: announce to the address with your passkey that its site gives you",
@@ -169,12 +186,11 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     for (trailing, expected) in [
         (&b""[..], none),
         (b"\x02\x09/announce", none),
-        (b"\x02\x0b/alice-1234", none),
-        (b"\x02\x12/alice-1234/scrape", none),
-        (b"\x02\x14/mallory-12/announce", wrong),
+        (b"\x02\x0a//announce", none),
+        (b"\x02\x13/announce?uploaded=", none),
         (b"\x02\x14/ALICE-1234/announce", wrong),
-        (b"\x02\x0a//announce", wrong),
-        (&[b"\x02\xff/".as_slice(), &[b'a'; 254], b"\x02\x09/announce"].concat(), none),
+        (b"\x02\x12/announce?passkey=", wrong),
+        (&[b"\x02\xff/".as_slice(), &[b'a'; 254], b"\x02\x09/announce"].concat(), wrong),
     ] {
         assert_eq!(client.refusal(AnnounceRequest { trailing, ..announce(id) }), expected, "{trailing:?}");
     }
@@ -189,11 +205,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     assert_eq!(error_in(&client.receive()), none, "there is no room for a passkey in it");
 
     assert_eq!(refusal_over_http(&tracker, "", LISTED), none);
-    assert_eq!(refusal_over_http(&tracker, "/mallory-12", LISTED), wrong);
-    let answer = over_http(&tracker, &format!("/alice-1234/announce?{}", query(LISTED)));
-    assert!(answer.contains("8:complete"), "{answer}");
-    assert!(over_http(&tracker, &format!("/alice-1234/scrape?{}", query(LISTED))).contains("5:files"));
-    assert!(over_http(&tracker, "/alice-1234/alice-1234/announce").starts_with("HTTP/1.1 404"));
+    assert!(over_http(&tracker, "/alice-1234/stats").starts_with("HTTP/1.1 404"));
 
     folder.write("passkeys", "bob-56789\n");
     let alice = b"\x02\x14/alice-1234/announce";
@@ -202,15 +214,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
         client.receive()[3] == 3
     });
     let counts = tracker.control.metrics.counts();
-    assert!(counts.udp.refused(Reason::NoPasskey) >= 10 && counts.http.refused(Reason::NoPasskey) == 2);
-}
-
-#[test]
-fn a_torrent_that_was_never_private_is_served_at_no_passkeys_path() {
-    let tracker = over("packed", Rules::new());
-    assert!(
-        over_http(&tracker, &format!("/alice-1234/announce?{}", query(LISTED))).starts_with("HTTP/1.1 404")
-    );
+    assert!(counts.udp.refused(Reason::NoPasskey) >= 10 && counts.http.refused(Reason::NoPasskey) == 15);
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
 fn methods_and_paths_that_are_not_there() {
     let tracker = Tracker::of(server("packed", &config()));
     let mut client = Client::of(tracker.http[0]);
-    for path in ["/", "/stats?x=1", "/announce/", "http://localhost/elsewhere"] {
+    for path in ["/", "/stats?x=1", "/announce/", "/alice-1234/announce", "http://localhost/elsewhere"] {
         let (response, _) = client.get(path);
         assert_eq!((response.status, response.closes), (404, false), "{path}");
     }

@@ -43,7 +43,6 @@ use swarmkeep::InfoHash;
 pub use edit::{add_line, remove_line};
 pub use list::{InfoHashList, parse_info_hash};
 pub use passkeys::Passkeys;
-pub(crate) use passkeys::split_passkey;
 pub use watch::{Change, Watched};
 
 /// The torrents that the tracker serves.

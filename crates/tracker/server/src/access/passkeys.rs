@@ -81,13 +81,6 @@ fn hash(key: &SipHasher24, passkey: &[u8]) -> Option<[u8; 16]> {
     is_passkey.then(|| key.hash(passkey).as_bytes())
 }
 
-/// The passkey that a path begins with, as `/PASSKEY/announce`, and what follows it.
-pub(crate) fn split_passkey(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let path = path.strip_prefix(b"/")?;
-    let slash = path.iter().position(|&byte| byte == b'/')?;
-    Some(path.split_at(slash))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;

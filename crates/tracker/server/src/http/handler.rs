@@ -7,16 +7,16 @@ use swarmkeep::{
     Announce, AnnounceEvent, Families, Family, PeerBuffer, Random, SwarmStats, Timestamp, catalog::Repository,
 };
 use swarmkeep_tracker_protocol::{
+    TrackerUrl,
     http::{
-        AnnounceHead, AnnounceRequest, AnnounceResponseWriter, FailureResponse, ScrapeRequest,
+        AnnounceHead, AnnounceRequest, AnnounceResponseWriter, Escaped, FailureResponse, ScrapeRequest,
         ScrapeResponseWriter,
     },
-    udp::ScrapeStats,
+    udp::{Action, ScrapeStats},
 };
 
 use crate::{
     Reach,
-    access::split_passkey,
     metrics::{Counters, Kind, Reason},
     refusal::Refusal,
     rules::{LiveRules, Rules, WhenUnavailable},
@@ -99,7 +99,7 @@ impl HttpHandler {
         out: &mut Vec<u8>,
     ) -> Option<usize> {
         out.clear();
-        let Some((kind, passkey)) = route(rules, request.path.as_bytes()) else {
+        let Some((kind, passkey)) = route(rules, &request) else {
             self.counters.refused(Reason::NotFound);
             return None;
         };
@@ -198,24 +198,21 @@ impl HttpHandler {
     }
 }
 
-/// What is asked for at a path, and the passkey that the path begins with if the tracker is private.
-fn route<'a>(rules: &Rules, path: &'a [u8]) -> Option<(Kind, Option<&'a [u8]>)> {
-    let (passkey, path) = match split_passkey(path) {
-        Some((passkey, rest)) if rules.passkeys.is_some() => (Some(passkey), rest),
-        _ => (None, path),
+/// What a URL asks for, and the passkey in it if the tracker is private.
+fn route<'a>(rules: &Rules, request: &HttpRequest<'a>) -> Option<(Kind, Option<Escaped<'a>>)> {
+    let path = request.path.as_bytes();
+    let url = match rules.passkeys {
+        Some(_) => TrackerUrl::new(path, request.query),
+        None => TrackerUrl::without_passkey(path),
     };
-    match path {
-        b"/announce" => Some((Kind::Announce, passkey)),
-        b"/scrape" => Some((Kind::Scrape, passkey)),
-        _ => None,
-    }
+    Some((if url.action? == Action::Scrape { Kind::Scrape } else { Kind::Announce }, url.passkey))
 }
 
 /// Whether the client may ask.
 fn is_admitted(
     rules: &Rules,
     request: &HttpRequest<'_>,
-    passkey: Option<&[u8]>,
+    passkey: Option<Escaped<'_>>,
     now: Timestamp,
 ) -> Result<(), Refusal> {
     if let Some(client) = request.client {
@@ -629,14 +626,6 @@ mod tests {
         };
         assert_eq!(intervals(), (1234, None), "the rules that were in force when the request came");
         assert_eq!(intervals(), (999, Some(998)));
-    }
-
-    #[test]
-    fn there_is_nothing_at_other_paths() {
-        let mut tracker = Tracker::named("packed");
-        for path in ["/", "", "/announce/", "/ANNOUNCE", "/announce.php", "/stats", "announce", "*"] {
-            assert_eq!(tracker.get(path, b"", None), None, "{path}");
-        }
     }
 
     #[test]

@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 use swarmkeep::{Announce, Family, Timestamp};
-use swarmkeep_tracker_protocol::udp::{
-    AnnounceOption, AnnounceRequest, ConnectRequest, ConnectResponse, Request, TransactionId,
+use swarmkeep_tracker_protocol::{
+    TrackerUrl,
+    http::Escaped,
+    udp::{AnnounceOption, AnnounceRequest, ConnectRequest, ConnectResponse, Request, TransactionId},
 };
 
 use super::IdsAt;
 use crate::{
     Reach,
-    access::{Passkeys, split_passkey},
     metrics::{Counters, Kind},
     refusal::Refusal,
     rules::Rules,
@@ -97,18 +98,20 @@ pub(super) enum Understood {
     Nothing,
 }
 
-/// The longest path and query that are looked at: what comes after a passkey does not matter.
-const LONGEST_URL: usize = Passkeys::LONGEST + 32;
+/// The longest path and query that are looked at, and the longest that one option holds. libtorrent sends one.
+const LONGEST_URL: usize = 255;
 
-/// The passkey in the path that an announce names (BEP 41), which is put together in `url`.
-fn passkey_of<'a>(request: &AnnounceRequest<'_>, url: &'a mut ArrayVec<u8, LONGEST_URL>) -> Option<&'a [u8]> {
+/// The passkey in the URL that an announce names (BEP 41), which is put together in `url`.
+fn passkey_of<'a>(
+    request: &AnnounceRequest<'_>,
+    url: &'a mut ArrayVec<u8, LONGEST_URL>,
+) -> Option<Escaped<'a>> {
     for option in request.options() {
         if let AnnounceOption::UrlData(more) = option {
             let room = url.remaining_capacity().min(more.len());
             url.try_extend_from_slice(&more[..room]).expect("no more than there is room for");
         }
     }
-    let (passkey, rest) = split_passkey(url)?;
-    let path = rest.split(|&byte| byte == b'?').next();
-    (path == Some(b"/announce")).then_some(passkey)
+    let mut parts = url.splitn(2, |&byte| byte == b'?');
+    TrackerUrl::new(parts.next()?, parts.next().unwrap_or_default()).passkey
 }
