@@ -1,7 +1,7 @@
 //! Requests and responses of HTTP, over either family.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io::{Read, Write},
     net::{IpAddr, SocketAddrV6, TcpStream},
     time::Duration,
@@ -17,7 +17,7 @@ use swarmkeep_tracker_protocol::http::{
     ScrapeResponseWriter,
 };
 
-use crate::captured::{Captured, FILE_LEN, INFO_HASH, captured, tracker};
+use crate::captured::{Captured, FILE_LEN, INFO_HASH, Swarms, captured, tracker};
 
 /// What tells one client's announces from another's.
 struct Habits {
@@ -33,6 +33,23 @@ struct Habits {
     unknown: &'static [&'static str],
 }
 
+const LIBTORRENT: Habits = Habits {
+    client: "libtorrent-2.0.8.0",
+    peer_id: "-LT2080-",
+    port: 6883,
+    want: Some(200),
+    no_peer_id: true,
+    names_v6: &[(V6, "2001:db8:77::4")],
+    unknown: &["corrupt", "redundant", "supportcrypto"],
+};
+const QBITTORRENT: Habits = Habits {
+    client: "qbittorrent-4.5.2",
+    peer_id: "-qB4520-",
+    port: 6884,
+    names_v6: &[(V6, "2001:db8:77::5")],
+    ..LIBTORRENT
+};
+
 const CLIENTS: [Habits; 6] = [
     Habits {
         client: "aria2-1.36.0",
@@ -43,33 +60,9 @@ const CLIENTS: [Habits; 6] = [
         names_v6: &[],
         unknown: &["supportcrypto"],
     },
-    Habits {
-        client: "libtorrent-2.0.8.0",
-        peer_id: "-LT2080-",
-        port: 6883,
-        want: Some(200),
-        no_peer_id: true,
-        names_v6: &[(V6, "2001:db8:77::4")],
-        unknown: &["corrupt", "redundant", "supportcrypto"],
-    },
-    Habits {
-        client: "qbittorrent-4.5.2",
-        peer_id: "-qB4520-",
-        port: 6884,
-        want: Some(200),
-        no_peer_id: true,
-        names_v6: &[(V6, "2001:db8:77::5")],
-        unknown: &["corrupt", "redundant", "supportcrypto"],
-    },
-    Habits {
-        client: "qbittorrent-5.1.0",
-        peer_id: "-qB5100-",
-        port: 6884,
-        want: Some(200),
-        no_peer_id: true,
-        names_v6: &[(V6, "2001:db8:77::5")],
-        unknown: &["corrupt", "redundant", "supportcrypto"],
-    },
+    LIBTORRENT,
+    QBITTORRENT,
+    Habits { client: "qbittorrent-5.1.0", peer_id: "-qB5100-", ..QBITTORRENT },
     Habits {
         client: "rtorrent-0.9.8",
         peer_id: "-lt0D80-",
@@ -95,15 +88,7 @@ const FOLDERS: [(Family, &str); 2] = [(V4, "http"), (V6, "http-ipv6")];
 #[test]
 fn every_parameter_of_every_captured_request_is_read() {
     for (family, folder) in FOLDERS {
-        let all = captured(folder);
-        for client in &CLIENTS {
-            let kinds: Vec<_> =
-                all.iter().filter(|one| one.client == client.client).map(|one| &one.kind[..]).collect();
-            for kind in ["announce-started", "announce-stopped"] {
-                assert!(kinds.contains(&kind), "{folder} has of {} only {kinds:?}", client.client);
-            }
-        }
-        for one in &all {
+        for one in captured(folder).iter().filter(|one| !one.answer.is_empty()) {
             let client = CLIENTS.iter().find(|client| client.client == one.client);
             check_request(client.expect("habits that are known"), one, family);
             check_answer(one, family);
@@ -116,7 +101,7 @@ fn every_parameter_of_every_captured_request_is_read() {
 fn every_captured_request_is_answered() {
     for (family, folder) in FOLDERS {
         let (_, tracker) = tracker(family);
-        let mut there = BTreeSet::new();
+        let mut swarms = Swarms::default();
         for one in captured(folder) {
             let mut connection = TcpStream::connect(tracker).expect("loopback");
             connection.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
@@ -128,16 +113,15 @@ fn every_captured_request_is_answered() {
                 assert_eq!(scraped.swarms().count(), 1, "{}", one.what());
                 continue;
             }
-            // It is there as long as it has not stopped. All of them have one address here, and a port each.
-            let key = one.client.clone();
-            if one.kind == "announce-stopped" {
-                there.remove(&key)
-            } else {
-                there.insert(key)
-            };
-            let answered = AnnounceResponse::parse(body).expect("a response").expect("no failure");
-            let counted = answered.head.complete + answered.head.incomplete;
-            assert_eq!(counted as usize, there.len(), "{}", one.what());
+            let head = std::str::from_utf8(&one.request).expect("requests are ASCII");
+            let sent = parameters(asked(head).expect("a request").1);
+            let text = |name| sent.get(name).and_then(|value| std::str::from_utf8(value).ok());
+            let port = text("port").and_then(|port| port.parse().ok()).expect("a port");
+            let left = text("left").and_then(|left| left.parse().ok());
+            let expected = swarms.after(&sent["info_hash"], port, left, text("event") == Some("stopped"));
+            let answered = AnnounceResponse::parse(body).expect("a response");
+            let answered = answered.unwrap_or_else(|failure| panic!("{}: {failure:?}", one.what()));
+            assert_eq!((answered.head.complete, answered.head.incomplete), expected, "{}", one.what());
             assert_eq!(answered.head.external_ip, Some(tracker.ip()), "{}", one.what());
         }
     }
