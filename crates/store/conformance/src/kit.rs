@@ -149,12 +149,13 @@ pub(crate) fn of_subnet(address: u32, subnet: u16, n: u32) -> Endpoint {
     Endpoint::new(ip.into(), (1 + n % 7) as u16).expect("the port is not 0")
 }
 
-/// Returns endpoint `n` of a network, an IPv4 /24 or an IPv6 /48. For IPv4 it is a port of one address.
+/// Returns endpoint `n` of a network, an IPv4 /24 or the first /48 of an IPv6 /32. For IPv4 it is a port of one
+/// address.
 pub(crate) fn of_network(family: Family, network: u32, n: u32) -> Endpoint {
     let (ip, port) = match family {
         Family::V4 => (Ipv4Addr::from_bits(0x2000_0001 + (network << 8)).into(), 1 + n % 65_535),
         Family::V6 => {
-            let bits = (0x2a00_u128 << 112) + (u128::from(network) << 80) + u128::from(n);
+            let bits = (0x2a00_u128 << 112) + (u128::from(network) << 96) + u128::from(n);
             (Ipv6Addr::from_bits(bits).into(), 6881)
         }
     };

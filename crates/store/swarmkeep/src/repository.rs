@@ -81,12 +81,14 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// eviction) can lose its peer.
     ///
     /// **Limits.** At a limit the announcing peer enters, and the store evicts other peers or swarms: those
-    /// with few peers and old announces before large swarms with recent ones. No number of announces or
-    /// endpoints of one network (IPv4 /24, IPv6 /48) makes its swarms worth more: its flood displaces itself.
-    /// So swarms that only one network keeps alive (a seedbox, a VPN exit, a carrier's NAT) go before those of
-    /// other networks. Of equals, a swarm with a peer that came back after a quarter of the lifetime stays; no
+    /// with few peers and old announces before large swarms with recent ones, and no more of them than it needs
+    /// and a few besides. If only swarms of more than 64 peers could go for a new swarm, this one has no room, and
+    /// the announce changes nothing. No number of announces or endpoints of one network (IPv4 /24, IPv6 /48, and few
+    /// of these per /32) makes its swarms worth more: its flood displaces itself, and in a full swarm its peers
+    /// displace each other. So swarms that only one network keeps alive (a seedbox, a VPN exit, a carrier's NAT)
+    /// go before those of other networks. Of equals, a swarm with a peer that came back after a quarter of the lifetime stays; no
     /// peer does so if clients announce more often.
-    /// [`Announced::evicted`] counts evictions. The [limit on the endpoints of an
+    /// [`Announced::evicted`] counts evictions, which may follow the counts and the selection of the answer. The [limit on the endpoints of an
     /// address](crate::RepositoryConfig::max_endpoints_per_address) holds in each swarm: a new endpoint
     /// replaces the endpoint of the same address (or /56, or /48) that announced least recently. If the endpoint
     /// is in the swarm already, none is replaced.

@@ -223,7 +223,7 @@ pub(crate) fn a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_fresh
         }
         let (mut peers, mut last) = (0, 0);
         for n in watched.numbers() {
-            let announce = leecher(torrent, peer(family, n as u32)).left(n % 3);
+            let announce = leecher(torrent, of_network(family, n as u32, 1)).left(n % 3);
             peers = watched.tell(n / 50, announce).stats.peers();
             let again = watched.tell(n / 50, announce);
             assert_eq!(again.changes, Changes::REFRESHED, "the announcer had to go for itself");
@@ -235,8 +235,9 @@ pub(crate) fn a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_fresh
         }
         assert!(watched.told.peers > peers, "a swarm of {peers} peers was let in");
         let (members, fresh) = (watched.store.members(&torrent), peers / 4);
-        let kept =
-            (last - fresh..last).filter(|&n| members.contains_key(&peer(family, n as u32))).count() as u64;
+        let kept = (last - fresh..last)
+            .filter(|&n| members.contains_key(&of_network(family, n as u32, 1)))
+            .count() as u64;
         assert!(kept * 100 >= fresh * 95, "of the {fresh} freshest of {peers} peers only {kept} are left");
         watched.assert_consistent();
     }

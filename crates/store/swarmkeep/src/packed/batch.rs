@@ -215,21 +215,24 @@ impl Packed {
                     continue;
                 }
             }
-            *answer = Some(loop {
+            while answer.is_none() {
                 let stripe = current.alone(probe.placed.stripe);
                 let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
-                match self.update(stripe, &op, found, announce, &mut reservation) {
+                let (done, full) = match self.update(stripe, &op, found, announce, &mut reservation) {
                     Ok((announced, selection)) => {
-                        // The store does not change any more: the randomness of the caller may panic.
+                        // The store does not change any more, but for evictions: the randomness of the caller
+                        // may panic.
                         stripe.select(selection, announce, rng, peers);
-                        break announced;
+                        (Some(announced), reservation.debt(announced.changes))
                     }
-                    Err(full) => {
-                        current.release();
-                        self.evict_elsewhere(&probe.placed, now, &full, &mut reservation);
-                    }
+                    Err(full) => (None, Some(full)),
+                };
+                let newcomer = full.map(|full| stripe.newcomer(&op, Some(announce.endpoint), full));
+                if newcomer.is_some() {
+                    current.release();
                 }
-            });
+                *answer = self.conclude(&probe.placed, now, newcomer, done, &mut reservation);
+            }
         }
     }
 

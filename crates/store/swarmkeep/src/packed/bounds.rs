@@ -9,6 +9,13 @@ pub(super) struct Bounds {
     pub(super) bytes: u64,
 }
 
+impl Bounds {
+    /// The most bytes that the store keeps between announces: [`SLACK`] less than its limit.
+    pub(super) const fn settled(&self) -> u64 {
+        if self.bytes == u64::MAX { u64::MAX } else { self.bytes - SLACK as u64 }
+    }
+}
+
 /// The most bytes by which one announce makes a stripe grow: a slot or a bucket, a split, tables instead of a
 /// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets).
 pub(super) const MAX_GROWTH: usize = 4096;
@@ -17,9 +24,9 @@ pub(super) const MAX_GROWTH: usize = 4096;
 /// reserve more, or do not take place.
 pub(super) const AFTER_SPLITS: usize = 2560;
 
-/// The most bytes by which an announce to a large swarm makes it grow if no bucket splits: the next size of a
-/// block (1,648 bytes more for the largest), or the first tables of a family.
-pub(super) const WITHOUT_SPLIT: usize = 2048;
+/// The bytes within the limit on which announces draw before they make room. Eight reserve at once, and one that
+/// grows by more than it frees leaves the rest to the next ones.
+pub(super) const SLACK: usize = 8 * MAX_GROWTH;
 
-/// The least limit on bytes: room for one swarm and for what some announces to it reserve.
-pub(super) const MIN_BYTES: usize = 16 * MAX_GROWTH;
+/// The least limit on bytes: the slack, and room for some swarms.
+pub(super) const MIN_BYTES: usize = 2 * SLACK;

@@ -62,6 +62,11 @@ impl Clock {
         now.0.saturating_sub(earlier.0) >= self.quarter
     }
 
+    /// Whether a peer that announced last at `latest` has expired at `now`, or will have some ticks later.
+    pub(super) const fn is_expired(self, latest: Tick, now: Tick) -> bool {
+        now.0.saturating_sub(latest.0) > 4 * self.quarter
+    }
+
     /// The last second of a tick: a peer may look younger than it is, never older.
     pub(super) const fn time(self, tick: Tick) -> Timestamp {
         Timestamp::from_secs((tick.0 as u64 + 1).saturating_mul(self.tick_secs).saturating_sub(1))

@@ -44,6 +44,11 @@ impl StoreContext {
         }
     }
 
+    /// A word that is as good as random, and another one when a peer has been evicted.
+    pub(super) fn draw(&self) -> u64 {
+        self.hash.hash(&self.totals.load().evicted.peers.to_le_bytes())
+    }
+
     /// Whether `announces` more announces may exceed a limit.
     pub(super) fn is_nearly_full(&self, announces: usize) -> bool {
         let more = announces as u64;

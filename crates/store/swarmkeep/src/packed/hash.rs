@@ -78,28 +78,30 @@ pub(super) struct EndpointHash {
     limit: u64,
 }
 
-/// The network of an address, /24 of IPv4 or /48 of IPv6: 56 bits that no remote peer can predict.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The network of an address, /24 of IPv4 or /48 of IPv6: 56 bits that no remote peer can predict. The networks
+/// of one IPv6 /32 begin with the same 24 bits, and those of one /40 with the same 40.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Network(u64);
 
-/// A network, and the index of a swarm in which it has a peer, in one word: sorted, those of one network are
+/// A network, and the index of a member in it: a swarm or a peer. In one word; sorted, those of one network are
 /// neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct NetworkWithin(u64);
+pub(super) struct Member(u64);
 
 impl Network {
-    pub(super) const fn within(self, index: u8) -> NetworkWithin {
-        NetworkWithin(self.0 | index as u64)
+    pub(super) const fn member(self, index: u8) -> Member {
+        Member(self.0 | index as u64)
     }
 }
 
-impl NetworkWithin {
-    pub(super) const fn network(self) -> Network {
-        Network(self.0 & !0xff)
-    }
-
+impl Member {
     pub(super) const fn index(self) -> u8 {
         self.0 as u8
+    }
+
+    /// Whether both are in the same network, of which `bits` bits are compared: 24, 40 or 56.
+    pub(super) const fn is_beside(self, other: Self, bits: u32) -> bool {
+        (self.0 ^ other.0) >> (u64::BITS - bits) == 0
     }
 }
 
@@ -159,12 +161,17 @@ impl EndpointHash {
     /// The network of an endpoint in wire form.
     #[inline]
     pub(super) fn network(&self, endpoint: &[u8]) -> Network {
-        let mut bytes = [0; 8];
-        match endpoint.len() {
-            CompactV4::LEN => bytes[5..].copy_from_slice(&endpoint[..3]),
-            _ => bytes[..6].copy_from_slice(&endpoint[..6]),
-        }
-        Network(self.hash(&bytes) & !0xff)
+        // The length in the last byte keeps the families and the widths apart.
+        let within = |len: usize| {
+            let mut bytes = [0; 8];
+            bytes[..len].copy_from_slice(&endpoint[..len]);
+            bytes[7] = len as u8;
+            self.hash(&bytes)
+        };
+        Network(match endpoint.len() {
+            CompactV4::LEN => within(3) & !0xff,
+            _ => within(4) >> 40 << 40 | within(5) >> 48 << 24 | within(6) >> 48 << 8,
+        })
     }
 
     /// A word that is as good as random.

@@ -109,7 +109,8 @@ impl Packed {
     }
 
     fn import_run(&self, stripe: usize, run: &Run, now: Timestamp, restored: &mut Restored) {
-        let (tick, mut reservation) = (self.context.clock.tick(now), Reservation::for_many(&self.context));
+        let (tick, mut reservation) =
+            (self.context.clock.tick(now), Reservation::for_restored(&self.context));
         let home = self.context.placement.home();
         let sized = || {
             run.swarms.iter().map(|Swarm { placed, peers, .. }| {

@@ -4,13 +4,16 @@ pub(super) mod ranges;
 pub(super) mod select;
 
 use super::{
-    bounds::Bounds,
     clock::Tick,
+    context::StoreContext,
+    crowd,
     hash::EndpointHash,
+    leaf::slot::Section,
     table::{BucketIndex, Table},
 };
 use crate::{
-    Announce, AnnounceEvent, Changes, CompactV4, CompactV6, Endpoint, Family, PeerCounts, PeerRecord, Role,
+    Announce, AnnounceEvent, Changes, CompactV4, CompactV6, Endpoint, Family, PeerCounts, PeerRecord, Random,
+    Role, SplitMix64,
     announce::{Transition, rival},
     report::NotRestored,
     totals::Population,
@@ -33,6 +36,10 @@ struct Tables<const N: usize> {
     seeders: Table<N>,
     leechers: Table<N>,
 }
+
+/// The slots of a sample from which a peer is evicted: some 64 peers. Among them is one of a network that has a
+/// tenth of a swarm, except once in a thousand times.
+pub(super) const SAMPLED_SLOTS: u64 = 128;
 
 /// What an announce has changed in its swarm.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +68,26 @@ pub(super) fn order(hash: &EndpointHash, endpoint: &Endpoint) -> u64 {
     }
 }
 
+/// The family and role of a slot, and its number there. `lens`: the number of slots of each.
+fn section_of(lens: [u64; 4], mut slot: u64) -> (Section, u64) {
+    for (section, len) in Section::ALL.into_iter().zip(lens) {
+        if slot < len {
+            return (section, slot);
+        }
+        slot -= len;
+    }
+    (Section::ALL[0], slot)
+}
+
+fn wide<const N: usize>((endpoint, tick): (&[u8; N], Tick)) -> (&[u8], Tick) {
+    (endpoint, tick)
+}
+
+/// The bytes of peers in a block: an endpoint and a stamp each.
+pub(super) const fn block_bytes(Population { v4, v6 }: Population) -> usize {
+    (CompactV4::LEN + 1) * v4.peers() as usize + (CompactV6::LEN + 1) * v6.peers() as usize
+}
+
 impl Large {
     pub(super) fn new(downloaded: u32, latest: Tick) -> Self {
         Self { v4: Tables::default(), v6: None, downloaded, latest }
@@ -78,54 +105,44 @@ impl Large {
         size_of::<Self>() + self.v4.bytes() + v6
     }
 
-    /// The bytes that the peers would take in the block of a leaf: an endpoint and a stamp each. O(1).
-    pub(super) fn block_bytes(&self) -> usize {
-        let Population { v4, v6 } = self.population();
-        (CompactV4::LEN + 1) * v4.peers() as usize + (CompactV6::LEN + 1) * v6.peers() as usize
-    }
-
     /// The first half of an announce: updates the announcer, and counts a download.
     ///
     /// A new peer whose address or network has the maximum number of endpoints replaces the endpoint of it
     /// that has been silent longest. In a swarm with the maximum number of peers, it replaces the peer of a
-    /// sample that has been silent longest. A peer whose bucket is [full](Table::crowded) replaces another of
-    /// it. A bucket splits only if `may_split`.
+    /// sample that is [worth least](crowd::least). A peer whose bucket is [full](Table::crowded) replaces
+    /// another of it.
     ///
     /// Looks in the table of the announced role first: peers rarely change their role.
     pub(super) fn update(
         &mut self,
-        hash: &EndpointHash,
+        context: &StoreContext,
         announce: &Announce,
         order: u64,
         now: Tick,
-        bounds: Bounds,
-        may_split: bool,
     ) -> Updated {
         if announce.event != AnnounceEvent::Stopped {
             self.latest = self.latest.max(now);
         }
         let updated = match &announce.endpoint {
-            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), order, now, bounds, may_split),
-            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), order, now, bounds, may_split),
+            Endpoint::V4(v4) => self.update_one(context, announce, v4.as_bytes(), order, now),
+            Endpoint::V6(v6) => self.update_one(context, announce, v6.as_bytes(), order, now),
         };
         self.downloaded = self.downloaded.saturating_add(updated.transition.completed.into());
         updated
     }
 
-    #[expect(clippy::too_many_arguments, reason = "those of an update")]
     fn update_one<const N: usize>(
         &mut self,
-        hash: &EndpointHash,
+        context: &StoreContext,
         announce: &Announce,
         endpoint: &[u8; N],
         order: u64,
         now: Tick,
-        bounds: Bounds,
-        may_split: bool,
     ) -> Updated
     where
         Self: HasTables<N>,
     {
+        let StoreContext { hash, bounds, .. } = context;
         let known = self.tables().and_then(|tables| tables.find(order, endpoint, announce.role()));
         let transition = Transition::new(announce, known.map(|own| own.role));
         let table = |own: PeerLocation| self.tables().map(|tables| tables.table(own.role).tick(own.index));
@@ -136,11 +153,7 @@ impl Large {
                 table.remove(crowded);
                 *evicted += Population::one(announce.endpoint.family(), role);
             }
-            let index = match may_split {
-                true => table.insert(order, endpoint, now, now, hash),
-                false => table.put(order, endpoint, now, now),
-            };
-            PeerLocation { role, index }
+            PeerLocation { role, index: table.insert(order, endpoint, now, now, hash) }
         };
         let mut updated = Updated { transition, earlier, evicted: Population::default(), own: known };
         match (known, transition.after) {
@@ -150,7 +163,7 @@ impl Large {
                     self.tables_mut().table_mut(rival.role).remove(rival.index);
                     updated.evicted = Population::one(announce.endpoint.family(), rival.role);
                 } else if self.population().peers() >= bounds.peers_per_swarm {
-                    updated.evicted = self.evict(order);
+                    updated.evicted = self.evict(context, now, Some(endpoint), 1);
                 }
                 updated.own = Some(put(self.tables_mut(), role, &mut updated.evicted));
             }
@@ -201,34 +214,6 @@ impl Large {
         tables.rival(hash, endpoint, limit)
     }
 
-    /// Whether the announcer would replace another endpoint of its address or network.
-    pub(super) fn replaces(&self, hash: &EndpointHash, announce: &Announce, limit: u64) -> bool {
-        let rival = match &announce.endpoint {
-            Endpoint::V4(v4) => self.rival(hash, v4.as_bytes(), limit),
-            Endpoint::V6(v6) => self.rival(hash, v6.as_bytes(), limit),
-        };
-        rival.is_some()
-    }
-
-    /// Whether a bucket has to split before the announcer gets a new place.
-    pub(super) fn must_split(&self, announce: &Announce) -> bool {
-        match (&announce.endpoint, &self.v6) {
-            (Endpoint::V4(_), _) => self.v4.table(announce.role()).must_split(),
-            (Endpoint::V6(_), Some(v6)) => v6.table(announce.role()).must_split(),
-            (Endpoint::V6(_), None) => false,
-        }
-    }
-
-    /// The role of the announcer, if it is in the swarm.
-    pub(super) fn role_of(&self, hash: &EndpointHash, announce: &Announce) -> Option<Role> {
-        let (order, role) = (order(hash, &announce.endpoint), announce.role());
-        let own = match &announce.endpoint {
-            Endpoint::V4(v4) => self.v4.find(order, v4.as_bytes(), role),
-            Endpoint::V6(v6) => self.v6.as_ref()?.find(order, v6.as_bytes(), role),
-        };
-        own.map(|own| own.role)
-    }
-
     /// Inserts an IPv4 peer that is not in the swarm.
     pub(super) fn insert_v4(
         &mut self,
@@ -257,30 +242,29 @@ impl Large {
     /// swarm, the address or one of its networks has its maximum number.
     pub(super) fn restore(
         &mut self,
-        hash: &EndpointHash,
+        context: &StoreContext,
         peer: &PeerRecord,
         tick: Tick,
         now: Tick,
-        bounds: Bounds,
     ) -> Result<(), NotRestored> {
         match &peer.endpoint {
-            Endpoint::V4(v4) => self.restore_one(hash, v4.as_bytes(), peer.role, tick, now, bounds),
-            Endpoint::V6(v6) => self.restore_one(hash, v6.as_bytes(), peer.role, tick, now, bounds),
+            Endpoint::V4(v4) => self.restore_one(context, v4.as_bytes(), peer.role, tick, now),
+            Endpoint::V6(v6) => self.restore_one(context, v6.as_bytes(), peer.role, tick, now),
         }
     }
 
     fn restore_one<const N: usize>(
         &mut self,
-        hash: &EndpointHash,
+        context: &StoreContext,
         endpoint: &[u8; N],
         role: Role,
         tick: Tick,
         now: Tick,
-        bounds: Bounds,
     ) -> Result<(), NotRestored>
     where
         Self: HasTables<N>,
     {
+        let StoreContext { hash, bounds, .. } = context;
         let order = hash.order(endpoint);
         if self.tables().is_some_and(|tables| tables.find(order, endpoint, role).is_some()) {
             return Err(NotRestored::Known);
@@ -296,21 +280,73 @@ impl Large {
         Ok(())
     }
 
-    /// Evicts the peer that has been silent longest in a sample of one bucket per table. `order` chooses the
-    /// buckets: it is as good as random, and each newcomer has its own.
-    pub(super) fn evict(&mut self, order: u64) -> Population {
-        let v4 = self.v4.stalest_near(order).map(|(tick, own)| (tick, Family::V4, own));
-        let v6 = self.v6.as_ref().and_then(|v6| v6.stalest_near(order));
-        let v6 = v6.map(|(tick, own)| (tick, Family::V6, own));
-        let Some((_, family, own)) = v4.into_iter().chain(v6).min_by_key(|(tick, ..)| *tick) else {
-            return Population::default();
-        };
-        match (family, &mut self.v6) {
-            (Family::V6, Some(v6)) => v6.table_mut(own.role).remove(own.index),
-            _ => self.v4.table_mut(own.role).remove(own.index),
+    /// Evicts up to `most` peers of a sample that are [worth least](crowd::least) beside `newcomer`.
+    pub(super) fn evict(
+        &mut self,
+        context: &StoreContext,
+        now: Tick,
+        newcomer: Option<&[u8]>,
+        most: usize,
+    ) -> Population {
+        let sample = self.sample(context.draw(), SAMPLED_SLOTS);
+        let (mut least, _) = crowd::least(context, now, newcomer, sample, most);
+        if least.is_empty() {
+            // Most peers have left, and the sample has met empty slots only.
+            let some = self.peers().take(SAMPLED_SLOTS as usize);
+            (least, _) = crowd::least(context, now, newcomer, some, most);
+        }
+        let mut gone = Population::default();
+        for (role, endpoint) in least {
+            let order = order(&context.hash, &endpoint);
+            match &endpoint {
+                Endpoint::V4(v4) => self.v4.table_mut(role).evict(order, v4.as_bytes()),
+                Endpoint::V6(v6) => self.tables_mut().table_mut(role).evict(order, v6.as_bytes()),
+            }
+            gone += Population::one(endpoint.family(), role);
         }
         self.simplify();
-        Population::one(family, own.role)
+        gone
+    }
+
+    /// The peers in `most` slots of all tables, which are drawn evenly spread: about half as many. Each peer is
+    /// equally likely, and comes once.
+    pub(super) fn sample(&self, seed: u64, most: u64) -> impl Iterator<Item = (Section, &[u8], Tick)> {
+        let lens = self.slots();
+        let all: u64 = lens.iter().sum();
+        let draws = most.min(all);
+        let mut rng = SplitMix64::new(seed);
+        (0..draws).filter_map(move |nth| {
+            let part = |nth| (u128::from(all) * u128::from(nth) / u128::from(draws)) as u64;
+            let (start, end) = (part(nth), part(nth + 1));
+            let (section, slot) = section_of(lens, start + rng.next_u64() % (end - start));
+            let (endpoint, tick) = match (section.family(), &self.v6) {
+                (Family::V6, Some(v6)) => wide(v6.table(section.role()).drawn(slot)?),
+                _ => wide(self.v4.table(section.role()).drawn(slot)?),
+            };
+            Some((section, endpoint, tick))
+        })
+    }
+
+    /// The endpoints of one family and role from a slot on, which is drawn from part `nth` of all slots. Their order
+    /// is as good as random, and they are near each other in memory.
+    pub(super) fn run(&self, seed: u64, nth: u64, parts: u64) -> impl Iterator<Item = &[u8]> {
+        let lens = self.slots();
+        let part = (lens.iter().sum::<u64>() / parts).max(1);
+        let (section, slot) = section_of(lens, nth * part + seed % part);
+        let role = section.role();
+        let v4 = (section.family() == Family::V4).then(|| self.v4.table(role).around(slot));
+        let v6 = self.v6.iter().filter(move |_| section.family() == Family::V6);
+        let v6 = v6.flat_map(move |v6| v6.table(role).around(slot)).map(|peer| &peer[..]);
+        v4.into_iter().flatten().map(|peer| &peer[..]).chain(v6)
+    }
+
+    /// The number of slots of each family and role.
+    fn slots(&self) -> [u64; 4] {
+        Section::ALL.map(|section| match (section.family(), &self.v6) {
+            (Family::V4, _) => self.v4.table(section.role()).slots().len(),
+            (Family::V6, Some(v6)) => v6.table(section.role()).slots().len(),
+            (Family::V6, None) => 0,
+        })
     }
 
     /// Merges buckets that merges without more bytes have left alone. Takes up to `spare` bytes.
@@ -327,22 +363,20 @@ impl Large {
         }
     }
 
-    /// Up to `each` endpoints of each family and role, in unspecified order.
-    pub(super) fn some_endpoints(&self, each: usize) -> impl Iterator<Item = &[u8]> {
+    /// All peers, in unspecified order.
+    pub(super) fn peers(&self) -> impl Iterator<Item = (Section, &[u8], Tick)> {
         const ROLES: [Role; 2] = [Role::Seeder, Role::Leecher];
-        let v4 = ROLES.into_iter().flat_map(move |role| self.v4(role).take(each));
-        let v6 = ROLES.into_iter().flat_map(move |role| self.v6(role).take(each));
-        v4.map(|(endpoint, _)| &endpoint[..]).chain(v6.map(|(endpoint, _)| &endpoint[..]))
-    }
-
-    /// The IPv4 peers of one role, in unspecified order.
-    pub(super) fn v4(&self, role: Role) -> impl Iterator<Item = (&[u8; CompactV4::LEN], Tick)> {
-        self.v4.table(role).iter()
-    }
-
-    /// The IPv6 peers of one role, in unspecified order.
-    pub(super) fn v6(&self, role: Role) -> impl Iterator<Item = (&[u8; CompactV6::LEN], Tick)> {
-        self.v6.iter().flat_map(move |v6| v6.table(role).iter())
+        let v4 = ROLES.into_iter().flat_map(|role| {
+            let peers = self.v4.table(role).iter();
+            peers.map(move |(endpoint, tick)| (Section::of(Family::V4, role), &endpoint[..], tick))
+        });
+        let v6 = self.v6.iter().flat_map(|v6| {
+            ROLES.into_iter().flat_map(|role| {
+                let peers = v6.table(role).iter();
+                peers.map(move |(endpoint, tick)| (Section::of(Family::V6, role), &endpoint[..], tick))
+            })
+        });
+        v4.chain(v6)
     }
 }
 
@@ -435,14 +469,6 @@ impl<const N: usize> Tables<N> {
             own.map(move |(peer, tick, index)| (&peer[..], tick, PeerLocation { role, index }))
         });
         rival(endpoint, own, limit)
-    }
-
-    fn stalest_near(&self, order: u64) -> Option<(Tick, PeerLocation)> {
-        let within = |role| {
-            let (tick, index) = self.table(role).stalest_near(order)?;
-            Some((tick, PeerLocation { role, index }))
-        };
-        [Role::Seeder, Role::Leecher].into_iter().filter_map(within).min_by_key(|(tick, _)| *tick)
     }
 }
 

@@ -17,6 +17,7 @@ mod batch;
 mod bounds;
 mod clock;
 mod context;
+mod crowd;
 mod hash;
 mod hints;
 mod import;
@@ -28,6 +29,7 @@ mod place;
 mod prefetch;
 mod repository;
 mod reservation;
+mod room;
 mod select;
 mod stripe;
 mod table;
@@ -48,12 +50,7 @@ use self::{
     lock::{ExclusiveGuard, Lock},
     place::{Placed, Placement},
     reservation::Reservation,
-    stripe::{
-        Operation, ResumePoint, Stripe, SwarmLocation,
-        announce::Selection,
-        census::{EVICTION_SAMPLE, Worth},
-        evict::Full,
-    },
+    stripe::{Operation, ResumePoint, Stripe, SwarmLocation, announce::Selection, evict::Full},
 };
 use crate::{
     Announce, Announced, ConfigError, InfoHash, Limits, PeerBuffer, Random, RepositoryConfig, Timestamp,
@@ -99,15 +96,14 @@ const MAX_STRIPES: usize = 1 << 16;
 const SWARMS_PER_LIMITED_STRIPE: u64 = 256;
 /// The same in bytes.
 const BYTES_PER_LIMITED_STRIPE: u64 = 1 << 14;
-/// The fewest stripes that are searched for the swarm worth least, if the stripe that needs room has none to
-/// evict.
-const STRIPES_SEARCHED: usize = 4;
 
 impl Packed {
     /// An empty repository of the configured number of stripes (shards). By default 1,024, or fewer where
     /// limits are small.
     ///
-    /// Limits are exact over all threads. The swarm to evict is chosen among 64 neighbours of the new one.
+    /// Limits are exact over all threads. What has to go is chosen in samples of 64 swarms: a whole swarm of up to
+    /// 64 peers, or some peers of a larger one. If no more swarms are allowed and all in the samples are larger,
+    /// a new swarm has no room, and its announce changes nothing.
     /// Also without limits, some 512 peers of a large swarm that are near each other in the secret order are
     /// the most: then a newcomer there replaces one of the network that has most of them. Chance makes no such
     /// crowd, only peers that choose their endpoints by what answers have shown them.
@@ -252,17 +248,20 @@ impl Packed {
         // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
         loop {
-            match self.update(&mut stripe, &op, found, announce, &mut reservation) {
+            let (done, full) = match self.update(&mut stripe, &op, found, announce, &mut reservation) {
                 Ok((announced, selection)) => {
-                    // The store does not change any more: the randomness of the caller may panic.
+                    // The store does not change any more, but for evictions: the randomness of the caller may
+                    // panic.
                     stripe.select(selection, announce, &mut rng, peers);
                     rng.raise();
-                    return announced;
+                    (Some(announced), reservation.debt(announced.changes))
                 }
-                Err(full) => {
-                    drop(stripe);
-                    self.evict_elsewhere(placed, now, &full, &mut reservation);
-                }
+                Err(full) => (None, Some(full)),
+            };
+            let newcomer = full.map(|full| stripe.newcomer(&op, Some(announce.endpoint), full));
+            drop(stripe);
+            if let Some(announced) = self.conclude(placed, now, newcomer, done, &mut reservation) {
+                return announced;
             }
             stripe = self.lock(placed.stripe);
             found = stripe.find(&op);
@@ -282,42 +281,7 @@ impl Packed {
     ) -> Result<(Announced, Selection), Full> {
         let updated = stripe.announce(op, found, announce, reservation);
         stripe.settle(reservation);
-        let (announced, selection) = updated?;
-        Ok((announced.evicting(reservation.take_evicted()), selection))
-    }
-
-    /// Makes room for an announce that has found none in its own stripe. Takes samples of as many stripes as
-    /// it needs. If the swarm worth least in them is not worth more than the announced swarm, it is evicted;
-    /// else some peers of the announced swarm; if that is not enough, that least swarm all the same.
-    fn evict_elsewhere(
-        &self,
-        placed: &Placed,
-        now: Timestamp,
-        &Full { network, own }: &Full,
-        reservation: &mut Reservation<'_>,
-    ) {
-        let in_stripe = |stripe| Placed { stripe, ..*placed };
-        let (mut sampled, mut least) = (0, None);
-        for (nth, stripe) in (placed.stripe..self.stripes.len()).chain(0..placed.stripe).enumerate() {
-            if nth >= STRIPES_SEARCHED && sampled >= EVICTION_SAMPLE {
-                break;
-            }
-            let census = self.with_stripe(&in_stripe(stripe), now, |stripe, op| stripe.census(op, network));
-            sampled += census.sampled;
-            let found = census.least.map(|(worth, _)| (worth, stripe));
-            least = least.into_iter().chain(found).min_by_key(|(worth, _)| *worth);
-        }
-        let is_less = least.is_some_and(|(worth, _)| worth <= own);
-        if !is_less && self.with_stripe(placed, now, |stripe, op| stripe.evict_own_peers(op, reservation)) {
-            return;
-        }
-        if let Some((_, stripe)) = least {
-            // If that is not enough, the announce comes here again.
-            let _ = self.with_stripe(&in_stripe(stripe), now, |stripe, op| match is_less {
-                true => stripe.evict_swarms(op, network, Some(own), reservation),
-                false => stripe.evict_swarm(op, network, Some(Worth::MOST), reservation).map(drop),
-            });
-        }
+        updated
     }
 }
 

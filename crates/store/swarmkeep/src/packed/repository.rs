@@ -128,7 +128,7 @@ impl TorrentRepository for Packed {
         self.living(peers.iter().copied(), now, &mut living, &mut restored);
         let (placed, downloaded) = (self.context.placement.place(&swarm.info_hash), swarm.stats.downloaded);
         for hold in holds(&living, downloaded) {
-            let mut reservation = Reservation::new(&self.context);
+            let mut reservation = Reservation::for_restored(&self.context);
             self.lock(placed.stripe).restore(
                 &self.operation(&placed, now),
                 hold,
@@ -183,17 +183,20 @@ impl TorrentRepository for Packed {
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
         let now = self.latest.advance(Timestamp::default());
-        let (placed, mut reservation) =
-            (self.context.placement.place(info_hash), Reservation::new(&self.context));
+        let placed = self.context.placement.place(info_hash);
+        let mut reservation = Reservation::new(&self.context);
         loop {
             let op = self.operation(&placed, now);
             let mut stripe = self.lock(placed.stripe);
             let added = stripe.add_downloads(&op, earlier, &mut reservation);
             stripe.settle(&mut reservation);
-            drop(stripe);
-            match added {
+            let newcomer = match added {
                 Ok(added) => return added,
-                Err(full) => self.evict_elsewhere(&placed, now, &full, &mut reservation),
+                Err(full) => stripe.newcomer(&op, None, full),
+            };
+            drop(stripe);
+            if !self.make_room(&placed, now, newcomer, &mut reservation) {
+                return false;
             }
         }
     }

@@ -2,13 +2,18 @@
 
 use std::{mem, sync::atomic::Ordering::Relaxed};
 
-use super::{context::StoreContext, large::Large};
-use crate::{Evicted, Family, Role, totals::Population};
+use super::{context::StoreContext, large::Large, stripe::evict::Full};
+use crate::{Changes, Evicted, Family, Role, totals::Population};
 
 /// The bytes that one operation has reserved, and what was evicted for it.
 pub(super) struct Reservation<'a> {
     context: &'a StoreContext,
+    /// The most bytes of the store.
+    limit: u64,
     reserved: u64,
+    /// The bytes that were in use without the slack, when the last operation had ended.
+    over: u64,
+    has_grown: bool,
     evicted: Evicted,
     /// Evicted large swarms. To free one takes milliseconds, so it is done when no lock is held.
     #[expect(clippy::vec_box, reason = "they are boxed already")]
@@ -21,13 +26,30 @@ pub(super) struct Reservation<'a> {
 impl<'a> Reservation<'a> {
     pub(super) const fn new(context: &'a StoreContext) -> Self {
         let evicted = Evicted { swarms: 0, peers: 0 };
-        Self { context, reserved: 0, evicted, dropped: Vec::new(), unreported: None }
+        let limit = context.bounds.bytes;
+        Self {
+            context,
+            limit,
+            reserved: 0,
+            over: 0,
+            has_grown: false,
+            evicted,
+            dropped: Vec::new(),
+            unreported: None,
+        }
     }
 
-    /// A reservation for many swarms in one hold of the lock. The caller calls [`report`](Self::report) at
-    /// its end.
-    pub(super) fn for_many(context: &'a StoreContext) -> Self {
+    /// A reservation that leaves the slack to announces.
+    pub(super) fn without_slack(context: &'a StoreContext) -> Self {
         let mut reservation = Self::new(context);
+        reservation.limit = context.bounds.settled();
+        reservation
+    }
+
+    /// The same for many swarms of a snapshot in one hold of the lock. The caller calls [`report`](Self::report) at
+    /// its end.
+    pub(super) fn for_restored(context: &'a StoreContext) -> Self {
+        let mut reservation = Self::without_slack(context);
         reservation.unreported = Some(Default::default());
         reservation
     }
@@ -43,24 +65,14 @@ impl<'a> Reservation<'a> {
     /// Reserves more, until `bytes` bytes are reserved, if they fit into the limit. Returns whether they do.
     /// They stay reserved until this reservation is settled or dropped.
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
-        let bytes = bytes as u64;
-        let limit = self.context.bounds.bytes;
-        if limit == u64::MAX {
+        let missing = (bytes as u64).saturating_sub(self.reserved);
+        if self.limit == u64::MAX || missing == 0 {
             return true;
         }
-        let missing = bytes.saturating_sub(self.reserved);
-        if missing == 0 {
-            return true;
-        }
-        let fits = |bytes: u64| Some(bytes + missing).filter(|&bytes| bytes <= limit);
+        let fits = |bytes: u64| Some(bytes + missing).filter(|&bytes| bytes <= self.limit);
         let reserved = self.context.bytes.try_update(Relaxed, Relaxed, fits).is_ok();
         self.reserved += if reserved { missing } else { 0 };
         reserved
-    }
-
-    /// Whether `bytes` bytes are reserved, or there is no limit.
-    pub(super) const fn has_reserved(&self, bytes: usize) -> bool {
-        self.context.bounds.bytes == u64::MAX || self.reserved >= bytes as u64
     }
 
     /// Replaces the reserved bytes by the bytes by which the stripe has grown. Panics in debug
@@ -68,13 +80,21 @@ impl<'a> Reservation<'a> {
     pub(super) fn settle(&mut self, grown: i64) {
         let reserved = mem::take(&mut self.reserved) as i64;
         debug_assert!(
-            self.context.bounds.bytes == u64::MAX || grown <= reserved,
+            self.limit == u64::MAX || grown <= reserved,
             "{grown} bytes, of which {reserved} were reserved"
         );
-        let grown = grown - reserved;
-        if grown != 0 {
-            self.context.bytes.fetch_add(grown as u64, Relaxed);
+        let more = grown - reserved;
+        if more != 0 {
+            let bytes = self.context.bytes.fetch_add(more as u64, Relaxed).wrapping_add_signed(more);
+            self.over = bytes.saturating_sub(self.context.bounds.settled());
+            self.has_grown = grown > 0;
         }
+    }
+
+    /// Whether an announce has to free bytes for the next ones. Not if others have gone for its peer already.
+    pub(super) const fn debt(&self, changes: Changes) -> Option<Full> {
+        let has_to = self.has_grown || changes.contains(Changes::JOINED);
+        if self.over > 0 && self.evicted.peers == 0 && has_to { Some(Full::Bytes(self.over)) } else { None }
     }
 
     /// Counts one more swarm, if it fits into the limit. Returns whether it does.
@@ -104,8 +124,8 @@ impl<'a> Reservation<'a> {
         self.dropped.extend(large);
     }
 
-    /// Counts a peer that was evicted.
-    pub(super) fn evict_peer(&mut self, population: Population) {
+    /// Counts peers that were evicted.
+    pub(super) fn evict_peers(&mut self, population: Population) {
         self.context.totals.remove_peers(population);
         self.note(Evicted { swarms: 0, peers: population.peers() });
     }

@@ -13,6 +13,7 @@ mod shape;
 
 use std::{iter, mem};
 
+use self::evict::Full;
 use super::{
     clock::Tick,
     context::StoreContext,
@@ -211,30 +212,28 @@ impl Stripe {
     // --- Swarms come and go. ---
 
     /// Returns the location of the swarm, which is created if it does not exist, and whether it was created.
-    /// `None` if there is no room.
+    /// Nothing has changed if there is no room.
     fn admit(
         &mut self,
         op: &Operation<'_>,
         reservation: &mut Reservation<'_>,
-    ) -> Option<(SwarmLocation, bool)> {
-        if !self.split_if_full(op, reservation) {
-            return None;
-        }
+    ) -> Result<(SwarmLocation, bool), Full> {
+        self.split_if_full(op, reservation)?;
         let LeafLocation { leaf, prefix, .. } = self.locate_leaf(op);
         let found = self.leaves[leaf].find(prefix, op.key);
         let (Ok(slot) | Err(slot)) = found;
         self.leaves[leaf].advance(op.now, slot);
         if found.is_ok() {
-            return Some((SwarmLocation { leaf, slot }, false));
+            return Ok((SwarmLocation { leaf, slot }, false));
         }
         if !reservation.count_swarm() {
-            return None;
+            return Err(Full::Swarms);
         }
         self.changing(leaf, |leaf| {
             let latest = leaf.base().stamp(op.now);
             leaf.insert(slot, op.key, SlotContent::Empty(Empty::new(0, latest, false)));
         });
-        Some((SwarmLocation { leaf, slot }, true))
+        Ok((SwarmLocation { leaf, slot }, true))
     }
 
     /// Adds a peer to a swarm of few peers. If it has too many for a block, the swarm becomes a large one

@@ -190,8 +190,8 @@ impl<const N: usize> Table<N> {
         self.find(order, endpoint).expect("just inserted")
     }
 
-    /// The same without a split: the table grows by no more than one bucket needs for one more peer.
-    pub(super) fn put(&mut self, order: u64, endpoint: &[u8; N], tick: Tick, now: Tick) -> BucketIndex {
+    /// The same without a split.
+    fn put(&mut self, order: u64, endpoint: &[u8; N], tick: Tick, now: Tick) -> BucketIndex {
         if self.buckets.len() == 0 {
             self.push_bucket(Bucket::new(Base::new(now)));
         }
@@ -215,6 +215,18 @@ impl<const N: usize> Table<N> {
         });
         self.len -= 1;
         self.removed();
+    }
+
+    /// Removes a peer to free its bytes: leaves no spare room in its bucket.
+    pub(super) fn evict(&mut self, order: u64, endpoint: &[u8; N]) {
+        if let Some(index) = self.find(order, endpoint) {
+            self.change(index.bucket(), |bucket| {
+                bucket.swap_remove(index.at());
+                bucket.compact();
+            });
+            self.len -= 1;
+            self.removed();
+        }
     }
 
     /// The first order after the bucket of this one; `None` for the last bucket.
@@ -302,6 +314,19 @@ impl<const N: usize> Table<N> {
         DrawSlots { finest, depth, buckets: self.buckets.len() as u32 }
     }
 
+    /// The peer in a slot of the current [`slots`](Self::slots), if it contains one.
+    pub(super) fn drawn(&self, slot: u64) -> Option<(&[u8; N], Tick)> {
+        let index = self.slots().index(slot);
+        let bucket = self.buckets.get(index.bucket())?;
+        Some((bucket.endpoints().get(index.at())?, bucket.tick(index.at())))
+    }
+
+    /// All endpoints, from those in a slot of the current [`slots`](Self::slots) and behind it on.
+    pub(super) fn around(&self, slot: u64) -> impl Iterator<Item = &[u8; N]> {
+        let from = self.slots().index(slot);
+        self.runs(from).chain(self.runs(BucketIndex::FIRST)).flat_map(|(_, run)| run).take(self.len())
+    }
+
     /// Whether there is a peer at an index.
     pub(super) fn holds(&self, index: BucketIndex) -> bool {
         self.buckets.get(index.bucket()).is_some_and(|bucket| index.at() < bucket.len())
@@ -326,22 +351,6 @@ impl<const N: usize> Table<N> {
             let own = own.filter(move |(_, peer)| order.is_none_or(|order| hash.order(peer) == order));
             own.map(move |(at, peer)| (peer, bucket.tick(at), BucketIndex::new(index, at)))
         })
-    }
-
-    /// Whether the next insertion must split: too many splits were postponed.
-    pub(super) fn must_split(&self) -> bool {
-        self.len() >= 2 * Self::SPLIT_ABOVE * self.buckets.len().max(1)
-    }
-
-    /// The peer that has been silent longest in a bucket: the first bucket with any peer, from that of
-    /// `order` on.
-    pub(super) fn stalest_near(&self, order: u64) -> Option<(Tick, BucketIndex)> {
-        let buckets = self.buckets.len();
-        let first = self.bucket_of(order);
-        let bucket = (first..buckets).chain(0..first).find(|&bucket| self.buckets[bucket].len() > 0)?;
-        let ticks = self.buckets[bucket].iter().map(|(_, tick)| tick);
-        let (at, tick) = ticks.enumerate().min_by_key(|(_, tick)| *tick)?;
-        Some((tick, BucketIndex::new(bucket, at)))
     }
 
     /// The peer that has been silent longest of the network that has the most peers in the bucket of `order`,

@@ -117,11 +117,6 @@ impl Leaf {
         one.into_iter().chain(few)
     }
 
-    /// The peer that has been silent longest.
-    pub(in crate::packed) fn stalest(&self, slot: Slot) -> Option<SectionIndex> {
-        self.placed(slot).min_by_key(|&(_, stamp, _)| stamp).map(|(.., peer)| peer)
-    }
-
     fn placed(&self, slot: Slot) -> impl Iterator<Item = (&[u8], u8, SectionIndex)> {
         let mut before = [0; 4];
         self.peers(slot).map(move |(section, endpoint, stamp)| {

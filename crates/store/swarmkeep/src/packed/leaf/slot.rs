@@ -38,9 +38,7 @@ impl Prefix {
 
     /// The first of all keys with this prefix.
     pub(in crate::packed) fn first_key(self) -> Key {
-        let mut key = Key([0; KEY_LEN]);
-        key.0[..8].copy_from_slice(&self.bits.to_be_bytes());
-        key
+        Key::default().with_head(self.bits)
     }
 
     /// The whole key, from the part that a slot stores. Reads word by word: a read of bytes that were just

@@ -79,24 +79,10 @@ impl Stripe {
     pub(in crate::packed) fn announce(
         &mut self,
         op: &Operation<'_>,
-        mut found: Option<SwarmLocation>,
+        found: Option<SwarmLocation>,
         announce: &Announce,
         reservation: &mut Reservation<'_>,
     ) -> Result<(Announced, Selection), Full> {
-        if op.context.bounds.bytes != u64::MAX {
-            let changes = Transition::new(announce, self.role_of(op, found, announce)).changes();
-            // Most announces only say that a peer is still there, or that it leaves. For others, `MAX_GROWTH`
-            // bytes are usually free. Near the limit, the bytes that they need may still be.
-            let adds_none = changes == Changes::REFRESHED || changes == Changes::LEFT || changes.is_empty();
-            let fits = adds_none
-                || reservation.reserve(MAX_GROWTH)
-                || reservation.reserve(self.growth(op, found, announce, changes));
-            if !fits && !self.replace_own(op, found, announce, reservation) {
-                let network = op.context.hash.network(announce.endpoint.as_bytes());
-                self.evict_swarms(op, Some(network), None, reservation)?;
-                found = self.find(op);
-            }
-        }
         let stopped = announce.event == AnnounceEvent::Stopped;
         let family = announce.endpoint.family();
         let Some(at) = found else {
@@ -107,6 +93,10 @@ impl Stripe {
         };
         let content = self.content(at);
         if matches!(content, SlotContent::Large(_)) {
+            // A refresh and a stop take no bytes. Most refreshes do not come here.
+            if !stopped && !reservation.reserve(MAX_GROWTH) {
+                return Err(Full::BYTES);
+            }
             return Ok(self.announce_large(op, at, announce, reservation));
         }
         match self.leaves[at.leaf].locate(at.slot, family, announce.endpoint.as_bytes()) {
@@ -116,6 +106,9 @@ impl Stripe {
                     && transition.changes() == Changes::REFRESHED
                 {
                     return Ok(self.refresh(op, at, few, peer));
+                }
+                if !stopped && !reservation.reserve(MAX_GROWTH) {
+                    return Err(Full::BYTES);
                 }
                 let peer = self.update(op, at, peer, transition.after);
                 Ok(self.done(op, at, family, transition, false, peer))
@@ -179,22 +172,21 @@ impl Stripe {
         announce: &Announce,
         reservation: &mut Reservation<'_>,
     ) -> Result<(Announced, Selection), Full> {
-        let (at, created) = loop {
+        if !reservation.reserve(MAX_GROWTH) {
+            return Err(Full::BYTES);
+        }
+        let (at, created) = match rival {
             // The bytes that come equal the bytes that go, so no leaf has to split.
-            if let Some((at, peer)) = rival {
+            Some((at, peer)) => {
                 self.leaves[at.leaf].advance(op.now, at.slot);
                 self.changing(at.leaf, |leaf| leaf.take(at.slot, peer));
-                reservation.evict_peer(Population::one(peer.section.family(), peer.section.role()));
-                break (at, false);
+                reservation.evict_peers(Population::one(peer.section.family(), peer.section.role()));
+                (at, false)
             }
-            if let Some(admitted) = self.admit(op, reservation) {
-                break admitted;
-            }
-            let network = op.context.hash.network(announce.endpoint.as_bytes());
-            self.evict_swarm(op, Some(network), None, reservation)?;
+            None => self.admit(op, reservation)?,
         };
         if self.population(at).peers() >= op.context.bounds.peers_per_swarm {
-            self.evict_peer(op, at, reservation);
+            self.evict_peers(op, at, Some(&announce.endpoint), 1, reservation);
         }
         let (family, transition) = (announce.endpoint.family(), Transition::new(announce, None));
         match self.add(op, at, announce.role(), &announce.endpoint, op.now) {
@@ -271,18 +263,15 @@ impl Stripe {
         reservation: &mut Reservation<'_>,
     ) -> (Announced, Selection) {
         let SlotContent::Large(number) = self.content(at) else { unreachable!("is large") };
-        let (hash, bounds) = (&op.context.hash, op.context.bounds);
-        let order = large::order(hash, &announce.endpoint);
-        let may_split = reservation.has_reserved(MAX_GROWTH);
-        let updated = self
-            .changing_large(number, |large| large.update(hash, announce, order, op.now, bounds, may_split));
+        let order = large::order(&op.context.hash, &announce.endpoint);
+        let updated = self.changing_large(number, |large| large.update(op.context, announce, order, op.now));
         if updated.earlier.is_some_and(|earlier| op.context.clock.is_return(earlier, op.now)) {
             self.leaves[at.leaf].set_proven(at.slot);
         }
         let transition = updated.transition;
         op.context.totals.turn(announce.endpoint.family(), transition.before, transition.after);
         if updated.evicted != Population::default() {
-            reservation.evict_peer(updated.evicted);
+            reservation.evict_peers(updated.evicted);
         }
         let selection = updated.own.map_or(Selection::NoPeers, |own| Selection::Large(number, own));
         (Announced::new(stats_of(self.large(number)), transition.changes()), selection)

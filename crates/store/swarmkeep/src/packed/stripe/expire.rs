@@ -4,7 +4,7 @@ use super::{Operation, ResumePoint, Stripe, SwarmLocation};
 use crate::{
     Cursor, Retention,
     packed::{
-        bounds::WITHOUT_SPLIT,
+        bounds::MAX_GROWTH,
         clock::Tick,
         context::StoreContext,
         leaf::{
@@ -34,7 +34,7 @@ pub(in crate::packed) struct SweepStep<'a> {
 
 impl<'a> SweepStep<'a> {
     pub(in crate::packed) fn of(limit: usize, context: &'a StoreContext) -> Self {
-        let (reservation, gone) = (Reservation::new(context), Population::default());
+        let (reservation, gone) = (Reservation::without_slack(context), Population::default());
         Self { limit, reservation, visited: 0, leaves: 0, gone, swarms_removed: 0 }
     }
 }
@@ -106,8 +106,8 @@ impl Stripe {
                         step.visited += expired.visited;
                         step.gone += expired.gone;
                         op.context.totals.remove_peers(expired.gone);
-                        if self.fits(0, WITHOUT_SPLIT, &mut step.reservation) {
-                            self.changing_large(number, |large| large.merge(WITHOUT_SPLIT));
+                        if self.fits(0, MAX_GROWTH, &mut step.reservation) {
+                            self.changing_large(number, |large| large.merge(MAX_GROWTH));
                         }
                         if !expired.next.is_end() {
                             return resume(self, expired.next);

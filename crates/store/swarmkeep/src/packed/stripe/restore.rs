@@ -21,10 +21,11 @@ impl Stripe {
         // Each peer, and once more for the download count.
         for peer in peers.iter().map(Some).chain((downloaded > 0).then_some(None)) {
             // Restored state is worth less than current state: nothing is evicted for it.
-            if reservation.reserve(MAX_GROWTH) && at.is_none() {
-                at = self.admit(op, reservation).map(|(at, _)| at);
+            let has_room = reservation.reserve(MAX_GROWTH);
+            if has_room && at.is_none() {
+                at = self.admit(op, reservation).ok().map(|(at, _)| at);
             }
-            match (at.filter(|_| reservation.has_reserved(MAX_GROWTH)), peer) {
+            match (at.filter(|_| has_room), peer) {
                 (Some(at), Some(peer)) => restored.count(self.restore_peer(op, at, peer, reservation)),
                 (None, Some(_)) => restored.count(Err(NotRestored::Full)),
                 (Some(at), None) => self.change_downloaded(at, |current| current.max(downloaded)),
@@ -44,8 +45,7 @@ impl Stripe {
         let (family, tick) = (peer.endpoint.family(), op.context.clock.tick(peer.last_announce));
         let full = self.population(at).peers() >= op.context.bounds.peers_per_swarm;
         if let SlotContent::Large(number) = self.content(at) {
-            let bounds = op.context.bounds;
-            self.changing_large(number, |large| large.restore(&op.context.hash, peer, tick, op.now, bounds))?;
+            self.changing_large(number, |large| large.restore(op.context, peer, tick, op.now))?;
         } else {
             if self.leaves[at.leaf].locate(at.slot, family, peer.endpoint.as_bytes()).is_some() {
                 return Err(NotRestored::Known);
@@ -63,8 +63,7 @@ impl Stripe {
         Ok(())
     }
 
-    /// Adds downloads that were counted earlier. Returns whether the swarm exists. If there is no room, the
-    /// result is `Err` and nothing has changed.
+    /// Adds downloads that were counted earlier. Returns whether the swarm exists.
     pub(in crate::packed) fn add_downloads(
         &mut self,
         op: &Operation<'_>,
@@ -74,7 +73,7 @@ impl Stripe {
         // In a large swarm, the number is a field.
         let takes_bytes = self.find(op).is_some_and(|at| self.large_at(at).is_none());
         if takes_bytes && !reservation.reserve(MAX_GROWTH) {
-            self.evict_swarms(op, None, None, reservation)?;
+            return Err(Full::BYTES);
         }
         let at = self.find(op);
         Ok(at.inspect(|&at| self.change_downloaded(at, |now| now.saturating_add(earlier))).is_some())

@@ -3,16 +3,16 @@
 
 use std::mem;
 
-use super::{Operation, Stripe, SwarmLocation};
+use super::{Operation, Stripe, SwarmLocation, evict::Full};
 use crate::{
-    Endpoint, Family, Role,
+    Endpoint,
     packed::{
         bounds::AFTER_SPLITS,
         hash::Key,
-        large::Large,
+        large::{Large, block_bytes},
         leaf::{
             Leaf,
-            slot::{Empty, Prefix, Section, SlotContent},
+            slot::{Empty, Prefix, SlotContent},
         },
         linear,
         reservation::Reservation,
@@ -113,7 +113,7 @@ impl Stripe {
         number: u32,
         reservation: &mut Reservation<'_>,
     ) {
-        let (peers, freed) = (self.large(number).block_bytes(), self.large(number).bytes());
+        let (peers, freed) = (block_bytes(self.large(number).population()), self.large(number).bytes());
         // Without peers, there is no block.
         let block = if peers == 0 { 0 } else { peers + size_of::<u32>() };
         let growth = self.leaves[at.leaf].growth_for(block) as i64 - freed as i64;
@@ -125,20 +125,19 @@ impl Stripe {
             leaf.advance(op.now, at.slot);
             let latest = leaf.base().stamp(large.latest);
             leaf.set(at.slot, SlotContent::Empty(Empty::new(0, latest, leaf.is_proven(at.slot))));
-            for role in [Role::Seeder, Role::Leecher] {
-                for (endpoint, tick) in large.v4(role) {
-                    leaf.add(at.slot, Section::of(Family::V4, role), endpoint, leaf.base().stamp(tick));
-                }
-                for (endpoint, tick) in large.v6(role) {
-                    leaf.add(at.slot, Section::of(Family::V6, role), endpoint, leaf.base().stamp(tick));
-                }
+            for (section, endpoint, tick) in large.peers() {
+                leaf.add(at.slot, section, endpoint, leaf.base().stamp(tick));
             }
             leaf.set_downloaded(at.slot, large.downloaded);
         });
     }
 
-    /// Splits leaves before a swarm is added. Returns whether the leaf of the operation has room for more.
-    pub(super) fn split_if_full(&mut self, op: &Operation<'_>, reservation: &mut Reservation<'_>) -> bool {
+    /// Splits leaves before a swarm is added, so that its leaf has room.
+    pub(super) fn split_if_full(
+        &mut self,
+        op: &Operation<'_>,
+        reservation: &mut Reservation<'_>,
+    ) -> Result<(), Full> {
         if self.leaves.is_empty() {
             self.push_leaf(Leaf::new(op.now));
         }
@@ -147,14 +146,16 @@ impl Stripe {
                 break;
             }
         }
-        loop {
-            if self.leaves[self.locate_leaf(op).leaf].used() <= Leaf::MAX_BYTES {
-                return true;
+        while self.leaves[self.locate_leaf(op).leaf].used() > Leaf::MAX_BYTES {
+            // Keys are uniform. Splits do not part those that begin with the same bits.
+            if self.used < MERGE_BELOW * self.leaves.len() {
+                return Err(Full::Crowded);
             }
             if !self.split(op.home, Some(reservation)) {
-                return false;
+                return Err(Full::BYTES);
             }
         }
+        Ok(())
     }
 
     /// Splits leaves ahead of swarms and peers of `bytes` bytes, which would otherwise split them one by one

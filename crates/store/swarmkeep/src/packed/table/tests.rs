@@ -254,8 +254,10 @@ fn is_as_a_naive_model_says<const N: usize>(seed: u64) {
             });
             assert_eq!(wrong, None);
             assert_eq!(table.bytes(), table.recount());
-            let stalest = table.stalest_near(below(usize::MAX) as u64).map(|(at, _)| at);
-            assert_eq!(stalest.is_some(), !model.is_empty());
+            let slots = if table.len() == 0 { 0 } else { table.slots().len() };
+            let drawn: BTreeMap<_, _> =
+                (0..slots).filter_map(|slot| table.drawn(slot)).map(|(peer, at)| (*peer, at)).collect();
+            assert_eq!(drawn, peers, "each peer has a slot");
         }
     }
 }
@@ -301,17 +303,6 @@ fn stamps_survive_a_clock_that_jumps() {
             }
         }
     }
-}
-
-#[test]
-fn the_stalest_of_a_bucket_is_found() {
-    let hash = hash(13);
-    let mut table = Table::<18>::default();
-    for n in 0..20 {
-        insert(&mut table, n, tick(1000 + u64::from((n + 13) % 20)), &hash);
-    }
-    let (at, index) = table.stalest_near(3).unwrap();
-    assert_eq!((at, index), (tick(1000), find(&table, 7, &hash).unwrap()));
 }
 
 #[test]
