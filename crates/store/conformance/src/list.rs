@@ -141,6 +141,11 @@ crate::cases! {
         a_flood_of_large_swarms_displaces_itself [21]
         a_flood_displaces_no_restored_swarms [21 24]
         a_swarm_that_grows_displaces_what_is_worth_less [21]
+        a_swarm_that_becomes_popular_displaces_none_of_its_own_peers [21]
+        a_newcomer_displaces_few_peers_of_a_populous_swarm [21]
+        one_network_cannot_take_over_a_full_swarm [21]
+        families_and_roles_keep_their_shares_of_a_full_swarm [21]
+        an_ipv6_prefix_displaces_no_more_than_ten_ipv4_networks [21]
         a_flood_displaces_itself_where_bytes_are_limited [21]
     }
     endpoints {

@@ -234,6 +234,8 @@ pub(crate) struct ModelState {
     /// Kept only if swarms or bytes are limited.
     pub(crate) ranks: Ranks,
     pub(crate) networks: &'static [LimitedNetwork],
+    /// A swarm of up to this number of peers is evicted as a whole.
+    pub(crate) whole: usize,
     pub(crate) totals: Totals,
     pub(crate) sweep: Position,
 }
@@ -257,6 +259,7 @@ impl ModelState {
             swarms: BTreeMap::new(),
             ranks: Ranks::new(),
             networks: NETWORKS,
+            whole: 64,
             totals: Totals::default(),
             sweep: None,
         }
@@ -273,7 +276,15 @@ impl ModelState {
                 return Announced::default();
             }
         } else if !known {
-            evicted = self.make_room();
+            match self.make_room() {
+                Ok(room) => evicted = room,
+                Err(refused) => {
+                    self.totals.evicted.swarms += refused.swarms;
+                    self.totals.evicted.peers += refused.peers;
+                    let changes = Changes::JOINED | Changes::CREATED;
+                    return Announced::new(SwarmStats::default(), changes).evicting(refused);
+                }
+            }
         }
         let back = self.lifetime_secs / 4;
         let networks = self.networks;
@@ -284,7 +295,7 @@ impl ModelState {
             let own = limits
                 .endpoints_per_address
                 .map_or(0, |most| swarm.drop_stalest_of_networks_but(announce.endpoint, most, networks));
-            (changes, own + swarm.drop_stalest_but(announce.endpoint, limits.peers_per_swarm))
+            (changes, own + swarm.drop_least_but(Some(announce.endpoint), limits.peers_per_swarm))
         });
         changes.set(Changes::CREATED, !known);
         evicted.peers += dropped;
@@ -302,7 +313,8 @@ impl ModelState {
         if announce.event == AnnounceEvent::Stopped {
             return;
         }
-        let swarm = &self.swarms[&announce.info_hash];
+        // A newcomer may have had no room.
+        let Some(swarm) = self.swarms.get(&announce.info_hash) else { return };
         let (v4, v6) = (swarm.eligible(announce, Family::V4), swarm.eligible(announce, Family::V6));
         let (v4_count, v6_count) =
             share(announce.want, v4.len().min(peers.v4.room()), v6.len().min(peers.v6.room()));
@@ -425,31 +437,53 @@ impl ModelState {
         result
     }
 
-    /// Evicts the swarm that is worth least if there is no room for another one.
-    fn make_room(&mut self) -> Evicted {
+    /// Evicts the swarm that is worth least if there is no room for another one. A swarm of more than
+    /// `whole` peers gives up as many if it is worth no more than a new swarm, which then is not kept.
+    fn make_room(&mut self) -> Result<Evicted, Evicted> {
         let mut evicted = Evicted::default();
-        while self.limits.swarms.is_some_and(|most| self.swarms.len() >= most) {
-            let Some(info_hash) = self.ranks.iter().next() else { break };
-            self.evict(&info_hash, &mut evicted);
+        if self.limits.swarms.is_none_or(|most| self.swarms.len() < most) {
+            return Ok(evicted);
         }
-        evicted
+        let whole = self.whole;
+        let is_large = |info_hash: &InfoHash| self.swarms[info_hash].peers.len() > whole;
+        let mut refused = Evicted { swarms: 1, peers: 1 };
+        let least = self.ranks.iter().find(|(info_hash, is_less)| *is_less || !is_large(info_hash));
+        match least.map(|(info_hash, _)| (info_hash, is_large(&info_hash))) {
+            Some((info_hash, true)) => {
+                let left = self.swarms[&info_hash].peers.len() - self.whole;
+                refused.peers += self.change(info_hash, |swarm| swarm.drop_least_but(None, Some(left)));
+                Err(refused)
+            }
+            Some((info_hash, _)) => {
+                self.evict(&info_hash, &mut evicted);
+                Ok(evicted)
+            }
+            None => Err(refused),
+        }
     }
 
     /// Evicts while too many bytes are taken: the swarms that are worth least, except the swarm of the
-    /// announcing peer. If that swarm takes more than half of all bytes, evicts its peers that announced
-    /// least recently instead.
+    /// announcing peer, or some of their peers. If that swarm takes more than half of all bytes, evicts other
+    /// peers of it instead.
     fn shed_bytes(&mut self, info_hash: InfoHash, announcer: Endpoint) -> Evicted {
         let mut evicted = Evicted::default();
         while let Some(most) = self.limits.bytes.filter(|most| self.bytes() > *most as u64) {
-            let other = self.ranks.iter().find(|other| *other != info_hash);
+            let other = self.ranks.iter().map(|(other, _)| other).find(|other| *other != info_hash);
             let own = self.swarms[&info_hash].peers.len() as u64;
             match other {
                 Some(other) if own <= 1 || 2 * own * Self::PEER_BYTES <= most as u64 => {
-                    self.evict(&other, &mut evicted);
+                    match self.swarms[&other].peers.len() {
+                        peers if peers > self.whole => {
+                            let drop = |swarm: &mut Swarm| swarm.drop_least_but(None, Some(peers - 1));
+                            evicted.peers += self.change(other, drop);
+                        }
+                        _ => self.evict(&other, &mut evicted),
+                    }
                 }
                 _ if own > 1 => {
-                    let left = Some(own as usize - 1);
-                    evicted.peers += self.change(info_hash, |swarm| swarm.drop_stalest_but(announcer, left));
+                    let drop =
+                        |swarm: &mut Swarm| swarm.drop_least_but(Some(announcer), Some(own as usize - 1));
+                    evicted.peers += self.change(info_hash, drop);
                 }
                 _ => break,
             }

@@ -44,11 +44,12 @@ impl Broken {
                     state.evict(&victim, &mut evicted);
                 }
             }
-            Fault::GrowthTakesOwnPeers => {
+            Fault::GrowthTakesOwnPeers | Fault::SatedTakesOwnPeers => {
                 let mut state = self.state();
                 let full = state.limits.bytes.is_some_and(|most| state.bytes() + 96 > most as u64);
                 let peers = state.swarms.get(&torrent).map_or(0, |swarm| swarm.peers.len());
-                if full && peers > 1 {
+                let sated = if self.is(Fault::SatedTakesOwnPeers) { 1000 } else { 2 };
+                if full && peers >= sated {
                     let left = Some(peers - 1);
                     let drop = |swarm: &mut Swarm| swarm.drop_stalest_but(told.endpoint, left);
                     evicted.peers += state.change(torrent, drop);
@@ -56,6 +57,20 @@ impl Broken {
             }
             Fault::RefreshDisplaces | Fault::StoppedKeepsPlace => {
                 evicted.peers += self.make_needless_place(told);
+            }
+            Fault::StalestOfAnyNetwork | Fault::SeedersDroppedFirst => {
+                let mut state = self.state();
+                let most = state.limits.peers_per_swarm.unwrap_or(usize::MAX);
+                let full = state.swarms.get(&torrent).is_some_and(|swarm| swarm.peers.len() >= most);
+                if full {
+                    evicted.peers += state.change(torrent, |swarm| {
+                        let seeder = swarm.list(Family::V4, Role::Seeder).first().copied();
+                        match seeder.filter(|_| self.is(Fault::SeedersDroppedFirst)) {
+                            Some(seeder) => swarm.remove(&seeder).map_or(0, |_| 1),
+                            None => swarm.drop_stalest_but(told.endpoint, Some(most - 1)),
+                        }
+                    });
+                }
             }
             Fault::EndpointForEachLimit => {
                 let mut state = self.state();

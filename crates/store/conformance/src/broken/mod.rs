@@ -317,6 +317,16 @@ crate::faults! {
     downloads_exceed_bytes DownloadsExceedBytes => max_bytes_is_kept_whatever_announces_change;
     /// Evicts peers of the same swarm to make room for a peer.
     growth_takes_own_peers GrowthTakesOwnPeers => a_swarm_that_grows_displaces_what_is_worth_less;
+    /// Evicts peers of the same swarm to make room for a peer, in swarms of a thousand peers or more.
+    sated_swarm_takes_own_peers SatedTakesOwnPeers => a_swarm_that_becomes_popular_displaces_none_of_its_own_peers;
+    /// Evicts a swarm of any size for a newcomer.
+    populous_swarm_goes_for_one PopulousGoesForOne => a_newcomer_displaces_few_peers_of_a_populous_swarm;
+    /// Evicts the peers of a full swarm that announced least recently, of whatever network.
+    stalest_of_any_network StalestOfAnyNetwork => one_network_cannot_take_over_a_full_swarm;
+    /// Evicts seeders of a full swarm first.
+    seeders_dropped_first SeedersDroppedFirst => families_and_roles_keep_their_shares_of_a_full_swarm;
+    /// Counts each /48 of an IPv6 prefix as a network by itself.
+    each_48_as_a_network Each48AsNetwork => an_ipv6_prefix_displaces_no_more_than_ten_ipv4_networks;
     /// Never reuses the bytes of removed swarms.
     freed_bytes_stay_taken FreedBytesStayTaken => bytes_that_were_freed_are_used_before_anything_is_evicted;
     /// Restores beyond its limit of bytes.
@@ -503,6 +513,8 @@ impl Broken {
             Fault::TableDoesNotGrow => state.limits.swarms = state.limits.swarms.or(Some(256)),
             Fault::EndpointsAsNetworks => state.ranks.network_of = endpoint_as_network,
             Fault::NetworksOfTheFreshest => state.ranks.looked_at = 8,
+            Fault::Each48AsNetwork => state.ranks.widths = &[],
+            Fault::PopulousGoesForOne => state.whole = usize::MAX,
             Fault::ManyPeersAsAReturn => state.ranks.populated_from = 75,
             Fault::EndpointsNotLimited => state.limits.endpoints_per_address = None,
             Fault::EndpointsBy128Bits => {

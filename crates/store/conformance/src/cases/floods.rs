@@ -1,6 +1,8 @@
 //! Cases of floods: made-up swarms displace each other, and no swarm that is worth more.
 
-use swarmkeep::{BoundedBy, Evicted, Family, PeerRecord, Role, SwarmSummary};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use swarmkeep::{BoundedBy, Endpoint, Evicted, Family, PeerRecord, Random, Role, SplitMix64, SwarmSummary};
 
 use super::bounds::Watched;
 use crate::{Subject, kit::*};
@@ -202,4 +204,135 @@ pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subj
         assert!(left * 10 >= JOINED * 9, "of {JOINED} peers of a swarm that grows {left} are left");
         watched.assert_consistent();
     }
+}
+
+/// Made-up torrents of one address have filled the store. Each peer of the popular one has a network of its own.
+pub(crate) fn a_swarm_that_becomes_popular_displaces_none_of_its_own_peers(subject: &dyn Subject) {
+    const POPULAR: u64 = 4000;
+    let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
+    for n in watched.numbers() {
+        let made_up = leecher(hash(1 + n), of_network(Family::V4, STRANGERS, n as u32 % 8));
+        if watched.tell(0, made_up).evicted != Evicted::default() {
+            break;
+        }
+    }
+    for n in 0..POPULAR {
+        watched.tell(1, leecher(hash(0), of_network(Family::V4, n as u32, 1)).left(n % 200));
+    }
+    let stats = watched.store.scrape(&hash(0));
+    assert!(
+        stats.complete == 20 && stats.peers() * 100 >= POPULAR * 99,
+        "of {POPULAR} peers, 20 of them seeders, {stats:?} are left, and made-up swarms too"
+    );
+    watched.assert_consistent();
+}
+
+/// A few swarms of hundreds take all the room.
+pub(crate) fn a_newcomer_displaces_few_peers_of_a_populous_swarm(subject: &dyn Subject) {
+    const SWARMS: u64 = 6;
+    let populous = |n: u64| leecher(hash(n % SWARMS), of_network(Family::V4, n as u32, 1));
+    let strangers = |store: &Store| {
+        let sizes = || (0..SWARMS).map(|n| store.scrape(&hash(n)).peers());
+        let before: Vec<_> = sizes().collect();
+        for n in 0..100 {
+            let stranger = of_network(Family::V4, STRANGERS, n as u32);
+            let evicted = store.tell_at(1, leecher(hash(1_000_000 + n), stranger)).evicted;
+            assert!(evicted.peers <= 64, "one newcomer displaced {} peers", evicted.peers);
+        }
+        let lost = before.iter().zip(sizes()).find(|(before, left)| left * 10 < **before * 9);
+        assert_eq!(lost, None, "the peers of a swarm before and after 100 newcomers of one address");
+    };
+    if let Some(mut watched) = Watched::new(subject, 1 << 17) {
+        for n in watched.numbers() {
+            if watched.tell(0, populous(n)).evicted != Evicted::default() {
+                break;
+            }
+        }
+        strangers(&watched.store);
+    }
+    if let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(SWARMS as usize)) {
+        store.fill(0, (0..SWARMS * 200).map(populous));
+        strangers(&store);
+        store.assert_consistent();
+    }
+}
+
+/// 900 peers, each of a network of its own, are in a swarm with room for 1,000, and are silent.
+pub(crate) fn one_network_cannot_take_over_a_full_swarm(subject: &dyn Subject) {
+    const LIVING: u32 = 900;
+    type Stranger = fn(u32) -> Endpoint;
+    let living = |n: u32| of_network(FAMILIES[(n % 3 / 2) as usize], n, 1);
+    let of_24 = |n: u32| {
+        let ip = Ipv4Addr::from_bits(0x3000_0000 + n % 256);
+        Endpoint::new(ip.into(), (1 + n / 256) as u16).expect("the port is not 0")
+    };
+    let strangers: [(&str, Stranger); 3] = [
+        ("an IPv4 address", |n| of_network(Family::V4, STRANGERS, n)),
+        ("an IPv4 /24", of_24),
+        ("an IPv6 /48", |n| of_network(Family::V6, STRANGERS, n)),
+    ];
+    for (name, stranger) in strangers {
+        let config = config().max_peers_per_swarm(1000);
+        let Some(store) = bounded(subject, BoundedBy::PEERS_PER_SWARM, &config) else { return };
+        store.fill(0, (0..LIVING).map(|n| leecher(hash(1), living(n)).left((n % 5).into())));
+        store.fill(60, (0..2048).map(|n| leecher(hash(1), stranger(n))));
+        let members = store.members(&hash(1));
+        let left = (0..LIVING).filter(|&n| members.contains_key(&living(n))).count() as u32;
+        assert!(left * 100 >= LIVING * 95, "{left} of {LIVING} peers are left beside those of {name}");
+        store.assert_consistent();
+    }
+}
+
+/// A fifth of the peers that come are seeders, and a fifth come over IPv6.
+pub(crate) fn families_and_roles_keep_their_shares_of_a_full_swarm(subject: &dyn Subject) {
+    const MOST: u64 = 500;
+    let config = config().max_peers_per_swarm(MOST as usize);
+    let Some(store) = bounded(subject, BoundedBy::PEERS_PER_SWARM, &config) else { return };
+    let rng: &mut dyn Random = &mut SplitMix64::new(8);
+    let (mut v6, mut seeders, mut all) = (0, 0, 0);
+    for n in 0..16_000_u32 {
+        let endpoint = of_network(FAMILIES[usize::from(rng.below(5) == 0)], n, 1);
+        store.fill((n * 3).into(), [leecher(hash(1), endpoint).left(rng.below(5) as u64)]);
+        if n > 2000 && n % 250 == 0 {
+            let totals = store.totals();
+            v6 += totals.v6.peers();
+            seeders += totals.v4.seeders + totals.v6.seeders;
+            all += totals.peers();
+        }
+    }
+    for (name, count) in [("IPv6 peers", v6), ("seeders", seeders)] {
+        let percent = 100.0 * count as f64 / all as f64;
+        assert!((18.0..22.0).contains(&percent), "{percent:.1} % are {name}, and a fifth of those that came");
+    }
+}
+
+/// Each of its /48 announces once or twice. Ten IPv4 /24 do as much in another store.
+pub(crate) fn an_ipv6_prefix_displaces_no_more_than_ten_ipv4_networks(subject: &dyn Subject) {
+    const LIVING: u64 = 300;
+    let size = |n: u64| 1 + n % 4;
+    let of_prefix = |n: u32| {
+        let ip = Ipv6Addr::from_bits((0x2b00_u128 << 112) + (u128::from(n * 40_503 % 65_536) << 80) + 1);
+        Endpoint::new(ip.into(), 6881).expect("the port is not 0")
+    };
+    type Stranger = fn(u32) -> Endpoint;
+    let strangers: [Stranger; 2] = [|n| of_network(Family::V4, STRANGERS + n % 10, n), of_prefix];
+    let mut lost = Vec::new();
+    for stranger in strangers {
+        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(1000)) else { return };
+        for n in 0..LIVING {
+            let living = |m: u64| of_network(Family::V4, (4 * n + m) as u32, 1);
+            store.fill(0, (0..size(n)).map(|m| leecher(hash(n), living(m))));
+        }
+        for n in 0..4000 {
+            let made_up = |m| leecher(hash(1_000_000 + n), stranger(8 * n as u32 + m));
+            store.fill(1 + n / 100, (0..8).map(made_up));
+        }
+        lost.push((0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() < size(n)).count());
+    }
+    assert!(
+        lost[1] <= lost[0] + LIVING as usize / 50,
+        "of {LIVING} living swarms ten IPv4 networks displace {}, and an IPv6 /32 {}",
+        lost[0],
+        lost[1]
+    );
 }

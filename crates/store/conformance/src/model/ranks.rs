@@ -6,7 +6,7 @@ use swarmkeep::{Endpoint, Family, InfoHash, Timestamp};
 
 use super::Swarm;
 
-/// The network of a peer: the IPv4 /24 or the IPv6 /48, filled up with zeroes.
+/// The network of a peer, the IPv4 /24 or the IPv6 /48, filled up with zeroes; or the /40 or /32 around it.
 pub(crate) type Network = (Family, [u8; 18]);
 
 /// What a swarm is worth in a full store. Each network has one unit of worth, which all swarms with a peer of
@@ -23,10 +23,49 @@ pub(crate) struct Ranks {
     pub(crate) looked_at: usize,
     /// The number of peers from which on a swarm is taken for a populated one.
     pub(crate) populated_from: usize,
-    /// The number of swarms in which each network has a peer.
-    swarms: BTreeMap<Network, u64>,
+    /// The widths at which the networks of an IPv6 prefix are one.
+    pub(crate) widths: &'static [Width],
+    /// The number of memberships of each network, and of each network around them: one per swarm and network.
+    members: Members,
     ranked: BTreeMap<InfoHash, (Worth, BTreeSet<Network>)>,
     order: BTreeSet<(Worth, InfoHash)>,
+}
+
+/// An IPv6 prefix of this number of bytes is worth no more than this number of networks.
+pub(crate) type Width = (usize, u64);
+
+pub(crate) const WIDTHS: &[Width] = &[(5, 4), (4, 8)];
+
+/// The members of networks, and of the prefixes around them.
+#[derive(Debug, Default)]
+pub(crate) struct Members(BTreeMap<(Network, usize), u64>);
+
+impl Members {
+    fn around(network: Network, widths: &'static [Width]) -> impl Iterator<Item = ((Network, usize), u64)> {
+        let (family, bytes) = network;
+        let wider = widths.iter().filter(move |_| family == Family::V6).map(move |&(len, units)| {
+            let mut prefix = [0; 18];
+            prefix[..len].copy_from_slice(&bytes[..len]);
+            (((family, prefix), len), units)
+        });
+        [((network, bytes.len()), 1)].into_iter().chain(wider)
+    }
+
+    pub(crate) fn add(&mut self, network: Network, widths: &'static [Width]) {
+        Self::around(network, widths).for_each(|(prefix, _)| *self.0.entry(prefix).or_default() += 1);
+    }
+
+    fn remove(&mut self, network: Network, widths: &'static [Width]) {
+        Self::around(network, widths)
+            .for_each(|(prefix, _)| *self.0.get_mut(&prefix).expect("a member was counted") -= 1);
+    }
+
+    /// Returns what a member of a network is worth.
+    pub(crate) fn share(&self, network: Network, widths: &'static [Width]) -> u64 {
+        let shares =
+            Self::around(network, widths).map(|(prefix, units)| units * Ranks::UNIT / self.0[&prefix]);
+        shares.min().expect("a network is around itself")
+    }
 }
 
 impl Ranks {
@@ -36,20 +75,31 @@ impl Ranks {
     const NETWORKS: usize = 8;
 
     pub(crate) fn new() -> Self {
-        let (swarms, ranked, order) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { network_of, looked_at: 256, populated_from: usize::MAX, swarms, ranked, order }
+        let (members, ranked, order) = (Members::default(), BTreeMap::new(), BTreeSet::new());
+        Self {
+            network_of,
+            looked_at: 256,
+            populated_from: usize::MAX,
+            widths: WIDTHS,
+            members,
+            ranked,
+            order,
+        }
     }
 
-    /// Returns the swarms, the first one to evict in front.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = InfoHash> {
-        self.order.iter().map(|&(_, info_hash)| info_hash)
+    /// Returns the swarms, the first one to evict in front, and whether each is worth no more than a new one.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (InfoHash, bool)> {
+        let of_one = Self::UNIT.ilog2() + 1;
+        self.order.iter().map(move |&((size, populated, _), info_hash)| {
+            (info_hash, size < of_one || size == of_one && !populated)
+        })
     }
 
     pub(crate) fn remove(&mut self, info_hash: &InfoHash) {
         let Some((worth, networks)) = self.ranked.remove(info_hash) else { return };
         self.order.remove(&(worth, *info_hash));
         for network in networks {
-            *self.swarms.get_mut(&network).expect("it has a peer in this one") -= 1;
+            self.members.remove(network, self.widths);
         }
     }
 
@@ -63,11 +113,8 @@ impl Ranks {
                 break;
             }
         }
-        let shares = networks.iter().map(|&network| {
-            let swarms = self.swarms.entry(network).or_default();
-            *swarms += 1;
-            Self::UNIT / *swarms
-        });
+        networks.iter().for_each(|&network| self.members.add(network, self.widths));
+        let shares = networks.iter().map(|&network| self.members.share(network, self.widths));
         let size = shares.sum::<u64>().checked_ilog2().map_or(0, |log| log + 1);
         let populated = swarm.populated || swarm.peers.len() >= self.populated_from;
         let worth = (size, populated, swarm.latest);
@@ -76,7 +123,7 @@ impl Ranks {
     }
 }
 
-fn network_of(endpoint: &Endpoint) -> Network {
+pub(crate) fn network_of(endpoint: &Endpoint) -> Network {
     let (family, mut network) = (endpoint.family(), [0; 18]);
     let len = if family == Family::V4 { 3 } else { 6 };
     network[..len].copy_from_slice(&endpoint.as_bytes()[..len]);

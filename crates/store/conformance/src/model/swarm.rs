@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use super::ranks::{Members, WIDTHS, network_of};
 use swarmkeep::{
     Announce, AnnounceEvent, Changes, Endpoint, Families, Family, PeerDetails, PeerRecord, Random, Retention,
     Role, SwarmStats, Timestamp, Totals,
@@ -125,6 +126,22 @@ impl Swarm {
                 break;
             };
             self.remove(&stalest);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// Evicts the peers of the networks that have most peers here, and of these those that announced least
+    /// recently, except `announcer`, until at most `most` are left; returns the number of evicted peers.
+    pub(crate) fn drop_least_but(&mut self, announcer: Option<Endpoint>, most: Option<usize>) -> u64 {
+        let mut dropped = 0;
+        while most.is_some_and(|most| self.peers.len() > most) {
+            let mut members = Members::default();
+            self.peers.keys().for_each(|endpoint| members.add(network_of(endpoint), WIDTHS));
+            let others = self.by_age.iter().filter(|(_, endpoint)| Some(*endpoint) != announcer);
+            let share = |endpoint| members.share(network_of(endpoint), WIDTHS);
+            let Some(&(_, least)) = others.min_by_key(|(_, endpoint)| share(endpoint)) else { break };
+            self.remove(&least);
             dropped += 1;
         }
         dropped
