@@ -79,7 +79,7 @@ impl LocalPeers {
     /// The address at which a peer is listed that announces from `ip` to a socket of this reach. `None` if it
     /// is refused.
     pub fn listed(self, ip: IpAddr, listener: Reach) -> Option<IpAddr> {
-        let reach = Reach::of_peer(ip)?;
+        let (ip, reach) = (ip.to_canonical(), Reach::of_peer(ip)?);
         match self {
             _ if reach == Reach::Public => Some(ip),
             Self::Near => (reach <= listener && listener != Reach::Public).then_some(ip),
@@ -90,11 +90,12 @@ impl LocalPeers {
         }
     }
 
-    /// Whether `ip`, which a client claims, counts at a listener of this reach: peers are taken at it, and it
-    /// can be reached from as far as the listener.
-    pub(crate) fn admits_claim(self, ip: IpAddr, listener: Reach) -> bool {
-        let nearest = if self == Self::Take { Reach::Loopback } else { listener };
-        Reach::of_claim(ip) >= Some(nearest) && self.listed(ip, listener).is_some()
+    /// Whether `ip`, which `client` claims, counts at a listener of this reach: peers are taken at it, and it
+    /// can be reached from as far as the listener, and as the client behind a router or proxy.
+    pub(crate) fn admits_claim(self, ip: IpAddr, client: IpAddr, listener: Reach) -> bool {
+        let farthest = Reach::of_peer(client).max(Some(listener));
+        let nearest = if self == Self::Take { Some(Reach::Loopback) } else { farthest };
+        Reach::of_claim(ip) >= nearest && self.listed(ip, listener).is_some()
     }
 }
 
@@ -143,6 +144,7 @@ mod tests {
             (LocalPeers::Refuse, "127.0.0.1", Loopback, None),
             (LocalPeers::Take, "10.0.0.1", Public, Some("10.0.0.1")),
             (at, "10.0.0.1", Loopback, Some("203.0.113.5")),
+            (at, "::ffff:10.0.0.1", Loopback, Some("203.0.113.5")),
             (at, "::1", Loopback, None),
         ] {
             assert_eq!(rule.listed(ip(address), listener), listed.map(ip), "{rule:?} {address} {listener:?}");

@@ -30,8 +30,8 @@ use crate::{
 /// contains no peer ids because stores need not keep them. The stored peer is at the client's own address,
 /// with the port that the client gives; `ip` counts only with [`Rules::http_ip_parameter`]. An address of the
 /// other family in `ipv4` or `ipv6` (BEP 7) is not stored, but a client that gives one gets peers of both
-/// families. An address that cannot be reached from the listener counts as not given. `key` and `trackerid`
-/// have no effect: a peer is identified by its endpoint. A paused client (BEP 21) counts as one that continues.
+/// families. An address that other clients cannot reach counts as not given. `key` and `trackerid` have no
+/// effect: a peer is identified by its endpoint. A paused client (BEP 21) counts as one that continues.
 ///
 /// The answer to an announce contains the client's address (BEP 24). An error is in `failure reason`; if it
 /// is the tracker's fault, the answer also says when to come back (BEP 31). A scrape (BEP 48) names at most
@@ -229,7 +229,7 @@ fn announce_of(
     listener: Reach,
 ) -> Result<Announce, Refusal> {
     rules.is_allowed(&request.info_hash)?;
-    let is_reached = |ip| rules.local_peers.admits_claim(ip, listener);
+    let is_reached = |ip| rules.local_peers.admits_claim(ip, client, listener);
     let named = request.ip.filter(|&ip| rules.http_ip_parameter && is_reached(ip));
     let endpoint = rules.endpoint(named.unwrap_or(client), request.port, listener)?;
     let mut families = match endpoint.family() {
@@ -415,9 +415,12 @@ mod tests {
                 (Reach::Public, v6, &["127.0.0.1", "0.0.0.0", "169.254.1.1", "224.0.0.1"], (0, 40)),
                 // IPv4 behind a router.
                 (Reach::Public, v6, &["192.168.1.2", "100.64.1.2"], both),
-                (Reach::Private, v4, &["fd00::1", "2001:db8:1::9"], both),
-                (Reach::Private, v4, &["fe80::1", "::1"], (40, 0)),
-                (Reach::Loopback, v4, &["::1"], both),
+                // A router or a proxy forwards from the internet.
+                (Reach::Private, v4, &["2001:db8:1::9"], both),
+                (Reach::Private, v4, &["fd00::1", "fe80::1", "::1"], (40, 0)),
+                (Reach::Loopback, v4, &["fd00::1", "::1"], (40, 0)),
+                (Reach::Private, "10.0.0.1", &["fd00::1", "2001:db8:1::9"], both),
+                (Reach::Loopback, "127.0.0.1", &["::1"], both),
             ] {
                 tracker.listener = listener;
                 for (claim, compact) in claims.iter().flat_map(|claim| [(claim, None), (claim, Some(false))])
@@ -434,7 +437,7 @@ mod tests {
                 }
             }
             let answer = tracker.announce("198.51.100.1", &at_port(1));
-            assert_eq!(answer.incomplete, 82, "{name}: what they name is not stored");
+            assert_eq!(answer.incomplete, 84, "{name}: what they name is not stored");
         }
     }
 
@@ -467,10 +470,18 @@ mod tests {
             "who names an address of the other family gets both"
         );
         assert_eq!(tracker.peers("2001:db8::9", &at_port(9)), ["[2001:db8::1]:1"]);
-        for (port, ip) in (10..).zip(["10.0.0.1", "127.0.0.1", "fe80::1", "fd00::1", "224.0.0.1", "::"]) {
+        let local = ["10.0.0.1", "127.0.0.1", "fe80::1", "fd00::1", "224.0.0.1", "::"];
+        let listeners = [Reach::Public, Reach::Private, Reach::Loopback];
+        let claims = listeners.into_iter().flat_map(|listener| local.map(|ip| (listener, ip)));
+        for (port, (listener, ip)) in (10..).zip(claims) {
+            tracker.listener = listener;
             tracker.announce("192.0.2.7", &AnnounceRequest { ip: ip.parse().ok(), ..at_port(port) });
-            assert!(tracker.peers("192.0.2.2", &at_port(2)).contains(&format!("192.0.2.7:{port}")), "{ip}");
+            let peers = tracker.peers("192.0.2.2", &at_port(2));
+            assert!(peers.contains(&format!("192.0.2.7:{port}")), "{listener:?} {ip}");
         }
+        tracker.listener = Reach::Private;
+        tracker.announce("10.0.0.1", &AnnounceRequest { ip: "10.0.0.2".parse().ok(), ..at_port(9) });
+        assert!(tracker.peers("192.0.2.2", &at_port(2)).contains(&"10.0.0.2:9".into()));
     }
 
     #[test]
