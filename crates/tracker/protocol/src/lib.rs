@@ -13,7 +13,7 @@ mod url;
 
 pub use fields::Field;
 pub use swarmkeep_bittorrent as bittorrent;
-pub use url::TrackerUrl;
+pub use url::{LONGEST_PASSKEY, TrackerUrl, is_passkey};
 
 /// What was wrong with a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

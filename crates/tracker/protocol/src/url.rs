@@ -18,7 +18,7 @@ const PARAMETERS: [&[u8]; 4] = [b"passkey", b"torrent_pass", b"pid", b"uk"];
 
 impl<'a> TrackerUrl<'a> {
     /// Reads the path and the query of a request over HTTP, or of the URL in an announce over UDP (BEP 41). The
-    /// passkey is a parameter, or else the part of the path before `announce` or `scrape` (Gazelle, chihaya) or
+    /// passkey is a parameter [by its form](is_passkey), or else the part of the path before `announce` or `scrape` (Gazelle, chihaya) or
     /// behind it (torrust-tracker). A path with neither ends with the passkey (`udp://HOST/PASSKEY`, of older
     /// versions of torrust-tracker). What is in the path before that is ignored: folders of a site.
     pub fn new(path: &'a [u8], query: &'a [u8]) -> Self {
@@ -28,7 +28,10 @@ impl<'a> TrackerUrl<'a> {
             None => (before.and_then(action_of), last),
             action => (action, before),
         };
-        let parameter = parameters(query).find(|(name, _)| PARAMETERS.contains(name));
+        let parameter = parameters(query).find(|(name, value)| {
+            let by_form = |text: &str| is_passkey(text.as_bytes()).then_some(());
+            PARAMETERS.contains(name) && value.parse::<LONGEST_PASSKEY, _>(by_form).is_some()
+        });
         Self { action, passkey: parameter.map(|(_, value)| value).or(part.map(Escaped::new)) }
     }
 
@@ -37,6 +40,16 @@ impl<'a> TrackerUrl<'a> {
     pub fn without_passkey(path: &[u8]) -> Self {
         Self { action: path.strip_prefix(b"/").and_then(action_of), passkey: None }
     }
+}
+
+/// The most characters of a passkey.
+pub const LONGEST_PASSKEY: usize = 128;
+
+/// Whether this has the form of a passkey: 8 to 128 of `A-Z`, `a-z`, `0-9`, `_` and `-`. `announce` is the name
+/// of a path, and no passkey.
+pub fn is_passkey(text: &[u8]) -> bool {
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    (8..=LONGEST_PASSKEY).contains(&text.len()) && text.iter().all(is_allowed) && action_of(text).is_none()
 }
 
 /// `.php` is in the URLs of older sites. chihaya has it as a choice.
@@ -63,11 +76,13 @@ mod tests {
             ("/announce/KEY", "", announce, Some("KEY")),
             ("/announce/announce", "", announce, Some("announce")),
             ("/announce/scrape", "", scrape, Some("announce")),
-            ("/bt/announce.php", "a=b&uk=KEY&port=1", announce, Some("KEY")),
-            ("/scrape.php/", "passkey=KEY&passkey=other", scrape, Some("KEY")),
-            ("/scrape", "pid=", scrape, Some("")),
+            ("/bt/announce.php", "a=b&uk=KEY12345&port=1", announce, Some("KEY12345")),
+            ("/scrape.php/", "passkey=KEY12345&passkey=another1", scrape, Some("KEY12345")),
+            ("/KEY-IN-PATH/announce", "uk=&pid=123&passkey=%4bEY/", announce, Some("KEY-IN-PATH")),
+            ("/announce", "uk=&port=1&pid=%4bEY12345", announce, Some("%4bEY12345")),
+            ("/scrape", "pid=", scrape, None),
             ("/KEY", "", None, Some("KEY")),
-            ("", "torrent_pass=KEY", None, Some("KEY")),
+            ("", "torrent_pass=KEY12345", None, Some("KEY12345")),
             ("/announce/KEY/more", "", None, Some("more")),
             ("//", "", None, None),
         ] {

@@ -12,9 +12,9 @@ use std::{
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
-use swarmkeep_tracker_protocol::http::Escaped;
+use swarmkeep_tracker_protocol::{LONGEST_PASSKEY, http::Escaped};
 
-use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, access::Passkeys, refusal::Refusal};
+use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, refusal::Refusal};
 
 /// The rules by which requests are answered. Start with [`new`](Self::new), and chain what differs.
 /// [`LiveRules::replace`] gives other rules to a running tracker.
@@ -175,9 +175,9 @@ impl Rules {
         self
     }
 
-    /// Serves members only. They announce to `/PASSKEY/announce`, `/announce/PASSKEY` or
-    /// `/announce?passkey=PASSKEY` over HTTP, and name that path over UDP (BEP 41). A scrape over UDP cannot
-    /// contain a passkey and is refused. The file is checked as for [`access_list`](Self::access_list).
+    /// Serves members only. They name their passkey in the URL, in any form of
+    /// [`TrackerUrl`](swarmkeep_tracker_protocol::TrackerUrl). A scrape over UDP cannot, and is refused. The
+    /// file is checked as for [`access_list`](Self::access_list).
     #[must_use]
     pub fn passkeys(mut self, list: PasskeyList) -> Self {
         self.passkeys = Some(list);
@@ -223,7 +223,7 @@ impl Rules {
         let Some(list) = &self.passkeys else { return Ok(()) };
         let passkey = passkey.ok_or(Refusal::NoPasskey)?;
         let known = |passkey: &str| list.passkeys().admits(passkey.as_bytes()).then_some(());
-        passkey.parse::<{ Passkeys::LONGEST }, _>(known).ok_or(Refusal::WrongPasskey)
+        passkey.parse::<LONGEST_PASSKEY, _>(known).ok_or(Refusal::WrongPasskey)
     }
 
     /// Whether this torrent may be here.

@@ -227,7 +227,7 @@ pub(crate) struct Live {
     pub(crate) deny_list: Option<PathBuf>,
 
     /// File of the passkeys of a private tracker, one per line: 8 to 128 of A-Z, a-z, 0-9, _ and -. Members
-    /// announce to http://ADDR/PASSKEY/announce or udp://ADDR/PASSKEY/announce.
+    /// announce to http:// or udp://ADDR/PASSKEY/announce; docs/operate/coming-from.md has the other forms.
     #[arg(long, value_name = "FILE", help_heading = ACCESS)]
     pub(crate) passkeys: Option<PathBuf>,
 

@@ -119,8 +119,8 @@ pub enum AccessError {
     },
     /// An entry is not a passkey.
     #[error(
-        "passkey list {}, line {line}: not a passkey: give {} to {} of A-Z, a-z, 0-9, _ and -",
-        path.display(), Passkeys::SHORTEST, Passkeys::LONGEST
+        "passkey list {}, line {line}: not a passkey: give 8 to 128 of A-Z, a-z, 0-9, _ and -, other than `announce`",
+        path.display()
     )]
     Passkey {
         /// The list.

@@ -4,6 +4,7 @@ use std::{fmt, path::Path};
 
 use siphasher::sip128::SipHasher24;
 use swarmkeep::HashKey;
+use swarmkeep_tracker_protocol::is_passkey;
 
 use super::{AccessError, lines::read_set, set::SortedSet};
 
@@ -20,13 +21,8 @@ pub struct Passkeys {
 }
 
 impl Passkeys {
-    /// The fewest characters of a passkey.
-    pub const SHORTEST: usize = 8;
-    /// The most characters of a passkey.
-    pub const LONGEST: usize = 128;
-
-    /// Reads a text file with [one passkey per line](crate::access): 8 to 128 of `A-Z`, `a-z`, `0-9`, `_` and
-    /// `-`. Upper and lower case differ. `key` is a random secret that has no other use. Blocks on the disk.
+    /// Reads a text file with [one passkey per line](crate::access), each [of its form](is_passkey). Upper and
+    /// lower case differ. `key` is a random secret that has no other use. Blocks on the disk.
     ///
     /// # Errors
     /// [`AccessError`] names the line that is wrong and what was expected there. It never contains the line
@@ -71,14 +67,11 @@ impl fmt::Debug for Passkeys {
 }
 
 /// 8 characters and a line's end.
-const SHORTEST_LINE: u64 = Passkeys::SHORTEST as u64 + 1;
+const SHORTEST_LINE: u64 = 9;
 
 /// What is kept of a passkey; `None` if this is none.
 fn hash(key: &SipHasher24, passkey: &[u8]) -> Option<[u8; 16]> {
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    let is_passkey =
-        (Passkeys::SHORTEST..=Passkeys::LONGEST).contains(&passkey.len()) && passkey.iter().all(allowed);
-    is_passkey.then(|| key.hash(passkey).as_bytes())
+    is_passkey(passkey).then(|| key.hash(passkey).as_bytes())
 }
 
 #[cfg(test)]
@@ -128,7 +121,9 @@ mod tests {
     fn neither_a_set_nor_an_error_shows_a_passkey() {
         assert_eq!(format!("{:?}", load("SecretSecret\n").unwrap()), "Passkeys(1 secret)");
         let long = "Secret".repeat(30_000);
-        for wrong in ["Secret", "Secret Secret", "SecretSécret", "Secret\0Secret", &long[..129], &long] {
+        for wrong in
+            ["announce", "Secret", "Secret Secret", "SecretSécret", "Secret\0Secret", &long[..129], &long]
+        {
             let error = load(&format!("SecretSecret\n{wrong}\n")).unwrap_err();
             for text in [format!("{error:?}"), error.to_string()] {
                 assert!(!text.contains("Secret"), "{text}");
@@ -136,6 +131,8 @@ mod tests {
             }
         }
         let error = load("SecretSecret\nSecret/Secret\n").unwrap_err().to_string();
-        assert!(error.ends_with("line 2: not a passkey: give 8 to 128 of A-Z, a-z, 0-9, _ and -"), "{error}");
+        let expected =
+            "line 2: not a passkey: give 8 to 128 of A-Z, a-z, 0-9, _ and -, other than `announce`";
+        assert!(error.ends_with(expected), "{error}");
     }
 }
