@@ -12,8 +12,6 @@ use siphasher::sip::SipHasher13;
 use swarmkeep::{Random, Timestamp};
 use swarmkeep_tracker_protocol::udp::ConnectionId;
 
-use crate::clock::is_jump;
-
 /// The secret of connection ids. Trackers with the same key recognise each other's ids, and a tracker with the
 /// key of its last run recognises the ids of that run.
 #[derive(Clone)]
@@ -60,7 +58,10 @@ pub struct ConnectionIds {
 #[derive(Clone, Copy)]
 struct Clocks {
     ahead: i64,
-    /// The same before its latest jumps, and until when ids by that clock are valid.
+    /// The least and the most of the same since the latest jump.
+    since: (i64, i64),
+    /// The least between the jumps before that, and until when ids by that clock are valid. Those by a clock that
+    /// was at most 8 seconds ahead of it are valid too.
     before: [(i64, Timestamp); 4],
 }
 
@@ -94,7 +95,7 @@ impl ConnectionIds {
 
     /// The ids of a key.
     pub fn new(key: ConnectionKey) -> Self {
-        let clocks = Clocks { ahead: 0, before: [(0, Timestamp::from_secs(0)); 4] };
+        let clocks = Clocks { ahead: 0, since: (0, 0), before: [(0, Timestamp::from_secs(0)); 4] };
         let latest = RwLock::new((clocks, Hours::around(0, &key)));
         Self { key, latest }
     }
@@ -112,13 +113,19 @@ impl ConnectionIds {
 
     /// Sets by how many seconds the machine's clock is ahead of the times that [`at`](Self::at) is given. For
     /// two minutes after each jump of more than 8 seconds, ids by the clock as it was before are valid too.
-    pub fn follow(&self, ahead: i64, now: Timestamp) {
+    /// Smaller steps add up to a jump. Returns whether there was one.
+    pub fn follow(&self, ahead: i64, now: Timestamp) -> bool {
         let clocks = &mut self.latest.write().unwrap_or_else(PoisonError::into_inner).0;
-        if is_jump(clocks.ahead, ahead) {
+        let (least, most) = clocks.since;
+        let since = (least.min(ahead), most.max(ahead));
+        let is_jump = since.0.abs_diff(since.1) > Self::TICK_SECS;
+        if is_jump {
             clocks.before.rotate_right(1);
-            clocks.before[0] = (clocks.ahead, now.saturating_add(Self::LIFETIME_SECS));
+            clocks.before[0] = (least, now.saturating_add(Self::LIFETIME_SECS));
         }
+        clocks.since = if is_jump { (ahead, ahead) } else { since };
         clocks.ahead = ahead;
+        is_jump
     }
 }
 
@@ -289,7 +296,7 @@ mod tests {
             let (ours, neighbours, now) = (ids("one"), ids("one"), START.as_secs());
             let theirs = |now: u64| neighbours.at(at(now.checked_add_signed(jump).unwrap()));
             let before = ours.at(START).issue(HERE);
-            ours.follow(jump, START);
+            assert!(ours.follow(jump, START), "{jump}: more than 8 seconds are a jump");
             #[cfg(feature = "xdp")]
             assert_eq!(ours.at(START).keys().tick, theirs(now).keys().tick, "the program issues them too");
             for age in [0, 1, 120, 121, 7300] {
@@ -297,12 +304,21 @@ mod tests {
                 assert!(ids.recognise(theirs(now + age).issue(HERE), HERE), "{jump}: their id after {age}");
                 assert!(theirs(now + age).recognise(ids.issue(HERE), HERE), "{jump}: our id after {age}");
                 assert_eq!(ids.recognise(before, HERE), age <= 120, "{jump}: an id of before after {age}");
-                // Less than a jump, as with a clock that is a little slow.
-                ours.follow(jump + 2, at(now + age));
+                // As with a clock that is a little slow.
+                assert!(!ours.follow(jump + 2, at(now + age)), "{jump}: 2 seconds are no jump");
             }
-            for jump in [-jump, 0] {
+            for jump in [-jump, 3 * jump] {
                 ours.follow(jump, START);
                 assert!(ours.at(START).recognise(before, HERE), "{jump}: more jumps");
+            }
+        }
+        for steps in [[-5, -10], [8, -8]] {
+            let ids = ids("one");
+            let mut issued = vec![ids.at(START).issue(HERE)];
+            for ahead in steps {
+                ids.follow(ahead, START);
+                assert!(issued.iter().all(|&id| ids.at(START).recognise(id, HERE)), "{steps:?} add up");
+                issued.push(ids.at(START).issue(HERE));
             }
         }
     }
