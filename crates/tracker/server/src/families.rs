@@ -8,14 +8,15 @@ use std::{
 use arrayvec::ArrayVec;
 use socket2::{SockRef, Socket};
 
-/// Lets an IPv6 socket serve both families, unless one of `listening` serves IPv4 at its port.
+/// Lets a socket for all interfaces of IPv6 serve both families, unless one of `listening` serves IPv4 at its
+/// port.
 pub(crate) fn choose(socket: &Socket, address: SocketAddr, listening: &[SocketAddr]) -> io::Result<()> {
     if address.is_ipv4() {
         return Ok(());
     }
     // Each socket at port 0 gets another one.
     let is_v4 = |other: &SocketAddr| other.is_ipv4() && other.port() == address.port() && other.port() != 0;
-    socket.set_only_v6(listening.iter().any(is_v4))
+    socket.set_only_v6(address.ip() != Ipv6Addr::UNSPECIFIED || listening.iter().any(is_v4))
 }
 
 /// The addresses of a bound socket: two if it serves both families, as one that was handed over may.
@@ -26,4 +27,20 @@ pub(crate) fn addresses(socket: &SockRef<'_>) -> io::Result<ArrayVec<SocketAddr,
         addresses.push((Ipv4Addr::UNSPECIFIED, address.port()).into());
     }
     Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use socket2::{Domain, Type};
+
+    use super::*;
+
+    #[test]
+    fn of_ipv6_addresses_only_all_interfaces_are_for_both_families() {
+        for (address, only_v6) in [("[::]:1", false), ("[::1]:1", true), ("[2001:db8::1]:1", true)] {
+            let socket = Socket::new(Domain::IPV6, Type::DGRAM, None).unwrap();
+            choose(&socket, address.parse().unwrap(), &[]).unwrap();
+            assert_eq!(socket.only_v6().unwrap(), only_v6, "{address}");
+        }
+    }
 }
