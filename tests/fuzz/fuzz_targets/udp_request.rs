@@ -10,9 +10,13 @@ use std::{
 use libfuzzer_sys::fuzz_target;
 use swarmkeep::{Family, HashKey, Packed, RepositoryConfig, SplitMix64, Timestamp};
 use swarmkeep_tracker::{
-    Batch, ConnectionIds, ConnectionKey, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6, LiveRules, Reach, Rules,
+    Batch, ConnectionIds, ConnectionKey, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6, LiveRules,
+    Reach, Rules,
 };
-use swarmkeep_tracker_protocol::udp::{ConnectResponse, ConnectionId, Request, Response, TransactionId};
+use swarmkeep_tracker_protocol::{
+    Fields,
+    udp::{AnnounceRequest, ConnectResponse, ConnectionId, Request, Response, TransactionId},
+};
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const SECRET: &[u8] = b"of every tracker here";
@@ -105,5 +109,9 @@ fn assert_survives_writing(request: Request<'_>) {
         Request::Announce(request) => request.write(&mut out),
         Request::Scrape(request) => request.write(&mut out),
     };
-    assert_eq!(Request::parse(&out[..len]), Ok(request));
+    let without_unread = |request| match request {
+        Request::Announce(request) => Request::Announce(AnnounceRequest { unread: Fields::NONE, ..request }),
+        other => other,
+    };
+    assert_eq!(Request::parse(&out[..len]).map(without_unread), Ok(without_unread(request)));
 }

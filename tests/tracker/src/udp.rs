@@ -136,6 +136,7 @@ pub const fn announce(connection_id: ConnectionId) -> AnnounceRequest<'static> {
         key: 0,
         want: None,
         port: 6881,
+        unread: swarmkeep_tracker_protocol::Fields::NONE,
         trailing: &[],
     }
 }

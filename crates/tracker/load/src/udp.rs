@@ -374,6 +374,7 @@ impl Client for UdpClient {
                     key: announcing.port.into(),
                     want: self.want,
                     port: announcing.port,
+                    unread: swarmkeep_tracker_protocol::Fields::NONE,
                     trailing: &[],
                 };
                 let own = self.own.and_then(|ip| Endpoint::new(ip, announcing.port).ok());

@@ -4,7 +4,7 @@ use swarmkeep_bittorrent::AnnounceEvent;
 
 /// A field of an announce whose absence has a safe meaning. A value that cannot be read counts as not given, and
 /// refuses no announce.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
     /// The event. Without it, the announce is a regular one.
     Event,
@@ -29,7 +29,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// Every variant.
+    /// Every variant. Those up to [`Want`](Self::Want) are in both protocols.
     pub const ALL: [Self; 10] = [
         Self::Event,
         Self::Uploaded,
@@ -60,15 +60,23 @@ impl Field {
     }
 }
 
-/// Reads fields, and calls the function with each one whose value counts as not given.
-pub(crate) struct Fields<F>(pub(crate) F);
+/// A set of fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fields(u16);
 
-impl<F: FnMut(Field)> Fields<F> {
-    /// The value of `field`, `None` if it cannot be read.
+impl Fields {
+    /// No field.
+    pub const NONE: Self = Self(0);
+
+    /// The fields of the set.
+    pub fn iter(self) -> impl Iterator<Item = Field> {
+        Field::ALL.into_iter().filter(move |&field| self.0 >> field as u16 & 1 == 1)
+    }
+
+    /// The value of `field`, which is in the set if it cannot be read. The last of several values counts.
     pub(crate) fn value<T>(&mut self, field: Field, value: Option<T>) -> Option<T> {
-        if value.is_none() {
-            (self.0)(field);
-        }
+        let place = field as u16;
+        self.0 = self.0 & !(1 << place) | u16::from(value.is_none()) << place;
         value
     }
 

@@ -11,7 +11,7 @@ pub mod http;
 pub mod udp;
 mod url;
 
-pub use fields::Field;
+pub use fields::{Field, Fields};
 pub use swarmkeep_bittorrent as bittorrent;
 pub use url::{LONGEST_PASSKEY, TrackerUrl, is_passkey};
 

@@ -16,7 +16,7 @@ use swarmkeep_state::{State, StateStatus};
 use tracing::warn;
 
 use swarmkeep_tracker_protocol::{
-    Field,
+    Field, Fields,
     udp::{ConnectRequest, ConnectResponse},
 };
 
@@ -317,9 +317,11 @@ impl Counters {
         self.refused[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts an announce with a field that cannot be read.
-    pub(crate) fn lenient(&self, field: Field) {
-        self.lenient[field as usize].fetch_add(1, Relaxed);
+    /// Counts an admitted announce by its fields that cannot be read.
+    pub(crate) fn lenient(&self, unread: Fields) {
+        if unread != Fields::NONE {
+            unread.iter().for_each(|field| _ = self.lenient[field as usize].fetch_add(1, Relaxed));
+        }
     }
 
     /// Counts what an announce has changed.
@@ -445,7 +447,7 @@ impl ProtocolCounts {
         self.refused[reason as usize]
     }
 
-    /// The number of announces in which this field could not be read, and counted as not given.
+    /// The number of admitted announces in which this field could not be read, and counted as not given.
     pub const fn lenient(&self, field: Field) -> u64 {
         self.lenient[field as usize]
     }

@@ -159,6 +159,7 @@ impl Announcer {
             key: 0,
             want: None,
             port,
+            unread: swarmkeep_tracker_protocol::Fields::NONE,
             trailing: &[],
         };
         let mut packet = [0; AnnounceRequest::LEN];

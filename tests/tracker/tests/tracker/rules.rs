@@ -25,7 +25,10 @@ use swarmkeep_tracker::{
     AccessList, Config, Counts, Kind, ListKind, LiveRules, LocalPeers, PasskeyList, ProtocolCounts,
     RateLimiter, Reason, Rules, access::AccessError,
 };
-use swarmkeep_tracker_protocol::{Field, udp::AnnounceRequest};
+use swarmkeep_tracker_protocol::{
+    Field,
+    udp::{AnnounceRequest, ConnectionId},
+};
 
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 const KEY: HashKey = HashKey::from_bytes([3; 16]);
@@ -228,8 +231,13 @@ fn a_field_that_cannot_be_read_refuses_no_announce_and_is_counted() {
         client.send(&packet);
         assert_eq!(client.receive()[3], 1, "event {event}");
     }
-    let answer = over_http(&tracker, &format!("/announce?{}&event=gone&left=", query(LISTED)));
+    let answer = over_http(&tracker, &format!("/announce?{}&event=gone&left=&left=x", query(LISTED)));
     assert!(answer.contains("8:complete"), "{answer}");
+    // Refused announces do not count.
+    for refused in [announce(ConnectionId(1)), AnnounceRequest { port: 0, ..announce(id) }] {
+        client.refusal(AnnounceRequest { left: u64::MAX, ..refused });
+    }
+    over_http(&tracker, &format!("/announce?{}&left=&port=0", query(LISTED)));
     let Counts { udp, http, .. } = tracker.control.metrics.counts();
     let counted = |counts: ProtocolCounts| Field::ALL.map(|field| counts.lenient(field));
     assert_eq!(counted(udp), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -297,6 +297,7 @@ impl Request<'_> {
                 key: identity.key,
                 want,
                 port: identity.port,
+                unread: swarmkeep_tracker_protocol::Fields::NONE,
                 trailing: options,
             };
             request.write(&mut packet);

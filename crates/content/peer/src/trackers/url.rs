@@ -278,6 +278,7 @@ mod tests {
                 key: 0,
                 want: None,
                 port: 1,
+                unread: swarmkeep_tracker_protocol::Fields::NONE,
                 trailing: &options,
             };
             request.options().fold(Vec::new(), |joined, option| match option {

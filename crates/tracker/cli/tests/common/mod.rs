@@ -259,6 +259,7 @@ pub(crate) fn interval_asking_every(patience: Duration, tracker: SocketAddr) -> 
         key: 0,
         want: None,
         port: 6881,
+        unread: swarmkeep_tracker_protocol::Fields::NONE,
         trailing: &[],
     }
     .write(&mut packet);

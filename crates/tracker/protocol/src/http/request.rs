@@ -11,7 +11,7 @@ use swarmkeep_bittorrent::{
     query::{Escaped, escape, parameters},
 };
 
-use crate::{Error, Field, fields::Fields};
+use crate::{Error, Field, Fields};
 
 /// Announces a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub struct AnnounceRequest<'a> {
     pub key: Option<Escaped<'a>>,
     /// The `tracker id` of an earlier response.
     pub tracker_id: Option<Escaped<'a>>,
+    /// The fields that cannot be read, and count as not given.
+    pub unread: Fields,
 }
 
 impl<'a> AnnounceRequest<'a> {
@@ -71,6 +73,7 @@ impl<'a> AnnounceRequest<'a> {
             ipv6: None,
             key: None,
             tracker_id: None,
+            unread: Fields::NONE,
         }
     }
 
@@ -80,18 +83,10 @@ impl<'a> AnnounceRequest<'a> {
     /// # Errors
     /// [`Error::Parameter`] names the first of `info_hash`, `peer_id` and `port` that is missing or wrong.
     pub fn parse(query: &'a [u8]) -> Result<Self, Error> {
-        Self::parse_noting(query, |_| ())
-    }
-
-    /// As [`parse`](Self::parse). Calls `unread` with each field that cannot be read, and counts as not given.
-    ///
-    /// # Errors
-    /// As [`parse`](Self::parse).
-    pub fn parse_noting(query: &'a [u8], unread: impl FnMut(Field)) -> Result<Self, Error> {
-        let mut fields = Fields(unread);
         let (mut info_hash, mut peer_id, mut port) = (None, None, None);
         let (mut ipv4, mut ipv6) = (None, None);
         let mut request = Self::new(InfoHash::default(), PeerId::default(), 0);
+        let mut unread = Fields::NONE;
         for (name, value) in parameters(query) {
             match name {
                 b"info_hash" if info_hash.is_some() => {
@@ -108,30 +103,30 @@ impl<'a> AnnounceRequest<'a> {
                         Some(number.ok_or(Error::Parameter { name: "port", what: "expected 0 to 65535" })?);
                 }
                 b"uploaded" => {
-                    request.uploaded = fields.bytes(Field::Uploaded, number(value)).unwrap_or_default();
+                    request.uploaded = unread.bytes(Field::Uploaded, number(value)).unwrap_or_default();
                 }
                 b"downloaded" => {
-                    request.downloaded = fields.bytes(Field::Downloaded, number(value)).unwrap_or_default();
+                    request.downloaded = unread.bytes(Field::Downloaded, number(value)).unwrap_or_default();
                 }
-                b"left" => request.left = fields.bytes(Field::Left, number(value)),
+                b"left" => request.left = unread.bytes(Field::Left, number(value)),
                 b"event" => {
                     request.paused = value.exactly() == Some(*b"paused");
-                    request.event = fields.event(value.parse::<16, _>(AnnounceEvent::of_word));
+                    request.event = unread.event(value.parse::<16, _>(AnnounceEvent::of_word));
                 }
-                b"numwant" => request.want = fields.want(number(value)),
-                b"compact" => request.compact = fields.value(Field::Compact, flag(value)),
+                b"numwant" => request.want = unread.want(number(value)),
+                b"compact" => request.compact = unread.value(Field::Compact, flag(value)),
                 b"no_peer_id" => {
-                    request.no_peer_id = fields.value(Field::NoPeerId, flag(value)).unwrap_or_default();
+                    request.no_peer_id = unread.value(Field::NoPeerId, flag(value)).unwrap_or_default();
                 }
                 // BEP 3 allows names of hosts here. None is looked up.
-                b"ip" => request.ip = fields.value(Field::Ip, value.parse::<64, _>(|ip| ip.parse().ok())),
+                b"ip" => request.ip = unread.value(Field::Ip, value.parse::<64, _>(|ip| ip.parse().ok())),
                 b"ipv4" => {
                     let at = value.parse::<64, _>(listens::<Ipv4Addr, SocketAddrV4>);
-                    ipv4 = fields.value(Field::Ipv4, at);
+                    ipv4 = unread.value(Field::Ipv4, at);
                 }
                 b"ipv6" => {
                     let at = value.parse::<64, _>(listens::<Ipv6Addr, SocketAddrV6>);
-                    ipv6 = fields.value(Field::Ipv6, at);
+                    ipv6 = unread.value(Field::Ipv6, at);
                 }
                 b"key" => request.key = Some(value),
                 b"trackerid" => request.tracker_id = Some(value),
@@ -142,6 +137,7 @@ impl<'a> AnnounceRequest<'a> {
         request.info_hash = info_hash.ok_or(missing("info_hash"))?;
         request.peer_id = peer_id.ok_or(missing("peer_id"))?;
         request.port = port.ok_or(missing("port"))?;
+        request.unread = unread;
         let port = request.port;
         request.ipv4 = ipv4.map(|at| at.unwrap_or_else(|ip| SocketAddrV4::new(ip, port)));
         request.ipv6 = ipv6.map(|at| at.unwrap_or_else(|ip| SocketAddrV6::new(ip, port, 0, 0)));
@@ -306,7 +302,7 @@ mod tests {
     fn values_that_cannot_be_read_count_as_not_given() {
         let whole = with("&uploaded=5&downloaded=6&left=7&numwant=8&event=started&compact=1&no_peer_id=1");
         let whole = whole + "&ip=192.0.2.7&ipv4=192.0.2.7&ipv6=2001:db8::1";
-        assert_eq!(noting(&whole).1, []);
+        assert_eq!(parse_all(&whole).1, []);
         for (field, values) in [
             (
                 Field::Uploaded,
@@ -326,10 +322,10 @@ mod tests {
             (Field::Ipv6, &["", "nowhere", "192.0.2.7", "2001:db8::1,2001:db8::2", "fe80::1%251"]),
         ] {
             let (absent, _) =
-                noting(&whole.split('&').filter(|one| !is_of(one, field)).collect::<Vec<_>>().join("&"));
+                parse_all(&whole.split('&').filter(|one| !is_of(one, field)).collect::<Vec<_>>().join("&"));
             for value in values {
-                let (read, noted) = noting(&format!("{whole}&{}={value}", field.name()));
-                assert_eq!((read, noted), (absent.clone(), vec![field]), "{field:?} {value}");
+                let read = parse_all(&format!("{whole}&{0}=x&{0}={value}", field.name()));
+                assert_eq!(read, (absent, vec![field]), "{field:?} {value}");
             }
         }
     }
@@ -339,20 +335,19 @@ mod tests {
     }
 
     /// The request without its borrowed fields, and the fields that count as not given.
-    fn noting(query: &str) -> (Result<AnnounceRequest<'static>, Error>, Vec<Field>) {
-        let mut noted = vec![];
-        let request = AnnounceRequest::parse_noting(query.as_bytes(), |field| noted.push(field));
-        (request.map(|request| AnnounceRequest { key: None, tracker_id: None, ..request }), noted)
+    fn parse_all(query: &str) -> (AnnounceRequest<'static>, Vec<Field>) {
+        let request = AnnounceRequest::parse(query.as_bytes()).unwrap();
+        let read = AnnounceRequest { key: None, tracker_id: None, unread: Fields::NONE, ..request };
+        (read, request.unread.iter().collect())
     }
 
     #[test]
-    fn what_has_a_meaning_is_not_noted() {
-        let (request, noted) = noting(&with("&numwant=-1&event=paused&compact=0"));
-        let request = request.unwrap();
+    fn a_value_with_a_meaning_is_not_unread() {
+        let (request, unread) = parse_all(&with("&numwant=-1&event=paused&compact=0"));
         assert_eq!((request.want, request.event, request.paused), (None, AnnounceEvent::None, true));
-        assert_eq!((request.compact, noted), (Some(false), vec![]));
-        assert_eq!(noting(&with("&event=")).1, []);
-        let last = noting(&with("&event=paused&event=stopped")).0.unwrap();
+        assert_eq!((request.compact, unread), (Some(false), vec![]));
+        assert_eq!(parse_all(&with("&event=&left=&left=1")).1, []);
+        let (last, _) = parse_all(&with("&event=paused&event=stopped"));
         assert_eq!((last.event, last.paused), (AnnounceEvent::Stopped, false));
     }
 

@@ -8,7 +8,7 @@ use super::{
     Action, CONNECT_MAGIC, ConnectionId, MAX_SCRAPE, Options, TransactionId,
     bytes::{Reader, Writer},
 };
-use crate::{Error, Field, fields::Fields};
+use crate::{Error, Field, Fields};
 
 /// A request, borrowed from the packet it came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,19 +28,9 @@ impl<'a> Request<'a> {
     /// [`Error::TooShort`], [`Error::Action`] and [`Error::Magic`] if this is not a request of BEP 15; it
     /// should get no answer.
     pub fn parse(packet: &'a [u8]) -> Result<Self, Error> {
-        Self::parse_noting(packet, |_| ())
-    }
-
-    /// As [`parse`](Self::parse). Calls `unread` with each field of an announce that cannot be read, and counts
-    /// as not given.
-    ///
-    /// # Errors
-    /// As [`parse`](Self::parse).
-    #[inline]
-    pub fn parse_noting(packet: &'a [u8], unread: impl FnMut(Field)) -> Result<Self, Error> {
         match Header::parse(packet)?.action {
             Action::Connect => ConnectRequest::parse(packet).map(Self::Connect),
-            Action::Announce => AnnounceRequest::parse(packet, Fields(unread)).map(Self::Announce),
+            Action::Announce => AnnounceRequest::parse(packet).map(Self::Announce),
             Action::Scrape => ScrapeRequest::parse(packet).map(Self::Scrape),
             Action::Error => Err(Error::Action(Action::Error as u32)),
         }
@@ -140,6 +130,8 @@ pub struct AnnounceRequest<'a> {
     pub want: Option<u32>,
     /// The port at which it listens. 0 is invalid.
     pub port: u16,
+    /// The fields that cannot be read, and count as not given.
+    pub unread: Fields,
     /// The bytes after the fields; see [`options`](Self::options).
     pub trailing: &'a [u8],
 }
@@ -153,7 +145,8 @@ impl<'a> AnnounceRequest<'a> {
         Options::new(self.trailing)
     }
 
-    fn parse(packet: &'a [u8], mut optional: Fields<impl FnMut(Field)>) -> Result<Self, Error> {
+    fn parse(packet: &'a [u8]) -> Result<Self, Error> {
+        let mut unread = Fields::NONE;
         let mut fields = Reader::new(packet, "an announce request", Self::LEN)?;
         let Header { connection_id, transaction_id, .. } = Header::take(&mut fields)?;
         Ok(Self {
@@ -161,14 +154,15 @@ impl<'a> AnnounceRequest<'a> {
             transaction_id,
             info_hash: InfoHash::new(fields.array()),
             peer_id: PeerId::new(fields.array()),
-            downloaded: optional.bytes(Field::Downloaded, Some(fields.u64() as i64)).unwrap_or(0),
-            left: optional.bytes(Field::Left, Some(fields.u64() as i64)).unwrap_or(u64::MAX),
-            uploaded: optional.bytes(Field::Uploaded, Some(fields.u64() as i64)).unwrap_or(0),
-            event: optional.event(AnnounceEvent::of_number(fields.u32())),
+            downloaded: unread.bytes(Field::Downloaded, Some(fields.u64() as i64)).unwrap_or(0),
+            left: unread.bytes(Field::Left, Some(fields.u64() as i64)).unwrap_or(u64::MAX),
+            uploaded: unread.bytes(Field::Uploaded, Some(fields.u64() as i64)).unwrap_or(0),
+            event: unread.event(AnnounceEvent::of_number(fields.u32())),
             ip: fields.array().into(),
             key: fields.u32(),
-            want: optional.want(Some((fields.u32() as i32).into())),
+            want: unread.want(Some((fields.u32() as i32).into())),
             port: fields.u16(),
+            unread,
             trailing: fields.rest(),
         })
     }
@@ -285,6 +279,7 @@ mod tests {
             key: 9,
             want: None,
             port: 6881,
+            unread: Fields::NONE,
             trailing: &[],
         }
     }
@@ -339,27 +334,28 @@ mod tests {
     /// has the metadata of a link.
     #[test]
     fn numbers_out_of_range_count_as_not_given() {
-        for (event, noted) in
+        for (event, unread) in
             [(4, &[][..]), (5, &[Field::Event]), (255, &[Field::Event]), (1 << 31, &[Field::Event])]
         {
             let mut bytes = announce_bytes();
             bytes[80..84].copy_from_slice(&u32::to_be_bytes(event));
             let expected = AnnounceRequest { event: AnnounceEvent::None, ..announce() };
-            assert_eq!(noting(&bytes), (Ok(Request::Announce(expected)), noted.to_vec()), "{event}");
+            assert_eq!(parse_all(&bytes), (expected, unread.to_vec()), "{event}");
         }
         for negative in [i64::MIN, -2, -1] {
             let mut bytes = announce_bytes();
             bytes[56..80].copy_from_slice([negative.to_be_bytes(); 3].as_flattened());
             let expected = AnnounceRequest { downloaded: 0, left: u64::MAX, uploaded: 0, ..announce() };
-            let noted = vec![Field::Downloaded, Field::Left, Field::Uploaded];
-            assert_eq!(noting(&bytes), (Ok(Request::Announce(expected)), noted), "{negative}");
+            let unread = vec![Field::Uploaded, Field::Downloaded, Field::Left];
+            assert_eq!(parse_all(&bytes), (expected, unread), "{negative}");
         }
-        assert_eq!(noting(&announce_bytes()), (Ok(Request::Announce(announce())), vec![]));
+        assert_eq!(parse_all(&announce_bytes()), (announce(), vec![]));
     }
 
-    fn noting(bytes: &[u8]) -> (Result<Request<'_>, Error>, Vec<Field>) {
-        let mut noted = vec![];
-        (Request::parse_noting(bytes, |field| noted.push(field)), noted)
+    /// The announce, and the fields of it that cannot be read.
+    fn parse_all(bytes: &[u8]) -> (AnnounceRequest<'_>, Vec<Field>) {
+        let Ok(Request::Announce(request)) = Request::parse(bytes) else { panic!("{bytes:?}") };
+        (AnnounceRequest { unread: Fields::NONE, ..request }, request.unread.iter().collect())
     }
 
     #[test]

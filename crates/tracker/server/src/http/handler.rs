@@ -131,9 +131,10 @@ impl HttpHandler {
         rng: &mut dyn Random,
         out: &mut Vec<u8>,
     ) -> Result<usize, Refusal> {
-        let request = AnnounceRequest::parse_noting(query, |field| self.counters.lenient(field))?;
+        let request = AnnounceRequest::parse(query)?;
         let client = client.ok_or(Refusal::NoClient)?.to_canonical();
         let announce = announce_of(&request, rules, client, listener)?;
+        self.counters.lenient(request.unread);
         let room = |family| if announce.families.contains(family) { announce.want } else { 0 };
         let (room_v4, room_v6) = (room(Families::V4), room(Families::V6));
 

@@ -409,6 +409,7 @@ mod tests {
             key: 0,
             want: None,
             port: 6881,
+            unread: swarmkeep_tracker_protocol::Fields::NONE,
             trailing: &[],
         }
     }

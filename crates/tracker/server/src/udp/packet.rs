@@ -32,8 +32,7 @@ impl BatchContext<'_> {
     /// with, if anything. `listener` is where it came in.
     pub(super) fn understand(&self, packet: &[u8], source: SocketAddr, listener: Reach) -> Understood {
         let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
-        let unread = |field| self.counters.lenient(field);
-        let (connection_id, transaction_id, asked) = match Request::parse_noting(packet, unread) {
+        let (connection_id, transaction_id, asked) = match Request::parse(packet) {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
                 self.counters.request(Kind::Connect, family);
                 let connection_id = self.ids.issue(source.ip());
@@ -79,6 +78,7 @@ impl BatchContext<'_> {
         }
         self.rules.is_allowed(&request.info_hash)?;
         let endpoint = self.rules.endpoint(source.ip(), request.port, listener)?;
+        self.counters.lenient(request.unread);
         Ok(Announce::new(request.info_hash, endpoint)
             .event(request.event)
             .left(request.left)

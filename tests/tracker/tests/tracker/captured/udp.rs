@@ -160,6 +160,7 @@ fn check_request(client: &Habits, one: &Captured) {
                     key: field(88..92) as u32,
                     want: if last { Some(0) } else { client.want },
                     port: client.port,
+                    unread: swarmkeep_tracker_protocol::Fields::NONE,
                     trailing: client.trailing,
                 },
                 "{what}"
