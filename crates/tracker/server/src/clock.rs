@@ -78,8 +78,7 @@ mod tests {
 
     #[test]
     fn the_time_goes_on_and_a_difference_is_rounded_to_the_nearest_second() {
-        let before = now();
-        assert!(now() >= before);
+        assert!(now() <= now());
         for (wall, counted, ahead) in
             [(10_499, 10_000, 0), (10_500, 10_000, 1), (9_501, 10_000, 0), (9_499, 10_000, -1), (0, 9000, -9)]
         {

@@ -31,14 +31,12 @@ pub(crate) fn addresses(socket: &SockRef<'_>) -> io::Result<ArrayVec<SocketAddr,
 
 #[cfg(test)]
 mod tests {
-    use socket2::{Domain, Type};
-
     use super::*;
 
     #[test]
     fn of_ipv6_addresses_only_all_interfaces_are_for_both_families() {
         for (address, only_v6) in [("[::]:1", false), ("[::1]:1", true), ("[2001:db8::1]:1", true)] {
-            let socket = Socket::new(Domain::IPV6, Type::DGRAM, None).unwrap();
+            let socket = Socket::new(socket2::Domain::IPV6, socket2::Type::DGRAM, None).unwrap();
             choose(&socket, address.parse().unwrap(), &[]).unwrap();
             assert_eq!(socket.only_v6().unwrap(), only_v6, "{address}");
         }

@@ -131,8 +131,6 @@ mod tests {
             }
         }
         let error = load("SecretSecret\nSecret/Secret\n").unwrap_err().to_string();
-        let expected =
-            "line 2: not a passkey: give 8 to 128 of A-Z, a-z, 0-9, _ and -, other than `announce`";
-        assert!(error.ends_with(expected), "{error}");
+        assert!(error.ends_with("give 8 to 128 of A-Z, a-z, 0-9, _ and -, other than `announce`"), "{error}");
     }
 }
