@@ -218,6 +218,10 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     let a_connection = (connected - before) / CONNECTIONS;
 
     askers.iter_mut().for_each(Asker::ask);
+    let asked = Instant::now();
+    while (live() - before) / CONNECTIONS <= 128 << 10 && asked.elapsed() < Duration::from_secs(60) {
+        thread::sleep(Duration::from_millis(50));
+    }
     let an_answered = (live() - before) / CONNECTIONS;
     askers.iter_mut().for_each(Asker::take_all);
     let sent: u64 = handles.iter().map(|handle| handle.status().up.0).sum();
