@@ -223,14 +223,18 @@ impl Packed {
                         // The store does not change any more, but for evictions: the randomness of the caller
                         // may panic.
                         stripe.select(selection, announce, rng, peers);
-                        (Some(announced), reservation.debt(announced.changes))
+                        match reservation.debt(announced.changes) {
+                            None => {
+                                *answer = Some(announced.evicting(reservation.take_evicted()));
+                                break;
+                            }
+                            Some(full) => (Some(announced), full),
+                        }
                     }
-                    Err(full) => (None, Some(full)),
+                    Err(full) => (None, full),
                 };
-                let newcomer = full.map(|full| stripe.newcomer(&op, Some(announce.endpoint), full));
-                if newcomer.is_some() {
-                    current.release();
-                }
+                let newcomer = stripe.newcomer(&op, Some(announce.endpoint), full);
+                current.release();
                 *answer = self.conclude(&probe.placed, now, newcomer, done, &mut reservation);
             }
         }

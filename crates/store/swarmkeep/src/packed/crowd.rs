@@ -1,16 +1,16 @@
-//! The peers of a sample that are worth least: what many peers of one network have in common is counted once.
+//! The peers of least worth in a sample: many peers of one network count as one.
 
 use super::{clock::Tick, context::StoreContext, hash::Member, leaf::slot::Section};
 use crate::{Endpoint, Role};
 
 /// The worth of a network (IPv4 /24, IPv6 /48) in a sample. Its members, swarms or peers, share it equally.
 pub(super) const UNIT: u64 = 1 << 12;
-/// The most units of all networks of an IPv6 /40, and of a /32: whoever has one has them all.
+/// The most units of all networks of an IPv6 /40, and of a /32: one customer may have them all.
 const UNITS_OF_40: u64 = 4;
 const UNITS_OF_32: u64 = 8;
 
 /// Gives each member its share of the unit of its network. Sorts the members.
-pub(super) fn share(members: &mut Vec<Member>, mut give: impl FnMut(usize, u64)) {
+pub(super) fn share(members: &mut [Member], mut give: impl FnMut(usize, u64)) {
     members.sort_unstable();
     for of_32 in members.chunk_by(|a, b| a.is_beside(*b, 24)) {
         for of_40 in of_32.chunk_by(|a, b| a.is_beside(*b, 40)) {

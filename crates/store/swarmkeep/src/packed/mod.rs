@@ -101,8 +101,8 @@ impl Packed {
     /// An empty repository of the configured number of stripes (shards). By default 1,024, or fewer where
     /// limits are small.
     ///
-    /// Limits are exact over all threads. What has to go is chosen in samples of 64 swarms: a whole swarm of up to
-    /// 64 peers, or some peers of a larger one. If no more swarms are allowed and all in the samples are larger,
+    /// Limits are exact over all threads. Evictions are chosen in samples of 64 swarms: a whole swarm of up to 64
+    /// peers, or some peers of a larger one. If no more swarms are allowed and all in the samples are larger,
     /// a new swarm has no room, and its announce changes nothing.
     /// Also without limits, some 512 peers of a large swarm that are near each other in the secret order are
     /// the most: then a newcomer there replaces one of the network that has most of them. Chance makes no such
@@ -254,11 +254,14 @@ impl Packed {
                     // panic.
                     stripe.select(selection, announce, &mut rng, peers);
                     rng.raise();
-                    (Some(announced), reservation.debt(announced.changes))
+                    match reservation.debt(announced.changes) {
+                        None => return announced.evicting(reservation.take_evicted()),
+                        Some(full) => (Some(announced), full),
+                    }
                 }
-                Err(full) => (None, Some(full)),
+                Err(full) => (None, full),
             };
-            let newcomer = full.map(|full| stripe.newcomer(&op, Some(announce.endpoint), full));
+            let newcomer = stripe.newcomer(&op, Some(announce.endpoint), full);
             drop(stripe);
             if let Some(announced) = self.conclude(placed, now, newcomer, done, &mut reservation) {
                 return announced;

@@ -86,8 +86,10 @@ impl<'a> Reservation<'a> {
         let more = grown - reserved;
         if more != 0 {
             let bytes = self.context.bytes.fetch_add(more as u64, Relaxed).wrapping_add_signed(more);
-            self.over = bytes.saturating_sub(self.context.bounds.settled());
-            self.has_grown = grown > 0;
+            if self.limit != u64::MAX {
+                self.over = bytes.saturating_sub(self.context.bounds.settled());
+                self.has_grown = grown > 0;
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Room for an announce in a full store: what is worth least goes for it.
+//! Room for an announce in a full store: the swarms and peers of least worth go for it.
 
 use super::{
     Packed,
@@ -20,17 +20,18 @@ const MOST_SEARCHED: usize = 256;
 const FREED: u64 = 64;
 
 impl Packed {
-    /// Ends an announce, while no lock is held: makes room for its `newcomer`, if it needs any, before it is
-    /// `done` or after it. Returns `None` if there is room now, and the announce is to be repeated.
+    /// Ends an announce that needs room, while no lock is held: makes it before the announce is `done` or after it.
+    /// Returns `None` if there is room now, and the announce is to be repeated.
+    #[cold]
     pub(super) fn conclude(
         &self,
         placed: &Placed,
         now: Timestamp,
-        newcomer: Option<Newcomer>,
+        newcomer: Newcomer,
         done: Option<Announced>,
         reservation: &mut Reservation<'_>,
     ) -> Option<Announced> {
-        let has_room = newcomer.is_none_or(|newcomer| self.make_room(placed, now, newcomer, reservation));
+        let has_room = self.make_room(placed, now, newcomer, reservation);
         let announced = match done {
             None if has_room => return None,
             None => {
@@ -42,7 +43,7 @@ impl Packed {
         Some(announced.evicting(reservation.take_evicted()))
     }
 
-    /// Evicts what is worth least, so that the newcomer has room. Returns whether it has.
+    /// Evicts swarms or peers of least worth, so that the newcomer has room. Returns whether it has.
     pub(super) fn make_room(
         &self,
         placed: &Placed,
@@ -58,7 +59,7 @@ impl Packed {
     }
 
     /// Evicts swarms, or some of their peers if they have many, that are worth no more than the newcomer; else
-    /// other peers of its swarm; if it has none, what is worth least all the same. A newcomer of a network that is
+    /// other peers of its swarm; if it has none, the swarm of least worth all the same. A newcomer of a network that is
     /// in the swarm already displaces peers of that swarm first. Returns whether anything has gone.
     fn free_bytes(
         &self,

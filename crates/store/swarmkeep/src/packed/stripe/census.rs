@@ -1,4 +1,4 @@
-//! What the swarms of a sample are worth, by the networks of their peers.
+//! The worth of the swarms of a sample, by the networks of their peers.
 
 use super::{
     Operation, Stripe, SwarmLocation,
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// What a swarm is worth to a full store.
+/// The worth of a swarm to a full store.
 ///
 /// In a sample, each network has one unit of worth. All sampled swarms in which it has a peer share it
 /// equally, and the size of a swarm is the sum of its shares. So no number of announces, ports and made-up
@@ -29,7 +29,7 @@ pub(in crate::packed) struct Worth {
     latest: Tick,
 }
 
-/// An announce that needs room, and what its swarm is worth.
+/// An announce that needs room, and the worth of its swarm.
 #[derive(Debug)]
 pub(in crate::packed) struct Newcomer {
     pub(in crate::packed) endpoint: Option<Endpoint>,
@@ -45,7 +45,7 @@ pub(in crate::packed) struct Newcomer {
     pub(in crate::packed) is_popular: bool,
 }
 
-/// What a census found.
+/// The result of a census.
 #[derive(Debug, Default)]
 pub(in crate::packed) struct Census {
     pub(in crate::packed) sampled: usize,

@@ -69,6 +69,7 @@ fn floods_and_order() {
                 }
                 sweep(&store, now);
                 let stats = store.scrape(&hash(0));
+                assert!(stats.complete == 20 && stats.peers() * 100 >= popular * 99, "{limit}: {stats:?}");
                 rows[0] += &format!(" {:.2} %", 100.0 * stats.peers() as f64 / popular as f64);
                 rows[1] += &format!(" {}", stats.complete);
             }
@@ -102,6 +103,7 @@ fn floods_and_grain() {
             let smallest = (0..swarms as u64).map(|torrent| peers(&store, torrent)).min().expect("some");
             let kept = (0..2000).filter(|n| peers(&store, 1_000_000 + n) > 0).count();
             let full = before.iter().min().expect("some");
+            assert!(largest <= 64 && smallest * 100 >= full * 95, "{limit}: {largest}, {smallest} of {full}");
             println!("| {swarms} | {full} | {limit} | {largest} | {smallest} | {kept} |");
         }
     }
@@ -132,8 +134,8 @@ fn floods_within_a_swarm() {
                 let config = most.map_or(config.clone(), |most| config.max_endpoints_per_address(most));
                 let store = Packed::new(&config).expect("what it can keep");
                 let honest = |n: u32| {
-                    let family = if n % 3 == 0 { Family::V6 } else { Family::V4 };
-                    leecher(0, of_family(family, n, 0)).left(u64::from(n % 5 > 0))
+                    let family = if n.is_multiple_of(3) { Family::V6 } else { Family::V4 };
+                    leecher(0, of_family(family, n, 0)).left(u64::from(!n.is_multiple_of(5)))
                 };
                 (0..900).for_each(|n| _ = tell(&store, 0, honest(n)));
                 for n in 0..2048 {
@@ -153,6 +155,7 @@ fn floods_within_a_swarm() {
                 }
                 *left = (0..900).filter(|&n| all.contains(&honest(n).endpoint)).count();
             }
+            assert!(left.iter().all(|&left| left * 100 >= 900 * 95), "{name}: {left:?} of 900");
             println!(
                 "| {name} | {} | {} | {} |",
                 most.map_or("none".into(), |n| n.to_string()),
@@ -177,11 +180,11 @@ fn floods_within_a_swarm() {
                 sums[1] += totals.v4.seeders + totals.v6.seeders;
             }
         }
-        println!(
-            "| IPv6 {v6} %, seeders {seeders} % | {:.1} %, {:.1} % |",
-            sums[0] as f64 / 400.0,
-            sums[1] as f64 / 400.0
-        );
+        let shares = sums.map(|sum| sum as f64 / 400.0);
+        for (share, expected) in shares.into_iter().zip([v6, seeders]) {
+            assert!((share / expected as f64 - 1.0).abs() <= 0.1, "{share} % where {expected} % came");
+        }
+        println!("| IPv6 {v6} %, seeders {seeders} % | {:.1} %, {:.1} % |", shares[0], shares[1]);
     }
 }
 
@@ -240,6 +243,11 @@ fn floods_from_few_networks_displace_few_swarms() {
                 }
                 let each = began.elapsed().as_secs_f64() * 1e6 / f64::from(lost_before * announces);
                 let lost: Vec<u64> = (0..LIVING).filter(|&n| peers(&store, n) < size(n)).map(size).collect();
+                assert!(
+                    name.contains("00 IPv4") || lost.len() * 20 <= LIVING as usize,
+                    "{row} {}",
+                    lost.len()
+                );
                 row += &format!(" {} ≤ {}; {each:.1} µs |", lost.len(), lost.iter().max().unwrap_or(&0));
             }
             println!("{row}");
@@ -247,7 +255,7 @@ fn floods_from_few_networks_displace_few_swarms() {
     }
 }
 
-/// What an honest provider loses whose customers share a /32, in a store that is full of honest swarms.
+/// The losses of an honest provider with customers in one /32, in a store that is full of honest swarms.
 #[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_and_an_honest_provider() {
@@ -263,7 +271,7 @@ fn floods_and_an_honest_provider() {
                 let is_own = n % 100 < percent;
                 for m in 0..1 + n / 100 % 3 {
                     let endpoint = match is_own {
-                        true => of_48(0xffff << 16 | (3 * n + m) % 65_536, 0),
+                        true => of_48((0xffff << 16) + (3 * n + m) % 65_536, 0),
                         false => of_48((3 * n + m) << 16, 0),
                     };
                     tell(&store, now, leecher(n, endpoint));
