@@ -218,10 +218,6 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     let a_connection = (connected - before) / CONNECTIONS;
 
     askers.iter_mut().for_each(Asker::ask);
-    let asked = Instant::now();
-    while (live() - before) / CONNECTIONS <= 128 << 10 && asked.elapsed() < Duration::from_secs(60) {
-        thread::sleep(Duration::from_millis(50));
-    }
     let an_answered = (live() - before) / CONNECTIONS;
     askers.iter_mut().for_each(Asker::take_all);
     let sent: u64 = handles.iter().map(|handle| handle.status().up.0).sum();
@@ -237,7 +233,7 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     assert!(a_piece <= A_PIECE, "{a_piece} bytes per piece");
     assert!(a_connection <= A_CONNECTION, "{a_connection} bytes a connection that waits");
     assert!(an_answered <= AN_ANSWERED, "{an_answered} bytes a connection that is answered");
-    assert!(an_answered > 128 << 10, "what was sent did not wait");
+    assert!(an_answered > 4 * a_connection, "{an_answered} bytes: the responses did not wait");
     assert!(an_idle <= A_CONNECTION, "{an_idle} bytes a connection that was answered");
     session.stop().await.unwrap();
 }
