@@ -88,7 +88,7 @@ pub struct Args {
     warm_up: Duration,
 
     /// Number of clients, each with its own socket.
-    #[arg(long, visible_alias = "workers", value_name = "N", default_value = "100")]
+    #[arg(long, value_name = "N", default_value = "100")]
     concurrency: usize,
 
     /// Number of threads [default: one per core].

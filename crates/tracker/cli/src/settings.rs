@@ -48,8 +48,6 @@ fn meant(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|nearest| format!("; `{nearest}` is meant, perhaps")).unwrap_or_default()
 }
 
-const GIVEN_TWICE: &str = "the setting is given under its former name and under its new one";
-
 /// Settings that do not go together.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -146,10 +144,7 @@ pub(crate) fn read(
             } else {
                 vec![value]
             };
-            let (id, place) = (option.get_id().to_string(), SettingOrigin::Variable(variable));
-            if given.insert(id, (place.clone(), values)).is_some() {
-                return Err(Error::Value { place, key: name, message: GIVEN_TWICE.into() });
-            }
+            given.insert(option.get_id().to_string(), (SettingOrigin::Variable(variable), values));
         } else {
             let nearest = nearest(&id, &names).map(|nearest| variable_of(&nearest));
             unknown_variables.push((variable, nearest));
@@ -182,10 +177,8 @@ fn options(schema: &Command) -> impl Iterator<Item = &Arg> {
     schema.get_arguments().filter(|arg| arg.get_long().is_some() && arg.get_id() != FILE)
 }
 
-/// The option with this name, or that had it before.
 fn find<'a>(schema: &'a Command, name: &str) -> Option<&'a Arg> {
-    let had = |option: &Arg| option.get_all_aliases().is_some_and(|names| names.contains(&name));
-    options(schema).find(|option| name_of(option.get_id().as_str()) == name || had(option))
+    options(schema).find(|option| name_of(option.get_id().as_str()) == name)
 }
 
 fn is_list(option: &Arg) -> bool {
@@ -295,9 +288,7 @@ fn read_file(
             values =
                 absolute.ok_or_else(|| wrong("expected a path in UTF-8, also of the folder of this file"))?;
         }
-        if given.insert(option.get_id().to_string(), (place.clone(), values)).is_some() {
-            return Err(wrong(GIVEN_TWICE));
-        }
+        given.insert(option.get_id().to_string(), (place, values));
     }
     Ok(given)
 }
@@ -411,7 +402,7 @@ mod tests {
         #[arg(long, default_value = "7", value_parser = clap::value_parser!(u16).range(1..=100))]
         how_many: u16,
         /// Where.
-        #[arg(long, alias = "spot", value_name = "PLACE")]
+        #[arg(long, value_name = "PLACE")]
         place: Vec<String>,
         /// Which.
         #[arg(long, value_parser = ["near", "far"])]
@@ -503,24 +494,6 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_keeps_its_former_name() {
-        for (arguments, environment, file) in [
-            (&["--spot=x"][..], &[][..], None),
-            (&[], &[("SWARMKEEP_SPOT", "x")], None),
-            (&[], &[], Some("spot = \"x\"")),
-        ] {
-            let effective = read(arguments, environment, file).unwrap();
-            assert_eq!(values(&effective), ["7", "x", "", "false", ""]);
-            assert_eq!(
-                (effective.settings[1].name.as_str(), effective.unknown_variables.len()),
-                ("place", 0)
-            );
-        }
-        let both = read(&[], &[("SWARMKEEP_PLACE", "x"), ("SWARMKEEP_SPOT", "y")], None);
-        assert!(both.unwrap_err().to_string().ends_with(GIVEN_TWICE));
-    }
-
-    #[test]
     fn what_is_wrong_is_told_with_its_line_and_what_is_allowed() {
         for (file, expected) in [
             (
@@ -540,10 +513,6 @@ mod tests {
             ),
             ("\n\nplace = [1", "FILE:3: unclosed array, expected `]`"),
             ("how-many = 1\nhow-many = 2", "FILE:2: `how-many` is given a second time"),
-            (
-                "place = [\"x\"]\nspot = \"y\"",
-                "FILE:2: spot: the setting is given under its former name and under its new one",
-            ),
         ] {
             assert_eq!(read(&[], &[], Some(file)).unwrap_err(), expected, "{file}");
         }

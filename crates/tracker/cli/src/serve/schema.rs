@@ -114,7 +114,7 @@ pub(crate) struct Fixed {
     pub(crate) http_connections: NonZero<usize>,
 
     /// Most HTTP connections per IPv4 address, or per 64-bit network of IPv6. Trusted proxies have no limit.
-    #[arg(long, alias = "http-connections-an-address", value_name = "N", default_value = "64", help_heading = LISTENING)]
+    #[arg(long, value_name = "N", default_value = "64", help_heading = LISTENING)]
     pub(crate) http_connections_per_address: NonZero<usize>,
 
     /// Store of the swarms: one in this process, or `redis`, which several trackers can share.
@@ -130,13 +130,13 @@ pub(crate) struct Fixed {
     pub(crate) max_swarms: Option<NonZero<usize>>,
 
     /// Most peers per torrent. Default: no limit.
-    #[arg(long, alias = "max-peers-a-swarm", value_name = "N", help_heading = STORE)]
+    #[arg(long, value_name = "N", help_heading = STORE)]
     pub(crate) max_peers_per_swarm: Option<NonZero<usize>>,
 
     /// Most endpoints per IPv4 address or IPv6 /64 in one torrent (5 times as many for a /56, 25 times for a
     /// /48); 0 is no limit. Default: 8, or no limit if the tracker listens on loopback addresses only and has
     /// no proxies.
-    #[arg(long, alias = "endpoints-an-address", value_name = "N", help_heading = STORE)]
+    #[arg(long, value_name = "N", help_heading = STORE)]
     pub(crate) endpoints_per_address: Option<usize>,
 
     /// Most memory of the store, such as 512MiB or 4GiB; 0 is no limit. Default: half of the memory of this
