@@ -112,3 +112,17 @@ impl Drop for SetTo<'_> {
         self.0.store(self.1, SeqCst);
     }
 }
+
+/// Sleeps for a moment, so that another thread that waits for the lock gets it.
+pub(crate) fn let_others_in() {
+    thread::sleep(Duration::from_micros(1));
+}
+
+/// Sleeps for a moment up to 20 times, until `is_done`: on a busy machine few threads run at one given moment.
+/// Returns whether it is.
+pub(crate) fn let_others_in_until(is_done: impl Fn() -> bool) -> bool {
+    (0..20).any(|_| {
+        let_others_in();
+        is_done()
+    })
+}

@@ -11,7 +11,7 @@ use swarmkeep::{
     TorrentRepository, implement::CursorExt as _,
 };
 
-use super::{Broken, Fault, let_others_in};
+use super::{Broken, Fault, let_others_in, let_others_in_until};
 use crate::model::Swarm;
 
 impl Broken {
@@ -205,21 +205,17 @@ impl Reading<'_> {
 impl TorrentRepository for Reading<'_> {
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
         let (start, fault) = (out.len(), self.broken.fault);
-        // On a busy machine the other thread seldom holds the lock at one given moment.
-        let is_busy = |_| {
-            let_others_in();
-            self.broken.model.is_busy()
-        };
-        if fault == Fault::ExportSkipsBusy && (0..20).any(is_busy) {
+        if fault == Fault::ExportSkipsBusy && let_others_in_until(|| self.broken.model.is_busy()) {
             return Cursor::END;
         }
         if from.is_end() || limit == 0 {
             return from;
         }
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        noted.insert(*info_hash, self.broken.model.scrape(info_hash));
+        let before = self.broken.model.scrape(info_hash);
+        noted.insert(*info_hash, before);
         if fault == Fault::ExportDownloadsFirst {
-            let_others_in();
+            let_others_in_until(|| self.broken.model.scrape(info_hash) != before);
         }
         let next = match fault {
             Fault::ExportPeersByPosition => self.by_position(info_hash, from, limit, out),

@@ -19,7 +19,6 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
-    thread,
     time::Duration,
 };
 
@@ -32,6 +31,7 @@ use swarmkeep::{
 use crate::{
     Model,
     model::{LimitedNetwork, ModelState, NETWORKS, endpoint_as_network},
+    threads::{let_others_in, let_others_in_until},
 };
 
 crate::faults! {
@@ -671,11 +671,6 @@ const TICK_SECS: u64 = 18;
 
 fn begin_of_tick(time: Timestamp) -> Timestamp {
     time.saturating_sub(time.as_secs() % TICK_SECS)
-}
-
-/// Sleeps for a moment, so that another thread that waits for the lock gets it.
-fn let_others_in() {
-    thread::sleep(Duration::from_micros(1));
 }
 
 fn with_port(endpoint: Endpoint, port: u16) -> Endpoint {

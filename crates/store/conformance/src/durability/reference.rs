@@ -22,7 +22,7 @@ use swarmkeep::{
 };
 
 use super::{Fault, Persistent, PersistentSubject};
-use crate::Model;
+use crate::{Model, threads::let_others_in_until};
 
 /// A persistent store that is correct rather than fast: the [`Model`] in memory, and two text files with all
 /// swarms and all download counts, each written as a whole every time.
@@ -518,7 +518,8 @@ impl TorrentRepository for Open {
         if self.is(Fault::EvictionForgets) && done.as_ref().is_ok_and(|done| done.evicted.swarms > 0) {
             counts.all.retain(|info_hash, _| self.has_all(info_hash));
         }
-        if self.is(Fault::AnnounceWaitsForCounts) && counts.awaited.len() >= 5000 {
+        if self.is(Fault::AnnounceWaitsForCounts) && 2 * counts.awaited.len() >= counts.all.len().max(10_000)
+        {
             // The disk is busy with the other counts, for longer than all announces have taken.
             while let Some(&info_hash) = counts.awaited.keys().next() {
                 self.deliver(&mut counts, &info_hash);
@@ -549,7 +550,10 @@ impl TorrentRepository for Open {
                 let empty = state.swarms.iter().filter(|(_, swarm)| swarm.peers.is_empty());
                 empty.map(|(&info_hash, _)| (info_hash, counts.all.get(&info_hash).copied())).collect()
             };
-            thread::sleep(Duration::from_micros(1));
+            let_others_in_until(|| {
+                let counts = self.counts();
+                noted.iter().any(|(info_hash, noted)| counts.all.get(info_hash) != noted.as_ref())
+            });
             let (mut counts, swept) = (self.counts(), self.model.sweep(now, policy, budget));
             for (info_hash, noted) in noted {
                 counts.all.insert(info_hash, noted.unwrap_or_default());
