@@ -206,7 +206,7 @@ impl Packed {
             let op = self.operation_at(&probe.placed, tick);
             rng.drawn = None;
             if let Some(ahead) = ahead {
-                rng.drawn = Some(ahead.seed());
+                rng.drawn = Some(ahead.seed);
                 let stripe = current.shared_in_turn(probe.placed.stripe);
                 *answer = stripe
                     .find_again(&op, &probe.seen.leaf, probe.found)

@@ -68,17 +68,6 @@ pub(super) fn order(hash: &EndpointHash, endpoint: &Endpoint) -> u64 {
     }
 }
 
-/// The family and role of a slot, and its number there. `lens`: the number of slots of each.
-fn section_of(lens: [u64; 4], mut slot: u64) -> (Section, u64) {
-    for (section, len) in Section::ALL.into_iter().zip(lens) {
-        if slot < len {
-            return (section, slot);
-        }
-        slot -= len;
-    }
-    (Section::ALL[0], slot)
-}
-
 fn wide<const N: usize>((endpoint, tick): (&[u8; N], Tick)) -> (&[u8], Tick) {
     (endpoint, tick)
 }
@@ -95,8 +84,7 @@ impl Large {
 
     /// The number of peers by family and role. O(1).
     pub(super) fn population(&self) -> Population {
-        let v6 = self.v6.as_ref().map_or_else(PeerCounts::default, |v6| v6.counts());
-        Population { v4: self.v4.counts(), v6 }
+        Population { v4: self.v4.counts(), v6: self.v6().counts() }
     }
 
     /// The memory of the swarm, including its own fields. O(1).
@@ -143,10 +131,9 @@ impl Large {
         Self: HasTables<N>,
     {
         let StoreContext { hash, bounds, .. } = context;
-        let known = self.tables().and_then(|tables| tables.find(order, endpoint, announce.role()));
+        let known = self.tables().find(order, endpoint, announce.role());
         let transition = Transition::new(announce, known.map(|own| own.role));
-        let table = |own: PeerLocation| self.tables().map(|tables| tables.table(own.role).tick(own.index));
-        let earlier = known.and_then(table);
+        let earlier = known.map(|own| self.tables().table(own.role).tick(own.index));
         let put = |tables: &mut Tables<N>, role, evicted: &mut Population| {
             let table = tables.table_mut(role);
             if let Some(crowded) = table.crowded(order, hash) {
@@ -159,7 +146,7 @@ impl Large {
         match (known, transition.after) {
             (None, None) => {}
             (None, Some(role)) => {
-                if let Some(rival) = self.rival(hash, endpoint, bounds.endpoints_per_address) {
+                if let Some(rival) = self.tables().rival(hash, endpoint, bounds.endpoints_per_address) {
                     self.tables_mut().table_mut(rival.role).remove(rival.index);
                     updated.evicted = Population::one(announce.endpoint.family(), rival.role);
                 } else if self.population().peers() >= bounds.peers_per_swarm {
@@ -189,53 +176,36 @@ impl Large {
         now: Tick,
         is_proof: impl FnOnce(Tick) -> bool,
     ) -> Option<PeerLocation> {
-        if announce.event == AnnounceEvent::Stopped || now > self.latest {
+        let role = announce.role();
+        if announce.event == AnnounceEvent::Stopped
+            || now > self.latest
+            || Transition::new(announce, Some(role)).changes() != Changes::REFRESHED
+        {
             return None;
         }
-        match &announce.endpoint {
-            Endpoint::V4(v4) => self.v4.refresh(order, v4.as_bytes(), announce, now, is_proof),
-            Endpoint::V6(v6) => self.v6.as_ref()?.refresh(order, v6.as_bytes(), announce, now, is_proof),
-        }
+        let index = match &announce.endpoint {
+            Endpoint::V4(v4) => self.v4.table(role).refresh_shared(order, v4.as_bytes(), now, is_proof),
+            Endpoint::V6(v6) => self.v6().table(role).refresh_shared(order, v6.as_bytes(), now, is_proof),
+        }?;
+        Some(PeerLocation { role, index })
     }
 
-    /// Among the endpoints of the narrowest full network of `endpoint`, the one that has been silent longest, if
-    /// an address may have `limit` endpoints. Searches the buckets of the widest.
-    fn rival<const N: usize>(
-        &self,
-        hash: &EndpointHash,
-        endpoint: &[u8; N],
-        limit: u64,
-    ) -> Option<PeerLocation>
-    where
-        Self: HasTables<N>,
-    {
-        // If the whole swarm has fewer peers, so has each address.
-        let tables = self.tables().filter(|tables| tables.len() as u64 >= limit)?;
-        tables.rival(hash, endpoint, limit)
-    }
-
-    /// Inserts an IPv4 peer that is not in the swarm.
-    pub(super) fn insert_v4(
+    /// Inserts a peer that is not in the swarm.
+    pub(super) fn insert(
         &mut self,
         hash: &EndpointHash,
-        endpoint: &[u8; CompactV4::LEN],
+        endpoint: &Endpoint,
         role: Role,
         tick: Tick,
         now: Tick,
     ) {
-        self.v4.table_mut(role).insert(hash.order(endpoint), endpoint, tick, now, hash);
-    }
-
-    /// Inserts an IPv6 peer that is not in the swarm.
-    pub(super) fn insert_v6(
-        &mut self,
-        hash: &EndpointHash,
-        endpoint: &[u8; CompactV6::LEN],
-        role: Role,
-        tick: Tick,
-        now: Tick,
-    ) {
-        self.tables_mut().table_mut(role).insert(hash.order(endpoint), endpoint, tick, now, hash);
+        let order = order(hash, endpoint);
+        match endpoint {
+            Endpoint::V4(v4) => self.v4.table_mut(role).insert(order, v4.as_bytes(), tick, now, hash),
+            Endpoint::V6(v6) => {
+                self.tables_mut().table_mut(role).insert(order, v6.as_bytes(), tick, now, hash)
+            }
+        };
     }
 
     /// Restores a peer that last announced at `tick`. Refuses it if it is in the swarm already, or if the
@@ -265,13 +235,13 @@ impl Large {
         Self: HasTables<N>,
     {
         let StoreContext { hash, bounds, .. } = context;
-        let order = hash.order(endpoint);
-        if self.tables().is_some_and(|tables| tables.find(order, endpoint, role).is_some()) {
+        let (order, tables) = (hash.order(endpoint), self.tables());
+        if tables.find(order, endpoint, role).is_some() {
             return Err(NotRestored::Known);
         }
         if self.population().peers() >= bounds.peers_per_swarm
-            || self.rival(hash, endpoint, bounds.endpoints_per_address).is_some()
-            || self.tables().is_some_and(|tables| tables.table(role).crowded(order, hash).is_some())
+            || tables.rival(hash, endpoint, bounds.endpoints_per_address).is_some()
+            || tables.table(role).crowded(order, hash).is_some()
         {
             return Err(NotRestored::Full);
         }
@@ -311,41 +281,44 @@ impl Large {
     /// The peers in `most` slots of all tables, which are drawn evenly spread: about half as many. Each peer is
     /// equally likely, and comes once.
     pub(super) fn sample(&self, seed: u64, most: u64) -> impl Iterator<Item = (Section, &[u8], Tick)> {
-        let lens = self.slots();
-        let all: u64 = lens.iter().sum();
-        let draws = most.min(all);
-        let mut rng = SplitMix64::new(seed);
-        (0..draws).filter_map(move |nth| {
-            let part = |nth| (u128::from(all) * u128::from(nth) / u128::from(draws)) as u64;
-            let (start, end) = (part(nth), part(nth + 1));
-            let (section, slot) = section_of(lens, start + rng.next_u64() % (end - start));
-            let (endpoint, tick) = match (section.family(), &self.v6) {
-                (Family::V6, Some(v6)) => wide(v6.table(section.role()).drawn(slot)?),
-                _ => wide(self.v4.table(section.role()).drawn(slot)?),
+        self.draw(seed, most).filter_map(|(section, slot)| {
+            let (endpoint, tick) = match section.family() {
+                Family::V4 => wide(self.v4.table(section.role()).drawn(slot)?),
+                Family::V6 => wide(self.v6().table(section.role()).drawn(slot)?),
             };
             Some((section, endpoint, tick))
         })
     }
 
-    /// The endpoints of one family and role from a slot on, which is drawn from part `nth` of all slots. Their order
-    /// is as good as random, and they are near each other in memory.
-    pub(super) fn run(&self, seed: u64, nth: u64, parts: u64) -> impl Iterator<Item = &[u8]> {
-        let lens = self.slots();
-        let part = (lens.iter().sum::<u64>() / parts).max(1);
-        let (section, slot) = section_of(lens, nth * part + seed % part);
-        let role = section.role();
-        let v4 = (section.family() == Family::V4).then(|| self.v4.table(role).around(slot));
-        let v6 = self.v6.iter().filter(move |_| section.family() == Family::V6);
-        let v6 = v6.flat_map(move |v6| v6.table(role).around(slot)).map(|peer| &peer[..]);
-        v4.into_iter().flatten().map(|peer| &peer[..]).chain(v6)
+    /// From each of some drawn slots on, up to `most` endpoints of one family and role. Their order is as good as
+    /// random, and they are near each other in memory.
+    pub(super) fn runs(&self, seed: u64, slots: u64, most: usize) -> impl Iterator<Item = &[u8]> {
+        self.draw(seed, slots).flat_map(move |(section, slot)| {
+            let v4 = (section.family() == Family::V4).then(|| self.v4.table(section.role()).around(slot));
+            let v6 = (section.family() == Family::V6).then(|| self.v6().table(section.role()).around(slot));
+            let v6 = v6.into_iter().flatten().map(|peer| &peer[..]);
+            v4.into_iter().flatten().map(|peer| &peer[..]).chain(v6).take(most)
+        })
     }
 
-    /// The number of slots of each family and role.
-    fn slots(&self) -> [u64; 4] {
-        Section::ALL.map(|section| match (section.family(), &self.v6) {
-            (Family::V4, _) => self.v4.table(section.role()).slots().len(),
-            (Family::V6, Some(v6)) => v6.table(section.role()).slots().len(),
-            (Family::V6, None) => 0,
+    /// A slot from each of `parts` equal parts of all slots, as far as there are so many.
+    fn draw(&self, seed: u64, parts: u64) -> impl Iterator<Item = (Section, u64)> {
+        let lens = Section::ALL.map(|section| match section.family() {
+            Family::V4 => self.v4.table(section.role()).slots().len(),
+            Family::V6 => self.v6().table(section.role()).slots().len(),
+        });
+        let all: u64 = lens.iter().sum();
+        let (parts, mut rng) = (parts.min(all), SplitMix64::new(seed));
+        (0..parts).map(move |nth| {
+            let [start, end] = [nth, nth + 1].map(|nth| all * nth / parts);
+            let mut slot = start + rng.next_u64() % (end - start);
+            let mut sections = Section::ALL.into_iter().zip(lens);
+            let section = sections.find_map(|(section, len)| {
+                let behind = slot.checked_sub(len);
+                slot = behind.unwrap_or(slot);
+                behind.is_none().then_some(section)
+            });
+            (section.expect("a slot is in one"), slot)
         })
     }
 
@@ -357,6 +330,12 @@ impl Large {
         v6.for_each(|table| table.merge(&mut spare));
     }
 
+    /// The peers of IPv6, of which there may be none.
+    fn v6(&self) -> &Tables<{ CompactV6::LEN }> {
+        static NONE: Tables<{ CompactV6::LEN }> = Tables { seeders: Table::EMPTY, leechers: Table::EMPTY };
+        self.v6.as_deref().unwrap_or(&NONE)
+    }
+
     fn simplify(&mut self) {
         if self.v6.as_ref().is_some_and(|v6| v6.len() == 0) {
             self.v6 = None;
@@ -365,32 +344,21 @@ impl Large {
 
     /// All peers, in unspecified order.
     pub(super) fn peers(&self) -> impl Iterator<Item = (Section, &[u8], Tick)> {
-        const ROLES: [Role; 2] = [Role::Seeder, Role::Leecher];
-        let v4 = ROLES.into_iter().flat_map(|role| {
-            let peers = self.v4.table(role).iter();
-            peers.map(move |(endpoint, tick)| (Section::of(Family::V4, role), &endpoint[..], tick))
-        });
-        let v6 = self.v6.iter().flat_map(|v6| {
-            ROLES.into_iter().flat_map(|role| {
-                let peers = v6.table(role).iter();
-                peers.map(move |(endpoint, tick)| (Section::of(Family::V6, role), &endpoint[..], tick))
-            })
-        });
-        v4.chain(v6)
+        self.v4.peers().chain(self.v6().peers())
     }
 }
 
 /// The tables of the family whose endpoints have `N` bytes.
 trait HasTables<const N: usize> {
-    fn tables(&self) -> Option<&Tables<N>>;
+    fn tables(&self) -> &Tables<N>;
 
     /// The same, created if they do not exist.
     fn tables_mut(&mut self) -> &mut Tables<N>;
 }
 
 impl HasTables<{ CompactV4::LEN }> for Large {
-    fn tables(&self) -> Option<&Tables<{ CompactV4::LEN }>> {
-        Some(&self.v4)
+    fn tables(&self) -> &Tables<{ CompactV4::LEN }> {
+        &self.v4
     }
 
     fn tables_mut(&mut self) -> &mut Tables<{ CompactV4::LEN }> {
@@ -399,8 +367,8 @@ impl HasTables<{ CompactV4::LEN }> for Large {
 }
 
 impl HasTables<{ CompactV6::LEN }> for Large {
-    fn tables(&self) -> Option<&Tables<{ CompactV6::LEN }>> {
-        self.v6.as_deref()
+    fn tables(&self) -> &Tables<{ CompactV6::LEN }> {
+        self.v6()
     }
 
     fn tables_mut(&mut self) -> &mut Tables<{ CompactV6::LEN }> {
@@ -417,6 +385,13 @@ impl<const N: usize> Tables<N> {
 
     const fn len(&self) -> usize {
         self.seeders.len() + self.leechers.len()
+    }
+
+    fn peers(&self) -> impl Iterator<Item = (Section, &[u8], Tick)> {
+        [Role::Seeder, Role::Leecher].into_iter().flat_map(|role| {
+            let peers = self.table(role).iter().map(wide);
+            peers.map(move |(endpoint, tick)| (Section::of(Self::FAMILY, role), endpoint, tick))
+        })
     }
 
     const fn bytes(&self) -> usize {
@@ -446,24 +421,14 @@ impl<const N: usize> Tables<N> {
         within(first).or_else(|| within(second))
     }
 
-    fn refresh(
-        &self,
-        order: u64,
-        endpoint: &[u8; N],
-        announce: &Announce,
-        now: Tick,
-        is_proof: impl FnOnce(Tick) -> bool,
-    ) -> Option<PeerLocation> {
-        let role = announce.role();
-        if Transition::new(announce, Some(role)).changes() != Changes::REFRESHED {
-            return None;
-        }
-        let index = self.table(role).refresh_shared(order, endpoint, now, is_proof)?;
-        Some(PeerLocation { role, index })
-    }
-
+    /// Among the endpoints of the narrowest full network of `endpoint`, the one that has been silent longest, if
+    /// an address may have `limit` endpoints. Searches the buckets of the widest.
     #[inline(never)]
     fn rival(&self, hash: &EndpointHash, endpoint: &[u8; N], limit: u64) -> Option<PeerLocation> {
+        // If the whole swarm has fewer peers, so has each address.
+        if (self.len() as u64) < limit {
+            return None;
+        }
         let own = [Role::Seeder, Role::Leecher].into_iter().flat_map(|role| {
             let own = self.table(role).of_network(endpoint, hash);
             own.map(move |(peer, tick, index)| (&peer[..], tick, PeerLocation { role, index }))
@@ -474,22 +439,18 @@ impl<const N: usize> Tables<N> {
 
 #[cfg(test)]
 impl Large {
-    pub(super) fn buckets(&self) -> usize {
-        let v6 = self.v6.as_ref().map_or(0, |v6| v6.seeders.buckets() + v6.leechers.buckets());
-        self.v4.seeders.buckets() + self.v4.leechers.buckets() + v6
-    }
-
-    pub(super) fn fullest_bucket(&self) -> usize {
-        let v6 = self.v6.iter().flat_map(|v6| [v6.seeders.fullest_bucket(), v6.leechers.fullest_bucket()]);
-        let v4 = [self.v4.seeders.fullest_bucket(), self.v4.leechers.fullest_bucket()];
-        v6.chain(v4).max().unwrap_or(0)
+    /// The number of buckets, and of peers in the fullest one.
+    pub(super) fn buckets(&self) -> (usize, usize) {
+        let v4 = [&self.v4.seeders, &self.v4.leechers].map(|table| table.buckets());
+        let v6 = [&self.v6().seeders, &self.v6().leechers].map(|table| table.buckets());
+        let all = v4.into_iter().chain(v6);
+        all.fold((0, 0), |(all, fullest), (buckets, peers)| (all + buckets, fullest.max(peers)))
     }
 
     /// What [`bytes`](Self::bytes) should return, counted piece by piece.
     pub(super) fn recount(&self) -> usize {
         let v4 = self.v4.seeders.recount() + self.v4.leechers.recount();
-        let v6 = self.v6.as_ref();
-        let v6 = v6.map_or(0, |v6| size_of_val(&**v6) + v6.seeders.recount() + v6.leechers.recount());
-        size_of::<Self>() + v4 + v6
+        let v6 = self.v6().seeders.recount() + self.v6().leechers.recount();
+        size_of::<Self>() + v4 + v6 + self.v6.as_ref().map_or(0, |v6| size_of_val(&**v6))
     }
 }

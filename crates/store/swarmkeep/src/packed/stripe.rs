@@ -300,13 +300,9 @@ impl Stripe {
         hints.are_right(0, &self.leaves)
     }
 
-    /// The number of buckets of all large swarms.
-    pub(super) fn buckets(&self) -> usize {
-        self.large.iter().flatten().map(|large| large.buckets()).sum()
-    }
-
-    pub(super) fn fullest_bucket(&self) -> usize {
-        self.large.iter().flatten().map(|large| large.fullest_bucket()).max().unwrap_or(0)
+    /// The number of buckets of the first large swarm, and of peers in the fullest of them.
+    pub(super) fn buckets(&self) -> (usize, usize) {
+        self.large.iter().flatten().next().map_or((0, 0), |large| large.buckets())
     }
 
     /// The memory of the stripe, counted piece by piece. Checks the running totals too.

@@ -94,6 +94,13 @@ impl DrawSlots {
 }
 
 impl<const N: usize> Table<N> {
+    pub(super) const EMPTY: Self = Self {
+        buckets: Directory { first: Vec::new(), others: Vec::new() },
+        densest: Densest { bound: 0, passed: 0, hand: 0 },
+        bytes: 0,
+        len: 0,
+    };
+
     /// Mean peers per bucket, above which one splits. They share a header and half of the last 16 bytes, and
     /// a search goes through up to twice as many. At 2 million peers, 32 / 44 / 64 of IPv4 take 7.73 / 7.53 /
     /// 7.37 B per peer and are found in 21 / 23 / 26 ns when warm; 16 / 24 / 32 of IPv6 take 20.5 / 20.0 /
@@ -276,17 +283,11 @@ impl<const N: usize> Table<N> {
         let range = linear::range_of(start, self.buckets.len());
         let whole = (range.start, range.end) == (start, end);
         let (visited, gone) = self.change(range.bucket, |bucket| {
-            let first_alive = bucket.base.first_alive(oldest);
-            let counts = match whole {
-                true => (bucket.len(), bucket.expire(first_alive, |_| true)),
-                false => {
-                    let inside = |endpoint: &[u8; N]| is_within(hash.order(endpoint), start, end);
-                    let visited = bucket.endpoints().iter().filter(|endpoint| inside(endpoint)).count();
-                    (visited, bucket.expire(first_alive, inside))
-                }
-            };
+            let inside = |endpoint: &[u8; N]| whole || is_within(hash.order(endpoint), start, end);
+            let visited = bucket.endpoints().iter().filter(|endpoint| inside(endpoint)).count();
+            let gone = bucket.expire(bucket.base.first_alive(oldest), inside);
             bucket.compact();
-            counts
+            (visited, gone)
         });
         self.len -= gone as u32;
         self.removed();
@@ -494,12 +495,9 @@ fn is_within(order: u64, start: u64, end: Option<u64>) -> bool {
 
 #[cfg(test)]
 impl<const N: usize> Table<N> {
-    pub(super) fn buckets(&self) -> usize {
-        self.buckets.len()
-    }
-
-    pub(super) fn fullest_bucket(&self) -> usize {
-        self.buckets.iter().map(Bucket::len).max().unwrap_or(0)
+    /// The number of buckets, and of peers in the fullest one.
+    pub(super) fn buckets(&self) -> (usize, usize) {
+        (self.buckets.len(), self.buckets.iter().map(Bucket::len).max().unwrap_or(0))
     }
 
     /// What [`bytes`](Self::bytes) should return, counted piece by piece. Checks other running totals too.

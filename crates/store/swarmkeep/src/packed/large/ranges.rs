@@ -2,22 +2,16 @@
 
 use super::{Large, Tables};
 use crate::{
-    CompactV4, CompactV6, Cursor, Endpoint, Family, PeerCounts, PeerRecord, Role,
+    CompactV4, CompactV6, Cursor, Endpoint, Family, PeerRecord, Role,
     implement::{CursorExt as _, VISITS_PER_HOLD},
     packed::{
         clock::{Clock, Tick},
         hash::EndpointHash,
+        leaf::slot::Section,
     },
     sweep::Expired,
     totals::Population,
 };
-
-/// The peers of one range: endpoints, and when they announced.
-#[derive(Debug, Default)]
-struct Part {
-    endpoints: Vec<u8>,
-    ticks: Vec<Tick>,
-}
 
 impl Large {
     /// Appends up to `limit` peers after a cursor, in the keyed order of their endpoints. Small swarms have
@@ -61,31 +55,14 @@ impl Large {
     ) -> Cursor {
         let (v4_start, v6_start) = starts(from, hash);
         let mut shown = 0;
-        let mut part = Part::default();
-        if let Some(start) = v4_start {
-            let stop = self.v4.export(
-                hash,
-                start.order,
-                limit,
-                &mut shown,
-                &mut part,
-                |[seeders, leechers], part| {
-                    show([seeders, leechers, 0, 0], &part.endpoints, &part.ticks);
-                },
-            );
-            if let Some(order) = stop {
-                return range_cursor(Family::V4, order);
-            }
+        if let Some(start) = v4_start
+            && let Some(next) = self.v4.export(hash, start.order, limit, &mut shown, &mut show)
+        {
+            return next;
         }
-        let Some(v6) = &self.v6 else { return Cursor::END };
-        if shown >= limit {
-            return range_cursor(Family::V6, v6_start.order);
-        }
-        let stop =
-            v6.export(hash, v6_start.order, limit, &mut shown, &mut part, |[seeders, leechers], part| {
-                show([0, 0, seeders, leechers], &part.endpoints, &part.ticks);
-            });
-        stop.map_or(Cursor::END, |order| range_cursor(Family::V6, order))
+        let v6 = self.v6.as_ref();
+        let next = v6.and_then(|v6| v6.export(hash, v6_start.order, limit, &mut shown, &mut show));
+        next.unwrap_or(Cursor::END)
     }
 
     /// Visits about `limit` peers from a cursor on, in the order of a listing. Removes the peers whose last
@@ -99,21 +76,11 @@ impl Large {
     ) -> Expired {
         let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
         let (v4_start, v6_start) = starts(from, hash);
-        let Expired { visited, gone, next } = &mut expired;
-        if let Some(start) = v4_start
-            && let Some(order) = self.v4.expire(hash, oldest, start.order, limit, visited, &mut gone.v4)
-        {
-            *next = range_cursor(Family::V4, order);
-            return expired;
+        if let Some(start) = v4_start {
+            self.v4.expire(hash, oldest, start.order, limit, &mut expired);
         }
-        let Some(v6) = &mut self.v6 else { return expired };
-        let stop = if *visited >= limit {
-            Some(v6_start.order)
-        } else {
-            v6.expire(hash, oldest, v6_start.order, limit, visited, &mut gone.v6)
-        };
-        if let Some(order) = stop {
-            *next = range_cursor(Family::V6, order);
+        if let Some(v6) = self.v6.as_mut().filter(|_| expired.next.is_end()) {
+            v6.expire(hash, oldest, v6_start.order, limit, &mut expired);
         }
         self.simplify();
         expired
@@ -171,36 +138,39 @@ pub(in crate::packed) fn range_cursor(family: Family, order: u64) -> Cursor {
 }
 
 impl<const N: usize> Tables<N> {
-    /// Visits whole ranges of the order from `start` on, until `limit` peers were seen. An empty range counts
-    /// as one peer. Returns where to go on, or `None` at the end.
+    /// Visits whole ranges of the order from `start` on, until `limit` peers were visited. An empty range counts
+    /// as one peer.
     fn expire(
         &mut self,
         hash: &EndpointHash,
         oldest: Tick,
         mut start: u64,
         limit: usize,
-        visited: &mut usize,
-        gone: &mut PeerCounts,
-    ) -> Option<u64> {
-        let mut ranges = 0;
-        loop {
+        expired: &mut Expired,
+    ) {
+        for ranges in 0.. {
+            if expired.visited + ranges >= limit {
+                expired.next = range_cursor(Self::FAMILY, start);
+                return;
+            }
             let end = self.range_end(start);
-            ranges += 1;
+            let gone = match Self::FAMILY {
+                Family::V4 => &mut expired.gone.v4,
+                Family::V6 => &mut expired.gone.v6,
+            };
             for (table, gone) in
                 [(&mut self.seeders, &mut gone.seeders), (&mut self.leechers, &mut gone.leechers)]
             {
                 let (seen, removed) = table.expire_within(start, end, oldest, hash);
-                *visited += seen;
+                expired.visited += seen;
                 *gone += removed as u64;
             }
-            start = end?;
-            if *visited + ranges >= limit {
-                return Some(start);
-            }
+            let Some(end) = end else { return };
+            start = end;
         }
     }
 
-    /// Passes whole ranges of the order from `start` on to `show`, until `limit` peers were shown. An empty
+    /// Passes whole ranges of the order from `start` on to `show`, until `limit` peers were `shown`. An empty
     /// range counts as one peer. Returns where to go on, or `None` at the end.
     fn export(
         &self,
@@ -208,30 +178,29 @@ impl<const N: usize> Tables<N> {
         mut start: u64,
         limit: usize,
         shown: &mut usize,
-        part: &mut Part,
-        mut show: impl FnMut([u32; 2], &Part),
-    ) -> Option<u64> {
-        loop {
+        show: &mut impl FnMut([u32; 4], &[u8], &[Tick]),
+    ) -> Option<Cursor> {
+        let (mut endpoints, mut ticks) = (Vec::new(), Vec::new());
+        while *shown < limit {
             let end = self.range_end(start);
-            part.endpoints.clear();
-            part.ticks.clear();
-            let counts = [&self.seeders, &self.leechers].map(|table| {
-                let before = part.ticks.len();
-                for (endpoint, tick) in table.all_within(start, end, hash) {
-                    part.endpoints.extend_from_slice(endpoint);
-                    part.ticks.push(tick);
+            endpoints.clear();
+            ticks.clear();
+            let mut counts = [0; 4];
+            for role in [Role::Seeder, Role::Leecher] {
+                let before = ticks.len();
+                for (endpoint, tick) in self.table(role).all_within(start, end, hash) {
+                    endpoints.extend_from_slice(endpoint);
+                    ticks.push(tick);
                 }
-                (part.ticks.len() - before) as u32
-            });
-            *shown += part.ticks.len().max(1);
-            if !part.ticks.is_empty() {
-                show(counts, part);
+                counts[Section::of(Self::FAMILY, role).0] = (ticks.len() - before) as u32;
+            }
+            *shown += ticks.len().max(1);
+            if !ticks.is_empty() {
+                show(counts, &endpoints, &ticks);
             }
             start = end?;
-            if *shown >= limit {
-                return Some(start);
-            }
         }
+        Some(range_cursor(Self::FAMILY, start))
     }
 
     /// Appends the peers from `start` on until `out` has the length `full`. Both roles have one common order,
@@ -260,7 +229,10 @@ impl<const N: usize> Tables<N> {
             found.sort_unstable_by_key(|(position, ..)| *position);
             visits += found.len().max(1);
             for ((_, endpoint), role, tick) in found {
-                out.push(record(endpoint, role, clock, tick));
+                let listed = (*endpoint).try_into();
+                let Ok(listed) = listed else { unreachable!("was an endpoint when it announced") };
+                let last_announce = clock.time(tick);
+                out.push(PeerRecord { endpoint: listed, role, last_announce, details: None });
                 if out.len() == full {
                     return Some(Cursor::after(endpoint));
                 }
@@ -279,13 +251,4 @@ impl<const N: usize> Tables<N> {
             (a, b) => a.or(b),
         }
     }
-}
-
-/// A peer as a listing returns it.
-fn record<const N: usize>(endpoint: &[u8; N], role: Role, clock: Clock, tick: Tick) -> PeerRecord
-where
-    Endpoint: TryFrom<[u8; N]>,
-{
-    let Ok(endpoint) = (*endpoint).try_into() else { unreachable!("was an endpoint when it announced") };
-    PeerRecord { endpoint, role, last_announce: clock.time(tick), details: None }
 }

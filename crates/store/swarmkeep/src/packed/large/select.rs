@@ -19,7 +19,7 @@ const AHEAD: usize = 3;
 /// A slot that was drawn from the eligible tables, with or without a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Drawn {
-    in_second: bool,
+    table: usize,
     index: BucketIndex,
 }
 
@@ -28,10 +28,10 @@ struct Drawn {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::packed) struct Ahead {
     /// The position of the announcer in the keyed order, and the start of its bucket.
-    order: u64,
+    pub(in crate::packed) order: u64,
     own: BucketIndex,
     /// The random word of the selection.
-    seed: u64,
+    pub(in crate::packed) seed: u64,
     slots: [DrawSlots; 2],
     drawn: [Drawn; AHEAD],
 }
@@ -56,17 +56,8 @@ impl Large {
         ahead: Option<&Ahead>,
         peers: &mut PeerBuffer<'_>,
     ) {
-        let own_in = |family| (announce.endpoint.family() == family).then_some(own);
-        let v4 = match announce.families.contains(Families::V4) {
-            true => Eligible::of(&self.v4, announce, own_in(Family::V4)),
-            false => Eligible::NONE,
-        };
-        let v6 = match &self.v6 {
-            Some(v6) if announce.families.contains(Families::V6) => {
-                Eligible::of(v6, announce, own_in(Family::V6))
-            }
-            _ => Eligible::NONE,
-        };
+        let v4 = Eligible::of(&self.v4, announce, Some(own));
+        let v6 = Eligible::of(self.v6(), announce, Some(own));
         let (v4_count, v6_count) = peers.share(announce.want, v4.len(), v6.len());
         let ahead_in = |family| ahead.filter(|_| announce.endpoint.family() == family);
         v4.select(v4_count, seed_of(Family::V4, seed), ahead_in(Family::V4), &mut peers.v4);
@@ -77,9 +68,9 @@ impl Large {
     /// need: that of its own bucket, and those of the slots that were drawn.
     pub(in crate::packed) fn look_ahead(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Ahead {
         let order = order(hash, &announce.endpoint);
-        match (announce.endpoint.family(), &self.v6) {
-            (Family::V6, Some(v6)) => v6.look_ahead(announce, order, seed),
-            _ => self.v4.look_ahead(announce, order, seed),
+        match announce.endpoint.family() {
+            Family::V4 => self.v4.look_ahead(announce, order, seed),
+            Family::V6 => self.v6().look_ahead(announce, order, seed),
         }
     }
 
@@ -87,39 +78,25 @@ impl Large {
     /// peers.
     pub(in crate::packed) fn look_now(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Ahead {
         let order = order(hash, &announce.endpoint);
-        match (announce.endpoint.family(), &self.v6) {
-            (Family::V6, Some(v6)) => v6.look_now(announce, order, seed),
-            _ => self.v4.look_now(announce, order, seed),
+        match announce.endpoint.family() {
+            Family::V4 => self.v4.look_now(announce, order, seed),
+            Family::V6 => self.v6().look_now(announce, order, seed),
         }
     }
 
     /// Prefetches the peers in those buckets. Call it when the headers have arrived, or it waits for them.
     pub(in crate::packed) fn prefetch_peers(&self, announce: &Announce, ahead: &Ahead) {
-        match (announce.endpoint.family(), &self.v6) {
-            (Family::V6, Some(v6)) => v6.prefetch_peers(announce, ahead),
-            _ => self.v4.prefetch_peers(announce, ahead),
+        match announce.endpoint.family() {
+            Family::V4 => self.v4.prefetch_peers(announce, ahead),
+            Family::V6 => self.v6().prefetch_peers(announce, ahead),
         }
     }
 }
 
-impl Ahead {
-    pub(in crate::packed) const fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    pub(in crate::packed) const fn order(&self) -> u64 {
-        self.order
-    }
-}
-
 impl Drawn {
-    const FIRST: Self = Self { in_second: false, index: BucketIndex::FIRST };
+    const FIRST: Self = Self { table: 0, index: BucketIndex::FIRST };
     /// A slot that never contains a peer.
-    const NOWHERE: Self = Self { in_second: false, index: BucketIndex::NOWHERE };
-
-    fn table(self) -> usize {
-        self.in_second.into()
-    }
+    const NOWHERE: Self = Self { table: 0, index: BucketIndex::NOWHERE };
 }
 
 impl<const N: usize> Tables<N> {
@@ -133,7 +110,7 @@ impl<const N: usize> Tables<N> {
         let mut drawn = [Drawn::FIRST; AHEAD];
         for (place, draw) in drawn.iter_mut().zip(&mut draws) {
             *place = draw;
-            if let Some(table) = eligible.tables[draw.table()] {
+            if let Some(table) = eligible.tables[draw.table] {
                 table.prefetch_header(draw.index);
             }
         }
@@ -147,7 +124,7 @@ impl<const N: usize> Tables<N> {
         let slots = eligible.slots();
         let drawn = draws(slots, seed_of(Self::FAMILY, seed)).take(AHEAD).find(|drawn| eligible.holds(drawn));
         if let Some(drawn) = drawn
-            && let Some(table) = eligible.tables[drawn.table()]
+            && let Some(table) = eligible.tables[drawn.table]
         {
             table.prefetch_window(drawn.index);
         }
@@ -158,7 +135,7 @@ impl<const N: usize> Tables<N> {
         self.table(announce.role()).prefetch_bucket(ahead.own);
         let eligible = Eligible::of(self, announce, None);
         if let Some(drawn) = ahead.drawn.iter().find(|drawn| eligible.holds(drawn))
-            && let Some(table) = eligible.tables[drawn.table()]
+            && let Some(table) = eligible.tables[drawn.table]
         {
             table.prefetch_window(drawn.index);
         }
@@ -181,16 +158,23 @@ struct Eligible<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Eligible<'a, N> {
-    const NONE: Self = Self { tables: [None, None], except: None };
-
+    /// Those that an announce asks for, without the announcer if it is at `own` in the tables of its family.
     fn of(tables: &'a Tables<N>, announce: &Announce, own: Option<PeerLocation>) -> Self {
-        match announce.takes_seeders() {
+        let asked = match Tables::<N>::FAMILY {
+            Family::V4 => Families::V4,
+            Family::V6 => Families::V6,
+        };
+        if !announce.families.contains(asked) {
+            return Self { tables: [None, None], except: None };
+        }
+        if !announce.takes_seeders() {
             // The announcer is a seeder, and none of the leechers that it is given.
-            false => Self { tables: [None, Some(&tables.leechers)], except: None },
-            true => Self {
-                tables: [Some(&tables.seeders), Some(&tables.leechers)],
-                except: own.map(|own| Drawn { in_second: own.role == Role::Leecher, index: own.index }),
-            },
+            return Self { tables: [None, Some(&tables.leechers)], except: None };
+        }
+        let own = own.filter(|_| announce.endpoint.family() == Tables::<N>::FAMILY);
+        Self {
+            tables: [Some(&tables.seeders), Some(&tables.leechers)],
+            except: own.map(|own| Drawn { table: usize::from(own.role == Role::Leecher), index: own.index }),
         }
     }
 
@@ -207,17 +191,17 @@ impl<'a, const N: usize> Eligible<'a, N> {
         }
         let start = if count < self.len() { self.random_place(seed, ahead) } else { Drawn::FIRST };
         let mut left = count;
-        self.copy(start.in_second, start.index, &mut left, section);
+        self.copy(start.table, start.index, &mut left, section);
         // The round ends where it began: `count` never exceeds the number of eligible peers.
-        self.copy(!start.in_second, BucketIndex::FIRST, &mut left, section);
-        self.copy(start.in_second, BucketIndex::FIRST, &mut left, section);
+        self.copy(1 - start.table, BucketIndex::FIRST, &mut left, section);
+        self.copy(start.table, BucketIndex::FIRST, &mut left, section);
     }
 
     /// Copies up to `left` of them from one table, run by run. The run of the announcer is copied in two
     /// parts, around it.
-    fn copy(&self, in_second: bool, from: BucketIndex, left: &mut usize, section: &mut Section<'_, N>) {
-        let Some(table) = self.tables[usize::from(in_second)].filter(|_| *left > 0) else { return };
-        let except = self.except.filter(|except| except.in_second == in_second);
+    fn copy(&self, table: usize, from: BucketIndex, left: &mut usize, section: &mut Section<'_, N>) {
+        let except = self.except.filter(|except| except.table == table);
+        let Some(table) = self.tables[table].filter(|_| *left > 0) else { return };
         for (index, run) in table.runs(from) {
             if *left == 0 {
                 return;
@@ -254,7 +238,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
                 break;
             }
         }
-        if let Some(table) = self.tables[last.table()] {
+        if let Some(table) = self.tables[last.table] {
             table.prefetch_window(last.index);
         }
         last
@@ -267,7 +251,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
     }
 
     fn holds(&self, drawn: &Drawn) -> bool {
-        self.tables[drawn.table()].is_some_and(|table| table.holds(drawn.index))
+        self.tables[drawn.table].is_some_and(|table| table.holds(drawn.index))
     }
 }
 
@@ -282,9 +266,8 @@ fn slot(slots: [DrawSlots; 2], word: u64) -> Drawn {
     let [first, second] = [slots[0].len(), slots[1].len()];
     let slot = ((u128::from(word) * u128::from(first + second)) >> 64) as u64;
     // Without a branch: it could not be predicted.
-    let in_second = slot >= first;
-    let (which, slot) = (usize::from(in_second), slot - first * u64::from(in_second));
-    Drawn { in_second, index: slots[which].index(slot) }
+    let table = usize::from(slot >= first);
+    Drawn { table, index: slots[table].index(slot - first * table as u64) }
 }
 
 #[cfg(test)]
@@ -311,9 +294,7 @@ mod tests {
         let order = order(hash, &announce.endpoint);
         let own = match &announce.endpoint {
             Endpoint::V4(v4) => large.v4.find(order, v4.as_bytes(), announce.role()),
-            Endpoint::V6(v6) => {
-                large.v6.as_ref().and_then(|tables| tables.find(order, v6.as_bytes(), announce.role()))
-            }
+            Endpoint::V6(v6) => large.v6().find(order, v6.as_bytes(), announce.role()),
         };
         let (mut v4, mut v6) = ([0; 50 * CompactV4::LEN], [0; 900]);
         let mut peers = PeerBuffer::new(&mut v4, &mut v6);
@@ -329,15 +310,12 @@ mod tests {
         let mut large = Large::new(0, now);
         let role = |n: u32| if n.is_multiple_of(3) { Role::Seeder } else { Role::Leecher };
         let mut rng = SplitMix64::new(1);
-        let insert = |large: &mut Large, n: u32| match endpoint(n, Family::V4) {
-            Endpoint::V4(v4) => large.insert_v4(&hash, v4.as_bytes(), role(n), now, now),
-            Endpoint::V6(_) => unreachable!("is of IPv4"),
+        let insert = |large: &mut Large, n, family| {
+            large.insert(&hash, &endpoint(n, family), role(n), now, now);
         };
         for n in 0..400 {
-            insert(&mut large, n);
-            if let Endpoint::V6(v6) = endpoint(n, Family::V6) {
-                large.insert_v6(&hash, v6.as_bytes(), role(n), now, now);
-            }
+            insert(&mut large, n, Family::V4);
+            insert(&mut large, n, Family::V6);
         }
         let mut reused = 0;
         for turn in 0..3000 {
@@ -351,7 +329,7 @@ mod tests {
             let ahead = [large.look_ahead(&hash, &announce, seed), large.look_now(&hash, &announce, seed)];
             if turn % 4 == 0 {
                 // Somebody joins before the turn of this announce.
-                insert(&mut large, 400 + turn as u32);
+                insert(&mut large, 400 + turn as u32, Family::V4);
             }
             let in_turn = selected(&large, &hash, &announce, seed, None);
             for ahead in &ahead {

@@ -258,7 +258,7 @@ impl SlotContent {
 
 /// A part of a block: the peers of one family and one role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::packed) struct Section(pub(super) usize);
+pub(in crate::packed) struct Section(pub(in crate::packed) usize);
 
 impl Section {
     pub(in crate::packed) const ALL: [Self; 4] = [Self(0), Self(1), Self(2), Self(3)];

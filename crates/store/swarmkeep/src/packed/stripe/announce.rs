@@ -69,8 +69,8 @@ impl Stripe {
         let large = self.large_at(at)?;
         let is_proof =
             |earlier| op.context.clock.is_return(earlier, op.now) && !self.leaves[at.leaf].is_proven(at.slot);
-        let own = large.refresh(announce, ahead.order(), op.now, is_proof)?;
-        large.select(announce, own, ahead.seed(), Some(ahead), peers);
+        let own = large.refresh(announce, ahead.order, op.now, is_proof)?;
+        large.select(announce, own, ahead.seed, Some(ahead), peers);
         Some(Announced::new(stats_of(large), Changes::REFRESHED))
     }
 

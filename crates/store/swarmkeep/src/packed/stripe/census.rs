@@ -207,8 +207,7 @@ impl Stripe {
                 v4.chain(v6).any(is_enough);
             }
             SlotContent::Large(number) => {
-                let (large, drawn) = (self.large(number), op.context.draw());
-                let runs = (0..PLACES).flat_map(|nth| large.run(drawn, nth, PLACES).take(IN_PLACE));
+                let runs = self.large(number).runs(op.context.draw(), PLACES, IN_PLACE);
                 runs.map(|peer| hash.network(peer)).any(is_enough);
             }
         }

@@ -9,7 +9,7 @@ use crate::{
     packed::{
         context::StoreContext,
         hash::Key,
-        large::ranges::starts,
+        large::{self, ranges::starts},
         leaf::{
             Leaf,
             slot::{Prefix, SlotContent},
@@ -149,15 +149,11 @@ impl Stripe {
         let mut found: Vec<_> = leaf
             .peers(at.slot)
             .filter_map(|(section, endpoint, stamp)| {
-                let (order, behind) = match section.endpoint(endpoint) {
-                    Endpoint::V4(v4) => {
-                        let order = hash.order(v4.as_bytes());
-                        (order, v4_start.is_some_and(|start| start.is_before(order, v4.as_bytes())))
-                    }
-                    Endpoint::V6(v6) => {
-                        let order = hash.order(v6.as_bytes());
-                        (order, v6_start.is_before(order, v6.as_bytes()))
-                    }
+                let peer = section.endpoint(endpoint);
+                let order = large::order(hash, &peer);
+                let behind = match &peer {
+                    Endpoint::V4(v4) => v4_start.is_some_and(|start| start.is_before(order, v4.as_bytes())),
+                    Endpoint::V6(v6) => v6_start.is_before(order, v6.as_bytes()),
                 };
                 behind.then_some((section, order, endpoint, stamp))
             })

@@ -4,19 +4,16 @@
 use std::mem;
 
 use super::{Operation, Stripe, SwarmLocation, evict::Full};
-use crate::{
-    Endpoint,
-    packed::{
-        bounds::AFTER_SPLITS,
-        hash::Key,
-        large::{Large, block_bytes},
-        leaf::{
-            Leaf,
-            slot::{Empty, Prefix, SlotContent},
-        },
-        linear,
-        reservation::Reservation,
+use crate::packed::{
+    bounds::AFTER_SPLITS,
+    hash::Key,
+    large::{Large, block_bytes},
+    leaf::{
+        Leaf,
+        slot::{Empty, Prefix, SlotContent},
     },
+    linear,
+    reservation::Reservation,
 };
 
 /// Mean bytes per leaf, above which one splits and below which two merge. Around 1 KiB a look-up stays
@@ -73,10 +70,7 @@ impl Stripe {
         let mut large = Box::new(Large::new(leaf.downloaded(at.slot), op.now));
         for (section, endpoint, stamp) in leaf.peers(at.slot) {
             let (hash, tick) = (&op.context.hash, leaf.base().tick(stamp));
-            match section.endpoint(endpoint) {
-                Endpoint::V4(v4) => large.insert_v4(hash, v4.as_bytes(), section.role(), tick, op.now),
-                Endpoint::V6(v6) => large.insert_v6(hash, v6.as_bytes(), section.role(), tick, op.now),
-            }
+            large.insert(hash, &section.endpoint(endpoint), section.role(), tick, op.now);
         }
         self.count(0, large.bytes());
         let number = self.large.iter().rposition(Option::is_none).unwrap_or_else(|| self.grow_large());

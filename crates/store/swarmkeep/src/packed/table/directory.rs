@@ -22,7 +22,7 @@ pub(super) struct Densest {
     /// At least the true number.
     pub(super) bound: u64,
     /// The highest density among the buckets that the hand has passed in this round.
-    passed: u64,
+    pub(super) passed: u64,
     pub(super) hand: u32,
 }
 
@@ -104,10 +104,7 @@ impl<const N: usize> Index<usize> for Directory<N> {
     type Output = Bucket<N>;
 
     fn index(&self, bucket: usize) -> &Bucket<N> {
-        match bucket.checked_sub(Self::SEGMENT) {
-            None => &self.first[bucket],
-            Some(behind) => &self.others[behind / Self::SEGMENT][behind % Self::SEGMENT],
-        }
+        self.get(bucket).expect("a number of a bucket")
     }
 }
 
