@@ -52,10 +52,6 @@ enum Locked<'a> {
 }
 
 impl<'a> CurrentStripe<'a> {
-    const fn of(store: &'a Packed) -> Self {
-        Self { store, index: usize::MAX, locked: Locked::Not }
-    }
-
     /// The stripe, to read.
     #[inline]
     fn shared(&mut self, index: usize) -> &Stripe {
@@ -161,9 +157,9 @@ impl Random for Words<'_> {
 impl Packed {
     /// Prefetches the stripe of a swarm, the header of its leaf, and the hint for the slots.
     #[inline]
-    pub(super) fn look_ahead(&self, op: &Operation<'_>, stripe: usize) -> Sight<'_> {
+    pub(super) fn look_ahead(&self, op: &Operation<'_>) -> Sight<'_> {
+        let (stripe, hints) = (op.placed.stripe, &self.context.hints);
         prefetch(&self.stripes[stripe]);
-        let hints = &self.context.hints;
         let leaf = LeafLocation::new(op, hints.leaves(stripe));
         let slots = hints.prefetch_header(stripe, leaf.leaf);
         if slots.is_none() {
@@ -186,7 +182,7 @@ impl Packed {
                 }
                 _ => {
                     let placed = self.context.placement.place(info_hash);
-                    (placed, self.look_ahead(&self.operation_at(&placed, tick), placed.stripe))
+                    (placed, self.look_ahead(&self.operation(&placed, tick)))
                 }
             };
         }
@@ -195,7 +191,7 @@ impl Packed {
         }
         // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
-        let mut current = CurrentStripe::of(self);
+        let mut current = CurrentStripe { store: self, index: usize::MAX, locked: Locked::Not };
         let mut ahead = [None; GROUP];
         if self.announce_only(probes, group, tick, &mut current) {
             self.approach_large(probes, group, tick, &mut current, rng, &mut ahead);
@@ -203,7 +199,7 @@ impl Packed {
         let probed = probes.iter().zip(&ahead).zip(group);
         for ((probe, ahead), request) in probed.filter(|(_, request)| request.answer.is_none()) {
             let Request { announce, peers, answer } = request;
-            let op = self.operation_at(&probe.placed, tick);
+            let op = self.operation(&probe.placed, tick);
             rng.drawn = None;
             if let Some(ahead) = ahead {
                 rng.drawn = Some(ahead.seed);
@@ -218,7 +214,9 @@ impl Packed {
             while answer.is_none() {
                 let stripe = current.alone(probe.placed.stripe);
                 let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
-                let (done, full) = match self.update(stripe, &op, found, announce, &mut reservation) {
+                let updated = stripe.announce(&op, found, announce, &mut reservation);
+                stripe.settle(&mut reservation);
+                let (done, full) = match updated {
                     Ok((announced, selection)) => {
                         // The store does not change any more, but for evictions: the randomness of the caller
                         // may panic.
@@ -235,7 +233,7 @@ impl Packed {
                 };
                 let newcomer = stripe.newcomer(&op, Some(announce.endpoint), full);
                 current.release();
-                *answer = self.conclude(&probe.placed, now, newcomer, done, &mut reservation);
+                *answer = self.conclude(&newcomer, done, &mut reservation);
             }
         }
     }
@@ -255,7 +253,7 @@ impl Packed {
         let mut waiting = 0_u64;
         let waits = |bit| if self.context.is_nearly_full(GROUP) { u64::MAX } else { bit };
         for (probe, request) in probes.iter_mut().zip(group) {
-            let (op, stripe) = (self.operation_at(&probe.placed, now), probe.placed.stripe);
+            let (op, stripe) = (self.operation(&probe.placed, now), probe.placed.stripe);
             let bit = 1 << (stripe % 64);
             let locked = current.either(stripe);
             let found = match locked {
@@ -272,7 +270,7 @@ impl Packed {
                 Locked::Not => None,
             };
             let locked = current.shared(stripe);
-            locked.correct(&op, stripe, &probe.seen);
+            locked.correct(&op, &probe.seen);
             if request.answer.is_none() {
                 probe.found = found;
                 waiting |= waits(bit);
@@ -296,7 +294,7 @@ impl Packed {
     ) {
         let large = || probes.iter().zip(group).enumerate().filter(|(_, (probe, _))| probe.is_large);
         for (nth, (probe, Request { announce, .. })) in large() {
-            let op = self.operation_at(&probe.placed, now);
+            let op = self.operation(&probe.placed, now);
             let stripe = current.shared_in_turn(probe.placed.stripe);
             let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
             let Some(large) = found.and_then(|at| stripe.large_at(at)) else { continue };
@@ -304,7 +302,7 @@ impl Packed {
             ahead[nth] = Some(large.look_ahead(&self.context.hash, announce, seed));
         }
         for (nth, (probe, Request { announce, .. })) in large() {
-            let op = self.operation_at(&probe.placed, now);
+            let op = self.operation(&probe.placed, now);
             let Some(ahead) = &ahead[nth] else { continue };
             let stripe = current.shared_in_turn(probe.placed.stripe);
             let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);

@@ -207,7 +207,7 @@ fn split(bytes: &[u8; 20]) -> (u64, u64, u32) {
     (u64::from_be_bytes(*a), u64::from_be_bytes(*b), u32::from_be_bytes(c))
 }
 
-fn join(a: u64, b: u64, c: u32) -> [u8; 20] {
+pub(super) fn join(a: u64, b: u64, c: u32) -> [u8; 20] {
     let mut bytes = [0; 20];
     bytes[..8].copy_from_slice(&a.to_be_bytes());
     bytes[8..16].copy_from_slice(&b.to_be_bytes());

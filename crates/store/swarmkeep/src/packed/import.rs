@@ -46,8 +46,9 @@ struct Swarm {
 
 impl Packed {
     pub(super) fn import_records(&self, records: &[Records], now: Timestamp) -> Restored {
-        let (mut restored, mut sorted, mut run) =
-            (Restored::default(), Sorted::with_room_for(records), Run::default());
+        let swarms: usize = records.iter().map(|records| records.swarms() as usize).sum();
+        let mut sorted = Sorted { order: Vec::with_capacity(swarms.min(MOST_SORTED)), pieces: Vec::new() };
+        let (mut restored, mut run) = (Restored::default(), Run::default());
         for records in records {
             // The start of the last piece, if it is one of these records.
             let mut start = None;
@@ -75,9 +76,10 @@ impl Packed {
         let mut rest = &*sorted.order;
         while let Some(first) = rest.first() {
             let stripe = Sorted::stripe(*first);
-            run.clear();
+            run.swarms.clear();
+            run.peers.clear();
             while let Some(word) = rest.first().filter(|word| Sorted::stripe(**word) == stripe)
-                && run.visits() < VISITS_PER_HOLD
+                && run.swarms.len() + run.peers.len() < VISITS_PER_HOLD
             {
                 if let Some(ahead) = rest.get(AHEAD) {
                     let (records, at) = sorted.find(*ahead);
@@ -110,7 +112,7 @@ impl Packed {
 
     fn import_run(&self, stripe: usize, run: &Run, now: Timestamp, restored: &mut Restored) {
         let (tick, mut reservation) =
-            (self.context.clock.tick(now), Reservation::for_restored(&self.context));
+            (self.context.clock.tick(now), Reservation::without_slack(&self.context));
         let home = self.context.placement.home();
         let sized = || {
             run.swarms.iter().map(|Swarm { placed, peers, .. }| {
@@ -122,7 +124,7 @@ impl Packed {
         let mut locked = self.lock(stripe);
         let (mut in_leaf, mut leaves) = (0, locked.leaves());
         for (nth, Swarm { placed, downloaded, peers }) in run.swarms.iter().enumerate() {
-            let op = self.operation_at(placed, tick);
+            let op = self.operation(placed, tick);
             if locked.leaves().saturating_sub(leaves) > SPLITS_PER_HOLD {
                 locked.settle(&mut reservation);
                 reservation.report();
@@ -179,12 +181,6 @@ pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item
 }
 
 impl<'a> Sorted<'a> {
-    /// Room for the swarms of all these records, or as many as are sorted at once.
-    fn with_room_for(records: &[Records]) -> Self {
-        let swarms: usize = records.iter().map(|records| records.swarms() as usize).sum();
-        Self { order: Vec::with_capacity(swarms.min(MOST_SORTED)), pieces: Vec::new() }
-    }
-
     /// Adds a record of the last piece, which is at `at` in its [`Records`].
     fn push(&mut self, store: &Packed, record: &SwarmRecord<'_>, at: usize) {
         let Placed { stripe, key } = store.context.placement.place(&record.info_hash);
@@ -208,16 +204,5 @@ impl<'a> Sorted<'a> {
         let piece = word >> OFFSET_BITS & ((1 << PIECE_BITS) - 1);
         let (records, start) = self.pieces[piece as usize];
         (records, start + (word & ((1 << OFFSET_BITS) - 1)) as usize)
-    }
-}
-
-impl Run {
-    fn clear(&mut self) {
-        self.swarms.clear();
-        self.peers.clear();
-    }
-
-    fn visits(&self) -> usize {
-        self.swarms.len() + self.peers.len()
     }
 }

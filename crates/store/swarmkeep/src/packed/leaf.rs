@@ -12,7 +12,7 @@ pub(super) mod slot;
 #[cfg(test)]
 mod tests;
 
-use self::slot::{CONTENT_LEN, Few, KEY_LEN, One, Prefix, Slot, SlotContent};
+use self::slot::{CONTENT_LEN, Few, KEY_LEN, One, PROVEN, Prefix, Slot, SlotContent};
 use super::{
     arena::Block,
     clock::{Base, Tick, aged},
@@ -173,9 +173,15 @@ impl Leaf {
         SlotContent::decode(u64::from_le_bytes(*word))
     }
 
+    fn put(&mut self, slot: Slot, content: SlotContent) {
+        self.block[slot.content_at()..][..CONTENT_LEN].copy_from_slice(&content.encode().to_le_bytes());
+    }
+
+    /// Changes what a slot contains. A swarm that is [proven](slot::PROVEN) stays so.
     #[inline]
     pub(super) fn set(&mut self, slot: Slot, content: SlotContent) {
-        self.block[slot.content_at()..][..CONTENT_LEN].copy_from_slice(&content.encode().to_le_bytes());
+        let word = self.block[slot.content_at()..].first_chunk_mut().expect("slots lie within the leaf");
+        *word = (content.encode() | u64::from_le_bytes(*word) & PROVEN).to_le_bytes();
     }
 
     /// Inserts a swarm at the slot that [`find`](Self::find) returned for its key.
@@ -184,7 +190,7 @@ impl Leaf {
         self.open(at, slot.stride);
         let rest = KEY_LEN + CONTENT_LEN - slot.stride;
         self.block[at..slot.content_at()].copy_from_slice(&key.0[rest..]);
-        self.set(slot, content);
+        self.put(slot, content);
         self.count += 1;
     }
 

@@ -50,7 +50,7 @@ use self::{
     lock::{ExclusiveGuard, Lock},
     place::{Placed, Placement},
     reservation::Reservation,
-    stripe::{Operation, ResumePoint, Stripe, SwarmLocation, announce::Selection, evict::Full},
+    stripe::{Operation, ResumePoint, Stripe},
 };
 use crate::{
     Announce, Announced, ConfigError, InfoHash, Limits, PeerBuffer, Random, RepositoryConfig, Timestamp,
@@ -164,19 +164,14 @@ impl Packed {
     }
 
     /// Runs `work` on the stripe of an info hash.
-    fn with<R>(
-        &self,
-        info_hash: &InfoHash,
-        now: Timestamp,
-        work: impl FnOnce(&mut Stripe, &Operation<'_>) -> R,
-    ) -> R {
-        self.with_stripe(&self.context.placement.place(info_hash), now, work)
+    fn with<R>(&self, info_hash: &InfoHash, work: impl FnOnce(&mut Stripe, &Operation<'_>) -> R) -> R {
+        self.with_stripe(&self.context.placement.place(info_hash), Tick::EARLIEST, work)
     }
 
     fn with_stripe<R>(
         &self,
         placed: &Placed,
-        now: Timestamp,
+        now: Tick,
         work: impl FnOnce(&mut Stripe, &Operation<'_>) -> R,
     ) -> R {
         let op = self.operation(placed, now);
@@ -187,13 +182,9 @@ impl Packed {
     }
 
     /// The parameters that all methods of a stripe share.
-    fn operation<'a>(&'a self, placed: &'a Placed, now: Timestamp) -> Operation<'a> {
-        self.operation_at(placed, self.context.clock.tick(now))
-    }
-
     #[inline]
-    fn operation_at<'a>(&'a self, placed: &'a Placed, now: Tick) -> Operation<'a> {
-        Operation { context: &self.context, home: self.context.placement.home(), key: &placed.key, now }
+    fn operation<'a>(&'a self, placed: &'a Placed, now: Tick) -> Operation<'a> {
+        Operation { context: &self.context, home: self.context.placement.home(), placed, now }
     }
 
     fn announce_at(
@@ -204,8 +195,8 @@ impl Packed {
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) -> Announced {
-        let op = self.operation(placed, now);
-        let seen = self.look_ahead(&op, placed.stripe);
+        let op = self.operation(placed, self.context.clock.tick(now));
+        let seen = self.look_ahead(&op);
         seen.prefetch_slots(&placed.key);
         peers.clear();
         let mut rng = Words::new(rng);
@@ -219,7 +210,7 @@ impl Packed {
         if let Some(alone) = lock.try_write() {
             stripe = alone;
             found = stripe.find_from(&op, &seen.leaf);
-            stripe.correct(&op, placed.stripe, &seen);
+            stripe.correct(&op, &seen);
             if let Some(at) = found {
                 if let Some(announced) = stripe.refresh_only(&op, at, announce) {
                     return announced;
@@ -237,7 +228,7 @@ impl Packed {
         } else {
             let shared = lock.read();
             let at = shared.find_from(&op, &seen.leaf);
-            shared.correct(&op, placed.stripe, &seen);
+            shared.correct(&op, &seen);
             if let Some(announced) = at.and_then(|at| refresh(&shared, at)) {
                 return announced;
             }
@@ -248,7 +239,9 @@ impl Packed {
         // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
         loop {
-            let (done, full) = match self.update(&mut stripe, &op, found, announce, &mut reservation) {
+            let updated = stripe.announce(&op, found, announce, &mut reservation);
+            stripe.settle(&mut reservation);
+            let (done, full) = match updated {
                 Ok((announced, selection)) => {
                     // The store does not change any more, but for evictions: the randomness of the caller may
                     // panic.
@@ -263,28 +256,12 @@ impl Packed {
             };
             let newcomer = stripe.newcomer(&op, Some(announce.endpoint), full);
             drop(stripe);
-            if let Some(announced) = self.conclude(placed, now, newcomer, done, &mut reservation) {
+            if let Some(announced) = self.conclude(&newcomer, done, &mut reservation) {
                 return announced;
             }
             stripe = self.lock(placed.stripe);
             found = stripe.find(&op);
         }
-    }
-
-    /// The first half of an announce to a locked stripe. `found` is the result of the search for the swarm in
-    /// it.
-    #[inline(never)]
-    fn update(
-        &self,
-        stripe: &mut Stripe,
-        op: &Operation<'_>,
-        found: Option<SwarmLocation>,
-        announce: &Announce,
-        reservation: &mut Reservation<'_>,
-    ) -> Result<(Announced, Selection), Full> {
-        let updated = stripe.announce(op, found, announce, reservation);
-        stripe.settle(reservation);
-        updated
     }
 }
 

@@ -42,7 +42,7 @@ impl TorrentRepository for Packed {
     }
 
     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        self.with(info_hash, Timestamp::default(), |stripe, op| stripe.scrape(op)).unwrap_or_default()
+        self.with(info_hash, |stripe, op| stripe.scrape(op)).unwrap_or_default()
     }
 
     fn totals(&self) -> Totals {
@@ -53,15 +53,36 @@ impl TorrentRepository for Packed {
         if from.is_end() || limit == 0 {
             return from;
         }
-        let more = self.list(self.place_of(from), limit, out);
-        Self::behind(out, more)
+        let placement = &self.context.placement;
+        let after = from.info_hash().map(|info_hash| placement.place(&info_hash));
+        let mut left = limit;
+        for stripe in after.map_or(0, |after| after.stripe)..self.stripes.len() {
+            let mut behind = after.filter(|after| after.stripe == stripe).map(|after| after.key);
+            loop {
+                if let Some(last) = out.last().filter(|_| left == 0) {
+                    return Cursor::after(last.info_hash.as_bytes());
+                }
+                let (start, hold) = (out.len(), left.min(VISITS_PER_HOLD));
+                // Before the lock is taken: the contents of the vector may have to move.
+                out.reserve(hold);
+                let of_stripe = placement.of_stripe(stripe);
+                behind = self.lock(stripe).list(placement.home(), behind.as_ref(), hold, |key, stats| {
+                    out.push(SwarmSummary { info_hash: of_stripe.info_hash(&key), stats });
+                });
+                left -= out.len() - start;
+                if behind.is_none() {
+                    break;
+                }
+            }
+        }
+        Cursor::END
     }
 
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
         let (start, limit) = (out.len(), limit.min(VISITS_PER_HOLD));
         let latest = self.latest.advance(Timestamp::default());
         out.reserve(limit);
-        let next = self.with(info_hash, latest, |stripe, op| stripe.peers(op, from, limit, out));
+        let next = self.with(info_hash, |stripe, op| stripe.peers(op, from, limit, out));
         for peer in &mut out[start..] {
             // Times are rounded up, but not into the future.
             peer.last_announce = peer.last_announce.min(latest);
@@ -71,7 +92,8 @@ impl TorrentRepository for Packed {
 
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let now = self.latest.advance(now);
-        let oldest = self.context.clock.tick(now.saturating_sub(self.lifetime_secs));
+        let [now, oldest] =
+            [now, now.saturating_sub(self.lifetime_secs)].map(|time| self.context.clock.tick(time));
         let (mut swept, mut left) = (Swept::default(), budget.get());
         while left > 0 && !swept.pass_complete {
             let mut claim = match self.pass.next() {
@@ -118,7 +140,7 @@ impl TorrentRepository for Packed {
 
     fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
         // The peers of a large swarm are freed after the lock is released.
-        let (stats, _large) = self.with(info_hash, Timestamp::default(), |stripe, op| stripe.remove(op))?;
+        let (stats, _large) = self.with(info_hash, |stripe, op| stripe.remove(op))?;
         Some(stats)
     }
 
@@ -127,10 +149,11 @@ impl TorrentRepository for Packed {
         let (mut restored, mut living) = (Restored::default(), Vec::new());
         self.living(peers.iter().copied(), now, &mut living, &mut restored);
         let (placed, downloaded) = (self.context.placement.place(&swarm.info_hash), swarm.stats.downloaded);
+        let tick = self.context.clock.tick(now);
         for hold in holds(&living, downloaded) {
-            let mut reservation = Reservation::for_restored(&self.context);
+            let mut reservation = Reservation::without_slack(&self.context);
             self.lock(placed.stripe).restore(
-                &self.operation(&placed, now),
+                &self.operation(&placed, tick),
                 hold,
                 downloaded,
                 &mut reservation,
@@ -182,7 +205,7 @@ impl TorrentRepository for Packed {
     }
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        let now = self.latest.advance(Timestamp::default());
+        let now = self.context.clock.tick(self.latest.advance(Timestamp::default()));
         let placed = self.context.placement.place(info_hash);
         let mut reservation = Reservation::new(&self.context);
         loop {
@@ -195,7 +218,7 @@ impl TorrentRepository for Packed {
                 Err(full) => stripe.newcomer(&op, None, full),
             };
             drop(stripe);
-            if !self.make_room(&placed, now, newcomer, &mut reservation) {
+            if !self.make_room(&newcomer, &mut reservation) {
                 return false;
             }
         }
@@ -210,47 +233,5 @@ impl TorrentRepository for Packed {
 
     fn memory(&self) -> MemoryUse {
         MemoryUse::exact(self.context.bytes.load(Relaxed))
-    }
-}
-
-impl Packed {
-    /// Appends up to `limit` swarms after `after`, in the order of stripes and keys. Returns whether there
-    /// may be more.
-    fn list(&self, after: Option<Placed>, mut limit: usize, out: &mut Vec<SwarmSummary>) -> bool {
-        let placement = &self.context.placement;
-        let mut after = after.map(|placed| (placed.stripe, placed.key));
-        for stripe in after.map_or(0, |(stripe, _)| stripe)..self.stripes.len() {
-            loop {
-                if limit == 0 {
-                    return true;
-                }
-                let (start, hold) = (out.len(), limit.min(VISITS_PER_HOLD));
-                // Before the lock is taken: the contents of the vector may have to move.
-                out.reserve(hold);
-                let behind = after.as_ref().map(|(_, key)| key);
-                let of_stripe = placement.of_stripe(stripe);
-                let more = self.lock(stripe).list(placement.home(), behind, hold, |key, stats| {
-                    out.push(SwarmSummary { info_hash: of_stripe.info_hash(&key), stats });
-                });
-                limit -= out.len() - start;
-                match more {
-                    Some(last) => after = Some((stripe, last)),
-                    None => break,
-                }
-            }
-            after = None;
-        }
-        false
-    }
-
-    fn behind(out: &[SwarmSummary], more: bool) -> Cursor {
-        match out.last() {
-            Some(last) if more => Cursor::after(last.info_hash.as_bytes()),
-            _ => Cursor::END,
-        }
-    }
-
-    fn place_of(&self, cursor: Cursor) -> Option<Placed> {
-        cursor.info_hash().map(|info_hash| self.context.placement.place(&info_hash))
     }
 }

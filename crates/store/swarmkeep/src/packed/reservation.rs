@@ -17,7 +17,7 @@ pub(super) struct Reservation<'a> {
     evicted: Evicted,
     /// Evicted large swarms. To free one takes milliseconds, so it is done when no lock is held.
     #[expect(clippy::vec_box, reason = "they are boxed already")]
-    dropped: Vec<Box<Large>>,
+    pub(super) dropped: Vec<Box<Large>>,
     /// Swarms and peers that are not in the totals yet. Used where one hold of the lock adds many: an
     /// addition to a number that threads share waits until all earlier writes have reached the cache.
     unreported: Option<(u64, Population)>,
@@ -25,32 +25,23 @@ pub(super) struct Reservation<'a> {
 
 impl<'a> Reservation<'a> {
     pub(super) const fn new(context: &'a StoreContext) -> Self {
-        let evicted = Evicted { swarms: 0, peers: 0 };
-        let limit = context.bounds.bytes;
         Self {
             context,
-            limit,
+            limit: context.bounds.bytes,
             reserved: 0,
             over: 0,
             has_grown: false,
-            evicted,
+            evicted: Evicted { swarms: 0, peers: 0 },
             dropped: Vec::new(),
             unreported: None,
         }
     }
 
-    /// A reservation that leaves the slack to announces.
+    /// A reservation for many swarms, of a sweep or of a snapshot, that leaves the slack to announces. A caller that
+    /// counts swarms or peers calls [`report`](Self::report) at the end of each hold of the lock.
     pub(super) fn without_slack(context: &'a StoreContext) -> Self {
         let mut reservation = Self::new(context);
-        reservation.limit = context.bounds.settled();
-        reservation
-    }
-
-    /// The same for many swarms of a snapshot in one hold of the lock. The caller calls [`report`](Self::report) at
-    /// its end.
-    pub(super) fn for_restored(context: &'a StoreContext) -> Self {
-        let mut reservation = Self::without_slack(context);
-        reservation.unreported = Some(Default::default());
+        (reservation.limit, reservation.unreported) = (context.bounds.settled(), Some(Default::default()));
         reservation
     }
 
@@ -118,29 +109,18 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// Counts a swarm that was evicted.
-    pub(super) fn evict_swarm(&mut self, population: Population, large: Option<Box<Large>>) {
-        let evicted = Evicted { swarms: 1, peers: population.peers() };
-        self.context.totals.remove_swarm(population);
-        self.note(evicted);
-        self.dropped.extend(large);
-    }
-
-    /// Counts peers that were evicted.
-    pub(super) fn evict_peers(&mut self, population: Population) {
-        self.context.totals.remove_peers(population);
-        self.note(Evicted { swarms: 0, peers: population.peers() });
+    /// Counts swarms and peers that were evicted.
+    pub(super) fn evict(&mut self, swarms: u64, population: Population) {
+        let evicted = Evicted { swarms, peers: population.peers() };
+        self.context.totals.remove(swarms, population);
+        self.context.totals.evict(evicted);
+        self.evicted.swarms += evicted.swarms;
+        self.evicted.peers += evicted.peers;
     }
 
     /// Returns what was evicted since the last call.
     pub(super) const fn take_evicted(&mut self) -> Evicted {
         mem::replace(&mut self.evicted, Evicted { swarms: 0, peers: 0 })
-    }
-
-    fn note(&mut self, evicted: Evicted) {
-        self.context.totals.evict(evicted);
-        self.evicted.swarms += evicted.swarms;
-        self.evicted.peers += evicted.peers;
     }
 }
 

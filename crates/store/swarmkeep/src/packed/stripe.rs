@@ -24,6 +24,7 @@ use super::{
         slot::{Empty, Prefix, Section, SectionIndex, Slot, SlotContent, population_of},
     },
     linear,
+    place::Placed,
     reservation::Reservation,
 };
 use crate::{Cursor, Endpoint, Family, Role, SwarmStats, totals::Population};
@@ -46,7 +47,7 @@ pub(super) struct Operation<'a> {
     pub(super) context: &'a StoreContext,
     /// The leading bits that all keys of the stripe share.
     pub(super) home: Prefix,
-    pub(super) key: &'a Key,
+    pub(super) placed: &'a Placed,
     pub(super) now: Tick,
 }
 
@@ -62,7 +63,7 @@ impl LeafLocation {
     /// The leaf of the swarm in a stripe of `leaves` leaves.
     #[inline]
     pub(super) fn new(op: &Operation<'_>, leaves: usize) -> Self {
-        let range = linear::range_of(op.key.head() << op.home.depth, leaves);
+        let range = linear::range_of(op.placed.key.head() << op.home.depth, leaves);
         Self { leaf: range.bucket, prefix: op.home.extended(range), leaves }
     }
 
@@ -119,26 +120,20 @@ impl Stripe {
         LeafLocation::new(op, self.leaves.len())
     }
 
-    /// The location of the leaf, where `known` is the location at an earlier time.
-    #[inline]
-    fn locate_leaf_again(&self, op: &Operation<'_>, known: &LeafLocation) -> LeafLocation {
-        if known.leaves == self.leaves.len() { *known } else { self.locate_leaf(op) }
-    }
-
     pub(super) fn find(&self, op: &Operation<'_>) -> Option<SwarmLocation> {
         self.find_by(op, &self.locate_leaf(op))
     }
 
     #[inline]
     fn find_by(&self, op: &Operation<'_>, location: &LeafLocation) -> Option<SwarmLocation> {
-        let found = self.leaves.get(location.leaf)?.find(location.prefix, op.key);
+        let found = self.leaves.get(location.leaf)?.find(location.prefix, &op.placed.key);
         found.ok().map(|slot| SwarmLocation { leaf: location.leaf, slot })
     }
 
     /// Finds the swarm, where `known` is the location of its leaf at an earlier time.
     #[inline]
     pub(super) fn find_from(&self, op: &Operation<'_>, known: &LeafLocation) -> Option<SwarmLocation> {
-        self.find_by(op, &self.locate_leaf_again(op, known))
+        if known.leaves == self.leaves.len() { self.find_by(op, known) } else { self.find(op) }
     }
 
     /// Finds the swarm again, where `known` and `found` are the locations of its leaf and of itself at an
@@ -153,7 +148,7 @@ impl Stripe {
         if let Some(SwarmLocation { leaf, slot }) = found
             && known.leaves == self.leaves.len()
             && leaf == known.leaf
-            && self.leaves.get(leaf).is_some_and(|found| found.is_at(known.prefix, slot, op.key))
+            && self.leaves.get(leaf).is_some_and(|found| found.is_at(known.prefix, slot, &op.placed.key))
         {
             return Some(SwarmLocation { leaf, slot: slot.with(known.prefix) });
         }
@@ -220,7 +215,7 @@ impl Stripe {
     ) -> Result<(SwarmLocation, bool), Full> {
         self.split_if_full(op, reservation)?;
         let LeafLocation { leaf, prefix, .. } = self.locate_leaf(op);
-        let found = self.leaves[leaf].find(prefix, op.key);
+        let found = self.leaves[leaf].find(prefix, &op.placed.key);
         let (Ok(slot) | Err(slot)) = found;
         self.leaves[leaf].advance(op.now, slot);
         if found.is_ok() {
@@ -231,7 +226,7 @@ impl Stripe {
         }
         self.changing(leaf, |leaf| {
             let latest = leaf.base().stamp(op.now);
-            leaf.insert(slot, op.key, SlotContent::Empty(Empty::new(0, latest, false)));
+            leaf.insert(slot, &op.placed.key, SlotContent::Empty(Empty::new(0, latest)));
         });
         Ok((SwarmLocation { leaf, slot }, true))
     }

@@ -625,7 +625,7 @@ fn a_swarm_that_was_found_in_a_stripe_that_has_become_empty_is_not_found_again()
     let store = Packed::new(&config().shards(1)).expect("one stripe");
     tell(&store, 1, leecher(0, v4(1)));
     let placed = store.context.placement.place(&hash(0));
-    let op = store.operation(&placed, at(1));
+    let op = store.operation(&placed, store.context.clock.tick(at(1)));
     // As a hint tells it before an announce has corrected it.
     let known = LeafLocation::new(&op, 0);
     let found = store.lock(0).find_from(&op, &known);

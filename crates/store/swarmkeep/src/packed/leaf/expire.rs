@@ -116,7 +116,7 @@ fn expire(
                 return content;
             }
             done.gone += Population::one(Family::V4, one.role());
-            SlotContent::Empty(Empty::new(one.downloaded(), one.stamp(), one.proven()))
+            SlotContent::Empty(Empty::new(one.downloaded(), one.stamp()))
         }
         SlotContent::Few(few) => {
             done.visits += few.peers();

@@ -1,5 +1,7 @@
 //! Swarms of few peers: the one in the slot, and the blocks after the slots.
 
+use std::iter;
+
 use super::{
     Leaf,
     slot::{
@@ -24,7 +26,10 @@ impl Leaf {
         endpoint: &[u8],
     ) -> Option<SectionIndex> {
         match self.content(slot) {
-            SlotContent::One(one) => (one.endpoint() == endpoint).then(|| SectionIndex::only(one)),
+            SlotContent::One(one) => {
+                let section = Section::of(Family::V4, one.role());
+                (one.endpoint() == endpoint).then_some(SectionIndex { section, index: 0 })
+            }
             SlotContent::Few(few) => {
                 let seeders = Section::of(family, Role::Seeder);
                 let index = match family {
@@ -72,12 +77,6 @@ impl Leaf {
         &self.block[start..start + few.len()]
     }
 
-    /// The stamps of all peers, in the order of sections.
-    pub(in crate::packed) fn stamps(&self, slot: Slot, few: Few) -> &[u8] {
-        let start = self.start(slot, few);
-        &self.block[start + few.stamps()..start + few.len()]
-    }
-
     /// The peers of a swarm of few peers as they are stored: the count of each section, all endpoints, all
     /// stamps.
     pub(in crate::packed) fn sections(&self, slot: Slot) -> ([u8; 4], &[u8], &[u8]) {
@@ -97,24 +96,14 @@ impl Leaf {
 
     /// The peers of a swarm of few peers, in the order of sections, with their stamps.
     pub(in crate::packed) fn peers(&self, slot: Slot) -> impl Iterator<Item = (Section, &[u8], u8)> {
-        let content = self.content(slot);
-        let one = if let SlotContent::One(one) = content {
-            let endpoint = &self.block[slot.content_at()..][..CompactV4::LEN];
-            Some((Section::of(Family::V4, one.role()), endpoint, one.stamp()))
-        } else {
-            None
-        };
-        let few = if let SlotContent::Few(few) = content { Some(few) } else { None };
-        let few = few.into_iter().flat_map(move |few| {
-            let block = &self.block[self.start(slot, few)..];
-            Section::ALL.into_iter().flat_map(move |section| {
-                let endpoints =
-                    block[few.start(section)..few.end(section.0 + 1)].chunks_exact(section.width());
-                let stamps = &block[few.stamps() + few.before(section.0)..];
-                endpoints.zip(stamps).map(move |(endpoint, &stamp)| (section, endpoint, stamp))
-            })
-        });
-        one.into_iter().chain(few)
+        let (counts, mut endpoints, stamps) = self.sections(slot);
+        let sections = Section::ALL.into_iter().zip(counts);
+        let sections = sections.flat_map(|(section, count)| iter::repeat_n(section, count.into()));
+        sections.zip(stamps).map(move |(section, &stamp)| {
+            let endpoint;
+            (endpoint, endpoints) = endpoints.split_at(section.width());
+            (section, endpoint, stamp)
+        })
     }
 
     fn placed(&self, slot: Slot) -> impl Iterator<Item = (&[u8], u8, SectionIndex)> {
@@ -221,7 +210,7 @@ impl Leaf {
             && let Ok(endpoint) = endpoint.try_into()
             && let Some(downloaded) = NarrowDownloads::new(empty.downloaded())
         {
-            let one = One::new(endpoint, section.role(), stamp, downloaded, empty.proven());
+            let one = One::new(endpoint, section.role(), stamp, downloaded);
             self.set(slot, SlotContent::One(one));
             return SectionIndex { section, index: 0 };
         }
@@ -247,7 +236,7 @@ impl Leaf {
     pub(in crate::packed) fn take(&mut self, slot: Slot, peer: SectionIndex) {
         match self.content(slot) {
             SlotContent::One(one) => {
-                self.set(slot, SlotContent::Empty(Empty::new(one.downloaded(), one.stamp(), one.proven())));
+                self.set(slot, SlotContent::Empty(Empty::new(one.downloaded(), one.stamp())));
             }
             SlotContent::Few(few) => {
                 let latest = self.latest(slot, few);
@@ -308,7 +297,7 @@ impl Leaf {
     pub(in crate::packed) fn set_downloaded(&mut self, slot: Slot, downloaded: u32) {
         match self.content(slot) {
             SlotContent::Empty(empty) => {
-                self.set(slot, SlotContent::Empty(Empty::new(downloaded, empty.latest(), empty.proven())));
+                self.set(slot, SlotContent::Empty(Empty::new(downloaded, empty.latest())));
             }
             SlotContent::One(one) if let Some(downloaded) = NarrowDownloads::new(downloaded) => {
                 self.set(slot, SlotContent::One(one.announced(one.role(), one.stamp(), downloaded)));
@@ -358,13 +347,13 @@ impl Leaf {
         let offset = self.used - self.swarms_end(slot) as u16;
         let (few, downloaded) = match self.content(slot) {
             SlotContent::Few(few) => return few,
-            SlotContent::Empty(empty) => (Few::new(offset, empty.proven()), empty.downloaded()),
+            SlotContent::Empty(empty) => (Few::new(offset), empty.downloaded()),
             SlotContent::One(one) => {
                 let at = self.used();
                 self.open(at, CompactV4::LEN + 1);
                 self.block[at..at + CompactV4::LEN].copy_from_slice(&one.endpoint());
                 self.block[at + CompactV4::LEN] = one.stamp();
-                (Few::new(offset, one.proven()).more(Section::of(Family::V4, one.role())), one.downloaded())
+                (Few::new(offset).more(Section::of(Family::V4, one.role())), one.downloaded())
             }
             SlotContent::Large(_) => unreachable!("is larger"),
         };
@@ -376,7 +365,7 @@ impl Leaf {
 
     /// The stamp of the latest announce; 0 without peers.
     pub(in crate::packed) fn latest(&self, slot: Slot, few: Few) -> u8 {
-        self.stamps(slot, few).iter().copied().max().unwrap_or(0)
+        self.block(slot, few)[few.stamps()..].iter().copied().max().unwrap_or(0)
     }
 
     /// Moves a swarm back into its slot if it fits. `latest` is the latest stamp of the peers that it had.
@@ -394,11 +383,7 @@ impl Leaf {
         if let SlotContent::Few(few) = self.content(slot) {
             self.close_block(slot, few);
         }
-        let proven = self.is_proven(slot);
         self.set(slot, SlotContent::Large(number));
-        if proven {
-            self.set_proven(slot);
-        }
     }
 
     /// Removes the block of a swarm. The caller sets its slot afterwards.

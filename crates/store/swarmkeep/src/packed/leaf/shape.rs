@@ -78,7 +78,7 @@ impl Leaf {
                 *few = few.with_offset((offset - count * prefix.stride()) as u16);
                 offset += bytes.len();
             }
-            leaf.set(to, content);
+            leaf.put(to, content);
             if source.is_proven(slot) {
                 leaf.set_proven(to);
             }

@@ -132,8 +132,8 @@ const fn flag(is: bool, flag: u64) -> u64 {
 }
 
 impl Empty {
-    pub(in crate::packed) fn new(downloaded: u32, latest: u8, proven: bool) -> Self {
-        Self(u64::from(downloaded) | u64::from(latest) << STAMP | flag(proven, PROVEN))
+    pub(in crate::packed) fn new(downloaded: u32, latest: u8) -> Self {
+        Self(u64::from(downloaded) | u64::from(latest) << STAMP)
     }
 
     pub(in crate::packed) const fn downloaded(self) -> u32 {
@@ -148,10 +148,6 @@ impl Empty {
     pub(in crate::packed) fn is_idle(self, policy: Retention) -> bool {
         policy == Retention::DropEmpty || self.downloaded() == 0
     }
-
-    pub(in crate::packed) const fn proven(self) -> bool {
-        self.0 & PROVEN != 0
-    }
 }
 
 impl One {
@@ -160,15 +156,8 @@ impl One {
         role: Role,
         stamp: u8,
         downloaded: NarrowDownloads,
-        proven: bool,
     ) -> Self {
-        let peer = Self::endpoint_bits(endpoint) | u64::from(stamp) << STAMP;
-        Self(
-            peer | ONE
-                | flag(role.is_seeder(), SEEDER)
-                | flag(proven, PROVEN)
-                | downloaded.0 << ONE_DOWNLOADED,
-        )
+        Self(Self::endpoint_bits(endpoint) | ONE).announced(role, stamp, downloaded)
     }
 
     const fn endpoint_bits(&[a, b, c, d, e, f]: &[u8; CompactV4::LEN]) -> u64 {
@@ -197,16 +186,6 @@ impl One {
     #[inline]
     pub(in crate::packed) const fn downloaded(self) -> u32 {
         (self.0 >> ONE_DOWNLOADED) as u32
-    }
-
-    pub(in crate::packed) const fn proven(self) -> bool {
-        self.0 & PROVEN != 0
-    }
-
-    /// The same peer, in a swarm that has shown that it lives if `proven` is true.
-    #[inline]
-    pub(in crate::packed) const fn proven_if(self, proven: bool) -> Self {
-        Self(self.0 | flag(proven, PROVEN))
     }
 
     /// The same peer after another announce that changes nothing else.
@@ -312,15 +291,9 @@ pub(in crate::packed) struct SectionIndex {
     pub(in crate::packed) index: usize,
 }
 
-impl SectionIndex {
-    pub(super) const fn only(one: One) -> Self {
-        Self { section: Section::of(Family::V4, one.role()), index: 0 }
-    }
-}
-
 impl Few {
-    pub(super) fn new(offset: u16, proven: bool) -> Self {
-        Self(u64::from(offset) << 32 | FEW | flag(proven, PROVEN))
+    pub(super) fn new(offset: u16) -> Self {
+        Self(u64::from(offset) << 32 | FEW)
     }
 
     pub(in crate::packed) const fn counts(self) -> [u8; 4] {
@@ -367,22 +340,18 @@ impl Few {
     pub(super) fn simplified(self, block: &[u8], latest: u8) -> Option<SlotContent> {
         let downloaded = self.all_downloaded(block);
         let role = match self.counts() {
-            [0, 0, 0, 0] => return Some(SlotContent::Empty(Empty::new(downloaded, latest, self.proven()))),
+            [0, 0, 0, 0] => return Some(SlotContent::Empty(Empty::new(downloaded, latest))),
             [1, 0, 0, 0] => Role::Seeder,
             [0, 1, 0, 0] => Role::Leecher,
             _ => return None,
         };
         let downloaded = NarrowDownloads::new(downloaded)?;
         let endpoint = block[self.end(0)..].first_chunk().expect("it has one endpoint");
-        Some(SlotContent::One(One::new(endpoint, role, block[self.stamps()], downloaded, self.proven())))
+        Some(SlotContent::One(One::new(endpoint, role, block[self.stamps()], downloaded)))
     }
 
     pub(super) fn with_downloaded(self, downloaded: u8) -> Self {
         Self(self.0 & !(0xff << STAMP) | u64::from(downloaded) << STAMP)
-    }
-
-    pub(in crate::packed) const fn proven(self) -> bool {
-        self.0 & PROVEN != 0
     }
 
     pub(in crate::packed) fn peers(self) -> usize {

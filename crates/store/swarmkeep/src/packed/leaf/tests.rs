@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{CompactV6, Family, Random, Retention, Role, SplitMix64, Timestamp, packed::clock::Clock};
 
-/// What a leaf should hold: by key, downloads and peers with their ticks.
-type Model = BTreeMap<Key, (u32, BTreeMap<(Family, Vec<u8>), (Role, Tick)>)>;
+/// What a leaf should hold: by key, downloads, whether the swarm is proven, and peers with their ticks.
+type Model = BTreeMap<Key, (u32, bool, BTreeMap<(Family, Vec<u8>), (Role, Tick)>)>;
 
 const HOME: Prefix = Prefix { bits: 0, depth: 11 };
 
@@ -34,10 +34,10 @@ fn endpoint(family: Family, n: usize) -> Vec<u8> {
 fn assert_holds(leaf: &Leaf, prefix: Prefix, model: &Model) {
     assert_eq!(leaf.swarms(), model.len());
     let mut used = leaf.swarms() * prefix.stride();
-    for (index, (key, (downloaded, peers))) in model.iter().enumerate() {
+    for (index, (key, (downloaded, proven, peers))) in model.iter().enumerate() {
         let slot = leaf.find(prefix, key).expect("every swarm is found");
         assert_eq!((slot.index, leaf.key(prefix, slot)), (index, *key), "sorted by key");
-        assert_eq!(leaf.downloaded(slot), *downloaded);
+        assert_eq!((leaf.downloaded(slot), leaf.is_proven(slot)), (*downloaded, *proven));
         let content: BTreeMap<_, _> = leaf
             .peers(slot)
             .map(|(section, endpoint, stamp)| {
@@ -63,19 +63,23 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
     if keys.is_empty() || (keys.len() < 40 && rng.below(8) == 0) {
         let key = key(rng);
         if let Err(slot) = leaf.find(prefix, &key) {
-            leaf.insert(slot, &key, SlotContent::Empty(Empty::new(0, 0, false)));
+            leaf.insert(slot, &key, SlotContent::Empty(Empty::new(0, 0)));
             model.insert(key, Default::default());
         }
         return;
     }
     let key = keys[rng.below(keys.len())];
     let slot = leaf.find(prefix, &key).expect("it is in the model");
-    let (downloaded, peers) = model.get_mut(&key).expect("it is in the model");
+    let (downloaded, proven, peers) = model.get_mut(&key).expect("it is in the model");
     let family = if rng.below(3) == 0 { Family::V6 } else { Family::V4 };
     let role = if rng.below(2) == 0 { Role::Seeder } else { Role::Leecher };
     let endpoint = endpoint(family, rng.below(9));
     leaf.advance(now, slot);
     let stamp = leaf.base().stamp(now);
+    if rng.below(30) == 0 {
+        leaf.set_proven(slot);
+        *proven = true;
+    }
     match (rng.below(12), leaf.locate(slot, family, &endpoint)) {
         (0, _) => {
             *downloaded = [0, 1, 15, 16, 254, 255, 256, u32::MAX][rng.below(8)];
@@ -162,7 +166,7 @@ fn those_below_a_stamp_expire_and_nobody_else() {
         change(&mut leaf, HOME, &mut model, tick(1000 + step / 40), &mut rng);
     }
     let oldest = tick(1040);
-    let peers_of = |model: &Model| model.values().map(|(_, peers)| peers.len()).sum::<usize>();
+    let peers_of = |model: &Model| model.values().map(|(.., peers)| peers.len()).sum::<usize>();
     let (peers, swarms) = (peers_of(&model), model.len());
     let (mut slot, mut visits, mut gone, mut removed) = (Leaf::first(HOME), 0, 0, 0);
     while slot.index < leaf.swarms() {
@@ -174,8 +178,8 @@ fn those_below_a_stamp_expire_and_nobody_else() {
         gone += done.gone.peers() as usize;
         removed += done.swarms_removed as usize;
     }
-    model.values_mut().for_each(|(_, peers)| peers.retain(|_, (_, tick)| *tick >= oldest));
-    model.retain(|_, (downloaded, peers)| *downloaded > 0 || !peers.is_empty());
+    model.values_mut().for_each(|(.., peers)| peers.retain(|_, (_, tick)| *tick >= oldest));
+    model.retain(|_, (downloaded, _, peers)| *downloaded > 0 || !peers.is_empty());
     assert_eq!((visits, gone, removed), (peers + swarms, peers - peers_of(&model), swarms - model.len()));
     assert!(gone > 0 && removed > 0 && removed < swarms, "{gone} peers and {removed} swarms are gone");
     assert_holds(&leaf, HOME, &model);
@@ -191,31 +195,22 @@ fn stamps_age_together() {
     // Far enough for the base to move, near enough for all that were there to be told apart.
     leaf.advance(tick(1130), Leaf::first(HOME));
     let kept = |tick: Tick| leaf.base().tick(leaf.base().stamp(tick));
-    for (_, peers) in model.values_mut() {
+    for (.., peers) in model.values_mut() {
         peers.values_mut().for_each(|(_, tick)| *tick = kept(*tick));
     }
     assert_holds(&leaf, HOME, &model);
 }
 
 #[test]
-fn a_swarm_of_any_shape_stays_proven_when_it_grows_and_its_leaf_splits_and_merges() {
-    for grows in [false, true] {
-        let (mut leaf, key) = (Leaf::new(tick(1000)), key(&mut SplitMix64::new(7)));
-        let slot = leaf.find(HOME, &key).expect_err("the leaf is empty");
-        leaf.insert(slot, &key, SlotContent::Empty(Empty::new(0, 0, false)));
-        assert!(!leaf.is_proven(slot));
-        leaf.set_proven(slot);
-        if grows {
-            leaf.make_large(slot, 3);
-        }
-        let upper = Prefix { bits: HOME.bits | 1 << (63 - HOME.depth), depth: HOME.depth + 1 };
-        let lower = Prefix { bits: HOME.bits, ..upper };
-        let [mut low, mut high] = leaf.split(HOME);
-        let halves = [(lower, &low), (upper, &high)];
-        assert!(
-            halves.iter().any(|(prefix, half)| half.find(*prefix, &key).is_ok_and(|at| half.is_proven(at)))
-        );
-        let leaf = Leaf::merge(HOME, (lower, &mut low), (upper, &mut high));
-        assert!(leaf.is_proven(leaf.find(HOME, &key).expect("it was inserted")));
-    }
+fn a_large_swarm_stays_proven_when_its_leaf_moves() {
+    let (mut leaf, key) = (Leaf::new(tick(1000)), key(&mut SplitMix64::new(7)));
+    let slot = leaf.find(HOME, &key).expect_err("the leaf is empty");
+    leaf.insert(slot, &key, SlotContent::Empty(Empty::new(0, 0)));
+    leaf.set_proven(slot);
+    leaf.make_large(slot, 3);
+    let upper = Prefix { bits: HOME.bits | 1 << (63 - HOME.depth), depth: HOME.depth + 1 };
+    let lower = Prefix { bits: HOME.bits, ..upper };
+    let [mut low, mut high] = leaf.split(HOME);
+    let leaf = Leaf::merge(HOME, (lower, &mut low), (upper, &mut high));
+    assert!(leaf.is_proven(leaf.find(HOME, &key).expect("it was inserted")));
 }

@@ -46,7 +46,10 @@ impl Stripe {
         }
         let is_return = op.context.clock.is_return(leaf.base().tick(one.stamp()), op.now);
         leaf.advance(op.now, slot);
-        leaf.set(slot, SlotContent::One(one.refreshed(leaf.base().stamp(op.now)).proven_if(is_return)));
+        leaf.set(slot, SlotContent::One(one.refreshed(leaf.base().stamp(op.now))));
+        if is_return {
+            leaf.set_proven(slot);
+        }
         let stats = SwarmStats {
             complete: one.role().is_seeder().into(),
             incomplete: (!one.role().is_seeder()).into(),
@@ -75,7 +78,8 @@ impl Stripe {
     }
 
     /// The first half of an announce: updates and counts. `found` is the location of the swarm, if it exists.
-    /// If there is no room, the result is `Err` and nothing has changed.
+    /// If there is no room, the result is `Err` and nothing has changed. The caller [settles](Stripe::settle) it.
+    #[inline(never)]
     pub(in crate::packed) fn announce(
         &mut self,
         op: &Operation<'_>,
@@ -180,7 +184,7 @@ impl Stripe {
             Some((at, peer)) => {
                 self.leaves[at.leaf].advance(op.now, at.slot);
                 self.changing(at.leaf, |leaf| leaf.take(at.slot, peer));
-                reservation.evict_peers(Population::one(peer.section.family(), peer.section.role()));
+                reservation.evict(0, Population::one(peer.section.family(), peer.section.role()));
                 (at, false)
             }
             None => self.admit(op, reservation)?,
@@ -271,7 +275,7 @@ impl Stripe {
         let transition = updated.transition;
         op.context.totals.turn(announce.endpoint.family(), transition.before, transition.after);
         if updated.evicted != Population::default() {
-            reservation.evict_peers(updated.evicted);
+            reservation.evict(0, updated.evicted);
         }
         let selection = updated.own.map_or(Selection::NoPeers, |own| Selection::Large(number, own));
         (Announced::new(stats_of(self.large(number)), transition.changes()), selection)
@@ -302,8 +306,8 @@ impl Stripe {
 
     /// Corrects the hints that led to a leaf.
     #[inline]
-    pub(in crate::packed) fn correct(&self, op: &Operation<'_>, stripe: usize, seen: &Sight<'_>) {
-        op.context.hints.correct(stripe, &self.leaves);
+    pub(in crate::packed) fn correct(&self, op: &Operation<'_>, seen: &Sight<'_>) {
+        op.context.hints.correct(op.placed.stripe, &self.leaves);
         if let Some(hint) = seen.slots
             && seen.leaf.leaves == self.leaves.len()
             && let Some(leaf) = self.leaves.get(seen.leaf.leaf)

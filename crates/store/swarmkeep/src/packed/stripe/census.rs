@@ -8,9 +8,10 @@ use crate::{
     CompactV4, CompactV6, Endpoint, Family, Role,
     packed::{
         clock::Tick,
-        crowd::{self, UNIT},
-        hash::{Key, Network},
+        crowd,
+        hash::Network,
         leaf::slot::{Prefix, Section, SlotContent},
+        place::Placed,
     },
 };
 
@@ -21,9 +22,11 @@ use crate::{
 /// swarms gives a network more than its unit. The swarms of a flood from few networks share few units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::packed) struct Worth {
+    /// Whether it is more than that of the newcomer.
+    pub(in crate::packed) is_more: bool,
     /// 0 without peers, or if all have expired. Counts by powers of two, so among swarms of similar size the
     /// stale one goes.
-    size: u32,
+    pub(in crate::packed) size: u32,
     /// Whether the swarm [has shown that it lives](crate::packed::leaf::slot::PROVEN).
     proven: bool,
     latest: Tick,
@@ -32,11 +35,12 @@ pub(in crate::packed) struct Worth {
 /// An announce that needs room, and the worth of its swarm.
 #[derive(Debug)]
 pub(in crate::packed) struct Newcomer {
+    pub(in crate::packed) placed: Placed,
+    pub(in crate::packed) now: Tick,
     pub(in crate::packed) endpoint: Option<Endpoint>,
     pub(in crate::packed) full: Full,
     networks: Vec<Network>,
     proven: bool,
-    latest: Tick,
     /// Whether the swarm has other peers, which may go for this one.
     pub(in crate::packed) has_others: bool,
     /// Whether some of these are of the same network.
@@ -45,33 +49,22 @@ pub(in crate::packed) struct Newcomer {
     pub(in crate::packed) is_popular: bool,
 }
 
-/// The result of a census.
+/// A swarm that may go, and its worth.
+pub(in crate::packed) type Candidate = (Worth, Placed);
+
+/// The number of swarms that were looked at, and those that are worth least: of those that go as a whole, and of the
+/// larger ones.
 #[derive(Debug, Default)]
 pub(in crate::packed) struct Census {
     pub(in crate::packed) sampled: usize,
-    /// The swarm that is worth least of those that go as a whole, and of the larger ones.
-    pub(in crate::packed) small: Option<Least>,
-    pub(in crate::packed) large: Option<Least>,
+    pub(in crate::packed) small: Option<Candidate>,
+    pub(in crate::packed) large: Option<Candidate>,
 }
 
-/// The swarm that is worth least of some.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::packed) struct Least {
-    pub(in crate::packed) worth: Worth,
-    pub(in crate::packed) key: Key,
-    /// Whether it is worth no more than the newcomer.
-    pub(in crate::packed) is_less: bool,
-}
-
-impl Worth {
-    /// Whether a swarm has a smaller size.
-    pub(in crate::packed) const fn is_below(self, other: Self) -> bool {
-        self.size < other.size
-    }
-
-    /// Whether a swarm is worth no more than one network.
-    pub(in crate::packed) const fn is_of_one(self) -> bool {
-        self.size <= UNIT.ilog2() + 1
+impl Census {
+    /// The swarm that is worth least of all.
+    pub(in crate::packed) fn least(&self) -> Option<Candidate> {
+        self.small.into_iter().chain(self.large).min_by_key(|(worth, _)| *worth)
     }
 }
 
@@ -92,45 +85,42 @@ impl Stripe {
         endpoint: Option<Endpoint>,
         full: Full,
     ) -> Newcomer {
-        let mut networks: Vec<_> =
-            endpoint.map(|endpoint| op.context.hash.network(endpoint.as_bytes())).into_iter().collect();
-        let Some(at) = self.find(op) else {
-            return Newcomer {
-                endpoint,
-                full,
-                networks,
-                proven: false,
-                latest: op.now,
-                has_others: false,
-                in_crowd: false,
-                is_popular: false,
-            };
+        let own = endpoint.as_ref().map(Endpoint::as_bytes);
+        let mut newcomer = Newcomer {
+            placed: *op.placed,
+            now: op.now,
+            endpoint,
+            full,
+            networks: own.iter().map(|own| op.context.hash.network(own)).collect(),
+            proven: false,
+            has_others: false,
+            in_crowd: false,
+            is_popular: false,
         };
-        self.add_networks(op, at, &mut networks);
-        let is_there = endpoint.is_some_and(|endpoint| {
-            self.leaves[at.leaf].locate(at.slot, endpoint.family(), endpoint.as_bytes()).is_some()
-        });
-        let peers = self.population(at).peers();
-        let (has_others, is_popular) = (peers > u64::from(is_there), peers > WHOLE);
-        let in_crowd = endpoint.is_some_and(|endpoint| self.is_in_crowd(op, at, endpoint.as_bytes()));
-        // A new swarm may displace a swarm of equal worth; a swarm that grows may not.
-        let latest = if has_others { Tick::EARLIEST } else { op.now };
-        let proven = self.leaves[at.leaf].is_proven(at.slot);
-        Newcomer { endpoint, full, networks, proven, latest, has_others, in_crowd, is_popular }
+        if let Some(at) = self.find(op) {
+            self.add_networks(op, at, &mut newcomer.networks);
+            let leaf = &self.leaves[at.leaf];
+            let is_there =
+                endpoint.is_some_and(|own| leaf.locate(at.slot, own.family(), own.as_bytes()).is_some());
+            let peers = self.population(at).peers();
+            newcomer.proven = leaf.is_proven(at.slot);
+            newcomer.has_others = peers > u64::from(is_there);
+            newcomer.in_crowd = own.is_some_and(|own| self.is_in_crowd(op, at, own));
+            newcomer.is_popular = peers > WHOLE;
+        }
+        newcomer
     }
 
-    /// Counts the networks of a sample and of a newcomer. The sample begins at the key of the operation, without
-    /// the swarm of the key `own`, the newcomer's.
-    pub(in crate::packed) fn census(
-        &self,
-        op: &Operation<'_>,
-        own: Option<&Key>,
-        newcomer: &Newcomer,
-    ) -> Census {
+    /// Adds a sample of swarms to a census: those from the key of the operation on, without that of the newcomer.
+    pub(in crate::packed) fn census(&self, op: &Operation<'_>, newcomer: &Newcomer, census: &mut Census) {
         if self.is_empty() {
-            return Census::default();
+            return;
         }
-        let own = own.and_then(|key| self.find(&Operation { key, ..*op }));
+        let own = if op.placed.stripe == newcomer.placed.stripe {
+            self.find(&Operation { placed: &newcomer.placed, ..*op })
+        } else {
+            None
+        };
         let mut members = Vec::with_capacity(4 * (1 + EVICTION_SAMPLE));
         members.extend(newcomer.networks.iter().map(|network| network.member(0)));
         let mut shares = [0; 1 + EVICTION_SAMPLE];
@@ -144,35 +134,35 @@ impl Stripe {
         }
         crowd::share(&mut members, |nth, share| shares[nth] += share);
         let worth = |shares: u64, proven, latest| Worth {
+            is_more: false,
             size: shares.checked_ilog2().map_or(0, |log| log + 1),
             proven,
             latest,
         };
-        let own = worth(shares[0], newcomer.proven, newcomer.latest);
-        let mut least: [Option<(Worth, Prefix, SwarmLocation)>; 2] = [None; 2];
-        for (&(prefix, at), &shares) in sample.iter().zip(&shares[1..]) {
+        // A new swarm may displace a swarm of equal worth; a swarm that grows may not.
+        let latest = if newcomer.has_others { Tick::EARLIEST } else { op.now };
+        let own = worth(shares[0], newcomer.proven, latest);
+        census.sampled += sample.len();
+        for ((prefix, at), shares) in sample.into_iter().zip(&shares[1..]) {
+            let leaf = &self.leaves[at.leaf];
             let latest = self.latest(at);
-            let shares = if op.context.clock.is_expired(latest, op.now) { 0 } else { shares };
-            let worth = worth(shares, self.leaves[at.leaf].is_proven(at.slot), latest);
-            let least = &mut least[usize::from(self.population(at).peers() > WHOLE)];
-            if least.is_none_or(|(least, ..)| worth < least) {
-                *least = Some((worth, prefix, at));
+            let shares = if op.context.clock.is_expired(latest, op.now) { 0 } else { *shares };
+            let worth = worth(shares, leaf.is_proven(at.slot), latest);
+            let worth = Worth { is_more: worth > own, ..worth };
+            let is_small = self.population(at).peers() <= WHOLE;
+            let least = if is_small { &mut census.small } else { &mut census.large };
+            if least.is_none_or(|(least, _)| worth < least) {
+                *least = Some((worth, Placed { key: leaf.key(prefix, at.slot), ..*op.placed }));
             }
         }
-        let [small, large] = least.map(|least| {
-            let (worth, prefix, at) = least?;
-            let key = self.leaves[at.leaf].key(prefix, at.slot);
-            Some(Least { worth, key, is_less: worth <= own })
-        });
-        Census { sampled: sample.len(), small, large }
     }
 
     /// All swarms, from the key of the operation on and then from the first one. Neighbours in the order of
     /// permuted keys are as good as random ones.
     fn around(&self, op: &Operation<'_>) -> impl Iterator<Item = (Prefix, SwarmLocation)> {
         // No swarm is seen twice: the second part ends where the first began.
-        let end = op.key.head();
-        let behind = self.swarms_from(op.home, *op.key);
+        let end = op.placed.key.head();
+        let behind = self.swarms_from(op.home, op.placed.key);
         let before = self.swarms_from(op.home, op.home.first_key());
         behind.chain(
             before.take_while(move |&(prefix, at)| self.leaves[at.leaf].key(prefix, at.slot).head() < end),

@@ -56,7 +56,8 @@ impl Stripe {
         let (_, population, large) = self.remove_at(at);
         self.changing(at.leaf, Leaf::compact);
         let bytes = used - self.used + large.as_ref().map_or(0, |large| large.bytes());
-        reservation.evict_swarm(population, large);
+        reservation.evict(1, population);
+        reservation.dropped.extend(large);
         // A stripe without swarms must not keep the bytes of its leaf from others.
         self.merge_some(op.home, reservation);
         bytes as u64
@@ -86,7 +87,7 @@ impl Stripe {
             }
             self.changing(at.leaf, Leaf::compact);
         }
-        reservation.evict_peers(gone);
+        reservation.evict(0, gone);
         block_bytes(gone) as u64
     }
 

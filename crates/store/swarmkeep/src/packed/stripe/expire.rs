@@ -70,15 +70,10 @@ impl Stripe {
                 return Some(ResumePoint { key: first, within: Cursor::START });
             }
             step.leaves += 1;
-            let (mut slot, mut within) = match resumed.take() {
-                None => {
-                    let (Ok(slot) | Err(slot)) = self.leaves[leaf].find(prefix, &first);
-                    (slot, Cursor::START)
-                }
-                Some(from) => match self.leaves[leaf].find(prefix, &from.key) {
-                    Ok(slot) => (slot, from.within),
-                    Err(slot) => (slot, Cursor::START),
-                },
+            let from = resumed.take().unwrap_or(ResumePoint { key: first, within: Cursor::START });
+            let (mut slot, mut within) = match self.leaves[leaf].find(prefix, &from.key) {
+                Ok(slot) => (slot, from.within),
+                Err(slot) => (slot, Cursor::START),
             };
             loop {
                 if within == Cursor::START {

@@ -70,12 +70,12 @@ impl Stripe {
         earlier: u32,
         reservation: &mut Reservation<'_>,
     ) -> Result<bool, Full> {
+        let Some(at) = self.find(op) else { return Ok(false) };
         // In a large swarm, the number is a field.
-        let takes_bytes = self.find(op).is_some_and(|at| self.large_at(at).is_none());
-        if takes_bytes && !reservation.reserve(MAX_GROWTH) {
+        if self.large_at(at).is_none() && !reservation.reserve(MAX_GROWTH) {
             return Err(Full::BYTES);
         }
-        let at = self.find(op);
-        Ok(at.inspect(|&at| self.change_downloaded(at, |now| now.saturating_add(earlier))).is_some())
+        self.change_downloaded(at, |now| now.saturating_add(earlier));
+        Ok(true)
     }
 }

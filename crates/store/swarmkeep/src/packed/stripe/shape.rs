@@ -118,7 +118,7 @@ impl Stripe {
         self.changing(at.leaf, |leaf| {
             leaf.advance(op.now, at.slot);
             let latest = leaf.base().stamp(large.latest);
-            leaf.set(at.slot, SlotContent::Empty(Empty::new(0, latest, leaf.is_proven(at.slot))));
+            leaf.set(at.slot, SlotContent::Empty(Empty::new(0, latest)));
             for (section, endpoint, tick) in large.peers() {
                 leaf.add(at.slot, section, endpoint, leaf.base().stamp(tick));
             }
@@ -177,7 +177,7 @@ impl Stripe {
         if self.leaves.is_empty() {
             return 0;
         }
-        let range = linear::range_of(op.key.head() << op.home.depth, self.leaves.len());
+        let range = linear::range_of(op.placed.key.head() << op.home.depth, self.leaves.len());
         let is_here = |key: &Key| range.end.is_none_or(|end| key.head() << op.home.depth < end);
         let (count, bytes) = next
             .take_while(|(key, _)| is_here(key))
@@ -188,10 +188,6 @@ impl Stripe {
 
     /// Returns the spare memory of the leaf of a swarm. Where there was no room, the leaf may not exist.
     pub(in crate::packed) fn compact(&mut self, op: &Operation<'_>) {
-        if self.leaves.is_empty() {
-            // There was no room for the first leaf.
-            return;
-        }
         let leaf = self.locate_leaf(op).leaf;
         if leaf < self.leaves.len() {
             self.changing(leaf, Leaf::compact);
