@@ -250,6 +250,10 @@ mod tests {
         assert!(lock.is_locked() && lock.is_locked_exclusive());
         drop(alone);
         assert!(!lock.is_locked());
+        let shared = ExclusiveGuard::downgrade(lock.write());
+        assert!(lock.try_read().is_some() && lock.try_write().is_none());
+        drop(shared);
+        assert!(!lock.is_locked());
     }
 
     #[test]
@@ -269,10 +273,6 @@ mod tests {
                 SharedGuard::bump(&mut shared);
             }
         });
-        let shared = ExclusiveGuard::downgrade(lock.write());
-        assert!(lock.try_read().is_some() && lock.try_write().is_none());
-        drop(shared);
-        assert!(!lock.is_locked());
     }
 
     #[test]

@@ -41,16 +41,3 @@ pub(super) fn prefetch_at(address: usize) {
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, swarmkeep_safe)))))]
     let _ = address;
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn anything_can_be_prefetched() {
-        prefetch(&7_u64);
-        prefetch("");
-        prefetch_lines::<8>(&[]);
-        prefetch_lines::<100>(&[1; 100]);
-    }
-}

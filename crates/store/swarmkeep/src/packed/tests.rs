@@ -12,8 +12,8 @@ use super::{
     *,
 };
 use crate::{
-    AnnounceEvent, Budget, Changes, Endpoint, Evicted, Family, HashKey, PeerRecord, Request, Retention, Role,
-    SplitMix64, SwarmStats, SwarmSummary,
+    AnnounceEvent, Budget, Changes, Endpoint, Evicted, Family, HashKey, PeerRecord, Records, Request,
+    Retention, Role, SplitMix64, SwarmStats, SwarmSummary,
 };
 
 fn hash(n: u64) -> InfoHash {
@@ -89,6 +89,10 @@ fn leecher(torrent: u64, endpoint: Endpoint) -> Announce {
     Announce::new(hash(torrent), endpoint).left(1)
 }
 
+fn record(endpoint: Endpoint, role: Role, seconds: u64) -> PeerRecord {
+    PeerRecord { endpoint, role, last_announce: at(seconds), details: None }
+}
+
 impl Packed {
     fn recount(&self) -> u64 {
         let stripes: usize = self.stripes.iter().map(|stripe| stripe.0.write().recount()).sum();
@@ -127,11 +131,9 @@ fn the_account_of_bytes_is_what_is_there_after_anything() {
                 5 => drop(store.remove(&hash(torrent))),
                 6 => {
                     let peers: Vec<_> = (0..rng.below(100) as u32)
-                        .map(|n| PeerRecord {
-                            endpoint: if n % 2 == 0 { v4(n) } else { v6(n) },
-                            role: if n % 3 == 0 { Role::Seeder } else { Role::Leecher },
-                            last_announce: at(now),
-                            details: None,
+                        .map(|n| {
+                            let role = if n % 3 == 0 { Role::Seeder } else { Role::Leecher };
+                            record(if n % 2 == 0 { v4(n) } else { v6(n) }, role, now)
                         })
                         .collect();
                     let stats = SwarmStats { downloaded: rng.below(400) as u32, ..SwarmStats::default() };
@@ -207,10 +209,9 @@ fn a_batch_waits_for_who_may_displace_its_swarms() {
         }
         store
     };
-    let newcomers = (1_000_000..).filter(|&n| build_place(n) == 0).take(8);
+    let [single, batched, probe] = [(); 3].map(|()| build());
+    let newcomers = (1_000_000..).filter(|&n| probe.context.placement.place(&hash(n)).stripe == 0).take(8);
     let joins: Vec<_> = newcomers.flat_map(|n| [leecher(n, v4(n as u32)); 2]).collect();
-    let (single, batched) = (build(), build());
-    let probe = build();
     for &join in &joins {
         tell(&probe, 2, join);
     }
@@ -273,23 +274,28 @@ fn as_a_last_resort_the_least_swarm_of_all_stripes_goes_each_time() {
     }
 }
 
-fn build_place(n: u64) -> usize {
-    Placement::new(HashKey::from_bytes(*b"a secret for one"), 4).place(&hash(n)).stripe
-}
-
 #[test]
-fn an_announce_splits_few_leaves_however_many_a_sweep_has_filled() {
-    let store = Packed::new(&config().shards(1).lifetime(Duration::from_secs(1000))).expect("one stripe");
-    let leaves = || store.stripes[0].0.write().leaves();
-    for (seconds, peers) in [(1, 240), (900, 16)] {
-        for (torrent, n) in (0..1000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
-            tell(&store, seconds, leecher(torrent, v4(n)));
+fn an_announce_or_an_import_splits_few_leaves_however_many_a_sweep_has_filled() {
+    let mut records = Records::new(at(1500));
+    records.push(&hash(1_000_000), 0, &[record(v4(1), Role::Seeder, 1500)]);
+    let records = [records];
+    let announce = |store: &Packed| _ = tell(store, 1500, leecher(1_000_000, v4(1)));
+    // An import splits before a swarm is taken in, and as it is.
+    let import = |store: &Packed| _ = store.import(&records, at(1500));
+    for (most, work) in [(4, &announce as &dyn Fn(&Packed)), (8, &import)] {
+        let config = config().shards(1).lifetime(Duration::from_secs(1000));
+        let store = Packed::new(&config).expect("one stripe");
+        for (seconds, peers) in [(1, 240), (900, 16)] {
+            for (torrent, n) in (0..1000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
+                tell(&store, seconds, leecher(torrent, v4(n)));
+        while !store.sweep(at(1500), Retention::DropEmpty, Budget::peers(100_000)).pass_complete {}
+        let before = store.lock(0).leaves();
+        work(&store);
+        let after = store.lock(0).leaves();
+        assert!((1..=most).contains(&(after - before)), "from {before} to {after} leaves at once");
+            }
         }
     }
-    while !store.sweep(at(1500), Retention::DropEmpty, Budget::peers(100_000)).pass_complete {}
-    let before = leaves();
-    tell(&store, 1500, leecher(1_000_000, v4(1)));
-    assert!((1..=4).contains(&(leaves() - before)), "from {before} to {} leaves at once", leaves());
 }
 
 /// The account itself checks that no operation takes more than it has reserved.
@@ -356,18 +362,18 @@ fn buckets_split_and_merge_within_what_is_reserved() {
         }
         let peers = seeders + leechers;
         for n in seeders..peers {
+        let mut splits = 0;
             tell(300, leecher(0, endpoint(n)));
+            let (before, _) = store.lock(0).buckets();
         }
+            splits += usize::from(store.lock(0).buckets().0 > before);
         for n in peers..peers + 3_000 {
             leaving(&store, MAX_GROWTH, || tell(500, leecher(0, endpoint(n))));
         }
         assert!(splits > 0, "no bucket was split");
         assert!(store.lock(0).buckets().1 <= 400, "{}", store.lock(0).buckets().1);
-        let mut splits = 0;
         for n in 0..peers / 2 {
-            let (before, _) = store.lock(0).buckets();
             let stop = leecher(0, endpoint(2 * n)).event(AnnounceEvent::Stopped);
-            splits += usize::from(store.lock(0).buckets().0 > before);
             leaving(&store, 0, || tell(500, stop));
         }
         leaving(&store, 0, || {
@@ -450,18 +456,21 @@ fn a_sweep_removes_a_large_swarm_without_peers_also_where_no_byte_is_free() {
 }
 
 #[test]
-fn a_hold_of_a_sweep_passes_few_leaves_however_empty() {
+fn a_hold_of_an_export_or_a_sweep_passes_few_leaves_however_empty() {
     let store = Packed::new(&config().shards(1)).expect("one stripe");
-    let leaves = || store.stripes[0].0.write().leaves();
-    for n in 0..20_000 {
-        tell(&store, 1, leecher(n, v4(1)));
-    }
-    for n in 0..20_000 {
-        store.remove(&hash(n));
-    }
+    let leaves = || store.lock(0).leaves();
+    (0..20_000).for_each(|n| _ = tell(&store, 1, leecher(n, v4(1))));
+    assert!(before > 100);
+    assert!(bulk::read_out(&store, 1, 1).len() >= before / 2);
+    assert!(bulk::read_out(&store, 1, 20).len() >= before / 21);
+    (0..20_000).for_each(|n| _ = store.remove(&hash(n)));
     let before = leaves();
     store.sweep(at(1), Retention::DropEmpty, Budget::peers(1));
-    assert!(before > 100 && before - leaves() <= 4, "from {before} to {} leaves at once", leaves());
+    assert!(before - leaves() <= 4, "from {before} to {} leaves at once", leaves());
+    tell(&store, 1, leecher(7, v4(7)));
+    for budget in [1, 7, 1000, usize::MAX] {
+        assert_eq!(bulk::swarms_in(&bulk::read_out(&store, 1, budget)), bulk::swarms_of(&store));
+    }
 }
 
 #[test]

@@ -82,12 +82,8 @@ fn peers_are_found_while_buckets_split_and_merge<const N: usize>() {
 }
 
 #[test]
-fn ipv4_peers_are_found_while_buckets_split_and_merge() {
+fn peers_of_both_families_are_found_while_buckets_split_and_merge() {
     peers_are_found_while_buckets_split_and_merge::<6>();
-}
-
-#[test]
-fn ipv6_peers_are_found_while_buckets_split_and_merge() {
     peers_are_found_while_buckets_split_and_merge::<18>();
 }
 
@@ -120,26 +116,6 @@ fn no_insert_moves_more_than_a_bucket_and_a_segment_of_headers() {
 }
 
 #[test]
-fn expiry_visits_each_peer_once() {
-    let hash = hash(8);
-    let mut table = Table::<6>::default();
-    for n in 0..5000 {
-        let at = tick(1000 + u64::from(n % 5 == 0));
-        insert(&mut table, n, at, &hash);
-    }
-    let (mut start, mut visited, mut gone) = (0, 0, 0);
-    loop {
-        let end = table.end_of(start);
-        let (seen, removed) = table.expire_within(start, end, tick(1001), &hash);
-        (visited, gone) = (visited + seen, gone + removed);
-        let Some(end) = end else { break };
-        start = end;
-    }
-    assert_eq!((visited, gone, table.len()), (5000, 4000, 1000));
-    assert!((0..5000).all(|n| find(&table, n, &hash).is_some() == (n % 5 == 0)));
-}
-
-#[test]
 fn expiry_of_a_part_of_a_bucket_leaves_the_rest_alone() {
     let hash = hash(9);
     let mut table = filled::<18>(20, &hash);
@@ -152,36 +128,20 @@ fn expiry_of_a_part_of_a_bucket_leaves_the_rest_alone() {
     assert_eq!(table.expire_within(half, None, tick(1000), &hash), (20 - inside, 0));
 }
 
-/// Each peer has one slot, so each is equally likely to be drawn; and slots without a peer are not so
-/// many that many draws are needed.
-fn assert_fair<const N: usize>(table: &Table<N>) {
-    let slots = table.slots();
-    let places = (0..slots.len()).map(|slot| slots.index(slot)).filter(|index| table.holds(*index));
-    let places: Vec<_> = places.map(|index| (index.bucket, index.at)).collect();
-    assert_eq!(places.len(), table.len(), "slots with a peer");
-    assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), table.len(), "peers with a slot");
-}
-
 #[test]
-fn every_peer_has_one_slot_and_few_slots_are_empty() {
+fn few_slots_are_empty() {
     let hash = hash(10);
     let mut table = Table::<6>::default();
     assert_eq!(table.slots().len(), 0);
     for n in 0..12_000_u32 {
         insert(&mut table, n, tick(1000), &hash);
-        if n < 200 || n % 97 == 0 {
-            assert_fair(&table);
-        }
-        if n > 3000 {
-            assert!(table.len() as u64 * 5 > table.slots().len() * 2, "{n}: {} slots", table.slots().len());
-        }
+        let slots = table.slots().len();
+        assert!(n <= 3000 || table.len() as u64 * 5 > slots * 2, "{n}: {slots} slots");
     }
     for n in 0..12_000 {
         table.remove(find(&table, n, &hash).unwrap());
-        if n > 11_800 || n % 97 == 0 {
-            assert_fair(&table);
-            assert!(table.len() as u64 * 5 >= table.slots().len(), "{n}: {} slots", table.slots().len());
-        }
+        let slots = table.slots().len();
+        assert!(n % 97 > 0 && n <= 11_800 || table.len() as u64 * 5 >= slots, "{n}: {slots} slots");
     }
 }
 
@@ -230,17 +190,17 @@ fn is_as_a_naive_model_says<const N: usize>(seed: u64) {
             (found, _) => assert_eq!(found.is_some(), model.contains_key(&endpoint::<N>(n))),
         }
         if below(400) == 0 {
-            now += [1, 1, 1, 1, 5, 100, 200, 300, 10_000][below(9)];
+            now += [1, 1, 1, 1, 1, 5, 100, 127, 128, 254, 255, 256, 300, 10_000][below(14)];
         }
         if below(700) == 0 {
             let oldest = now - LIFETIME;
             let ranges = ranges(&table);
-            let sizes =
+            let expired =
                 ranges.iter().map(|&(start, end)| table.expire_within(start, end, tick(oldest), &hash));
-            let gone: usize = sizes.map(|(_, gone)| gone).sum();
+            let sums = expired.fold((0, 0), |sums, (visited, gone)| (sums.0 + visited, sums.1 + gone));
             let before = model.len();
             model.retain(|_, last| *last >= oldest);
-            assert_eq!(gone, before - model.len());
+            assert_eq!(sums, (before, before - model.len()), "each peer is visited once");
         }
         if step % 200 == 0 {
             let peers: BTreeMap<_, _> = table.iter().map(|(peer, at)| (*peer, at)).collect();
@@ -255,54 +215,21 @@ fn is_as_a_naive_model_says<const N: usize>(seed: u64) {
             assert_eq!(wrong, None);
             assert_eq!(table.bytes(), table.recount());
             let slots = if table.len() == 0 { 0 } else { table.slots().len() };
-            let drawn: BTreeMap<_, _> =
-                (0..slots).filter_map(|slot| table.drawn(slot)).map(|(peer, at)| (*peer, at)).collect();
-            assert_eq!(drawn, peers, "each peer has a slot");
+            let drawn = (0..slots).filter_map(|slot| table.drawn(slot)).map(|(peer, at)| (*peer, at));
+            let mut drawn: Vec<_> = drawn.collect();
+            drawn.sort_unstable();
+            assert!(
+                drawn.into_iter().eq(peers),
+                "each peer has one slot, so each is equally likely to be drawn"
+            );
         }
     }
 }
 
 #[test]
-fn ipv4_is_as_a_naive_model_says() {
+fn a_table_of_each_family_is_as_a_naive_model_says() {
     (0..4).for_each(is_as_a_naive_model_says::<6>);
-}
-
-#[test]
-fn ipv6_is_as_a_naive_model_says() {
     (4..8).for_each(is_as_a_naive_model_says::<18>);
-}
-
-#[test]
-fn stamps_survive_a_clock_that_jumps() {
-    for jumps in [[1, 100, 200, 300, 10_000], [300, 300, 1, 127, 128], [255, 256, 254, 1, 10_000]] {
-        let hash = hash(12);
-        let (mut table, mut last) = (Table::<6>::default(), BTreeMap::new());
-        let (mut now, mut n) = (50_000, 0_u32);
-        for jump in jumps.into_iter().cycle().take(25) {
-            for _ in 0..60 {
-                insert(&mut table, n, tick(now), &hash);
-                last.insert(n, now);
-                n += 1;
-            }
-            for refreshed in (0..n).step_by(7) {
-                if let Some(index) = find(&table, refreshed, &hash) {
-                    table.refresh(index, tick(now));
-                    last.insert(refreshed, now);
-                }
-            }
-            now += jump;
-            for (start, end) in ranges(&table) {
-                table.expire_within(start, end, tick(now - LIFETIME), &hash);
-            }
-            last.retain(|_, last| *last >= now - LIFETIME);
-            assert_eq!(table.len(), last.len());
-            for (&n, &last) in &last {
-                let index = find(&table, n, &hash).unwrap();
-                let bucket = &table.buckets[index.bucket()];
-                assert_eq!(bucket.iter().nth(index.at()).unwrap().1, tick(last));
-            }
-        }
-    }
 }
 
 #[test]

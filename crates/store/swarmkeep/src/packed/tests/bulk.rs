@@ -7,13 +7,11 @@ use std::{
 };
 
 use super::*;
-use crate::{Cursor, Export, PeerDetails, Records, Restored, Totals};
+use crate::{Cursor, Export, PeerDetails, Restored, Totals, totals::Population};
 
 /// Downloads, and the peers with role and time: all that a store of packed peers knows of a swarm.
-type Swarm = (u32, BTreeMap<Endpoint, (Role, Timestamp)>);
-type Swarms = BTreeMap<InfoHash, Swarm>;
-
-const BUDGETS: [usize; 4] = [1, 7, 1000, usize::MAX];
+pub(super) type Swarm = (u32, BTreeMap<Endpoint, (Role, Timestamp)>);
+pub(super) type Swarms = BTreeMap<InfoHash, Swarm>;
 
 /// All that one export reads, with something done between the steps.
 fn read_out_while(store: &Packed, now: u64, budget: usize, mut between: impl FnMut(usize)) -> Vec<Records> {
@@ -28,12 +26,12 @@ fn read_out_while(store: &Packed, now: u64, budget: usize, mut between: impl FnM
     steps
 }
 
-fn read_out(store: &Packed, now: u64, budget: usize) -> Vec<Records> {
+pub(super) fn read_out(store: &Packed, now: u64, budget: usize) -> Vec<Records> {
     read_out_while(store, now, budget, |_| ())
 }
 
 /// What records say, of each peer what is said last.
-fn swarms_in(records: &[Records]) -> Swarms {
+pub(super) fn swarms_in(records: &[Records]) -> Swarms {
     let mut swarms = Swarms::new();
     for record in records.iter().flat_map(Records::iter) {
         let (downloaded, peers) = swarms.entry(record.info_hash).or_default();
@@ -44,7 +42,7 @@ fn swarms_in(records: &[Records]) -> Swarms {
 }
 
 /// What a store says, by its listings.
-fn swarms_of(store: &Packed) -> Swarms {
+pub(super) fn swarms_of(store: &Packed) -> Swarms {
     let (mut all, mut from) = (Vec::new(), Cursor::START);
     while !from.is_end() {
         from = store.walk(from, 1000, &mut all);
@@ -64,22 +62,12 @@ fn swarms_of(store: &Packed) -> Swarms {
     swarms
 }
 
-/// Those of them that are worth reading out.
-fn without_idle(mut swarms: Swarms) -> Swarms {
-    swarms.retain(|_, (downloaded, peers)| *downloaded > 0 || !peers.is_empty());
-    swarms
-}
-
 fn assert_consistent(store: &Packed) {
     let swarms = swarms_of(store);
     let mut totals = Totals { evicted: store.totals().evicted, ..Totals::default() };
     totals.swarms = swarms.len() as u64;
     for (endpoint, (role, _)) in swarms.values().flat_map(|(_, peers)| peers) {
-        let family = match endpoint.family() {
-            Family::V4 => &mut totals.v4,
-            Family::V6 => &mut totals.v6,
-        };
-        *if role.is_seeder() { &mut family.seeders } else { &mut family.leechers } += 1;
+        totals += Population::one(endpoint.family(), *role);
     }
     assert_eq!(store.totals(), totals);
     assert_eq!(store.memory().bytes, store.recount());
@@ -119,14 +107,18 @@ fn populate(store: &Packed, rng: &mut SplitMix64) {
 }
 
 #[test]
-fn what_is_read_out_is_what_is_there_once() {
+fn what_is_read_out_is_what_is_there_once_and_goes_into_another_store() {
     for shards in [1, 2, 64, 4096, 65_536] {
         let store = Packed::new(&config().shards(shards)).expect("a power of two");
+        assert!(read_out(&store, 1, usize::MAX).iter().all(Records::is_empty));
+        assert_eq!(store.import(&[Records::new(at(1))], at(1)), Restored::default());
         populate(&store, &mut SplitMix64::new(shards as u64));
-        let expected = without_idle(swarms_of(&store));
+        // Those that are worth reading out.
+        let mut expected = swarms_of(&store);
+        expected.retain(|_, (downloaded, peers)| *downloaded > 0 || !peers.is_empty());
         assert!(swarms_of(&store).len() > expected.len(), "some are idle");
         assert!(expected.values().any(|(_, peers)| peers.is_empty()), "and some of those have downloads");
-        for budget in BUDGETS {
+        for budget in [1, 7, 1000, usize::MAX] {
             if shards > 64 && budget < 1000 {
                 continue;
             }
@@ -139,6 +131,11 @@ fn what_is_read_out_is_what_is_there_once() {
                 let visited = records.peers() + u64::from(records.swarms());
                 assert!(visited <= (budget as u64).saturating_add(300), "{visited} of {budget}");
             }
+            let key = HashKey::from_bytes(*b"and one of other");
+            let other = Packed::new(&RepositoryConfig::new(key).shards(65_536 / shards)).expect("as many");
+            assert_eq!(other.import(&steps, at(2000)), Restored { added: peers, ..Restored::default() });
+            assert_eq!(swarms_of(&other), expected);
+            assert_consistent(&other);
         }
         assert_consistent(&store);
     }
@@ -157,17 +154,6 @@ fn a_step_ends_in_the_middle_of_a_large_swarm_whatever_it_may_visit() {
         within += u64::from(export.is_within_a_swarm());
     }
     assert!(within >= 5000 / 512 && !export.is_within_a_swarm(), "{within}");
-}
-
-#[test]
-fn an_empty_store_gives_nothing_and_is_done() {
-    for shards in [1, 4096] {
-        let store = Packed::new(&config().shards(shards)).expect("a power of two");
-        assert!(read_out(&store, 1, usize::MAX).iter().all(Records::is_empty));
-        assert_eq!(store.import(&[], at(1)), Restored::default());
-        assert_eq!(store.import(&[Records::new(at(1)), Records::new(at(1))], at(1)), Restored::default());
-        assert_eq!(store.totals(), Totals::default());
-    }
 }
 
 /// Residents stay in all kinds of swarms while swarms around them come, grow, shrink and go, and leaves split
@@ -207,20 +193,13 @@ fn whoever_stays_is_read_whatever_changes_between_two_steps() {
                 match rng.below(40) {
                     0 => now.set(now.get() + 1 + rng.below(3) as u64),
                     1 => drop(store.remove(&hash(100 + rng.below(3000) as u64))),
-                    2 => {
-                        // Crowds in the swarms of residents, and of others: they become large.
+                    2..4 => {
+                        // Crowds in the swarms of residents, and of others: they become large, and small again.
                         let torrent = rng.below(130) as u64;
+                        let event = [AnnounceEvent::None, AnnounceEvent::Stopped][rng.below(2)];
                         for n in 1000..1000 + rng.below(200) as u32 {
                             let endpoint = if n % 2 == 0 { v4(n) } else { v6(n) };
-                            tell(&store, now.get(), leecher(torrent, endpoint));
-                        }
-                    }
-                    3 => {
-                        // And small again.
-                        let torrent = rng.below(130) as u64;
-                        for n in 1000..1200 {
-                            let endpoint = if n % 2 == 0 { v4(n) } else { v6(n) };
-                            tell(&store, now.get(), leecher(torrent, endpoint).event(AnnounceEvent::Stopped));
+                            tell(&store, now.get(), leecher(torrent, endpoint).event(event));
                         }
                     }
                     4 => {
@@ -328,25 +307,6 @@ fn a_swarm_behind_one_that_goes_while_it_is_read_is_read_whole() {
     }
 }
 
-#[test]
-fn a_hold_of_an_export_passes_few_leaves_however_empty() {
-    let store = Packed::new(&config().shards(1)).expect("one stripe");
-    for n in 0..20_000 {
-        tell(&store, 1, leecher(n, v4(1)));
-    }
-    for n in 0..20_000 {
-        store.remove(&hash(n));
-    }
-    let leaves = store.stripes[0].0.write().leaves();
-    assert!(leaves > 100);
-    assert!(read_out(&store, 1, 1).len() >= leaves / 2);
-    assert!(read_out(&store, 1, 20).len() >= leaves / 21);
-    tell(&store, 1, leecher(7, v4(7)));
-    for budget in BUDGETS {
-        assert_eq!(swarms_in(&read_out(&store, 1, budget)), swarms_of(&store));
-    }
-}
-
 // --- Taking in. ---
 
 /// Records of what a tracker could have had: large swarms in several parts, some peers expired, some later
@@ -360,23 +320,18 @@ fn some_records(rng: &mut SplitMix64, swarms: u64, most_peers: usize, now: u64) 
             let peers: Vec<_> = (0..rng.below(most_peers + 1))
                 .map(|_| {
                     let n = rng.below(2 * most_peers) as u32;
-                    let details = PeerDetails {
-                        peer_id: crate::PeerId::new([1; 20]),
-                        uploaded: 1,
-                        downloaded: 2,
-                        left: 3,
+                    let endpoint = match rng.below(8) {
+                        0 => v6(n),
+                        1 => of_address(Family::V4, n % 3, n),
+                        2..5 => of_subnet(7, (((n % 7) << 8) | (n / 7)) as u16, n),
+                        _ => v4(n),
                     };
-                    PeerRecord {
-                        endpoint: match rng.below(8) {
-                            0 => v6(n),
-                            1 => of_address(Family::V4, n % 3, n),
-                            2..5 => of_subnet(7, (((n % 7) << 8) | (n / 7)) as u16, n),
-                            _ => v4(n),
-                        },
-                        role: [Role::Seeder, Role::Leecher][rng.below(2)],
-                        last_announce: at(now + 40).saturating_sub([0, 50, 900, 1100, 100_000][rng.below(5)]),
-                        details: (rng.below(9) == 0).then_some(details),
-                    }
+                    let role = [Role::Seeder, Role::Leecher][rng.below(2)];
+                    let seconds = now + 40 - [0, 50, 900, 1100, 4000][rng.below(5)];
+                    let peer_id = crate::PeerId::new([1; 20]);
+                    let details = PeerDetails { peer_id, uploaded: 1, downloaded: 2, left: 3 };
+                    let details = (rng.below(9) == 0).then_some(details);
+                    PeerRecord { details, ..record(endpoint, role, seconds) }
                 })
                 .collect();
             let downloaded = [0, 0, 1, 255, 256, 1 << 20][rng.below(6)];
@@ -449,47 +404,6 @@ fn what_is_taken_in_at_once_is_what_would_be_restored_one_by_one() {
 }
 
 #[test]
-fn what_is_read_out_of_one_store_is_the_same_in_another() {
-    for (from, into) in [(1, 4096), (64, 1), (4096, 65_536), (65_536, 2)] {
-        let store = Packed::new(&config().shards(from)).expect("a power of two");
-        populate(&store, &mut SplitMix64::new(from as u64));
-        let expected = without_idle(swarms_of(&store));
-        let key = HashKey::from_bytes(*b"and one of other");
-        let other = Packed::new(&RepositoryConfig::new(key).shards(into)).expect("a power of two");
-        let records = read_out(&store, 2000, 500);
-        let restored = other.import(&records, at(2000));
-        assert_eq!(restored, Restored { added: store.totals().peers(), ..Restored::default() });
-        assert_eq!(swarms_of(&other), expected);
-        assert_consistent(&other);
-    }
-}
-
-#[test]
-fn the_downloads_of_parts_are_those_of_the_part_that_has_most() {
-    for parts in [vec![7, 9, 8], vec![0, 0, 300], vec![300, 0, 0], vec![0, 0, 0]] {
-        let store = Packed::new(&config()).expect("the usual");
-        let mut all = Vec::new();
-        for (nth, downloaded) in (0..).zip(&parts) {
-            let peers: Vec<_> = (nth * 1000..nth * 1000 + 400)
-                .map(|n| PeerRecord {
-                    endpoint: v4(n),
-                    role: Role::Seeder,
-                    last_announce: at(1),
-                    details: None,
-                })
-                .collect();
-            let mut records = Records::new(at(1));
-            records.push(&hash(1), *downloaded, &peers);
-            all.push(records);
-        }
-        assert_eq!(store.import(&all, at(1)).added, 1200);
-        let most = parts.iter().max().expect("three");
-        assert_eq!(store.scrape(&hash(1)), SwarmStats { complete: 1200, incomplete: 0, downloaded: *most });
-        assert_consistent(&store);
-    }
-}
-
-#[test]
 fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
     type Limit = fn(RepositoryConfig) -> RepositoryConfig;
     let limited: [(&str, Limit); 5] = [
@@ -501,7 +415,6 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
             config.max_swarms(150).max_peers_per_swarm(30).max_endpoints_per_address(2).max_bytes(90 << 10)
         }),
     ];
-    let mut full = [false; 9];
     for (what, limit) in limited {
         for shards in [1, 2, 16] {
             for there in [0, 40, 150] {
@@ -527,22 +440,6 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
                 assert!(limits.bytes.is_none_or(|most| store.memory().bytes <= most as u64));
                 for (_, peers) in after.values() {
                     assert!(limits.peers_per_swarm.is_none_or(|most| peers.len() <= most));
-                    let Some(most) = limits.endpoints_per_address else { continue };
-                    for endpoint in peers.keys() {
-                        let networks = match endpoint {
-                            Endpoint::V4(_) => &[(4, 1)][..],
-                            Endpoint::V6(_) => &[(8, 1), (7, 5), (6, 25)],
-                        };
-                        for &(bytes, times) in networks {
-                            let network = |other: &Endpoint| other.as_bytes()[..bytes].to_vec();
-                            let same = |other: &&Endpoint| {
-                                other.family() == endpoint.family() && network(other) == network(endpoint)
-                            };
-                            let own = peers.keys().filter(same).count();
-                            assert!(own <= times * most, "{own} of {bytes} bytes");
-                            full[bytes] |= own == times * most;
-                        }
-                    }
                 }
                 // Where it does not matter in which order swarms come, it is the same as one by one.
                 if ["peers per swarm", "endpoints per address"].contains(&what) && there == 0 {
@@ -554,7 +451,6 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
             }
         }
     }
-    assert_eq!([4, 6, 7, 8].map(|bytes| full[bytes]), [true; 4]);
 }
 
 /// Stripes that have no leaf, and no room for one.
@@ -569,8 +465,7 @@ fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
         let before = store.totals();
         let mut records = vec![Records::new(at(1))];
         for n in 1..500 {
-            let peer =
-                PeerRecord { endpoint: v4(1), role: Role::Seeder, last_announce: at(1), details: None };
+            let peer = record(v4(1), Role::Seeder, 1);
             records[0].push(&hash(n), u32::from(n % 2 == 0), &[peer][..usize::from(n % 3 > 0)]);
         }
         let restored = store.import(&records, at(1));
@@ -581,75 +476,18 @@ fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
     }
 }
 
-#[test]
-fn an_import_splits_few_leaves_at_once_however_many_a_sweep_has_filled() {
-    let store = Packed::new(&config().shards(1).lifetime(Duration::from_secs(1000))).expect("one stripe");
-    let leaves = || store.stripes[0].0.write().leaves();
-    for (seconds, peers) in [(1, 240), (900, 16)] {
-        for (torrent, n) in (0..1000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
-            tell(&store, seconds, leecher(torrent, v4(n)));
-        }
-    }
-    while !store.sweep(at(1500), Retention::DropEmpty, Budget::peers(100_000)).pass_complete {}
-    let before = leaves();
-    let mut records = Records::new(at(1500));
-    let peer = PeerRecord { endpoint: v4(1), role: Role::Seeder, last_announce: at(1500), details: None };
-    records.push(&hash(1_000_000), 0, &[peer]);
-    store.import(&[records], at(1500));
-    // Before it is taken in, and as it is.
-    assert!((1..=8).contains(&(leaves() - before)), "from {before} to {} leaves at once", leaves());
-}
-
-#[test]
-fn a_clock_that_stands_behind_the_store_makes_nobody_younger_than_the_latest_time() {
-    let store = Packed::new(&config().lifetime(Duration::from_secs(1000))).expect("the usual");
-    tell(&store, 5000, leecher(0, v4(0)));
-    let mut records = Records::new(at(5000));
-    let peer = |n, seconds| PeerRecord {
-        endpoint: v4(n),
-        role: Role::Seeder,
-        last_announce: at(seconds),
-        details: None,
-    };
-    records.push(&hash(1), 0, &[peer(1, 3999), peer(2, 4000), peer(3, 5000), peer(4, 5200)]);
-    // The time told is earlier than the latest one seen, which counts.
-    let restored = store.import(&[records], at(100));
-    assert_eq!((restored.added, restored.expired), (3, 1));
-    let times: Vec<_> = swarms_of(&store)[&hash(1)].1.values().map(|(_, time)| *time).collect();
-    assert_eq!(times.len(), 3);
-    assert!(times.iter().all(|time| *time <= at(5000)), "{times:?}");
-    // Nor does anybody outlive who announced just now.
-    while !store.sweep(at(6010), Retention::DropEmpty, Budget::peers(10_000)).pass_complete {}
-    assert_eq!(store.totals().peers(), 0);
-}
-
 /// Announces, sweeps, removals and imports by other threads, while everything is read out again and again.
 #[test]
 fn nothing_is_lost_to_an_export_by_what_other_threads_do() {
     let store = Packed::new(&config().shards(8)).expect("a power of two");
     let done = AtomicBool::new(false);
     let residents = |round: u64| {
-        (0..400).map(move |n| {
-            (
-                n % 37,
-                if n % 4 == 0 {
-                    v6(round as u32 * 400 + n as u32)
-                } else {
-                    v4(round as u32 * 400 + n as u32)
-                },
-            )
-        })
+        let numbers = (0..400).map(move |n| (n % 37, round as u32 * 400 + n as u32));
+        numbers.map(|(torrent, n)| (torrent, if n % 4 == 0 { v6(n) } else { v4(n) }))
     };
     let mut old = vec![Records::new(at(1))];
     for torrent in 0..60 {
-        let peers: Vec<_> = (0..150)
-            .map(|n| PeerRecord {
-                endpoint: v4(50_000 + n),
-                role: Role::Leecher,
-                last_announce: at(1),
-                details: None,
-            })
-            .collect();
+        let peers: Vec<_> = (0..150).map(|n| record(v4(50_000 + n), Role::Leecher, 1)).collect();
         old[0].push(&hash(torrent), 0, &peers);
     }
     std::thread::scope(|scope| {
