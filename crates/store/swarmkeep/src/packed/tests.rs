@@ -234,7 +234,8 @@ fn a_batch_waits_for_who_may_displace_its_swarms() {
 /// All swarms are worth more than a newcomer, and have to go for it one after another.
 #[test]
 fn as_a_last_resort_the_least_swarm_of_all_stripes_goes_each_time() {
-    const WORTHY: Range<u64> = 100..220;
+    // Fewer than a sample in all, so all stripes are searched.
+    const WORTHY: Range<u64> = 100..140;
     // More than a quarter of the lifetime later, they have shown that they live.
     const LATER: u64 = 1000;
     let fill = |store: &Packed| {
@@ -247,10 +248,10 @@ fn as_a_last_resort_the_least_swarm_of_all_stripes_goes_each_time() {
             }
         }
     };
-    let unlimited = Packed::new(&config().shards(2)).expect("what it can keep");
+    let unlimited = Packed::new(&config().shards(4)).expect("what it can keep");
     fill(&unlimited);
     let most = unlimited.memory().bytes as usize + SLACK + MAX_GROWTH;
-    let store = Packed::new(&config().shards(2).max_bytes(most)).expect("what it can keep");
+    let store = Packed::new(&config().shards(4).max_bytes(most)).expect("what it can keep");
     fill(&store);
     let mut more = 110_000..;
     let is_there = |n: &u64| store.scrape(&hash(*n)).peers() > 0;
@@ -260,14 +261,11 @@ fn as_a_last_resort_the_least_swarm_of_all_stripes_goes_each_time() {
         }
         let least = (1..17).filter(is_there).count();
         let told = tell(&store, LATER, leecher(newcomer, v4(newcomer as u32 * 256)));
-        assert!(is_there(&newcomer), "{told:?}");
+        assert!(told.evicted.swarms > 0 && is_there(&newcomer), "{told:?}");
         store.remove(&hash(newcomer));
         let worthy = WORTHY.filter(is_there).count();
         let left = (1..17).filter(is_there).count();
-        assert!(
-            left == 0 || worthy == 120,
-            "{told:?}, of 120 {worthy} are left, and {left} of {least} others"
-        );
+        assert!(left == 0 || worthy == 40, "{told:?}, of 40 {worthy} are left, and {left} of {least} others");
         if left == 0 {
             break;
         }
@@ -288,13 +286,13 @@ fn an_announce_or_an_import_splits_few_leaves_however_many_a_sweep_has_filled() 
         for (seconds, peers) in [(1, 240), (900, 16)] {
             for (torrent, n) in (0..1000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
                 tell(&store, seconds, leecher(torrent, v4(n)));
+            }
+        }
         while !store.sweep(at(1500), Retention::DropEmpty, Budget::peers(100_000)).pass_complete {}
         let before = store.lock(0).leaves();
         work(&store);
         let after = store.lock(0).leaves();
         assert!((1..=most).contains(&(after - before)), "from {before} to {after} leaves at once");
-            }
-        }
     }
 }
 
@@ -362,13 +360,13 @@ fn buckets_split_and_merge_within_what_is_reserved() {
         }
         let peers = seeders + leechers;
         for n in seeders..peers {
-        let mut splits = 0;
             tell(300, leecher(0, endpoint(n)));
-            let (before, _) = store.lock(0).buckets();
         }
-            splits += usize::from(store.lock(0).buckets().0 > before);
+        let mut splits = 0;
         for n in peers..peers + 3_000 {
+            let (before, _) = store.lock(0).buckets();
             leaving(&store, MAX_GROWTH, || tell(500, leecher(0, endpoint(n))));
+            splits += usize::from(store.lock(0).buckets().0 > before);
         }
         assert!(splits > 0, "no bucket was split");
         assert!(store.lock(0).buckets().1 <= 400, "{}", store.lock(0).buckets().1);
@@ -460,11 +458,11 @@ fn a_hold_of_an_export_or_a_sweep_passes_few_leaves_however_empty() {
     let store = Packed::new(&config().shards(1)).expect("one stripe");
     let leaves = || store.lock(0).leaves();
     (0..20_000).for_each(|n| _ = tell(&store, 1, leecher(n, v4(1))));
+    (0..20_000).for_each(|n| _ = store.remove(&hash(n)));
+    let before = leaves();
     assert!(before > 100);
     assert!(bulk::read_out(&store, 1, 1).len() >= before / 2);
     assert!(bulk::read_out(&store, 1, 20).len() >= before / 21);
-    (0..20_000).for_each(|n| _ = store.remove(&hash(n)));
-    let before = leaves();
     store.sweep(at(1), Retention::DropEmpty, Budget::peers(1));
     assert!(before - leaves() <= 4, "from {before} to {} leaves at once", leaves());
     tell(&store, 1, leecher(7, v4(7)));
@@ -482,8 +480,8 @@ fn one_join_costs_a_swarm_one_peer_at_most_where_others_can_go() {
     let ten = (1..).flat_map(|torrent| (0..10).map(move |n| leecher(torrent, v4(n))));
     ten.map(|announce| tell(&store, 0, announce)).find(|told| told.evicted != Evicted::default());
     for n in 300..400 {
-        // Each of a network of its own.
-        let told = tell(&store, 200, leecher(0, v4(n << 8)));
+        let family = if n % 2 == 0 { Family::V4 } else { Family::V6 };
+        let told = tell(&store, 200, leecher(0, floods::alone(family, n)));
         assert!(told.stats.peers() >= u64::from(n), "{told:?}");
     }
 }

@@ -1,13 +1,15 @@
 //! The floods of docs/design/packed-store.md, in numbers: `.ci/long floods` prints the tables of that page.
 
-use std::{ops::Range, time::Instant};
+use std::time::Instant;
 
-use super::*;
+use super::{bulk::swarms_of, *};
 
 /// Longer than a quarter of the lifetime: a peer that announces again proves that its swarm lives.
 const INTERVAL: u64 = 1200;
 /// The first network of a flood.
 const STRANGERS: u32 = 1 << 20;
+
+type Stranger = Box<dyn Fn(u32) -> Endpoint>;
 
 /// Endpoint `n` of an IPv4 /24: an address with eight ports after another.
 fn of_24(network: u32, n: u32) -> Endpoint {
@@ -24,50 +26,69 @@ fn of_48(network: u64, n: u32) -> Endpoint {
     Endpoint::try_from(bytes).expect("a valid endpoint")
 }
 
-fn of_family(family: Family, network: u32, n: u32) -> Endpoint {
+/// A peer of a network of its own; each IPv6 one in a /32 of its own.
+pub(super) fn alone(family: Family, network: u32) -> Endpoint {
     match family {
-        Family::V4 => of_24(network, n),
-        // Each in a /32 of its own.
-        Family::V6 => of_48(u64::from(network) << 16, n),
+        Family::V4 => of_24(network, 0),
+        Family::V6 => of_48(u64::from(network) << 16, 0),
     }
 }
 
-/// Both kinds of full stores with room for about `bytes` bytes of swarms of one peer.
-fn full_stores(bytes: usize) -> [(&'static str, RepositoryConfig); 2] {
-    let config = config().max_endpoints_per_address(8);
-    [("max_bytes", config.clone().max_bytes(bytes)), ("max_swarms", config.max_swarms(bytes / 30))]
+/// Strangers of some IPv4 /24, one after another.
+fn of_v4(networks: u32) -> Stranger {
+    Box::new(move |n| of_24(STRANGERS + n % networks, n / networks % 2048))
+}
+
+/// Strangers of an IPv6 prefix of 2^`bits` /48, one after another.
+fn of_v6(bits: u32) -> Stranger {
+    Box::new(move |n| of_48(0xffff << 16 | u64::from(n % (1 << bits)), (n >> bits) % 2048))
+}
+
+fn one_address(n: u32) -> Endpoint {
+    of_address(Family::V4, 1, n % 60_000)
+}
+
+fn store(config: &RepositoryConfig) -> Packed {
+    Packed::new(config).expect("what it can keep")
+}
+
+fn fill(store: &Packed, now: u64, announces: impl IntoIterator<Item = Announce>) {
+    announces.into_iter().for_each(|announce| _ = tell(store, now, announce));
+}
+
+/// Announces until one evicts something. Returns their number.
+fn fill_up(store: &Packed, announces: impl IntoIterator<Item = Announce>) -> u64 {
+    let fits = |announce: &Announce| tell(store, 0, *announce).evicted == Evicted::default();
+    announces.into_iter().take_while(fits).count() as u64
 }
 
 fn peers(store: &Packed, torrent: u64) -> u64 {
     store.scrape(&hash(torrent)).peers()
 }
 
-fn sweep(store: &Packed, now: u64) {
-    while !store.sweep(at(now), Retention::DropEmpty, Budget::peers(10_000)).pass_complete {}
+/// Prints the head of a table.
+fn head(cells: &str) {
+    println!("\n| {cells} |\n|{}", "---|".repeat(1 + cells.matches('|').count()));
 }
 
 /// Made-up torrents of one address fill a store. Then a torrent becomes popular.
 #[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_and_order() {
-    println!(
-        "| MB | limit | peers left of the popular torrent, per round | of 20 seeders |\n|---:|---|---|---|"
-    );
-    for megabytes in [1, 2, 8, 64] {
-        for (limit, config) in full_stores(megabytes << 20) {
-            let (made_up, popular) = (40_000 * megabytes as u64, 20_000 * megabytes as u64);
-            let store = Packed::new(&config).expect("what it can keep");
-            let mut rows = [String::new(), String::new()];
-            for round in 0..if megabytes > 8 { 2 } else { 6 } {
-                let now = INTERVAL * round;
-                for n in 0..made_up {
-                    tell(&store, now, leecher(1 + n, of_24(STRANGERS, 1 + n as u32 % 8)));
-                }
-                for n in 0..popular {
-                    let left = u64::from(n % (popular / 20) > 0);
-                    tell(&store, now, leecher(0, of_24(n as u32, 0)).left(left));
-                }
-                sweep(&store, now);
+    head("MB | limit | peers left of the popular torrent, per round | of 20 seeders");
+    for (megabytes, rounds) in [(1, 6), (2, 6), (8, 6), (64, 2)] {
+        let (bytes, popular) = (megabytes << 20, 20_000 * megabytes as u64);
+        let config = config().max_endpoints_per_address(8);
+        for (limit, config) in
+            [("max_bytes", config.clone().max_bytes(bytes)), ("max_swarms", config.max_swarms(bytes / 30))]
+        {
+            let (store, mut rows) = (store(&config), [String::new(), String::new()]);
+            for now in (0..rounds).map(|round| INTERVAL * round) {
+                let made_up = (0..2 * popular).map(|n| leecher(1 + n, of_24(STRANGERS, 1 + n as u32 % 8)));
+                fill(&store, now, made_up);
+                let left = |n| u64::from(n % (popular / 20) > 0);
+                fill(&store, now, (0..popular).map(|n| leecher(0, of_24(n as u32, 0)).left(left(n))));
+                while !store.sweep(at(now), Retention::DropEmpty, Budget::peers(10_000)).pass_complete {}
                 let stats = store.scrape(&hash(0));
                 assert!(stats.complete == 20 && stats.peers() * 100 >= popular * 99, "{limit}: {stats:?}");
                 rows[0] += &format!(" {:.2} %", 100.0 * stats.peers() as f64 / popular as f64);
@@ -82,27 +103,21 @@ fn floods_and_order() {
 #[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_and_grain() {
-    println!(
-        "| swarms | peers each | limit | largest loss for one newcomer | smallest swarm afterwards | newcomers kept |\n|---:|---:|---|---:|---:|---:|"
+    head(
+        "swarms | peers each | limit | largest loss for one newcomer | smallest swarm afterwards | newcomers kept",
     );
     for (swarms, size, bytes) in [(8, 100_000, 1 << 22), (20, 10_000, 1 << 20), (200, 500, 1 << 19)] {
         let limits = [("max_bytes", config().max_bytes(bytes)), ("max_swarms", config().max_swarms(swarms))];
         for (limit, config) in limits {
-            let store = Packed::new(&config).expect("what it can keep");
-            let all = (0..size).flat_map(|n| (0..swarms as u64).map(move |torrent| (n, torrent)));
-            let fits = |&(n, torrent): &(u32, u64)| {
-                tell(&store, 0, leecher(torrent, of_24(n, torrent as u32))).evicted == Evicted::default()
-            };
-            all.take_while(fits).for_each(drop);
-            let before: Vec<u64> = (0..swarms as u64).map(|torrent| peers(&store, torrent)).collect();
-            let mut largest = 0;
-            for n in 0..2000 {
-                largest =
-                    largest.max(tell(&store, 1, leecher(1_000_000 + n, of_24(STRANGERS, 0))).evicted.peers);
-            }
-            let smallest = (0..swarms as u64).map(|torrent| peers(&store, torrent)).min().expect("some");
+            let (store, swarms) = (store(&config), swarms as u64);
+            let all = (0..size).flat_map(|n| (0..swarms).map(move |torrent| (n, torrent)));
+            fill_up(&store, all.map(|(n, torrent)| leecher(torrent, of_24(n, torrent as u32))));
+            let smallest = || (0..swarms).map(|torrent| peers(&store, torrent)).min().expect("some");
+            let full = smallest();
+            let newcomers = (0..2000).map(|n| leecher(1_000_000 + n, of_24(STRANGERS, 0)));
+            let largest = newcomers.map(|newcomer| tell(&store, 1, newcomer).evicted.peers).max();
+            let (largest, smallest) = (largest.expect("some"), smallest());
             let kept = (0..2000).filter(|n| peers(&store, 1_000_000 + n) > 0).count();
-            let full = before.iter().min().expect("some");
             assert!(largest <= 64 && smallest * 100 >= full * 95, "{limit}: {largest}, {smallest} of {full}");
             println!("| {swarms} | {full} | {limit} | {largest} | {smallest} | {kept} |");
         }
@@ -113,67 +128,42 @@ fn floods_and_grain() {
 #[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_within_a_swarm() {
-    type Stranger = fn(u32) -> Endpoint;
     let strangers: [(&str, Stranger); 5] = [
-        ("one IPv4 address", |n| {
-            Endpoint::try_from([90, 1, 1, 1, 1 + (n >> 8) as u8, n as u8]).expect("valid")
-        }),
-        ("an IPv4 /24", |n| of_24(STRANGERS, n)),
-        ("an IPv6 /48", |n| of_48(0xffff << 16, n)),
-        ("an IPv6 /32", |n| of_48(0xffff << 16 | u64::from(n), 0)),
-        ("ten IPv4 /24", |n| of_24(STRANGERS + n % 10, n / 10)),
+        ("one IPv4 address", Box::new(one_address)),
+        ("an IPv4 /24", of_v4(1)),
+        ("an IPv6 /48", of_v6(0)),
+        ("an IPv6 /32", of_v6(16)),
+        ("ten IPv4 /24", of_v4(10)),
     ];
-    println!(
-        "| strangers | limit per address | left of 900 | of 900 that announce on |\n|---|---|---:|---:|"
-    );
+    let config = config().max_peers_per_swarm(1000);
+    head("strangers | limit per address | left of 900 | of 900 that announce on");
     for (name, stranger) in strangers {
-        for most in [None, Some(8)] {
-            let mut left = [0; 2];
-            for (is_back, left) in [false, true].into_iter().zip(&mut left) {
-                let config = config().max_peers_per_swarm(1000);
-                let config = most.map_or(config.clone(), |most| config.max_endpoints_per_address(most));
-                let store = Packed::new(&config).expect("what it can keep");
+        for (most, config) in [("none", config.clone()), ("8", config.clone().max_endpoints_per_address(8))] {
+            let left = [false, true].map(|is_back| {
+                let store = store(&config);
                 let honest = |n: u32| {
                     let family = if n.is_multiple_of(3) { Family::V6 } else { Family::V4 };
-                    leecher(0, of_family(family, n, 0)).left(u64::from(!n.is_multiple_of(5)))
+                    leecher(0, alone(family, n)).left(u64::from(!n.is_multiple_of(5)))
                 };
-                (0..900).for_each(|n| _ = tell(&store, 0, honest(n)));
+                fill(&store, 0, (0..900).map(honest));
                 for n in 0..2048 {
-                    tell(&store, 60 + u64::from(n), leecher(0, stranger(n)));
-                    if is_back && n % 2 == 0 {
-                        tell(&store, 60 + u64::from(n), honest(n / 2 % 900));
-                    }
+                    let back = (is_back && n % 2 == 0).then(|| honest(n / 2 % 900));
+                    fill(&store, 60 + u64::from(n), [leecher(0, stranger(n))].into_iter().chain(back));
                 }
-                let mut found = Vec::new();
-                store.peers(&hash(0), crate::Cursor::START, 256, &mut found);
-                let mut cursor = crate::Cursor::START;
-                let mut all = std::collections::HashSet::new();
-                while !cursor.is_end() {
-                    found.clear();
-                    cursor = store.peers(&hash(0), cursor, 256, &mut found);
-                    all.extend(found.iter().map(|peer| peer.endpoint));
-                }
-                *left = (0..900).filter(|&n| all.contains(&honest(n).endpoint)).count();
-            }
+                let (_, all) = &swarms_of(&store)[&hash(0)];
+                (0..900).filter(|&n| all.contains_key(&honest(n).endpoint)).count()
+            });
             assert!(left.iter().all(|&left| left * 100 >= 900 * 95), "{name}: {left:?} of 900");
-            println!(
-                "| {name} | {} | {} | {} |",
-                most.map_or("none".into(), |n| n.to_string()),
-                left[0],
-                left[1]
-            );
+            println!("| {name} | {most} | {} | {} |", left[0], left[1]);
         }
     }
-    println!("\n| share of arrivals | share of places |\n|---|---|");
+    head("share of arrivals | share of places");
     for (v6, seeders) in [(50, 50), (10, 20), (2, 5), (90, 2)] {
-        let store = Packed::new(&config().max_peers_per_swarm(1000)).expect("what it can keep");
-        let mut rng = SplitMix64::new(7);
-        let rng: &mut dyn Random = &mut rng;
-        let mut sums = [0; 2];
+        let (store, rng, mut sums) = (store(&config), &mut SplitMix64::new(7) as &mut dyn Random, [0; 2]);
         for n in 0..60_000 {
             let family = if rng.below(100) < v6 { Family::V6 } else { Family::V4 };
             let left = u64::from(rng.below(100) >= seeders);
-            tell(&store, u64::from(n / 20), leecher(0, of_family(family, n, 0)).left(left));
+            tell(&store, u64::from(n / 20), leecher(0, alone(family, n)).left(left));
             if n >= 20_000 && n % 1000 == 0 {
                 let totals = store.totals();
                 sums[0] += totals.v6.peers();
@@ -188,70 +178,66 @@ fn floods_within_a_swarm() {
     }
 }
 
-/// Swarms of 1 to 40 peers, each peer from a network of its own and announced once.
+/// Living swarms of 1 to 40 peers, each peer from a network of its own and announced once.
 const LIVING: u64 = 1200;
 
-fn size(living: u64) -> u64 {
-    1 + living % 40
+/// The living swarms that a flood displaces, and the cost of an announce. `announces` for each made-up swarm, and
+/// again after that many of forty steps of a minute.
+fn displaced(
+    config: &RepositoryConfig,
+    stranger: &Stranger,
+    announces: u32,
+    again: Option<u32>,
+) -> (usize, String) {
+    let (store, size) = (store(config), |n: u64| 1 + n % 40);
+    for (n, m) in (0..LIVING).flat_map(|n| (0..size(n)).map(move |m| (n, m))) {
+        let family = if n % 4 == 0 { Family::V6 } else { Family::V4 };
+        tell(&store, 0, leecher(n, alone(family, (40 * n + m) as u32)));
+    }
+    let (each_step, began, mut told) = (3000 / announces.min(4), Instant::now(), 0_u32);
+    for step in 0..40_u32 {
+        let repeated = again.and_then(|steps| step.checked_sub(steps));
+        for part in [Some(step), repeated].into_iter().flatten().filter(|part| *part < 20) {
+            for n in each_step * part..each_step * (part + 1) {
+                let of_swarm =
+                    (0..announces).map(|m| leecher(1_000_000 + u64::from(n), stranger(n * announces + m)));
+                fill(&store, 1 + 60 * u64::from(step), of_swarm);
+                told += announces;
+            }
+        }
+    }
+    let each = began.elapsed().as_secs_f64() * 1e6 / f64::from(told);
+    let lost: Vec<u64> = (0..LIVING).filter(|&n| peers(&store, n) < size(n)).map(size).collect();
+    (lost.len(), format!(" {} ≤ {}; {each:.1} µs |", lost.len(), lost.iter().max().unwrap_or(&0)))
 }
 
 /// The living swarms that a flood of made-up torrents displaces.
 #[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_from_few_networks_displace_few_swarms() {
-    type Stranger = Box<dyn Fn(u32) -> Endpoint>;
-    let of_v4 = |networks: u32| -> Stranger {
-        Box::new(move |n| of_24(STRANGERS + n % networks, n / networks % 2048))
-    };
-    let of_v6 = |bits: u32| -> Stranger {
-        Box::new(move |n| of_48(0xffff << 16 | u64::from(n % (1 << bits)), (n >> bits) % 2048))
-    };
-    let floods: [(&str, Stranger); 9] = [
-        ("1 IPv4 /24", of_v4(1)),
-        ("2 IPv4 /24", of_v4(2)),
-        ("10 IPv4 /24", of_v4(10)),
-        ("100 IPv4 /24", of_v4(100)),
-        ("1,000 IPv4 /24", of_v4(1000)),
-        ("an IPv6 /48", of_v6(0)),
-        ("an IPv6 /40", of_v6(8)),
-        ("an IPv6 /38", of_v6(10)),
-        ("an IPv6 /32", of_v6(16)),
-    ];
-    println!(
-        "| networks of the flood | limit | 1 announces a made-up swarm | 4 do | 10 do | 40 do | 70 do |\n|---|---|---:|---:|---:|---:|---:|"
-    );
-    for (name, stranger) in floods {
-        let limits = [("max_bytes", config().max_bytes(420_000)), ("max_swarms", config().max_swarms(5000))];
-        for (limit, config) in limits {
+    let limits = [("max_bytes", config().max_bytes(420_000)), ("max_swarms", config().max_swarms(5000))];
+    let print = |name, stranger: Stranger, again, announces: &[u32], most| {
+        for (limit, config) in &limits {
             let mut row = format!("| {name} | {limit} |");
-            for announces in [1, 4, 10, 40, 70] {
-                let store = Packed::new(&config).expect("what it can keep");
-                for n in 0..LIVING {
-                    let family = if n % 4 == 0 { Family::V6 } else { Family::V4 };
-                    (0..size(n)).for_each(|m| {
-                        _ = tell(&store, 0, leecher(n, of_family(family, 40 * n as u32 + m as u32, 0)));
-                    });
-                }
-                let mut lost_before = 0;
-                let began = Instant::now();
-                for n in 0..60_000_u32 / announces.min(4) {
-                    for m in 0..announces {
-                        let announce = leecher(1_000_000 + u64::from(n), stranger(n * announces + m));
-                        tell(&store, 1 + u64::from(n) / 100, announce);
-                    }
-                    lost_before += 1;
-                }
-                let each = began.elapsed().as_secs_f64() * 1e6 / f64::from(lost_before * announces);
-                let lost: Vec<u64> = (0..LIVING).filter(|&n| peers(&store, n) < size(n)).map(size).collect();
-                assert!(
-                    name.contains("00 IPv4") || lost.len() * 20 <= LIVING as usize,
-                    "{row} {}",
-                    lost.len()
-                );
-                row += &format!(" {} ≤ {}; {each:.1} µs |", lost.len(), lost.iter().max().unwrap_or(&0));
+            for announces in announces {
+                let (lost, cell) = displaced(config, &stranger, *announces, again);
+                row += &cell;
+                assert!(lost <= most, "{row}");
             }
             println!("{row}");
         }
+    };
+    head("networks of the flood | limit | 1 announces a made-up swarm | 4 do | 10 do | 40 do | 70 do");
+    for networks in [1, 2, 10, 100, 1000] {
+        let most = if networks < 100 { 60 } else { 1200 };
+        print(format!("{networks} IPv4 /24"), of_v4(networks), None, &[1, 4, 10, 40, 70], most);
+    }
+    for bits in [0, 8, 10, 16] {
+        print(format!("an IPv6 /{}", 48 - bits), of_v6(bits), None, &[1, 4, 10, 40, 70], 60);
+    }
+    head("one IPv4 address announces a made-up swarm | limit | from 1 port | 2 ports | 16 ports");
+    for (name, again) in [("once", None), ("again at once", Some(0)), ("again after 20 minutes", Some(20))] {
+        print(name.into(), Box::new(one_address), again, &[1, 2, 16], 0);
     }
 }
 
@@ -259,37 +245,24 @@ fn floods_from_few_networks_displace_few_swarms() {
 #[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_and_an_honest_provider() {
-    println!(
-        "| share of the peers | swarms that only it keeps alive, left | swarms of others of the same size, left |\n|---:|---:|---:|"
+    head(
+        "share of the peers | swarms that only it keeps alive, left | swarms of others of the same size, left",
     );
     for percent in [1, 5, 20] {
-        let store = Packed::new(&config().max_swarms(20_000)).expect("what it can keep");
-        let mut rng = SplitMix64::new(9);
-        let rng: &mut dyn Random = &mut rng;
-        for now in [0, INTERVAL] {
-            for n in 0..20_000_u64 {
-                let is_own = n % 100 < percent;
-                for m in 0..1 + n / 100 % 3 {
-                    let endpoint = match is_own {
-                        true => of_48((0xffff << 16) + (3 * n + m) % 65_536, 0),
-                        false => of_48((3 * n + m) << 16, 0),
-                    };
-                    tell(&store, now, leecher(n, endpoint));
-                }
-            }
+        let store = store(&config().max_swarms(20_000));
+        let is_own = |n| n % 100 < percent;
+        for (now, n) in [0, INTERVAL].into_iter().flat_map(|now| (0..20_000).map(move |n| (now, n))) {
+            let customer =
+                |m| if is_own(n) { (0xffff << 16) + (3 * n + m) % 65_536 } else { (3 * n + m) << 16 };
+            fill(&store, now, (0..1 + n / 100 % 3).map(|m| leecher(n, of_48(customer(m), 0))));
         }
         // Ordinary torrents of one peer each, of any network.
-        for n in 0..20_000 {
-            tell(
-                &store,
-                INTERVAL + 1,
-                leecher(1_000_000 + n, of_48((100_000 + rng.below(1 << 28) as u64) << 16, 0)),
-            );
-        }
+        let rng: &mut dyn Random = &mut SplitMix64::new(9);
+        let mut any = || of_48((100_000 + rng.below(1 << 28) as u64) << 16, 0);
+        fill(&store, INTERVAL + 1, (0..20_000).map(|n| leecher(1_000_000 + n, any())));
         let share = |own: bool| {
-            let all: Vec<u64> = (0..20_000).filter(|n| (n % 100 < percent) == own).collect();
-            let left = all.iter().filter(|&&n| peers(&store, n) > 0).count();
-            100.0 * left as f64 / all.len() as f64
+            let all = || (0..20_000).filter(|&n| is_own(n) == own);
+            100.0 * all().filter(|&n| peers(&store, n) > 0).count() as f64 / all().count() as f64
         };
         println!("| {percent} % | {:.1} % | {:.1} % |", share(true), share(false));
     }
@@ -299,54 +272,37 @@ fn floods_and_an_honest_provider() {
 #[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_and_their_cost() {
-    type Fill = fn(u64) -> (u64, Endpoint);
-    let populations: [(&str, Fill); 5] = [
-        ("swarms of one peer", |n| (n, of_24(n as u32, 0))),
-        ("swarms of 8 networks", |n| (n / 8, of_24(n as u32, 0))),
-        ("swarms of 60 of one network", |n| (n / 60, of_24((n / 60) as u32, n as u32 % 60))),
-        ("swarms of 146 of one network", |n| (n / 146, of_24((n / 146) as u32, n as u32 % 146))),
-        ("swarms of 400 of one network", |n| (n / 400, of_24((n / 400) as u32, n as u32 % 400))),
-    ];
-    println!(
-        "| store full of | limit | newcomer | mean | median | p99.9 | longest |\n|---|---|---|---:|---:|---:|---:|"
-    );
-    for (name, fill) in populations {
+    head("store full of | limit | newcomer | mean | median | p99.9 | longest");
+    for (name, size, networks) in [
+        ("swarms of one peer", 1, 1),
+        ("swarms of 8 networks", 8, 8),
+        ("swarms of 60 of one network", 60, 1),
+        ("swarms of 146 of one network", 146, 1),
+        ("swarms of 400 of one network", 400, 1),
+    ] {
         for megabytes in [1, 64] {
-            let config = config().max_bytes(megabytes << 20);
-            let store = Packed::new(&config).expect("what it can keep");
-            let full = |n: &u64| {
-                let (torrent, endpoint) = fill(*n);
-                tell(&store, 0, leecher(torrent, endpoint)).evicted == Evicted::default()
+            let store = store(&config().max_bytes(megabytes << 20));
+            let announce = |n: u64| {
+                let (network, nth) = (n / size * networks + n % networks, n % size / networks);
+                leecher(n / size, of_24(network as u32, nth as u32))
             };
-            let count = (0..).take_while(full).count() as u64;
-            for n in 0..count {
-                let (torrent, endpoint) = fill(n);
-                tell(&store, INTERVAL, leecher(torrent, endpoint));
-            }
-            let kinds: [(&str, Range<u64>); 2] =
-                [("made-up, of one network", 0..1), ("of networks of their own", 0..100_000)];
-            for (kind, networks) in kinds {
-                let mut times: Vec<f64> = (0..20_000_u64)
-                    .map(|n| {
-                        let network = STRANGERS + (n % networks.end) as u32;
-                        let announce = leecher(
-                            (1 << 40) + networks.end * 1_000_000 + n,
-                            of_24(network, n as u32 % 2048),
-                        );
-                        let began = Instant::now();
-                        tell(&store, INTERVAL + 1, announce);
-                        began.elapsed().as_secs_f64() * 1e6
-                    })
-                    .collect();
+            let count = fill_up(&store, (0..).map(announce));
+            fill(&store, INTERVAL, (0..count).map(announce));
+            for (kind, networks) in [("made-up, of one network", 1), ("of networks of their own", 100_000)] {
+                let time = |n: u64| {
+                    let endpoint = of_24(STRANGERS + (n % networks) as u32, n as u32 % 2048);
+                    let announce = leecher((1 << 40) + networks * 1_000_000 + n, endpoint);
+                    let began = Instant::now();
+                    tell(&store, INTERVAL + 1, announce);
+                    began.elapsed().as_secs_f64() * 1e6
+                };
+                let mut times: Vec<f64> = (0..20_000).map(time).collect();
                 times.sort_by(f64::total_cmp);
-                let part = |part: f64| times[(times.len() as f64 * part) as usize];
+                let [median, thousandth, longest] = [10_000, 19_980, 19_999].map(|nth: usize| times[nth]);
                 // Without the thousandth in which the thread did not run.
-                let mean = times[..times.len() * 999 / 1000].iter().sum::<f64>() / times.len() as f64;
+                let mean = times[..19_980].iter().sum::<f64>() / 20_000.0;
                 println!(
-                    "| {name} | {megabytes} MB | {kind} | {mean:.1} µs | {:.1} µs | {:.1} µs | {:.0} µs |",
-                    part(0.5),
-                    part(0.999),
-                    times[times.len() - 1]
+                    "| {name} | {megabytes} MB | {kind} | {mean:.1} µs | {median:.1} µs | {thousandth:.1} µs | {longest:.0} µs |"
                 );
             }
         }
