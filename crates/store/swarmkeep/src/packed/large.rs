@@ -301,7 +301,7 @@ impl Large {
         })
     }
 
-    /// A slot from each of `parts` equal parts of all slots, as far as there are so many.
+    /// A slot from each of `parts` equal parts of all slots, or all slots if these are fewer.
     fn draw(&self, seed: u64, parts: u64) -> impl Iterator<Item = (Section, u64)> {
         let lens = Section::ALL.map(|section| match section.family() {
             Family::V4 => self.v4.table(section.role()).slots().len(),

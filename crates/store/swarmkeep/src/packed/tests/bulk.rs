@@ -1,5 +1,4 @@
-//! Read out and taken in in bulk: nobody is lost whatever changes between two steps, and what is taken in is
-//! what would be restored.
+//! Exports and imports: no peer is lost by changes between two steps, and an import does the same as restores.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +29,7 @@ pub(super) fn read_out(store: &Packed, now: u64, budget: usize) -> Vec<Records> 
     read_out_while(store, now, budget, |_| ())
 }
 
-/// What records say, of each peer what is said last.
+/// The swarms in records. The last record of a peer counts.
 pub(super) fn swarms_in(records: &[Records]) -> Swarms {
     let mut swarms = Swarms::new();
     for record in records.iter().flat_map(Records::iter) {
@@ -41,7 +40,7 @@ pub(super) fn swarms_in(records: &[Records]) -> Swarms {
     swarms
 }
 
-/// What a store says, by its listings.
+/// The swarms of a store, by its listings.
 pub(super) fn swarms_of(store: &Packed) -> Swarms {
     let (mut all, mut from) = (Vec::new(), Cursor::START);
     while !from.is_end() {
@@ -178,7 +177,7 @@ fn whoever_stays_is_read_whatever_changes_between_two_steps() {
         let mut had = BTreeMap::<_, BTreeSet<(Role, u64)>>::new();
         let now = std::cell::Cell::new(1_u64);
         let announce = |had: &mut BTreeMap<_, BTreeSet<_>>, (torrent, endpoint), left| {
-            // Whoever becomes a seeder has completed.
+            // A peer that becomes a seeder has completed.
             tell(&store, now.get(), leecher(torrent, endpoint).event(AnnounceEvent::Completed).left(left));
             let role = if left == 0 { Role::Seeder } else { Role::Leecher };
             had.entry((torrent, endpoint)).or_insert_with(BTreeSet::new).insert((role, now.get()));
@@ -257,7 +256,7 @@ fn whoever_stays_is_read_whatever_changes_between_two_steps() {
 fn the_downloads_of_a_swarm_that_is_left_by_all_between_two_steps_are_read() {
     for leave_after in 0..60 {
         let store = Packed::new(&config().shards(1)).expect("one stripe");
-        // No IPv4 peer: the first step finds nobody to read.
+        // No IPv4 peer: the first step finds no peer to read.
         for n in 0..600 {
             tell(&store, 1, leecher(0, v6(n)));
         }
