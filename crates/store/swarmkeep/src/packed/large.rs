@@ -301,6 +301,12 @@ impl Large {
         })
     }
 
+    /// Prefetches the headers of its first buckets; most swarms have no others.
+    pub(super) fn prefetch_tables(&self) {
+        self.v4.seeders.prefetch_header(BucketIndex::FIRST);
+        self.v4.leechers.prefetch_header(BucketIndex::FIRST);
+    }
+
     /// A slot from each of `parts` equal parts of all slots, or all slots if these are fewer.
     fn draw(&self, seed: u64, parts: u64) -> impl Iterator<Item = (Section, u64)> {
         let lens = Section::ALL.map(|section| match section.family() {

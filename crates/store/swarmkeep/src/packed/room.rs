@@ -2,6 +2,7 @@
 
 use super::{
     Packed,
+    bounds::SLACK,
     crowd::UNIT,
     hash::join,
     place::Placed,
@@ -17,9 +18,9 @@ use crate::{Announced, Changes, InfoHash};
 const STRIPES_SEARCHED: usize = 3;
 /// The most stripes that are searched once a swarm was found.
 const MOST_SEARCHED: usize = 256;
-/// The most bytes that one announce frees, by two evictions at most: more than most take. The next announces free
-/// the rest, as long as there is slack.
-const FREED: u64 = 64;
+/// The bytes after which an announce frees no more: about what one eviction frees, and more than most announces
+/// take. The next announces free the rest, by two evictions each where half of the slack is gone.
+const FREED: u64 = 27;
 
 impl Packed {
     /// Ends an announce that needs room, while no lock is held: makes it before the announce is `done` or after it.
@@ -46,7 +47,10 @@ impl Packed {
     /// Evicts swarms or peers of least worth, so that the newcomer has room. Returns whether it has.
     pub(super) fn make_room(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
         match newcomer.full {
-            Full::Bytes(missing) => self.free_bytes(newcomer, missing.min(FREED), reservation),
+            Full::Bytes(missing) => {
+                let times = if missing > SLACK as u64 / 2 { 2 } else { 1 };
+                self.free_bytes(newcomer, missing.min(times * FREED), reservation)
+            }
             Full::Swarms => self.free_swarm(newcomer, reservation),
             Full::Crowded => false,
         }

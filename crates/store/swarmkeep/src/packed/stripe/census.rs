@@ -10,8 +10,10 @@ use crate::{
         clock::Tick,
         crowd,
         hash::Network,
+        large::Large,
         leaf::slot::{Prefix, Section, SlotContent},
         place::Placed,
+        prefetch::prefetch_lines,
     },
 };
 
@@ -126,6 +128,11 @@ impl Stripe {
         let mut shares = [0; 1 + EVICTION_SAMPLE];
         let others = self.around(op).filter(|&(_, at)| Some(at) != own).take(EVICTION_SAMPLE);
         let sample: Vec<_> = others.inspect(|&(_, at)| _ = self.prefetch_swarm(at)).collect();
+        // Large swarms take long to come from memory: their tables, and then the peers that are looked at.
+        let large = || sample.iter().filter_map(|&(_, at)| self.large_at(at));
+        large().for_each(Large::prefetch_tables);
+        let seed = op.context.draw();
+        large().flat_map(|large| large.runs(seed, PLACES, 1)).for_each(prefetch_lines::<2>);
         let mut networks = Vec::with_capacity(NETWORKS);
         for (nth, &(_, at)) in (1..).zip(&sample) {
             // Some peers of one network, however many, do not take the place of others.

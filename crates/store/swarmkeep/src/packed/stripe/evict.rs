@@ -4,7 +4,7 @@ use super::{Operation, Stripe, SwarmLocation};
 use crate::{
     Endpoint,
     packed::{
-        bounds::MAX_GROWTH,
+        bounds::SLACK,
         clock::Tick,
         crowd::{self, UNIT},
         large::{SAMPLED_SLOTS, block_bytes},
@@ -36,7 +36,7 @@ pub(in crate::packed) const SHARE: usize = 4;
 
 impl Full {
     /// The bytes that an announce reserves do not fit.
-    pub(super) const BYTES: Self = Self::Bytes(MAX_GROWTH as u64);
+    pub(super) const BYTES: Self = Self::Bytes(SLACK as u64);
 }
 
 impl Stripe {
