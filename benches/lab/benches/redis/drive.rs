@@ -43,17 +43,15 @@ pub(crate) enum Design {
     Naive,
     One,
     Batch,
-    Stale,
     ModuleOne,
     ModuleBatch,
 }
 
 impl Design {
     pub(crate) const fn is_batch(self) -> bool {
-        matches!(self, Self::Batch | Self::Stale | Self::ModuleBatch)
+        matches!(self, Self::Batch | Self::ModuleBatch)
     }
 
-    /// All whose answers are as new as what is there.
     pub(crate) const ALL: [Self; 6] =
         [Self::Published, Self::Naive, Self::One, Self::Batch, Self::ModuleOne, Self::ModuleBatch];
 }
@@ -65,7 +63,6 @@ impl fmt::Display for Design {
             Self::Naive => "naive",
             Self::One => "functions, `announce`",
             Self::Batch => "functions, `announce_batch`",
-            Self::Stale => "functions, `announce_batch`, up to a second stale",
             Self::ModuleOne => "module, `announce`",
             Self::ModuleBatch => "module, `announce_batch`",
         })
@@ -89,7 +86,6 @@ pub(crate) struct Stores {
     // Before the server, which their connections lead to.
     naive: Naive,
     functions: RedisRepository,
-    stale: RedisRepository,
     module: RedisRepository,
     pub(crate) server: Server,
 }
@@ -106,10 +102,8 @@ impl Stores {
         let layout = format!("1 {} {} false", shards.unwrap_or(1024), "07".repeat(16));
         server.command(&["SET", "b:store", &layout])?;
         let functions = runtime.block_on(RedisRepository::connect(&settings, &config))?;
-        let stale = settings.staleness(Duration::from_secs(1));
-        let stale = runtime.block_on(RedisRepository::connect(&stale, &config))?;
         let naive = runtime.block_on(Naive::connect(&server.url(), CONNECTIONS))?;
-        Ok(Arc::new(Self { naive, functions, stale, module, server }))
+        Ok(Arc::new(Self { naive, functions, module, server }))
     }
 
     /// Puts every peer of a population into the store of one design, which has none of them yet.
@@ -150,7 +144,6 @@ impl Stores {
     /// Our store of a design.
     const fn of(&self, way: Design) -> &RedisRepository {
         match way {
-            Design::Stale => &self.stale,
             Design::ModuleOne | Design::ModuleBatch => &self.module,
             _ => &self.functions,
         }

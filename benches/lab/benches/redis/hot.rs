@@ -15,9 +15,6 @@ use crate::{
 
 /// Larger swarms are not asked of the naive design: one announce reads half a million peers.
 const LARGEST_NAIVE: u32 = 10_000;
-/// Peers of the smallest population whose answers may be stale. Few peers would announce many times in a
-/// second, of which only one is sent.
-const FEWEST_STALE: u64 = 200_000;
 
 #[derive(Debug, Serialize)]
 struct Row {
@@ -40,16 +37,8 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
         let workload = Workload::uniform(6, swarms, size).with_profile(|profile| {
             (profile.ipv6, profile.stopped, profile.completed) = (0.0, 0.0, 0.0);
         });
-        let ways = [
-            Design::Naive,
-            Design::One,
-            Design::Batch,
-            Design::ModuleOne,
-            Design::ModuleBatch,
-            Design::Stale,
-        ];
-        let few = !bench.test && workload.peers() < FEWEST_STALE;
-        let ways = &ways[usize::from(size > LARGEST_NAIVE)..ways.len() - usize::from(few)];
+        let ways = [Design::Naive, Design::One, Design::Batch, Design::ModuleOne, Design::ModuleBatch];
+        let ways = &ways[usize::from(size > LARGEST_NAIVE)..];
         let stores = Stores::start(&bench.runtime, None)?;
         bench.say(format!("hot: filling {swarms} × {size}"));
         stores.fill(&bench.runtime, Design::One, &workload)?;
@@ -128,7 +117,4 @@ fn text(rows: &[Row]) -> String {
 const HOT: &str = "\
 All announces go to one swarm: to one key, which is on one server of a Cluster, over one of the connections.
 The rows with several swarms show the rate of the whole server. p50 and p99 are those of 64 callers that do
-nothing else, or of batches. At half the rate, or 30,000, announces come at regular times. Where answers may be a second
-stale (`RedisConfig::staleness`), one announce in half a second asks the server, and the changes of the others
-are sent together. A peer that announces twice in a second is sent once, so this is measured with 200,000 peers
-or more.";
+nothing else, or of batches. At half the rate, or 30,000, announces come at regular times.";

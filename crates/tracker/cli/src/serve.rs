@@ -262,7 +262,6 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         let requests = counts.udp.all_requests() + counts.http.all_requests();
         let peers = totals.v4.peers() + totals.v6.peers();
         info!(reason, requests, torrents = totals.swarms, peers, "stopped");
-        built.flush().await;
         Ok(())
     });
     // What it needs of the runtime is there still.

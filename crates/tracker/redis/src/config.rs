@@ -14,7 +14,6 @@ pub struct RedisConfig {
     pub(crate) patience: Duration,
     pub(crate) connections: usize,
     pub(crate) in_flight: usize,
-    pub(crate) staleness: Duration,
     pub(crate) totals_age: Duration,
     pub(crate) clock: Option<fn() -> Timestamp>,
     pub(crate) root_certificate: Option<Vec<u8>>,
@@ -36,7 +35,6 @@ impl RedisConfig {
             patience: Duration::from_secs(2),
             connections: 1,
             in_flight: 4096,
-            staleness: Duration::ZERO,
             totals_age: Duration::ZERO,
             clock: None,
             root_certificate: None,
@@ -68,22 +66,6 @@ impl RedisConfig {
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
-        self
-    }
-
-    /// Sets the largest age of the answers to regular announces in busy swarms. The default is 0: every
-    /// answer is new.
-    ///
-    /// The store asks the server about such a swarm once per half of that time, and answers the other
-    /// announces from the reply. It sends the changes of these announces together, within the other half. So
-    /// the server of one very large swarm can serve several times as many announces
-    /// (docs/operate/scaling.md). The price: counts and peers may be this old; an announce that is answered
-    /// in this way always reports [`REFRESHED`](swarmkeep::Changes::REFRESHED); and it is lost if this
-    /// process or the server fails before it is sent. Call [`flush`](crate::RedisRepository::flush) before
-    /// the process ends. An announce for 256 peers or more always goes to the server.
-    #[must_use]
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.staleness = staleness;
         self
     }
 

@@ -20,7 +20,6 @@
 
 mod access;
 mod address;
-mod answers;
 mod bounded;
 mod calls;
 mod config;

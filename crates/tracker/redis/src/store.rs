@@ -11,25 +11,22 @@ use std::{
 };
 
 use data_encoding::HEXLOWER;
-use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::Value;
 use swarmkeep::{
-    Announce, Announced, Answer, AsyncTorrentRepository, BoundedBy, Budget, Capabilities, CompactV4,
-    CompactV6, Cursor, Families, InfoHash, LongestHold, MemoryUse, Packed, PageCost, PeerBuffer, PeerRecord,
-    Random, Records, Removed, RepositoryConfig, Request, Restored, Retention, SwarmStats, SwarmSummary,
-    Swept, Timestamp, TorrentRepository as _, Totals, Unavailable, implement::Pass,
+    Announce, Announced, Answer, AsyncTorrentRepository, BoundedBy, Budget, Capabilities, Cursor, InfoHash,
+    LongestHold, MemoryUse, Packed, PageCost, PeerBuffer, PeerRecord, Random, Records, Removed,
+    RepositoryConfig, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp,
+    TorrentRepository as _, Totals, Unavailable, implement::Pass,
 };
-use tokio::time::{sleep, timeout};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::{
     Error, RedisConfig, Status,
-    answers::{AnswerSource, Answers, FETCHED, Sample},
     calls::{self, Calls, seconds},
     link::Link,
     node::SlotCall,
-    place::{Engine, Layout, MOST_SHARDS, Order, Places, SHARDS, is_number_of_shards},
+    place::{Engine, Layout, MOST_SHARDS, Places, SHARDS, is_number_of_shards},
     reply::{self, Reader, bulk, stats},
 };
 
@@ -76,8 +73,6 @@ pub struct RedisRepository {
     latest: AtomicU32,
     pass: Pass<u32, ShardGroup>,
     lease: Mutex<Option<Instant>>,
-    /// `None` if the server answers every announce.
-    answers: Option<Arc<Answers>>,
     totals_age: Duration,
     /// The capabilities of a shard that the module keeps.
     packed: Capabilities,
@@ -192,7 +187,6 @@ impl RedisRepository {
             latest: AtomicU32::new(0),
             pass: Pass::new(0),
             lease: Mutex::new(None),
-            answers: Answers::new(servers.staleness),
             totals_age: servers.totals_age,
             packed: shard.capabilities(),
         })
@@ -230,78 +224,8 @@ impl RedisRepository {
         }
     }
 
-    /// Decides how to answer an announce. If this process answers it, the change is sent to the server later.
-    fn plan(&self, announce: &Announce, now: u32, peers: &PeerBuffer<'_>, random: u64) -> Plan {
-        let ask = |fetched| Plan::Ask(Asked { announce: *announce, now, random, fetched });
-        let Some(answers) = &self.answers else { return ask(None) };
-        match answers.source(announce, now, calls::draws(announce, peers)) {
-            AnswerSource::Asked => ask(None),
-            AnswerSource::Fetched(at) => ask(Some(at)),
-            AnswerSource::Kept { from, send } => {
-                if let Some(after) = send {
-                    let shared = Arc::clone(&self.shared);
-                    let (answers, info_hash) = (Arc::clone(answers), announce.info_hash);
-                    self.shared.link.spawn(async move {
-                        sleep(after).await;
-                        send_waiting(&shared, &answers, &info_hash).await;
-                    });
-                }
-                Plan::Answer(from)
-            }
-        }
-    }
-
-    /// Sends the changes of announces that were answered without the server ([`RedisConfig::staleness`]).
-    /// Call it before the process ends.
-    ///
-    /// # Errors
-    /// [`Unavailable`] if not all of them were sent within [`RedisConfig::patience`].
-    pub fn flush(&self) -> Answer<'_, ()> {
-        self.shared.link.inside(async move {
-            let Some(answers) = &self.answers else { return Ok(()) };
-            let (_, before) = answers.unsent_and_lost();
-            let send = async {
-                loop {
-                    let swarms = answers.swarms_with_waiting();
-                    if swarms.is_empty() {
-                        break;
-                    }
-                    // A lost server does not delay the changes for other servers.
-                    let send = |info_hash| send_waiting(&self.shared, answers, info_hash);
-                    join_all(swarms.iter().map(send)).await;
-                }
-                answers.all_sent().await;
-            };
-            let _ = timeout(self.shared.link.patience(), send).await;
-            let (unsent, lost) = answers.unsent_and_lost();
-            match unsent as u64 + lost - before {
-                0 => Ok(()),
-                all => {
-                    Err(Unavailable::new(format!("{all} announces that were answered already were not sent")))
-                }
-            }
-        })
-    }
-
-    fn announced(
-        &self,
-        answer: &Value,
-        asked: &Asked,
-        peers: &mut PeerBuffer<'_>,
-    ) -> Result<Announced, Unavailable> {
-        let Asked { announce, random, fetched, .. } = asked;
-        let (announced, newest) = match (&self.answers, *fetched) {
-            (Some(answers), Some(asked)) => {
-                let mut room = FetchBuffers::default();
-                let mut wide = room.buffer();
-                let (announced, newest) = reply::announced(answer, &mut wide)?;
-                let sample = Sample::new(asked, announce, announced.stats, &wide);
-                sample.answer(announce, *random, peers);
-                answers.keep(announce, sample);
-                (announced, newest)
-            }
-            _ => reply::announced(answer, peers)?,
-        };
+    fn announced(&self, answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<Announced, Unavailable> {
+        let (announced, newest) = reply::announced(answer, peers)?;
         self.learn(newest);
         Ok(announced)
     }
@@ -322,13 +246,6 @@ impl RedisRepository {
         Ok(answers)
     }
 
-    /// Drops the waiting announces of a swarm that is removed.
-    fn forget(&self, info_hash: &InfoHash) {
-        if let Some(answers) = &self.answers {
-            answers.forget(info_hash);
-        }
-    }
-
     async fn remove_on(
         &self,
         forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
@@ -339,7 +256,6 @@ impl RedisRepository {
         let next = self.walk_on(from, budget.get(), &mut shown).await?;
         let named: Vec<_> =
             shown.into_iter().map(|swarm| swarm.info_hash).filter(|info_hash| forbidden(info_hash)).collect();
-        named.iter().for_each(|info_hash| self.forget(info_hash));
         let mut removed = Vec::new();
         let answers = self.ask_all(named.len(), |calls, index| calls.remove(&named[index])).await?;
         for (info_hash, answer) in named.into_iter().zip(answers) {
@@ -367,82 +283,11 @@ impl RedisRepository {
     }
 }
 
-/// Sends the waiting announces of a swarm in the order of its pages, so that the server reads and writes a
-/// page once for several of them. If one of these peers announces again meanwhile, its waiting announce is
-/// dropped; an announce that is being sent arrives first, through the same connection.
-async fn send_waiting(shared: &Arc<Shared>, answers: &Answers, info_hash: &InfoHash) {
-    let mut peers = answers.waiting(info_hash);
-    let calls = shared.calls();
-    peers.sort_by_cached_key(|peer| Order::of(calls.layout.hash_of_peer(peer.as_bytes())));
-    let nobody = PeerBuffer::new(&mut [], &mut []);
-    for part in peers.chunks(PART) {
-        let taken = answers.take(info_hash, part);
-        let announces = taken.announces();
-        let announce = |calls: &Calls, index: usize| {
-            let (announce, now) = &announces[index];
-            calls.announce(&announce.want(0), *now, &nobody, 0)
-        };
-        let answers = shared.ask_those(announces.len(), announce).await;
-        let lost: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
-        if let Some(error) = lost.first() {
-            warn!(%error, announces = lost.len(), "announces that were already answered could not be sent");
-        }
-        taken.arrived_but(lost.len());
-    }
-}
-
 /// Splits a swarm into parts for one call of `restore` each.
 fn split(swarm: &SwarmSummary, peers: &[PeerRecord], parts: &mut Vec<(SwarmSummary, Vec<PeerRecord>)>) {
     let none: &[PeerRecord] = &[];
     let some = peers.chunks(RESTORED).chain(peers.is_empty().then_some(none));
     parts.extend(some.map(|part| (*swarm, part.to_vec())));
-}
-
-/// How to answer an announce.
-enum Plan {
-    Answer(Arc<Sample>),
-    Ask(Asked),
-}
-
-/// An announce that the server answers.
-#[derive(Debug)]
-struct Asked {
-    announce: Announce,
-    now: u32,
-    random: u64,
-    /// When the fetch began, if other announces are to be answered from its reply.
-    fetched: Option<Instant>,
-}
-
-impl Asked {
-    fn call(&self, calls: &Calls, peers: &PeerBuffer<'_>) -> SlotCall {
-        let Self { announce, now, random, fetched } = self;
-        match fetched {
-            None => calls.announce(announce, *now, peers, *random),
-            Some(_) => {
-                let wide = announce.want(FETCHED).families(Families::all());
-                calls.announce(&wide, *now, &FetchBuffers::default().buffer(), *random)
-            }
-        }
-    }
-}
-
-/// Buffers for [`FETCHED`] peers of each family.
-struct FetchBuffers {
-    v4: Vec<u8>,
-    v6: Vec<u8>,
-}
-
-impl Default for FetchBuffers {
-    fn default() -> Self {
-        Self { v4: vec![0; FETCHED * CompactV4::LEN], v6: vec![0; FETCHED * CompactV6::LEN] }
-    }
-}
-
-impl FetchBuffers {
-    fn buffer(&mut self) -> PeerBuffer<'_> {
-        PeerBuffer::new(&mut self.v4, &mut self.v6)
-    }
 }
 
 impl AsyncTorrentRepository for RedisRepository {
@@ -456,13 +301,9 @@ impl AsyncTorrentRepository for RedisRepository {
         self.shared.link.inside(async move {
             peers.clear();
             let random = if calls::draws(announce, peers) { rng.next_u64() } else { 0 };
-            match self.plan(announce, self.advance(now), peers, random) {
-                Plan::Answer(from) => Ok(from.answer(announce, random, peers)),
-                Plan::Ask(asked) => {
-                    let answer = self.shared.ask(|calls| asked.call(calls, peers)).await?;
-                    self.announced(&answer, &asked, peers)
-                }
-            }
+            let now = self.advance(now);
+            let answer = self.shared.ask(|calls| calls.announce(announce, now, peers, random)).await?;
+            self.announced(&answer, peers)
         })
     }
 
@@ -474,10 +315,10 @@ impl AsyncTorrentRepository for RedisRepository {
     ) -> Answer<'a, ()> {
         self.shared.link.inside(async move {
             let now = self.advance(now);
-            let mut asked = Vec::with_capacity(batch.len());
+            let mut drawn = Vec::with_capacity(batch.len());
             let mut panicked = None;
             batch.iter_mut().for_each(Request::clear);
-            for (index, request) in batch.iter_mut().enumerate() {
+            for request in &*batch {
                 let mut random = 0;
                 if calls::draws(&request.announce, &request.peers) {
                     // If the caller's randomness panics, the announces before are still done.
@@ -489,22 +330,16 @@ impl AsyncTorrentRepository for RedisRepository {
                         }
                     }
                 }
-                match self.plan(&request.announce, now, &request.peers, random) {
-                    Plan::Answer(from) => {
-                        request.answer = Some(from.answer(&request.announce, random, &mut request.peers));
-                    }
-                    Plan::Ask(ask) => asked.push((index, ask)),
-                }
+                drawn.push(random);
             }
             let mut result = Ok(());
             let call = |calls: &Calls, at: usize| {
-                let (index, ask) = &asked[at];
-                ask.call(calls, &batch[*index].peers)
+                let Request { announce, peers, .. } = &batch[at];
+                calls.announce(announce, now, peers, drawn[at])
             };
-            let answers = self.shared.ask_all(asked.len(), call).await;
-            for ((index, ask), answer) in asked.into_iter().zip(answers) {
-                let request = &mut batch[index];
-                match answer.and_then(|answer| self.announced(&answer, &ask, &mut request.peers)) {
+            let answers = self.shared.ask_all(drawn.len(), call).await;
+            for (request, answer) in batch.iter_mut().zip(answers) {
+                match answer.and_then(|answer| self.announced(&answer, &mut request.peers)) {
                     Ok(announced) => request.answer = Some(announced),
                     Err(unavailable) => result = Err(unavailable),
                 }
@@ -554,10 +389,7 @@ impl AsyncTorrentRepository for RedisRepository {
     }
 
     fn remove<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, Option<SwarmStats>> {
-        self.shared.link.inside(async move {
-            self.forget(info_hash);
-            stats(self.shared.ask(|calls| calls.remove(info_hash)).await?)
-        })
+        self.shared.link.inside(async move { stats(self.shared.ask(|calls| calls.remove(info_hash)).await?) })
     }
 
     fn remove_where<'a>(

@@ -1,6 +1,6 @@
 //! The store on Redis: its settings, and how it is reached when the tracker starts.
 
-use std::{fmt, fs, ops::RangeInclusive, path::PathBuf, process, str::FromStr, time::Duration};
+use std::{fmt, fs, path::PathBuf, process, str::FromStr, time::Duration};
 
 use clap::builder::NonEmptyStringValueParser;
 use rustix::system::uname;
@@ -50,11 +50,6 @@ pub(crate) struct Redis {
     /// Time after which a request to a slow or lost server fails, from 10ms to 4s; see when-unavailable.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = patience, help_heading = REDIS)]
     redis_patience: Duration,
-
-    /// Oldest answer to a regular announce in a busy swarm, up to 1m: a very large swarm is then not limited
-    /// by one server (docs/operate/scaling.md). An announce with an event still reaches the server at once.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = staleness, help_heading = REDIS)]
-    redis_staleness: Duration,
 }
 
 impl Redis {
@@ -82,7 +77,6 @@ impl Redis {
             .prefix(&self.redis_prefix)
             .node(&node)
             .patience(self.redis_patience)
-            .staleness(self.redis_staleness)
             .totals_age(TOTALS_AGE)
             .clock(swarmkeep_tracker::now);
         if let Some(path) = &self.redis_password_file {
@@ -181,20 +175,12 @@ impl fmt::Debug for Url {
     }
 }
 
-/// Longer is of no use: the tracker waits for 5 seconds for any store.
+/// A time from 10 ms to 4 s: the tracker waits for 5 seconds for any store.
 fn patience(text: &str) -> Result<Duration, String> {
-    time(text, 10..=4000).ok_or_else(|| "expected a time from 10ms to 4s".into())
-}
-
-fn staleness(text: &str) -> Result<Duration, String> {
-    time(text, 0..=60_000).ok_or_else(|| "expected a time up to 1m, as 500ms or 2s".into())
-}
-
-/// Of so many milliseconds.
-fn time(text: &str, range: RangeInclusive<u64>) -> Option<Duration> {
-    let units = [("ms", 1), ("s", 1000), ("m", 60_000)];
+    let units = [("ms", 1), ("s", 1000)];
     let milliseconds = counted(text, &units).filter(|_| units.iter().any(|(unit, _)| text.ends_with(unit)));
-    milliseconds.filter(|milliseconds| range.contains(milliseconds)).map(Duration::from_millis)
+    let allowed = milliseconds.filter(|milliseconds| (10..=4000).contains(milliseconds));
+    allowed.map(Duration::from_millis).ok_or_else(|| "expected a time from 10ms to 4s".into())
 }
 
 #[cfg(test)]
@@ -202,13 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_their_bounds() {
-        assert_eq!(staleness("0s"), Ok(Duration::ZERO));
-        assert_eq!(staleness("1m"), Ok(Duration::from_secs(60)));
-        for wrong in ["", "0", "61s", "2m", "-1s"] {
-            assert!(staleness(wrong).is_err(), "{wrong}");
-        }
-
+    fn patience_has_its_bounds() {
         assert_eq!(patience("10ms"), Ok(Duration::from_millis(10)));
         assert_eq!(patience("4s"), Ok(Duration::from_secs(4)));
         for wrong in ["", "9ms", "4001ms", "5s", "2", "2m", "s", "-1s", "1.5s"] {

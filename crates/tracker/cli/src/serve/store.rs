@@ -9,7 +9,6 @@ use swarmkeep::{
 };
 use swarmkeep_redis::{Error as RedisError, RedisRepository};
 use swarmkeep_tracker::{ConnectionKey, Metrics, SharedStore};
-use tracing::warn;
 
 use super::redis::Servers;
 
@@ -121,15 +120,6 @@ impl Built {
                     seconds_ahead: status.clock.map(ahead),
                 }
             });
-        }
-    }
-
-    /// Sends what it has answered and not yet sent: the last thing that is asked of it.
-    pub(crate) async fn flush(&self) {
-        if let Some(store) = &self.redis
-            && let Err(error) = store.flush().await
-        {
-            warn!(%error, "announces of which peers were told that they are noted are lost");
         }
     }
 }

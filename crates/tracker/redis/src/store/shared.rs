@@ -80,18 +80,10 @@ impl Shared {
         count: usize,
         call: impl Fn(&Calls, usize) -> SlotCall,
     ) -> Vec<Result<Value, Unavailable>> {
-        match self.link.let_in(count) {
-            Ok(_place) => self.ask_those(count, call).await,
-            Err(busy) => vec![Err(Unavailable::new(busy)); count],
-        }
-    }
-
-    /// The same for calls that [`Link::let_in`] has let in, or that are few.
-    pub(super) async fn ask_those(
-        self: &Arc<Self>,
-        count: usize,
-        call: impl Fn(&Calls, usize) -> SlotCall,
-    ) -> Vec<Result<Value, Unavailable>> {
+        let _place = match self.link.let_in(count) {
+            Ok(place) => place,
+            Err(busy) => return vec![Err(Unavailable::new(busy)); count],
+        };
         let calls = self.calls();
         let asked: Vec<_> = (0..count).map(|index| call(&calls, index)).collect();
         let answers = self.link.call_all(&asked).await;

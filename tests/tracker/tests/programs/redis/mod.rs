@@ -12,7 +12,6 @@ mod large;
 mod layout;
 mod module;
 mod servers;
-mod stale;
 mod stores;
 
 pub(crate) use stores::{FUNCTIONS, calls, module};
@@ -28,7 +27,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         layout::tests(),
         module::tests(),
         servers::tests(),
-        stale::tests(),
     ];
     lists.into_iter().flatten().collect()
 }

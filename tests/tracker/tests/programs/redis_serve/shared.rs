@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use swarmkeep::{
-    AnnounceEvent::{self, Completed, Started, Stopped},
+    AnnounceEvent::{Completed, Started, Stopped},
     InfoHash,
 };
 use swarmkeep_redis::servers::{Cluster, Server};
@@ -31,8 +31,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced,
             redis_settings_that_differ_from_those_of_the_store_are_refused,
             redis_that_was_emptied_is_shared_again_by_three_trackers_of_which_one_restarts,
-            redis_that_comes_a_little_later_than_the_tracker_is_waited_for,
-            redis_announces_that_wait_are_sent_when_the_tracker_is_told_to_stop;
+            redis_that_comes_a_little_later_than_the_tracker_is_waited_for;
         [REDIS, PROGRAM, FUNCTIONS]:
             redis_store_moves_to_the_module_under_trackers_that_serve;
         [REDIS, PROGRAM, FAKETIME]:
@@ -266,21 +265,4 @@ fn redis_that_comes_a_little_later_than_the_tracker_is_waited_for() {
         tracker.join().expect("it listens")
     });
     assert!(matches!(tracker.announce(udp::HASH, 1, 0, Started), Told::Peers(..)));
-}
-
-/// What a tracker has answered from what it keeps is told to the store before it ends.
-fn redis_announces_that_wait_are_sent_when_the_tracker_is_told_to_stop() {
-    let setup = Setup::new();
-    let server = started(Server::start());
-    let urls = [server.url()];
-    let mut stale = setup.tracker(&urls, &["--redis-staleness=1m", "--interval=600"]);
-    for port in 1..=200 {
-        assert!(matches!(stale.announce(hash(1), port, 9, AnnounceEvent::None), Told::Peers(..)));
-    }
-    let exact = setup.tracker(&urls, &["--interval=600"]);
-    let (_, before, _) = scrape(&exact, hash(1));
-    assert!(before < 100, "{before} of 200 were sent already: this shows nothing");
-    stale.serve.signal("TERM");
-    assert!(stale.serve.ended().success(), "{}", stale.serve.log());
-    assert_eq!(scrape(&exact, hash(1)), (0, 200, 0));
 }
