@@ -48,8 +48,6 @@ enum Command {
     Token(token::Args),
     /// Import the download counts of another tracker.
     Import(import::Args),
-    /// Move the store on Redis from functions to the module, while trackers use it.
-    MoveToModule(Box<serve::MoveArgs>),
     /// Put a tracker under load, check its answers and report.
     Load(Box<load::Args>),
     /// Print the completions of a shell: `swarmkeep completions bash > /etc/bash_completion.d/swarmkeep`.
@@ -99,7 +97,6 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args).map(|()| ExitCode::SUCCESS),
         Command::Token(args) => token::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(args).map(|()| ExitCode::SUCCESS),
-        Command::MoveToModule(_) => serve::move_to_module().map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(&args),
         Command::Completions { shell } => {
             let mut completions = Vec::new();

@@ -27,11 +27,9 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep::{AsyncTorrentRepository as _, HashKey, Restored};
-use swarmkeep_redis::Moved;
 use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tracker::{Bound, Server};
 use tokio::{
-    runtime::Builder,
     signal::unix::{SignalKind, signal},
     time::timeout,
 };
@@ -42,7 +40,7 @@ use self::{
     read::ReadSettings,
     reload::Reload,
     schema::{Fixed, Kept, LogFormat, Settings},
-    store::{NotBuilt, Store},
+    store::NotBuilt,
     user::User,
 };
 use crate::settings::{self, Effective, Setting};
@@ -105,32 +103,6 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
     }
     io::stdout().write_all(settings::to_toml(&settings, default).as_bytes())?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Takes the options of `serve`, and reads the same environment and file.
-#[derive(clap::Args)]
-pub(crate) struct MoveArgs {
-    #[command(flatten)]
-    _args: Args,
-}
-
-/// Moves the store on Redis to the module.
-pub(crate) fn move_to_module() -> Result<(), Box<dyn Error>> {
-    let ReadSettings { settings, .. } = ReadSettings::at_start();
-    let config = settings.repository(HashKey::from_os()?);
-    let Store::Redis(servers) = settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()))
-    else {
-        crate::refuse("there is something to move only with --repository redis".into());
-    };
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let Moved { swarms, peers, expired, refused, .. } = runtime.block_on(servers.move_to_module(&config))?;
-    println!("the module has taken over {swarms} torrents and {peers} peers, and keeps the store now");
-    if expired + refused > 0 {
-        println!(
-            "{expired} more peers were older than --lifetime, and {refused} were too many for their address"
-        );
-    }
-    Ok(())
 }
 
 fn unknown(variable: &str, nearest: Option<String>) -> String {

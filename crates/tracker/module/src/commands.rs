@@ -3,7 +3,7 @@
 //! The arguments of all are a caller, and a key with a request, or several. So keys are where the server looks
 //! for them.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 
 use swarmkeep::{
     Changes, Cursor, InfoHash, Restored, Retention, SwarmStats, SwarmSummary, TorrentRepository as _,
@@ -11,7 +11,6 @@ use swarmkeep::{
 };
 
 use crate::{
-    functions::Taken,
     request::{self, Announcing, Caller, CallerBytes, Malformed, Reader, Terms},
     server::{Call, Key, Word, WrongType},
     shard::{Advanced, Shard},
@@ -23,8 +22,6 @@ pub(crate) struct Command {
     pub(crate) name: &'static CStr,
     /// What the server has to know of it.
     pub(crate) flags: &'static CStr,
-    /// The first and the last of the arguments that are keys, and the distance between them.
-    pub(crate) keys: (c_int, c_int, c_int),
     pub(crate) run: fn(&Call<'_>) -> Result<Reply, Refused>,
 }
 
@@ -69,10 +66,8 @@ pub(crate) enum Reply {
 }
 
 macro_rules! commands {
-    (@keys) => { (2, -1, 2) };
-    (@keys $keys:expr) => { $keys };
-    ($($name:literal, $flags:literal, $run:path $(, $keys:expr)?;)*) => {
-        &[$(Command { name: $name, flags: $flags, keys: commands!(@keys $($keys)?), run: $run }),*]
+    ($($name:literal, $flags:literal, $run:path;)*) => {
+        &[$(Command { name: $name, flags: $flags, run: $run }),*]
     };
 }
 
@@ -86,7 +81,6 @@ pub(crate) const COMMANDS: &[Command] = commands! {
     c"swarmkeep.sweep", c"write", sweep;
     c"swarmkeep.rebuild", c"write", rebuild;
     c"swarmkeep.load", c"write deny-oom", load;
-    c"swarmkeep.take", c"write", take, (2, 3, 1);
     c"swarmkeep.meta", c"readonly fast", meta;
     c"swarmkeep.scrape", c"readonly fast", scrape;
     c"swarmkeep.walk", c"readonly", walk;
@@ -380,49 +374,6 @@ fn load(call: &Call<'_>) -> Result<Reply, Refused> {
     call.key_at(name, true)?.put(shard);
     call.replicate(call.name(), &[call.word(0), call.word(1), call.word(2)]);
     Ok(Reply::Done)
-}
-
-/// Takes over the shard that functions keep under another key, in one step. Returns the numbers of swarms, of
-/// peers that it has added, and of those that had expired or had no room.
-fn take(call: &Call<'_>) -> Result<Reply, Refused> {
-    if call.arguments() != 3 {
-        return Err(Refused::Arguments);
-    }
-    let (caller, from) = (Caller::read(call.argument(0)?)?, call.word(2));
-    let Some(taken) = Taken::read(&call.hash(from)?)? else { return Ok(Reply::Nothing) };
-    let is_ours = taken.identity.is_none_or(|identity| identity == caller.identity_of_functions());
-    if !is_ours && !caller.confirmed {
-        return Err(Refused::Elsewhere);
-    }
-    let mut key = call.key_at(call.word(1), true)?;
-    let (mut swarms, mut counts) = (0_u32, Restored::default());
-    // One of a layout that the store has given up is of no use.
-    if is_ours {
-        let (shard, _) = enter(call, &mut key, &caller)?;
-        // The time of the functions counts as that of a caller; on replicas, that which counted on the master.
-        if !call.is_of_master() {
-            advance(call, call.word(1), shard, &Caller { now: taken.newest, ..caller })?;
-        }
-        shard.evicted_before += taken.evicted;
-        for (mut swarm, records) in taken.swarms() {
-            // Downloads since the store has moved come on top.
-            let earlier = std::mem::take(&mut swarm.stats.downloaded);
-            counts += shard.restore(&swarm, records);
-            if !shard.store.add_downloads(&swarm.info_hash, earlier) && earlier > 0 {
-                swarm.stats.downloaded = earlier;
-                shard.restore(&swarm, &[]);
-            }
-            swarms += 1;
-        }
-        call.replicate(call.name(), &[Word::Bytes(&Caller::of(shard)), call.word(1), from]);
-    } else {
-        call.replicate(c"del", &[from]);
-    }
-    drop(key);
-    call.delete(from);
-    let counts = [counts.added, counts.expired, counts.refused].map(|count| count as u32);
-    let numbers = [swarms].into_iter().chain(counts);
-    Ok(Reply::Bytes(numbers.flat_map(u32::to_le_bytes).collect()))
 }
 
 /// The numbers of a shard.

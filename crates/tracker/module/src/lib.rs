@@ -6,11 +6,9 @@
 //! - `server` is the interface to the server, and all unsafe code.
 //! - `commands` reads arguments, and writes replies.
 //! - `shard` is the value of a key: a [`Packed`](swarmkeep::Packed), and what its callers agree on.
-//! - `functions` reads the shards that functions in Lua keep, to take them over.
 //! - `request` and `stored` are the bytes of requests, and of a shard in a file.
 
 mod commands;
-mod functions;
 mod request;
 mod server;
 mod shard;

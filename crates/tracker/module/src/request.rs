@@ -18,9 +18,6 @@ const CONFIRMED: u8 = 1;
 /// Whether the server's clock bounds the caller's time.
 const BOUNDED: u8 = 2;
 
-/// In the last byte of a layout: the module keeps it.
-const MODULE: u8 = 32;
-
 /// The caller: the first argument of each command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caller {
@@ -51,13 +48,6 @@ impl Caller {
         let caller =
             Self { identity, confirmed: flags & CONFIRMED != 0, bounded: flags & BOUNDED != 0, now, terms };
         rest.end(caller)
-    }
-
-    /// The identity of the same layout where functions keep it.
-    pub(crate) fn identity_of_functions(&self) -> [u8; IDENTITY] {
-        let mut identity = self.identity;
-        identity[IDENTITY - 1] &= !MODULE;
-        identity
     }
 
     /// The caller for replicas of a shard: what was decided here is not decided there.

@@ -90,12 +90,6 @@ api! {
     reply_with_null: c"RedisModule_ReplyWithNull", fn(Ptr) -> c_int;
     reply_with_error: c"RedisModule_ReplyWithError", fn(Ptr, *const c_char) -> c_int;
     replicate: c"RedisModule_Replicate", fn(Ptr, *const c_char, *const c_char, ..more) -> c_int;
-    call: c"RedisModule_Call", fn(Ptr, *const c_char, *const c_char, ..more) -> Ptr;
-    reply_type: c"RedisModule_CallReplyType", fn(Ptr) -> c_int;
-    reply_length: c"RedisModule_CallReplyLength", fn(Ptr) -> usize;
-    reply_element: c"RedisModule_CallReplyArrayElement", fn(Ptr, usize) -> Ptr;
-    reply_string: c"RedisModule_CallReplyStringPtr", fn(Ptr, *mut usize) -> *const u8;
-    free_reply: c"RedisModule_FreeCallReply", fn(Ptr);
     get_context_flags: c"RedisModule_GetContextFlags", fn(Ptr) -> c_int;
     milliseconds: c"RedisModule_Milliseconds", fn() -> c_longlong;
     log: c"RedisModule_Log", fn(Ptr, *const c_char, *const c_char, ..more);
@@ -227,9 +221,6 @@ pub(crate) enum Word<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The fields of a hash, and their values.
-pub(crate) type Hash = Vec<(Vec<u8>, Vec<u8>)>;
-
 /// The key holds a value of another type.
 #[derive(Debug)]
 pub(crate) struct WrongType;
@@ -273,45 +264,6 @@ impl Call<'_> {
         let is_other =
             unsafe { (api().key_type)(key.key) != EMPTY && !ptr::eq((api().type_of)(key.key), data_type()) };
         if is_other { Err(WrongType) } else { Ok(key) }
-    }
-
-    /// The fields of a hash, and their values: none if it is not there.
-    pub(crate) fn hash(&self, name: Word<'_>) -> Result<Hash, WrongType> {
-        const ARRAY: c_int = 3;
-
-        let Word::Same(key) = name else { return Err(WrongType) };
-        let mut strings = Vec::new();
-        // SAFETY: the format takes one string; the reply lives until it is freed, and its strings are copied.
-        unsafe {
-            let reply = (api().call)(self.context, c"HGETALL".as_ptr(), c"s".as_ptr(), key);
-            if reply.is_null() {
-                return Err(WrongType);
-            }
-            if (api().reply_type)(reply) != ARRAY {
-                (api().free_reply)(reply);
-                return Err(WrongType);
-            }
-            for nth in 0..(api().reply_length)(reply) {
-                let mut len = 0;
-                let string = (api().reply_string)((api().reply_element)(reply, nth), &raw mut len);
-                let bytes = if string.is_null() { &[] } else { slice::from_raw_parts(string, len) };
-                strings.push(bytes.to_vec());
-            }
-            (api().free_reply)(reply);
-        }
-        let mut strings = strings.into_iter();
-        Ok(std::iter::from_fn(|| strings.next().zip(strings.next())).collect())
-    }
-
-    /// Deletes a key of any type.
-    pub(crate) fn delete(&self, name: Word<'_>) {
-        let Word::Same(string) = name else { return };
-        // SAFETY: context and string are the server's, and live until the command returns.
-        unsafe {
-            let key = (api().open_key)(self.context, string, 1 | 2);
-            (api().delete_key)(key);
-            (api().close_key)(key);
-        }
     }
 
     /// The server's clock, in seconds since the epoch.
@@ -442,7 +394,7 @@ unsafe extern "C" fn command<const N: usize>(context: Ptr, arguments: *mut Ptr, 
 }
 
 /// All functions, by the number of their command.
-const FUNCTIONS: [CommandFunction; 14] = [
+const FUNCTIONS: [CommandFunction; 13] = [
     command::<0>,
     command::<1>,
     command::<2>,
@@ -456,7 +408,6 @@ const FUNCTIONS: [CommandFunction; 14] = [
     command::<10>,
     command::<11>,
     command::<12>,
-    command::<13>,
 ];
 const _: () = assert!(FUNCTIONS.len() == COMMANDS.len());
 
@@ -669,8 +620,8 @@ unsafe extern "C" fn on_load(context: Ptr, _arguments: *mut Ptr, _count: c_int) 
         let _ = TYPE.set(Type(created));
         for (command, function) in COMMANDS.iter().zip(FUNCTIONS) {
             let (name, flags) = (command.name.as_ptr(), command.flags.as_ptr());
-            let (first, last, step) = command.keys;
-            if (api.create_command)(context, name, function, flags, first, last, step) != OK {
+            // A caller comes first; then keys, each before its request.
+            if (api.create_command)(context, name, function, flags, 2, -1, 2) != OK {
                 return ERROR;
             }
             put_in_categories(get, context, command);

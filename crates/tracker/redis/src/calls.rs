@@ -290,15 +290,6 @@ impl Calls {
         self.operation(Operation::Restore, shard, now, &request)
     }
 
-    /// With the module: takes over the shard that functions keep.
-    pub(crate) fn take(&self, shard: u32, now: u32) -> SlotCall {
-        let functions = Layout { engine: Engine::Functions, ..self.layout.clone() };
-        let ((key, slot), from) = (self.key(shard), functions.key(&self.prefix, shard));
-        let mut cmd = Cmd::new();
-        cmd.arg("swarmkeep.take").arg(self.caller(now).as_bytes()).arg(&**key).arg(&from);
-        SlotCall { confirmed: self.confirmed, ..SlotCall::new(slot, cmd) }
-    }
-
     /// `now` is the time of the call; 0 if it has none.
     fn caller(&self, now: u32) -> Caller {
         let Layout { engine, .. } = self.layout;

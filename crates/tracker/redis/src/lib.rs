@@ -36,7 +36,7 @@ mod topology;
 pub use access::password_in;
 pub use config::{Error, RedisConfig, Status, without_password};
 pub use place::{SHARDS, SLOTS, slot};
-pub use store::{Moved, RedisRepository};
+pub use store::RedisRepository;
 
 /// The README's code compiles.
 #[cfg(doctest)]

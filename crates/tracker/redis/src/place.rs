@@ -51,8 +51,7 @@ impl Engine {
         [Self::Functions, Self::Module].into_iter().find(|engine| engine.version() == version)
     }
 
-    /// The text between the prefix and the number of a shard in its key: shards of both kinds may be in one
-    /// server, while a store moves.
+    /// The text between the prefix and the number of a shard in its key.
     const fn mark(self) -> &'static str {
         match self {
             Self::Functions => "",

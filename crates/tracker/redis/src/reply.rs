@@ -249,7 +249,6 @@ impl Shard {
         if answer == Value::Nil {
             return Ok(None);
         }
-        // The length tells what keeps it, also while a store moves.
         let answer = bulk(answer)?;
         match answer.len() {
             44 | 61 => Ok(Some(Self::read(&answer)?)),

@@ -31,12 +31,10 @@ use crate::{
 };
 
 mod listing;
-mod moving;
 mod shared;
 mod sweeping;
 mod totals;
 
-pub use moving::Moved;
 use shared::{Clocks, Shared, agree};
 
 /// A long list of calls is sent in parts of this length.

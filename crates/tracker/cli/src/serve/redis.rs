@@ -5,7 +5,7 @@ use std::{fmt, fs, path::PathBuf, process, str::FromStr, time::Duration};
 use clap::builder::NonEmptyStringValueParser;
 use rustix::system::uname;
 use swarmkeep::RepositoryConfig;
-use swarmkeep_redis::{Error, Moved, RedisConfig, RedisRepository, password_in, without_password};
+use swarmkeep_redis::{Error, RedisConfig, RedisRepository, password_in, without_password};
 use tokio::time::{Instant, sleep};
 
 use super::secret::warn_of_others;
@@ -128,13 +128,6 @@ impl Servers {
                 reached => return reached,
             }
         }
-    }
-}
-
-impl Servers {
-    /// Moves the store from the functions to the module.
-    pub(crate) async fn move_to_module(&self, config: &RepositoryConfig) -> Result<Moved, Error> {
-        RedisRepository::move_to_module(&self.config, config, swarmkeep_tracker::now()).await
     }
 }
 

@@ -216,16 +216,11 @@ impl Shared {
             *refused = Some(reason.clone());
             return Err(Unavailable::new(reason));
         }
-        let has_moved = there == (Layout { engine: there.engine, ..ours.layout.clone() });
-        if has_moved {
-            info!(prefix = %ours.prefix, "the store moves to the module swarmkeep: following it");
-        } else {
-            warn!(prefix = %ours.prefix, "the store was begun anew by another tracker: following its layout");
-        }
+        warn!(prefix = %ours.prefix, "the store was begun anew by another tracker: following its layout");
         *self.calls.write() = Arc::new(ours.with_layout(there));
         let mut status = self.status.lock();
         status.layout_refused = None;
-        status.layout_changes += u64::from(!has_moved);
+        status.layout_changes += 1;
         Ok(())
     }
 

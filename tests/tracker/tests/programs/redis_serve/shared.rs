@@ -12,14 +12,13 @@ use swarmkeep_store_tests::{
     tests, until,
 };
 use swarmkeep_tests::{
-    serve::{PROGRAM, Serve, program, swarmkeep},
+    serve::{PROGRAM, Serve},
     udp,
 };
 use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::client::ask;
 
-use crate::redis::{FUNCTIONS, module};
 use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told};
 
 /// The tests of this module.
@@ -32,8 +31,6 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_settings_that_differ_from_those_of_the_store_are_refused,
             redis_that_was_emptied_is_shared_again_by_three_trackers_of_which_one_restarts,
             redis_that_comes_a_little_later_than_the_tracker_is_waited_for;
-        [REDIS, PROGRAM, FUNCTIONS]:
-            redis_store_moves_to_the_module_under_trackers_that_serve;
         [REDIS, PROGRAM, FAKETIME]:
             redis_tracker_an_hour_ahead_is_refused,
     }
@@ -74,49 +71,6 @@ fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
     assert!(accepts(&one) && accepts(&two), "trackers of one store have one key");
     assert!(!accepts(&other), "another store has another key");
     assert!(!accepts(&own), "the key of a file comes before that of the store");
-}
-
-/// They began it before the server had the module.
-fn redis_store_moves_to_the_module_under_trackers_that_serve() {
-    let (setup, module) = (Setup::new(), module());
-    let load = [("loadmodule", module.to_str().expect("a path in UTF-8"))];
-    let server = started(Server::start_with(&load));
-    server
-        .command(&["SET", "swarmkeep:store", &format!("1 64 {} false", "07".repeat(16))])
-        .expect("it answers");
-    let urls = [server.url()];
-    let (one, two) = (setup.tracker(&urls, &["--interval=600"]), setup.tracker(&urls, &["--interval=600"]));
-    assert_eq!(one.announce(hash(1), 1, 0, Completed), Told::Peers(600, vec![]));
-    assert_eq!(two.announce(hash(2), 2, 9, Started), Told::Peers(600, vec![]));
-    let kept = |server: &Server, kind: &str| -> usize {
-        let keys: Vec<String> = server.query(&["KEYS", "*{*}"]).expect("it answers");
-        keys.iter().filter(|key| key.starts_with(kind)).count()
-    };
-    assert_eq!([kept(&server, "swarmkeep:{"), kept(&server, "swarmkeep:packed{")], [2, 0]);
-
-    let moving = |urls: &[String]| {
-        let mut moving = swarmkeep(&program(), "move-to-module");
-        // As the trackers, which listen here only.
-        moving
-            .args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--repository=redis"])
-            .env("SWARMKEEP_REDIS_URL", urls.join(","));
-        let output = moving.output().expect("it runs");
-        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned())
-    };
-    let taken = "the module has taken over 2 torrents and 2 peers, and keeps the store now\n";
-    assert_eq!(moving(&urls), [taken, ""]);
-    assert_eq!([kept(&server, "swarmkeep:{"), kept(&server, "swarmkeep:packed{")], [0, 2]);
-    assert_eq!(two.announce(hash(1), 3, 9, Started), Told::Peers(600, vec![at(1)]));
-    assert_eq!(one.announce(hash(2), 4, 9, Started), Told::Peers(600, vec![at(2)]));
-    for tracker in [&one, &two] {
-        assert_eq!([scrape(tracker, hash(1)), scrape(tracker, hash(2))], [(1, 1, 1), (0, 2, 0)]);
-        assert!(tracker.is_ready());
-    }
-    let nothing = "the module has taken over 0 torrents and 0 peers, and keeps the store now\n";
-    assert_eq!(moving(&urls), [nothing, ""]);
-    let without = started(Server::start());
-    let [_, refused] = moving(&[without.url()]);
-    assert!(refused.contains("the module swarmkeep is missing on"), "{refused}");
 }
 
 fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() {
