@@ -2,7 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use swarmkeep::{ConfigError, Timestamp};
+use swarmkeep::{ConfigError, Timestamp, Unavailable};
+
+use crate::link::Failure;
 
 /// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and chain the
 /// settings that differ from the defaults.
@@ -188,6 +190,14 @@ pub enum Error {
         /// The setting that differs.
         what: String,
     },
+    /// The store has a layout that this version does not read.
+    #[error("the store under {prefix} {has}: use another prefix, or delete its keys")]
+    Layout {
+        /// The prefix of the store's keys.
+        prefix: String,
+        /// What the store has.
+        has: String,
+    },
     /// Some servers lack the module that keeps the store, or would keep it.
     #[error(
         "the module swarmkeep is missing on {without}: load it on all servers of the store under {prefix}, replicas too (`loadmodule` in their configuration)"
@@ -198,6 +208,18 @@ pub enum Error {
         /// The addresses of the servers without it.
         without: String,
     },
+}
+
+impl From<Unavailable> for Error {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::Unreachable(unavailable.reason)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Unavailable::from(failure).into()
+    }
 }
 
 /// Returns the URL with `***` in place of its password, or of any part that may be one.

@@ -75,9 +75,10 @@ local function find_shard(key, info_hash, takes)
   local values = call('HMGET', key, 'm', info_hash or 'u')
   local raw, value = values[1], values[2]
   local theirs = raw and sub(raw, LAYOUT)
-  -- Earlier versions write none.
-  if theirs ~= identity and theirs ~= '' then
-    if confirmed then
+  if theirs ~= identity then
+    if theirs == '' then
+      raise({ err = 'OLDER the shard has an older layout, which commit 7132e1d is the last to read' })
+    elseif confirmed then
       if raw and takes then
         call('PEXPIRE', key, 0)
       end

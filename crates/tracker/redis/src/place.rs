@@ -1,5 +1,6 @@
 //! The position of a swarm and of its peers: its shard, and its order in it.
 
+use data_encoding::HEXLOWER;
 use sha1::{Digest, Sha1};
 use swarmkeep::InfoHash;
 
@@ -18,6 +19,17 @@ pub(crate) const fn is_number_of_shards(shards: u32) -> bool {
 
 /// Bytes of [`Layout::identity`].
 pub(crate) const IDENTITY: usize = 17;
+
+/// The last commit that reads shards without an identity; `library.lua` names it too.
+pub(crate) const READS_NO_IDENTITY: &str = "7132e1d";
+
+/// The last commit that reads a store whose endpoints per address are limited at an IPv6 /64.
+const READS_LIMIT_OF_64: &str = "e59626b";
+
+/// What a store has that only code up to this commit reads.
+pub(crate) fn older(commit: &str) -> String {
+    format!("has an older layout, which commit {commit} is the last to read")
+}
 
 /// The settings on which all trackers of a store must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,9 +84,6 @@ impl Engine {
 pub(crate) enum Places {
     /// Its endpoint.
     Endpoints,
-    /// Its IPv4 address or IPv6 /64: where earlier versions limited endpoints per address. No tracker of this
-    /// version uses it.
-    Addresses,
     /// Its IPv4 address or IPv6 /48: where endpoints per address are limited.
     Networks,
 }
@@ -88,7 +97,6 @@ impl Places {
     pub(crate) const fn describe(self) -> &'static str {
         match self {
             Self::Endpoints => "its endpoints an address are not limited",
-            Self::Addresses => "its endpoints an address are limited as in earlier versions",
             Self::Networks => "its endpoints an address are limited",
         }
     }
@@ -97,19 +105,17 @@ impl Places {
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Endpoints => "false",
-            Self::Addresses => "true",
             Self::Networks => "by-network",
         }
     }
 
     pub(crate) fn of_word(word: &str) -> Option<Self> {
-        [Self::Endpoints, Self::Addresses, Self::Networks].into_iter().find(|places| places.word() == word)
+        [Self::Endpoints, Self::Networks].into_iter().find(|places| places.word() == word)
     }
 
     const fn bits(self) -> u8 {
         match self {
             Self::Endpoints => 0,
-            Self::Addresses => 1,
             Self::Networks => 128,
         }
     }
@@ -124,15 +130,35 @@ impl Layout {
         identity
     }
 
-    pub(crate) fn of_identity(identity: &[u8; IDENTITY]) -> Self {
+    /// The error is the last commit that reads an older layout.
+    pub(crate) fn of_identity(identity: &[u8; IDENTITY]) -> Result<Self, &'static str> {
         let (salt, shape) = (identity.first_chunk().expect("16 of 17 bytes"), identity[16]);
-        let places = match (shape & 128, shape & 1) {
-            (0, 0) => Places::Endpoints,
-            (0, _) => Places::Addresses,
-            _ => Places::Networks,
-        };
+        let places = if shape & 128 == 0 { Places::Endpoints } else { Places::Networks };
         let engine = if shape & 32 == 0 { Engine::Functions } else { Engine::Module };
-        Self { shards: 1 << (shape >> 1 & 15), salt: *salt, places, engine }
+        let layout = Self { shards: 1 << (shape >> 1 & 15), salt: *salt, places, engine };
+        if shape & 1 == 0 { Ok(layout) } else { Err(READS_LIMIT_OF_64) }
+    }
+
+    /// The layout as the key `store` has it.
+    pub(crate) fn to_text(&self) -> String {
+        let Self { shards, salt, places, engine } = self;
+        format!("{} {shards} {} {}", engine.version(), HEXLOWER.encode(salt), places.word())
+    }
+
+    /// The inverse of [`to_text`](Self::to_text). The error says what the store has instead.
+    pub(crate) fn of_text(text: &str) -> Result<Self, String> {
+        let unknown = || format!("has a layout that this version does not know, {text:?}");
+        let words: Vec<_> = text.split(' ').collect();
+        let [version, shards, salt, places] = words.as_slice() else { return Err(unknown()) };
+        let salt = HEXLOWER.decode(salt.as_bytes()).ok().and_then(|salt| salt.try_into().ok());
+        let shards = shards.parse().ok().filter(|&shards| is_number_of_shards(shards));
+        match (shards, salt, Engine::of_version(version), Places::of_word(places)) {
+            (Some(shards), Some(salt), Some(engine), Some(places)) => {
+                Ok(Self { shards, salt, places, engine })
+            }
+            (Some(_), Some(_), Some(_), None) if *places == "true" => Err(older(READS_LIMIT_OF_64)),
+            _ => Err(unknown()),
+        }
     }
 
     /// The key of a shard.
@@ -151,8 +177,7 @@ impl Layout {
     pub(crate) fn hash_of_peer(&self, compact: &[u8]) -> u32 {
         let len = match (self.places, compact.len()) {
             (Places::Endpoints, len) => len,
-            (_, 6) => 4,
-            (Places::Addresses, _) => 8,
+            (Places::Networks, 6) => 4,
             (Places::Networks, _) => 6,
         };
         let digest = self.digest(&compact[..len]);

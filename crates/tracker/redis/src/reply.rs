@@ -7,7 +7,7 @@ use swarmkeep::{
     implement::{CursorExt as _, SectionExt as _},
 };
 
-use crate::place::Layout;
+use crate::place::{Layout, READS_NO_IDENTITY};
 
 /// An answer that is too short, or longer than it says.
 #[derive(Debug)]
@@ -239,8 +239,8 @@ pub(crate) struct Shard {
     pub(crate) kept: u32,
     /// When the first of its swarms is due.
     pub(crate) due: u32,
-    /// The layout under which it was created; `None` if an earlier version wrote it last.
-    pub(crate) layout: Option<Layout>,
+    /// The layout under which it was created, or the last commit that reads an older one.
+    pub(crate) layout: Result<Layout, &'static str>,
 }
 
 impl Shard {
@@ -259,7 +259,7 @@ impl Shard {
 
     fn read_of_module(bytes: &[u8]) -> Result<Self, Garbled> {
         let mut meta = Reader(bytes);
-        let layout = Some(Layout::of_identity(&meta.array()?));
+        let layout = Layout::of_identity(&meta.array()?);
         let newest = meta.u32()?;
         let mut totals = Totals::default();
         totals.swarms = meta.u64()?;
@@ -283,7 +283,7 @@ impl Shard {
         let _pages = meta.u32()?;
         let due = meta.u32()?;
         totals.evicted.peers = meta.f64()? as u64;
-        let layout = meta.0.try_into().ok().map(Layout::of_identity);
+        let layout = meta.0.try_into().map_err(|_| READS_NO_IDENTITY).and_then(Layout::of_identity);
         Ok(Self { newest, totals, kept, due, layout })
     }
 }

@@ -160,7 +160,7 @@ impl RedisRepository {
                 }
             }
         }
-        let there = agree(&link, &calls).await.map_err(unreachable)?;
+        let there = agree(&link, &calls).await?;
         let mismatch = |what: String| Err(Error::Mismatch { prefix: servers.prefix.clone(), what });
         if asked.is_some() && there.shards != shards {
             return mismatch(format!("it has {} shards", there.shards));

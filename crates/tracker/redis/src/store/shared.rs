@@ -8,7 +8,6 @@ use std::{
     time::Instant,
 };
 
-use data_encoding::HEXLOWER;
 use parking_lot::{Mutex, RwLock};
 use redis::Value;
 use swarmkeep::{Timestamp, Unavailable};
@@ -16,11 +15,11 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::{
-    Status,
+    Error, Status,
     calls::Calls,
     link::{Failure, Link, PAUSE},
     node::SlotCall,
-    place::{Engine, Layout, Places, SHARDS, is_number_of_shards},
+    place::{Engine, Layout, SHARDS, older},
     reply::{self, Shard, Unconfirmed},
 };
 
@@ -199,7 +198,10 @@ impl Shared {
 
     async fn follow(&self) -> Result<(), Unavailable> {
         let ours = self.calls();
-        let there = agree(&self.link, &ours).await?;
+        let there = agree(&self.link, &ours).await.map_err(|error| match error {
+            Error::Unreachable(reason) => Unavailable::new(reason),
+            other => Unavailable::new(other.to_string()),
+        })?;
         if there == ours.layout {
             self.status.lock().layout_refused = None;
             return Ok(());
@@ -281,43 +283,31 @@ impl Clocks {
 
 /// Returns the layout of the store. If none is written, writes the layout of the existing shards, or the
 /// layout of `calls` if there are no shards.
-pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavailable> {
+pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Error> {
     // Reading is allowed when memory is full.
     let answer = match link.call(calls.command("GET", "store", &[])).await? {
         Value::Nil => {
             let layout = of_shards(link, calls).await?.unwrap_or_else(|| calls.layout.clone());
-            let text = text_of(&layout);
-            match link.call(calls.command("SET", "store", &[&text, "NX", "GET"])).await? {
+            match link.call(calls.command("SET", "store", &[&layout.to_text(), "NX", "GET"])).await? {
                 Value::Nil => return Ok(layout),
                 answer => answer,
             }
         }
         answer => answer,
     };
-    let theirs = String::from_utf8_lossy(&reply::bulk(answer)?).into_owned();
-    let unknown = || {
-        let prefix = &calls.prefix;
-        Unavailable::new(format!("the key {prefix}store is of another version: {theirs:?}"))
-    };
-    let words: Vec<_> = theirs.split(' ').collect();
-    let [version, shards, salt, places] = words.as_slice() else { return Err(unknown()) };
-    let salt = HEXLOWER.decode(salt.as_bytes()).ok().and_then(|salt| salt.try_into().ok());
-    match (shards.parse(), salt, Places::of_word(places), Engine::of_version(version)) {
-        (Ok(shards), Some(salt), Some(places), Some(engine)) if is_number_of_shards(shards) => {
-            Ok(Layout { shards, salt, places, engine })
-        }
-        _ => Err(unknown()),
-    }
+    read(&answer, calls)
 }
 
-/// The layout as the key `store` has it.
-pub(super) fn text_of(Layout { shards, salt, places, engine }: &Layout) -> String {
-    format!("{} {shards} {} {}", engine.version(), HEXLOWER.encode(salt), places.word())
+/// The layout in the value of the key `store`.
+pub(super) fn read(value: &Value, calls: &Calls) -> Result<Layout, Error> {
+    let Value::BulkString(text) = value else { return Err(reply::strange(value).into()) };
+    let text = String::from_utf8_lossy(text);
+    Layout::of_text(&text).map_err(|has| Error::Layout { prefix: calls.prefix.clone(), has })
 }
 
 /// The layout of most of the existing shards: a few may still have an abandoned one. If the server of the key
 /// `store` has lost its data, the other servers of a Cluster still have their shards.
-async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Unavailable> {
+async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Error> {
     let shards: Vec<_> = (0..calls.layout.shards.max(SHARDS)).collect();
     let mut layouts: Vec<(Layout, usize)> = Vec::new();
     // Servers without the module have none of its shards.
@@ -328,7 +318,9 @@ async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Unavail
         for part in shards.chunks(PART) {
             let asked: Vec<_> = part.iter().map(|&shard| calls.counts(shard)).collect();
             for answer in link.call_all(&asked).await {
-                if let Some(Shard { layout: Some(layout), .. }) = Shard::of(answer?)? {
+                if let Some(Shard { layout, .. }) = Shard::of(answer?)? {
+                    let has = |commit| Error::Layout { prefix: calls.prefix.clone(), has: older(commit) };
+                    let layout = layout.map_err(has)?;
                     match layouts.iter_mut().find(|(known, _)| *known == layout) {
                         Some((_, count)) => *count += 1,
                         None => layouts.push((layout, 1)),

@@ -93,7 +93,7 @@ impl Shared {
 
     /// Whether a shard has another layout than the store.
     pub(super) fn is_of_another_layout(&self, shard: &Shard) -> bool {
-        shard.layout.as_ref().is_some_and(|layout| *layout != self.calls().layout)
+        shard.layout.as_ref().is_ok_and(|layout| *layout != self.calls().layout)
     }
 
     /// The counts of shards. If a shard has another layout, the store's layout is read again before this

@@ -45,8 +45,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_confirmed_call_that_is_lost_replaces_no_shard_of_a_store_begun_anew,
             redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed;
         [REDIS, FUNCTIONS]:
-            redis_shards_of_an_earlier_version_are_taken_as_they_are,
-            redis_store_that_an_earlier_version_limited_is_refused_and_stays,
+            redis_older_layouts_are_refused_with_the_last_commit_that_reads_them_and_stay,
             redis_functions_of_versions_that_nobody_uses_are_deleted,
             redis_lists_of_many_functions_cost_no_connection,
     }
@@ -223,55 +222,47 @@ fn redis_cluster_master_that_has_lost_all_takes_no_other_layout() {
     });
 }
 
-/// They have no identity. Trackers of both versions may be there for a while.
-fn redis_shards_of_an_earlier_version_are_taken_as_they_are() {
-    let server = started(Server::start());
-    RUNTIME.block_on(async {
-        let (settings, one) = begun([server.url()]).await;
-        let shards: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
-        let meta = |shard: &[u8]| -> Vec<u8> { server.query(&[b"HGET", shard, b"m"]).expect("it answers") };
-        for shard in &shards {
-            server.command(&[b"HSET", shard.as_slice(), b"m", &meta(shard)[..44]]).expect("it answers");
-        }
-        let two = start(&settings, 2).await;
-        assert_eq!(members(&two).await.len(), TORRENTS as usize);
-        assert_eq!(disagreements(&[&one, &two]).await, 0, "of {TORRENTS} torrents");
-        assert!(shards.iter().all(|shard| meta(shard).len() == 61), "what is written has an identity");
-    });
-}
-
-/// Its peers of IPv6 are in other places. Also if the key with the layout is lost, no tracker takes the shards for
-/// those of its own layout.
-fn redis_store_that_an_earlier_version_limited_is_refused_and_stays() {
-    let server = started(Server::start());
-    RUNTIME.block_on(async {
-        let (settings, one) = begun([server.url()]).await;
-        drop(one);
-        let key = layout_key(&settings);
-        let written = || server.query::<String>(&["GET", &key]).expect("it answers");
-        let limited = written().replace("false", "true");
-        server.command(&["SET", &key, &limited]).expect("it answers");
-        let shards: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
-        for shard in &shards {
-            let mut meta: Vec<u8> = server.query(&[b"HGET", shard.as_slice(), b"m"]).expect("it answers");
-            *meta.last_mut().expect("it has an identity") |= 1;
-            server.command(&[b"HSET", shard.as_slice(), b"m", &meta]).expect("it answers");
-        }
-        for _ in 0..2 {
-            for limit in [None, Some(8)] {
-                let config = RepositoryConfig::new(HashKey::from_bytes([2; 16]));
-                let config = limit.into_iter().fold(config, RepositoryConfig::max_endpoints_per_address);
-                let refused = RedisRepository::connect(&settings, &config).await.expect_err("another layout");
-                let refused = refused.to_string();
-                assert!(refused.contains("an address are limited as in earlier versions"), "{refused}");
-                assert!(refused.contains("another prefix"), "{refused}");
-                assert_eq!(written(), limited, "what trackers of that version need");
+/// The limit at an IPv6 /64, and shards without an identity: also if the key with the layout is lost, no tracker
+/// takes them for those of its own layout.
+fn redis_older_layouts_are_refused_with_the_last_commit_that_reads_them_and_stay() {
+    for (word, change, commit) in [
+        ("true", (|meta: &mut Vec<u8>| meta[60] |= 1) as fn(&mut Vec<u8>), "e59626b"),
+        ("false", |meta| meta.truncate(44), "7132e1d"),
+    ] {
+        let server = started(Server::start());
+        RUNTIME.block_on(async {
+            let (settings, one) = begun([server.url()]).await;
+            let key = layout_key(&settings);
+            let written: String = server.query(&["GET", &key]).expect("it answers");
+            let older = written.replace("false", word);
+            server.command(&["SET", &key, &older]).expect("it answers");
+            let shards: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
+            for shard in &shards {
+                let mut meta: Vec<u8> = server.query(&[b"HGET", shard.as_slice(), b"m"]).expect("it answers");
+                change(&mut meta);
+                server.command(&[b"HSET", shard.as_slice(), b"m", &meta]).expect("it answers");
             }
-            server.command(&["DEL", &key]).expect("it answers");
-        }
-        let left: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
-        assert_eq!(left.len(), shards.len());
-    });
+            let sentence = format!("an older layout, which commit {commit} is the last to read");
+            // A tracker that runs is refused by the shards, one that starts by the key or by the shards.
+            let refused =
+                tell(&one, &Announce::new(torrent(1), endpoint(1))).await.expect_err("an older shard");
+            assert!(refused.reason.contains(&sentence), "{refused}");
+            drop(one);
+            for lost in [false, true] {
+                if lost {
+                    server.command(&["DEL", &key]).expect("it answers");
+                } else if word == "false" {
+                    continue;
+                }
+                let config = RepositoryConfig::new(HashKey::from_bytes([2; 16]));
+                let refused =
+                    RedisRepository::connect(&settings, &config).await.expect_err("an older layout");
+                assert!(refused.to_string().contains(&sentence), "{refused}");
+            }
+            let left: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
+            assert_eq!(left.len(), shards.len());
+        });
+    }
 }
 
 /// Nobody has to announce to a shard that is missing.
