@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use swarmkeep::{ConfigError, Timestamp, Unavailable};
 
-use crate::link::Failure;
+use crate::{link::Failure, place::Engine};
 
 /// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and chain the
 /// settings that differ from the defaults.
@@ -12,6 +12,7 @@ use crate::link::Failure;
 pub struct RedisConfig {
     pub(crate) urls: Vec<String>,
     pub(crate) prefix: String,
+    pub(crate) engine: Option<Engine>,
     pub(crate) node: String,
     pub(crate) patience: Duration,
     pub(crate) connections: usize,
@@ -33,6 +34,7 @@ impl RedisConfig {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
             prefix: "swarmkeep:".to_owned(),
+            engine: None,
             node: String::new(),
             patience: Duration::from_secs(2),
             connections: 1,
@@ -54,6 +56,17 @@ impl RedisConfig {
     /// The prefix of all keys.
     pub fn keys_begin_with(&self) -> &str {
         &self.prefix
+    }
+
+    /// Sets the program in the servers that keeps the store. The default is that of an existing store; for a
+    /// new one, the module if any server has it, and functions otherwise.
+    ///
+    /// [`connect`](crate::RedisRepository::connect) fails if the other one keeps an existing store, and, with
+    /// [`Engine::Module`], if a server lacks the module.
+    #[must_use]
+    pub const fn engine(mut self, engine: Engine) -> Self {
+        self.engine = Some(engine);
+        self
     }
 
     /// Sets the name of this process, under which it holds a lease. The default is random.
@@ -197,6 +210,16 @@ pub enum Error {
         prefix: String,
         /// What the store has.
         has: String,
+    },
+    /// The user lacks rights on a server. Nothing was written.
+    #[error("the user of the store under {prefix} lacks rights on {server}: allow {missing}")]
+    Rights {
+        /// The prefix of the store's keys.
+        prefix: String,
+        /// The address of the server.
+        server: String,
+        /// The missing rights, as rules of an ACL.
+        missing: String,
     },
     /// Some servers lack the module that keeps the store, or would keep it.
     #[error(

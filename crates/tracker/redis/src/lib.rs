@@ -28,6 +28,7 @@ mod link;
 mod node;
 mod place;
 mod reply;
+mod rights;
 #[cfg(feature = "servers")]
 pub mod servers;
 mod store;
@@ -35,7 +36,7 @@ mod topology;
 
 pub use access::password_in;
 pub use config::{Error, RedisConfig, Status, without_password};
-pub use place::{SHARDS, SLOTS, slot};
+pub use place::{Engine, SHARDS, SLOTS, slot};
 pub use store::RedisRepository;
 
 /// The README's code compiles.

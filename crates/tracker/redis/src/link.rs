@@ -27,8 +27,9 @@ use crate::{
     address::{Address, SlotRange},
     config::without_password,
     node::{GREETING, Node, Outcome, SlotCall, Try},
-    place::SLOTS,
+    place::{Engine, SLOTS},
     reply::Unconfirmed,
+    rights,
     topology::Topology,
 };
 
@@ -232,21 +233,42 @@ impl Link {
         topology.nodes.iter().filter_map(|node| (0..SLOTS).find(|&slot| serves(node, slot))).collect()
     }
 
-    /// Whether some server has the module `swarmkeep`, and those that lack it, or forbid it to this user. `key`
-    /// is one that the user may read. With `all`, each server must answer.
-    pub(crate) async fn module(&self, key: &str, all: bool) -> Result<(bool, Vec<String>), String> {
-        let topology = Arc::clone(&self.topology.read());
-        let asked = topology.nodes.iter().map(|node| node.module(key, GREETING));
+    /// Whether some server has the module `swarmkeep`, and those that lack it. With `all`, each server must
+    /// answer.
+    pub(crate) async fn module(&self, key: &str, all: bool) -> Result<(bool, Vec<String>), Error> {
+        let nodes = self.topology.read().nodes.clone();
+        let asked = join_all(nodes.iter().map(|node| node.has_module(key, GREETING))).await;
         let (mut some, mut without) = (false, Vec::new());
-        for answer in join_all(asked).await {
-            match answer {
-                Ok(Ok(())) => some = true,
-                Ok(Err(server)) => without.push(server),
-                Err(reason) if all => return Err(reason),
+        for (node, has) in nodes.iter().zip(asked) {
+            match has {
+                Ok(true) => some = true,
+                Ok(false) => without.push(node.address.to_string()),
+                Err(reason) if all => return Err(Error::Unreachable(reason)),
                 Err(_) => {}
             }
         }
         Ok((some, without))
+    }
+
+    /// Fails if the user lacks a right on a server. With `all`, each server must answer.
+    pub(crate) async fn require(&self, prefix: &str, engine: Option<Engine>, all: bool) -> Result<(), Error> {
+        let topology = Arc::clone(&self.topology.read());
+        let tried = topology.nodes.iter().map(|node| {
+            let needed = rights::needed(prefix, engine, topology.is_cluster());
+            node.lacks(needed, prefix, GREETING)
+        });
+        for (node, lacks) in topology.nodes.iter().zip(join_all(tried).await) {
+            match lacks {
+                Ok(missing) if missing.is_empty() => {}
+                Ok(missing) => {
+                    let (server, missing) = (node.address.to_string(), missing.join(" "));
+                    return Err(Error::Rights { prefix: prefix.to_owned(), server, missing });
+                }
+                Err(reason) if all => return Err(Error::Unreachable(reason)),
+                Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Sends each call to the server that it is for, once.

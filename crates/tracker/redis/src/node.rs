@@ -21,6 +21,7 @@ use crate::{
     library::{LIBRARY, Operation},
     place::{Engine, SLOTS},
     reply::{self, Reader, Unconfirmed},
+    rights::Right,
 };
 
 /// The most calls that are sent to one server at once. Further calls wait for the answers.
@@ -266,17 +267,39 @@ impl Node {
         most.zip(policy).ok_or_else(|| "INFO has no maxmemory, or no maxmemory_policy".to_owned())
     }
 
-    /// Whether it has the module `swarmkeep`, for this user: `Ok(Err(_))` says why not. Asks by a command about
-    /// `key`, which may be another server's.
-    pub(crate) async fn module(&self, key: &str, within: Duration) -> Result<Result<(), String>, String> {
+    /// Whether it has the module `swarmkeep`. Asks by a command about `key`, which may be another server's.
+    pub(crate) async fn has_module(&self, key: &str, within: Duration) -> Result<bool, String> {
         let mut cmd = Cmd::new();
         cmd.arg("swarmkeep.meta").arg("").arg(key);
         match self.answer(cmd, SHORT_REPLY, within).await? {
-            // Any other answer is that of a server that knows the command.
-            Err(error) if is_of_no_module(&error.to_string()) => Ok(Err(self.address.to_string())),
-            Err(error) if error.code() == Some("NOPERM") => Ok(Err(format!("{} ({error})", self.address))),
-            _ => Ok(Ok(())),
+            Err(error) if is_of_no_module(&error.to_string()) => Ok(false),
+            // The error of a program between, for example.
+            Err(error) if error.code() == Some("ERR") => Err(format!("{}: {error}", self.address)),
+            // A server refuses a command for a key or a user only if it knows the command.
+            _ => Ok(true),
         }
+    }
+
+    /// The rights among `needed` that the user lacks here, as rules of an ACL.
+    pub(crate) async fn lacks(
+        &self,
+        needed: Vec<Right>,
+        prefix: &str,
+        within: Duration,
+    ) -> Result<Vec<String>, String> {
+        let mut missing = Vec::new();
+        for Right { rule, command } in needed {
+            let Err(error) = self.answer(command, SHORT_REPLY, within).await? else { continue };
+            let reason = error.to_string();
+            if reason.contains("unknown command") {
+                missing.push(format!("{rule} (this server does not know it)"));
+            } else if error.code() == Some("NOPERM") {
+                let is_of_key = reason.contains("permissions to access");
+                missing.push(if is_of_key { format!("~{prefix}*") } else { rule });
+            }
+        }
+        missing.dedup();
+        Ok(missing)
     }
 
     /// Sends a command that concerns no slot, and returns its answer.

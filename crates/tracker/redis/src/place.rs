@@ -41,9 +41,9 @@ pub(crate) struct Layout {
     pub(crate) engine: Engine,
 }
 
-/// What executes the calls in the servers.
+/// The program in the servers that executes the calls, and keeps the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Engine {
+pub enum Engine {
     /// The functions in Lua that trackers load into a server.
     Functions,
     /// The module `swarmkeep`, which the operator loads.
@@ -56,6 +56,14 @@ impl Engine {
         match self {
             Self::Functions => "1",
             Self::Module => "2",
+        }
+    }
+
+    /// The error for an operator who wants the other one.
+    pub(crate) const fn describe(self) -> &'static str {
+        match self {
+            Self::Functions => "functions keep it",
+            Self::Module => "the module keeps it",
         }
     }
 

@@ -35,7 +35,7 @@ mod shared;
 mod sweeping;
 mod totals;
 
-use shared::{Clocks, Shared, agree};
+use shared::{Clocks, Shared, agree, read};
 
 /// A long list of calls is sent in parts of this length.
 const PART: usize = 256;
@@ -139,42 +139,22 @@ impl RedisRepository {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         let link = Link::connect(servers).await?;
-        let key = format!("{}store", servers.prefix);
-        let (some, without) = link.module(&key, false).await.map_err(Error::Unreachable)?;
-        let engine = if some && without.is_empty() { Engine::Module } else { Engine::Functions };
-        let lacks = || Error::Module { prefix: servers.prefix.clone(), without: without.join(", ") };
-        let layout = Layout { shards, salt, places: Places::limited(limit), engine };
-        let calls = Calls::new(servers.prefix.clone(), layout, lifetime, limit, servers.clock.is_some());
-        let unreachable = |unavailable: Unavailable| Error::Unreachable(unavailable.reason);
-        let clocks = Clocks::compare(&link, &calls, servers.clock).await.map_err(unreachable)?;
+        let prefix = &servers.prefix;
+        link.require(prefix, None, false).await?;
+        let places = Places::limited(limit);
+        let layout = Layout { shards, salt, places, engine: Engine::Functions };
+        let calls = Calls::new(prefix.clone(), layout, lifetime, limit, servers.clock.is_some());
+        let clocks = Clocks::compare(&link, &calls, servers.clock).await?;
         if let Some(Clocks { own, server }) = clocks.filter(Clocks::are_apart) {
             return Err(Error::Clock { own, server });
         }
-        if some {
-            // An existing store says what keeps it. A new one needs the same of all servers.
-            let store = link.call(calls.command("GET", "store", &[])).await;
-            if store.map_err(|failure| unreachable(failure.into()))? == Value::Nil {
-                link.module(&key, true).await.map_err(Error::Unreachable)?;
-                if !without.is_empty() {
-                    return Err(lacks());
-                }
-            }
-        }
-        let there = agree(&link, &calls).await?;
-        let mismatch = |what: String| Err(Error::Mismatch { prefix: servers.prefix.clone(), what });
+        let there = open(&link, &calls, servers.engine).await?;
+        let mismatch = |what: String| Err(Error::Mismatch { prefix: prefix.clone(), what });
         if asked.is_some() && there.shards != shards {
             return mismatch(format!("it has {} shards", there.shards));
         }
-        if there.places != calls.layout.places {
+        if there.places != places {
             return mismatch(there.places.describe().into());
-        }
-        match (there.engine, engine) {
-            (Engine::Module, _) if !without.is_empty() => return Err(lacks()),
-            (Engine::Functions, Engine::Module) => info!(
-                prefix = %servers.prefix,
-                "the servers have the module swarmkeep, and the store is still kept by functions"
-            ),
-            _ => {}
         }
         let calls = calls.with_layout(there);
         let shard = RepositoryConfig::new(config.hash_key()).lifetime(Duration::from_secs(lifetime.into()));
@@ -279,6 +259,42 @@ impl RedisRepository {
         }
         Ok(all)
     }
+}
+
+/// Returns the layout of the existing store, or creates one. `asked` is the only program that may keep it.
+async fn open(link: &Link, calls: &Calls, asked: Option<Engine>) -> Result<Layout, Error> {
+    let prefix = &calls.prefix;
+    let there = match link.call(calls.command("GET", "store", &[])).await? {
+        Value::Nil => None,
+        written => Some(read(&written, calls)?),
+    };
+    // An existing store says what keeps it. A new one needs the same of all servers.
+    let is_new = there.is_none();
+    let all = is_new && asked != Some(Engine::Functions);
+    let (some, without) = link.module(&format!("{prefix}store"), all).await?;
+    let new = asked.unwrap_or(if some { Engine::Module } else { Engine::Functions });
+    let engine = there.as_ref().map_or(new, |there| there.engine);
+    let mismatch =
+        |engine: Engine| Err(Error::Mismatch { prefix: prefix.clone(), what: engine.describe().to_owned() });
+    if asked.is_some_and(|asked| asked != engine) {
+        return mismatch(engine);
+    }
+    if engine == Engine::Module && !without.is_empty() {
+        return Err(Error::Module { prefix: prefix.clone(), without: without.join(", ") });
+    }
+    link.require(prefix, Some(engine), is_new).await?;
+    let layout = agree(link, &calls.with_layout(Layout { engine, ..calls.layout.clone() })).await?;
+    // Its key was lost and its shards were not, or another tracker has just created it.
+    if layout.engine != engine {
+        if asked.is_some() {
+            return mismatch(layout.engine);
+        }
+        link.require(prefix, Some(layout.engine), is_new).await?;
+    }
+    if layout.engine == Engine::Functions && asked.is_none() && some && without.is_empty() {
+        info!(%prefix, "the servers have the module swarmkeep, and functions keep the store");
+    }
+    Ok(layout)
 }
 
 /// Splits a swarm into parts for one call of `restore` each.

@@ -2,10 +2,10 @@
 
 use std::{fmt, fs, path::PathBuf, process, str::FromStr, time::Duration};
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::{ValueEnum, builder::NonEmptyStringValueParser};
 use rustix::system::uname;
 use swarmkeep::RepositoryConfig;
-use swarmkeep_redis::{Error, RedisConfig, RedisRepository, password_in, without_password};
+use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository, password_in, without_password};
 use tokio::time::{Instant, sleep};
 
 use super::secret::warn_of_others;
@@ -42,6 +42,11 @@ pub(crate) struct Redis {
     #[arg(long, value_name = "TEXT", default_value = "swarmkeep:", help_heading = REDIS)]
     redis_prefix: String,
 
+    /// Program in the servers that keeps the store: the module `swarmkeep`, which every server then needs, or
+    /// functions in Lua; `auto` takes that of the existing store, or else the module where it is loaded.
+    #[arg(long, value_enum, default_value = "auto", help_heading = REDIS)]
+    redis_engine: RedisEngine,
+
     /// Name of this tracker among those that share the store, in metrics and for the lease of the sweep.
     /// Default: HOST-PROCESS.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = REDIS)]
@@ -50,6 +55,14 @@ pub(crate) struct Redis {
     /// Time after which a request to a slow or lost server fails, from 10ms to 4s; see when-unavailable.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = patience, help_heading = REDIS)]
     redis_patience: Duration,
+}
+
+/// The choice of the program that keeps the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RedisEngine {
+    Auto,
+    Module,
+    Functions,
 }
 
 impl Redis {
@@ -79,6 +92,11 @@ impl Redis {
             .patience(self.redis_patience)
             .totals_age(TOTALS_AGE)
             .clock(swarmkeep_tracker::now);
+        config = match self.redis_engine {
+            RedisEngine::Auto => config,
+            RedisEngine::Module => config.engine(Engine::Module),
+            RedisEngine::Functions => config.engine(Engine::Functions),
+        };
         if let Some(path) = &self.redis_password_file {
             config = config.password_file(path);
         }

@@ -431,7 +431,7 @@ fn is_confirmed(call: &[u8]) -> bool {
     let behind = |word: &[u8]| call.windows(word.len()).position(|at| at == word).map(|at| at + word.len());
     let flags = match behind(b"swarmkeep.announce\r\n$28\r\n") {
         Some(caller) => Some(caller + 17),
-        None => behind(b"FCALL").map(|_| call.len() - 3),
+        None => behind(b"_announce").map(|_| call.len() - 3),
     };
     flags.is_some_and(|flags| call[flags] & 1 == 1)
 }

@@ -11,6 +11,7 @@ mod hostile;
 mod large;
 mod layout;
 mod module;
+mod rights;
 mod servers;
 mod stores;
 
@@ -26,6 +27,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         large::tests(),
         layout::tests(),
         module::tests(),
+        rights::tests(),
         servers::tests(),
     ];
     lists.into_iter().flatten().collect()

@@ -15,7 +15,7 @@ use swarmkeep::{
     SwarmSummary, Timestamp,
 };
 use swarmkeep_redis::{
-    Error, RedisConfig, RedisRepository,
+    Engine, Error, RedisConfig, RedisRepository,
     servers::{Cluster, Server, Value},
 };
 use swarmkeep_store_tests::{
@@ -386,18 +386,27 @@ fn redis_module_follows_the_sweeping_tracker_in_lifetime_and_limit() {
     });
 }
 
+/// Also where the module is asked for and no server has it. Nothing is written.
 fn redis_module_that_some_servers_lack_is_refused_with_what_to_do() {
     let module = module();
     RUNTIME.block_on(async {
         let mixed = started(Cluster::start_with(3, 0, &[("enable-module-command", "yes")]));
         mixed.server(0).command(&["MODULE", "LOAD", module.to_str().expect("a path")]).expect("it loads");
-        let refused = RedisRepository::connect(&RedisConfig::new(mixed.urls()), &config()).await;
-        let Err(refused @ Error::Module { .. }) = refused else { panic!("{refused:?}") };
-        let refused = refused.to_string();
-        assert!(
-            refused.contains("loadmodule") && refused.contains(&mixed.server(1).port().to_string()),
-            "{refused}"
-        );
+        let without = started(Server::start());
+        let asked = RedisConfig::new([without.url()]).engine(Engine::Module);
+        for (settings, lacks) in
+            [(RedisConfig::new(mixed.urls()), mixed.server(1)), (asked.clone(), &without)]
+        {
+            let refused = RedisRepository::connect(&settings, &config()).await;
+            let Err(refused @ Error::Module { .. }) = refused else { panic!("{refused:?}") };
+            let refused = refused.to_string();
+            let named = refused.contains("loadmodule") && refused.contains(&lacks.port().to_string());
+            assert!(named, "{refused}");
+            let keys: Vec<String> = lacks.query(&["KEYS", "*"]).expect("it answers");
+            assert_eq!(keys, [""; 0]);
+        }
+        let store = connect(&asked.engine(Engine::Functions)).await;
+        tell(&store, &Announce::new(torrent(0), endpoint(0))).await.expect("acknowledged");
     });
 }
 

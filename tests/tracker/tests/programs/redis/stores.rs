@@ -55,12 +55,12 @@ pub(crate) const LIFETIME: Duration = Duration::from_secs(1800);
 /// What a slow machine may add to a bound.
 pub(crate) const SLACK: Duration = A_MINUTE;
 
-/// How often the server was given a command, by clients and by functions.
+/// How often the server has done a command, for clients and for functions.
 pub(crate) fn calls(server: &Server, command: &str) -> u64 {
     let statistics = server.info("commandstats").expect("it answers");
     let Some(of_command) = statistics.get(&format!("cmdstat_{command}")) else { return 0 };
-    let calls = of_command.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
-    calls.and_then(|calls| calls.parse().ok()).expect("a number")
+    let field = |name| of_command.split(',').find_map(|field| field.strip_prefix(name)?.parse::<u64>().ok());
+    field("calls=").expect("a number") - field("failed_calls=").expect("a number")
 }
 
 /// A store with these settings. A machine with more to do than this may keep a server from greeting in time.

@@ -19,6 +19,7 @@ use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::client::ask;
 
+use crate::redis::module;
 use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told};
 
 /// The tests of this module.
@@ -30,7 +31,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced,
             redis_settings_that_differ_from_those_of_the_store_are_refused,
             redis_that_was_emptied_is_shared_again_by_three_trackers_of_which_one_restarts,
-            redis_that_comes_a_little_later_than_the_tracker_is_waited_for;
+            redis_that_comes_a_little_later_than_the_tracker_is_waited_for,
+            redis_engine_that_is_named_keeps_the_store_or_the_tracker_does_not_start;
         [REDIS, PROGRAM, FAKETIME]:
             redis_tracker_an_hour_ahead_is_refused,
     }
@@ -71,6 +73,32 @@ fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
     assert!(accepts(&one) && accepts(&two), "trackers of one store have one key");
     assert!(!accepts(&other), "another store has another key");
     assert!(!accepts(&own), "the key of a file comes before that of the store");
+}
+
+fn redis_engine_that_is_named_keeps_the_store_or_the_tracker_does_not_start() {
+    let (setup, module) = (Setup::new(), module());
+    let load = [("loadmodule", module.to_str().expect("a path in UTF-8"))];
+    let server = started(Server::start_with(&load));
+    let urls = [server.url()];
+    let shards = |kind: &str| -> usize {
+        let keys: Vec<String> = server.query(&["KEYS", "*{*}"]).expect("it answers");
+        keys.iter().filter(|key| key.starts_with(kind)).count()
+    };
+    let first = setup.tracker(&urls, &["--redis-engine=functions", "--interval=600"]);
+    assert_eq!(first.announce(hash(1), 1, 0, Completed), Told::Peers(600, vec![]));
+    assert_eq!([shards("swarmkeep:{"), shards("swarmkeep:packed{")], [1, 0]);
+    let (code, said) = Serve::refused(setup.serve(&urls, &["--redis-engine=module"]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("functions keep it"), "{said}");
+    let auto = setup.tracker(&urls, &["--interval=600"]);
+    assert_eq!(
+        auto.announce(hash(1), 2, 9, Started),
+        Told::Peers(600, vec![at(1)]),
+        "the store that is there"
+    );
+    let other = setup.tracker(&urls, &["--redis-engine=module", "--redis-prefix=other:", "--interval=600"]);
+    assert_eq!(other.announce(hash(1), 1, 0, Started), Told::Peers(600, vec![]));
+    assert_eq!(shards("other:packed{"), 1);
 }
 
 fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() {

@@ -1,0 +1,52 @@
+//! The rights of a user: a missing one is named before a store is written.
+
+use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial},
+    tests,
+};
+
+use crate::redis::stores::{RUNTIME, config, module, settings, started};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS]:
+            redis_right_that_a_user_lacks_is_named_before_a_store_is_written,
+    }
+}
+
+/// A tracker starts without these: it warns, or leaves old functions, or its server is in no Cluster.
+const OPTIONAL: [&str; 4] = ["+info", "+function|list", "+function|delete", "+asking"];
+
+/// The server has the module, which a store of functions does not need, nor rights on it.
+fn redis_right_that_a_user_lacks_is_named_before_a_store_is_written() {
+    let module = module();
+    let server = started(Server::start_with(&[("loadmodule", module.to_str().expect("a path in UTF-8"))]));
+    let url = format!("redis://tracker:given@127.0.0.1:{}", server.port());
+    for (engine, document) in [
+        (None, include_str!("../../../../../docs/operate/module.md")),
+        (Some(Engine::Functions), include_str!("../../../../../docs/operate/two-trackers.md")),
+    ] {
+        let rule = document.lines().find_map(|line| line.strip_prefix("user tracker on >PASSWORD "));
+        let rights: Vec<_> = rule.expect("there is one").split(' ').collect();
+        let settings = settings([url.clone()]).prefix("swarmkeep:");
+        let settings = engine.into_iter().fold(settings, RedisConfig::engine);
+        for lacked in rights.iter().filter(|right| !OPTIONAL.contains(right)) {
+            let others = rights.iter().filter(|right| right != &lacked).copied();
+            let words = ["ACL", "SETUSER", "tracker", "reset", "on", ">given"].into_iter().chain(others);
+            server.command(&words.collect::<Vec<_>>()).expect("it is understood");
+            let refused = RUNTIME.block_on(RedisRepository::connect(&settings, &config()));
+            match refused.expect_err(lacked) {
+                Error::Rights { missing, .. } => assert_eq!(missing, *lacked),
+                // Without this one, it does not learn of the servers.
+                Error::Unreachable(reason) if *lacked == "+cluster|slots" => {
+                    assert!(reason.contains("cluster|slots"), "{reason}");
+                }
+                other => panic!("{lacked}: {other}"),
+            }
+            let keys: Vec<String> = server.query(&["KEYS", "*"]).expect("it answers");
+            assert_eq!(keys, [""; 0], "nothing is written without {lacked}");
+        }
+    }
+}
