@@ -1,7 +1,7 @@
 //! What swarms and peers take in the server, in both designs.
 
 use serde::Serialize;
-use swarmkeep_redis::servers::Server;
+use swarmkeep_servers::Server;
 use swarmkeep_workload::Workload;
 use swarmkeep_workload::tables::{grouped, significant};
 

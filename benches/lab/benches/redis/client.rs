@@ -22,7 +22,8 @@ use swarmkeep::{
     Announce, AsyncTorrentRepository, CompactV4, CompactV6, HashKey, PeerBuffer, Random, RepositoryConfig,
     Request, Timestamp,
 };
-use swarmkeep_redis::{RedisRepository, servers::Server, slot};
+use swarmkeep_redis::{RedisRepository, slot};
+use swarmkeep_servers::Server;
 use swarmkeep_workload::tables::significant;
 use swarmkeep_workload::{PeerIndex, Workload};
 

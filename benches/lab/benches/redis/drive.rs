@@ -18,7 +18,8 @@ use swarmkeep::{
     Announce, AsyncTorrentRepository, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request,
     SplitMix64, SwarmStats, Timestamp,
 };
-use swarmkeep_redis::{Engine, RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_redis::{Engine, RedisConfig, RedisRepository};
+use swarmkeep_servers::Server;
 use swarmkeep_workload::Workload;
 use tokio::runtime::{Builder, Runtime};
 

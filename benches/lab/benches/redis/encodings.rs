@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use swarmkeep::{Announce, AnnounceEvent, SplitMix64};
-use swarmkeep_redis::servers::Server;
+use swarmkeep_servers::Server;
 use swarmkeep_workload::tables::grouped;
 use swarmkeep_workload::{PeerIndex, Workload};
 

@@ -12,7 +12,7 @@ use std::{
 
 use serde::Serialize;
 use swarmkeep_load::{Config, Report, Swarms};
-use swarmkeep_redis::servers::{Cluster, Server};
+use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_workload::tables::significant;
 
 use crate::{

@@ -21,7 +21,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use swarmkeep_redis::servers::{self, Server};
+use swarmkeep_servers::Server;
 use tokio::runtime::Runtime;
 
 use crate::report::{Report, Section};
@@ -152,7 +152,7 @@ fn in_workspace(path: &str) -> PathBuf {
 /// What is to be installed, if one of the programs is not there that all this takes.
 fn missing_program() -> Result<Option<String>> {
     match Server::start() {
-        Err(missing @ servers::Error::NotInstalled { .. }) => return Ok(Some(missing.to_string())),
+        Err(missing @ swarmkeep_servers::Error::NotInstalled { .. }) => return Ok(Some(missing.to_string())),
         started => drop(started?),
     }
     match Command::new("redis-benchmark").arg("--version").output() {

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, fs};
 use serde::Serialize;
 use serde_json::Value;
 use swarmkeep_lab::Date;
-use swarmkeep_redis::servers::Server;
+use swarmkeep_servers::Server;
 use swarmkeep_workload::{
     Machine,
     tables::{grouped, markdown, significant},

@@ -29,8 +29,6 @@ mod node;
 mod place;
 mod reply;
 mod rights;
-#[cfg(feature = "servers")]
-pub mod servers;
 mod store;
 mod topology;
 

@@ -20,12 +20,13 @@ enum Ring {
 }
 
 /// Packages of the workspace under a folder.
-const FOLDERS: [(&str, Ring); 8] = [
+const FOLDERS: [(&str, Ring); 9] = [
     ("crates/store/", Ring::Store),
     ("benches/store/", Ring::Store),
     ("tests/store/", Ring::Store),
     ("crates/tracker/", Ring::Tracker),
     ("tests/tracker/", Ring::Tracker),
+    ("tests/servers/", Ring::Tracker),
     ("crates/content/", Ring::Content),
     ("tests/content/", Ring::Content),
     ("benches/lab/", Ring::Any),

@@ -10,7 +10,7 @@ use std::{
 use swarmkeep::{Family::V4, SwarmStats};
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_metainfo::Metainfo;
-use swarmkeep_redis::servers::Server;
+use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
     programs::{ARIA2, IP, LIBTORRENT, NAMESPACES, REDIS, TRANSMISSION, Trial},
     tests,

@@ -12,7 +12,8 @@ use swarmkeep::{
     HashKey, RepositoryConfig,
     catalog::Repository,
 };
-use swarmkeep_redis::{RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_redis::{RedisConfig, RedisRepository};
+use swarmkeep_servers::Server;
 use swarmkeep_state::simulated::{Refusal, Simulated};
 use swarmkeep_store_tests::{
     programs::{CHROMEDRIVER, CHROMIUM, REDIS, Trial},

@@ -12,7 +12,8 @@ use std::{
 use swarmkeep::{
     Announce, AsyncTorrentRepository, Budget, Cursor, PeerBuffer, Request, Retention, SplitMix64, Timestamp,
 };
-use swarmkeep_redis::{Error, RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
+use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
     tests,

@@ -11,10 +11,8 @@ use swarmkeep::{
     Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Changes, Cursor, HashKey, PeerBuffer,
     RepositoryConfig, Request, Retention, SplitMix64, Timestamp,
 };
-use swarmkeep_redis::{
-    Error, RedisConfig, RedisRepository,
-    servers::{Cluster, Server},
-};
+use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
+use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial, note},

@@ -11,10 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_redis::{
-    RedisRepository,
-    servers::{Cluster, Server},
-};
+use swarmkeep_redis::RedisRepository;
+use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial},

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, net::Ipv6Addr, ops::Range};
 use swarmkeep::{
     Announce, AsyncTorrentRepository, Budget, Endpoint, PeerBuffer, Request, Retention, SplitMix64, Timestamp,
 };
-use swarmkeep_redis::{RedisRepository, servers::Server};
+use swarmkeep_redis::RedisRepository;
+use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
     tests,

@@ -13,10 +13,8 @@ use swarmkeep::{
     Announce, AnnounceEvent, AsyncTorrentRepository, Budget, HashKey, PeerBuffer, RepositoryConfig, Request,
     Retention, SplitMix64,
 };
-use swarmkeep_redis::{
-    RedisConfig, RedisRepository,
-    servers::{Cluster, Server, Value},
-};
+use swarmkeep_redis::{RedisConfig, RedisRepository};
+use swarmkeep_servers::{Cluster, Server, Value};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial},

@@ -14,10 +14,8 @@ use swarmkeep::{
     PeerRecord, Random as _, RepositoryConfig, Request, Retention, Role, SplitMix64, SwarmStats,
     SwarmSummary, Timestamp,
 };
-use swarmkeep_redis::{
-    Engine, Error, RedisConfig, RedisRepository,
-    servers::{Cluster, Server, Value},
-};
+use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository};
+use swarmkeep_servers::{Cluster, Server, Value};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial, note},

@@ -1,6 +1,7 @@
 //! The rights of a user: a missing one is named before a store is written.
 
-use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository};
+use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
     tests,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_redis::servers::{Cluster, Error, PROGRAM_VARIABLE, Server, Value};
+use swarmkeep_servers::{Cluster, Error, PROGRAM_VARIABLE, Server, Value};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, REDIS_CLI, Trial, again, note},

@@ -12,10 +12,8 @@ use std::{
 };
 
 use swarmkeep::{AsyncTorrentRepository, ConfigError, HashKey, RepositoryConfig};
-use swarmkeep_redis::{
-    Error, RedisConfig, RedisRepository,
-    servers::{Cluster, MODULE_VARIABLE, Server},
-};
+use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
+use swarmkeep_servers::{Cluster, MODULE_VARIABLE, Server};
 use swarmkeep_store_tests::{A_MINUTE, programs::Need};
 use tokio::runtime::{Builder, Runtime};
 

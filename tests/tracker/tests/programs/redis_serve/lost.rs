@@ -8,7 +8,7 @@ use std::{
 };
 
 use swarmkeep::AnnounceEvent::Started;
-use swarmkeep_redis::servers::Server;
+use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
     tests, until,

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use swarmkeep::AnnounceEvent::{Completed, Started, Stopped};
-use swarmkeep_redis::servers::{Server, Value};
+use swarmkeep_servers::{Server, Value};
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
     tests, until,

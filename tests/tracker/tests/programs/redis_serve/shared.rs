@@ -6,7 +6,7 @@ use swarmkeep::{
     AnnounceEvent::{Completed, Started, Stopped},
     InfoHash,
 };
-use swarmkeep_redis::servers::{Cluster, Server};
+use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::{
     programs::{FAKETIME, REDIS, Trial, faketime},
     tests, until,

@@ -17,7 +17,7 @@ use swarmkeep_tests::admin::client::{Answer, ask, bearing};
 const TOKEN: &str = "secret-for-everything";
 
 /// Or says why there is none.
-pub(crate) fn started<T>(started: swarmkeep_redis::servers::Result<T>) -> T {
+pub(crate) fn started<T>(started: swarmkeep_servers::Result<T>) -> T {
     started.unwrap_or_else(|error| panic!("these tests need real servers: {error:?}"))
 }
 

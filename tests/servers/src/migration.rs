@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Cluster, Result, Server, wait_until};
+use crate::{Cluster, Result, Server, wait_until};
 
 /// The time until all nodes know the new master of a slot.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -32,8 +32,8 @@ impl Cluster {
     /// on); otherwise returns `false`. When it returns `true`, all live nodes know the new master.
     ///
     /// # Errors
-    /// [`Error::NoMaster`](super::Error::NoMaster), as [`Server::command`];
-    /// [`Error::Late`](super::Error::Late) after ten seconds.
+    /// [`Error::NoMaster`](crate::Error::NoMaster), as [`Server::command`];
+    /// [`Error::Late`](crate::Error::Late) after ten seconds.
     pub fn migrate_slot_at_once(&self, slot: u16, to: usize) -> Result<bool> {
         let (from, number) = (self.server(self.master_of_slot(slot)?), slot.to_string());
         let info = from.info("server")?;
@@ -50,14 +50,14 @@ impl Cluster {
     /// single keys (`ASK`).
     ///
     /// # Errors
-    /// [`Error::NoMaster`](super::Error::NoMaster), as [`Server::command`].
+    /// [`Error::NoMaster`](crate::Error::NoMaster), as [`Server::command`].
     pub fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
         Migration::begin(self, slot, to)
     }
 }
 
 impl<'a> Migration<'a> {
-    pub(super) fn begin(cluster: &'a Cluster, slot: u16, to: usize) -> Result<Self> {
+    pub(crate) fn begin(cluster: &'a Cluster, slot: u16, to: usize) -> Result<Self> {
         let from = cluster.master_of_slot(slot)?;
         let migration = Self { cluster, slot, from, to, moved: 0 };
         // In this order, the source never redirects a client to a target that would redirect it back.
@@ -98,7 +98,7 @@ impl<'a> Migration<'a> {
     /// and returns the number of keys that were moved in all.
     ///
     /// # Errors
-    /// As [`Server::command`]; [`Error::Late`](super::Error::Late) after ten seconds.
+    /// As [`Server::command`]; [`Error::Late`](crate::Error::Late) after ten seconds.
     pub fn finish(mut self) -> Result<usize> {
         const BATCH: usize = 64;
         while self.move_keys(BATCH)? > 0 {}

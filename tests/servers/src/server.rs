@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use redis::{FromRedisValue, Value};
 use tempfile::TempDir;
 
-use super::{
+use crate::{
     Connection, Error, Result,
     ports::Ports,
     process::{CONFIGURATION, MODULE_VARIABLE, Process},
@@ -183,7 +183,7 @@ impl Server {
         self.query(&["CLIENT", "KILL", "TYPE", "normal"])
     }
 
-    pub(super) fn password(&self) -> Option<&str> {
+    pub(crate) fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 

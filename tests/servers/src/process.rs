@@ -11,7 +11,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use super::{Error, Result};
+use crate::{Error, Result};
 
 /// The environment variable with the program to run instead of `redis-server`: a path, or a name in PATH.
 pub const PROGRAM_VARIABLE: &str = "SWARMKEEP_REDIS_SERVER";
@@ -21,20 +21,20 @@ pub const PROGRAM_VARIABLE: &str = "SWARMKEEP_REDIS_SERVER";
 pub const MODULE_VARIABLE: &str = "SWARMKEEP_REDIS_MODULE";
 
 /// The configuration file in a server's folder.
-pub(super) const CONFIGURATION: &str = "server.conf";
+pub(crate) const CONFIGURATION: &str = "server.conf";
 
 const LOG: &str = "log";
 
 /// A child that is killed and waited for when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     is_paused: bool,
 }
 
 impl Process {
     /// Starts a server in its folder, where its configuration lies. It may not answer yet.
-    pub(super) fn start(folder: &Path) -> Result<Self> {
+    pub(crate) fn start(folder: &Path) -> Result<Self> {
         let log = fs::OpenOptions::new().create(true).append(true).open(folder.join(LOG));
         let log = log.map_err(Error::io("opening a server's log"))?;
         let errors = log.try_clone().map_err(Error::io("opening a server's log"))?;
@@ -50,12 +50,12 @@ impl Process {
         }
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Fails if the process has ended.
-    pub(super) fn check(&mut self, folder: &Path) -> Result<()> {
+    pub(crate) fn check(&mut self, folder: &Path) -> Result<()> {
         // The exit code of `setpriv` and of shells if there is no such program.
         const NO_PROGRAM: i32 = 127;
         let Some(status) = self.child.try_wait().map_err(Error::io("looking after a server"))? else {
@@ -75,12 +75,12 @@ impl Process {
     }
 
     /// It runs and is not paused.
-    pub(super) fn is_live(&mut self) -> bool {
+    pub(crate) fn is_live(&mut self) -> bool {
         !self.is_paused && matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Returns when the process has stopped.
-    pub(super) fn pause(&mut self) -> io::Result<()> {
+    pub(crate) fn pause(&mut self) -> io::Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP)?;
         // The process is not reaped here: `Child` does that.
@@ -89,7 +89,7 @@ impl Process {
         Ok(())
     }
 
-    pub(super) fn resume(&mut self) -> io::Result<()> {
+    pub(crate) fn resume(&mut self) -> io::Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::CONT)?;
         self.is_paused = false;
         Ok(())

@@ -10,25 +10,25 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-use super::{Error, Result};
+use crate::{Error, Result};
 
 /// A port and the one [`APART`](Self::APART) above it, reserved while this value exists, also while its
 /// server is dead.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(crate) struct Ports {
     first: u16,
     _reservation: UnixListener,
 }
 
 impl Ports {
     /// The default distance from the port of a Cluster's node to the port of its bus.
-    pub(super) const APART: u16 = 10_000;
+    pub(crate) const APART: u16 = 10_000;
     /// Both ports of all pairs are below 32768, the first port that Linux gives to outgoing connections.
     const FIRST: u16 = 11_000;
     const COUNT: u16 = 10_000;
 
     /// Takes a free pair.
-    pub(super) fn take() -> Result<Self> {
+    pub(crate) fn take() -> Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         // Processes that start together begin far from each other.
         let start = process::id() % u32::from(Self::COUNT) * 617;
@@ -45,11 +45,11 @@ impl Ports {
         Err(Error::NoPort { first: Self::FIRST, last: Self::FIRST + Self::COUNT - 1, apart: Self::APART })
     }
 
-    pub(super) fn first(&self) -> u16 {
+    pub(crate) fn first(&self) -> u16 {
         self.first
     }
 
-    pub(super) fn second(&self) -> u16 {
+    pub(crate) fn second(&self) -> u16 {
         self.first + Self::APART
     }
 }

@@ -4,16 +4,16 @@ use std::ops::RangeInclusive;
 
 /// A node as another one sees it, or itself.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Node {
-    pub(super) id: String,
-    pub(super) is_myself: bool,
-    pub(super) is_master: bool,
+pub(crate) struct Node {
+    pub(crate) id: String,
+    pub(crate) is_myself: bool,
+    pub(crate) is_master: bool,
     /// The id of its master, if it is a replica.
-    pub(super) master: Option<String>,
+    pub(crate) master: Option<String>,
     /// If two nodes claim a slot, the node with the higher epoch is right.
-    pub(super) epoch: u64,
+    pub(crate) epoch: u64,
     /// Whether its bus is connected, and it is neither in its handshake nor suspected to have failed.
-    pub(super) is_fine: bool,
+    pub(crate) is_fine: bool,
     slots: Vec<RangeInclusive<u16>>,
 }
 
@@ -40,17 +40,17 @@ impl Node {
         })
     }
 
-    pub(super) fn has(&self, slot: u16) -> bool {
+    pub(crate) fn has(&self, slot: u16) -> bool {
         self.slots().any(|own| own == slot)
     }
 
-    pub(super) fn slots(&self) -> impl Iterator<Item = u16> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u16> {
         self.slots.iter().cloned().flatten()
     }
 }
 
 /// `None` if a line has another form than Redis documents.
-pub(super) fn parse(text: &str) -> Option<Vec<Node>> {
+pub(crate) fn parse(text: &str) -> Option<Vec<Node>> {
     text.lines().map(Node::parse).collect()
 }
 

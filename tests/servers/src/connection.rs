@@ -7,7 +7,7 @@ use redis::{
     RedisConnectionInfo, RedisResult, Value,
 };
 
-use super::{Error, Result};
+use crate::{Error, Result};
 
 /// A connection to a server, for commands that must use the same one: `MULTI`, `SUBSCRIBE`, `CLIENT`.
 pub struct Connection {
@@ -19,7 +19,7 @@ impl Connection {
     /// The longest wait for a reply. A server that is not paused replies within milliseconds.
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    pub(super) fn open(port: u16, password: Option<&str>) -> Result<Self> {
+    pub(crate) fn open(port: u16, password: Option<&str>) -> Result<Self> {
         let open = || -> RedisResult<_> {
             // Nothing is sent before the time-outs are set: a paused server accepts connections, but sends no
             // reply.

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use super::{
+use crate::{
     Error, Result, Server,
     view::{self, Node},
     wait_until,
@@ -215,12 +215,12 @@ impl Cluster {
         &self.ids[node]
     }
 
-    pub(super) fn live(&self) -> impl Iterator<Item = (usize, &Server)> {
+    pub(crate) fn live(&self) -> impl Iterator<Item = (usize, &Server)> {
         self.servers.iter().enumerate().filter(|(_, server)| server.is_live())
     }
 
     /// `Err` names a node that sees it otherwise.
-    pub(super) fn agree_on(&self, slot: u16, master: usize) -> Result<(), String> {
+    pub(crate) fn agree_on(&self, slot: u16, master: usize) -> Result<(), String> {
         for (node, server) in self.live() {
             let view = view_of(server)?;
             if !view.iter().any(|seen| seen.id == self.ids[master] && seen.has(slot)) {

@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use swarmkeep_redis::servers::{Cluster, Server};
+//! use swarmkeep_servers::{Cluster, Server};
 //!
 //! let server = Server::start_with(&[("maxmemory", "8mb")])?;
 //! server.command(&["SET", "key", "value"])?;
@@ -17,7 +17,7 @@
 //! let killed = cluster.kill_master_of(slot)?;
 //! let master = cluster.wait_for_failover(slot, killed, Duration::from_secs(10))?;
 //! assert_ne!(master, killed);
-//! # Ok::<(), swarmkeep_redis::servers::Error>(())
+//! # Ok::<(), swarmkeep_servers::Error>(())
 //! ```
 
 use std::{
