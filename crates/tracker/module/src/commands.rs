@@ -20,7 +20,7 @@ use crate::{
 /// A command of the module.
 pub(crate) struct Command {
     pub(crate) name: &'static CStr,
-    /// What the server has to know of it.
+    /// Its properties, for the server.
     pub(crate) flags: &'static CStr,
     pub(crate) run: fn(&Call<'_>) -> Result<Reply, Refused>,
 }
@@ -57,7 +57,7 @@ impl From<WrongType> for Refused {
     }
 }
 
-/// What a command replies.
+/// The reply of a command.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Nothing,
@@ -71,7 +71,7 @@ macro_rules! commands {
     };
 }
 
-/// What frees memory is done when memory is full.
+/// Commands that free memory are done when memory is full.
 pub(crate) const COMMANDS: &[Command] = commands! {
     c"swarmkeep.announce", c"write deny-oom fast", announce;
     c"swarmkeep.leave", c"write fast", announce;
@@ -229,7 +229,7 @@ fn announce_one<'a>(
     Ok(())
 }
 
-/// What replicas have to do for some announces.
+/// The commands for replicas that some announces make.
 #[derive(Default)]
 struct Decided<'a> {
     announces: Vec<(CallerBytes, Word<'a>, Vec<u8>)>,

@@ -5,7 +5,7 @@
 //!
 //! - `server` is the interface to the server, and all unsafe code.
 //! - `commands` reads arguments, and writes replies.
-//! - `shard` is the value of a key: a [`Packed`](swarmkeep::Packed), and what its callers agree on.
+//! - `shard` is the value of a key: a [`Packed`](swarmkeep::Packed), and the settings of its callers.
 //! - `request` and `stored` are the bytes of requests, and of a shard in a file.
 
 mod commands;

@@ -9,7 +9,7 @@ use crate::shard::Shard;
 #[error("a request has another form than this command expects: are tracker and module of one version?")]
 pub(crate) struct Malformed;
 
-/// Bytes of a layout: a salt, and what else all trackers of a store agree on.
+/// Bytes of a layout: a salt, and the other settings of all trackers of a store.
 pub(crate) const IDENTITY: usize = 17;
 pub(crate) const SALT: usize = 16;
 
@@ -31,7 +31,7 @@ pub(crate) struct Caller {
 /// A caller as its bytes.
 pub(crate) type CallerBytes = [u8; IDENTITY + 11];
 
-/// What the peers of a shard are kept by.
+/// The terms by which the peers of a shard are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// In seconds.
@@ -50,7 +50,7 @@ impl Caller {
         rest.end(caller)
     }
 
-    /// The caller for replicas of a shard: what was decided here is not decided there.
+    /// The caller for replicas of a shard, which decide nothing again.
     pub(crate) fn of(shard: &Shard) -> CallerBytes {
         let Shard { identity, terms, newest, .. } = shard;
         let mut bytes = [0; IDENTITY + 11];
@@ -70,7 +70,7 @@ const WANTS_V4: u8 = 16;
 const WANTS_V6: u8 = 32;
 const SEEDERS_TOO: u8 = 64;
 
-/// An announce, and what its answer has room for.
+/// An announce, and the room of its answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Announcing {
     pub(crate) announce: Announce,
@@ -79,7 +79,7 @@ pub(crate) struct Announcing {
 }
 
 impl Announcing {
-    /// A request without wishes is that of a replica: it selects no peers.
+    /// A request without wishes comes from a master: it selects no peers.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut rest = Reader(bytes);
         let flags = rest.u8()?;

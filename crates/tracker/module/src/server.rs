@@ -23,7 +23,7 @@ use crate::{
 const OK: c_int = 0;
 const ERROR: c_int = 1;
 
-/// What only the server sees inside.
+/// A value that only the server reads.
 #[repr(C)]
 pub(crate) struct Opaque([u8; 0]);
 
@@ -139,7 +139,7 @@ fn data_type() -> Ptr {
 }
 
 /// The server's allocator, so that the server counts the module's memory. Before the module is loaded, and in its
-/// tests, that of the system.
+/// tests, the allocator of the system.
 struct ServerAllocator;
 
 #[global_allocator]
@@ -150,8 +150,8 @@ const ALIGNMENT: usize = 16;
 
 // SAFETY: memory is the server's, of the size asked for. Up to `ALIGNMENT`, a size that is a multiple of the
 // alignment is aligned to it: the servers' jemalloc has classes of 8 bytes more each. For a larger alignment, the
-// first aligned address in a longer piece is given, and the address of that piece stands before it. What was taken
-// before the server's functions are known is not freed after: the entry point keeps nothing that it took.
+// first aligned address in a longer piece is given, and the address of that piece stands before it. Memory
+// that was taken before the server's functions are known is not freed after: the entry point keeps none of it.
 unsafe impl GlobalAlloc for ServerAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(api) = API.get() else {
@@ -371,7 +371,7 @@ impl Drop for Key<'_> {
     }
 }
 
-/// Runs `work`, and returns what to say if it panics.
+/// Runs `work`, and returns the error to reply if it panics.
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, &'static CStr> {
     panic::catch_unwind(AssertUnwindSafe(work))
         .map_err(|_| c"ERR the module swarmkeep has a defect: its panic is in the server's output")
@@ -416,7 +416,7 @@ struct Loaded(*mut u8, usize);
 
 impl AsRef<[u8]> for Loaded {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the server gave so many bytes.
+        // SAFETY: the server gave this number of bytes.
         unsafe { slice::from_raw_parts(self.0, self.1) }
     }
 }

@@ -134,7 +134,7 @@ struct Replies {
 
 #[derive(Debug, Default)]
 enum At {
-    /// The byte that says what an element is.
+    /// The byte with the kind of an element.
     #[default]
     Kind,
     /// A simple string or an error.

@@ -208,7 +208,7 @@ pub enum Error {
     Layout {
         /// The prefix of the store's keys.
         prefix: String,
-        /// What the store has.
+        /// The description of the layout.
         has: String,
     },
     /// The user lacks rights on a server. Nothing was written.

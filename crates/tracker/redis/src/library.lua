@@ -1,9 +1,9 @@
 #!lua name=swarmkeep_LIBRARY
 
--- What runs inside the server. Each call is one step, atomic and bounded, on the shards whose keys it is given. docs/formats/redis.md tells
--- the format.
+-- The functions inside the server. Each call is one step, atomic and bounded, on the shards of its keys. docs/formats/redis.md has the
+-- format.
 --
--- A key holds a shard, a hash with all swarms whose info hashes fall into it:
+-- A key holds a shard, a hash with all swarms that fall into it:
 --   m                           the newest time told, counts of the whole shard, how many pages its directory has, and the layout
 --                               under which it was begun
 --   u                           for each page of the directory, when the first of its swarms is due
@@ -14,8 +14,8 @@
 -- The directory and the peers of a kind are tables, and a table is made of pages: keys in one field, a number for each in another.
 -- Linear hashing (Litwin, VLDB 1980) says in which page a key stands, so that tables grow and shrink by one page at a time.
 --
--- What costs is bytes: Lua here hashes every byte of every string that it is handed or makes. So times stand apart from endpoints, pages
--- are small, nothing is cut out that can be looked at where it is, and what is handed out is answered in pieces, not as one string.
+-- Bytes are the cost: Lua here hashes every byte of every string that it gets or makes. So times stand apart from endpoints, pages are
+-- small, nothing is cut out that can be looked at in its place, and a selection is answered in pieces, not as one string.
 
 local call, encode, decode, spread, sub, find, byte, char, floor, min, max, frexp, concat, band, sha1, raise, number_of
 
@@ -35,35 +35,35 @@ local DIRECTORY = 5
 -- the multiples of the limit.
 local NETWORKS = { { 4 }, { 4 }, { 8, 7, 6 }, { 8, 7, 6 } }
 local TIMES = { 1, 5, 25 }
--- The numbers of a page stand in a field named as if they were of the kind so much above.
+-- The numbers of a page stand in the field of a kind that is higher by this.
 local NUMBERS = 8
 -- The most peers of a kind in the field of their swarm. Where there are more they have pages, two at least.
 local INLINE = 32
--- Pages hold between so many keys on average.
+-- The keys per page, on average, are between these.
 local LEAST, MOST = 32, 64
 -- When a swarm is due that is kept for its downloads.
 local KEPT = 4294967295
 local LARGEST = 4294967295
 -- When a swarm is due in which a sweep begins again.
 local AGAIN = 0
--- So much one call of a sweep looks at, and what is left of a page.
+-- One call of a sweep looks at this many peers, and at the rest of the last page.
 local HOLD = 256
 
 local JOINED, REFRESHED, COMPLETED, PROMOTED, DEMOTED, LEFT, CREATED = 1, 2, 4, 8, 16, 32, 64
 local SEEDER, FINISHED, STOPPED, IPV6, WANTS_V4, WANTS_V6, SEEDERS_TOO = 1, 2, 4, 8, 16, 32, 64
 
 -- The layout of the caller: the salt, and the rest of it. Whether the caller has just read that this is the store's, and whether the
--- server's clock bounds what is told.
+-- server's clock bounds the times of calls.
 local identity, confirmed, bounded
 local SALT, IDENTITY = 16, 17
 local CONFIRMED, BOUNDED = 1, 2
--- An announce was not done, in place of what it has changed.
+-- An announce was not done, in place of its changes.
 local MISSING, ELSEWHERE = 128, 129
 -- The most seconds between a told time and the server's clock.
 local APART = 60
 
 ------------------------------------------------------------------------------------------------------------------------------
--- The shard as one call sees it: what it has read, and what is to be written when it ends.
+-- The shard as one call sees it: the fields that it has read, and those to be written when it ends.
 
 -- The identity follows.
 local META = '<I4I4I4I4I4I4I4I4I4d'
@@ -165,9 +165,9 @@ local function commit(shard)
 end
 
 ------------------------------------------------------------------------------------------------------------------------------
--- Tables: `of` is what they belong to, a swarm or the directory, and `kind` which of its tables is meant.
+-- Tables: `of` is their owner, a swarm or the directory, and `kind` the table of the owner.
 
--- Keyed, so that no stranger can choose what falls into one page.
+-- Keyed, so that no stranger can choose the keys of one page.
 local function hash_of(of, kind, key)
   if of.limit > 0 and kind ~= DIRECTORY then
     local networks = NETWORKS[kind]
@@ -381,7 +381,7 @@ local function directory(shard)
   }
 end
 
--- What the shard says of its directory.
+-- Notes the size of the directory in the shard.
 local function settle(d)
   local m = meta(d.shard)
   m.pages, m.swarms = d.pages[DIRECTORY], d.count[DIRECTORY]
@@ -418,7 +418,7 @@ local function leave(s, place)
   settle(d)
 end
 
--- The shard has been told a time that has not come. What was noted then counts as noted now, and all of it is looked at again by the next
+-- The shard has been told a time that has not come. Notes from then count as notes from now, and all of them are looked at again by the next
 -- sweep, which finds the times of peers.
 local function bring_back(shard, now)
   local m, d = meta(shard), directory(shard)
@@ -583,7 +583,7 @@ local function cut(s, kind, page, i)
   m[kind] = m[kind] - 1
 end
 
--- All fields of the swarm go; what the directory says is for the caller.
+-- All fields of the swarm go; its entry in the directory is for the caller.
 local function drop(s)
   local shard = s.shard
   local m = meta(shard)
@@ -688,7 +688,7 @@ local function select(s, first, last, my_kind, my_page, mine, want, eligible, ou
         i = i + 1
       end
     else
-      -- A random place of a random page, again while nobody stands there: pages weigh as much as they hold.
+      -- A random place of a random page, again while it is empty: pages weigh as much as they hold.
       local slots, fullest, tries = s.pages[kind] * s.fullest[kind], s.fullest[kind], 0
       repeat
         local slot = floor(draw() * slots)
@@ -722,14 +722,14 @@ local function select(s, first, last, my_kind, my_page, mine, want, eligible, ou
   return n
 end
 
--- Half of `want` for each family, and what one leaves unused goes to the other.
+-- Half of `want` for each family; the unused part of one goes to the other.
 local function share(want, v4, v6)
   local six = min(v6, max(floor(want / 2), want - v4))
   return min(v4, want - six), six
 end
 
 ------------------------------------------------------------------------------------------------------------------------------
--- What is called.
+-- The functions that are called.
 
 local STATS = '<I4I4I4'
 
@@ -738,8 +738,8 @@ local function stats(s)
   return count[1] + count[3], count[2] + count[4], s.downloads
 end
 
--- Notes that a peer comes, leaves or changes its role; it stands at `mine` of that page if it is there in that role already. Says what
--- this changes, how many others had to go, and where the peer stands then.
+-- Notes that a peer comes, leaves or changes its role; it stands at `mine` of that page if it is there in that role already. Returns
+-- the changes, how many others had to go, and where the peer stands then.
 local function move(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
   local seeder = kind % 2 == 1
   local other = seeder and kind + 1 or kind - 1
@@ -953,8 +953,8 @@ local function restore(keys, args)
   return encode('<I4I4I4I4I4', now, added, known, expired, refused)
 end
 
--- Removes peers older than `since` from a page. Returns how many were there, how many went, and the oldest of the others. Nobody has
--- announced later than `now`.
+-- Removes peers older than `since` from a page. Returns how many were there, how many went, and the oldest of the others. No peer
+-- has announced later than `now`.
 local function expire(s, kind, page, since, now)
   local keys, numbers = read_page(s, kind, page)
   local width = WIDTH[kind]
@@ -986,7 +986,7 @@ local function expire(s, kind, page, since, now)
 end
 
 -- Looks at a swarm until the budget is used up: how many peers were seen, how many went, and whether all were seen. Pages from the last
--- one on, since those that shrinking takes away are at the end.
+-- one on, since shrinking takes pages from the end.
 local function expire_swarm(s, since, now, budget)
   local looked, expired = 0, 0
   if s.kind == 0 then
@@ -1133,7 +1133,7 @@ local function list(keys, args)
   return concat(out)
 end
 
--- `flags` say what is allowed when memory is full.
+-- `flags` say whether it is allowed when memory is full.
 local function register(name, run, flags)
   redis.register_function({
     function_name = 'swarmkeep_LIBRARY_' .. name,

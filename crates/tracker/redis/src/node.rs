@@ -64,7 +64,7 @@ pub(crate) enum What {
         key: Arc<[u8]>,
         request: Vec<u8>,
         caller: Caller,
-        /// Whether the peer leaves. A server whose memory is full still accepts that.
+        /// Whether the peer leaves. A server without free memory still accepts that.
         leaves: bool,
     },
 }
@@ -86,7 +86,7 @@ impl SlotCall {
         matches!(self.what, What::Announce { .. })
     }
 
-    /// Whether a server whose memory is full accepts it, if it is not bundled with other calls.
+    /// Whether a server without free memory accepts it, if it is not bundled with other calls.
     const fn leaves(&self) -> bool {
         matches!(self.what, What::Announce { leaves: true, .. })
     }

@@ -23,10 +23,10 @@ pub(crate) const IDENTITY: usize = 17;
 /// The last commit that reads shards without an identity; `library.lua` names it too.
 pub(crate) const READS_NO_IDENTITY: &str = "7132e1d";
 
-/// The last commit that reads a store whose endpoints per address are limited at an IPv6 /64.
+/// The last commit that reads a store with a limit of endpoints at an IPv6 /64.
 const READS_LIMIT_OF_64: &str = "e59626b";
 
-/// What a store has that only code up to this commit reads.
+/// The state of a store that only code up to this commit reads.
 pub(crate) fn older(commit: &str) -> String {
     format!("has an older layout, which commit {commit} is the last to read")
 }
@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// The error for an operator who wants the other one.
+    /// The error for an operator that wants the other one.
     pub(crate) const fn describe(self) -> &'static str {
         match self {
             Self::Functions => "functions keep it",
@@ -87,7 +87,7 @@ impl Engine {
     }
 }
 
-/// What the place of a peer in its swarm depends on.
+/// The part of an endpoint on which the place of a peer in its swarm depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Places {
     /// Its endpoint.
@@ -101,7 +101,7 @@ impl Places {
         if endpoints_per_address > 0 { Self::Networks } else { Self::Endpoints }
     }
 
-    /// What an operator is told.
+    /// The error for an operator that wants the other one.
     pub(crate) const fn describe(self) -> &'static str {
         match self {
             Self::Endpoints => "its endpoints an address are not limited",
@@ -153,7 +153,7 @@ impl Layout {
         format!("{} {shards} {} {}", engine.version(), HEXLOWER.encode(salt), places.word())
     }
 
-    /// The inverse of [`to_text`](Self::to_text). The error says what the store has instead.
+    /// The inverse of [`to_text`](Self::to_text). The error describes the layout.
     pub(crate) fn of_text(text: &str) -> Result<Self, String> {
         let unknown = || format!("has a layout that this version does not know, {text:?}");
         let words: Vec<_> = text.split(' ').collect();

@@ -267,7 +267,7 @@ impl Shard {
         (totals.v4, totals.v6) = (counts()?, counts()?);
         totals.evicted.peers = meta.u64()?;
         let _bytes = meta.u64()?;
-        // It keeps no list of what is due: a sweep looks at all.
+        // It keeps no list of due swarms: a sweep looks at all.
         let due = if totals.swarms > 0 { 0 } else { u32::MAX };
         Ok(Self { newest, totals, kept: 0, due, layout })
     }

@@ -268,7 +268,7 @@ async fn open(link: &Link, calls: &Calls, asked: Option<Engine>) -> Result<Layou
         Value::Nil => None,
         written => Some(read(&written, calls)?),
     };
-    // An existing store says what keeps it. A new one needs the same of all servers.
+    // An existing store has its engine. A new one needs the same of all servers.
     let is_new = there.is_none();
     let all = is_new && asked != Some(Engine::Functions);
     let (some, without) = link.module(&format!("{prefix}store"), all).await?;

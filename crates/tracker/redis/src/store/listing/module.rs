@@ -70,7 +70,7 @@ impl RedisRepository {
         let shards = self.shared.calls().layout.shards;
         let mut asked: Vec<_> = (0..shards).map(|shard| (shard, after.copied())).collect();
         let mut smallest = BTreeMap::new();
-        // Twice what a shard has on average.
+        // Twice the average of a shard.
         let mut each = (limit / shards as usize).saturating_mul(2).saturating_add(8).min(STEP);
         while limit > 0 && !asked.is_empty() {
             let page = |calls: &Calls, nth: usize| {
