@@ -1,10 +1,9 @@
 //! What is measured or shown over more than one ring: the demo, the benchmark of content stores, results
-//! files of a load, the sizing.
+//! files of a load.
 
 pub mod content;
 pub mod demo;
 pub mod load;
-pub mod simulate;
 pub mod store_bench;
 
 pub use load::Date;

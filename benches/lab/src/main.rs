@@ -1,9 +1,9 @@
-//! The laboratory's program: `cargo demo`, `cargo simulate`, `cargo store-bench`, `cargo load-report`.
+//! The laboratory's program: `cargo demo`, `cargo store-bench`, `cargo load-report`.
 
 use std::{env, error::Error, io, path::Path, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use swarmkeep_lab::{demo, load, simulate, store_bench};
+use swarmkeep_lab::{demo, load, store_bench};
 
 #[derive(Parser)]
 #[command(name = "cargo", version, max_term_width = 110)]
@@ -21,8 +21,6 @@ enum Command {
     DemoPart(demo::PartArgs),
     /// Put a tracker under three loads and write a results file with charts.
     LoadReport(Box<load::Args>),
-    /// Say what a tracker of any size needs, and what the loss of a machine costs.
-    Simulate(simulate::Args),
     /// Compare plain files and the block store, with and without the stripe cache: the benchmark of Norberg's
     /// paper.
     StoreBench(Box<store_bench::Args>),
@@ -43,7 +41,6 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::DemoPart(args) => demo::run_part(args).map(|never| match never {}),
         Command::LoadReport(args) => load::run(&args),
-        Command::Simulate(args) => simulate::print(&args),
         Command::StoreBench(args) => store_bench::run(&args),
         Command::StoreBenchRow(args) => store_bench::run_row(&args),
     };

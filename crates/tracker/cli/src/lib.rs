@@ -63,7 +63,7 @@ enum Command {
 }
 
 /// Commands that were this program's, and what they are called now.
-const MOVED: [(&str, &str); 9] = [
+const MOVED: [(&str, &str); 8] = [
     ("store bench", "cargo store-bench"),
     ("load --report", "cargo load-report"),
     ("create", "seedkeep create"),
@@ -72,7 +72,6 @@ const MOVED: [(&str, &str); 9] = [
     ("store", "seedkeep store"),
     ("demo", "cargo demo"),
     ("shootout", "cargo shootout"),
-    ("simulate", "cargo simulate"),
 ];
 
 /// Runs the command of the command line.

@@ -14,7 +14,6 @@ fn a_command_that_is_another_programs_now_says_which() {
         ("load --report=charts", "cargo load-report"),
         ("demo", "cargo demo"),
         ("shootout", "cargo shootout"),
-        ("simulate", "cargo simulate"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
         let output = command.args(old.split(' ')).arg("--help").output().expect("it starts");
