@@ -1,8 +1,6 @@
-//! What is measured or shown over more than one ring: the demo, the benchmark of content stores, results
-//! files of a load.
+//! Measurements over more than one ring: the benchmark of content stores, and results files of a load.
 
 pub mod content;
-pub mod demo;
 pub mod load;
 pub mod store_bench;
 

@@ -19,9 +19,6 @@ mod seed;
 mod store;
 mod units;
 
-#[doc(hidden)]
-pub use store::{bar, counted, in_runs, read_torrent};
-
 /// Make, seed and fetch torrents, and keep their content on a store that survives a crash at any moment.
 #[derive(Parser)]
 #[command(name = "seedkeep", version = env!("VERSION"), max_term_width = 110)]

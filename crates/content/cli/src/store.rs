@@ -104,10 +104,7 @@ struct StoreArg {
 }
 
 /// Reads a torrent file: what it says, and its bytes.
-///
-/// # Errors
-/// What is wrong with it, or what the system says.
-pub fn read_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box<dyn Error>> {
+pub(crate) fn read_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box<dyn Error>> {
     let shown = path.display();
     let mut torrent = Vec::new();
     File::open(path)
@@ -164,7 +161,7 @@ pub(crate) fn torrents_and_data(paths: &[PathBuf]) -> Result<(Vec<&Path>, Option
 }
 
 /// A bar over bytes, where somebody sees it.
-pub fn bar(bytes: u64) -> ProgressBar {
+pub(crate) fn bar(bytes: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -182,7 +179,7 @@ fn total(torrents: &[opened::Torrent]) -> u64 {
 }
 
 /// Numbers in runs: `1, 4–7, 9`.
-pub fn in_runs(numbers: &[u32]) -> String {
+pub(crate) fn in_runs(numbers: &[u32]) -> String {
     let mut runs: Vec<[u32; 2]> = Vec::new();
     for &number in numbers {
         match runs.last_mut() {
@@ -199,7 +196,7 @@ pub fn in_runs(numbers: &[u32]) -> String {
 }
 
 /// `1 block`, `2 blocks`.
-pub fn counted(count: usize, what: &str) -> String {
+pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 

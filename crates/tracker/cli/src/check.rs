@@ -187,10 +187,7 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
 }
 
 /// What a server answers over HTTP with status 200.
-///
-/// # Errors
-/// What went wrong, or the answer with another status.
-pub fn get(address: SocketAddr, host: &str, path: &str) -> Result<Vec<u8>, Box<dyn Error>> {
+fn get(address: SocketAddr, host: &str, path: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     ask(connect(address)?, host, path)
 }
 

@@ -23,9 +23,6 @@ mod token;
 #[doc(hidden)]
 pub mod units;
 
-#[doc(hidden)]
-pub use check::get;
-
 /// A BitTorrent tracker over any swarm store, and tools for its operator.
 #[derive(Parser)]
 #[command(name = "swarmkeep", version = env!("VERSION"), max_term_width = 110)]
@@ -63,14 +60,13 @@ enum Command {
 }
 
 /// Commands that were this program's, and what they are called now.
-const MOVED: [(&str, &str); 8] = [
+const MOVED: [(&str, &str); 7] = [
     ("store bench", "cargo store-bench"),
     ("load --report", "cargo load-report"),
     ("create", "seedkeep create"),
     ("fetch", "seedkeep fetch"),
     ("seed", "seedkeep seed"),
     ("store", "seedkeep store"),
-    ("demo", "cargo demo"),
     ("shootout", "cargo shootout"),
 ];
 

@@ -12,7 +12,6 @@ fn a_command_that_is_another_programs_now_says_which() {
         ("store bench", "cargo store-bench"),
         ("load --report", "cargo load-report"),
         ("load --report=charts", "cargo load-report"),
-        ("demo", "cargo demo"),
         ("shootout", "cargo shootout"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
