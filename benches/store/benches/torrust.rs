@@ -35,7 +35,7 @@ fn torrust(criterion: &mut Criterion) {
             // Includes building the store, like the original.
             Work::new("add_one_torrent", |caller, _| {
                 let repository = empty(caller.store, None);
-                let mut other = caller.of(&*repository);
+                let mut other = Caller::new(&*repository, caller.store, caller.thread);
                 add(&mut other, &of(info_hashes[0]));
             }),
             Work::new("add_multiple_torrents_in_parallel", |caller, n| {

@@ -6,6 +6,7 @@
 //! operations) per second over all threads.
 
 pub mod charts;
+pub mod tables;
 
 use std::{
     env,
@@ -32,11 +33,14 @@ pub struct Work<'a> {
     fill: Box<dyn Fn(&mut Caller<'_>) + 'a>,
     operation: Operation<'a>,
     round: usize,
-    each: usize,
     fresh: bool,
     parallel: bool,
-    only: Option<&'static str>,
-    shards: Option<usize>,
+    /// The number of announces per operation.
+    pub each: usize,
+    /// Measures one store only.
+    pub only: Option<&'static str>,
+    /// The number of shards of the store.
+    pub shards: Option<usize>,
 }
 
 type Operation<'a> = Box<dyn Fn(&mut Caller<'_>, usize) + Sync + 'a>;
@@ -72,13 +76,6 @@ impl<'a> Work<'a> {
         self
     }
 
-    /// Sets the number of announces per operation.
-    #[must_use]
-    pub const fn announces_each(mut self, announces: usize) -> Self {
-        self.each = announces;
-        self
-    }
-
     /// Uses a newly filled store for each round. Otherwise one store is used for all rounds.
     #[must_use]
     pub const fn fresh(mut self) -> Self {
@@ -90,20 +87,6 @@ impl<'a> Work<'a> {
     #[must_use]
     pub const fn parallel(mut self) -> Self {
         self.parallel = true;
-        self
-    }
-
-    /// Measures one store only, if the others would take too much memory.
-    #[must_use]
-    pub const fn only(mut self, store: &'static str) -> Self {
-        self.only = Some(store);
-        self
-    }
-
-    /// Builds the store with `shards` shards.
-    #[must_use]
-    pub const fn shards(mut self, shards: usize) -> Self {
-        self.shards = Some(shards);
         self
     }
 }
@@ -139,14 +122,9 @@ pub fn run(criterion: &mut Criterion, group: &str, works: &[Work<'_>]) {
     }
 }
 
-/// Returns whether this run only tests the benches.
-pub fn testing() -> bool {
-    env::args().any(|argument| argument == "--test")
-}
-
 /// Returns `full`, or `test` in a run that only tests.
 pub fn shrunk(full: usize, test: usize) -> usize {
-    if testing() { test } else { full }
+    if env::args().any(|argument| argument == "--test") { test } else { full }
 }
 
 /// Returns the number of threads that can run at once.
@@ -180,14 +158,10 @@ type Answer = ([u8; 50 * CompactV4::LEN], [u8; 50 * CompactV6::LEN]);
 pub const BATCH: usize = 32;
 
 impl<'a> Caller<'a> {
-    fn new(repository: &'a dyn TorrentRepository, store: &'static Implementation, thread: usize) -> Self {
+    /// Returns thread number `thread`.
+    pub fn new(repository: &'a dyn TorrentRepository, store: &'static Implementation, thread: usize) -> Self {
         let rng = SplitMix64::new(thread as u64);
         Self { repository, store, thread, rng, answers: vec![([0; _], [0; _]); BATCH] }
-    }
-
-    /// Returns the same thread with another store.
-    pub fn of<'b>(&self, repository: &'b dyn TorrentRepository) -> Caller<'b> {
-        Caller::new(repository, self.store, self.thread)
     }
 
     /// Announces; returns the answer and the number of selected peers.

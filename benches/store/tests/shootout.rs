@@ -2,30 +2,28 @@
 
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
+    fs,
     process::{Command, Output},
 };
 
 use serde_json::Value;
 use swarmkeep::catalog;
+use tempfile::TempDir;
 
-fn shootout(args: &[&str]) -> Output {
+fn shootout(line: &str) -> Output {
+    let args = line.split_whitespace();
     Command::new(env!("CARGO_BIN_EXE_shootout")).args(args).output().expect("the program starts")
 }
 
-fn json(args: &[&str]) -> Value {
-    let output = shootout(args);
+fn json(line: &str) -> Value {
+    let output = shootout(&format!("--json {line}"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
-fn keys(row: &Value) -> Vec<&str> {
-    row.as_object().unwrap().keys().map(String::as_str).collect()
-}
-
 #[test]
 fn list_is_the_catalog() {
-    let output = shootout(&["--list"]);
+    let output = shootout("--list");
     assert!(output.status.success());
     let names: Vec<_> = str::from_utf8(&output.stdout).unwrap().lines().collect();
     assert_eq!(names, catalog::ALL.iter().map(|store| store.name).collect::<Vec<_>>());
@@ -33,19 +31,8 @@ fn list_is_the_catalog() {
 
 #[test]
 fn json_has_the_documented_keys() {
-    let report = json(&[
-        "--only",
-        "packed",
-        "--quick",
-        "--json",
-        "--swarms",
-        "500",
-        "--seconds",
-        "0.01",
-        "--threads",
-        "1,2",
-    ]);
-    let mut top = keys(&report);
+    let report = json("--only packed --quick --swarms 500 --seconds 0.01 --threads 1,2");
+    let mut top: Vec<_> = report.as_object().unwrap().keys().collect();
     top.sort_unstable();
     assert_eq!(top, ["machine", "repeat", "rows", "seed", "version"]);
 
@@ -76,7 +63,7 @@ fn json_has_the_documented_keys() {
 
 #[test]
 fn memory_measures_bytes_only() {
-    let report = json(&["--only", "packed", "--memory", "--json", "--swarms", "2000"]);
+    let report = json("--only packed --memory --swarms 2000");
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 3, "no bytes of a hot swarm");
     for row in rows {
@@ -88,21 +75,7 @@ fn memory_measures_bytes_only() {
 
 #[test]
 fn every_store_runs_and_batches() {
-    let args = [
-        "--all",
-        "--workload",
-        "zipf",
-        "--json",
-        "--swarms",
-        "300",
-        "--seconds",
-        "0.001",
-        "--threads",
-        "2",
-        "--batch",
-        "7",
-    ];
-    let report = json(&args);
+    let report = json("--all --workload zipf --swarms 300 --seconds 0.001 --threads 2 --batch 7");
     let stores: Vec<_> =
         report["rows"].as_array().unwrap().iter().map(|row| row["store"].as_str().unwrap()).collect();
     assert_eq!(stores, catalog::ALL.iter().map(|store| store.name).collect::<Vec<_>>());
@@ -110,36 +83,36 @@ fn every_store_runs_and_batches() {
 
 #[test]
 fn the_table_goes_into_a_readme_and_charts_into_a_directory() {
-    let directory = Directory::new("table");
-    let readme = directory.with("README.md", "# a\n<!-- shootout:begin -->\nold\n<!-- shootout:end -->\nb\n");
-    let charts = directory.path("charts");
-    let tiny = ["--only", "packed", "--swarms", "300", "--seconds", "0.001", "--threads", "1"];
-    let output = shootout(&[&tiny[..], &["--readme", &readme, "--svg", &charts]].concat());
+    let folder = tempfile::tempdir().unwrap();
+    let readme = written(&folder, "# a\n<!-- shootout:begin -->\nold\n<!-- shootout:end -->\nb\n");
+    let charts = folder.path().join("charts").display().to_string();
+    let tiny = "--only packed --swarms 300 --seconds 0.001 --threads 1";
+    let output = shootout(&format!("{tiny} --readme {readme} --svg {charts}"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     assert!(String::from_utf8(output.stdout).unwrap().contains("| `packed`"));
-    let text = std::fs::read_to_string(&readme).unwrap();
+    let text = fs::read_to_string(&readme).unwrap();
     assert!(
         text.starts_with("# a\n<!-- shootout:begin -->\n| store")
             && text.ends_with("<!-- shootout:end -->\nb\n"),
         "{text}"
     );
     for chart in ["zipf.svg", "hot.svg", "tail.svg", "memory.svg"] {
-        assert!(std::fs::read_to_string(format!("{charts}/{chart}")).unwrap().contains("packed"), "{chart}");
+        assert!(fs::read_to_string(format!("{charts}/{chart}")).unwrap().contains("packed"), "{chart}");
     }
 }
 
 #[test]
 fn figures_are_measured_on_stores_that_have_room_for_them() {
-    let directory = Directory::new("figures");
-    let readme = directory.with("figures.md", "<!-- figures:begin --><!-- figures:end -->\n");
-    let report = json(&["--figures", "--quick", "--json", "--readme", &readme]);
+    let folder = tempfile::tempdir().unwrap();
+    let readme = written(&folder, "<!-- figures:begin --><!-- figures:end -->\n");
+    let report = json(&format!("--figures --quick --readme {readme}"));
     assert_eq!((&report["repeat"], &report["divided_by"]), (&1.into(), &100.into()));
     let stores: BTreeSet<_> =
         report["rows"].as_array().unwrap().iter().map(|row| row["store"].as_str().unwrap()).collect();
     assert_eq!(stores.len(), 4, "one of each family: {stores:?}");
 
-    let (table, figures) = (std::fs::read_to_string(&readme).unwrap(), report["figures"].as_array().unwrap());
+    let (table, figures) = (fs::read_to_string(&readme).unwrap(), report["figures"].as_array().unwrap());
     assert!(figures.len() > 20);
     for figure in figures {
         let what = figure["what"].as_str().unwrap();
@@ -164,68 +137,43 @@ fn figures_are_measured_on_stores_that_have_room_for_them() {
 
 #[test]
 fn growth_is_measured_and_drawn() {
-    let directory = Directory::new("growth");
-    let charts = directory.path("charts");
-    let args = ["--growth", "--quick", "--only", "packed,dashmap-mutex-std", "--threads", "1,2", "--json"];
-    let report = json(&[&args[..], &["--svg", &charts]].concat());
+    let folder = tempfile::tempdir().unwrap();
+    let charts = folder.path().display();
+    let stores = "--only packed,dashmap-mutex-std";
+    let report = json(&format!("--growth --quick {stores} --threads 1,2 --svg {charts}"));
     let rows = report["rows"].as_array().unwrap();
     let count = |workload: &str| rows.iter().filter(|row| row["workload"] == workload).count();
     assert_eq!(["swarm-size", "swarms", "threads"].map(count), [2 * 11, 2 * 4, 2 * 2]);
     for row in rows {
         assert!(row["ns_per_announce"].as_f64().unwrap() > 0.0);
     }
-    for chart in [
-        "bytes-by-swarm-size.svg",
-        "ns-by-swarm-size.svg",
-        "bytes-by-swarms.svg",
-        "ns-by-swarms.svg",
-        "announces-by-threads.svg",
-    ] {
-        let svg = std::fs::read_to_string(format!("{charts}/{chart}")).unwrap();
+    for chart in
+        ["bytes-by-swarm-size", "ns-by-swarm-size", "bytes-by-swarms", "ns-by-swarms", "announces-by-threads"]
+    {
+        let svg = fs::read_to_string(format!("{charts}/{chart}.svg")).unwrap();
         assert!(svg.contains("packed") && svg.contains("dashmap-mutex-std"), "{chart}");
         assert!(svg.matches("<circle").count() >= 4, "{chart}");
     }
 }
 
-/// A directory for one test, which exists until the test ends.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("swarmkeep-shootout-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-
-    /// Returns the path of a new file with this text.
-    fn with(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.0.join(name), text).unwrap();
-        self.path(name)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn written(folder: &TempDir, text: &str) -> String {
+    let path = folder.path().join("page.md");
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
 }
 
 #[test]
 fn wrong_options_say_what_is_allowed_and_exit_with_2() {
     for (args, expected) in [
-        (&["--only", "packt"][..], "packed"),
-        (&["--workload", "cold"], "one-swarm"),
-        (&["--threads", "0"], "--threads"),
-        (&["--seconds", "0"], "0.001 to 3600"),
-        (&["--swarms", "10", "--peers", "5"], "every swarm of `zipf` has a peer"),
-        (&["--only", "packed", "--all"], "cannot be used with"),
-        (&["--figures", "--growth"], "cannot be used with"),
-        (&["--repeat", "0"], "--repeat"),
-        (&["--fast"], "unexpected argument"),
+        ("--only packt", "packed"),
+        ("--workload cold", "one-swarm"),
+        ("--threads 0", "--threads"),
+        ("--seconds 0", "0.001 to 3600"),
+        ("--swarms 10 --peers 5", "every swarm of `zipf` has a peer"),
+        ("--only packed --all", "cannot be used with"),
+        ("--figures --growth", "cannot be used with"),
+        ("--repeat 0", "--repeat"),
+        ("--fast", "unexpected argument"),
     ] {
         let output = shootout(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -236,7 +184,10 @@ fn wrong_options_say_what_is_allowed_and_exit_with_2() {
 
 #[test]
 fn a_readme_without_marks_is_refused_before_anything_is_measured() {
-    let output = shootout(&["--readme", env!("CARGO_MANIFEST_PATH")]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("<!-- shootout:begin -->"));
+    let folder = tempfile::tempdir().unwrap();
+    for text in ["", "<!-- shootout:end --> <!-- shootout:begin -->"] {
+        let output = shootout(&format!("--readme {}", written(&folder, text)));
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8(output.stderr).unwrap().contains("<!-- shootout:begin -->"));
+    }
 }

@@ -1,10 +1,8 @@
 //! The table of figures: the numbers that describe one store, on the populations that show them.
 
-use std::{error::Error, path::Path};
-
 use serde::Serialize;
 use swarmkeep::catalog::{self, Implementation};
-use swarmkeep_workload::tables::{markdown, significant};
+use swarmkeep_benches::tables::{markdown, significant};
 
 use super::{
     report::{Findings, Origin, stores},
@@ -250,14 +248,6 @@ impl Findings for Report {
             divisor => format!(" All sizes are divided by {divisor}."),
         };
         format!("{}\nMeasured by `cargo shootout --figures`: {}.{smaller}\n", self.table(), self.origin)
-    }
-
-    fn summary(&self) -> String {
-        self.text()
-    }
-
-    fn draw(&self, _: &Path) -> Result<(), Box<dyn Error>> {
-        Ok(())
     }
 }
 

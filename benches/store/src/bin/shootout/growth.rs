@@ -5,8 +5,10 @@ use std::{error::Error, path::Path};
 use serde::Serialize;
 use swarmkeep::catalog::Implementation;
 
-use swarmkeep_benches::charts::{self, Line, Scale};
-use swarmkeep_workload::tables::{grouped, markdown, significant};
+use swarmkeep_benches::{
+    charts::{self, Line, Scale},
+    tables::{grouped, markdown, significant},
+};
 
 use super::{
     figures::fits,
@@ -207,31 +209,5 @@ impl Findings for Report {
             }
         }
         Ok(())
-    }
-
-    fn summary(&self) -> String {
-        self.text()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn points_are_dense_where_swarms_are_small() {
-        let reach = Reach { peers: 1_000_000, swarms: 10_000_000, threads: vec![1, 2] };
-        let [sizes, counts, threads] = reach.points();
-        let each = |(population, _): &(Population, usize)| match population {
-            Population::Uniform { swarms, each, .. } => swarms * u64::from(*each) / swarms,
-            _ => unreachable!(),
-        };
-        assert_eq!(
-            sizes.iter().map(each).collect::<Vec<_>>(),
-            [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000, 1_000_000]
-        );
-        let counts: Vec<_> = counts.iter().map(|(population, _)| population.workload(1).swarms()).collect();
-        assert_eq!(counts, [10_000, 100_000, 1_000_000, 10_000_000]);
-        assert_eq!(threads.len(), 2);
     }
 }

@@ -9,7 +9,6 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
     process::{Command, ExitCode, Stdio},
-    thread,
     time::Duration,
 };
 
@@ -20,6 +19,7 @@ use clap::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use swarmkeep::catalog::{self, Implementation};
+use swarmkeep_benches::cores;
 
 use self::{
     growth::Reach,
@@ -320,19 +320,14 @@ impl Args {
     }
 
     fn metrics(&self, kind: Kind, first: bool, last: bool) -> Vec<Metric> {
-        let mut metrics = Vec::new();
-        // Bytes do not depend on the threads and batches of later announces.
-        if first && kind.tells_bytes() {
-            metrics.push(Metric::Bytes);
-        }
-        if !self.memory {
-            metrics.push(Metric::Time);
-        }
-        // Slow announces show where threads wait for each other.
-        if !self.memory && last {
-            metrics.push(Metric::Tail);
-        }
-        metrics
+        let all = [
+            // Bytes do not depend on the threads and batches of later announces.
+            (Metric::Bytes, first && kind.tells_bytes()),
+            (Metric::Time, !self.memory),
+            // Slow announces show where threads wait for each other.
+            (Metric::Tail, !self.memory && last),
+        ];
+        all.into_iter().filter_map(|(metric, wanted)| wanted.then_some(metric)).collect()
     }
 
     fn stores(&self) -> Vec<&'static Implementation> {
@@ -389,10 +384,6 @@ impl Args {
 fn ascending(numbers: &[NonZeroUsize]) -> Vec<usize> {
     let numbers: BTreeSet<_> = numbers.iter().map(|number| number.get()).collect();
     numbers.into_iter().collect()
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Measures a plan in a fresh process: a store in the same process would reuse pages of an earlier one.

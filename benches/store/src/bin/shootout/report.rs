@@ -3,10 +3,7 @@
 use std::{collections::BTreeSet, error::Error, fmt::Write, fs, path::Path};
 
 use serde::Serialize;
-use swarmkeep_workload::{
-    Machine,
-    tables::{grouped, markdown, significant},
-};
+use swarmkeep_benches::tables::{grouped, machine, markdown, significant};
 
 use super::{
     charts,
@@ -23,10 +20,14 @@ pub(crate) trait Findings {
     fn text(&self) -> String;
 
     /// Returns one table for a README.
-    fn summary(&self) -> String;
+    fn summary(&self) -> String {
+        self.text()
+    }
 
-    /// Draws charts into the directory.
-    fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>>;
+    /// Draws charts, if there are any, into the directory.
+    fn draw(&self, _directory: &Path) -> Result<(), Box<dyn Error>> {
+        Ok(())
+    }
 }
 
 /// The comparison: all rows, and the machine of the measurements.
@@ -40,7 +41,7 @@ pub(crate) struct Report {
 /// The origin of the numbers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Origin {
-    machine: Machine,
+    machine: String,
     version: &'static str,
     seed: u64,
     /// The number of measurements of each number.
@@ -66,7 +67,7 @@ impl Report {
     }
 
     /// Returns one number of a store on a workload, from the first of its rows that has it.
-    pub(crate) fn find(&self, store: &str, kind: Kind, value: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
+    pub(crate) fn find(&self, store: &str, kind: Kind, value: &dyn Fn(&Row) -> Option<f64>) -> Option<f64> {
         let workload = kind.to_string();
         self.rows.iter().filter(|row| row.store == store && row.workload == workload).find_map(value)
     }
@@ -160,8 +161,7 @@ pub(crate) fn stores(rows: &[Row]) -> Vec<&str> {
     rows.iter().map(|row| row.store.as_str()).filter(|&store| seen.insert(store)).collect()
 }
 
-/// A function that returns a number of a row.
-pub(crate) type Value = Box<dyn Fn(&Row) -> Option<f64>>;
+type Value = Box<dyn Fn(&Row) -> Option<f64>>;
 
 /// A column of a table: its title, and the function that returns its numbers.
 struct Column {
@@ -178,7 +178,7 @@ impl Column {
 
 impl Origin {
     pub(crate) fn here(seed: u64, repeat: usize) -> Self {
-        Self { machine: Machine::this(), version: env!("CARGO_PKG_VERSION"), seed, repeat }
+        Self { machine: machine(), version: env!("CARGO_PKG_VERSION"), seed, repeat }
     }
 }
 
@@ -211,30 +211,5 @@ impl Marked {
     pub(crate) fn with(mut self, table: &str) -> String {
         self.text.replace_range(self.between, &format!("\n{table}"));
         self.text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_between_the_marks_changes() {
-        let marked = |text: &str| {
-            let path = std::env::temp_dir().join(format!(
-                "swarmkeep-marks-{}-{}.md",
-                std::process::id(),
-                text.len()
-            ));
-            fs::write(&path, text).unwrap();
-            let marked = Marked::read(&path, "shootout").map(|marked| marked.with("| new |\n"));
-            fs::remove_file(&path).unwrap();
-            marked
-        };
-        let old = "a\n<!-- shootout:begin -->\n| old |\n| table |\n<!-- shootout:end -->\nb <!-- shootout:begin -->\n";
-        let new = "a\n<!-- shootout:begin -->\n| new |\n<!-- shootout:end -->\nb <!-- shootout:begin -->\n";
-        assert_eq!(marked(old).unwrap(), new);
-        assert!(marked("<!-- shootout:end --> <!-- shootout:begin -->").is_err());
-        assert!(marked("").is_err());
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use swarmkeep::{
     ConfigError, HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, TorrentRepository, catalog,
 };
+use swarmkeep_benches::cores;
 use swarmkeep_conformance::Subject;
 use swarmkeep_workload::Workload;
 
@@ -123,7 +124,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Row, Box<dyn Error>> {
     let empty = resident_bytes();
     // Memory of ended threads would count as memory of the store.
     let about_bytes = plan.metrics.iter().any(|metric| matches!(metric, Metric::Bytes | Metric::Shrink));
-    let threads = if about_bytes { 1 } else { cores() };
+    let threads = if about_bytes { 1 } else { cores() as u64 };
     let build = || {
         let store = Subject::build(&implementation, &config)?;
         fill(&*store, &workload, threads);
@@ -180,10 +181,6 @@ fn fill(store: &dyn TorrentRepository, workload: &Workload, threads: u64) {
             scope.spawn(move || part(n));
         }
     });
-}
-
-fn cores() -> u64 {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
 }
 
 /// Returns the anonymous memory of this process: the pages of the program itself change with the code that it
