@@ -1,52 +1,43 @@
-//! What stores of torrents' content cost: the benchmark of Norberg's paper, measured, and replayed on a
-//! modelled disk.
+//! The cost of stores of torrents' content: the benchmark of Norberg's paper, on a modelled disk.
 //!
-//! Machines with virtual disks and large caches hide what a disk's head does. So each row, a download of
-//! torrents into one store, is measured as it is, and the offsets that reach the device or the files are then
-//! replayed on a [`Disk`] that turns. `README.md` says what is measured and how it is modelled.
+//! Machines with virtual disks and large caches hide the ways of a disk's head. So the requests of each row, a
+//! download of torrents into one store, are recorded and replayed on a [`Disk`](disk::Disk) that turns.
+//! `README.md` describes the measurements and the model.
 //!
-//! [`run`] goes through the rows of [`Options`] and gives a [`Report`]. Each row wants a process of its own,
-//! for its memory and its CPU time: [`child`] has both ends of that.
+//! [`run`] measures rows of [`Options`] for a [`Report`]. Each row has a process of its own, for its memory:
+//! [`child`] has both ends of that.
 
 mod aging;
-mod charts;
 pub mod child;
-mod device;
 mod disk;
 mod download;
-mod extents;
 mod libtorrent;
 mod mix;
+mod options;
 mod payload;
-mod pictures;
-mod plan;
-mod process;
 mod report;
 mod row;
-mod run;
-mod seeding;
 mod trace;
 mod volume;
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-pub use disk::{Access, Action, Disk, Replay};
-pub use mix::{MEAN_TORRENT, PIECE_LENGTHS, piece_length, torrent_length, torrent_lengths};
-pub use pictures::Pictures;
-pub use plan::{Locality, Options, Plan, SeedingOptions, Setup, Store, What};
-pub use report::{Goal, Report};
-pub use row::{Requests, Row, Seeks};
-pub use run::{Measure, Outcome, Progress, measure, run};
-pub use seeding::{Seeded, Served};
+pub use options::{Options, Way};
+pub use report::Report;
+pub use row::Row;
 
-/// What every function here answers.
+/// The result of each function here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The options say something that cannot be.
+    /// The options are wrong.
     #[error("{0}")]
     Options(String),
     /// There is too little room for the largest store.
@@ -55,25 +46,25 @@ pub enum Error {
         folder.display()
     )]
     Room {
-        /// Where the stores were to be.
+        /// The folder of the stores.
         folder: PathBuf,
         /// Bytes that are needed at a time.
         needed: u64,
         /// Bytes that are free.
         free: u64,
     },
-    /// A store lost or altered what was written to it.
+    /// A store lost or altered a piece.
     #[error("piece {piece} of torrent {torrent} {what}")]
     Wrong {
         /// Number of the torrent, from 0 on.
         torrent: u32,
         /// Number of the piece.
         piece: u32,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
-    /// What a store believes does not agree with itself.
-    #[error("the store does not agree with itself: {0}")]
+    /// A store contradicts itself.
+    #[error("the store contradicts itself: {0}")]
     Audit(String),
     /// A store refused.
     #[error(transparent)]
@@ -82,11 +73,59 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A process that measured a row failed.
-    #[error("{plan}: {what}")]
+    #[error("{row}: {why}")]
     Child {
-        /// What it was to measure.
-        plan: String,
-        /// What it said.
-        what: String,
+        /// Its row.
+        row: &'static str,
+        /// Its message.
+        why: String,
     },
+}
+
+/// Measures the rows with one of these words in their names, or all if there are no words, each with a process
+/// that `command` starts. `progress` receives the row, the number of rows before it, the number of all rows,
+/// and the finished share of this one.
+///
+/// # Errors
+/// [`Error::Options`], [`Error::Room`], and errors of the rows.
+pub fn run(
+    options: &Options,
+    only: &[String],
+    command: &dyn Fn() -> Command,
+    progress: &mut dyn FnMut(Way, usize, usize, f64),
+) -> Result<Report> {
+    let mut options = options.clone();
+    options.check()?;
+    let is_wanted = |way: &Way| only.is_empty() || only.iter().any(|word| way.name().contains(word));
+    if !Way::ALL.iter().any(is_wanted) {
+        return Err(Error::Options("no row has one of these words in its name".to_owned()));
+    }
+    check_room(&options.folder, options.room())?;
+    let mut untraced = None;
+    if options.traced
+        && let Err(why) = volume::probe(&options.folder)
+    {
+        (options.traced, untraced) = (false, Some(why.to_string()));
+    }
+    let has_libtorrent = libtorrent::is_there();
+    let ways: Vec<_> = Way::ALL
+        .into_iter()
+        .filter(|way| options.traced || !way.needs_trace())
+        .filter(|way| has_libtorrent || !way.is_libtorrent())
+        .filter(is_wanted)
+        .collect();
+    let mut rows = Vec::new();
+    for (n, way) in ways.iter().enumerate() {
+        rows.push(child::ask(command(), &options, *way, &mut |share| progress(*way, n, ways.len(), share))?);
+    }
+    Ok(Report { options, untraced, rows })
+}
+
+fn check_room(folder: &Path, needed: u64) -> Result<()> {
+    let system = rustix::fs::statvfs(folder).map_err(io::Error::from)?;
+    let free = system.f_bavail * system.f_frsize;
+    if free < needed {
+        return Err(Error::Room { folder: folder.to_owned(), needed, free });
+    }
+    Ok(())
 }

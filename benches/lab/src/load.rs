@@ -13,10 +13,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use swarmkeep_benches::charts::{self, Line, Scale};
+use swarmkeep_benches::{
+    charts::{self, Line, Scale},
+    tables::{Column, grouped, markdown, significant, table, whole},
+};
 use swarmkeep_cli::load::{measure, verdict};
 use swarmkeep_load::{Report, Second};
-use swarmkeep_workload::tables::{grouped, markdown, significant};
 
 use self::grade::{OverTime, OverWorkers};
 
@@ -229,7 +231,7 @@ fn text(
             text,
             "- {} workers, over time: {}.",
             report.settings.workers,
-            OverTime::of(whole(report))
+            OverTime::of(whole_seconds(report))
         );
     }
     if let Some(signature) = grade::closed_loop_signature(&loads) {
@@ -255,37 +257,28 @@ fn text(
 }
 
 fn results(loads: &[&Report]) -> String {
-    let column = |title: &str, of: &dyn Fn(&Report) -> String| {
-        let cells = loads.iter().map(|report| of(report));
-        [title.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
+    let ms = |number: f64| significant(number / 1e3);
+    let server = |report: &&Report, of: fn(&swarmkeep_load::Server) -> f64| {
+        report.server.as_ref().map_or(String::new(), |server| significant(of(server)))
     };
-    let ms = |of: fn(&swarmkeep_load::Latency) -> f64| {
-        move |report: &Report| significant(of(&report.latency.all) / 1e3)
-    };
-    let mut columns = vec![
-        column("workers", &|report| grouped(report.settings.workers as u64)),
-        column("requests", &|report| grouped(report.requests)),
-        column("failed", &|report| grouped(report.failed)),
-        column("wrong", &|report| grouped(report.wrong)),
-        column("success, %", &|report| format!("{:.3}", report.success_percent)),
-        column("a second", &|report| grouped(report.requests_per_second.round() as u64)),
-        column("p50, ms", &ms(|latency| latency.p50)),
-        column("p95, ms", &ms(|latency| latency.p95)),
-        column("p99, ms", &ms(|latency| latency.p99)),
-        column("p99.9, ms", &ms(|latency| latency.p999)),
-        column("max, ms", &ms(|latency| latency.max)),
-        column("peers an answer", &|report| significant(report.peers.per_answer)),
+    let columns: &[Column<'_, &Report>] = &[
+        ("workers", &|report| grouped(report.settings.workers as u64)),
+        ("requests", &|report| grouped(report.requests)),
+        ("failed", &|report| grouped(report.failed)),
+        ("wrong", &|report| grouped(report.wrong)),
+        ("success, %", &|report| format!("{:.3}", report.success_percent)),
+        ("a second", &|report| whole(report.requests_per_second)),
+        ("p50, ms", &|report| ms(report.latency.all.p50)),
+        ("p95, ms", &|report| ms(report.latency.all.p95)),
+        ("p99, ms", &|report| ms(report.latency.all.p99)),
+        ("p99.9, ms", &|report| ms(report.latency.all.p999)),
+        ("max, ms", &|report| ms(report.latency.all.max)),
+        ("peers an answer", &|report| significant(report.peers.per_answer)),
+        ("CPU s a million", &|report| server(report, |server| server.cpu_seconds_per_million)),
+        ("RSS, MB", &|report| server(report, |server| server.rss_bytes_after as f64 / 1e6)),
     ];
-    if loads.iter().all(|report| report.server.is_some()) {
-        let server = |of: fn(&swarmkeep_load::Server) -> f64| {
-            move |report: &Report| {
-                report.server.as_ref().map_or(String::new(), |server| significant(of(server)))
-            }
-        };
-        columns.push(column("CPU s a million", &server(|server| server.cpu_seconds_per_million)));
-        columns.push(column("RSS, MB", &server(|server| server.rss_bytes_after as f64 / 1e6)));
-    }
-    let mut table = markdown(&columns);
+    let of_server = if loads.iter().all(|report| report.server.is_some()) { 0 } else { 2 };
+    let mut table = table(loads, &columns[..columns.len() - of_server]);
     for report in loads {
         for (reason, count) in &report.failures {
             let workers = report.settings.workers;
@@ -304,19 +297,16 @@ fn results(loads: &[&Report]) -> String {
 }
 
 fn grades(loads: &[&Report]) -> String {
-    let column = |title: &str, of: &dyn Fn(&Report) -> String| {
-        let cells = loads.iter().map(|report| of(report));
-        [title.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
-    };
-    markdown(&[
-        column("workers", &|report| grouped(report.settings.workers as u64)),
-        column("rate", &|report| grade::of_rate(report.settings.workers, report.requests_per_second)),
-        column("success", &|report| grade::of_success(report.success_percent).to_string()),
-        column("p50", &|report| grade::of_p50(report.latency.all.p50).to_string()),
-        column("p95", &|report| grade::of_p95(report.latency.all.p95).to_string()),
-        column("p99", &|report| grade::of_p99(report.latency.all.p99).to_string()),
-        column("good for", &|report| grade::good_for(report).to_owned()),
-    ])
+    let columns: &[Column<'_, &Report>] = &[
+        ("workers", &|report| grouped(report.settings.workers as u64)),
+        ("rate", &|report| grade::of_rate(report.settings.workers, report.requests_per_second)),
+        ("success", &|report| grade::of_success(report.success_percent).to_string()),
+        ("p50", &|report| grade::of_p50(report.latency.all.p50).to_string()),
+        ("p95", &|report| grade::of_p95(report.latency.all.p95).to_string()),
+        ("p99", &|report| grade::of_p99(report.latency.all.p99).to_string()),
+        ("good for", &|report| grade::good_for(report).to_owned()),
+    ];
+    table(loads, columns)
 }
 
 fn by_kind(report: &Report) -> String {
@@ -407,7 +397,7 @@ impl Kept {
 }
 
 /// The seconds that were measured whole.
-fn whole(report: &Report) -> &[Second] {
+fn whole_seconds(report: &Report) -> &[Second] {
     let whole = (report.settings.duration as usize).min(report.series.len());
     &report.series[..whole]
 }
@@ -416,7 +406,8 @@ fn whole(report: &Report) -> &[Second] {
 fn draw(directory: &Path, date: Date, reports: &[Report]) -> io::Result<Vec<(String, &'static str)>> {
     let of_seconds = |value: fn(&Second) -> f64| {
         lines(reports, |report| {
-            let points = whole(report).iter().map(|second| (second.second as f64 + 1.0, value(second)));
+            let points =
+                whole_seconds(report).iter().map(|second| (second.second as f64 + 1.0, value(second)));
             points.filter(|&(_, y)| y > 0.0).collect()
         })
     };

@@ -206,11 +206,11 @@ impl<'a> Frame<'a> {
 
 /// The rectangle of the points, in pixels. The numbers of the axis are on its left, labels on its right.
 #[derive(Clone, Copy)]
-pub struct Plot {
-    pub left: i32,
-    pub right: i32,
-    pub top: i32,
-    pub bottom: i32,
+struct Plot {
+    left: i32,
+    right: i32,
+    top: i32,
+    bottom: i32,
 }
 
 const PLOT: Plot = Plot { left: 70, right: 960, top: 60, bottom: 440 };
@@ -218,7 +218,7 @@ const PLOT: Plot = Plot { left: 70, right: 960, top: 60, bottom: 440 };
 impl Plot {
     /// Returns the pixel at the shares `x` of the width and `y` of the height, from the lower left corner. A
     /// value that has no place on an axis, such as 0 on a logarithmic one, is at the end of the axis.
-    pub fn at(self, x: f64, y: f64) -> (i32, i32) {
+    fn at(self, x: f64, y: f64) -> (i32, i32) {
         let (x, y) = (x.clamp(0.0, 1.0), y.clamp(0.0, 1.0));
         let (width, height) = (f64::from(self.right - self.left), f64::from(self.bottom - self.top));
         (self.left + (x * width).round() as i32, self.bottom - (y * height).round() as i32)
@@ -289,7 +289,7 @@ fn short(number: f64) -> String {
 }
 
 /// Returns colour number `n`; consecutive numbers have different colours.
-pub const fn colour(n: usize) -> RGBColor {
+const fn colour(n: usize) -> RGBColor {
     const COLOURS: [RGBColor; 8] = [
         RGBColor(31, 119, 180),
         RGBColor(255, 127, 14),
@@ -304,7 +304,7 @@ pub const fn colour(n: usize) -> RGBColor {
 }
 
 /// Returns black text of `size` pixels, on the given side of its position.
-pub fn font(size: i32, side: HPos) -> TextStyle<'static> {
+fn font(size: i32, side: HPos) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(side, VPos::Top))
 }
 

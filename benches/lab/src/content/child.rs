@@ -1,4 +1,4 @@
-//! A process for each row: both ends of the pipe between the one that runs all and the one that measures.
+//! A process for each row: both ends of the pipe between the process that runs all and the one that measures.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -7,57 +7,54 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::{Error, Outcome, Plan, Result};
+use crate::content::{Error, Options, Result, Row, Way, row};
 
 /// A line that the child writes.
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
     Progress(f64),
-    Done(Outcome),
+    Done(Row),
 }
 
-/// Measures a plan in a process that `command` starts when it is given the plan as its last argument; it
-/// calls [`answer`] with it.
+/// Measures a row in the process of `command`, which calls [`answer`] with its last argument.
 ///
 /// # Errors
-/// [`Error::Child`] with what the process wrote to its standard error.
-pub fn ask(mut command: Command, plan: &Plan, progress: &mut dyn FnMut(f64)) -> Result<Outcome> {
-    let failed = |what: String| Error::Child { plan: plan.to_string(), what };
-    let text = serde_json::to_string(plan).map_err(|error| failed(error.to_string()))?;
+/// [`Error::Child`] with the standard error of the process.
+pub(crate) fn ask(
+    mut command: Command,
+    options: &Options,
+    way: Way,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Row> {
+    let plan = serde_json::to_string(&(options, way)).map_err(io::Error::from)?;
     let mut child =
-        command.arg(text).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        command.arg(plan).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut done = None;
-    let mut unreadable = None;
     for line in BufReader::new(child.stdout.take().expect("it is piped")).lines() {
-        match serde_json::from_str(&line?) {
-            Ok(Line::Progress(share)) => progress(share),
-            Ok(Line::Done(outcome)) => done = Some(outcome),
-            // Read to the end all the same: what it says about itself is more to the point.
-            Err(error) => unreadable = Some(error.to_string()),
+        match serde_json::from_str(&line?).map_err(io::Error::from)? {
+            Line::Progress(share) => progress(share),
+            Line::Done(row) => done = Some(row),
         }
     }
     let output = child.wait_with_output()?;
-    match done {
-        Some(outcome) if output.status.success() => Ok(outcome),
-        _ => {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            let why = if said.is_empty() { unreadable.unwrap_or(output.status.to_string()) } else { said };
-            Err(failed(why))
-        }
-    }
+    done.filter(|_| output.status.success()).ok_or_else(|| {
+        let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Error::Child { row: way.name(), why: if why.is_empty() { output.status.to_string() } else { why } }
+    })
 }
 
-/// Measures the plan that [`ask`] gave, and writes to `out` what it reads.
+/// Measures the row of [`ask`], and writes its lines to `out`.
 ///
 /// # Errors
-/// Those of [`measure`](fn@crate::content::measure); [`Error::Options`] for a plan that cannot be read.
+/// Errors of the row; [`Error::Options`] for a plan that cannot be read.
 pub fn answer(plan: &str, mut out: impl Write) -> Result<()> {
-    let plan: Plan = serde_json::from_str(plan).map_err(|error| Error::Options(error.to_string()))?;
-    let outcome = crate::content::measure(&plan, &mut |share| {
-        // Whoever asked is gone if it fails, which the last line will tell.
+    let plan = serde_json::from_str(plan).map_err(|error| Error::Options(error.to_string()))?;
+    let (options, way): (Options, Way) = plan;
+    let row = row::measure(&options, way, &mut |share| {
+        // If the reader is gone, the last line fails.
         let _ = write(&mut out, &Line::Progress(share));
     })?;
-    Ok(write(&mut out, &Line::Done(outcome))?)
+    Ok(write(&mut out, &Line::Done(row))?)
 }
 
 fn write(out: &mut impl Write, line: &Line) -> io::Result<()> {

@@ -1,106 +1,79 @@
 //! A disk that turns, as a model: what a trace of offsets would take on one.
 
-use std::{fmt, ops::Range};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A disk's parameters. The head moves, the sector comes round, the bytes pass; what flushes, the file
-/// system's own records and the drive's cache cost is not in the model.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Disk {
+/// A disk's parameters. The head moves, the sector comes round, the bytes pass; the cost of flushes and
+/// of the drive's cache is not in the model.
+#[derive(Debug)]
+pub(crate) struct Disk {
     /// Bytes from the innermost track to the outermost.
-    pub capacity: u64,
+    capacity: u64,
     /// Milliseconds to a neighbouring track.
-    pub shortest_seek_ms: f64,
+    shortest_seek_ms: f64,
     /// Milliseconds over the whole disk. Between, the time grows with the root of the distance, as a head
     /// takes that is sped up for half of the way and slowed down for the other.
-    pub longest_seek_ms: f64,
-    /// Turns a minute. A seek is followed by half a turn.
-    pub turns: f64,
-    /// Bytes a second that pass under the head.
-    pub rate: f64,
+    longest_seek_ms: f64,
+    /// Turns per minute. A seek is followed by half a turn.
+    turns: f64,
+    /// Bytes per second that pass under the head.
+    rate: f64,
 }
 
-impl Default for Disk {
-    /// A desktop disk of 1 TB and 7,200 turns a minute: 8.5 ms to a random place, 150 MB/s.
-    fn default() -> Self {
-        Self {
-            capacity: 1_000_000_000_000,
-            shortest_seek_ms: 1.0,
-            longest_seek_ms: 15.0,
-            turns: 7200.0,
-            rate: 150e6,
-        }
-    }
-}
+/// A desktop disk of 1 TB and 7,200 turns per minute: 8.5 ms to a random place, 150 MB/s.
+pub(crate) const DISK: Disk = Disk {
+    capacity: 1_000_000_000_000,
+    shortest_seek_ms: 1.0,
+    longest_seek_ms: 15.0,
+    turns: 7200.0,
+    rate: 150e6,
+};
 
-/// What is done to a device.
+/// Bytes that are read or written, by byte of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access {
-    /// The first byte.
-    pub at: u64,
-    /// How many.
-    pub len: u64,
-    /// What is done with them.
-    pub action: Action,
-    /// Whose they are: a number that whoever records gives a meaning.
-    pub whose: u32,
+pub(crate) struct Access {
+    pub(crate) at: u64,
+    pub(crate) len: u64,
 }
 
-/// What can be done to a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Bytes are read.
-    Read,
-    /// Bytes are written.
-    Write,
-    /// What was written is made durable.
-    Flush,
+/// The time of a trace on a disk.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Replay {
+    pub(crate) requests: u64,
+    /// How often the head had to go somewhere else. Passing over a gap is no seek.
+    pub(crate) seeks: u64,
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
+    /// The second at which the bytes of an access begin to pass, and the first byte; of some accesses.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What a trace takes on a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Replay {
-    /// Seconds in all.
-    pub seconds: f64,
-    /// Of them, until the head was where it had to be.
-    pub seek_seconds: f64,
-    /// How often it had to go somewhere else. Passing over a gap is no seek.
-    pub seeks: u64,
-    /// Bytes read and written.
-    pub bytes: u64,
-}
-
-/// An access on a disk's clock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Step {
-    pub(crate) access: Access,
-    /// Seconds at which its bytes begin to pass.
-    pub(crate) begins: f64,
-    pub(crate) seeks: bool,
-}
+/// The most points: more are no clearer, and make files large.
+const POINTS: usize = 2500;
 
 impl Disk {
     /// Milliseconds to a random place from a random place, without the turn: 8.47 of the default disk.
-    pub fn mean_seek_ms(&self) -> f64 {
+    fn mean_seek_ms(&self) -> f64 {
         // The mean root of the distance of two places is 8/15 of the root of the whole.
         self.shortest_seek_ms + (self.longest_seek_ms - self.shortest_seek_ms) * 8.0 / 15.0
     }
 
     /// Milliseconds for half a turn.
-    pub fn half_turn_ms(&self) -> f64 {
+    fn half_turn_ms(&self) -> f64 {
         30_000.0 / self.turns
     }
 
-    /// Seconds that the head needs over so many bytes, with the half turn.
+    /// Seconds that the head needs over `distance` bytes, with the half turn.
     fn seek(&self, distance: u64) -> f64 {
         let share = (distance as f64 / self.capacity as f64).min(1.0);
         let way = (self.longest_seek_ms - self.shortest_seek_ms) * share.sqrt();
         (self.shortest_seek_ms + way + self.half_turn_ms()) / 1e3
     }
 
-    /// Seconds to the place `to`, and whether they are for a seek: what lies shortly ahead comes round by
-    /// itself.
+    /// Seconds to the place `to`, and whether they are for a seek: bytes shortly ahead come round by
+    /// themselves.
     fn go(&self, from: u64, to: u64) -> (f64, bool) {
         if from == to {
             return (0.0, false);
@@ -112,30 +85,22 @@ impl Disk {
         }
     }
 
-    /// Does what a trace says, one after another, from a head at the beginning of the disk.
-    pub fn replay(&self, trace: impl IntoIterator<Item = Access>) -> Replay {
-        self.replay_with(trace, |_| {})
-    }
-
-    pub(crate) fn replay_with(
-        &self,
-        trace: impl IntoIterator<Item = Access>,
-        mut each: impl FnMut(Step),
-    ) -> Replay {
+    /// Replays the accesses one after another, from a head at the beginning of the disk.
+    pub(crate) fn replay(&self, trace: &[Access]) -> Replay {
         let (mut replay, mut head) = (Replay::default(), 0);
-        for access in trace {
-            if access.action == Action::Flush {
-                continue;
-            }
+        let each = trace.len().div_ceil(POINTS).max(1);
+        for (n, access) in trace.iter().enumerate() {
             let (seconds, seeks) = self.go(head, access.at);
             replay.seconds += seconds;
-            replay.seek_seconds += seconds;
             replay.seeks += u64::from(seeks);
-            each(Step { access, begins: replay.seconds, seeks });
+            if n.is_multiple_of(each) {
+                replay.points.push((replay.seconds, access.at as f64));
+            }
             replay.seconds += access.len as f64 / self.rate;
             replay.bytes += access.len;
             head = access.at + access.len;
         }
+        replay.requests = trace.len() as u64;
         replay
     }
 }
@@ -157,36 +122,21 @@ impl fmt::Display for Disk {
     }
 }
 
-/// How many runs there are in ranges of bytes, if what touches is one.
-pub(crate) fn runs(mut ranges: Vec<Range<u64>>) -> u64 {
-    ranges.sort_by_key(|range| range.start);
-    let (mut runs, mut end) = (0, None);
-    for range in ranges {
-        if end.is_none_or(|end| end < range.start) {
-            runs += 1;
-        }
-        end = Some(end.unwrap_or(0).max(range.end));
-    }
-    runs
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn access(at: u64, len: u64) -> Access {
-        Access { at, len, action: Action::Write, whose: 0 }
+        Access { at, len }
     }
-
-    const FLUSH: Access = Access { at: 0, len: 0, action: Action::Flush, whose: 0 };
 
     fn close(found: f64, expected: f64) {
         assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
     }
 
     #[test]
-    fn a_seek_takes_what_one_reckons_by_hand() {
-        let disk = Disk::default();
+    fn a_seek_takes_as_long_as_computed_by_hand() {
+        let disk = DISK;
         // A quarter of the disk: 1 + 14 × ½ + 60,000 / 7,200 / 2 ms.
         close(disk.seek(250_000_000_000), 0.008 + 0.004_166_666_666_666_667);
         close(disk.seek(1_000_000_000_000), 0.015 + 0.004_166_666_666_666_667);
@@ -196,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_shortly_ahead_is_passed_over_and_what_lies_behind_is_sought() {
-        let disk = Disk::default();
+    fn the_head_passes_over_a_short_gap_ahead_and_seeks_backwards() {
+        let disk = DISK;
         // 150,000 bytes are 1 ms away by waiting.
         assert_eq!(disk.go(0, 150_000), (0.001, false));
         assert_eq!(disk.go(7, 7), (0.0, false));
@@ -210,30 +160,24 @@ mod tests {
 
     #[test]
     fn a_replay_adds_ways_and_bytes() {
-        let disk = Disk::default();
+        let disk = DISK;
         // From 0: 1 ms of bytes; on: 1 ms; a quarter of the disk away: a seek of 12.17 ms and 2 ms of bytes.
         let far = 300_000 + 250_000_000_000;
-        let replay = disk.replay([access(0, 150_000), FLUSH, access(150_000, 150_000), access(far, 300_000)]);
-        assert_eq!((replay.seeks, replay.bytes), (1, 600_000));
-        close(replay.seek_seconds, 0.012_166_666_666_666_667);
+        let replay = disk.replay(&[access(0, 150_000), access(150_000, 150_000), access(far, 300_000)]);
+        assert_eq!((replay.requests, replay.seeks, replay.bytes), (3, 1, 600_000));
+        let begins: Vec<_> = replay.points.iter().map(|(seconds, _)| *seconds).collect();
+        close(begins[2], 0.002 + 0.012_166_666_666_666_667);
         close(replay.seconds, 0.004 + 0.012_166_666_666_666_667);
     }
 
     #[test]
     fn random_places_take_the_mean() {
-        let (disk, mut seed) = (Disk::default(), 1_u64);
+        let mut seed = 1_u64;
         let trace = (0..200_000).map(|_| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             access(((u128::from(seed) * 1_000_000_000_000) >> 64) as u64, 0)
         });
-        let replay = disk.replay(trace);
-        let mean = replay.seek_seconds / 200_000.0 * 1e3;
+        let mean = DISK.replay(&trace.collect::<Vec<_>>()).seconds / 200_000.0 * 1e3;
         assert!((mean - 12.63).abs() < 0.05, "{mean}");
-    }
-
-    #[test]
-    fn ranges_that_touch_are_one_run() {
-        assert_eq!(runs(vec![10..20, 0..10, 30..40]), 2);
-        assert_eq!(runs(vec![]), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The client: torrents are downloaded some at a time, piece by piece in random order.
+//! The client: it downloads torrents some at a time, piece by piece in random order.
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
@@ -9,13 +9,13 @@ use swarmkeep_content::{
 
 use crate::content::{Error, Result, mix, payload::Payload, trace::info_hash};
 
-/// What is downloaded, and how.
+/// The torrents of a download.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     pub(crate) torrents: u32,
     /// Bytes of each.
     pub(crate) size: u64,
-    /// How many are downloaded at a time. All get as many bytes per second.
+    /// The number of torrents at a time. All get the same number of bytes per second.
     pub(crate) parallel: u32,
     pub(crate) seed: u64,
     /// Bytes of an aligned part of a torrent whose pieces come one after another; 0 for none.
@@ -39,17 +39,10 @@ impl Work {
         mix::piece_length(self.torrents - 1, self.torrents)
     }
 
-    /// Pieces of all torrents.
-    pub(crate) fn pieces(&self) -> u64 {
-        let pieces = |number| self.size.div_ceil(mix::piece_length(number, self.torrents).into());
-        (0..self.torrents).map(pieces).sum()
-    }
-
     /// Downloads all of it into `store`, and flushes it after each torrent. Where there is a cache to ask, it
     /// says which piece comes next. `progress` is told of each piece how many bytes it has.
     ///
-    /// A piece is written once it is there as a whole, with one call, and then marked: so does a client that
-    /// looks at its hash first.
+    /// A whole piece is written with one call and then marked, as by a client that checks its hash first.
     pub(crate) fn download(
         &self,
         store: &dyn ContentRepository,
@@ -182,14 +175,7 @@ pub(crate) fn shuffle<T>(items: &mut [T], rng: &mut SplitMix64) {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{IoSlice, IoSliceMut},
-        sync::atomic::{AtomicU32, Ordering::Relaxed},
-    };
-
-    use swarmkeep_content::{
-        Capabilities, ContentConfig, InfoHash, Memory, Statistics, Summary, stripe_cache::StripeCacheOptions,
-    };
+    use swarmkeep_content::{ContentConfig, Memory, stripe_cache::StripeCacheOptions};
 
     use super::*;
 
@@ -231,96 +217,17 @@ mod tests {
         }
     }
 
-    /// Writes nothing of one piece but says that it did, or writes other bytes, or forgets the mark.
-    #[derive(Debug, Clone)]
-    struct Broken {
-        inner: Arc<dyn ContentRepository>,
-        how: How,
-        pieces: Arc<AtomicU32>,
-    }
-
-    #[derive(Debug, Clone, Copy, PartialEq)]
-    enum How {
-        OtherBytes,
-        NoMark,
-    }
-
-    #[derive(Debug)]
-    struct BrokenContent(Arc<dyn Content>, Broken);
-
-    impl ContentRepository for Broken {
-        fn create(&self, torrent: &NewTorrent) -> swarmkeep_content::Result<Arc<dyn Content>> {
-            Ok(Arc::new(BrokenContent(self.inner.create(torrent)?, self.clone())))
-        }
-
-        fn open(&self, info_hash: &InfoHash) -> swarmkeep_content::Result<Arc<dyn Content>> {
-            self.inner.open(info_hash)
-        }
-
-        fn list(&self) -> swarmkeep_content::Result<Vec<Summary>> {
-            self.inner.list()
-        }
-
-        fn delete(&self, info_hash: &InfoHash) -> swarmkeep_content::Result<bool> {
-            self.inner.delete(info_hash)
-        }
-
-        fn flush(&self) -> swarmkeep_content::Result<()> {
-            self.inner.flush()
-        }
-
-        fn statistics(&self) -> Statistics {
-            self.inner.statistics()
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            self.inner.capabilities()
-        }
-    }
-
-    impl Content for BrokenContent {
-        fn geometry(&self) -> Geometry {
-            self.0.geometry()
-        }
-
-        fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> swarmkeep_content::Result<()> {
-            if self.1.how == How::OtherBytes && offset == 0 {
-                let bytes: Vec<_> =
-                    buffers.iter().flat_map(|buffer| buffer.iter().map(|byte| !byte)).collect();
-                return self.0.write_at(offset, &[IoSlice::new(&bytes)]);
-            }
-            self.0.write_at(offset, buffers)
-        }
-
-        fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> swarmkeep_content::Result<()> {
-            self.0.read_at(offset, buffers)
-        }
-
-        fn mark_complete(&self, piece: u32) -> swarmkeep_content::Result<bool> {
-            if self.1.how == How::NoMark && self.1.pieces.fetch_add(1, Relaxed) == 7 {
-                return Ok(true);
-            }
-            self.0.mark_complete(piece)
-        }
-
-        fn mark_incomplete(&self, piece: u32) -> swarmkeep_content::Result<bool> {
-            self.0.mark_incomplete(piece)
-        }
-
-        fn pieces(&self) -> swarmkeep_content::Result<PieceBits> {
-            self.0.pieces()
-        }
-    }
-
     #[test]
-    fn a_store_that_loses_or_alters_a_piece_fails_the_run() {
-        for (how, what) in [(How::OtherBytes, "does not read"), (How::NoMark, "is not complete")] {
-            let inner = Arc::new(Memory::new(&ContentConfig::new("")));
-            let store = Broken { inner, how, pieces: Arc::default() };
-            let payload = Payload::new(WORK.longest_piece());
-            WORK.download(&store, None, &payload, &mut |_| {}).unwrap();
-            let error = WORK.verify(&store, &payload).unwrap_err();
-            assert!(matches!(error, Error::Wrong { .. }) && error.to_string().contains(what), "{error}");
-        }
+    fn a_piece_that_is_lost_or_altered_fails_the_verification() {
+        let store = Memory::new(&ContentConfig::new(""));
+        let payload = Payload::new(WORK.longest_piece());
+        WORK.download(&store, None, &payload, &mut |_| {}).unwrap();
+        let torrent = store.open(&info_hash(3)).unwrap();
+        torrent.mark_incomplete(0).unwrap();
+        let error = || WORK.verify(&store, &payload).unwrap_err().to_string();
+        assert!(error().starts_with("piece 0 of torrent 3 is not complete"), "{}", error());
+        torrent.write(0, &vec![1; torrent.geometry().piece_length() as usize]).unwrap();
+        torrent.mark_complete(0).unwrap();
+        assert!(error().starts_with("piece 0 of torrent 3 does not read"), "{}", error());
     }
 }

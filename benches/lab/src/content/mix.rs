@@ -1,8 +1,8 @@
-//! How large torrents and their pieces are.
+//! The lengths of torrents and of their pieces.
 
-/// Shares of torrents whose pieces have at most so many KiB, in thousandths, of some 700,000 torrents: A.
+/// KiB, and the share of torrents with pieces of that length or less, in thousandths, of some 700,000 torrents: A.
 /// Norberg, "a bittorrent filesystem", blog.libtorrent.org, December 2014.
-pub const PIECE_LENGTHS: [(u32, u32); 11] = [
+const PIECE_LENGTHS: [(u32, u32); 11] = [
     (16, 4),
     (32, 26),
     (64, 131),
@@ -16,40 +16,16 @@ pub const PIECE_LENGTHS: [(u32, u32); 11] = [
     (16384, 1000),
 ];
 
-/// Bytes of a torrent in the mean: 8.25 million of them had 13,635 TB together in the index of IsoHunt
-/// (Neowin, "Trivia Tuesday: Some facts about BitTorrent").
-pub const MEAN_TORRENT: f64 = 13_635e12 / 8.25e6;
-
 /// The piece length of torrent `i` of `of`: that at quantile (i + ½) / `of`, so that a mix of any size is as
 /// the distribution says, and not drawn.
 ///
 /// # Panics
 /// If `i` is not less than `of`.
-pub fn piece_length(i: u32, of: u32) -> u32 {
+pub(crate) fn piece_length(i: u32, of: u32) -> u32 {
     assert!(i < of, "there are {of} torrents");
     let (doubled, shares) = (2 * u64::from(i) + 1, 2 * u64::from(of));
     let entry = PIECE_LENGTHS.iter().find(|(_, share)| doubled * 1000 <= u64::from(*share) * shares);
     entry.expect("all torrents have pieces of at most the last length").0 << 10
-}
-
-/// The length of the torrent at this quantile, from 0 to 1, in bytes.
-///
-/// An estimate: torrents are cut into about as many pieces each, whatever their size, and so many that the
-/// mean is [`MEAN_TORRENT`]. Between the steps of the distribution of piece lengths, lengths grow
-/// geometrically.
-pub fn torrent_length(quantile: f64) -> f64 {
-    continuous_piece_length(quantile) * pieces()
-}
-
-/// Quantiles and what is smaller than them, for a curve.
-pub fn torrent_lengths(steps: u32) -> impl Iterator<Item = (f64, f64)> {
-    middles(steps).map(|quantile| (torrent_length(quantile), quantile))
-}
-
-/// Pieces of a torrent by the estimate of [`torrent_length`]: some 3,700.
-fn pieces() -> f64 {
-    const STEPS: u32 = 1000;
-    MEAN_TORRENT * f64::from(STEPS) / middles(STEPS).map(continuous_piece_length).sum::<f64>()
 }
 
 fn middles(steps: u32) -> impl Iterator<Item = f64> {
@@ -66,12 +42,14 @@ fn continuous_piece_length(quantile: f64) -> f64 {
     f64::from(kib) * 512.0 * 2_f64.powf((share - below) / (f64::from(up_to) - below))
 }
 
-/// Lengths of as many torrents as have `bytes` together, one after another, mixed as [`torrent_length`] says
-/// and scaled so that they are `count` or so; each a multiple of `unit`, and at least one.
+/// Lengths of `count` torrents with some `bytes` bytes together; each a multiple of `unit`, and at least one.
+///
+/// An estimate: all torrents have the same number of pieces. Between the steps of the distribution of piece
+/// lengths, lengths grow geometrically.
 pub(crate) fn lengths(bytes: u64, count: u32, unit: u64) -> Vec<u64> {
-    let scale = bytes as f64 / (MEAN_TORRENT * f64::from(count));
+    let scale = bytes as f64 / middles(count).map(continuous_piece_length).sum::<f64>();
     middles(count)
-        .map(|quantile| ((torrent_length(quantile) * scale) as u64).next_multiple_of(unit).max(unit))
+        .map(|quantile| ((continuous_piece_length(quantile) * scale) as u64).next_multiple_of(unit).max(unit))
         .collect()
 }
 
@@ -90,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn twenty_five_torrents_have_the_pieces_that_one_reckons_by_hand() {
+    fn twenty_five_torrents_have_the_piece_lengths_computed_by_hand() {
         // Quantiles 0.02, 0.06, … 0.98.
         let expected = [(32, 1), (64, 2), (128, 3), (256, 6), (512, 8), (1024, 3), (2048, 1), (4096, 1)];
         let mut mix = (0..25).map(|i| piece_length(i, 25) >> 10);
@@ -102,14 +80,12 @@ mod tests {
     }
 
     #[test]
-    fn torrents_are_as_long_in_the_mean_as_those_of_the_index() {
-        let (sum, count) =
-            torrent_lengths(5000).fold((0.0, 0.0), |(sum, count), (length, _)| (sum + length, count + 1.0));
-        assert!((sum / count / MEAN_TORRENT - 1.0).abs() < 0.01, "{}", sum / count);
+    fn lengths_of_torrents_add_up_and_differ() {
         let lengths = lengths(100 << 30, 400, 4 << 20);
         let total: u64 = lengths.iter().sum();
         assert_eq!(lengths.len(), 400);
         assert!(lengths.iter().all(|length| length % (4 << 20) == 0 && *length > 0));
         assert!((total as f64 / (100_u64 << 30) as f64 - 1.0).abs() < 0.03, "{total}");
+        assert!(lengths[399] > 50 * lengths[40]);
     }
 }

@@ -1,10 +1,10 @@
-//! What reaches a device or files, written down: wrappers that pass everything on.
+//! Accesses to a device or files, recorded in their order by wrappers that pass everything on.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
@@ -15,64 +15,34 @@ use swarmkeep_content::{
     block::{Barrier, BlockDevice, SECTOR, Sector},
 };
 
-use crate::content::disk::{Access, Action};
+use crate::content::disk::Access;
 
-/// What was done, in the order in which it was begun, while it is on.
-#[derive(Debug)]
+/// The accesses since it was turned on.
+#[derive(Debug, Default)]
 pub(crate) struct Trace {
     on: AtomicBool,
     accesses: Mutex<Vec<Access>>,
-    writes: AtomicU64,
-    flushes: AtomicU64,
 }
 
 impl Trace {
-    /// Takes memory for so many accesses at once, so that what it takes is no part of what is measured.
-    pub(crate) fn with_room_for(accesses: usize) -> Arc<Self> {
-        let nothing = Access { at: 0, len: 0, action: Action::Flush, whose: 0 };
-        // Pages that were never touched are no memory yet.
-        let mut touched = vec![nothing; accesses];
-        touched.clear();
-        Arc::new(Self {
-            on: AtomicBool::new(false),
-            accesses: Mutex::new(touched),
-            writes: AtomicU64::new(0),
-            flushes: AtomicU64::new(0),
-        })
+    pub(crate) fn turn_on(&self) {
+        self.on.store(true, Relaxed);
     }
 
-    pub(crate) fn turn(&self, on: bool) {
-        self.on.store(on, Relaxed);
-    }
-
-    fn add(&self, access: Access) {
-        if !self.on.load(Relaxed) {
-            return;
+    fn add(&self, at: u64, len: u64) {
+        if self.on.load(Relaxed) {
+            self.accesses.lock().push(Access { at, len });
         }
-        match access.action {
-            Action::Write => _ = self.writes.fetch_add(1, Relaxed),
-            Action::Flush => _ = self.flushes.fetch_add(1, Relaxed),
-            Action::Read => {}
-        }
-        self.accesses.lock().push(access);
     }
 
-    /// Calls that wrote.
-    pub(crate) fn writes(&self) -> u64 {
-        self.writes.load(Relaxed)
-    }
-
-    /// Calls that flushed.
-    pub(crate) fn flushes(&self) -> u64 {
-        self.flushes.load(Relaxed)
-    }
-
+    /// Turns it off.
     pub(crate) fn take(&self) -> Vec<Access> {
+        self.on.store(false, Relaxed);
         std::mem::take(&mut self.accesses.lock())
     }
 }
 
-/// A device whose accesses are written down by byte of the device.
+/// A device whose accesses are recorded.
 #[derive(Debug)]
 pub(crate) struct TracedDevice<D> {
     pub(crate) device: D,
@@ -85,20 +55,17 @@ impl<D: BlockDevice> BlockDevice for TracedDevice<D> {
     }
 
     fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
-        let (at, len) = (first * SECTOR as u64, (into.len() * SECTOR) as u64);
-        self.trace.add(Access { at, len, action: Action::Read, whose: 0 });
+        self.trace.add(first * SECTOR as u64, (into.len() * SECTOR) as u64);
         self.device.read(first, into)
     }
 
     fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
         let sectors: usize = parts.iter().map(|part| part.len()).sum();
-        let (at, len) = (first * SECTOR as u64, (sectors * SECTOR) as u64);
-        self.trace.add(Access { at, len, action: Action::Write, whose: 0 });
+        self.trace.add(first * SECTOR as u64, (sectors * SECTOR) as u64);
         self.device.write(first, parts)
     }
 
     fn flush(&self, barrier: Barrier) -> io::Result<()> {
-        self.trace.add(Access { at: 0, len: 0, action: Action::Flush, whose: 0 });
         self.device.flush(barrier)
     }
 
@@ -107,28 +74,29 @@ impl<D: BlockDevice> BlockDevice for TracedDevice<D> {
     }
 }
 
-/// A store whose accesses are written down by byte of a torrent; whose it is tells [`number`].
+/// A store of torrents of `size` bytes, whose accesses are recorded as if the torrents lay one after another.
 #[derive(Debug)]
 pub(crate) struct TracedRepository<R> {
     pub(crate) inner: R,
+    pub(crate) size: u64,
     pub(crate) trace: Arc<Trace>,
 }
 
 #[derive(Debug)]
 struct TracedContent {
     inner: Arc<dyn Content>,
-    whose: u32,
+    begins: u64,
     trace: Arc<Trace>,
 }
 
-/// What the torrent with this number is called.
+/// The info hash of the torrent with this number.
 pub(crate) fn info_hash(number: u32) -> InfoHash {
     let mut bytes = [0x5b; 20];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
     InfoHash::new(bytes)
 }
 
-/// The number of the torrent that is called so.
+/// The number of the torrent with this info hash.
 pub(crate) fn number(info_hash: &InfoHash) -> u32 {
     let bytes = info_hash.as_bytes();
     u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
@@ -136,7 +104,8 @@ pub(crate) fn number(info_hash: &InfoHash) -> u32 {
 
 impl<R> TracedRepository<R> {
     fn content(&self, info_hash: &InfoHash, inner: Arc<dyn Content>) -> Arc<dyn Content> {
-        Arc::new(TracedContent { inner, whose: number(info_hash), trace: Arc::clone(&self.trace) })
+        let begins = u64::from(number(info_hash)) * self.size;
+        Arc::new(TracedContent { inner, begins, trace: Arc::clone(&self.trace) })
     }
 }
 
@@ -158,7 +127,6 @@ impl<R: ContentRepository> ContentRepository for TracedRepository<R> {
     }
 
     fn flush(&self) -> Result<()> {
-        self.trace.add(Access { at: 0, len: 0, action: Action::Flush, whose: 0 });
         self.inner.flush()
     }
 
@@ -178,13 +146,13 @@ impl Content for TracedContent {
 
     fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
-        self.trace.add(Access { at: offset, len, action: Action::Write, whose: self.whose });
+        self.trace.add(self.begins + offset, len);
         self.inner.write_at(offset, buffers)
     }
 
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
-        self.trace.add(Access { at: offset, len, action: Action::Read, whose: self.whose });
+        self.trace.add(self.begins + offset, len);
         self.inner.read_at(offset, buffers)
     }
 
@@ -207,46 +175,42 @@ impl Content for TracedContent {
 
 #[cfg(test)]
 mod tests {
-    use swarmkeep_content::{ContentConfig, ContentExt, Memory, block::sectors};
+    use swarmkeep_content::{
+        ContentConfig, ContentExt, Memory,
+        block::{FileDevice, sectors},
+    };
 
     use super::*;
-    use crate::content::device::ZeroDevice;
 
-    fn access(action: Action, at: u64, len: u64, whose: u32) -> Access {
-        Access { at, len, action, whose }
+    fn access(at: u64, len: u64) -> Access {
+        Access { at, len }
     }
 
     #[test]
-    fn of_a_device_every_call_is_written_down_by_byte_while_it_is_on() {
-        let trace = Trace::with_room_for(4);
-        let device = TracedDevice { device: ZeroDevice::new(1 << 20), trace: Arc::clone(&trace) };
+    fn calls_to_a_device_are_recorded_by_byte_while_the_trace_is_on() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        let trace = Arc::new(Trace::default());
+        let device = FileDevice::open(image.path(), true).unwrap();
+        let device = TracedDevice { device, trace: Arc::clone(&trace) };
         let mut some = sectors(3);
         some[0].0.fill(7);
         device.write(1, &[&some]).unwrap();
-        trace.turn(true);
+        trace.turn_on();
         device.write(5, &[&some, &some[..1]]).unwrap();
         device.flush(Barrier::Data).unwrap();
         device.read(2, &mut some[..2]).unwrap();
-        trace.turn(false);
+        assert_eq!(trace.take(), [access(20480, 16384), access(8192, 8192)]);
         device.read(5, &mut some).unwrap();
-        assert_eq!(some[0].0, [7; SECTOR], "it is passed on");
-        assert_eq!((trace.writes(), trace.flushes()), (1, 1));
-        assert_eq!(
-            trace.take(),
-            [
-                access(Action::Write, 20480, 16384, 0),
-                access(Action::Flush, 0, 0, 0),
-                access(Action::Read, 8192, 8192, 0)
-            ]
-        );
+        assert_eq!((some[0].0, trace.take()), ([7; SECTOR], vec![]));
     }
 
     #[test]
-    fn of_a_store_every_access_is_written_down_by_byte_of_the_torrent() {
-        let trace = Trace::with_room_for(4);
-        let store =
-            TracedRepository { inner: Memory::new(&ContentConfig::new("")), trace: Arc::clone(&trace) };
-        trace.turn(true);
+    fn accesses_to_a_store_are_recorded_as_if_torrents_lay_one_after_another() {
+        let trace = Arc::new(Trace::default());
+        let inner = Memory::new(&ContentConfig::new(""));
+        let store = TracedRepository { inner, size: 100_000, trace: Arc::clone(&trace) };
+        trace.turn_on();
         let [one, other] = [3, 70_000].map(|n| {
             assert_eq!(number(&info_hash(n)), n);
             store.create(&NewTorrent::new(info_hash(n), 100_000, 16384).unwrap()).unwrap()
@@ -255,14 +219,6 @@ mod tests {
         other.write(0, &[3; 10]).unwrap();
         store.open(&info_hash(3)).unwrap().read(16400, &mut [0; 20]).unwrap();
         store.flush().unwrap();
-        assert_eq!(
-            trace.take(),
-            [
-                access(Action::Write, 16384, 16484, 3),
-                access(Action::Write, 0, 10, 70_000),
-                access(Action::Read, 16400, 20, 3),
-                access(Action::Flush, 0, 0, 0)
-            ]
-        );
+        assert_eq!(trace.take(), [access(316_384, 16484), access(7_000_000_000, 10), access(316_400, 20)]);
     }
 }

@@ -1,6 +1,6 @@
-//! What takes root: a loop device for a row, the requests that reach it, and a limit of memory.
+//! The parts that need root: a loop device for a row, the requests that reach it, and a limit of memory.
 //!
-//! Nothing of it outlives the process. Mounts are in a namespace of the thread, the device is set to go with
+//! Nothing of it remains after the process. Mounts are in a namespace of the thread, the device is set to go with
 //! its last user, its image has no name, and folders of the kernel that a killed process left are removed by
 //! the next one.
 
@@ -17,13 +17,13 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 
-use crate::content::disk::{Access, Action};
+use crate::content::disk::Access;
 
 /// Where tracefs is mounted, everywhere.
 const TRACING: &str = "/sys/kernel/tracing";
 /// Bytes of the kernel's record of a request, rounded up.
 const RECORD: u64 = 80;
-/// Before the number of the process whose a folder of the kernel is.
+/// A folder of the kernel has this name and the number of its process.
 const OURS: &str = "swarmkeep-store-bench-";
 
 /// A loop device, and the kernel's record of the requests that it gets.
@@ -37,7 +37,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// A device of so many bytes whose image lies in `folder`.
+    /// A device of `bytes` bytes, the image of which lies in `folder`.
     pub(crate) fn new(folder: &Path, bytes: u64) -> io::Result<Self> {
         unshare(CloneFlags::CLONE_NEWNS)?;
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
@@ -58,8 +58,8 @@ impl Volume {
         let volume = Self { device, _open: open, instance, mounted: OnceLock::new() };
         let number = volume.number()?;
         fs::write(volume.event("filter"), format!("dev == {number}"))?;
-        // Each processor has a part: together twice as much as half of the bytes in requests of 4 KiB, which
-        // none has been seen to need.
+        // Each processor has a part. All together they have room for the bytes in requests of 4 KiB; no row
+        // needed half of that.
         let processors = std::thread::available_parallelism()?.get() as u64;
         let kib = (bytes / 4096 * RECORD / processors).div_ceil(1024) + 4096;
         fs::write(volume.instance.join("buffer_size_kb"), kib.to_string())?;
@@ -135,17 +135,14 @@ impl Drop for Volume {
 /// `... block_rq_issue: 7,0 WS 4096 () 2048 + 8 be,0,4 [dd]`: device, kind, bytes, command, first sector.
 fn request(line: &str) -> Option<Access> {
     let mut words = line.split_once(" block_rq_issue: ")?.1.split_whitespace().skip(1);
-    let (kind, len, sector) = (words.next()?, words.next()?.parse().ok()?, words.nth(1)?);
-    let action = match kind.trim_start_matches('F').chars().next() {
-        _ if len == 0 => Action::Flush,
-        Some('W') => Action::Write,
-        Some('R') => Action::Read,
-        _ => return None,
-    };
-    Some(Access { at: sector.parse::<u64>().ok()? * 512, len, action, whose: 0 })
+    let (kind, len, sector) = (words.next()?, words.next()?.parse::<u64>().ok()?, words.nth(1)?);
+    if len == 0 || !kind.trim_start_matches('F').starts_with(['R', 'W']) {
+        return None;
+    }
+    Some(Access { at: sector.parse::<u64>().ok()? * 512, len })
 }
 
-/// A limit of memory: of processes, with the page cache of what they read and write.
+/// A limit of memory of processes, with their page cache.
 #[derive(Debug)]
 pub(crate) struct Limit {
     folder: PathBuf,
@@ -173,7 +170,7 @@ impl Limit {
         Err(io::Error::other("no control group can limit memory"))
     }
 
-    /// Allows these processes, from here on, so many bytes more than they have.
+    /// Allows these processes `bytes` bytes more than they have.
     pub(crate) fn enter(&self, bytes: u64, pids: &[u32]) -> io::Result<()> {
         fs::write(self.folder.join(self.file), bytes.to_string())?;
         // Memory that is swapped out would be memory that another row does not have.
@@ -190,14 +187,6 @@ impl Drop for Limit {
         }
         let _ = fs::remove_dir(&self.folder);
     }
-}
-
-/// Bytes of memory that nobody needs; 0 where the system does not say.
-pub(crate) fn free_memory() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
 }
 
 /// Whether all of it can be had in `folder`.
@@ -228,7 +217,7 @@ fn ours(all: &Path) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// What a program printed.
+/// The output of a program.
 fn told(command: &mut Command) -> io::Result<String> {
     let output = command.output();
     let failed = |why: String| io::Error::other(format!("{}: {why}", command.get_program().display()));
@@ -246,20 +235,16 @@ mod tests {
     #[test]
     fn requests_are_read_as_the_kernel_writes_them() {
         let read = |text: &str| request(&format!("  kworker/u8:1-33  [001] .....  503.891954: {text}"));
-        let access = |at, len, action| Some(Access { at, len, action, whose: 0 });
         for (text, expected) in [
-            (
-                "block_rq_issue: 7,0 W 1310720 () 32770 + 2560 be,0,4 [a b]",
-                access(16_778_240, 1_310_720, Action::Write),
-            ),
-            ("block_rq_issue: 7,0 RAM 2048 () 522 + 4 be,0,4 [dd]", access(267_264, 2048, Action::Read)),
-            ("block_rq_issue: 7,0 FWFS 4096 () 8 + 8 be,0,4 [jbd2]", access(4096, 4096, Action::Write)),
-            ("block_rq_issue: 7,0 FF 0 () 0 + 0 none,0,0 [kworker]", access(0, 0, Action::Flush)),
+            ("block_rq_issue: 7,0 W 1310720 () 32770 + 2560 be,0,4 [a b]", Some((16_778_240, 1_310_720))),
+            ("block_rq_issue: 7,0 RAM 2048 () 522 + 4 be,0,4 [dd]", Some((267_264, 2048))),
+            ("block_rq_issue: 7,0 FWFS 4096 () 8 + 8 be,0,4 [jbd2]", Some((4096, 4096))),
+            ("block_rq_issue: 7,0 FF 0 () 0 + 0 none,0,0 [kworker]", None),
             ("block_rq_issue: 7,0 DS 4096 () 8 + 8 be,0,4 [rm]", None),
             ("block_rq_complete: 7,0 W () 8 + 8 be,0,4 [0]", None),
             ("#  TASK-PID  CPU#", None),
         ] {
-            assert_eq!(read(text), expected, "{text}");
+            assert_eq!(read(text), expected.map(|(at, len)| Access { at, len }), "{text}");
         }
     }
 }

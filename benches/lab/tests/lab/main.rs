@@ -1,5 +1,4 @@
-//! The laboratory: what it shows, measures and writes.
+//! The laboratory: what it measures and writes.
 
-mod content;
 mod load_report;
 mod store_bench;
