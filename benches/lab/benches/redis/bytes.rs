@@ -1,38 +1,26 @@
-//! What swarms and peers take in the server, in both designs.
+//! The memory of swarms and peers in the server, in all designs.
 
-use serde::Serialize;
-use swarmkeep_servers::Server;
+use swarmkeep_benches::tables::{grouped, significant, table};
+use swarmkeep_redis::servers::Server;
 use swarmkeep_workload::Workload;
-use swarmkeep_workload::tables::{grouped, significant};
 
 use crate::{
     Bench, Result,
     drive::{Design, Stores},
-    report::{Goal, Section, table},
 };
 
-/// From this size on a swarm is large.
-const LARGE: u32 = 1_000;
-
-/// Keys whose encodings are looked at.
-const LOOKED_AT: usize = 5_000;
-
-#[derive(Debug, Serialize)]
 struct Row {
     way: Design,
     family: &'static str,
     swarms: u64,
     peers_per_swarm: u32,
-    bytes: u64,
     bytes_per_peer: f64,
     bytes_per_swarm: f64,
     resident_bytes_per_peer: f64,
-    lua_bytes: u64,
     keys: i64,
-    listpacks_in_100: f64,
 }
 
-pub(crate) fn measure(bench: &Bench) -> Result<Section> {
+pub(crate) fn measure(bench: &Bench) -> Result<String> {
     let populations: &[(u64, u32)] = if bench.test {
         &[(2_000, 1), (2, 1_000)]
     } else {
@@ -56,16 +44,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
             }
         }
     }
-    let mut section = Section::new("bytes", &rows, text(&rows))?;
-    let ours = rows.iter().filter(|row| row.way == Design::One && row.family == "IPv4");
-    section.goals = ours
-        .filter(|row| row.peers_per_swarm >= LARGE)
-        .map(|row| {
-            let what = format!("swarms of {}: bytes an IPv4 peer", grouped(row.peers_per_swarm.into()));
-            Goal::at_most(60.0, what, row.bytes_per_peer)
-        })
-        .collect();
-    Ok(section)
+    Ok(text(&rows))
 }
 
 impl Row {
@@ -78,7 +57,7 @@ impl Row {
         peers_per_swarm: u32,
     ) -> Result<Self> {
         let stores = Stores::start(&bench.runtime, None)?;
-        // The functions are loaded by the first announce, and buffers are there: what comes now is swarms.
+        // The first announce loads the functions and makes buffers, so that only swarms follow.
         let other = Workload::uniform(3, 1, 1);
         stores.fill(&bench.runtime, way, &other)?;
         let before = Memory::of(&stores.server)?;
@@ -92,18 +71,13 @@ impl Row {
             family,
             swarms,
             peers_per_swarm,
-            bytes,
             bytes_per_peer: bytes as f64 / peers,
             bytes_per_swarm: bytes as f64 / swarms as f64,
             resident_bytes_per_peer: after.resident.saturating_sub(before.resident) as f64 / peers,
-            lua_bytes: after.lua,
             keys,
-            listpacks_in_100: listpacks(&stores.server)?,
         })
     }
-}
 
-impl Row {
     const fn design(&self) -> &'static str {
         match self.way {
             Design::Naive => "naive",
@@ -116,37 +90,13 @@ impl Row {
 struct Memory {
     used: u64,
     resident: u64,
-    lua: u64,
 }
 
 impl Memory {
     fn of(server: &Server) -> Result<Self> {
-        let memory = server.info("memory")?;
-        let number = |name: &str| memory.get(name).and_then(|value| value.parse().ok()).unwrap_or_default();
-        Ok(Self {
-            used: server.used_memory()?,
-            resident: number("used_memory_rss"),
-            lua: number("used_memory_vm_total"),
-        })
+        let resident = server.info("memory")?.get("used_memory_rss").map_or(Ok(0), |value| value.parse())?;
+        Ok(Self { used: server.used_memory()?, resident })
     }
-}
-
-/// How many of a hundred hashes are listpacks, of the first some that the server names.
-fn listpacks(server: &Server) -> Result<f64> {
-    const SCRIPT: &str = "\
-local cursor, hashes, listpacks = '0', 0, 0
-repeat
-  local page = redis.call('SCAN', cursor, 'COUNT', 500, 'TYPE', 'hash')
-  for _, key in ipairs(page[2]) do
-    hashes = hashes + 1
-    if redis.call('OBJECT', 'ENCODING', key) == 'listpack' then listpacks = listpacks + 1 end
-  end
-  cursor = page[1]
-until cursor == '0' or hashes >= tonumber(ARGV[1])
-return {hashes, listpacks}";
-
-    let (hashes, listpacks): (u64, u64) = server.query(&["EVAL", SCRIPT, "0", &LOOKED_AT.to_string()])?;
-    Ok(listpacks as f64 / hashes.max(1) as f64 * 100.0)
 }
 
 fn text(rows: &[Row]) -> String {
@@ -162,7 +112,6 @@ fn text(rows: &[Row]) -> String {
             ("a swarm", &|row| significant(row.bytes_per_swarm)),
             ("resident a peer", &|row| significant(row.resident_bytes_per_peer)),
             ("keys", &|row| grouped(row.keys as u64)),
-            ("listpacks, %", &|row| significant(row.listpacks_in_100)),
         ],
     );
     format!("## Bytes\n\n{BYTES}\n\n{table}")
@@ -173,5 +122,4 @@ The growth of `used_memory` while announces filled a server of its own, divided 
 swarms. It includes everything that a swarm takes: its keys, the directory of swarms, counts. **Resident** is
 the same of `used_memory_rss`. It adds partly empty pages of the allocator, and for our design the memory of
 the Lua interpreter, which `used_memory` leaves out: some megabytes, which are much per peer for 200,000 peers
-and little for a million. **Listpacks** are the hashes that Redis keeps as one string. Of our shards only
-those of a nearly empty store are listpacks.";
+and little for a million.";

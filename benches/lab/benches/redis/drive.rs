@@ -1,29 +1,23 @@
-//! Announces to either design on one server: as many as it bears, or so many a second; and what they take.
+//! Announces to all designs on one server, and their cost.
 
 use std::{
     fmt,
-    num::NonZeroU64,
-    sync::{Arc, mpsc},
-    thread::{available_parallelism, sleep},
+    sync::Arc,
+    thread::available_parallelism,
     time::{Duration, Instant, SystemTime},
 };
 
 use futures_util::future::try_join_all;
-use rustix::{
-    thread::set_current_timer_slack,
-    time::{ClockId, clock_gettime},
-};
-use serde::Serialize;
+use rustix::time::{ClockId, clock_gettime};
 use swarmkeep::{
     Announce, AsyncTorrentRepository, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request,
     SplitMix64, SwarmStats, Timestamp,
 };
-use swarmkeep_redis::{Engine, RedisConfig, RedisRepository};
-use swarmkeep_servers::Server;
+use swarmkeep_redis::{RedisConfig, RedisRepository, servers::Server};
 use swarmkeep_workload::Workload;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{Result, naive::Naive};
+use crate::{Bench, Result, naive::Naive};
 
 /// Peers that every announce asks for.
 pub(crate) const WANT: usize = 50;
@@ -36,9 +30,8 @@ const BATCHES: u64 = 8;
 /// Connections of each design: what [`RedisConfig`] has without being told.
 const CONNECTIONS: usize = 2;
 
-/// Who makes an announce, and how.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+/// A design, and a way to announce.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Design {
     Published,
     Naive,
@@ -99,8 +92,10 @@ impl Stores {
         let settings = settings(&server).clock(clock);
         let module = settings.clone().prefix("m:");
         let module = runtime.block_on(RedisRepository::connect(&module, &config))?;
-        let functions = settings.engine(Engine::Functions);
-        let functions = runtime.block_on(RedisRepository::connect(&functions, &config))?;
+        // A store that exists is kept as it is.
+        let layout = format!("1 {} {} false", shards.unwrap_or(1024), "07".repeat(16));
+        server.command(&["SET", "b:store", &layout])?;
+        let functions = runtime.block_on(RedisRepository::connect(&settings, &config))?;
         let naive = runtime.block_on(Naive::connect(&server.url(), CONNECTIONS))?;
         Ok(Arc::new(Self { naive, functions, module, server }))
     }
@@ -183,22 +178,21 @@ impl Stores {
     async fn one_by_one(&self, way: Design, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
         let (mut rng, mut done) = (SplitMix64::new(task), Done::default());
         for announce in workload.announces(task) {
-            let start = Instant::now();
-            if start >= until && !done.took.is_empty() {
+            if Instant::now() >= until && done.announces > 0 {
                 break;
             }
-            done.peers += self.announce(way, task, &announce, &mut rng).await? as u64;
-            done.took.push(nanos(start));
+            done.peers += self.announce(way, task, &announce, &mut rng).await?;
+            done.announces += 1;
         }
         Ok(done)
     }
 
-    /// One caller's batches; an announce takes as long as its batch.
+    /// One caller's batches.
     async fn in_batches(&self, way: Design, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
         const ROOM: usize = WANT * (CompactV4::LEN + CompactV6::LEN);
         let (mut rng, mut done) = (SplitMix64::new(task), Done::default());
         let (mut announces, mut room) = (workload.announces(task), vec![0; BATCH * ROOM]);
-        while done.took.is_empty() || Instant::now() < until {
+        while done.announces == 0 || Instant::now() < until {
             let mut batch: Vec<_> = room
                 .chunks_mut(ROOM)
                 .zip(announces.by_ref())
@@ -207,11 +201,9 @@ impl Stores {
                     Request::new(announce, PeerBuffer::new(v4, v6))
                 })
                 .collect();
-            let start = Instant::now();
             self.of(way).announce_batch(&mut batch, clock(), &mut rng).await?;
-            let took = nanos(start);
-            done.peers += batch.iter().map(|request| request.peers.len() as u64).sum::<u64>();
-            done.took.extend(batch.iter().map(|_| took));
+            done.peers += batch.iter().map(|request| request.peers.len()).sum::<usize>();
+            done.announces += batch.len();
         }
         Ok(done)
     }
@@ -242,8 +234,7 @@ impl Stores {
         })?;
         let wall = before.at.elapsed();
         let after = Reading::take(&self.server)?;
-        let took: Vec<u32> = done.iter().flat_map(|done| done.took.iter().copied()).collect();
-        let announces = took.len() as f64;
+        let announces = done.iter().map(|done| done.announces).sum::<usize>() as f64;
         let each = |used: Duration| used.as_secs_f64() * 1e6 / announces;
         Ok(Sample {
             announces_per_second: announces / wall.as_secs_f64(),
@@ -251,44 +242,28 @@ impl Stores {
             client_us: each(after.client.saturating_sub(before.client)),
             bytes_to_server: (after.input - before.input) as f64 / announces,
             bytes_from_server: (after.output - before.output) as f64 / announces,
-            peers: done.iter().map(|done| done.peers).sum::<u64>() as f64 / announces,
-            latency: Latency::of(took),
+            peers: done.iter().map(|done| done.peers).sum::<usize>() as f64 / announces,
         })
     }
+}
 
-    /// So many announces per second for a while, each when it is due, whatever became of those before: how
-    /// long after that each was answered.
-    pub(crate) fn paced(
-        self: &Arc<Self>,
-        runtime: &Runtime,
-        way: Design,
-        workload: &Workload,
-        rate: f64,
-        during: Duration,
-    ) -> Result<Vec<u32>> {
-        /// Behind those of the tasks of [`saturate`](Stores::saturate).
-        const STREAM: u64 = 1000;
-        // Sleeps end when they are to, and not 50 µs later.
-        set_current_timer_slack(NonZeroU64::new(1))?;
-        let (done, answers) = mpsc::channel();
-        let began = Instant::now();
-        for (nth, announce) in workload.announces(STREAM).enumerate() {
-            let after = Duration::from_secs_f64(nth as f64 / rate);
-            if after >= during {
-                break;
-            }
-            let due = began + after;
-            sleep(due.saturating_duration_since(Instant::now()));
-            let (stores, done) = (Arc::clone(self), done.clone());
-            runtime.spawn(async move {
-                let nth = nth as u64;
-                let answer = stores.announce(way, nth, &announce, &mut SplitMix64::new(nth)).await;
-                let _ = done.send(answer.map(|_| nanos(due)));
-            });
+/// The medians of each way, of turns in which each has a run.
+pub(crate) fn in_turns(
+    bench: &Bench,
+    stores: &Arc<Stores>,
+    ways: &[Design],
+    workload: Workload,
+    name: &str,
+) -> Result<Vec<Sample>> {
+    let workload = Arc::new(workload);
+    let mut samples = vec![Vec::new(); ways.len()];
+    for turn in 0..bench.turns {
+        for (&way, samples) in ways.iter().zip(&mut samples) {
+            bench.say(format!("{name}, turn {}, {way}", turn + 1));
+            samples.push(stores.saturate(&bench.runtime, way, &workload, bench.during)?);
         }
-        drop(done);
-        answers.into_iter().collect()
     }
+    Ok(samples.iter().map(|samples| Sample::median(samples)).collect())
 }
 
 async fn fill_ours(store: &RedisRepository, mut announces: impl Iterator<Item = Announce>) -> Result<()> {
@@ -305,7 +280,7 @@ async fn fill_ours(store: &RedisRepository, mut announces: impl Iterator<Item = 
 }
 
 /// Where a store of a bench is. A run is no reason to be impatient.
-pub(crate) fn settings(server: &Server) -> RedisConfig {
+fn settings(server: &Server) -> RedisConfig {
     let patience = Duration::from_secs(60);
     RedisConfig::new([server.url()])
         .prefix("b:")
@@ -320,20 +295,15 @@ fn clock() -> Timestamp {
     Timestamp::from_secs(since.unwrap_or_default().as_secs())
 }
 
-/// How long ago that was; more than four seconds are four.
-fn nanos(since: Instant) -> u32 {
-    u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX)
-}
-
-/// What one caller has done: at least one announce, however busy the machine is.
+/// The announces of one caller, at least one, however busy the machine is; and the peers in their answers.
 #[derive(Default)]
 struct Done {
-    peers: u64,
-    took: Vec<u32>,
+    announces: usize,
+    peers: usize,
 }
 
-/// What a run took, for each announce.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+/// The cost of a run, per announce.
+#[derive(Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) announces_per_second: f64,
     pub(crate) server_us: f64,
@@ -341,46 +311,25 @@ pub(crate) struct Sample {
     pub(crate) bytes_to_server: f64,
     pub(crate) bytes_from_server: f64,
     pub(crate) peers: f64,
-    pub(crate) latency: Latency,
 }
 
 impl Sample {
     /// The median of each number.
-    pub(crate) fn median(of: &[Self]) -> Self {
-        let median = |number: &dyn Fn(&Self) -> f64| median(of.iter().map(number));
+    fn median(of: &[Self]) -> Self {
+        let median = |number: fn(&Self) -> f64| median(of.iter().map(number));
         Self {
-            announces_per_second: median(&|sample| sample.announces_per_second),
-            server_us: median(&|sample| sample.server_us),
-            client_us: median(&|sample| sample.client_us),
-            bytes_to_server: median(&|sample| sample.bytes_to_server),
-            bytes_from_server: median(&|sample| sample.bytes_from_server),
-            peers: median(&|sample| sample.peers),
-            latency: Latency {
-                p50_us: median(&|sample| sample.latency.p50_us),
-                p99_us: median(&|sample| sample.latency.p99_us),
-            },
+            announces_per_second: median(|sample| sample.announces_per_second),
+            server_us: median(|sample| sample.server_us),
+            client_us: median(|sample| sample.client_us),
+            bytes_to_server: median(|sample| sample.bytes_to_server),
+            bytes_from_server: median(|sample| sample.bytes_from_server),
+            peers: median(|sample| sample.peers),
         }
     }
 
-    /// Announces a second of a server that waits for nobody.
+    /// Announces per second of a server that waits for no client.
     pub(crate) fn bound(&self) -> f64 {
         1e6 / self.server_us
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(crate) struct Latency {
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-}
-
-impl Latency {
-    pub(crate) fn of(mut took: Vec<u32>) -> Self {
-        let mut percentile = |percent| {
-            let nth = (took.len().saturating_sub(1)) * percent / 100;
-            if took.is_empty() { 0.0 } else { f64::from(*took.select_nth_unstable(nth).1) / 1e3 }
-        };
-        Self { p50_us: percentile(50), p99_us: percentile(99) }
     }
 }
 
@@ -391,12 +340,12 @@ pub(crate) fn median(of: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// The processor time that this process has used, all threads.
-pub(crate) fn client_cpu() -> Duration {
+fn client_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What was used up so far.
+/// The totals at one moment.
 struct Reading {
     at: Instant,
     server: Duration,

@@ -1,5 +1,5 @@
-//! What an announce costs a tracker and all servers of its store: none, one with a replica, and a Cluster of
-//! three masters with a replica each. The tracker is a process, which the load generator asks over UDP.
+//! The cost of an announce for a tracker and all servers of its store: none, one with a replica, and a Cluster
+//! of three masters with a replica each. The tracker is a process; the load generator announces over UDP.
 
 use std::{
     env,
@@ -10,19 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::Serialize;
+use swarmkeep_benches::tables::{significant, table, whole};
 use swarmkeep_load::{Config, Report, Swarms};
-use swarmkeep_servers::{Cluster, Server};
-use swarmkeep_workload::tables::significant;
+use swarmkeep_redis::servers::{Cluster, Server};
 
 use crate::{
     Bench, Result,
     drive::{median, module},
-    report::{Section, table, whole},
 };
 
 /// The processor time of an announce, in microseconds, and the announces of a call.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Clone, Copy)]
 struct Sample {
     announces_per_second: f64,
     per_call: f64,
@@ -31,10 +29,8 @@ struct Sample {
     replicas_us: f64,
 }
 
-#[derive(Debug, Serialize)]
 struct Row {
     name: &'static str,
-    #[serde(flatten)]
     sample: Sample,
 }
 
@@ -59,7 +55,7 @@ struct Tracker {
     said: BufReader<ChildStderr>,
 }
 
-pub(crate) fn measure(bench: &Bench) -> Result<Section> {
+pub(crate) fn measure(bench: &Bench) -> Result<String> {
     let module = module()?;
     let module = [("loadmodule", module.as_str())];
     let mut fleets = [
@@ -85,7 +81,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
     let rows = fleets.iter().zip(&samples);
     let rows: Vec<_> =
         rows.map(|(&(name, _), samples)| Row { name, sample: Sample::median(samples) }).collect();
-    Section::new("fleet", &rows, text(&rows))
+    Ok(text(&rows))
 }
 
 fn pair(directives: &[(&str, &str)]) -> Result<[Server; 2]> {

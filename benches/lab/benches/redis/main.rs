@@ -1,69 +1,60 @@
-//! The store on Redis beside the design that trackers on Redis usually have, beside `redis-benchmark`, and by
-//! itself.
+//! The store on Redis beside the design that trackers on Redis usually have.
 //!
 //! `cargo bench -p swarmkeep-lab --bench redis -- --markdown docs/reports/redis-bench.md` measures all of it
-//! and writes the document; `--only announces`, `fleet`, `bytes`, `encodings`, `client`, `hot` or `shards` a
-//! part of it, `--json FILE` the numbers, `--seconds N` and `--turns N` say how long. It starts servers of
-//! its own on loopback. What is compared takes turns on one server, since nothing else makes it comparable on
-//! a busy machine; Criterion does not take turns, so this prints its own tables of medians.
+//! and writes the document; `--only announces`, `fleet`, `hot` or `bytes` measures one table, `--seconds N` and
+//! `--turns N` set the duration. It starts servers of its own on loopback. Compared designs take turns on one
+//! server, because other programs of the machine then affect all of them; Criterion does not take turns, so
+//! this prints its own tables of medians.
 //!
-//! [`naive`] tells what the other design is, and where it was made cheaper than it is.
+//! [`naive`] describes the other design, and where it was made cheaper than it is.
 
 use std::{
     env,
     error::Error,
     fs,
-    io::ErrorKind,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::ExitCode,
     time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use swarmkeep_servers::Server;
+use swarmkeep_redis::servers::{self, Server};
 use tokio::runtime::Runtime;
-
-use crate::report::{Report, Section};
 
 mod agree;
 mod announces;
 mod bytes;
-mod client;
 mod drive;
-mod encodings;
 mod fleet;
 mod hot;
 mod naive;
 mod report;
-mod shards;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-type Part = fn(&Bench) -> Result<Section>;
+/// A part measures one table, and returns its section of the document.
+type Part = fn(&Bench) -> Result<String>;
 
-const PARTS: [(&str, Part); 7] = [
+const PARTS: [(&str, Part); 4] = [
     ("announces", announces::measure),
     ("fleet", fleet::measure),
-    ("client", client::measure),
     ("hot", hot::measure),
-    ("shards", shards::measure),
     ("bytes", bytes::measure),
-    ("encodings", encodings::measure),
 ];
 
-/// How all parts measure.
+/// The settings of all parts.
 pub(crate) struct Bench {
     pub(crate) runtime: Runtime,
     pub(crate) test: bool,
-    /// A run, of which each turn has one for everything that is compared.
+    /// The duration of a run. In each turn, each compared design has one.
     pub(crate) during: Duration,
     pub(crate) turns: usize,
     bar: ProgressBar,
 }
 
 impl Bench {
-    /// What is being done.
+    /// Shows the work in progress.
     pub(crate) fn say(&self, what: String) {
         self.bar.set_message(what);
     }
@@ -98,12 +89,12 @@ fn bench() -> Result<()> {
         let names = PARTS.map(|(name, _)| name).join(", ");
         return Err(format!("--only {only}: there are {names}").into());
     }
-    if let Some(missing) = missing_program()? {
-        if env::var_os("CI").is_some() {
-            return Err(missing.into());
+    match Server::start() {
+        Err(missing @ servers::Error::NotInstalled { .. }) if env::var_os("CI").is_none() => {
+            eprintln!("NOTHING IS MEASURED: {missing}");
+            return Ok(());
         }
-        eprintln!("NOTHING IS MEASURED: {missing}");
-        return Ok(());
+        started => drop(started?),
     }
 
     let parts: Vec<_> = PARTS.into_iter().filter(|(name, _)| only.is_none_or(|only| only == name)).collect();
@@ -119,47 +110,26 @@ fn bench() -> Result<()> {
     };
     bench.say("asking both designs the same".to_owned());
     agree::check(&bench)?;
-    let json = after("--json");
-    // Of what was asked for, what the document depends on.
-    let flags = arguments.iter().skip(1);
-    let flags = flags.filter(|flag| !["--bench", "--json"].contains(&flag.as_str()) && Some(*flag) != json);
+    // The flags on which the document depends.
+    let flags = arguments.iter().skip(1).filter(|flag| *flag != "--bench");
     let flags = flags.map(|flag| format!(" {flag}")).collect::<String>();
     let command = format!("cargo bench -p swarmkeep-lab --bench redis --{flags}");
-    let mut report = Report::new(seconds, bench.turns)?;
+    let mut text = report::introduction(&command, seconds, bench.turns)?;
     for (_, measure) in parts {
         let section = measure(&bench)?;
-        bench.bar.suspend(|| println!("{}", section.text));
-        report.sections.push(section);
+        bench.bar.suspend(|| println!("{section}"));
+        text = text + "\n" + &section;
         bench.bar.inc(1);
-        // After each part, so that none is lost where a later one fails.
+        // After each part, so that none is lost if a later one fails.
         if let Some(path) = after("--markdown") {
-            fs::write(in_workspace(path), report.markdown(&command))?;
-        }
-        if let Some(path) = json {
-            fs::write(in_workspace(path), serde_json::to_vec_pretty(&report)?)?;
+            fs::write(in_workspace(path), &text)?;
         }
     }
     bench.bar.finish_and_clear();
-    println!("{}", report.goals());
     Ok(())
 }
 
 /// Benches run in the folder of their package, and paths are of the workspace, where the command was given.
 fn in_workspace(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
-}
-
-/// What is to be installed, if one of the programs is not there that all this takes.
-fn missing_program() -> Result<Option<String>> {
-    match Server::start() {
-        Err(missing @ swarmkeep_servers::Error::NotInstalled { .. }) => return Ok(Some(missing.to_string())),
-        started => drop(started?),
-    }
-    match Command::new("redis-benchmark").arg("--version").output() {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let what = "redis-benchmark is not installed: `apt-get install redis-tools` on Debian";
-            Ok(Some(what.to_owned()))
-        }
-        ran => Ok(ran.map(|_| None)?),
-    }
 }
