@@ -16,8 +16,6 @@
 //! assert_eq!(one, other, "a stream repeats from its seed");
 //! ```
 
-mod machine;
-pub mod tables;
 mod zipf;
 
 use std::{
@@ -28,9 +26,6 @@ use std::{
 };
 
 use swarmkeep::{Announce, AnnounceEvent, Endpoint, InfoHash, PeerId, Random, SplitMix64};
-
-pub use machine::{Machine, cores, memory};
-pub use zipf::{Run, Zipf};
 
 /// A population of peers in swarms, and the announces that they send.
 #[derive(Debug, Clone)]
@@ -100,7 +95,7 @@ impl Workload {
     /// # Panics
     /// If there are fewer peers than swarms.
     pub fn zipf(seed: u64, swarms: u64, peers: u64) -> Self {
-        Self::new(seed, Shape::Zipf { swarms, peers, large: zipf_starts(swarms, peers).into() })
+        Self::new(seed, Shape::Zipf { swarms, peers, large: zipf::starts(swarms, peers).into() })
     }
 
     /// Returns a workload in which one swarm of `peers` peers gets nine of ten announces, and `others` swarms
@@ -317,19 +312,6 @@ impl Iterator for Announces<'_> {
 }
 
 impl FusedIterator for Announces<'_> {}
-
-/// Returns the first peer number of each swarm of more than one peer, largest swarm first, and then that of
-/// the first swarm of one peer.
-fn zipf_starts(swarms: u64, peers: u64) -> Vec<u64> {
-    let (mut starts, mut end) = (vec![0], 0);
-    for run in Zipf::new(swarms, peers, 1.0, u64::MAX).runs().take_while(|run| run.size > 1) {
-        for _ in 0..run.swarms {
-            end += run.size;
-            starts.push(end);
-        }
-    }
-    starts
-}
 
 /// Returns a step that visits all of `0..n` when taken `n` times modulo `n`. It is near the golden section of
 /// `n`, so that consecutive visits are far apart.

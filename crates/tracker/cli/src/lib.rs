@@ -16,6 +16,7 @@ mod check;
 mod import;
 #[doc(hidden)]
 pub mod load;
+mod memory;
 mod serve;
 mod settings;
 mod state;

@@ -10,7 +10,7 @@ use std::{
 use serde::Serialize;
 use swarmkeep_tracker_protocol::udp::MAX_SCRAPE;
 
-use crate::Error;
+use crate::{Error, machine::cores};
 
 /// The configuration of a load test. Start with [`new`](Self::new), and change what differs.
 #[derive(Debug, Clone)]
@@ -142,7 +142,7 @@ impl Config {
     pub(crate) fn threads(&self) -> usize {
         match self.xdp {
             Some(_) => 1,
-            None => self.threads.unwrap_or_else(swarmkeep_workload::cores).min(self.workers),
+            None => self.threads.unwrap_or_else(cores).min(self.workers),
         }
     }
 

@@ -23,6 +23,7 @@ mod engine;
 #[cfg_attr(not(feature = "xdp"), path = "no_frames.rs")]
 mod frames;
 mod http;
+mod machine;
 mod population;
 mod report;
 mod run;
@@ -34,6 +35,7 @@ mod udp;
 use std::io;
 
 pub use config::{Config, Mix, Swarms, Target};
+pub use machine::Machine;
 pub use report::{Generator, Latencies, Latency, OfKind, Peers, Report, Second, Settings, WrongAnswers};
 pub use run::{Progress, run, run_until};
 pub use server::Server;

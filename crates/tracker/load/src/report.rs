@@ -5,15 +5,11 @@ use std::collections::BTreeMap;
 use hdrhistogram::{Counter, Histogram};
 use serde::Serialize;
 
-use swarmkeep_workload::{
-    Machine,
-    tables::{grouped, significant},
-};
-
 use crate::{
     Config, Server, Swarms,
     clock::SECOND,
     engine::Times,
+    machine::Machine,
     stats::{self, Kind, Totals},
 };
 
@@ -494,6 +490,24 @@ fn plain(columns: &[Vec<String>]) -> String {
         cells.collect::<String>() + "\n"
     };
     (0..columns[0].len()).map(line).collect()
+}
+
+/// A number with at least three significant digits.
+fn significant(number: f64) -> String {
+    match number {
+        0.0 => "0".to_owned(),
+        ..9.995 => format!("{number:.2}"),
+        ..99.95 => format!("{number:.1}"),
+        _ => grouped(number.round() as u64),
+    }
+}
+
+/// A number with separators: `1,234,567`.
+fn grouped(number: u64) -> String {
+    match number {
+        ..1000 => number.to_string(),
+        _ => format!("{},{:03}", grouped(number / 1000), number % 1000),
+    }
 }
 
 #[cfg(test)]

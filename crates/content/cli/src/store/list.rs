@@ -10,7 +10,6 @@ use std::{
 use indicatif::BinaryBytes;
 use serde::Serialize;
 use swarmkeep_content::{ContentRepository, Description};
-use swarmkeep_workload::tables;
 
 use super::{
     StoreArg,
@@ -81,11 +80,32 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         iter::once(heads).chain(torrents.iter().map(|torrent| Row::of(torrent).cells()))
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    for line in tables::lines(rows) {
+    for line in lines(rows) {
         out.write_all(line.as_bytes())?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The lines of a Markdown table, of rows that are made twice instead of kept: first for the widths.
+fn lines<I: Iterator<Item = Vec<String>>>(rows: impl Fn() -> I) -> impl Iterator<Item = String> {
+    let mut widths = Vec::new();
+    for row in rows() {
+        widths.resize(row.len(), 0);
+        widths.iter_mut().zip(row).for_each(|(width, cell)| *width = cell.chars().count().max(*width));
+    }
+    let dashes = widths.iter().enumerate().map(|(n, &width)| {
+        let dashes = "-".repeat(width + 1);
+        if n == 0 { format!("|{dashes}-|") } else { format!("{dashes}:|") }
+    });
+    let mut dashes = Some(dashes.collect::<String>() + "\n");
+    rows().flat_map(move |row| {
+        let cells = row.into_iter().zip(&widths).enumerate().map(|(n, (cell, &width))| match n {
+            0 => format!("| {cell:<width$} |"),
+            _ => format!(" {cell:>width$} |"),
+        });
+        [Some(cells.collect::<String>() + "\n"), dashes.take()].into_iter().flatten()
+    })
 }
 
 /// Delete torrents and their content.
@@ -199,4 +219,14 @@ pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
         say!("damage     {damage}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_table_is_as_wide_as_its_cells() {
+        let rows = || [["a", "1 × 2"], ["long", "3"]].map(|row| row.map(str::to_owned).to_vec()).into_iter();
+        let text: String = super::lines(rows).collect();
+        assert_eq!(text, "| a    | 1 × 2 |\n|------|------:|\n| long |     3 |\n");
+    }
 }

@@ -22,7 +22,6 @@ use swarmkeep_tracker::{
     AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Reach, Rules,
     Scope, Tls, Token,
 };
-use swarmkeep_workload::memory;
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -36,6 +35,7 @@ use super::{
     user::User,
 };
 use crate::{
+    memory::memory,
     settings::Contradiction,
     units::{bytes, counted},
 };
