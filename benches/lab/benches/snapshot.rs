@@ -1,5 +1,5 @@
-//! Snapshots: how fast stores are read out, written and loaded, how large they are, and what announces feel
-//! of it.
+//! Snapshots: how fast stores are read out, written and loaded, how large they are, and how long announces take
+//! meanwhile.
 //!
 //! `cargo bench -p swarmkeep-lab --bench snapshot -- --swarms 10000000 --turns 3` for the table of
 //! `docs/formats/snapshot.md`; `--only packed` for one store. Criterion has no place for a run that takes
@@ -144,7 +144,7 @@ impl Row {
     }
 }
 
-/// What one announce in a thousand takes at least, in µs, of those that one thread makes in a time.
+/// The time that one announce in a thousand takes at least, in µs, of the announces of one thread.
 fn slowest(store: &dyn TorrentRepository, workload: &Workload, during: Duration) -> f64 {
     let mut room = [0; 50 * (CompactV4::LEN + CompactV6::LEN)];
     let (mut rng, mut took) = (SplitMix64::new(2), Vec::with_capacity(1 << 22));

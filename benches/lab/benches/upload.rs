@@ -1,7 +1,7 @@
 //! Blocks over loopback TCP: Gbit that a core of the sender's moves a second, by each way of sending them,
 //! and by [`SendQueue`].
 //!
-//! Sender and receiver are pinned to a core each; what counts is the sender's CPU time, which neighbours on
+//! Sender and receiver are pinned to a core each; the result is the sender's CPU time, which neighbours on
 //! the machine change least. The ways take turns, since nothing else makes them comparable on a busy machine;
 //! Criterion does not take turns, so this prints its own table: medians, with the quartiles. The receiver
 //! reads every message and looks at every block: none is lost, and none is of another place.
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = folder.path().join("content");
     fs::write(&path, &content)?;
     let file = File::open(&path)?;
-    // SAFETY: the file is in a folder of ours that nobody else knows, and nobody changes it.
+    // SAFETY: the file is in a new folder of this process, and nothing changes it.
     #[expect(unsafe_code, reason = "mapping a file can be done in no other way")]
     let map = unsafe { Mmap::map(&file) }?;
     let source = Source { memory: &content, map: &map, file: &file };
@@ -298,7 +298,7 @@ fn receive(listener: &TcpListener, blocks: usize, content: &[u8]) -> usize {
         while let Some(message) = received.next_message().expect("it is one of ours") {
             let Message::Piece(piece) = message else { panic!("{message:?}") };
             let begin = ((piece.piece.0 as usize) << 20) + piece.begin as usize;
-            // Each block begins and ends with what no other has.
+            // No two blocks begin or end alike.
             let expected = &content[begin..begin + BLOCK];
             assert!(
                 piece.data.len() == BLOCK

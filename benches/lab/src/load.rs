@@ -89,7 +89,7 @@ impl Date {
         Self::of_days((seconds / 86_400) as i64)
     }
 
-    /// So many days after 1 January 1970, by 400 years of 146,097 days that begin in March.
+    /// `days` days after 1 January 1970, by 400 years of 146,097 days that begin in March.
     const fn of_days(days: i64) -> Self {
         let days = days + 719_468;
         let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -155,7 +155,7 @@ const KEPT: &str = "<!-- swarmkeep-load: ";
 const NOISE_PERCENT: f64 = 10.0;
 
 /// Writes `results-YYYYMMDD.md` with its charts into the directory; a file of the same day is replaced.
-/// `commands` are what it was measured with, one for each report. Answers where the file is.
+/// `commands` are the commands that measured it, one for each report. Returns the path of the file.
 ///
 /// # Errors
 /// What the file system says.
@@ -322,7 +322,7 @@ fn by_kind(report: &Report) -> String {
     markdown(&columns)
 }
 
-/// The table of changes, and a line that says what to make of it.
+/// The table of changes, and a line with its meaning.
 fn changes(name: &str, before: &Kept, now: &Kept) -> String {
     let titles = ["workers", "what", "before", "now", "change, %"];
     let mut columns: Vec<_> = titles.iter().map(|title| vec![(*title).to_owned()]).collect();

@@ -77,7 +77,7 @@ fn announces() -> Vec<(u64, Announce)> {
     announces
 }
 
-/// Who is in a swarm.
+/// The members of a swarm.
 #[derive(Clone, Default)]
 struct Members {
     seeders: BTreeSet<Endpoint>,

@@ -27,7 +27,7 @@ const TASKS: u64 = 64;
 const BATCH: usize = 32;
 const BATCHES: u64 = 8;
 
-/// Connections of each design: what [`RedisConfig`] has without being told.
+/// Connections of each design: the default of [`RedisConfig`].
 const CONNECTIONS: usize = 2;
 
 /// A design, and a way to announce.
@@ -289,7 +289,7 @@ fn settings(server: &Server) -> RedisConfig {
         .patience(patience)
 }
 
-/// What time it is: as under `serve`, the server's clock bounds what it is told.
+/// The time. As under `serve`, the server's clock bounds it.
 fn clock() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Timestamp::from_secs(since.unwrap_or_default().as_secs())

@@ -6,9 +6,9 @@
 //! each family that names the hashes of its swarms; numbers of seeders, leechers and hashes beside. To select
 //! peers, `HKEYS` fetches all of a hash, and the client takes as many as are wanted.
 //!
-//! [`as_published`](Naive::as_published) asks what the original asks, one after another. In
+//! [`as_published`](Naive::as_published) sends the commands of the original, one after another. In
 //! [`announce`](Naive::announce) everything is cheaper that can be without another design:
-//! - What does not depend on an answer is one pipeline and one round trip: the changes, the counts (`HLEN` of
+//! - Commands that do not depend on an answer are one pipeline and one round trip: the changes, the counts (`HLEN` of
 //!   both, a scrape) and the first `HKEYS`. The original takes a round trip for each.
 //! - The second `HKEYS`, of leechers for a leecher, is only asked for where there are too few seeders; the
 //!   original reads both always.
@@ -34,7 +34,7 @@ use crate::Result;
 /// Announces of one pipeline while a store is filled.
 const FILLED: usize = 256;
 
-/// Such a store, over so many connections as ours has.
+/// Such a store, over the same number of connections as ours.
 pub(crate) struct Naive {
     connections: Vec<MultiplexedConnection>,
 }

@@ -1,4 +1,4 @@
-//! Makes a store look as after years of use: full to some share, and what is free lies scattered.
+//! Makes a store look as after years of use: full to some share, with scattered free blocks.
 
 use std::collections::HashMap;
 
@@ -66,7 +66,7 @@ pub(crate) fn age(store: &BlockStore, seed: u64, progress: &mut dyn FnMut(f64)) 
         let mut hashes: Vec<_> = there.keys().copied().collect();
         hashes.sort_unstable();
         shuffle(&mut hashes, &mut rng);
-        // More goes than has to: what is too much is then filled with one torrent.
+        // More is deleted than necessary, and one torrent fills the rest.
         for hash in hashes {
             if used() <= SHARE {
                 break;

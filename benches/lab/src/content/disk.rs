@@ -1,4 +1,4 @@
-//! A disk that turns, as a model: what a trace of offsets would take on one.
+//! A model of a disk that turns, and the time of a trace of offsets on it.
 
 use std::fmt;
 

@@ -41,7 +41,7 @@ struct Process {
 }
 
 impl Libtorrent {
-    /// With settings as it comes, or tuned with a queue of so many bytes; and its version.
+    /// With default settings, or tuned with a queue of `queue` bytes; and its version.
     pub(crate) fn start(folder: &Path, queue: Option<u64>) -> Result<(Self, String)> {
         let mut command = Command::new(PYTHON);
         command.args(["-c", include_str!("libtorrent.py")]).arg(folder);

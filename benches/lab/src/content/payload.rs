@@ -1,5 +1,4 @@
-//! What the torrents hold: slices of one random buffer, so that making it costs nothing while something is
-//! measured.
+//! The content of the torrents: slices of one random buffer, so that it costs nothing during a measurement.
 
 use std::io::IoSlice;
 
@@ -10,9 +9,9 @@ use swarmkeep_content::{
 };
 use zerocopy::IntoBytes;
 
-/// More than the caches of processors hold: what comes from peers is not there either.
+/// More than the caches of processors hold, because pieces from peers are not there either.
 const PLACES: u64 = (64 << 20) / SECTOR as u64;
-/// What peers send at once, and what a client hands on of a piece as a buffer.
+/// Bytes that a peer sends at once, and of a buffer of a client.
 pub(crate) const REQUEST: usize = 16 << 10;
 
 /// The bytes of all pieces.
@@ -22,7 +21,7 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// Pieces have at most so many bytes.
+    /// Pieces have at most `longest` bytes.
     pub(crate) fn new(longest: u32) -> Self {
         let mut buffer = sectors(PLACES as usize + (longest as usize).div_ceil(SECTOR));
         let mut rng = SplitMix64::new(0x7061_796c);
@@ -32,7 +31,7 @@ impl Payload {
         Self { buffer }
     }
 
-    /// What a piece of a torrent holds: another part of the buffer for almost any two.
+    /// The content of a piece of a torrent: another part of the buffer for almost any two.
     pub(crate) fn piece(&self, geometry: Geometry, torrent: u32, piece: u32) -> &[u8] {
         let range = geometry.piece(piece).expect("the caller goes through its pieces");
         let draw = SplitMix64::new(u64::from(torrent) << 32 | u64::from(piece)).next_u64();

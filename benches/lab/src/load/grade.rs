@@ -1,4 +1,4 @@
-//! What numbers mean: grades, and the patterns that latencies make.
+//! The meaning of numbers: grades, and the patterns of latencies.
 
 use std::fmt;
 
@@ -42,12 +42,12 @@ pub(crate) fn of_p50(microseconds: f64) -> Grade {
     of_latency(microseconds, [1.0, 5.0, 10.0, 50.0])
 }
 
-/// Of what 95 % of the answers do not exceed.
+/// Of the time that 95 % of the answers do not exceed.
 pub(crate) fn of_p95(microseconds: f64) -> Grade {
     of_latency(microseconds, [2.0, 10.0, 50.0, 100.0])
 }
 
-/// Of what 99 % of the answers do not exceed.
+/// Of the time that 99 % of the answers do not exceed.
 pub(crate) fn of_p99(microseconds: f64) -> Grade {
     of_latency(microseconds, [5.0, 20.0, 100.0, 500.0])
 }
@@ -72,7 +72,7 @@ fn expected(workers: usize) -> (f64, f64) {
     }
 }
 
-/// A rate against what is expected of it.
+/// A rate against the expected one.
 pub(crate) fn of_rate(workers: usize, per_second: f64) -> String {
     let (low, high) = expected(workers);
     let thousands = per_second / 1e3;
@@ -84,7 +84,7 @@ pub(crate) fn of_rate(workers: usize, per_second: f64) -> String {
     format!("{place} {low}–{high} k")
 }
 
-/// What a tracker with these numbers is good for.
+/// The use that a tracker with these numbers is good for.
 pub(crate) fn good_for(report: &Report) -> &'static str {
     let errors = 100.0 - report.success_percent;
     let at_least = |rate: f64, milliseconds: f64, percent: f64| {

@@ -1,4 +1,4 @@
-//! The laboratory: what it measures and writes.
+//! The laboratory: its measurements and files.
 
 mod load_report;
 mod store_bench;
