@@ -1,7 +1,7 @@
 //! The memory of swarms and peers in the server, in all designs.
 
 use swarmkeep_benches::tables::{grouped, significant, table};
-use swarmkeep_redis::servers::Server;
+use swarmkeep_servers::Server;
 use swarmkeep_workload::Workload;
 
 use crate::{

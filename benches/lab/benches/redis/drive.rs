@@ -13,7 +13,8 @@ use swarmkeep::{
     Announce, AsyncTorrentRepository, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request,
     SplitMix64, SwarmStats, Timestamp,
 };
-use swarmkeep_redis::{RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_redis::{Engine, RedisConfig, RedisRepository};
+use swarmkeep_servers::Server;
 use swarmkeep_workload::Workload;
 use tokio::runtime::{Builder, Runtime};
 
@@ -92,10 +93,8 @@ impl Stores {
         let settings = settings(&server).clock(clock);
         let module = settings.clone().prefix("m:");
         let module = runtime.block_on(RedisRepository::connect(&module, &config))?;
-        // A store that exists is kept as it is.
-        let layout = format!("1 {} {} false", shards.unwrap_or(1024), "07".repeat(16));
-        server.command(&["SET", "b:store", &layout])?;
-        let functions = runtime.block_on(RedisRepository::connect(&settings, &config))?;
+        let functions = settings.engine(Engine::Functions);
+        let functions = runtime.block_on(RedisRepository::connect(&functions, &config))?;
         let naive = runtime.block_on(Naive::connect(&server.url(), CONNECTIONS))?;
         Ok(Arc::new(Self { naive, functions, module, server }))
     }

@@ -12,7 +12,7 @@ use std::{
 
 use swarmkeep_benches::tables::{significant, table, whole};
 use swarmkeep_load::{Config, Report, Swarms};
-use swarmkeep_redis::servers::{Cluster, Server};
+use swarmkeep_servers::{Cluster, Server};
 
 use crate::{
     Bench, Result,

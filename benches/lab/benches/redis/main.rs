@@ -19,7 +19,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use swarmkeep_redis::servers::{self, Server};
+use swarmkeep_servers::Server;
 use tokio::runtime::Runtime;
 
 mod agree;
@@ -90,7 +90,7 @@ fn bench() -> Result<()> {
         return Err(format!("--only {only}: there are {names}").into());
     }
     match Server::start() {
-        Err(missing @ servers::Error::NotInstalled { .. }) if env::var_os("CI").is_none() => {
+        Err(missing @ swarmkeep_servers::Error::NotInstalled { .. }) if env::var_os("CI").is_none() => {
             eprintln!("NOTHING IS MEASURED: {missing}");
             return Ok(());
         }

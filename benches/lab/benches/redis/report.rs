@@ -4,7 +4,7 @@ use std::fs;
 
 use swarmkeep_benches::tables::machine;
 use swarmkeep_lab::Date;
-use swarmkeep_redis::servers::Server;
+use swarmkeep_servers::Server;
 
 use crate::Result;
 

@@ -12,8 +12,8 @@ use swarmkeep::{
 };
 
 use super::{
-    assert_counts, come_back, complete, copy, count, folder, leave, open, open_with, remove, say, snapshot,
-    tell, v4,
+    assert_counts, come_back, complete, count, folder, leave, open, open_with, remove, say, snapshot, tell,
+    v4,
 };
 use crate::{
     durability::PersistentSubject,
