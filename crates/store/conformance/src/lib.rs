@@ -21,6 +21,7 @@ mod blocking;
 pub mod broken;
 #[doc(hidden)]
 pub mod common;
+mod delayed;
 pub mod durability;
 #[macro_use]
 mod list;
@@ -30,11 +31,12 @@ mod model;
 mod threads;
 
 use swarmkeep::{
-    ConfigError, RepositoryConfig, TorrentRepository,
+    ConfigError, Immediate, RepositoryConfig, TorrentRepository,
     catalog::{Implementation, Repository},
 };
 
 pub use blocking::Blocking;
+pub use delayed::Delayed;
 pub use list::CASES;
 pub use model::Model;
 
@@ -63,7 +65,7 @@ where
 impl Subject for &Implementation {
     fn build(&self, config: &RepositoryConfig) -> Result<Box<dyn TorrentRepository>, ConfigError> {
         Ok(match Implementation::build(self, config)? {
-            Repository::Sync(store) => Box::new(store),
+            Repository::Sync(Immediate(store)) => Box::new(store),
             Repository::Async(store) => Box::new(Blocking::new(store)),
         })
     }

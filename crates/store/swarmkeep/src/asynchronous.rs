@@ -6,11 +6,14 @@ use std::{
     future::{Future, poll_fn, ready},
     mem,
     pin::{Pin, pin},
-    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
-use crate::{__methods, Budget, Retention, Swept, Timestamp, TorrentRepository, implement::async_repository};
+use crate::{
+    Announce, Announced, Budget, Capabilities, Cursor, Export, InfoHash, MemoryUse, PeerBuffer, PeerRecord,
+    Random, Records, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp,
+    TorrentRepository, Totals, defaults, export,
+};
 
 /// The future of an asynchronous call. Its output is the result of the synchronous method, or
 /// [`Unavailable`].
@@ -61,13 +64,205 @@ impl Unavailable {
 /// # Ok::<(), ConfigError>(())
 /// ```
 pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
-    __methods! { __await_methods [] }
+    /// See [`TorrentRepository::announce`].
+    fn announce<'a>(
+        &'a self,
+        announce: &'a Announce,
+        now: Timestamp,
+        rng: &'a mut dyn Random,
+        peers: &'a mut PeerBuffer<'_>,
+    ) -> Answer<'a, Announced>;
+
+    /// See [`TorrentRepository::announce_batch`].
+    fn announce_batch<'a>(
+        &'a self,
+        batch: &'a mut [Request<'_>],
+        now: Timestamp,
+        rng: &'a mut dyn Random,
+    ) -> Answer<'a, ()> {
+        Box::pin(defaults::announce_one_by_one(self, batch, now, rng))
+    }
+
+    /// See [`TorrentRepository::scrape`].
+    fn scrape<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, SwarmStats>;
+
+    /// See [`TorrentRepository::totals`].
+    fn totals(&self) -> Answer<'_, Totals>;
+
+    /// See [`TorrentRepository::walk`].
+    fn walk<'a>(&'a self, from: Cursor, limit: usize, out: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor>;
+
+    /// See [`TorrentRepository::page`].
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a InfoHash>,
+        limit: usize,
+        out: &'a mut Vec<SwarmSummary>,
+    ) -> Answer<'a, ()> {
+        Box::pin(defaults::page_by_walking(self, after, limit, out))
+    }
+
+    /// See [`TorrentRepository::peers`].
+    fn peers<'a>(
+        &'a self,
+        info_hash: &'a InfoHash,
+        from: Cursor,
+        limit: usize,
+        out: &'a mut Vec<PeerRecord>,
+    ) -> Answer<'a, Cursor>;
+
+    /// See [`TorrentRepository::sweep`].
+    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept>;
+
+    /// See [`TorrentRepository::remove`].
+    fn remove<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, Option<SwarmStats>>;
+
+    /// See [`TorrentRepository::remove_where`].
+    fn remove_where<'a>(
+        &'a self,
+        forbidden: &'a (dyn Fn(&InfoHash) -> bool + Sync),
+        from: Cursor,
+        budget: Budget,
+    ) -> Answer<'a, Removed> {
+        Box::pin(defaults::remove_by_walking(self, forbidden, from, budget))
+    }
+
+    /// See [`TorrentRepository::restore`].
+    fn restore<'a>(
+        &'a self,
+        swarm: &'a SwarmSummary,
+        peers: &'a [PeerRecord],
+        now: Timestamp,
+    ) -> Answer<'a, Restored>;
+
+    /// See [`TorrentRepository::export`].
+    fn export<'a>(&'a self, export: &'a mut Export, now: Timestamp, budget: Budget) -> Answer<'a, ()> {
+        Box::pin(export::by_walking(self, export, now, budget))
+    }
+
+    /// See [`TorrentRepository::import`].
+    fn import<'a>(&'a self, records: &'a [Records], now: Timestamp) -> Answer<'a, Restored> {
+        Box::pin(export::one_by_one(self, records, now))
+    }
+
+    /// See [`TorrentRepository::add_downloads`].
+    fn add_downloads<'a>(&'a self, info_hash: &'a InfoHash, earlier: u32) -> Answer<'a, bool>;
+
+    /// See [`TorrentRepository::capabilities`].
+    fn capabilities(&self) -> Capabilities;
+
+    /// See [`TorrentRepository::memory`].
+    fn memory(&self) -> Answer<'_, MemoryUse>;
 }
 
 /// A synchronous store behind the asynchronous trait. Every future is ready when it is first polled, except
 /// that of a long sweep.
 #[derive(Debug, Clone)]
 pub struct Immediate<R>(pub R);
+
+impl<R: TorrentRepository> AsyncTorrentRepository for Immediate<R> {
+    fn announce<'a>(
+        &'a self,
+        announce: &'a Announce,
+        now: Timestamp,
+        rng: &'a mut dyn Random,
+        peers: &'a mut PeerBuffer<'_>,
+    ) -> Answer<'a, Announced> {
+        Box::pin(async move { Ok(self.0.announce(announce, now, rng, peers)) })
+    }
+
+    fn announce_batch<'a>(
+        &'a self,
+        batch: &'a mut [Request<'_>],
+        now: Timestamp,
+        rng: &'a mut dyn Random,
+    ) -> Answer<'a, ()> {
+        answer(async move { self.0.announce_batch(batch, now, rng) })
+    }
+
+    fn scrape<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, SwarmStats> {
+        Box::pin(async move { Ok(self.0.scrape(info_hash)) })
+    }
+
+    fn totals(&self) -> Answer<'_, Totals> {
+        answer(async move { self.0.totals() })
+    }
+
+    fn walk<'a>(&'a self, from: Cursor, limit: usize, out: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor> {
+        answer(async move { self.0.walk(from, limit, out) })
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a InfoHash>,
+        limit: usize,
+        out: &'a mut Vec<SwarmSummary>,
+    ) -> Answer<'a, ()> {
+        answer(async move { self.0.page(after, limit, out) })
+    }
+
+    fn peers<'a>(
+        &'a self,
+        info_hash: &'a InfoHash,
+        from: Cursor,
+        limit: usize,
+        out: &'a mut Vec<PeerRecord>,
+    ) -> Answer<'a, Cursor> {
+        answer(async move { self.0.peers(info_hash, from, limit, out) })
+    }
+
+    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
+        answer(sweep_in_turns(budget, move |budget| ready(self.0.sweep(now, policy, budget))))
+    }
+
+    fn remove<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, Option<SwarmStats>> {
+        answer(async move { self.0.remove(info_hash) })
+    }
+
+    fn remove_where<'a>(
+        &'a self,
+        forbidden: &'a (dyn Fn(&InfoHash) -> bool + Sync),
+        from: Cursor,
+        budget: Budget,
+    ) -> Answer<'a, Removed> {
+        answer(async move { self.0.remove_where(forbidden, from, budget) })
+    }
+
+    fn restore<'a>(
+        &'a self,
+        swarm: &'a SwarmSummary,
+        peers: &'a [PeerRecord],
+        now: Timestamp,
+    ) -> Answer<'a, Restored> {
+        answer(async move { self.0.restore(swarm, peers, now) })
+    }
+
+    fn export<'a>(&'a self, export: &'a mut Export, now: Timestamp, budget: Budget) -> Answer<'a, ()> {
+        answer(async move { self.0.export(export, now, budget) })
+    }
+
+    fn import<'a>(&'a self, records: &'a [Records], now: Timestamp) -> Answer<'a, Restored> {
+        answer(async move { self.0.import(records, now) })
+    }
+
+    fn add_downloads<'a>(&'a self, info_hash: &'a InfoHash, earlier: u32) -> Answer<'a, bool> {
+        answer(async move { self.0.add_downloads(info_hash, earlier) })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn memory(&self) -> Answer<'_, MemoryUse> {
+        answer(async move { self.0.memory() })
+    }
+}
+
+/// Returns the answer of a store that can always be reached. It moves the call: announces and scrapes, of
+/// which there are many, do without it.
+pub(crate) fn answer<'a, T>(call: impl Future<Output = T> + Send + 'a) -> Answer<'a, T> {
+    Box::pin(async { Ok(call.await) })
+}
 
 /// Returns the output of a future that is ready when it is first polled: the future of an [`Immediate`]
 /// store, or of a store whose locks block.
@@ -112,31 +307,3 @@ async fn give_way() {
     };
     poll_fn(poll).await;
 }
-
-/// The sweep of a synchronous store behind the asynchronous trait.
-pub(crate) fn sweep_giving_way<R: TorrentRepository + ?Sized>(
-    store: &R,
-    now: Timestamp,
-    policy: Retention,
-    budget: Budget,
-) -> Answer<'_, Swept> {
-    let sweep = move |budget| ready(store.sweep(now, policy, budget));
-    Box::pin(async move { Ok(sweep_in_turns(budget, sweep).await) })
-}
-
-macro_rules! at_once {
-    (@plain $this:ident, $method:ident) => { $this.0.$method() };
-    ($this:ident, sweep $(, $argument:ident)*) => { sweep_giving_way(&$this.0 $(, $argument)*) };
-    ($this:ident, $method:ident $(, $argument:ident)*) => {
-        Box::pin(async move { Ok($this.0.$method($($argument),*)) })
-    };
-}
-
-macro_rules! forward {
-    ($(@plain)? $this:ident, $method:ident $(, $argument:ident)*) => { (**$this).$method($($argument),*) };
-}
-
-async_repository! { [R: TorrentRepository] Immediate<R>, at_once }
-async_repository! { [R: AsyncTorrentRepository + ?Sized] &R, forward }
-async_repository! { [R: AsyncTorrentRepository + ?Sized] Box<R>, forward }
-async_repository! { [R: AsyncTorrentRepository + ?Sized] Arc<R>, forward }

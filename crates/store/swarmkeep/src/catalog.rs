@@ -5,20 +5,16 @@
 //! within a family stands out of the noise, except that tokio's cost more. The families `skipmap` and
 //! `dashmap`, and the locks of `tokio`, are features of these names.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Deref, sync::Arc};
 
 #[cfg(feature = "dashmap")]
 use crate::dash_map::DashMapRepository;
 #[cfg(feature = "skipmap")]
 use crate::skip_map::SkipMapRepository;
 use crate::{
-    AsyncTorrentRepository, BoundedBy, ConfigError, Packed, RepositoryConfig, TorrentRepository,
-    asynchronous::sweep_giving_way,
+    AsyncTorrentRepository, BoundedBy, ConfigError, Immediate, Packed, RepositoryConfig, TorrentRepository,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
-    implement::{
-        async_repository,
-        lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
-    },
+    implement::lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
 };
 #[cfg(feature = "tokio")]
 use crate::{
@@ -178,7 +174,7 @@ impl Implementation {
     /// [`ConfigError`] if the store cannot keep what `config` asks for.
     pub fn build(&self, config: &RepositoryConfig) -> Result<Repository, ConfigError> {
         match self.build {
-            Build::Sync(build) => build(config).map(Repository::Sync),
+            Build::Sync(build) => build(config).map(|store| Repository::Sync(Immediate(store))),
             Build::Async(build) => build(config).map(Repository::Async),
         }
     }
@@ -202,13 +198,13 @@ impl fmt::Debug for Implementation {
 
 /// A repository chosen at run time.
 ///
-/// It is an [`AsyncTorrentRepository`], so that a caller that can wait calls both variants alike. Each such
-/// call allocates a future. A caller that must not pay for that matches once, when it is built, and then
+/// It points to an [`AsyncTorrentRepository`], so that a caller that can wait calls both variants alike. Each
+/// such call allocates a future. A caller that must not pay for that matches once, when it is built, and then
 /// calls the store inside.
 #[derive(Debug, Clone)]
 pub enum Repository {
     /// A store that answers at once.
-    Sync(Arc<dyn TorrentRepository>),
+    Sync(Immediate<Arc<dyn TorrentRepository>>),
     /// A store that has to be awaited.
     Async(Arc<dyn AsyncTorrentRepository>),
 }
@@ -218,33 +214,22 @@ impl Repository {
     #[must_use]
     pub const fn as_sync(&self) -> Option<&Arc<dyn TorrentRepository>> {
         match self {
-            Self::Sync(store) => Some(store),
+            Self::Sync(Immediate(store)) => Some(store),
             Self::Async(_) => None,
         }
     }
 }
 
-macro_rules! either {
-    (@plain $this:ident, $method:ident) => {
-        match $this {
-            Self::Sync(store) => store.$method(),
-            Self::Async(store) => store.$method(),
+impl Deref for Repository {
+    type Target = dyn AsyncTorrentRepository;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Sync(store) => store,
+            Self::Async(store) => &**store,
         }
-    };
-    ($this:ident, sweep $(, $argument:ident)*) => {
-        match $this {
-            Self::Sync(store) => sweep_giving_way(store $(, $argument)*),
-            Self::Async(store) => store.sweep($($argument),*),
-        }
-    };
-    ($this:ident, $method:ident $(, $argument:ident)*) => {
-        match $this {
-            Self::Sync(store) => Box::pin(async move { Ok(store.$method($($argument),*)) }),
-            Self::Async(store) => store.$method($($argument),*),
-        }
-    };
+    }
 }
-async_repository! { [] Repository, either }
 
 /// The implementation called `name`, or the one that stands for the family of this name, if this build has
 /// it.

@@ -26,7 +26,7 @@ use std::{
 };
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use swarmkeep::{AsyncTorrentRepository as _, HashKey, Restored};
+use swarmkeep::{HashKey, Restored};
 use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tracker::{Bound, Server};
 use tokio::{

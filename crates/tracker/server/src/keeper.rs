@@ -9,7 +9,7 @@ use std::{
 };
 
 use nix::sys::resource::{UsageWho, getrusage};
-use swarmkeep::{AsyncTorrentRepository as _, Budget, Cursor, InfoHash, Unavailable, catalog::Repository};
+use swarmkeep::{Budget, Cursor, InfoHash, Unavailable, catalog::Repository};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, sleep},

@@ -1,29 +1,19 @@
-//! For tests: stores that cannot be reached.
+//! For tests: a store that cannot be reached.
 
-use swarmkeep::{Capabilities, LongestHold, Unavailable};
+use std::{future::ready, sync::Arc};
 
-/// Never answers with anything but [`Unavailable`].
-#[derive(Debug)]
-pub(crate) struct OutOfReach;
+use swarmkeep::{
+    HashKey, RepositoryConfig, Unavailable,
+    catalog::{self, Repository},
+};
+use swarmkeep_conformance::Delayed;
 
-macro_rules! unavailable {
-    (@plain $this:ident, capabilities) => { Capabilities::new(LongestHold::Visits(1)) };
-    ($this:ident, $method:ident $(, $argument:ident)*) => {{
-        $(let _ = $argument;)*
-        Box::pin(std::future::ready(Err(Unavailable::new("the cable is cut"))))
-    }};
+pub(crate) fn packed() -> Repository {
+    let config = RepositoryConfig::new(HashKey::from_bytes([1; 16]));
+    catalog::find("packed").expect("in the catalog").build(&config).expect("no limits")
 }
-swarmkeep::implement::async_repository! { [] OutOfReach, unavailable }
 
-/// Never answers at all.
-#[derive(Debug)]
-pub(crate) struct Silent;
-
-macro_rules! silence {
-    (@plain $this:ident, capabilities) => { Capabilities::new(LongestHold::Visits(1)) };
-    ($this:ident, $method:ident $(, $argument:ident)*) => {{
-        $(let _ = $argument;)*
-        Box::pin(std::future::pending())
-    }};
+pub(crate) fn out_of_reach() -> Repository {
+    let cut = |_| Box::pin(ready(Err(Unavailable::new("the cable is cut")))) as _;
+    Repository::Async(Arc::new(Delayed::new(packed(), cut)))
 }
-swarmkeep::implement::async_repository! { [] Silent, silence }

@@ -17,7 +17,7 @@ use rand::{
     rngs::{StdRng, SysRng},
 };
 use socket2::SockRef;
-use swarmkeep::{RandCore, catalog::Repository};
+use swarmkeep::{Immediate, RandCore, catalog::Repository};
 use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 use tracing::warn;
 
@@ -168,7 +168,7 @@ impl Server {
             let handler = Arc::new(Handler::new(Arc::clone(&ids), rules.clone()));
             metrics.udp(handler.counters());
             let answers = match &repository {
-                Repository::Sync(store) => Answers::AtOnce(Arc::clone(store)),
+                Repository::Sync(Immediate(store)) => Answers::AtOnce(Arc::clone(store)),
                 Repository::Async(store) => {
                     let later = |(socket, _): &(Arc<UdpSocket>, Listener)| {
                         let (store, handler) = (Arc::clone(store), Arc::clone(&handler));

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use swarmkeep::{
-    Announce, Announced, Answer, AsyncTorrentRepository, InfoHash, PeerBuffer, Random, SwarmStats, Timestamp,
-    catalog::Repository,
+    Announce, Announced, Answer, AsyncTorrentRepository, Immediate, InfoHash, PeerBuffer, Random, SwarmStats,
+    Timestamp, catalog::Repository,
 };
 use tokio::time::timeout;
 use tracing::warn;
@@ -28,7 +28,7 @@ pub(crate) async fn announce(
     peers: &mut PeerBuffer<'_>,
 ) -> Result<Announced, NoAnswer> {
     match repository {
-        Repository::Sync(store) => Ok(store.announce(announce, now, rng, peers)),
+        Repository::Sync(Immediate(store)) => Ok(store.announce(announce, now, rng, peers)),
         Repository::Async(store) => answered(store.announce(announce, now, rng, peers)).await,
     }
 }
@@ -40,7 +40,9 @@ pub(crate) async fn scrape(
     each: impl FnMut(SwarmStats),
 ) -> Result<(), NoAnswer> {
     match repository {
-        Repository::Sync(store) => info_hashes.map(|info_hash| store.scrape(&info_hash)).for_each(each),
+        Repository::Sync(Immediate(store)) => {
+            info_hashes.map(|info_hash| store.scrape(&info_hash)).for_each(each)
+        }
         Repository::Async(store) => scrape_async(&**store, info_hashes).await?.into_iter().for_each(each),
     }
     Ok(())

@@ -2,9 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use swarmkeep::{
-    AsyncTorrentRepository as _, Budget, Retention, Swept, Timestamp, Unavailable, catalog::Repository,
-};
+use swarmkeep::{Budget, Retention, Swept, Timestamp, Unavailable, catalog::Repository};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 

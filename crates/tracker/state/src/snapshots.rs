@@ -13,7 +13,8 @@ use std::{
 };
 
 use swarmkeep::{
-    AsyncTorrentRepository, Budget, Export, Records, Restored, Timestamp, TorrentRepository, Unavailable,
+    AsyncTorrentRepository, Budget, Export, Immediate, Records, Restored, Timestamp, TorrentRepository,
+    Unavailable,
     catalog::Repository,
     snapshot::{self, Reader, Summary, Writer},
 };
@@ -33,7 +34,7 @@ impl Store {
     /// For an asynchronous store outside a runtime.
     pub(crate) fn new(repository: &Repository) -> Self {
         match repository {
-            Repository::Sync(store) => Self::Sync(Arc::clone(store)),
+            Repository::Sync(Immediate(store)) => Self::Sync(Arc::clone(store)),
             Repository::Async(store) => Self::Async(Arc::clone(store), Handle::current()),
         }
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use swarmkeep::{Timestamp, catalog::Repository, snapshot::Summary};
+use swarmkeep::{Immediate, Timestamp, catalog::Repository, snapshot::Summary};
 use tracing::{debug, error, info};
 
 use crate::{
@@ -102,7 +102,7 @@ impl State {
     /// Wraps a repository, without a folder. Downloads count from now on.
     pub fn new(repository: Repository, pace: Pace) -> Self {
         let durable = match &repository {
-            Repository::Sync(store) => Some(Arc::new(Durable::new(Arc::clone(store), pace))),
+            Repository::Sync(Immediate(store)) => Some(Arc::new(Durable::new(Arc::clone(store), pace))),
             Repository::Async(_) => None,
         };
         Self { inner: repository, durable, open: Mutex::default(), status: Arc::default() }
@@ -111,7 +111,7 @@ impl State {
     /// The repository to use instead of the wrapped one: it also counts downloads.
     pub fn repository(&self) -> Repository {
         match &self.durable {
-            Some(durable) => Repository::Sync(Arc::clone(durable) as _),
+            Some(durable) => Repository::Sync(Immediate(Arc::clone(durable) as _)),
             None => self.inner.clone(),
         }
     }

@@ -14,9 +14,9 @@ use std::{
 };
 
 use swarmkeep::{
-    AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, HashKey, InfoHash, TorrentRepository,
-    catalog::Repository,
+    AnnounceEvent, Endpoint, Family, HashKey, InfoHash, TorrentRepository, Unavailable, catalog::Repository,
 };
+use swarmkeep_conformance::Delayed;
 use swarmkeep_store_tests::{
     A_MINUTE, in_a_process_of_its_own,
     programs::{self, Trial, trial},
@@ -494,29 +494,17 @@ impl Gate {
         asked.iter().filter(|asked| asked.starts_with(method)).count()
     }
 
-    async fn pass(&self, method: &'static str) {
+    async fn pass(self, method: &'static str) -> Result<(), Unavailable> {
         self.asked.lock().expect("no panic with it").push(method);
         let _ = self.is_open.subscribe().wait_for(|is_open| *is_open).await;
+        Ok(())
     }
 }
 
-#[derive(Debug)]
-struct Slow<R>(R, Gate);
-
-macro_rules! slowly {
-    (@plain $this:ident, $method:ident) => { $this.0.$method() };
-    ($this:ident, $method:ident $(, $argument:ident)*) => {
-        Box::pin(async move {
-            $this.1.pass(stringify!($method)).await;
-            $this.0.$method($($argument),*).await
-        })
-    };
-}
-swarmkeep::implement::async_repository! { [R: AsyncTorrentRepository] Slow<R>, slowly }
-
 fn slow(gate: &Gate) -> Repository {
-    let store = build("packed", Duration::from_secs(2700));
-    Repository::Async(Arc::new(Slow(store, gate.clone())))
+    let gate = gate.clone();
+    let pass = move |method| Box::pin(gate.clone().pass(method)) as _;
+    Repository::Async(Arc::new(Delayed::new(build("packed", Duration::from_secs(2700)), pass)))
 }
 
 /// A swarm for each address.

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep::{AnnounceEvent, AsyncTorrentRepository as _, Family, HashKey, InfoHash};
+use swarmkeep::{AnnounceEvent, Family, HashKey, InfoHash};
 use swarmkeep_store_tests::{A_MINUTE, until};
 use swarmkeep_tests::{
     Tracker, any_port, build,

@@ -14,8 +14,8 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 use swarmkeep::{
-    Announce, Announced, Endpoint, InfoHash, PeerBuffer, PeerId, Random, Timestamp, TorrentRepository,
-    catalog::Repository, implement::forward_repository,
+    Announce, Announced, Endpoint, Immediate, InfoHash, PeerBuffer, PeerId, Random, Timestamp,
+    TorrentRepository, catalog::Repository, implement::forward_repository,
 };
 use swarmkeep_store_tests::{A_MINUTE, until};
 use swarmkeep_tests::{Tracker, any_port, build, runtime};
@@ -266,7 +266,7 @@ fn endless_heads_are_cut_off() {
 fn who_does_not_read_is_not_listened_to() {
     let inner = build("packed", |config| config).as_sync().cloned().expect("packed is synchronous");
     let store = Arc::new(Counting { inner, announces: AtomicU64::new(0) });
-    let repository = Repository::Sync(Arc::clone(&store) as _);
+    let repository = Repository::Sync(Immediate(Arc::clone(&store) as _));
     let tracker = Tracker::of(Server::bind(&config(), repository).expect("loopback"));
     let address = tracker.http[0];
     let mut client = Client::of(address);

@@ -1,69 +1,4 @@
-//! Forwarding, and the asynchronous twin of the trait, from one list of methods.
-
-/// Calls `$make! { $with … }` with every method of [`TorrentRepository`](crate::TorrentRepository): its name,
-/// arguments and answer. `as plain` marks the method that does not wait in the asynchronous twin either; `=`
-/// names the function that is the default there.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __methods {
-    ($make:ident $with:tt) => {
-        $crate::$make! { $with
-            announce(
-                announce: &$crate::Announce,
-                now: $crate::Timestamp,
-                rng: &mut dyn $crate::Random,
-                peers: &mut $crate::PeerBuffer<'_>,
-            ) -> $crate::Announced;
-            announce_batch(
-                batch: &mut [$crate::Request<'_>],
-                now: $crate::Timestamp,
-                rng: &mut dyn $crate::Random,
-            ) -> () = $crate::defaults::announce_one_by_one;
-            scrape(info_hash: &$crate::InfoHash) -> $crate::SwarmStats;
-            totals() -> $crate::Totals;
-            walk(
-                from: $crate::Cursor,
-                limit: usize,
-                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
-            ) -> $crate::Cursor;
-            page(
-                after: Option<&$crate::InfoHash>,
-                limit: usize,
-                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
-            ) -> () = $crate::defaults::page_by_walking;
-            peers(
-                info_hash: &$crate::InfoHash,
-                from: $crate::Cursor,
-                limit: usize,
-                out: &mut ::std::vec::Vec<$crate::PeerRecord>,
-            ) -> $crate::Cursor;
-            sweep(now: $crate::Timestamp, policy: $crate::Retention, budget: $crate::Budget) -> $crate::Swept;
-            remove(info_hash: &$crate::InfoHash) -> ::core::option::Option<$crate::SwarmStats>;
-            remove_where(
-                forbidden: &(dyn ::core::ops::Fn(&$crate::InfoHash) -> bool + ::core::marker::Sync),
-                from: $crate::Cursor,
-                budget: $crate::Budget,
-            ) -> $crate::Removed = $crate::defaults::remove_by_walking;
-            restore(
-                swarm: &$crate::SwarmSummary,
-                peers: &[$crate::PeerRecord],
-                now: $crate::Timestamp,
-            ) -> $crate::Restored;
-            export(
-                export: &mut $crate::Export,
-                now: $crate::Timestamp,
-                budget: $crate::Budget,
-            ) -> () = $crate::export::by_walking;
-            import(
-                records: &[$crate::Records],
-                now: $crate::Timestamp,
-            ) -> $crate::Restored = $crate::export::one_by_one;
-            add_downloads(info_hash: &$crate::InfoHash, earlier: u32) -> bool;
-            capabilities() -> $crate::Capabilities as plain;
-            memory() -> $crate::MemoryUse;
-        }
-    };
-}
+//! Forwarding to an inner store.
 
 /// Within an implementation of [`TorrentRepository`](crate::TorrentRepository), forwards to an inner store
 /// every method that you do not write.
@@ -102,7 +37,54 @@ macro_rules! __forward_repository {
         $crate::__forward_repository! { |$this| $inner => ::core::convert::identity $(, except $($written),+)? }
     };
     (|$this:ident| $inner:expr => $answer:path $(, except $($written:ident),+)?) => {
-        $crate::__methods! { __forward [[$this, $inner, $answer] [$($($written)+)?]] }
+        $crate::__forward! { [$this, $inner, $answer] [$($($written)+)?]
+            announce(
+                announce: &$crate::Announce,
+                now: $crate::Timestamp,
+                rng: &mut dyn $crate::Random,
+                peers: &mut $crate::PeerBuffer<'_>,
+            ) -> $crate::Announced;
+            announce_batch(
+                batch: &mut [$crate::Request<'_>],
+                now: $crate::Timestamp,
+                rng: &mut dyn $crate::Random,
+            ) -> ();
+            scrape(info_hash: &$crate::InfoHash) -> $crate::SwarmStats;
+            totals() -> $crate::Totals;
+            walk(
+                from: $crate::Cursor,
+                limit: usize,
+                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
+            ) -> $crate::Cursor;
+            page(
+                after: ::core::option::Option<&$crate::InfoHash>,
+                limit: usize,
+                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
+            ) -> ();
+            peers(
+                info_hash: &$crate::InfoHash,
+                from: $crate::Cursor,
+                limit: usize,
+                out: &mut ::std::vec::Vec<$crate::PeerRecord>,
+            ) -> $crate::Cursor;
+            sweep(now: $crate::Timestamp, policy: $crate::Retention, budget: $crate::Budget) -> $crate::Swept;
+            remove(info_hash: &$crate::InfoHash) -> ::core::option::Option<$crate::SwarmStats>;
+            remove_where(
+                forbidden: &(dyn ::core::ops::Fn(&$crate::InfoHash) -> bool + ::core::marker::Sync),
+                from: $crate::Cursor,
+                budget: $crate::Budget,
+            ) -> $crate::Removed;
+            restore(
+                swarm: &$crate::SwarmSummary,
+                peers: &[$crate::PeerRecord],
+                now: $crate::Timestamp,
+            ) -> $crate::Restored;
+            export(export: &mut $crate::Export, now: $crate::Timestamp, budget: $crate::Budget) -> ();
+            import(records: &[$crate::Records], now: $crate::Timestamp) -> $crate::Restored;
+            add_downloads(info_hash: &$crate::InfoHash, earlier: u32) -> bool;
+            capabilities() -> $crate::Capabilities;
+            memory() -> $crate::MemoryUse;
+        }
     };
 }
 
@@ -110,9 +92,7 @@ macro_rules! __forward_repository {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __forward {
-    ([$to:tt $written:tt]
-        $($method:ident $arguments:tt -> $output:ty $(as $plain:ident)? $(= $default:path)?;)*
-    ) => {
+    ($to:tt $written:tt $($method:ident $arguments:tt -> $output:ty;)*) => {
         $($crate::__forward! { @unless $written $method $to $arguments -> $output })*
     };
 
@@ -141,97 +121,6 @@ macro_rules! __forward {
         fn $method(&self, $($name: $type),*) -> $output {
             let $this = self;
             $answer($inner.$method($($name),*))
-        }
-    };
-}
-
-/// Implements [`AsyncTorrentRepository`](crate::AsyncTorrentRepository), each method by one call of a macro
-/// of yours: `call!(self, method, arguments…)`, or `call!(@plain self, method)` where nothing is awaited.
-///
-/// ```
-/// use swarmkeep::{AsyncTorrentRepository, implement::async_repository};
-///
-/// #[derive(Debug)]
-/// struct Logged<R>(R);
-///
-/// macro_rules! log {
-///     (@plain $this:ident, $method:ident) => { $this.0.$method() };
-///     ($this:ident, $method:ident $(, $argument:ident)*) => {
-///         Box::pin(async move {
-///             let answer = $this.0.$method($($argument),*).await;
-///             eprintln!("{} has answered: {}", stringify!($method), answer.is_ok());
-///             answer
-///         })
-///     };
-/// }
-/// async_repository! { [R: AsyncTorrentRepository] Logged<R>, log }
-/// ```
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __async_repository {
-    ([$($generics:tt)*] $target:ty, $call:ident) => {
-        impl<$($generics)*> $crate::AsyncTorrentRepository for $target {
-            $crate::__methods! { __await_methods [$call] }
-        }
-    };
-}
-
-/// The methods of the list as those of the asynchronous twin: without a macro to call, its definition.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __await_methods {
-    ($call:tt
-        $($method:ident($($arguments:tt)*) -> $output:ty $(as $plain:ident)? $(= $default:path)?;)*
-    ) => {
-        $($crate::__await_methods! {
-            @method $call $method [] [$($arguments)*] $output, $($plain)? $($default)?
-        })*
-    };
-
-    // References among the arguments live as long as the future.
-    (@method $call:tt $method:tt [$($done:tt)*] [$name:ident: &mut $type:ty $(, $($more:tt)*)?] $($end:tt)*) => {
-        $crate::__await_methods! {
-            @method $call $method [$($done)* $name: &'a mut $type,] [$($($more)*)?] $($end)*
-        }
-    };
-    (@method $call:tt $method:tt [$($done:tt)*] [$name:ident: &$type:ty $(, $($more:tt)*)?] $($end:tt)*) => {
-        $crate::__await_methods! {
-            @method $call $method [$($done)* $name: &'a $type,] [$($($more)*)?] $($end)*
-        }
-    };
-    (@method $call:tt $method:tt [$($done:tt)*] [$name:ident: Option<&$type:ty> $(, $($more:tt)*)?] $($end:tt)*) => {
-        $crate::__await_methods! {
-            @method $call $method [$($done)* $name: Option<&'a $type>,] [$($($more)*)?] $($end)*
-        }
-    };
-    (@method $call:tt $method:tt [$($done:tt)*] [$name:ident: $type:ty $(, $($more:tt)*)?] $($end:tt)*) => {
-        $crate::__await_methods! {
-            @method $call $method [$($done)* $name: $type,] [$($($more)*)?] $($end)*
-        }
-    };
-
-    (@method [] $method:ident [] [] $output:ty, plain) => {
-        #[doc = concat!("See [`TorrentRepository::", stringify!($method), "`].")]
-        fn $method(&self) -> $output;
-    };
-    (@method [] $method:ident [$($name:ident: $type:ty,)*] [] $output:ty,) => {
-        #[doc = concat!("See [`TorrentRepository::", stringify!($method), "`].")]
-        fn $method<'a>(&'a self $(, $name: $type)*) -> $crate::Answer<'a, $output>;
-    };
-    (@method [] $method:ident [$($name:ident: $type:ty,)*] [] $output:ty, $default:path) => {
-        #[doc = concat!("See [`TorrentRepository::", stringify!($method), "`].")]
-        fn $method<'a>(&'a self $(, $name: $type)*) -> $crate::Answer<'a, $output> {
-            Box::pin($default(self $(, $name)*))
-        }
-    };
-    (@method [$call:ident] $method:ident [] [] $output:ty, plain) => {
-        fn $method(&self) -> $output {
-            $call!(@plain self, $method)
-        }
-    };
-    (@method [$call:ident] $method:ident [$($name:ident: $type:ty,)*] [] $output:ty, $($default:path)?) => {
-        fn $method<'a>(&'a self $(, $name: $type)*) -> $crate::Answer<'a, $output> {
-            $call!(self, $method $(, $name)*)
         }
     };
 }

@@ -8,16 +8,17 @@
 use std::{convert::Infallible, fmt, future::Future, marker::PhantomData, mem, sync::Arc, thread};
 
 use super::{
-    CursorExt as _, Next, Pass, VISITS_PER_HOLD, async_repository, forward_repository,
+    CursorExt as _, Next, Pass, VISITS_PER_HOLD, forward_repository,
     lock::{Blocks, Lock, LockFamily},
     swarm::{RecordSwarm, Updated},
 };
 use crate::{
-    Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
-    Evicted, Export, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random, RepositoryConfig, Request,
-    Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
-    asynchronous::{at_once, sweep_in_turns},
-    defaults, export,
+    Announce, AnnounceEvent, Announced, Answer, AsyncTorrentRepository, BoundedBy, Budget, Capabilities,
+    Changes, ConfigError, Cursor, Evicted, Export, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord,
+    Random, RepositoryConfig, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp,
+    TorrentRepository, Totals,
+    asynchronous::{answer, at_once, sweep_in_turns},
+    export,
     time::LatestTime,
     totals::{AtomicTotals, Population},
 };
@@ -93,8 +94,7 @@ pub trait BlockingMap: SwarmMap {}
 /// A repository over a map of swarms.
 pub struct MapRepository<M>(Calls<M>);
 
-/// An asynchronous repository over a map whose locks must be awaited; it implements
-/// [`AsyncTorrentRepository`](crate::AsyncTorrentRepository).
+/// An asynchronous repository over a map whose locks must be awaited.
 #[derive(Debug)]
 pub struct Awaited<R>(pub R);
 
@@ -150,23 +150,90 @@ impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
     }
 }
 
-macro_rules! awaited {
-    (@plain $this:ident, capabilities) => { $this.0.0.capabilities };
-    ($this:ident, sweep, $now:ident, $policy:ident, $budget:ident) => {
-        Box::pin(async move {
-            Ok(sweep_in_turns($budget, |budget| $this.0.0.sweep($now, $policy, budget)).await)
-        })
-    };
-    ($this:ident, remove_where $(, $argument:ident)*) => {
-        Box::pin(defaults::remove_by_walking($this $(, $argument)*))
-    };
-    ($this:ident, import $(, $argument:ident)*) => { Box::pin(export::one_by_one($this $(, $argument)*)) };
-    ($this:ident, $method:ident $(, $argument:ident)*) => {
-        Box::pin(async move { Ok($this.0.0.$method($($argument),*).await) })
-    };
-}
+impl<M: SwarmMap> AsyncTorrentRepository for Awaited<MapRepository<M>> {
+    fn announce<'a>(
+        &'a self,
+        announce: &'a Announce,
+        now: Timestamp,
+        rng: &'a mut dyn Random,
+        peers: &'a mut PeerBuffer<'_>,
+    ) -> Answer<'a, Announced> {
+        Box::pin(async move { Ok(self.0.0.announce(announce, now, rng, peers).await) })
+    }
 
-async_repository! { [M: SwarmMap] Awaited<MapRepository<M>>, awaited }
+    fn announce_batch<'a>(
+        &'a self,
+        batch: &'a mut [Request<'_>],
+        now: Timestamp,
+        rng: &'a mut dyn Random,
+    ) -> Answer<'a, ()> {
+        answer(self.0.0.announce_batch(batch, now, rng))
+    }
+
+    fn scrape<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, SwarmStats> {
+        Box::pin(async move { Ok(self.0.0.scrape(info_hash).await) })
+    }
+
+    fn totals(&self) -> Answer<'_, Totals> {
+        answer(self.0.0.totals())
+    }
+
+    fn walk<'a>(&'a self, from: Cursor, limit: usize, out: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor> {
+        answer(self.0.0.walk(from, limit, out))
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a InfoHash>,
+        limit: usize,
+        out: &'a mut Vec<SwarmSummary>,
+    ) -> Answer<'a, ()> {
+        answer(self.0.0.page(after, limit, out))
+    }
+
+    fn peers<'a>(
+        &'a self,
+        info_hash: &'a InfoHash,
+        from: Cursor,
+        limit: usize,
+        out: &'a mut Vec<PeerRecord>,
+    ) -> Answer<'a, Cursor> {
+        answer(self.0.0.peers(info_hash, from, limit, out))
+    }
+
+    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
+        answer(sweep_in_turns(budget, move |budget| self.0.0.sweep(now, policy, budget)))
+    }
+
+    fn remove<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, Option<SwarmStats>> {
+        answer(self.0.0.remove(info_hash))
+    }
+
+    fn restore<'a>(
+        &'a self,
+        swarm: &'a SwarmSummary,
+        peers: &'a [PeerRecord],
+        now: Timestamp,
+    ) -> Answer<'a, Restored> {
+        answer(self.0.0.restore(swarm, peers, now))
+    }
+
+    fn export<'a>(&'a self, export: &'a mut Export, now: Timestamp, budget: Budget) -> Answer<'a, ()> {
+        answer(self.0.0.export(export, now, budget))
+    }
+
+    fn add_downloads<'a>(&'a self, info_hash: &'a InfoHash, earlier: u32) -> Answer<'a, bool> {
+        answer(self.0.0.add_downloads(info_hash, earlier))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.0.capabilities
+    }
+
+    fn memory(&self) -> Answer<'_, MemoryUse> {
+        answer(self.0.0.memory())
+    }
+}
 
 /// The methods of a repository over a map, as futures. Over a [`BlockingMap`] each of them is ready when it
 /// is first polled.

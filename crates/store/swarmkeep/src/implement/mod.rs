@@ -27,7 +27,7 @@ pub use pass::{Claim, Next, Pass, VISITS_PER_HOLD};
 pub use swarm::{RecordSwarm, Updated};
 
 #[doc(inline)]
-pub use crate::{__async_repository as async_repository, __forward_repository as forward_repository};
+pub use crate::__forward_repository as forward_repository;
 pub use crate::{
     announce::{SectionExt, Transition},
     report::{CursorExt, NotRestored},

@@ -30,7 +30,7 @@ type Store = Arc<dyn AsyncTorrentRepository>;
 fn build(implementation: &Implementation) -> Store {
     let config = RepositoryConfig::new(HashKey::from_bytes(*b"a secret for one"));
     match implementation.build(&config).expect("the usual") {
-        Repository::Sync(store) => Arc::new(Immediate(store)),
+        Repository::Sync(store) => Arc::new(store),
         Repository::Async(store) => store,
     }
 }

@@ -5,7 +5,7 @@ use std::{convert::Infallible, env, future::pending, time::Duration};
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
-use swarmkeep::{AsyncTorrentRepository as _, Totals, catalog::Repository};
+use swarmkeep::{Totals, catalog::Repository};
 use swarmkeep_tracker::{Control, Sockets};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, warn};

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use swarmkeep::{
-    AsyncTorrentRepository as _, Cursor, InfoHash, PageCost, PeerRecord, SwarmStats, SwarmSummary,
-    Unavailable, catalog::Repository,
+    Cursor, InfoHash, PageCost, PeerRecord, SwarmStats, SwarmSummary, Unavailable, catalog::Repository,
 };
 use tokio::{runtime::Handle, sync::Semaphore, task::spawn_blocking};
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
-use swarmkeep::{AsyncTorrentRepository as _, Family, MemoryUse, PeerCounts, Timestamp};
+use swarmkeep::{Family, MemoryUse, PeerCounts, Timestamp};
 use swarmkeep_state::SnapshotsStatus;
 use tokio::time::timeout;
 use utoipa::ToSchema;

@@ -264,12 +264,13 @@ mod tests {
     use std::{net::Ipv4Addr, sync::Arc};
 
     use swarmkeep::{
-        Announced, HashKey, InfoHash, PeerId, RepositoryConfig, SplitMix64, TorrentRepository, catalog,
+        Announced, HashKey, Immediate, InfoHash, PeerId, RepositoryConfig, SplitMix64, TorrentRepository,
+        catalog,
     };
     use swarmkeep_tracker_protocol::http::{AnnounceResponse, RetryIn, ScrapeResponse};
 
     use super::*;
-    use crate::out_of_reach::OutOfReach;
+    use crate::out_of_reach::out_of_reach;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const HASH: InfoHash = InfoHash::new([0xaa; 20]);
@@ -615,7 +616,7 @@ mod tests {
         let mut tracker = Tracker::named("packed");
         let store = tracker.handler.repository.as_sync().cloned().expect("packed is synchronous");
         let rules = tracker.handler.rules.clone();
-        tracker.handler.repository = Repository::Sync(Arc::new(Reloading { store, rules }));
+        tracker.handler.repository = Repository::Sync(Immediate(Arc::new(Reloading { store, rules })));
         let mut intervals = || {
             let body = tracker.body("192.0.2.1", &at_port(1));
             let head = AnnounceResponse::parse(&body).unwrap().expect("no failure").head;
@@ -627,7 +628,7 @@ mod tests {
 
     #[test]
     fn a_store_out_of_reach_is_a_reason_to_come_back() {
-        let mut tracker = Tracker::of(Repository::Async(Arc::new(OutOfReach)), Rules::new());
+        let mut tracker = Tracker::of(out_of_reach(), Rules::new());
         let query = query(|out| at_port(1).write(out));
         let expected =
             ("the tracker's store is not available; try again later".into(), Some(RetryIn::Minutes(5)));
@@ -642,7 +643,7 @@ mod tests {
             .min_interval_secs(100)
             .when_unavailable(WhenUnavailable::Empty)
             .retry_interval_secs(45);
-        let mut tracker = Tracker::of(Repository::Async(Arc::new(OutOfReach)), rules);
+        let mut tracker = Tracker::of(out_of_reach(), rules);
         for compact in [None, Some(true), Some(false)] {
             let body = tracker.body("192.0.2.1", &AnnounceRequest { compact, ..at_port(1) });
             let response = AnnounceResponse::parse(&body).unwrap().expect("no failure");

@@ -268,9 +268,10 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
     use swarmkeep::{
-        AnnounceEvent, Endpoint, Family, HashKey, InfoHash, PeerId, RepositoryConfig, SplitMix64,
+        AnnounceEvent, Endpoint, Family, HashKey, Immediate, InfoHash, PeerId, RepositoryConfig, SplitMix64,
         catalog::{self, Repository},
     };
+    use swarmkeep_conformance::Delayed;
     use swarmkeep_tracker_protocol::udp::{
         AnnounceRequest, AnnounceResponse, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     };
@@ -279,7 +280,7 @@ mod tests {
     use crate::ConnectionKey;
     use crate::{
         metrics::Metrics,
-        out_of_reach::{OutOfReach, Silent},
+        out_of_reach::{out_of_reach, packed},
         udp::LONGEST_ANSWER_V4,
     };
 
@@ -331,7 +332,7 @@ mod tests {
             packets.iter().for_each(|&(packet, source)| batch.push(packet, source));
             if handler.admit(batch, Reach::Private, *now) {
                 match repository {
-                    Repository::Sync(store) => handler.finish(&**store, batch, *now, rng),
+                    Repository::Sync(Immediate(store)) => handler.finish(&**store, batch, *now, rng),
                     Repository::Async(store) => handler.finish_async(&**store, batch, *now, rng).await,
                 }
             }
@@ -564,7 +565,7 @@ mod tests {
 
     #[test]
     fn a_store_out_of_reach_is_an_error_for_the_client() {
-        let mut tracker = Tracker::over(Repository::Async(Arc::new(OutOfReach)));
+        let mut tracker = Tracker::over(out_of_reach());
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
         let text = "the tracker's store is not available; try again later";
@@ -576,7 +577,7 @@ mod tests {
 
     #[test]
     fn a_store_out_of_reach_is_an_empty_answer_where_that_is_wanted() {
-        let mut tracker = Tracker::over(Repository::Async(Arc::new(OutOfReach)));
+        let mut tracker = Tracker::over(out_of_reach());
         let empty = RULES.when_unavailable(WhenUnavailable::Empty).retry_interval_secs(45);
         tracker.handler.rules.replace(empty);
         for source in [at("192.0.2.1:9"), at("[2001:db8::1]:9")] {
@@ -618,7 +619,8 @@ mod tests {
         (0..Batch::MOST).for_each(|_| batch.push(&scrape, source));
         assert!(handler.admit(&mut batch, Reach::Private, NOW));
         let asked = tokio::time::Instant::now();
-        handler.finish_async(&Silent, &mut batch, NOW, &mut rng).await;
+        let silent = Delayed::new(packed(), |_| Box::pin(std::future::pending()));
+        handler.finish_async(&silent, &mut batch, NOW, &mut rng).await;
         assert!(asked.elapsed().as_secs() < 10, "{:?}", asked.elapsed());
         assert_eq!(batch.answers().count(), Batch::MOST);
     }

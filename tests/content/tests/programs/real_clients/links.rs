@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, thread, time::Duration};
 
-use swarmkeep::{AsyncTorrentRepository as _, Family::V4, SwarmStats};
+use swarmkeep::{Family::V4, SwarmStats};
 use swarmkeep_metainfo::{Magnet, Metainfo};
 use swarmkeep_store_tests::{
     programs::{IP, MOUNT, NAMESPACES, Trial},

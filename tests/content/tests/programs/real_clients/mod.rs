@@ -29,7 +29,7 @@ use clients::{ARIA2, Client, ClientSetup, LIBTORRENT, OURS, QBITTORRENT, RTORREN
 use network::{A_NETWORK, TRACKER_V6, address, file_name, in_a_network_of_its_own};
 use swarmkeep::{
     Family::{self, V4, V6},
-    HashKey, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
+    HashKey, Immediate, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
     catalog::{self, Repository},
 };
 use swarmkeep_metainfo::{Creation, Format, Magnet, Metainfo};
@@ -220,7 +220,7 @@ impl Row {
         fs::write(places[seeder.name].download.join(FILE), &content).expect("room for 2 MiB");
 
         let store = build(self.repository);
-        let tracker = self.start_tracker(Repository::Sync(Arc::clone(&store)));
+        let tracker = self.start_tracker(Repository::Sync(Immediate(Arc::clone(&store))));
         let tap = Tap::between(self.tracker(), tracker, self.protocol, info_hashes, self.by_link);
         let stats = || store.scrape(&info_hash);
 

@@ -1,21 +1,13 @@
 //! A store that cannot be reached.
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
-use swarmkeep::{Capabilities, LongestHold, Unavailable, catalog::Repository};
+use swarmkeep::{Unavailable, catalog::Repository};
+use swarmkeep_conformance::Delayed;
 
-#[derive(Debug)]
-struct OutOfReach;
-
-macro_rules! unavailable {
-    (@plain $this:ident, capabilities) => { Capabilities::new(LongestHold::Visits(1)) };
-    ($this:ident, $method:ident $(, $argument:ident)*) => {{
-        $(let _ = $argument;)*
-        Box::pin(std::future::ready(Err(Unavailable::new("the cable is cut"))))
-    }};
-}
-swarmkeep::implement::async_repository! { [] OutOfReach, unavailable }
+use swarmkeep_tests::build;
 
 pub(crate) fn repository() -> Repository {
-    Repository::Async(Arc::new(OutOfReach))
+    let cut = |_| Box::pin(ready(Err(Unavailable::new("the cable is cut")))) as _;
+    Repository::Async(Arc::new(Delayed::new(build("packed", |config| config), cut)))
 }
