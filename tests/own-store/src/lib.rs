@@ -94,6 +94,10 @@ impl TorrentRepository for OwnStore {
         swarm.map_or(Cursor::END, |swarm| swarm.peers(from, limit.min(VISITS_PER_HOLD), out))
     }
 
+    fn advance(&self, now: Timestamp) -> Timestamp {
+        self.state().advance(now)
+    }
+
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let mut swept = Swept::default();
         while !swept.pass_complete && swept.visited < budget.get() as u64 {

@@ -81,6 +81,10 @@ impl AsyncTorrentRepository for Delayed {
         self.then("peers", self.store.peers(info_hash, from, limit, out))
     }
 
+    fn advance(&self, now: Timestamp) -> Answer<'_, Timestamp> {
+        self.then("advance", self.store.advance(now))
+    }
+
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
         self.then("sweep", self.store.sweep(now, policy, budget))
     }

@@ -100,6 +100,7 @@ crate::cases! {
         missing_sweeps_make_no_expired_peer_young [16]
         ages_stay_true_while_others_announce [15 16]
         an_earlier_time_counts_as_the_latest_seen [3 16]
+        advance_tells_the_time_and_returns_the_latest [16]
         a_peer_that_announces_while_a_sweep_runs_survives_it [17]
         an_expired_peer_goes_within_one_full_pass [18]
         a_sweep_says_what_it_removed [18]

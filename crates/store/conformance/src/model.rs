@@ -153,6 +153,10 @@ impl TorrentRepository for Model {
         }
     }
 
+    fn advance(&self, now: Timestamp) -> Timestamp {
+        self.state().advance(now)
+    }
+
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let mut swept = Swept::default();
         while !swept.pass_complete && swept.visited < budget.get() as u64 {

@@ -111,6 +111,9 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
         out: &'a mut Vec<PeerRecord>,
     ) -> Answer<'a, Cursor>;
 
+    /// See [`TorrentRepository::advance`].
+    fn advance(&self, now: Timestamp) -> Answer<'_, Timestamp>;
+
     /// See [`TorrentRepository::sweep`].
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept>;
 
@@ -209,6 +212,10 @@ impl<R: TorrentRepository> AsyncTorrentRepository for Immediate<R> {
         out: &'a mut Vec<PeerRecord>,
     ) -> Answer<'a, Cursor> {
         answer(async move { self.0.peers(info_hash, from, limit, out) })
+    }
+
+    fn advance(&self, now: Timestamp) -> Answer<'_, Timestamp> {
+        answer(async move { self.0.advance(now) })
     }
 
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {

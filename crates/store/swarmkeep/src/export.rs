@@ -3,8 +3,8 @@
 use std::{future::Future, mem, vec};
 
 use crate::{
-    AsyncTorrentRepository, Budget, Cursor, InfoHash, PeerRecord, Records, Restored, Role, SwarmStats,
-    SwarmSummary, Timestamp, Unavailable,
+    AsyncTorrentRepository, Budget, Cursor, PeerRecord, Records, Restored, Role, SwarmStats, SwarmSummary,
+    Timestamp, Unavailable,
 };
 
 /// The state of an export: its position, and the records that the latest step read.
@@ -16,7 +16,7 @@ pub struct Export {
     pub(crate) within: Cursor,
     /// Swarms that a walk has shown and whose peers were not read yet. `at` is after them.
     listed: vec::IntoIter<SwarmSummary>,
-    /// The latest time that the store is known to have: it was told it, or a peer announced at it.
+    /// The latest time at which a peer announced that was read.
     latest: Timestamp,
 }
 
@@ -106,14 +106,14 @@ pub(crate) trait Source: Sync {
     ) -> impl Future<Output = Result<(Cursor, u32), Self::Error>> + Send;
 }
 
-/// One step of an export. The store was told `now`.
+/// One step of an export. `now` is the latest time of the store.
 pub(crate) async fn step<S: Source>(
     store: &S,
     export: &mut Export,
     now: Timestamp,
     budget: Budget,
 ) -> Result<(), S::Error> {
-    // Another call may have given the store a later time, and peers may have announced at it.
+    // Peers of an earlier step may have announced at a later time.
     export.begin(now.max(export.latest));
     let (mut left, mut peers) = (budget.get(), Vec::new());
     while left > 0 && !export.is_complete() {
@@ -156,17 +156,8 @@ pub(crate) async fn by_walking(
     now: Timestamp,
     budget: Budget,
 ) -> Result<(), Unavailable> {
-    if now > export.latest {
-        tell(store, now).await?;
-        export.latest = now;
-    }
+    let now = store.advance(now).await?;
     step(&InTwoReads(store), export, now, budget).await
-}
-
-/// Tells the time to a store, by restoring nothing.
-async fn tell(store: &(impl AsyncTorrentRepository + ?Sized), now: Timestamp) -> Result<(), Unavailable> {
-    let nothing = SwarmSummary { info_hash: InfoHash::default(), stats: SwarmStats::default() };
-    store.restore(&nothing, &[], now).await.map(|_| ())
 }
 
 /// A store that shows the peers and the download count of a swarm in two reads.
@@ -224,7 +215,7 @@ pub(crate) async fn one_by_one(
     records: &[Records],
     now: Timestamp,
 ) -> Result<Restored, Unavailable> {
-    tell(store, now).await?;
+    store.advance(now).await?;
     let (mut restored, mut peers) = (Restored::default(), Vec::new());
     for record in records.iter().flat_map(Records::iter) {
         peers.clear();

@@ -213,6 +213,18 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// ```
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor;
 
+    /// Tells the store the time, as every call with a time does, and returns the latest time given to it. O(1).
+    ///
+    /// Later calls count an earlier time as this one. The defaults of [`export`](Self::export) and
+    /// [`import`](Self::import) tell the time with it.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// assert_eq!(store.advance(now.saturating_add(5)), now.saturating_add(5));
+    /// assert_eq!(store.advance(now), now.saturating_add(5));
+    /// ```
+    fn advance(&self, now: Timestamp) -> Timestamp;
+
     /// Does one bounded step of expiry: removes peers that are older than the lifetime, and swarms without
     /// peers as `policy` says.
     ///

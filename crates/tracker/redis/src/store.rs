@@ -398,6 +398,11 @@ impl AsyncTorrentRepository for RedisRepository {
         self.shared.link.inside(self.peers_on(info_hash, from, limit, out))
     }
 
+    fn advance(&self, now: Timestamp) -> Answer<'_, Timestamp> {
+        let latest = Timestamp::from_secs(self.advance(now).into());
+        Box::pin(std::future::ready(Ok(latest)))
+    }
+
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
         self.shared.link.inside(self.sweep_on(now, policy, budget))
     }

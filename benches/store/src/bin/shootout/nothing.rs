@@ -31,6 +31,10 @@ impl TorrentRepository for Nothing {
         Cursor::END
     }
 
+    fn advance(&self, now: Timestamp) -> Timestamp {
+        now
+    }
+
     fn sweep(&self, _: Timestamp, _: Retention, _: Budget) -> Swept {
         let mut swept = Swept::default();
         swept.pass_complete = true;

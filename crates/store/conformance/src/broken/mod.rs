@@ -239,6 +239,10 @@ crate::faults! {
     any_lifetime AnyLifetime => lifetimes_out_of_range_are_refused;
     /// Uses a time that is earlier than the latest one seen.
     earlier_times_believed EarlierTimesBelieved => an_earlier_time_counts_as_the_latest_seen;
+    /// Does not remember the time that `advance` is given.
+    advance_forgets AdvanceForgets => advance_tells_the_time_and_returns_the_latest;
+    /// Returns the time that `advance` is given, even if it is not the latest.
+    advance_returns_its_argument AdvanceReturnsItsArgument => advance_tells_the_time_and_returns_the_latest;
     /// A step of a sweep does the whole pass.
     sweep_ignores_its_budget SweepIgnoresBudget => a_step_of_a_sweep_visits_about_its_budget;
     /// Removes all peers of a large swarm at once, and reports a small number of visits.
@@ -592,6 +596,15 @@ impl TorrentRepository for Broken {
 
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
         self.peers_wrongly(info_hash, from, limit, out)
+    }
+
+    fn advance(&self, now: Timestamp) -> Timestamp {
+        let mut state = self.state();
+        let (before, latest) = (state.latest, state.advance(now));
+        if self.is(Fault::AdvanceForgets) {
+            state.latest = before;
+        }
+        if self.is(Fault::AdvanceReturnsItsArgument) { now } else { latest }
     }
 
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {

@@ -260,6 +260,15 @@ pub(crate) fn an_earlier_time_counts_as_the_latest_seen(subject: &dyn Subject) {
     assert_eq!(store.scrape(&torrent).peers(), 0, "a sweep in the past is one at the latest time seen");
 }
 
+pub(crate) fn advance_tells_the_time_and_returns_the_latest(subject: &dyn Subject) {
+    let (store, torrent) = (build(subject), hash(1));
+    assert_eq!([1000, 400].map(|secs| store.advance(at(secs))), [at(1000); 2]);
+    store.fill(500, [leecher(torrent, v4(1))]);
+    store.assert_time(&store.members(&torrent)[&v4(1)], at(1000), at(1000));
+    store.fill(1500, [leecher(torrent, v4(2))]);
+    assert_eq!(store.advance(at(400)), at(1500), "an announce told the store this time");
+}
+
 pub(crate) fn a_peer_that_announces_while_a_sweep_runs_survives_it(subject: &dyn Subject) {
     for budget in [1, 7, 100] {
         let store = build(subject);

@@ -67,6 +67,7 @@ macro_rules! __forward_repository {
                 limit: usize,
                 out: &mut ::std::vec::Vec<$crate::PeerRecord>,
             ) -> $crate::Cursor;
+            advance(now: $crate::Timestamp) -> $crate::Timestamp;
             sweep(now: $crate::Timestamp, policy: $crate::Retention, budget: $crate::Budget) -> $crate::Swept;
             remove(info_hash: &$crate::InfoHash) -> ::core::option::Option<$crate::SwarmStats>;
             remove_where(
@@ -103,6 +104,7 @@ macro_rules! __forward {
     (@unless [walk $($more:ident)*] walk $($rest:tt)*) => {};
     (@unless [page $($more:ident)*] page $($rest:tt)*) => {};
     (@unless [peers $($more:ident)*] peers $($rest:tt)*) => {};
+    (@unless [advance $($more:ident)*] advance $($rest:tt)*) => {};
     (@unless [sweep $($more:ident)*] sweep $($rest:tt)*) => {};
     (@unless [remove $($more:ident)*] remove $($rest:tt)*) => {};
     (@unless [remove_where $($more:ident)*] remove_where $($rest:tt)*) => {};

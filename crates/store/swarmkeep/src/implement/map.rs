@@ -201,6 +201,10 @@ impl<M: SwarmMap> AsyncTorrentRepository for Awaited<MapRepository<M>> {
         answer(self.0.0.peers(info_hash, from, limit, out))
     }
 
+    fn advance(&self, now: Timestamp) -> Answer<'_, Timestamp> {
+        answer(self.0.0.advance(now))
+    }
+
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
         answer(sweep_in_turns(budget, move |budget| self.0.0.sweep(now, policy, budget)))
     }
@@ -353,6 +357,10 @@ impl<M: SwarmMap> Calls<M> {
     ) -> Cursor {
         let section = |swarm: &RecordSwarm| swarm.peers(from, limit.min(VISITS_PER_HOLD), out);
         self.map.read(info_hash, section).await.unwrap_or(Cursor::END)
+    }
+
+    async fn advance(&self, now: Timestamp) -> Timestamp {
+        self.latest.advance(now)
     }
 
     async fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {

@@ -6,7 +6,7 @@
 //!   the swarms, their locks, limits, sweeps and listings. The example below is complete.
 //! - **A wrapper.** [`forward_repository!`](forward_repository) forwards to an inner store the methods that
 //!   you do not write.
-//! - **All of [`TorrentRepository`](crate::TorrentRepository).** Eleven methods are required. [`RecordSwarm`]
+//! - **All of [`TorrentRepository`](crate::TorrentRepository).** Twelve methods are required. [`RecordSwarm`]
 //!   does what a swarm does, and [`Pass`] lets several threads share one sweep. A store with swarms of its
 //!   own uses [`Transition`] for what an announce does to its peer, and
 //!   [`PeerBuffer::share`](crate::PeerBuffer::share) to divide a selection between IPv4 and IPv6.

@@ -90,6 +90,10 @@ impl TorrentRepository for Packed {
         next
     }
 
+    fn advance(&self, now: Timestamp) -> Timestamp {
+        self.latest.advance(now)
+    }
+
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let now = self.latest.advance(now);
         let [now, oldest] =

@@ -10,8 +10,7 @@ use std::{
 
 use swarmkeep::{
     Announce, AnnounceEvent, Budget, Capabilities, Cursor, Export, HashKey, InfoHash, LongestHold,
-    PeerBuffer, PeerRecord, RepositoryConfig, Restored, Role, SplitMix64, SwarmStats, SwarmSummary,
-    Timestamp, TorrentRepository,
+    PeerBuffer, PeerRecord, RepositoryConfig, Role, SplitMix64, SwarmStats, Timestamp, TorrentRepository,
     btree_map::BTreeMapRepository,
     implement::{
         forward_repository,
@@ -113,7 +112,6 @@ struct Lives {
     inner: BTreeMapRepository<StdMutex>,
     reads_left: AtomicUsize,
     next: Life,
-    times_told: AtomicUsize,
 }
 
 impl Lives {
@@ -146,17 +144,12 @@ impl TorrentRepository for Lives {
         stats
     }
 
-    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
-        self.times_told.fetch_add(1, Relaxed);
-        self.inner.restore(swarm, peers, now)
-    }
-
-    forward_repository! { |lives| lives.inner, except peers, scrape, restore, export }
+    forward_repository! { |lives| lives.inner, except peers, scrape, export }
 }
 
 fn lives(first: Life, reads_left: usize, next: Life) -> Lives {
     let (inner, reads_left) = (BTreeMapRepository::new(&config()).unwrap(), AtomicUsize::new(reads_left));
-    let lives = Lives { inner, reads_left, next, times_told: AtomicUsize::new(0) };
+    let lives = Lives { inner, reads_left, next };
     lives.begin(first);
     lives
 }
@@ -190,22 +183,6 @@ fn the_default_export_shows_the_peers_of_one_life_with_its_downloads() {
             assert!(is(first) || is(next), "{shown:?}, made again after read {read}: {first:?}, {next:?}");
         }
     }
-}
-
-#[test]
-fn the_default_export_tells_the_store_a_time_once() {
-    let (store, mut export) = (lives(&[], 0, &[]), Export::new());
-    (0..20).for_each(|n| tell(&store, InfoHash::new([n; 20]), Role::Leecher));
-    let (mut steps, mut later) = (0, NOW);
-    while !export.is_complete() {
-        store.export(&mut export, later, Budget::peers(2));
-        steps += 1;
-        if steps == 4 {
-            later = NOW.saturating_add(5);
-        }
-    }
-    assert!(steps > 8, "{steps} steps");
-    assert_eq!(store.times_told.load(Relaxed), 2, "each of two times once, in {steps} steps");
 }
 
 /// A store in which the torrent lives only while its peers are read.
