@@ -7,19 +7,10 @@
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-#[cfg(feature = "dashmap")]
-use crate::dash_map::DashMapRepository;
-#[cfg(feature = "skipmap")]
-use crate::skip_map::SkipMapRepository;
 use crate::{
     AsyncTorrentRepository, BoundedBy, ConfigError, Immediate, Packed, RepositoryConfig, TorrentRepository,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
-    implement::lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
-};
-#[cfg(feature = "tokio")]
-use crate::{
-    implement::lock::{TokioMutex, TokioRwLock},
-    implement::map::Awaited,
+    implement::lock::*,
 };
 
 /// Makes the list, and the macro that goes through its names, of the rows below.
@@ -55,7 +46,7 @@ macro_rules! rows {
     };
     (@bounded [$($limit:ident)*]) => { BoundedBy::empty()$(.union(BoundedBy::$limit))* };
     (@Sync $store:ty) => { Build::Sync(|config| Ok(Arc::new(<$store>::new(config)?))) };
-    (@Async $store:ty) => { Build::Async(|config| Ok(Arc::new(Awaited(<$store>::new(config)?)))) };
+    (@Async $store:ty) => { Build::Async(|config| Ok(Arc::new(crate::implement::map::Awaited(<$store>::new(config)?)))) };
     (@export ($d:tt) $($name:ident)*) => {
         /// Calls a macro with the name of every implementation of the catalog as an identifier: `packed
         /// btreemap_rwlock_std …`, whatever features are enabled. `-` in a name is `_` here.
@@ -105,21 +96,21 @@ rows! {
     /// A lock-free skip list, and a lock around each swarm.
     "skipmap" [ENDPOINTS_PER_ADDRESS] {
         #[cfg(feature = "skipmap")]
-        skipmap_mutex_parking_lot: Sync, SkipMapRepository<ParkingLotMutex>;
+        skipmap_mutex_parking_lot: Sync, crate::skip_map::SkipMapRepository<ParkingLotMutex>;
         #[cfg(feature = "skipmap")]
-        skipmap_mutex_std: Sync, SkipMapRepository<StdMutex>;
+        skipmap_mutex_std: Sync, crate::skip_map::SkipMapRepository<StdMutex>;
         #[cfg(feature = "skipmap")]
-        skipmap_rwlock_parking_lot: Sync, SkipMapRepository<ParkingLotRwLock>;
+        skipmap_rwlock_parking_lot: Sync, crate::skip_map::SkipMapRepository<ParkingLotRwLock>;
     }
 
     /// A sharded hash map, and a lock around each swarm.
     "dashmap" [ENDPOINTS_PER_ADDRESS] {
         #[cfg(feature = "dashmap")]
-        dashmap_mutex_parking_lot: Sync, DashMapRepository<ParkingLotMutex>;
+        dashmap_mutex_parking_lot: Sync, crate::dash_map::DashMapRepository<ParkingLotMutex>;
         #[cfg(feature = "dashmap")]
-        dashmap_mutex_std: Sync, DashMapRepository<StdMutex>;
+        dashmap_mutex_std: Sync, crate::dash_map::DashMapRepository<StdMutex>;
         #[cfg(feature = "dashmap")]
-        dashmap_rwlock_parking_lot: Sync, DashMapRepository<ParkingLotRwLock>;
+        dashmap_rwlock_parking_lot: Sync, crate::dash_map::DashMapRepository<ParkingLotRwLock>;
     }
 }
 
@@ -256,6 +247,8 @@ const fn dashed<const N: usize>(name: &str) -> [u8; N] {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::HashKey;
 
@@ -278,8 +271,10 @@ mod tests {
             assert_eq!((first.family, first.bounded), (implementation.family, implementation.bounded));
             assert!(first.is_first_of_its_family());
         }
-        assert!(names().all(|name| find(name).is_some()));
-        assert_eq!(names().count(), ALL.len() + 3);
+        let known: HashSet<_> = names().collect();
+        assert_eq!(names().count(), known.len(), "each once");
+        assert!(ALL.iter().all(|row| known.contains(row.name) && known.contains(row.family)));
+        assert!(known.into_iter().all(|name| find(name).is_some()));
         assert_eq!(find("btreemap").unwrap().name, "btreemap-rwlock-parking-lot-mutex-parking-lot");
     }
 

@@ -23,6 +23,7 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
+//! | `catalog` | every row of the [`catalog`]: `dashmap`, `skipmap` and `tokio` |
 //! | `dashmap` | `DashMapRepository`: a sharded hash map, and a lock around each swarm |
 //! | `skipmap` | `SkipMapRepository`: a lock-free skip list, and a lock around each swarm |
 //! | `tokio` | the B-trees under the locks of tokio, through [`AsyncTorrentRepository`] |
