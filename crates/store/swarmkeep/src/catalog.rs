@@ -137,17 +137,6 @@ enum Build {
 }
 
 impl Implementation {
-    /// A row for a synchronous store that this crate does not know.
-    pub const fn synchronous(
-        name: &'static str,
-        family: &'static str,
-        summary: &'static str,
-        bounded: BoundedBy,
-        build: fn(&RepositoryConfig) -> Result<Arc<dyn TorrentRepository>, ConfigError>,
-    ) -> Self {
-        Self { name, family, summary, bounded, build: Build::Sync(build) }
-    }
-
     /// A row for an asynchronous store that this crate does not know.
     pub const fn asynchronous(
         name: &'static str,
@@ -173,11 +162,6 @@ impl Implementation {
     /// Whether it stands for its family.
     pub fn is_first_of_its_family(&self) -> bool {
         find(self.family).is_some_and(|first| first.name == self.name)
-    }
-
-    /// Whether it has to be awaited.
-    pub const fn is_async(&self) -> bool {
-        matches!(self.build, Build::Async(_))
     }
 }
 

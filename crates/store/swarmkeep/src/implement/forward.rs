@@ -51,27 +51,19 @@ macro_rules! __forward_repository {
             ) -> ();
             scrape(info_hash: &$crate::InfoHash) -> $crate::SwarmStats;
             totals() -> $crate::Totals;
-            walk(
-                from: $crate::Cursor,
-                limit: usize,
-                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
-            ) -> $crate::Cursor;
-            page(
-                after: ::core::option::Option<&$crate::InfoHash>,
-                limit: usize,
-                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
-            ) -> ();
+            walk(from: $crate::Cursor, limit: usize, out: &mut Vec<$crate::SwarmSummary>) -> $crate::Cursor;
+            page(after: Option<&$crate::InfoHash>, limit: usize, out: &mut Vec<$crate::SwarmSummary>) -> ();
             peers(
                 info_hash: &$crate::InfoHash,
                 from: $crate::Cursor,
                 limit: usize,
-                out: &mut ::std::vec::Vec<$crate::PeerRecord>,
+                out: &mut Vec<$crate::PeerRecord>,
             ) -> $crate::Cursor;
             advance(now: $crate::Timestamp) -> $crate::Timestamp;
             sweep(now: $crate::Timestamp, policy: $crate::Retention, budget: $crate::Budget) -> $crate::Swept;
-            remove(info_hash: &$crate::InfoHash) -> ::core::option::Option<$crate::SwarmStats>;
+            remove(info_hash: &$crate::InfoHash) -> Option<$crate::SwarmStats>;
             remove_where(
-                forbidden: &(dyn ::core::ops::Fn(&$crate::InfoHash) -> bool + ::core::marker::Sync),
+                forbidden: &(dyn Fn(&$crate::InfoHash) -> bool + Sync),
                 from: $crate::Cursor,
                 budget: $crate::Budget,
             ) -> $crate::Removed;
