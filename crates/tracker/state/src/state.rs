@@ -116,8 +116,8 @@ impl State {
         }
     }
 
-    /// Loads the latest valid snapshot of a folder, adds the download counts to its swarms, and then takes a
-    /// snapshot every `every`.
+    /// Loads the latest valid snapshot of a folder, gives its swarms their stored download counts, and then
+    /// takes a snapshot every `every`.
     ///
     /// An invalid snapshot is refused as a whole; [`Loaded::refused`] contains the reason. Without a valid
     /// snapshot the repository begins empty, except for the counts.
@@ -137,6 +137,8 @@ impl State {
         let loaded = snapshots::load(&*folder, &store, clock())?;
         if let Some(durable) = &self.durable {
             durable.open(downloads);
+            // The first answer has the stored counts. The keeper logs the error if they cannot be read.
+            let _ = durable.settle();
         }
         let taking = Arc::new(Taking {
             store,

@@ -8,6 +8,7 @@ use std::{
     os::unix::fs::{PermissionsExt as _, chown, symlink},
     path::Path,
     process::Command,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -21,8 +22,11 @@ use nix::{
     sys::stat::Mode,
     unistd::{Uid, mkfifo},
 };
-use swarmkeep::{AnnounceEvent, Endpoint, InfoHash};
-use swarmkeep_state::Directory;
+use swarmkeep::{
+    Announce, AnnounceEvent, Endpoint, HashKey, InfoHash, PeerBuffer, RepositoryConfig, SplitMix64,
+    TorrentRepository as _, catalog,
+};
+use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tests::{
     admin::client::{get, get_with},
     udp::{Client, uninterrupted},
@@ -84,6 +88,42 @@ fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
     // Whose swarm had gone gets it when it is there again.
     tracker.starts(99, 1, 0);
     tracker.has_downloads(99, 2);
+    tracker.stop();
+}
+
+/// A snapshot that is older than the counts, as after a kill. There are so many torrents that a tracker which
+/// answers before it has read all counts is seen.
+#[test]
+fn the_first_answer_has_the_stored_counts() {
+    const TORRENTS: u32 = 300_000;
+    let folder = folder();
+    let torrent = |n: u32| {
+        let mut hash = [0x5a; 20];
+        hash[..4].copy_from_slice(&n.wrapping_mul(0x9e37_79b9).to_be_bytes());
+        hash
+    };
+    let config = RepositoryConfig::new(HashKey::from_os().expect("entropy"));
+    let store = catalog::find("packed").expect("in the catalog").build(&config).expect("no limits");
+    let state = State::new(store, Pace::default());
+    let directory = Arc::new(Directory::open(folder.path()).expect("ours"));
+    state.open(directory, None, Arc::new(swarmkeep_tracker::now)).expect("an empty folder");
+    let store = state.repository().as_sync().cloned().expect("packed is synchronous");
+    let endpoint = Endpoint::new([127, 0, 0, 9].into(), 6881).expect("a port");
+    let (mut rng, now) = (SplitMix64::new(1), swarmkeep_tracker::now());
+    for n in 0..TORRENTS {
+        let announce = Announce::new(torrent(n).into(), endpoint).want(0);
+        store.announce(&announce, now, &mut rng, &mut PeerBuffer::new(&mut [], &mut []));
+    }
+    state.close().expect("room");
+    drop(state);
+    let lines: String = (0..TORRENTS).map(|n| format!("{}\t7\n", InfoHash::new(torrent(n)))).collect();
+    import(folder.path(), lines);
+
+    let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+    assert!(said.contains(" swarms=300000 "), "{said}");
+    let asked: Vec<_> = (0..TORRENTS).step_by(4567).map(torrent).collect();
+    let answers = tracker.client.scrape(tracker.connection_id, &asked);
+    assert!(answers.iter().all(|answer| answer.completed == 7), "{answers:?}");
     tracker.stop();
 }
 
@@ -313,6 +353,15 @@ fn made_up_downloads_of_one_address_do_not_stay() {
     tracker.stop();
     let (code, said) = state(folder.path(), &[]);
     assert!(code == Some(0) && said.contains("download counts: 1 entries"), "{said}");
+}
+
+/// Imports lines of counts.
+fn import(folder: &Path, lines: String) {
+    let file = folder.join("lines");
+    fs::write(&file, lines).expect("ours");
+    let mut import = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
+    let output = import.arg("import").arg("--state").args([folder, &file]).output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// What `swarmkeep state` says of a folder.
