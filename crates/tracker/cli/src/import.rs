@@ -10,7 +10,8 @@ use crate::{print_json, refuse, say};
 
 const DETAILS: &str = "\
 Examples:
-  swarmkeep import --state /var/lib/swarmkeep /var/lib/torrust/tracker/database/sqlite3.db
+  sqlite3 -readonly sqlite3.db 'SELECT info_hash, completed FROM torrents' |
+    swarmkeep import --state /var/lib/swarmkeep -
   curl http://old.example:6969/scrape | swarmkeep import --state /var/lib/swarmkeep -
   swarmkeep import --dry-run statedump.txt.gz
 
@@ -23,12 +24,12 @@ What is taken:
   since it began: import before its first peers come.
 
 Formats, each also compressed by gzip:
-  torrust            torrust-tracker's SQLite file, which stays as it is. Not from standard input.
   scrape             The answer to a scrape over HTTP (BEP 48). opentracker and others answer with
                      all their torrents to one that asks for none.
   opentracker-state  INFOHASH:MINUTES:DOWNLOADS, as opentracker's /stats?mode=statedump has them.
   opentracker-txtp   INFOHASH:SEEDERS:LEECHERS:DOWNLOADS, its /stats?mode=tpbs&format=txtp.
-  lines              INFOHASH, a tab, comma, blank or colon, and DOWNLOADS: what any database gives.
+  lines              INFOHASH, a tab, comma, blank, colon or bar, and DOWNLOADS: what any database
+                     gives, that of torrust-tracker too.
 
   aquatic counts no downloads, so there is nothing to import from it.
 

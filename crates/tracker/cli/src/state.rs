@@ -11,28 +11,28 @@ use std::{
 
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use serde::Serialize;
-use swarmkeep_state::{Damage, Directory, Downloads, Rewritten, look_at_snapshots};
+use swarmkeep_state::{
+    Counts, Directory, Downloads, look_at_downloads, look_at_snapshots, restore_downloads,
+};
 
 use crate::{print_json, say};
 
 /// Show the state that a tracker has kept in the folder of its --state, and whether it is valid.
 ///
-/// Reads every snapshot and all download counts completely. Without --repair and --forget-below it changes
-/// nothing. The tracker must not be running. Exit code 1 if anything is refused or damaged. A last commit that
-/// is not whole is normal after a kill.
+/// Reads every snapshot and all download counts completely. Without --restore and --forget-below it changes
+/// nothing. The tracker must not be running. Exit code 1 if anything is refused or damaged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// If download counts are damaged, write anew what can be read of them. Copies of the damaged files are
-    /// kept with the ending `.damaged`.
+    /// Put the copy of the download counts, which is at most a day old, in their place. They are kept as
+    /// `downloads.redb.replaced`.
     #[arg(long)]
-    repair: bool,
+    restore: bool,
 
     /// Forget the counts of all torrents with fewer downloads, such as those that strangers have made up.
-    /// This also repairs.
     #[arg(long, value_name = "N")]
     forget_below: Option<u32>,
 
@@ -44,51 +44,29 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Kept {
     snapshots: Vec<Snapshot>,
-    /// Entries of the database of download counts: at most so many torrents are known, and at rest three
-    /// quarters of it at least.
-    download_entries: u64,
-    download_bytes: u64,
-    /// What is damaged of it.
-    damaged: Vec<Damaged>,
-    /// The last commit, if it is not whole.
+    /// The download counts, and their copy.
+    downloads: Vec<Database>,
+    /// Whether the copy was put in the place of the counts.
+    restored: bool,
+    /// Torrents whose counts were forgotten.
     #[serde(skip_serializing_if = "Option::is_none")]
-    torn: Option<Damaged>,
-    /// What was written anew.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rewritten: Option<Anew>,
+    forgotten: Option<u64>,
 }
 
 #[derive(Serialize)]
-struct Damaged {
-    file: String,
-    from: u64,
-    to: u64,
-    what: &'static str,
-    /// Torrents of which it can have held downloads at most.
-    lost: u64,
-    #[serde(skip)]
-    text: String,
-}
-
-impl From<Damage> for Damaged {
-    fn from(damage: Damage) -> Self {
-        Self {
-            text: damage.to_string(),
-            from: damage.bytes.start,
-            to: damage.bytes.end,
-            what: damage.what,
-            lost: damage.lost,
-            file: damage.file,
-        }
-    }
+struct Database {
+    file: &'static str,
+    /// What is in it, if it is good.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    counts: Option<Good>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damaged: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Anew {
-    entries: u64,
-    forgotten: u64,
-    /// Copies of damaged files.
-    kept: Vec<String>,
+struct Good {
+    torrents: u64,
+    bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -102,33 +80,28 @@ struct Snapshot {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let rewrites = args.repair || args.forget_below.is_some();
-    let open = if rewrites { Directory::open } else { Directory::open_to_read };
+    let changes = args.restore || args.forget_below.is_some();
+    let open = if changes { Directory::open } else { Directory::open_to_read };
     let folder = Arc::new(open(&args.folder)?);
     let snapshots = look_at_snapshots(&*folder)?.into_iter().map(|(file, looked_at)| match looked_at {
         Ok(summary) => Snapshot { file, summary: Some(summary), refused: None },
         Err(error) => Snapshot { file, summary: None, refused: Some(error.to_string()) },
     });
     let snapshots: Vec<_> = snapshots.collect();
-    let mut downloads = Downloads::open(Arc::clone(&folder) as _)?;
-    let (damage, torn) = (downloads.check(), downloads.torn().cloned().map(Damaged::from));
-    let (is_damaged, least) = (!damage.is_empty(), args.forget_below.unwrap_or(1));
-    let mut rewritten = None;
-    if args.forget_below.is_some() || (args.repair && is_damaged) {
-        let Rewritten { entries, forgotten, kept, .. } = downloads.rewrite(least)?;
-        rewritten = Some(Anew { entries, forgotten, kept });
-        downloads = Downloads::open(folder)?;
+    if args.restore {
+        restore_downloads(&*folder)?;
     }
-    let kept = Kept {
-        snapshots,
-        download_entries: downloads.entries(),
-        download_bytes: downloads.size_bytes(),
-        damaged: damage.into_iter().map(Damaged::from).collect(),
-        torn,
-        rewritten,
-    };
-    let is_refused = kept.snapshots.iter().any(|snapshot| snapshot.refused.is_some());
-    let is_bad = is_refused || (is_damaged && kept.rewritten.is_none());
+    let forget = |least| Downloads::open(Arc::clone(&folder) as _)?.forget_below(least);
+    let forgotten = args.forget_below.map(forget).transpose()?;
+    let downloads = look_at_downloads(&*folder)?.into_iter().map(|(file, looked_at)| match looked_at {
+        Ok(Counts { entries, bytes, .. }) => {
+            Database { file, counts: Some(Good { torrents: entries, bytes }), damaged: None }
+        }
+        Err(error) => Database { file, counts: None, damaged: Some(error.to_string()) },
+    });
+    let kept = Kept { snapshots, downloads: downloads.collect(), restored: args.restore, forgotten };
+    let is_bad = kept.snapshots.iter().any(|snapshot| snapshot.refused.is_some())
+        || kept.downloads.iter().any(|database| database.damaged.is_some());
     if args.json {
         print_json(&kept)?;
     } else {
@@ -159,25 +132,19 @@ fn print(kept: &Kept) -> io::Result<()> {
             say!("{file}: refused: {refused}");
         }
     }
-    let [entries, bytes] =
-        [HumanCount(kept.download_entries).to_string(), HumanBytes(kept.download_bytes).to_string()];
-    say!("download counts: {entries} entries, {bytes}");
-    for Damaged { text, .. } in &kept.damaged {
-        say!("damaged: {text}");
-    }
-    if let Some(Damaged { text, .. }) = &kept.torn {
-        say!("not whole: {text}");
-    }
-    match &kept.rewritten {
-        None if kept.damaged.is_empty() => {}
-        None => say!("damaged parts are not counted; --repair writes the rest anew, and keeps copies"),
-        Some(Anew { entries, forgotten, kept }) => {
-            let copies = if kept.is_empty() { "none".into() } else { kept.join(", ") };
-            let [entries, forgotten] = [entries, forgotten].map(|number| HumanCount(*number));
-            say!(
-                "written anew: {entries} entries; forgotten: {forgotten}; copies of damaged files: {copies}"
-            );
+    for Database { file, counts, damaged } in &kept.downloads {
+        if let Some(Good { torrents, bytes }) = counts {
+            say!("{file}: download counts of {} torrents, {}", HumanCount(*torrents), HumanBytes(*bytes));
         }
+        if let Some(damaged) = damaged {
+            say!("{file}: damaged: {damaged}");
+        }
+    }
+    if kept.restored {
+        say!("the copy is in the place of the download counts, which are kept as downloads.redb.replaced");
+    }
+    if let Some(forgotten) = kept.forgotten {
+        say!("forgotten: download counts of {} torrents", HumanCount(forgotten));
     }
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! Imports the download counts of another tracker from its files into the state of this one.
 
 use std::{
-    env,
     error::Error,
     fmt,
     fs::{self, File},
@@ -18,11 +17,9 @@ use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_state::{Directory, Downloads};
 
 pub use reading::Wrong;
-pub use spool::Totals;
 
 use input::Input;
 use reading::{Reading, Stop};
-use spool::{Count, Sink, Spool};
 
 mod aquatic;
 mod input;
@@ -30,9 +27,6 @@ mod lines;
 mod opentracker;
 mod reading;
 mod scrape;
-mod spool;
-#[cfg(feature = "torrust")]
-mod torrust;
 
 /// What to read, and where the counts go.
 #[derive(Debug, Clone, Default)]
@@ -52,8 +46,6 @@ pub struct Options {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Format {
-    /// torrust-tracker's SQLite file.
-    Torrust,
     /// The answer to an HTTP scrape (BEP 48).
     Scrape,
     /// opentracker's `/stats?mode=statedump`.
@@ -66,13 +58,11 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 5] =
-        [Self::Torrust, Self::Scrape, Self::OpentrackerState, Self::OpentrackerTxtp, Self::Lines];
+    pub const ALL: [Self; 4] = [Self::Scrape, Self::OpentrackerState, Self::OpentrackerTxtp, Self::Lines];
 
     /// Its name on command lines and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Torrust => "torrust",
             Self::Scrape => "scrape",
             Self::OpentrackerState => "opentracker-state",
             Self::OpentrackerTxtp => "opentracker-txtp",
@@ -87,45 +77,47 @@ impl fmt::Display for Format {
     }
 }
 
-/// The download counts of a tracker that is not running.
-struct Kept {
-    downloads: Downloads,
-    /// By how much which are to be raised: added all at once.
-    missing: Spool,
-    /// Of the latest batch.
-    info_hashes: Vec<InfoHash>,
-    kept: Vec<u32>,
-}
+/// A torrent and its downloads.
+type Count = (InfoHash, u32);
 
-/// Opens the state of a tracker, so that nobody waits for an import that could not be kept.
-fn open(state: &Path) -> Result<Box<dyn Sink>, Box<dyn Error>> {
+/// Opens the counts of a tracker, before anything is read.
+fn open(state: &Path) -> Result<Downloads, Box<dyn Error>> {
     fs::create_dir_all(state)
         .map_err(|error| format!("cannot make the folder {}: {error}", state.display()))?;
-    let downloads = Downloads::open(Arc::new(Directory::open(state)?))?;
-    let missing = Spool::new(state.to_path_buf());
-    Ok(Box::new(Kept { downloads, missing, info_hashes: Vec::new(), kept: Vec::new() }))
+    Ok(Downloads::open(Arc::new(Directory::open(state)?))?)
 }
 
-impl Sink for Kept {
-    fn at_least(&mut self, counts: &[Count]) -> Result<u64, Box<dyn Error>> {
-        self.info_hashes.clear();
-        self.info_hashes.extend(counts.iter().map(|(info_hash, _)| info_hash));
-        self.downloads.get_sorted(&self.info_hashes, &mut self.kept)?;
-        let mut raised = 0;
-        for (&(info_hash, downloads), &kept) in counts.iter().zip(&self.kept) {
-            if let Some(more @ 1..) = downloads.checked_sub(kept) {
-                self.missing.push((info_hash, more))?;
-                raised += 1;
-            }
-        }
-        Ok(raised)
-    }
+/// The counts of all files together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Totals {
+    /// The number of different torrents.
+    pub torrents: u64,
+    /// The number of torrents with downloads.
+    pub with_downloads: u64,
+    /// The number of downloads.
+    pub downloads: u64,
+    /// The number of counts for torrents that already had one.
+    pub duplicates: u64,
+    /// The number of torrents whose stored count was lower, if there is a state folder.
+    pub raised: Option<u64>,
+}
 
-    fn finish(mut self: Box<Self>) -> Result<(), Box<dyn Error>> {
-        let missing =
-            self.missing.sorted()?.map(|count| count.map(|(info_hash, more)| (info_hash, more.into())));
-        self.downloads.add_sorted(missing)?;
-        Ok(self.downloads.settle()?)
+impl Totals {
+    /// Leaves the highest count of each torrent, and none of zero, in ascending order.
+    fn of(counts: &mut Vec<Count>) -> Self {
+        let read = counts.len();
+        counts.sort_unstable_by(|one, other| other.cmp(one));
+        counts.dedup_by_key(|(info_hash, _)| *info_hash);
+        counts.reverse();
+        let torrents = counts.len();
+        counts.retain(|(_, downloads)| *downloads > 0);
+        Self {
+            torrents: torrents as u64,
+            with_downloads: counts.len() as u64,
+            downloads: counts.iter().map(|(_, downloads)| u64::from(*downloads)).sum(),
+            duplicates: (read - torrents) as u64,
+            raised: None,
+        }
     }
 }
 
@@ -167,17 +159,17 @@ pub struct Taken {
 /// # Errors
 /// The first error and its position. Nothing is then imported.
 pub fn run(options: &Options) -> Result<Imported, Box<dyn Error>> {
-    let mut sink = options.state.as_deref().map(open).transpose()?;
-    // Where there is room for counts, there is room to sort them; temporary files may lie in memory.
-    let mut spool = Spool::new(options.state.clone().unwrap_or_else(env::temp_dir));
-    let files = options.files.iter().map(|file| read_file(file, options, &mut spool));
+    let mut downloads = options.state.as_deref().map(open).transpose()?;
+    let mut counts = Vec::new();
+    let files = options.files.iter().map(|file| read_file(file, options, &mut counts));
     let files: Vec<Taken> = files.collect::<Result<_, _>>()?;
-    let totals = spool.hand_over(sink.as_deref_mut().map(|sink| sink as &mut dyn Sink))?;
-    if let Some(sink) = sink {
-        sink.finish()?;
+    let mut totals = Totals::of(&mut counts);
+    if let Some(downloads) = &mut downloads {
+        totals.raised = Some(downloads.raise(&counts)?);
+        downloads.copy()?;
     }
     let refused = files.iter().map(|file| file.refused).sum();
-    Ok(Imported { dry_run: options.state.is_none(), files, totals, refused })
+    Ok(Imported { dry_run: downloads.is_none(), files, totals, refused })
 }
 
 /// A bar over a file's bytes, where somebody sees it.
@@ -201,8 +193,8 @@ fn is_stdin(file: &Path) -> bool {
     file.as_os_str() == "-"
 }
 
-/// Reads a file whole into the spool.
-fn read_file(file: &Path, options: &Options, spool: &mut Spool) -> Result<Taken, Box<dyn Error>> {
+/// Reads a whole file.
+fn read_file(file: &Path, options: &Options, counts: &mut Vec<Count>) -> Result<Taken, Box<dyn Error>> {
     let name = if is_stdin(file) { "standard input".to_owned() } else { file.display().to_string() };
     let wrong = |error: &dyn fmt::Display| format!("{name}: {error}");
     let (from, bar): (Box<dyn Read>, _) = if is_stdin(file) {
@@ -224,15 +216,8 @@ fn read_file(file: &Path, options: &Options, spool: &mut Spool) -> Result<Taken,
         Some(format) => format,
         None => guess(&mut input).map_err(|error| wrong(&error))?,
     };
-    let mut keep = |count| spool.push(count);
-    let mut reading = Reading::new(&mut keep);
-    let done = match format {
-        Format::Torrust if gzip || is_stdin(file) => Err(Stop::Failed(
-            "SQLite's files are read where they lie: unpack it into a file of its own".into(),
-        )),
-        Format::Torrust => torrust(file, &bar, &mut reading),
-        _ => read(format, &mut input, &mut reading),
-    };
+    let mut reading = Reading::new(counts);
+    let done = read(format, &mut input, &mut reading);
     bar.finish_and_clear();
     match done {
         Ok(()) => {}
@@ -271,7 +256,10 @@ fn guess(input: &mut Input<'_>) -> Result<Format, String> {
         ));
     }
     if head.starts_with(SQLITE) {
-        return Ok(Format::Torrust);
+        return Err(
+            "it is a database of SQLite: `sqlite3 -readonly FILE 'SELECT info_hash, completed FROM torrents' | swarmkeep import … -` reads that of torrust-tracker"
+                .into(),
+        );
     }
     if let Some(rest) = head.strip_prefix(b"d") {
         // Less than what an info hash in a line has left.
@@ -300,20 +288,8 @@ fn guess(input: &mut Input<'_>) -> Result<Format, String> {
     }
 }
 
-#[cfg(feature = "torrust")]
-use torrust::read as torrust;
-
-#[cfg(not(feature = "torrust"))]
-fn torrust(_: &Path, _: &ProgressBar, _: &mut Reading<'_>) -> Result<(), Stop> {
-    Err(Stop::Failed(
-        "this program was built without the feature `torrust` (of the program: `import-torrust`), which reads SQLite's files".into(),
-    ))
-}
-
-/// Reads a file of counts that is not SQLite's.
 fn read(format: Format, input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
     match format {
-        Format::Torrust => unreachable!("SQLite reads its files itself"),
         Format::Scrape => scrape::read(input, reading),
         Format::OpentrackerState => opentracker::read_state(input, reading),
         Format::OpentrackerTxtp => opentracker::read_txtp(input, reading),
@@ -356,11 +332,7 @@ mod tests {
 
     pub(super) fn read_with(reader: impl FnOnce(&mut Reading<'_>) -> Result<(), Stop>) -> Read {
         let mut counts = Vec::new();
-        let mut keep = |count| {
-            counts.push(count);
-            Ok(())
-        };
-        let mut reading = Reading::new(&mut keep);
+        let mut reading = Reading::new(&mut counts);
         let broken = match reader(&mut reading) {
             Ok(()) => None,
             Err(Stop::Broken(Wrong { at, what })) => Some(format!("{at}: {what}")),
@@ -376,13 +348,12 @@ mod tests {
     fn formats_are_told_from_what_files_begin_with() {
         let guess = |bytes: &[u8]| guess(&mut Input::new(bytes));
         let line = |rest: &str| format!("{HASH}{rest}\n").into_bytes();
-        assert_eq!(guess(b"SQLite format 3\0\x10\0"), Ok(Format::Torrust));
         assert_eq!(guess(b"d5:filesd20:"), Ok(Format::Scrape));
         assert_eq!(guess(b"d14:failure reason2:noe"), Ok(Format::Scrape));
         assert_eq!(guess(b"de"), Ok(Format::Scrape));
         assert_eq!(guess(&line(":29912345:1")), Ok(Format::OpentrackerState));
         assert_eq!(guess(&line(":1:2:3")), Ok(Format::OpentrackerTxtp));
-        for rest in [":1", "\t1", ",1", " 1", " 1\r"] {
+        for rest in [":1", "\t1", ",1", "|1", " 1", " 1\r"] {
             assert_eq!(guess(&line(rest)), Ok(Format::Lines), "{rest}");
         }
         // Hexadecimal digits that could be the length of a key.
@@ -394,10 +365,23 @@ mod tests {
         let guess = |bytes: &[u8]| guess(&mut Input::new(bytes)).unwrap_err();
         assert_eq!(guess(b""), "it is empty");
         assert!(guess(b"\x28\xb5\x2f\xfd\0").contains("zstd -dc"));
+        assert!(guess(b"SQLite format 3\0\x10\0").contains("sqlite3 -readonly"));
         assert!(guess(format!("4 {HASH} 1 2\n").as_bytes()).contains("aquatic counts no downloads"));
         assert!(guess(b"<html>\nno").starts_with("no tracker's file that is known begins with \"<html>\";"));
         assert!(guess(&[0xff; 1000]).contains(r"\xff"));
         assert!(guess(b"d").contains("begins with \"d\""));
+    }
+
+    #[test]
+    fn of_each_torrent_the_highest_count_is_taken_in_ascending_order() {
+        let torrent = |n: u8| InfoHash::new([n; 20]);
+        let mut counts: Vec<Count> = [(3, 1), (1, 0), (2, 5), (3, 7), (3, 2), (2, 5)]
+            .map(|(n, downloads)| (torrent(n), downloads))
+            .into();
+        let totals = Totals::of(&mut counts);
+        let expected = Totals { torrents: 3, with_downloads: 2, downloads: 12, duplicates: 3, raised: None };
+        assert_eq!((totals, counts), (expected, vec![(torrent(2), 5), (torrent(3), 7)]));
+        assert_eq!(Totals::of(&mut Vec::new()), Totals::default());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
 pub(super) const LONGEST: usize = 256;
 
 /// What may stand between an info hash and its count: what databases' own programs put there.
-pub(super) const BETWEEN: &[u8] = b"\t, :";
+pub(super) const BETWEEN: &[u8] = b"\t, :|";
 
 /// Reads `INFOHASH COUNT` lines.
 pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
@@ -23,7 +23,7 @@ pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(
             Some((between, count)) if BETWEEN.contains(between) => {
                 Ok((info_hash, number(count, "the count")?))
             }
-            _ => Err("an info hash without a tab, comma, blank or colon and a count behind it".into()),
+            _ => Err("an info hash without a tab, comma, blank, colon or bar and a count behind it".into()),
         }
     })
 }
@@ -44,7 +44,7 @@ pub(super) fn each(
             LineEnd::File => Err("a last line without its end: the file was cut off".into()),
         };
         match parsed {
-            Ok((info_hash, downloads)) => reading.take(info_hash, downloads)?,
+            Ok((info_hash, downloads)) => reading.take(info_hash, downloads),
             Err(what) => reading.refuse(format!("line {number}"), what),
         }
     }
@@ -80,11 +80,13 @@ mod tests {
 
     #[test]
     fn counts_stand_behind_what_databases_put_between() {
-        let lines =
-            format!("{HASH}\t1\n{HASH},2\r\n{HASH} 3\n\n{}:4\n{HASH}\t4294967295\n", HASH.to_uppercase());
+        let lines = format!(
+            "{HASH}\t1\n{HASH},2\r\n{HASH} 3\n\n{}:4\n{HASH}|5\n{HASH}\t4294967295\n",
+            HASH.to_uppercase()
+        );
         let read = read(Format::Lines, lines.as_bytes());
         let counts: Vec<_> = read.counts.iter().map(|(_, downloads)| *downloads).collect();
-        assert_eq!(counts, [1, 2, 3, 4, u32::MAX]);
+        assert_eq!(counts, [1, 2, 3, 4, 5, u32::MAX]);
         assert!(read.counts.iter().all(|(hash, _)| hash.to_string() == HASH));
         assert_eq!((read.refused.as_slice(), read.broken), (&[][..], None));
     }
@@ -93,8 +95,11 @@ mod tests {
     fn a_wrong_line_says_what_and_where_and_does_not_end_the_file() {
         let good = format!("{HASH},7\n");
         for (line, what) in [
-            (HASH.to_owned(), "an info hash without a tab, comma, blank or colon and a count behind it"),
-            (format!("{HASH};1"), "an info hash without a tab, comma, blank or colon and a count behind it"),
+            (HASH.to_owned(), "an info hash without a tab, comma, blank, colon or bar and a count behind it"),
+            (
+                format!("{HASH};1"),
+                "an info hash without a tab, comma, blank, colon or bar and a count behind it",
+            ),
             (format!("{HASH},"), "the count is no number: \"\""),
             (format!("{HASH},-1"), "the count is no number: \"-1\""),
             (format!("{HASH},+1"), "the count is no number: \"+1\""),

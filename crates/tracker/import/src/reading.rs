@@ -5,14 +5,14 @@ use std::io::{self, ErrorKind};
 use serde::Serialize;
 use swarmkeep_bittorrent::InfoHash;
 
-use super::{input::Input, spool::Count};
+use super::{Count, input::Input};
 
 /// So many of the things that are wrong in a file are named.
 const NAMED: usize = 5;
 
 /// Where the readers of the formats put what they find.
 pub(super) struct Reading<'a> {
-    keep: &'a mut dyn FnMut(Count) -> io::Result<()>,
+    counts: &'a mut Vec<Count>,
     pub(super) read: u64,
     pub(super) refused: u64,
     /// The first of them.
@@ -28,13 +28,13 @@ pub(super) enum Stop {
 }
 
 impl<'a> Reading<'a> {
-    pub(super) fn new(keep: &'a mut dyn FnMut(Count) -> io::Result<()>) -> Self {
-        Self { keep, read: 0, refused: 0, wrong: Vec::new() }
+    pub(super) fn new(counts: &'a mut Vec<Count>) -> Self {
+        Self { counts, read: 0, refused: 0, wrong: Vec::new() }
     }
 
-    pub(super) fn take(&mut self, info_hash: InfoHash, downloads: u32) -> Result<(), Stop> {
+    pub(super) fn take(&mut self, info_hash: InfoHash, downloads: u32) {
         self.read += 1;
-        (self.keep)((info_hash, downloads)).map_err(|error| Stop::Failed(error.to_string()))
+        self.counts.push((info_hash, downloads));
     }
 
     /// Counts something that is wrong, with its place.
@@ -67,7 +67,7 @@ impl Stop {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Wrong {
-    /// Its position: a line from 1, a byte from 0 (before compression), or a row from 1.
+    /// Its position: a line from 1, or a byte from 0 (before compression).
     pub at: String,
     /// What is wrong.
     pub what: String,

@@ -59,7 +59,10 @@ fn torrent(pull: &mut Pull<'_, '_>, length: u64, reading: &mut Reading<'_>) -> R
     let info_hash = pull.string(length)?;
     let wrong = match <[u8; 20]>::try_from(&*info_hash) {
         Ok(info_hash) => match fields(pull)? {
-            Ok(downloads) => return reading.take(InfoHash::new(info_hash), downloads),
+            Ok(downloads) => {
+                reading.take(InfoHash::new(info_hash), downloads);
+                return Ok(());
+            }
             Err(wrong) => wrong,
         },
         _ => {

@@ -1,38 +1,66 @@
-//! The durable download counts of torrents: a log of commits, and sorted runs into which it is merged.
+//! The durable download counts of torrents: one table in a file of redb.
 
-mod damage;
-mod entry;
-mod log;
-mod merge;
-mod names;
-mod run;
+mod copy;
+mod medium;
 
 use std::{
     collections::BTreeMap,
-    fmt, io, mem,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    fmt,
+    io::{
+        self,
+        ErrorKind::{InvalidData, UnexpectedEof},
+    },
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::Arc,
+    time::Duration,
 };
 
-pub use self::{damage::Damage, entry::Change};
-use self::{
-    damage::keep_damaged,
-    entry::{Delta, Entry},
-    log::{BLOCK_HEADER, Log, MOST_ENTRIES},
-    merge::{Merge, Merged},
-    names::Name,
-    run::{Cursor, Entries, Failed, Run},
+use redb::{
+    Builder, Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, StorageBackend,
+    TableDefinition, WriteTransaction,
 };
-use crate::{Error, Folder, InfoHash, Result};
 
-/// The number of downloads of each torrent, on disk.
+pub(crate) use self::copy::Copying;
+pub use self::copy::{Counts, look_at_downloads, restore_downloads};
+use self::{copy::New, medium::Medium};
+use crate::{Error, File, Folder, InfoHash, Result};
+
+/// A change of a torrent's count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Change {
+    /// Whether the old count is forgotten.
+    pub forget: bool,
+    /// The number of downloads that are then added.
+    pub add: u64,
+}
+
+impl Change {
+    /// This change followed by a newer one.
+    #[must_use]
+    pub fn then(self, newer: Self) -> Self {
+        if newer.forget {
+            newer
+        } else {
+            Self { forget: self.forget, add: self.add.saturating_add(newer.add) }
+        }
+    }
+
+    fn of(self, count: u32) -> u32 {
+        count_of(if self.forget { 0 } else { count.into() }, self.add)
+    }
+}
+
+fn count_of(count: u64, add: u64) -> u32 {
+    u32::try_from(count.saturating_add(add)).unwrap_or(u32::MAX)
+}
+
+/// The number of downloads of each torrent, in the file `downloads.redb` of a folder.
 ///
 /// A commit is atomic and durable. Its cost depends on the number of changes, not on the number of known
-/// torrents. In memory are the entries of the log, a few megabytes, and 256 KiB per run during a merge. A
-/// torrent takes 25 to 34 bytes on disk; during a merge, the old runs and the new one exist together. Counts
-/// saturate at `u32::MAX`.
-///
-/// Only one value may use the files `downloads-*` of a folder. `docs/formats/downloads.md` describes their
-/// format.
+/// torrents. Memory does not grow with that number, and a torrent takes about 50 bytes on disk. Counts
+/// saturate at `u32::MAX`. `docs/formats/downloads.md` describes the file.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -44,526 +72,336 @@ use crate::{Error, Folder, InfoHash, Result};
 /// let torrent = InfoHash::new([7; 20]);
 /// let mut downloads = Downloads::open(Arc::new(Directory::open(path)?))?;
 /// downloads.commit([(torrent, Change { forget: false, add: 3 })])?;
-/// downloads.maintain()?;
 /// assert_eq!(downloads.get(&torrent)?, 3);
 /// # Ok(())
 /// # }
 /// ```
 pub struct Downloads {
     folder: Arc<dyn Folder>,
-    options: Options,
-    /// Oldest first. Together they contain the changes of all logs before the current one.
-    runs: Vec<Arc<Run>>,
-    /// The changes in the log.
-    recent: BTreeMap<InfoHash, Delta>,
-    log: Option<Log>,
-    merge: Option<Merge>,
-    /// The failed merges since the last successful one, and the calls of [`maintain`](Self::maintain) before
-    /// the next merge.
-    failed_merges: u32,
-    merge_in: u32,
-    /// Files that a failure has left, or may have left. The next process would misread them beside later
-    /// files, so they are durably removed before anything else is written.
-    misleading: Vec<String>,
-    /// Files that are no longer needed. The next process recognizes them too.
-    superseded: Vec<String>,
+    /// `None` after an error: redb accepts no calls then. The next call opens the file again.
+    open: Option<Open>,
+    /// The fault, if the file is damaged. It is not opened again.
+    damage: Option<String>,
+    /// The counts before the commits that were refused, which may be in the file nevertheless.
+    before: BTreeMap<InfoHash, u32>,
+    entries: u64,
+    bytes: u64,
 }
 
-/// The sizes of the parts of the database.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Options {
-    log_bytes: u64,
-    log_entries: usize,
-    weed_above: u64,
+struct Open {
+    database: Database,
+    file: Arc<dyn File>,
 }
 
-impl Default for Options {
-    /// A log of 4 MiB, or 65,536 torrents; weeds above 50 million torrents.
-    fn default() -> Self {
-        Self { log_bytes: 4 << 20, log_entries: 1 << 16, weed_above: 50_000_000 }
-    }
-}
-
-impl Options {
-    /// The most bytes of a log, unless one commit needs more.
-    #[must_use]
-    pub fn log_bytes(mut self, bytes: u64) -> Self {
-        self.log_bytes = bytes;
-        self
-    }
-
-    /// The most torrents of a log, unless one commit has more. They are in memory, with about 64 bytes each.
-    #[must_use]
-    pub fn log_entries(mut self, entries: usize) -> Self {
-        self.log_entries = entries;
-        self
-    }
-
-    /// The number of entries above which merges weed: a merge into the oldest run leaves out the torrents of
-    /// one or two downloads that are in no younger run.
-    #[must_use]
-    pub fn weed_above(mut self, entries: u64) -> Self {
-        self.weed_above = entries;
-        self
-    }
-}
-
-/// The result of [`Downloads::rewrite`].
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Rewritten {
-    /// The damaged parts.
-    pub damage: Vec<Damage>,
-    /// Copies of the damaged files.
-    pub kept: Vec<String>,
-    /// Torrents whose counts were written.
-    pub entries: u64,
-    /// Torrents whose counts were below `least`.
-    pub forgotten: u64,
-}
+/// The error for a sector that the disk cannot read.
+const EIO: i32 = 5;
+const NAME: &str = "downloads.redb";
+const TABLE: TableDefinition<'_, &[u8; InfoHash::LEN], u32> = TableDefinition::new("downloads");
+/// The memory in which redb keeps pages of a file.
+const CACHE: usize = 8 << 20;
 
 impl Downloads {
-    /// Opens the counts in a folder. A new folder has none. It reads the log and one page of each run, even
-    /// after a crash, and changes nothing before the first commit or [`maintain`](Self::maintain). A folder
-    /// without write access can be read.
-    ///
-    /// A damaged part loses the counts in it, and no others; [`damage`](Self::damage) lists it.
+    /// Opens the counts in a folder. A new folder has none, and gets an empty file.
     ///
     /// # Errors
-    /// [`Error::Mixed`], [`Error::Version`], and [`Error::Damaged`] for a file under another file's name or
-    /// one that is damaged while the files that it replaces are still there: nothing was changed.
-    /// [`Error::Io`], also if no part of a log can be read.
+    /// [`Error::Damaged`]; [`Error::Missing`] if there is only a copy; [`Error::Older`]; [`Error::Io`].
     pub fn open(folder: Arc<dyn Folder>) -> Result<Self> {
-        Self::open_with(folder, Options::default())
-    }
-
-    /// As [`open`](Self::open), with these sizes. They may differ each time.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_with(folder: Arc<dyn Folder>, options: Options) -> Result<Self> {
-        let names = folder.names().map_err(Error::io("listing", folder.path("")))?;
-        let mut names: Vec<_> = names.iter().filter_map(|name| Some((Name::parse(name)?, name))).collect();
-        // Of runs that begin at the same number, the longest comes first.
-        names.sort_by_key(|&(name, _)| match name {
-            Name::Run(first, last) => (0, first, u64::MAX - last),
-            Name::Log(number) => (1, number, 0),
-            Name::Partial => (2, 0, 0),
-        });
-        let mut downloads = Self {
-            folder,
-            options,
-            runs: Vec::new(),
-            recent: BTreeMap::new(),
-            log: None,
-            merge: None,
-            failed_merges: 0,
-            merge_in: 0,
-            misleading: Vec::new(),
-            superseded: Vec::new(),
-        };
-        for (parsed, name) in names {
-            let next = downloads.next_number();
-            let (first, last) = match parsed {
-                Name::Run(first, last) => (first, last),
-                Name::Log(number) => (number, number),
-                Name::Partial => (0, 0),
-            };
-            if last < next {
-                downloads.supersede(name.clone(), first)?;
-            } else if first != next || downloads.log.is_some() {
-                return Err(Error::Mixed { path: downloads.folder.path(name), expected: next });
-            } else if let Name::Run(..) = parsed {
-                downloads.runs.push(Arc::new(Run::open(&*downloads.folder, first, last)?));
-            } else {
-                let recent = &mut downloads.recent;
-                downloads.log = Some(Log::read(&*downloads.folder, first, |entry| apply(recent, entry))?);
-            }
+        match is_there(&*folder)? {
+            // The process before may have been killed before the name was durable.
+            true => folder.sync().map_err(Error::io("syncing", folder.path("")))?,
+            false => New::begin(&*folder, NAME)?.finish(&*folder)?,
         }
+        let mut downloads = Self::over(folder);
+        downloads.entries =
+            downloads.call(|database| Ok(database.begin_read()?.open_table(TABLE)?.len()?))?;
+        downloads.measure();
         Ok(downloads)
     }
 
-    /// Notes a file that a run replaces, unless that run is damaged.
-    fn supersede(&mut self, name: String, first: u64) -> Result<()> {
-        let run = self.runs.iter().find(|run| (run.first..=run.last).contains(&first));
-        if let Some(damage) = run.and_then(|run| run.damage().into_iter().next()) {
-            return Err(Error::Damaged {
-                path: self.folder.path(&damage.file),
-                at: damage.bytes.start,
-                what: "the files that it replaces are still there: move it to another folder, and they count again",
-            });
-        }
-        self.superseded.push(name);
-        Ok(())
-    }
-
-    /// The damaged parts that were found so far.
-    pub fn damage(&self) -> Vec<Damage> {
-        let log = self.log.iter().flat_map(|log| log.damage().iter().cloned());
-        self.runs.iter().flat_map(|run| run.damage()).chain(log).collect()
-    }
-
-    /// Reads everything. Returns all parts that are damaged.
-    pub fn check(&self) -> Vec<Damage> {
-        self.runs.iter().for_each(|run| run.check());
-        self.damage()
-    }
-
-    /// The last commit, if it is incomplete. It was in progress when the process or the power failed, and the
-    /// next commit overwrites it; or it is damaged, which looks the same.
-    pub fn torn(&self) -> Option<&Damage> {
-        self.log.as_ref().and_then(Log::torn)
-    }
-
-    /// Writes all counts that can be read and are at least `least` anew, as one run. Of each damaged file a
-    /// copy with the name `….damaged` is kept. It needs as much space as all files.
+    /// As [`open`](Self::open). If the file is damaged, or the disk refuses to read a part of it, later calls
+    /// return that error.
     ///
     /// # Errors
-    /// [`Error::Io`]: the counts are unchanged.
-    pub fn rewrite(self, least: u32) -> Result<Rewritten> {
-        let damage = self.check();
-        let mut names: Vec<_> = damage.iter().chain(self.torn()).map(|damage| damage.file.clone()).collect();
-        names.dedup();
-        let kept = names.iter().map(|name| keep_damaged(&*self.folder, name)).collect::<Result<_>>()?;
-        let mut rewritten = Rewritten { damage, kept, entries: 0, forgotten: 0 };
-        let old = self.runs.iter().map(|run| run.name());
-        let mut old: Vec<_> = old.chain(self.log.as_ref().map(|log| log.name().to_owned())).collect();
-        if old.is_empty() {
-            return Ok(rewritten);
-        }
-        old.extend(self.superseded.iter().cloned());
-        let mut sources: Vec<Box<dyn Iterator<Item = Result<Entry>> + '_>> = Vec::new();
-        sources.extend(self.runs.iter().map(|run| Box::new(Entries::lenient(run)) as _));
-        sources.push(Box::new(self.recent.iter().map(|(&info_hash, &delta)| Ok((info_hash, delta)))));
-        let forgotten = &mut rewritten.forgotten;
-        let entries = Merged::new(sources).filter(|entry| {
-            let is_little = entry.as_ref().is_ok_and(|(_, delta)| delta.add < least);
-            *forgotten += u64::from(is_little && !entry.as_ref().is_ok_and(|(_, delta)| delta.add == 0));
-            !is_little
+    /// The others of [`open`](Self::open).
+    pub(crate) fn open_or_unread(folder: Arc<dyn Folder>) -> Result<Self> {
+        let damage = match Self::open(Arc::clone(&folder)) {
+            Err(Error::Damaged { what, .. }) => Some(what),
+            Err(Error::Io { source, .. }) if source.raw_os_error() == Some(EIO) => None,
+            opened => return opened,
+        };
+        let mut unread = Self::over(folder);
+        unread.damage = damage;
+        Ok(unread)
+    }
+
+    fn over(folder: Arc<dyn Folder>) -> Self {
+        Self { folder, open: None, damage: None, before: BTreeMap::new(), entries: 0, bytes: 0 }
+    }
+
+    /// The number of downloads of the torrent; 0 if it is unknown.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Damaged`].
+    pub fn get(&mut self, info_hash: &InfoHash) -> Result<u32> {
+        Ok(self.get_all(&[*info_hash])?[0])
+    }
+
+    /// The counts of many torrents, one for one. Neighbours in ascending order share reads.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_all(&mut self, info_hashes: &[InfoHash]) -> Result<Vec<u32>> {
+        let before = mem::take(&mut self.before);
+        let counts = self.call(|database| {
+            let table = database.begin_read()?.open_table(TABLE)?;
+            let count = |info_hash| match before.get(info_hash) {
+                Some(count) => Ok(*count),
+                None => Ok(table.get(info_hash.as_bytes())?.map_or(0, |count| count.value())),
+            };
+            info_hashes.iter().map(count).collect()
         });
-        let last = self.next_number() - u64::from(self.log.is_none());
-        let run = run::write(&*self.folder, (1, last), false, entries).map_err(|failed| failed.error)?;
-        rewritten.entries = run.entries;
-        for name in old.iter().filter(|name| **name != run.name()) {
-            // A file that stays is removed by the next process.
-            let _ = remove(&*self.folder, name);
-        }
-        Ok(rewritten)
+        self.before = before;
+        counts
     }
 
-    /// The number of downloads of the torrent; 0 if it is unknown. It reads 2 or 3 pages of 4 KiB of each
-    /// run, and O(log n) pages if info hashes are not random. The number of runs is about the logarithm to
-    /// base 4 of the number of torrents divided by 65,536.
+    /// Makes all changes in order, or none. They are durable when it returns.
     ///
     /// # Errors
-    /// [`Error::Io`].
-    pub fn get(&self, info_hash: &InfoHash) -> Result<u32> {
-        let mut delta = self.recent.get(info_hash).copied().unwrap_or_default();
-        let mut cursor = Cursor::new();
-        for run in self.runs.iter().rev() {
-            if delta.forget {
-                break;
+    /// [`Error::Io`], [`Error::Damaged`]: no change is made. The same changes may be committed again, alone or
+    /// with others, and then count once. If the process ends instead, the next process may find the refused
+    /// commit, whole.
+    pub fn commit(&mut self, changes: impl IntoIterator<Item = (InfoHash, Change)>) -> Result<()> {
+        let mut before = mem::take(&mut self.before);
+        let committed = self.write(|write| {
+            let mut table = write.open_table(TABLE)?;
+            for (info_hash, &count) in &before {
+                put(&mut table, info_hash, count)?;
             }
-            cursor.reset();
-            if let Some(older) = run.find(info_hash, &mut cursor)? {
-                delta = older.then(delta);
+            for (info_hash, change) in changes {
+                let count = table.get(info_hash.as_bytes())?.map_or(0, |count| count.value());
+                before.entry(info_hash).or_insert(count);
+                put(&mut table, &info_hash, change.of(count))?;
             }
+            Ok(())
+        });
+        if committed.is_err() {
+            self.before = before;
         }
-        Ok(delta.add)
+        committed
     }
 
-    /// Writes the counts of many torrents to `counts`, one for one, and replaces its contents. The info
-    /// hashes must be in ascending order; equal ones are allowed. Info hashes on the same page share one
-    /// read.
+    /// Raises the counts of torrents to at least these, all or none, and returns how many counts were lower.
+    /// They are durable when it returns. Ascending info hashes are fastest.
     ///
     /// # Errors
-    /// As [`get`](Self::get), and [`Error::NotAscending`]. `counts` is then empty.
-    pub fn get_sorted(&self, info_hashes: &[InfoHash], counts: &mut Vec<u32>) -> Result<()> {
-        counts.clear();
-        if let Some(pair) = info_hashes.windows(2).find(|pair| pair[0] > pair[1]) {
-            return Err(Error::NotAscending { info_hash: pair[1] });
-        }
-        let recent = |info_hash| self.recent.get(info_hash).copied().unwrap_or_default();
-        let mut deltas: Vec<Delta> = info_hashes.iter().map(recent).collect();
-        let mut cursor = Cursor::new();
-        for run in self.runs.iter().rev() {
-            cursor.reset();
-            for (info_hash, delta) in info_hashes.iter().zip(&mut deltas) {
-                if !delta.forget
-                    && let Some(older) = run.find(info_hash, &mut cursor)?
-                {
-                    *delta = older.then(*delta);
+    /// As [`commit`](Self::commit).
+    pub fn raise(&mut self, counts: &[(InfoHash, u32)]) -> Result<u64> {
+        self.write(|write| {
+            let mut table = write.open_table(TABLE)?;
+            let mut raised = 0;
+            for (info_hash, count) in counts {
+                let is_lower = table.get(info_hash.as_bytes())?.map_or(0, |count| count.value()) < *count;
+                if is_lower {
+                    put(&mut table, info_hash, *count)?;
+                    raised += 1;
                 }
             }
-        }
-        counts.extend(deltas.iter().map(|delta| delta.add));
-        Ok(())
+            Ok(raised)
+        })
     }
 
-    /// Makes all changes in order, or none. They are durable when it returns. It costs 25 bytes of the log
-    /// per change and one `fdatasync`; more if the log is full or the last commit failed.
+    /// Forgets all counts below `least`, gives their space back, and returns their number.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::TooManyChanges`]: no change is made, and all earlier commits can still be
-    /// read. The same changes may be committed again, alone or with others, and then count once. If the
-    /// process ends instead, the next process may find the refused commit, whole.
-    pub fn commit(&mut self, changes: impl IntoIterator<Item = (InfoHash, Change)>) -> Result<()> {
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut block = vec![0; BLOCK_HEADER];
-        for (info_hash, change) in changes {
-            let entry = (info_hash, Delta::from(change));
-            if entry.1.is_empty() {
-                continue;
-            }
-            if entries.len() == MOST_ENTRIES {
-                return Err(Error::TooManyChanges { most: MOST_ENTRIES });
-            }
-            block.extend(entry::encode(&entry));
-            entries.push(entry);
-        }
-        if entries.is_empty() {
-            return Ok(());
-        }
-        self.remove_misleading()?;
-        let full = |log: &Log| !log.has_room(block.len());
-        if self.recent.len() >= self.options.log_entries.max(1) || self.log.as_ref().is_some_and(full) {
-            self.seal()?;
-        }
-        let number = self.next_number();
-        let log = match &mut self.log {
-            Some(log) => log,
-            none => {
-                let length = Log::length_for(self.options.log_bytes, block.len());
-                none.insert(Log::create(&*self.folder, number, length)?)
-            }
-        };
-        log.append(&*self.folder, block)?;
-        entries.into_iter().for_each(|entry| apply(&mut self.recent, entry));
-        Ok(())
+    /// As [`commit`](Self::commit).
+    pub fn forget_below(&mut self, least: u32) -> Result<u64> {
+        let entries = self.entries;
+        self.write(|write| Ok(write.open_table(TABLE)?.retain(|_, count| count >= least)?))?;
+        self.call(|database| {
+            while database.compact()? {}
+            Ok(())
+        })?;
+        self.measure();
+        Ok(entries - self.entries)
     }
 
-    /// Adds the counts of any number of torrents, or none of them. They are durable when it returns. The info
-    /// hashes must be in ascending order. The counts go directly into a run, which suits millions of them. It
-    /// needs 256 KiB more memory.
+    /// Checks the whole file, and writes a copy of it, `downloads.redb.copy`. The latest copy stays until the
+    /// new one is complete and checked.
     ///
     /// # Errors
-    /// [`Error::NotAscending`], for equal info hashes too; [`Error::Source`] for an error among `counts`;
-    /// [`Error::Io`], as for [`commit`](Self::commit).
-    pub fn add_sorted(
-        &mut self,
-        counts: impl IntoIterator<Item = io::Result<(InfoHash, u64)>>,
-    ) -> Result<()> {
-        self.remove_misleading()?;
-        if !self.recent.is_empty() {
-            self.seal()?;
-        }
-        let number = self.next_number();
-        let entries = counts.into_iter().map(|count| {
-            let (info_hash, add) = count.map_err(Error::Source)?;
-            Ok((info_hash, Change { forget: false, add }.into()))
-        });
-        self.write_newest(number, entries)
+    /// [`Error::Damaged`]: the latest copy stays. [`Error::Io`].
+    pub fn copy(&mut self) -> Result<()> {
+        self.begin_copy()?.finish(|_| true).map(|_| ())
     }
 
-    /// Does the maintenance that is due, without waiting for a merge: it takes over a merge that has ended,
-    /// turns a log that is more than half full into a run, and begins a merge. Call it after commits, or
-    /// every few minutes.
-    ///
-    /// # Errors
-    /// The error of these steps or of the merge. Nothing is lost, and the next call tries again. A failed
-    /// merge is tried again after 2, 4, … 64 calls; until it fails, it needs as much space as its runs.
-    pub fn maintain(&mut self) -> Result<()> {
-        let merged = match &self.merge {
-            Some(merge) if merge.is_finished() => self.finish_merge(),
-            _ => Ok(()),
-        };
-        self.remove_misleading()?;
-        self.remove_superseded();
-        let half_full =
-            self.recent.len() > self.options.log_entries / 2 || self.log.as_ref().is_some_and(Log::half_full);
-        if half_full && !self.recent.is_empty() {
-            self.seal()?;
-        }
-        merged?;
-        self.merge_in = self.merge_in.saturating_sub(1);
-        if self.merge.is_none()
-            && let Some((from, to)) = self.due()
-        {
-            let runs = self.runs[from..to].to_vec();
-            let weeds = from == 0 && self.entries() > self.options.weed_above;
-            self.merge = Some(Merge::begin(Arc::clone(&self.folder), runs, from > 0, weeds)?);
-        }
-        Ok(())
-    }
-
-    /// As [`maintain`](Self::maintain), until nothing more is due. It waits for every merge.
-    ///
-    /// # Errors
-    /// As [`maintain`](Self::maintain).
-    pub fn settle(&mut self) -> Result<()> {
-        loop {
-            self.merge_in = 0;
-            self.maintain()?;
-            if self.merge.is_none() {
-                return Ok(());
+    /// Checks the whole file, and begins a copy as of now.
+    pub(crate) fn begin_copy(&mut self) -> Result<Copying> {
+        let read = self.call(|database| {
+            if !database.check_integrity()? {
+                return Err(redb::Error::Corrupted(NOT_WHOLE.into()));
             }
-            self.finish_merge()?;
-        }
+            Ok(database.begin_read()?)
+        })?;
+        Ok(Copying { folder: Arc::clone(&self.folder), read })
     }
 
-    /// The size in bytes of the files that contain the counts: the runs, and the written part of the log. A
-    /// merge may need as many bytes again.
-    pub fn size_bytes(&self) -> u64 {
-        self.runs.iter().map(|run| run.bytes()).sum::<u64>() + self.log.as_ref().map_or(0, Log::end)
+    /// The age of the latest copy, by the clock of the system. `None` if there is none.
+    pub(crate) fn age_of_copy(&self) -> Option<Duration> {
+        let copied = self.folder.open(copy::NAME).and_then(|copy| copy.modified()).ok()?;
+        Some(copied.elapsed().unwrap_or_default())
     }
 
-    /// The number of entries of all runs and of the log: an upper bound for the number of known torrents.
-    /// Without a merge, at least three quarters of it are known torrents.
+    /// The number of known torrents.
     pub fn entries(&self) -> u64 {
-        self.runs.iter().map(|run| run.entries).sum::<u64>() + self.recent.len() as u64
+        self.entries
     }
 
-    /// The number of runs. A lookup reads all of them.
-    pub fn runs(&self) -> usize {
-        self.runs.len()
+    /// The size of the file in bytes, with the space that is free in it.
+    pub fn size_bytes(&self) -> u64 {
+        self.bytes
     }
 
-    /// Whether runs are being merged.
-    pub fn is_merging(&self) -> bool {
-        self.merge.is_some()
+    /// The fault, if the file is damaged. It is neither read nor written then.
+    pub fn damage(&self) -> Option<Error> {
+        let what = self.damage.clone()?;
+        Some(Error::Damaged { path: self.folder.path(NAME), what })
     }
 
-    /// The number of the log that is written now, or next.
-    fn next_number(&self) -> u64 {
-        self.runs.last().map_or(0, |run| run.last) + 1
+    fn write<T>(&mut self, change: impl FnOnce(&WriteTransaction) -> Called<T>) -> Result<T> {
+        let (value, entries) = self.call(|database| {
+            let mut write = database.begin_write()?;
+            // After a crash, the file opens at once: without this, redb reads all of it.
+            write.set_quick_repair(true);
+            let value = change(&write)?;
+            let entries = write.open_table(TABLE)?.len()?;
+            write.commit()?;
+            Ok((value, entries))
+        })?;
+        self.entries = entries;
+        self.measure();
+        Ok(value)
     }
 
-    /// Turns the log into a run.
-    fn seal(&mut self) -> Result<()> {
-        let recent = mem::take(&mut self.recent);
-        let entries = recent.iter().map(|(&info_hash, &delta)| Ok((info_hash, delta)));
-        let sealed = self.write_newest(self.next_number(), entries);
-        if sealed.is_err() {
-            self.recent = recent;
+    fn measure(&mut self) {
+        self.bytes = self.open.as_ref().and_then(|open| open.file.len().ok()).unwrap_or(self.bytes);
+    }
+
+    /// Calls redb. After an error, the file is closed.
+    fn call<T>(&mut self, call: impl FnOnce(&mut Database) -> Called<T>) -> Result<T> {
+        if let Some(damage) = self.damage() {
+            return Err(damage);
         }
-        sealed
-    }
-
-    /// Writes a run of `entries` that replaces the log `number`. That log has the same changes, or none.
-    fn write_newest(&mut self, number: u64, entries: impl Iterator<Item = Result<Entry>>) -> Result<()> {
-        if let Some(log) = &mut self.log {
-            log.keep_damaged(&*self.folder)?;
-        }
-        let run = run::write(&*self.folder, (number, number), !self.runs.is_empty(), entries);
-        let run = self.noting(run)?;
-        self.runs.push(Arc::new(run));
-        if self.log.take().is_some() {
-            self.superseded.push(Name::Log(number).to_string());
-        }
-        self.remove_superseded();
-        Ok(())
-    }
-
-    /// The runs to merge next, if any: each of them but the oldest has, together with all younger ones, at
-    /// least a quarter of the entries of the next older one. So after all merges each run is less than a
-    /// quarter of the one before it, and all are less than 4/3 of the oldest. Damaged runs are not merged.
-    /// After a failed merge, the next waits until `merge_in` is 0; but if a run could not be read, the other
-    /// runs are merged meanwhile.
-    fn due(&self) -> Option<(usize, usize)> {
-        let is_unread = |run: &Arc<Run>| run.is_unread.load(Relaxed);
-        let is_time = self.merge_in == 0;
-        if !is_time && !self.runs.iter().any(is_unread) {
-            return None;
-        }
-        let is_kept = |at: usize| self.runs[at].is_kept() || (!is_time && is_unread(&self.runs[at]));
-        (1..self.runs.len()).rev().find_map(|newest| {
-            let mut entries = self.runs[newest].entries;
-            let mut from = newest;
-            while from > 0
-                && !is_kept(newest)
-                && !is_kept(from - 1)
-                && entries.saturating_mul(4) >= self.runs[from - 1].entries
-            {
-                from -= 1;
-                entries = entries.saturating_add(self.runs[from].entries);
+        let (path, open) = (self.folder.path(NAME), self.open.take());
+        let called = open.map_or_else(|| open_file(&*self.folder), Ok).and_then(|mut open| {
+            guarded(&path, move || {
+                let value = call(&mut open.database)?;
+                Ok((open, value))
+            })
+        });
+        match called {
+            Ok((open, value)) => {
+                self.open = Some(open);
+                Ok(value)
             }
-            (from < newest).then_some((from, newest + 1))
-        })
-    }
-
-    /// Waits for the merge, and replaces its runs by the new one.
-    fn finish_merge(&mut self) -> Result<()> {
-        let Some(merge) = self.merge.take() else { return Ok(()) };
-        let (first, last) = (merge.first, merge.last);
-        let run = merge.finish();
-        if let Err(Failed { error: Error::Damaged { .. }, .. }) = run {
-            // The damaged run is noted, and not merged again. The others are.
-            return Ok(());
+            Err(error) => {
+                if let Error::Damaged { what, .. } = &error {
+                    self.damage = Some(what.clone());
+                }
+                Err(error)
+            }
         }
-        let merged = |run: &&Arc<Run>| run.first >= first && run.last <= last;
-        if run.is_ok() || !self.runs.iter().filter(merged).any(|run| run.is_unread.load(Relaxed)) {
-            // No unreadable run was the cause of a failure.
-            self.runs.iter().for_each(|run| run.is_unread.store(false, Relaxed));
-        }
-        self.failed_merges = if run.is_ok() { 0 } else { self.failed_merges.saturating_add(1) };
-        self.merge_in = if run.is_ok() { 0 } else { 1 << self.failed_merges.min(6) };
-        let run = self.noting(run)?;
-        let from = self.runs.iter().position(|run| merged(&run)).expect("runs that are being merged stay");
-        let to = from + self.runs[from..].iter().take_while(merged).count();
-        let inputs = self.runs.splice(from..to, [Arc::new(run)]);
-        self.superseded.extend(inputs.map(|run| run.name()));
-        self.remove_superseded();
-        Ok(())
     }
+}
 
-    /// Returns the run. If it could not be written, notes the file that may be left.
-    fn noting(&mut self, run: Result<Run, Failed>) -> Result<Run> {
-        run.map_err(|failed| {
-            self.misleading.extend(failed.appeared);
-            failed.error
-        })
-    }
-
-    fn remove_misleading(&mut self) -> Result<()> {
-        if self.misleading.is_empty() {
-            return Ok(());
+/// redb writes when it closes a file.
+impl Drop for Downloads {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take() {
+            let _ = guarded(&self.folder.path(NAME), || Ok(open.database.close()?));
         }
-        for name in &self.misleading {
-            remove(&*self.folder, name).map_err(Error::io("removing", self.folder.path(name)))?;
-        }
-        self.folder.sync().map_err(Error::io("removing files from", self.folder.path("")))?;
-        self.misleading.clear();
-        Ok(())
-    }
-
-    /// Removes the superseded files, as far as possible. Call it when the files that replace them are
-    /// durable.
-    fn remove_superseded(&mut self) {
-        self.superseded.retain(|name| remove(&*self.folder, name).is_err());
     }
 }
 
 impl fmt::Debug for Downloads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { folder, damage, entries, bytes, .. } = self;
         f.debug_struct("Downloads")
-            .field("folder", &self.folder)
-            .field("runs", &self.runs.iter().map(|run| (run.name(), run.entries)).collect::<Vec<_>>())
-            .field("recent", &self.recent.len())
-            .field("merging", &self.merge.is_some())
+            .field("folder", folder)
+            .field("damage", damage)
+            .field("entries", entries)
+            .field("bytes", bytes)
             .finish_non_exhaustive()
     }
 }
 
-fn apply(recent: &mut BTreeMap<InfoHash, Delta>, (info_hash, delta): Entry) {
-    let older = recent.entry(info_hash).or_default();
-    *older = older.then(delta);
+/// The result of a call of redb.
+type Called<T> = Result<T, redb::Error>;
+
+const NOT_WHOLE: &str = "a part of it is not as it was written";
+
+/// Whether a folder has counts.
+///
+/// # Errors
+/// [`Error::Older`], [`Error::Missing`], [`Error::Io`].
+fn is_there(folder: &dyn Folder) -> Result<bool> {
+    let names = folder.names().map_err(Error::io("listing", folder.path("")))?;
+    let is_older = |name: &&String| {
+        name.starts_with("downloads-") && [".log", ".run"].iter().any(|end| name.ends_with(end))
+    };
+    if let Some(name) = names.iter().find(is_older) {
+        return Err(Error::Older { path: folder.path(name) });
+    }
+    let has = |name| names.iter().any(|other| other == name);
+    match has(NAME) {
+        false if has(copy::NAME) => Err(Error::Missing { path: folder.path(NAME) }),
+        has => Ok(has),
+    }
 }
 
-/// Removes a file if it is there.
-fn remove(folder: &dyn Folder, name: &str) -> io::Result<()> {
-    folder.remove(name).or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
+fn open_file(folder: &dyn Folder) -> Result<Open> {
+    let path = folder.path(NAME);
+    let file: Arc<dyn File> = folder.open_to_write(NAME).map_err(Error::io("opening", path.clone()))?.into();
+    let database = open_over(&path, &*file, Medium(Arc::clone(&file)))?;
+    Ok(Open { database, file })
+}
+
+/// Opens an existing file, which must not be empty: redb begins a new one there.
+fn open_over(path: &Path, file: &dyn File, medium: impl StorageBackend) -> Result<Database> {
+    if file.len().map_err(Error::io("reading", path.to_owned()))? == 0 {
+        return Err(Error::Damaged { path: path.to_owned(), what: "it is empty".into() });
+    }
+    guarded(path, || create(medium))
+}
+
+fn create(medium: impl StorageBackend) -> Called<Database> {
+    Ok(Builder::new().set_cache_size(CACHE).create_with_backend(medium)?)
+}
+
+fn put(
+    table: &mut redb::Table<'_, &[u8; InfoHash::LEN], u32>,
+    info_hash: &InfoHash,
+    count: u32,
+) -> Called<()> {
+    match count {
+        0 => table.remove(info_hash.as_bytes())?,
+        _ => table.insert(info_hash.as_bytes(), count)?,
+    };
+    Ok(())
+}
+
+/// Calls redb, which may panic over a damaged file.
+fn guarded<T>(path: &Path, call: impl FnOnce() -> Called<T>) -> Result<T> {
+    let called =
+        catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(redb::Error::Corrupted(NOT_WHOLE.into())));
+    called.map_err(|error| match error {
+        // A file that was cut off, or is none of redb's, is damaged.
+        redb::Error::Io(source) if !matches!(source.kind(), UnexpectedEof | InvalidData) => {
+            Error::io("using", path.to_owned())(source)
+        }
+        redb::Error::PreviousIo | redb::Error::DatabaseClosed => {
+            Error::io("using", path.to_owned())(io::Error::other("another operation has failed"))
+        }
+        redb::Error::Corrupted(what) => Error::Damaged { path: path.to_owned(), what },
+        error => Error::Damaged { path: path.to_owned(), what: error.to_string() },
     })
 }

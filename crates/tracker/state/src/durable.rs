@@ -31,7 +31,8 @@ use crate::{
 /// count of each new swarm from there.
 ///
 /// No announce waits for the disk. A thread writes new downloads every second, or when 10,000 torrents have
-/// some, and reads the stored counts of new swarms. Before a swarm's stored count is read, scrapes show only
+/// some, and reads the stored counts of new swarms. Once a day it checks the database, which takes about 2 s
+/// per ten million torrents, and begins a copy, which another thread writes. Before a swarm's stored count is read, scrapes show only
 /// the downloads since the swarm came; after that, the sum. A count never falls while its swarm exists, and
 /// no download is counted twice.
 ///
@@ -64,13 +65,15 @@ pub struct Pace {
     pub torrents: usize,
     /// The most torrents whose downloads wait in memory, at 64 bytes each, while the disk refuses writes.
     pub most_unsaved: usize,
-    /// The most torrents in the database, about, at 25 to 34 bytes each on disk. The downloads of further
-    /// torrents are not kept, because clients can make up any number of torrents.
+    /// The most torrents in the database, about, at 50 bytes each on disk. The downloads of further torrents
+    /// are not kept, because clients can make up any number of torrents.
     pub most_known: u64,
     /// The time after which the downloader of a torrent has to announce again for the torrent to enter the
     /// database, if no client of another prefix downloads it: most of an announce interval. It stays the same
     /// if the interval is reloaded.
     pub again_after: Duration,
+    /// The time between two copies of the database.
+    pub copy_every: Duration,
 }
 
 impl Default for Pace {
@@ -81,6 +84,7 @@ impl Default for Pace {
             most_unsaved: 1 << 20,
             most_known: 100_000_000,
             again_after: Duration::from_secs(1350),
+            copy_every: Duration::from_secs(86_400),
         }
     }
 }
@@ -97,8 +101,8 @@ pub struct CountsStatus {
     pub is_unreadable: bool,
     /// Torrents whose downloads wait in memory for a second downloader.
     pub candidates: u64,
-    /// The most torrents whose downloads are on damaged parts of the database that were found so far.
-    pub damaged: u64,
+    /// Whether the database is damaged. It is neither read nor written then.
+    pub is_damaged: bool,
     /// Torrents whose downloads were not kept because the database was full.
     pub left_out: u64,
     /// The number of failed commits.
@@ -107,7 +111,7 @@ pub struct CountsStatus {
     pub commits: u64,
     /// Swarms whose stored count was looked up.
     pub looked_up: u64,
-    /// Entries of the database: an upper bound for the number of known torrents.
+    /// The number of torrents in the database.
     pub entries: u64,
     /// Size of the database in bytes.
     pub bytes: u64,
@@ -117,6 +121,8 @@ pub struct CountsStatus {
 const SHARDS: usize = 64;
 /// The most new swarms that one shard notes. If there are more, all swarms are looked up.
 const MOST_CREATED: usize = 4096;
+/// The most changes of one commit, which redb holds in memory.
+const TOGETHER: usize = 1 << 16;
 /// Swarms that are looked up together: neighbours in the database share its pages.
 const LOOKED_AT: usize = 1 << 16;
 
@@ -171,7 +177,7 @@ struct Status {
     is_unreadable: AtomicBool,
     refusals: AtomicU64,
     candidates: AtomicU64,
-    damaged: AtomicU64,
+    is_damaged: AtomicBool,
     left_out: AtomicU64,
     commits: AtomicU64,
     looked_up: AtomicU64,
@@ -274,7 +280,7 @@ impl Durable {
             is_unreadable,
             refusals,
             candidates,
-            damaged,
+            is_damaged,
             left_out,
             commits,
             looked_up,
@@ -286,7 +292,7 @@ impl Durable {
             is_refused: is_refused.load(Relaxed),
             is_unreadable: is_unreadable.load(Relaxed),
             candidates: candidates.load(Relaxed),
-            damaged: damaged.load(Relaxed),
+            is_damaged: is_damaged.load(Relaxed),
             left_out: left_out.load(Relaxed),
             refusals: refusals.load(Relaxed),
             commits: commits.load(Relaxed),

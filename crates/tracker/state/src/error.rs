@@ -2,8 +2,6 @@
 
 use std::{io, path::PathBuf};
 
-use crate::InfoHash;
-
 /// Why something was not read or not kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -36,49 +34,25 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A file is not as it was written. It is left unchanged.
-    #[error("{} is damaged at byte {at}: {what}. Restore the whole folder from a copy, or begin with an empty one", path.display())]
+    /// The download counts, or their copy, are not as they were written.
+    #[error("{} is damaged: {what}. `swarmkeep state DIR --restore` puts its latest copy in its place, while no tracker runs", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The position: the first byte of the part with a wrong checksum, or of the wrong field.
-        at: u64,
         /// The fault.
-        what: &'static str,
+        what: String,
     },
-    /// A file was written by a later version of this program.
-    #[error("{} has format version {found}, and this program knows version {known}: use a later program", path.display())]
-    Version {
-        /// The file.
+    /// The download counts are gone, and their copy is there.
+    #[error("{} is missing, and its copy is there: restore it by `swarmkeep state DIR --restore`, or remove it to begin with no download counts", path.display())]
+    Missing {
+        /// The missing file.
         path: PathBuf,
-        /// Its version.
-        found: u16,
-        /// The latest version that this program reads.
-        known: u16,
     },
-    /// Files with a part of the counts are missing, or files of two folders are mixed.
-    #[error(
-        "{} does not fit the other files of its folder, where number {expected} was expected: restore the whole folder from a copy, or begin with an empty \
-         one",
-        path.display()
-    )]
-    Mixed {
-        /// The first file that does not fit.
+    /// The folder has download counts of an older layout.
+    #[error("{} has download counts of an older layout, which commit 7132e1d is the last to read: use that one, or another folder", path.display())]
+    Older {
+        /// A file of that layout.
         path: PathBuf,
-        /// The expected number: of the next log, or the first number of the next run.
-        expected: u64,
-    },
-    /// The input is not in ascending order. Nothing of it was taken.
-    #[error("{info_hash} is not greater than the info hash before it: sort them")]
-    NotAscending {
-        /// The first info hash that is out of order.
-        info_hash: InfoHash,
-    },
-    /// There are more changes than one commit can contain. None of them was committed.
-    #[error("more than {most} changes in one commit: use several")]
-    TooManyChanges {
-        /// The most changes of one commit.
-        most: usize,
     },
     /// A snapshot changed while it was loaded. The store contains a part of it.
     #[error("{}: {error}", path.display())]
@@ -94,9 +68,6 @@ pub enum Error {
     /// The operating system gave no randomness. The blocks of a snapshot are marked with it.
     #[error("no randomness from the operating system: {0}")]
     NoEntropy(getrandom::Error),
-    /// The input could not be read. Nothing of it was added.
-    #[error("the input could not be read: {0}")]
-    Source(io::Error),
 }
 
 impl Error {

@@ -6,6 +6,7 @@ use std::{
     io,
     os::unix::fs::{FileExt, MetadataExt as _},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use rustix::{
@@ -67,6 +68,9 @@ pub trait File: Send + Sync {
 
     /// Cuts the file, or extends it by zeroes that need no space.
     fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// The time of the last change.
+    fn modified(&self) -> io::Result<SystemTime>;
 
     /// Makes the written bytes and the length durable (`fdatasync`). After an error, earlier writes may be
     /// lost even if the next `sync` succeeds: write them again.
@@ -279,6 +283,10 @@ impl File for fs::File {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         Self::set_len(self, len)
+    }
+
+    fn modified(&self) -> io::Result<SystemTime> {
+        self.metadata()?.modified()
     }
 
     fn sync(&self) -> io::Result<()> {

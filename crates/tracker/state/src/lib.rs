@@ -3,9 +3,9 @@
 //!
 //! [`State`] wraps any repository: it loads the latest valid snapshot, takes new ones, and keeps download
 //! counts. [`Durable`] is the part that counts, around a synchronous repository. [`Downloads`] is the
-//! database of download counts. It opens at once, however many torrents it knows, needs a few megabytes, and
-//! loses nothing that it has acknowledged when the process is killed or the power fails. All of them use a
-//! [`Folder`]: a [`Directory`] of the file system or, with the feature `simulated`, a folder in memory that
+//! database of download counts, a table of redb. It opens at once, however many torrents it knows, needs a few
+//! megabytes, and loses nothing that it has acknowledged when the process is killed or the power fails. All of
+//! them use a [`Folder`]: a [`Directory`] of the file system or, with the feature `simulated`, a folder in memory that
 //! fails on demand.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -20,7 +20,7 @@ pub mod simulated;
 mod snapshots;
 mod state;
 
-pub use downloads::{Change, Damage, Downloads, Options, Rewritten};
+pub use downloads::{Change, Counts, Downloads, look_at_downloads, restore_downloads};
 pub use durable::{CountsStatus, Durable, Pace};
 pub use error::Error;
 pub use folder::{Directory, File, Folder};

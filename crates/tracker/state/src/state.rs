@@ -119,23 +119,26 @@ impl State {
     /// Loads the latest valid snapshot of a folder, gives its swarms their stored download counts, and then
     /// takes a snapshot every `every`.
     ///
+    /// If the counts are damaged or cannot be read, the repository works without them, and
+    /// [`status`](Self::status) says so.
+    ///
     /// An invalid snapshot is refused as a whole; [`Loaded::refused`] contains the reason. Without a valid
     /// snapshot the repository begins empty, except for the counts.
     ///
     /// # Errors
-    /// If the counts are damaged or of a later version ([`Error::Damaged`](crate::Error::Damaged),
-    /// [`Error::Version`](crate::Error::Version)), or the error of the medium. The repository must not be
-    /// used then.
+    /// [`Error::Older`](crate::Error::Older), [`Error::Missing`](crate::Error::Missing), or the error of the
+    /// medium. The repository must not be used then.
     ///
     /// # Panics
     /// If it is already open, or for an asynchronous repository outside a runtime.
     pub fn open(&self, folder: Arc<dyn Folder>, every: Option<Duration>, clock: Clock) -> Result<Loaded> {
         let mut open = self.open.lock();
         assert!(open.is_none(), "it is open");
-        let downloads = Downloads::open(Arc::clone(&folder))?;
+        let durable = self.durable.as_ref();
+        let downloads = durable.map(|_| Downloads::open_or_unread(Arc::clone(&folder))).transpose()?;
         let store = Store::new(&self.inner);
         let loaded = snapshots::load(&*folder, &store, clock())?;
-        if let Some(durable) = &self.durable {
+        if let (Some(durable), Some(downloads)) = (durable, downloads) {
             durable.open(downloads);
             // The first answer has the stored counts. The keeper logs the error if they cannot be read.
             let _ = durable.settle();

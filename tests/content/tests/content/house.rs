@@ -112,7 +112,7 @@ fn what_is_published_depends_on_what_lies_further_in() {
 
 #[test]
 fn no_program_links_a_laboratory() {
-    for (package, besides) in [("swarmkeep-cli", &["fuser"][..]), ("seedkeep", &["rusqlite", "redis"])] {
+    for (package, besides) in [("swarmkeep-cli", &["fuser"][..]), ("seedkeep", &["redb", "redis"])] {
         let linked = tree(&["--edges", "normal", "--package", package]);
         let wrong: Vec<_> =
             OF_THE_LABORATORY.iter().chain(besides).filter(|name| linked.contains(**name)).collect();

@@ -77,10 +77,10 @@ fn what_was_answered_for_outlives_kills_at_any_moment() {
 
 /// Each torrent has a download, so that those of one address are kept.
 fn are_known(folder: &Path) {
-    let mut known: Vec<_> = (0..SWARMS).map(|swarm| InfoHash::new(hash(swarm))).collect();
+    let mut known: Vec<_> = (0..SWARMS).map(|swarm| (InfoHash::new(hash(swarm)), 1)).collect();
     known.sort();
     let mut downloads = Downloads::open(Arc::new(Directory::open(folder).expect("ours"))).expect("empty");
-    downloads.add_sorted(known.into_iter().map(|torrent| Ok((torrent, 1)))).expect("room");
+    downloads.raise(&known).expect("room");
 }
 
 /// What was seen of one peer, which is alone in its swarm.

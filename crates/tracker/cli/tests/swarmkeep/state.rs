@@ -247,95 +247,72 @@ fn a_damaged_snapshot_or_one_of_a_later_version_is_refused_and_the_one_before_is
     }
 }
 
-/// A damaged log: the tracker starts, warns, serves and stops well; the check names the byte, and a repair
-/// keeps the rest.
+/// The tracker starts, says so, serves and is not ready; the check finds it, and the copy is restored.
 #[test]
-fn damaged_download_counts_are_told_of_checked_and_repaired_and_the_tracker_goes_on() {
-    let folder = folder();
-    let log = folder.path().join("downloads-1.log");
-    for swarm in [1, 2] {
-        let (mut tracker, _) = Tracker::start(folder.path(), &[]);
-        tracker.downloads_twice(swarm);
+fn damaged_download_counts_are_told_of_and_the_tracker_goes_on_until_their_copy_is_restored() {
+    for damage in [|bytes: &mut Vec<u8>| bytes.clear(), |bytes: &mut Vec<u8>| bytes[..20_000].fill(0xa5)] {
+        let folder = folder();
+        let (file, copy) = (folder.path().join("downloads.redb"), folder.path().join("downloads.redb.copy"));
+        import(folder.path(), format!("{}\t7\n", InfoHash::new(hash(1))));
+        let good = fs::read(&copy).expect("made by the import");
+        let (code, said) = state(folder.path(), &[]);
+        assert!(
+            code == Some(0) && said.contains("downloads.redb.copy: download counts of 1 torrents"),
+            "{said}"
+        );
+        change(&file, damage);
+        let (code, said) = state(folder.path(), &[]);
+        assert!(code == Some(1) && said.contains("downloads.redb: damaged: "), "{said}");
+
+        let (mut tracker, said) = Tracker::start(folder.path(), &["--admin=127.0.0.1:0"]);
+        assert!(said.contains("ERROR") && said.contains("the stored download counts are damaged"), "{said}");
+        assert!(said.contains("swarmkeep state DIR --restore"), "{said}");
+        let admin = tracker.admin();
+        tracker.downloads_twice(2);
+        assert_eq!(tracker.scrape(2).completed, 2, "it serves");
+        metrics_show(admin, &["swarmkeep_downloads_damaged 1"]);
+        let ready = get(admin, "/health/ready");
+        assert!(ready.status == 503 && ready.text().contains("counts are damaged"), "{}", ready.text());
+        let (code, said) = tracker.serve.stop("TERM");
+        assert_eq!(code, Some(1), "counts were not saved: {said}");
+        assert!(fs::read(&copy).expect("there") == good, "the copy stays");
+
+        let (code, said) = state(folder.path(), &["--restore"]);
+        assert!(
+            code == Some(0) && said.contains("the copy is in the place of the download counts"),
+            "{said}"
+        );
+        let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+        assert!(!said.contains("ERROR"), "{said}");
+        assert_eq!(tracker.scrape(2).completed, 2, "from the snapshot");
+        tracker.starts(1, 1, 1);
+        tracker.has_downloads(1, 7);
         tracker.stop();
+        let (code, said) = state(folder.path(), &["--forget-below=8"]);
+        assert!(code == Some(0) && said.contains("forgotten: download counts of 2 torrents"), "{said}");
     }
-    fs::remove_file(folder.path().join(LATEST)).expect("ours");
-    fs::remove_file(folder.path().join(PREVIOUS)).expect("ours");
-    // In an entry of the first commit.
-    let damaged = change(&log, |bytes| bytes[512 + 30] ^= 1);
-    let place = "damaged: downloads-1.log, from byte 512 to 1024: the commit there fails its checksum";
-    let (code, said) = state(folder.path(), &[]);
-    assert!(code == Some(1) && said.contains(place), "{said}");
-    assert!(fs::read(&log).expect("there") == damaged);
-
-    let (mut tracker, before) = Tracker::start(folder.path(), &[]);
-    tracker.starts(2, 1, 1);
-    tracker.has_downloads(2, 2);
-    tracker.starts(1, 1, 1);
-    assert_eq!(tracker.scrape(1).completed, 0, "it was damaged");
-    let said = before + &tracker.stop();
-    let warning = "stored download counts are damaged; the tracker goes on without them. Stop it, and repair";
-    assert_eq!(said.matches(warning).count(), 1, "{said}");
-
-    let (code, said) = state(folder.path(), &["--repair"]);
-    assert!(code == Some(0) && said.contains("written anew: 1 entries"), "{said}");
-    assert!(said.contains("copies of damaged files: downloads-1.log.damaged"), "{said}");
-    assert!(fs::read(folder.path().join("downloads-1.log.damaged")).expect("kept") == damaged);
-    let (code, said) = state(folder.path(), &[]);
-    assert!(code == Some(0) && !said.contains("damaged"), "{said}");
-    let (code, said) = state(folder.path(), &["--forget-below=3"]);
-    assert!(code == Some(0) && said.contains("written anew: 0 entries; forgotten: 1;"), "{said}");
 }
 
-/// A check changes no byte, with files of a start that was killed; a repair locks the folder.
 #[test]
-fn a_check_of_a_folder_changes_nothing_in_it_and_a_repair_locks_it() {
+fn a_check_of_a_folder_changes_nothing_in_it_even_after_a_kill() {
     let folder = folder();
-    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    let (mut tracker, _) = Tracker::start(folder.path(), &["--admin=127.0.0.1:0"]);
+    let admin = tracker.admin();
     tracker.downloads_twice(1);
-    tracker.stop();
+    metrics_show(admin, &["swarmkeep_unsaved_downloads 0", "swarmkeep_downloads_database_entries 1"]);
+    tracker.serve.kill();
     fs::remove_file(folder.path().join(Directory::LOCK)).expect("ours");
-    for left in ["downloads-1.log.partial", "downloads-1-2.run.partial"] {
-        fs::write(folder.path().join(left), "anything").expect("ours");
-    }
     let files = || -> BTreeMap<_, _> {
         let files = fs::read_dir(folder.path()).expect("ours").map(|entry| entry.expect("ours"));
         files.map(|file| (file.file_name(), fs::read(file.path()).expect("ours"))).collect()
     };
     let before = files();
     let (code, said) = state(folder.path(), &[]);
-    assert!(code == Some(0) && said.contains("download counts: 1 entries"), "{said}");
-    let after = files();
-    assert_eq!(
-        before.keys().collect::<Vec<_>>(),
-        after.keys().collect::<Vec<_>>(),
-        "a check removes nothing"
-    );
-    assert!(before == after, "nor does it write");
-    let (code, said) = state(folder.path(), &["--repair"]);
+    assert!(code == Some(0) && said.contains("downloads.redb: download counts of 1 torrents"), "{said}");
+    assert!(before == files());
+    let (code, said) = state(folder.path(), &["--forget-below=1"]);
     assert!(code == Some(0), "{said}");
-    assert!(folder.path().join(Directory::LOCK).exists(), "a repair locks the folder");
-}
-
-/// As after a kill during a commit.
-#[test]
-fn a_torn_last_commit_is_told_of_and_is_no_damage() {
-    let folder = folder();
-    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
-    tracker.downloads_twice(1);
-    tracker.stop();
-    change(&folder.path().join("downloads-1.log"), |bytes| bytes[512 + 30] ^= 1);
-    for more in [&[][..], &["--repair"]] {
-        let (code, said) = state(folder.path(), more);
-        assert_eq!(code, Some(0), "{said}");
-        let torn = "not whole: downloads-1.log, from byte 512 to ";
-        assert!(said.contains(torn) && !said.contains("damaged: "), "{said}");
-    }
-    let (_, said) = state(folder.path(), &["--json"]);
-    let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-    assert!(json["damaged"] == serde_json::json!([]) && json["torn"]["from"] == 512, "{said}");
-    let (tracker, said) = Tracker::start(folder.path(), &[]);
-    assert!(!said.contains("damaged"), "{said}");
-    tracker.stop();
+    assert!(folder.path().join(Directory::LOCK).exists(), "a change locks the folder");
 }
 
 /// Made-up torrents from one address, from many ports, again after a restart; and what two networks have
@@ -352,7 +329,7 @@ fn made_up_downloads_of_one_address_do_not_stay() {
     let (tracker, _) = Tracker::start(folder.path(), &[]);
     tracker.stop();
     let (code, said) = state(folder.path(), &[]);
-    assert!(code == Some(0) && said.contains("download counts: 1 entries"), "{said}");
+    assert!(code == Some(0) && said.contains("download counts of 1 torrents"), "{said}");
 }
 
 /// Imports lines of counts.

@@ -266,18 +266,11 @@ fn of_state(out: &mut Exposition, state: &StateStatus) {
         "Whether there are torrents whose stored download counts cannot be read.",
     )
     .sample(&[], u8::from(counts.is_unreadable));
-    out.gauge(
-        "downloads_damaged",
-        "Torrents, at most, whose stored downloads are on damaged parts of files.",
-    )
-    .sample(&[], counts.damaged);
+    out.gauge("downloads_damaged", "Whether the database of download counts is damaged, and not used.")
+        .sample(&[], u8::from(counts.is_damaged));
     out.counter("downloads_left_out", "Torrents not kept because as many are known as may be.")
         .sample(&[], counts.left_out);
-    out.gauge(
-        "downloads_database_entries",
-        "Torrents whose downloads are kept, some of them more than once.",
-    )
-    .sample(&[], counts.entries);
+    out.gauge("downloads_database_entries", "Torrents whose downloads are kept.").sample(&[], counts.entries);
     out.gauge("downloads_database_bytes", "How large the database of download counts is.")
         .sample(&[], counts.bytes);
 }

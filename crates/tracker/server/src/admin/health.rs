@@ -35,19 +35,25 @@ pub(super) async fn ready(State(admin): State<Arc<AdminState>>) -> Response {
 }
 
 /// What keeps the tracker from being ready, the most urgent first: a word for programs, and words for people.
-fn not_ready(admin: &AdminState) -> [Option<(&'static str, String)>; 5] {
+fn not_ready(admin: &AdminState) -> [Option<(&'static str, String)>; 6] {
     let sample = admin.latest();
     let is_starting = sample.json.is_empty() || admin.control.metrics.threads().starting > 0;
     let shared = admin.control.metrics.shared_store();
     let differs = shared.is_some_and(|store| store.refused.is_some());
     let is_silent = sample.totals.is_none() || sample.taken.elapsed() > OLDEST_SAMPLE;
     let snapshots = sample.stats.snapshots.as_ref();
+    let counts = admin.control.metrics.state().and_then(|state| state.counts);
+    let unread = counts.filter(|counts| counts.is_unreadable || counts.is_damaged);
     let unkept = snapshots.filter(|snapshots| snapshots.failed_in_a_row >= FAILED_IN_A_ROW);
     [
         admin.is_stopping().then(|| ("stopping", "the tracker has been told to stop".into())),
         is_starting.then(|| ("starting", "not all threads answer yet".into())),
         differs.then(|| ("unavailable", "the store was begun anew with other settings".into())),
         is_silent.then(|| ("unavailable", "the store cannot be reached".into())),
+        unread.map(|counts| {
+            let why = if counts.is_damaged { "are damaged" } else { "cannot be read" };
+            ("unread", format!("the stored download counts {why}"))
+        }),
         unkept.map(|snapshots| {
             let (failed, why) = (snapshots.failed_in_a_row, snapshots.failure.as_deref().unwrap_or_default());
             ("unkept", format!("{failed} snapshots in a row have failed: {why}"))

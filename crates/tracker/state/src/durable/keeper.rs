@@ -2,23 +2,26 @@
 //! counts.
 
 use std::{
-    mem,
     sync::{
         Arc,
         atomic::Ordering::{Relaxed, SeqCst},
     },
-    thread,
-    time::Instant,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use swarmkeep::Cursor;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info};
 
-use super::{Core, End, LOOKED_AT};
+use super::{Core, End, LOOKED_AT, TOGETHER};
 use crate::{
     Change, Downloads, InfoHash, Result,
     candidates::{self, Candidates, Note, Source},
+    downloads::Copying,
 };
+
+/// Counts that are read before other threads get the core, if they wait for it: in a millisecond.
+const READ_AT_ONCE: usize = 256;
 
 /// The thread between a store and its database.
 pub(super) struct Keeper {
@@ -32,16 +35,20 @@ pub(super) struct Keeper {
     pass_trusts: bool,
     /// The number of the `settle` call when the latest complete pass began.
     passed: u64,
-    /// Swarms whose stored counts could not be read. They are tried again when a commit is due.
-    unread: Vec<InfoHash>,
     due: Instant,
+    copy_due: Instant,
+    copying: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
     pub(super) fn new(core: Arc<Core>, downloads: Downloads) -> Self {
         let (due, candidates) = (Instant::now() + core.pace.every, Candidates::new());
-        let (pass, passed, unread, pass_trusts) = (None, 0, Vec::new(), false);
-        Self { core, downloads, candidates, pass, pass_trusts, passed, unread, due }
+        let copy_every = core.pace.copy_every;
+        let age = downloads.age_of_copy().unwrap_or(copy_every);
+        // Not at once: a tracker that has just started has more to do.
+        let copy_due = Instant::now() + copy_every.saturating_sub(age).max(copy_every / 24);
+        let (pass, passed, copying, pass_trusts) = (None, 0, None, false);
+        Self { core, downloads, candidates, pass, pass_trusts, passed, due, copy_due, copying }
     }
 
     pub(super) fn run(mut self) {
@@ -62,9 +69,9 @@ impl Keeper {
             // After a refusal, try again only when it is due.
             let is_due = is_time || (is_full && !self.core.status.is_refused.load(Relaxed));
             let looked = self.look(settle, is_due);
+            self.tell_of_damage();
             self.tell_of_unread(&looked);
             let saved = if is_due { self.save() } else { Ok(()) };
-            self.tell_of_damage();
             if end.is_some() {
                 // Stored counts that cannot be read are no error here: closing does not lose them.
                 self.core.told.lock().failed = saved.err().map(|error| error.to_string());
@@ -78,68 +85,82 @@ impl Keeper {
                 (told.settled, told.failed) = (settle, failed);
                 self.core.settled.notify_all();
             } else if self.pass.is_none() && !self.core.is_urgent.load(SeqCst) {
-                let is_idle = is_refused || !self.core.look_at_all.load(SeqCst);
-                if is_idle {
+                let is_unreadable = self.core.status.is_unreadable.load(Relaxed);
+                if is_refused || is_unreadable || !self.core.look_at_all.load(SeqCst) {
                     thread::park_timeout(self.due.saturating_duration_since(Instant::now()));
                 }
             }
         }
     }
 
-    /// Gives swarms their stored counts: new swarms, swarms whose counts could not be read before, and the
-    /// next part of a pass over all swarms.
+    /// Gives swarms their stored counts: new swarms, and the next part of a pass over all swarms. If some cannot
+    /// be read, a pass begins when a commit is due.
     fn look(&mut self, settle: u64, is_due: bool) -> Result<()> {
-        let mut wanted = if is_due { mem::take(&mut self.unread) } else { Vec::new() };
-        let mut restored = Vec::new();
+        let (mut created, mut restored) = (Vec::new(), Vec::new());
         for shard in &self.core.shards {
             let mut shard = shard.lock();
-            wanted.append(&mut shard.created);
+            created.append(&mut shard.created);
             restored.append(&mut shard.restored);
         }
+        let has_restored = !restored.is_empty();
         let trusted = self.look_at(restored, true);
-        let looked = self.look_at(wanted, false).and(trusted);
+        let trusts = has_restored && trusted.is_err();
+        let looked = trusted.and_then(|()| self.look_at(created, false));
+        let looked = looked.and_then(|()| self.pass(settle, is_due));
+        if looked.is_err() {
+            let pass_trusts = self.pass.take().is_some() && self.pass_trusts;
+            self.core.trusts_all.fetch_or(trusts || pass_trusts, SeqCst);
+            self.core.look_at_all.store(true, SeqCst);
+        }
+        looked
+    }
+
+    fn pass(&mut self, settle: u64, is_due: bool) -> Result<()> {
+        let status = &self.core.status;
         // While the disk refuses writes, a pass would find the same unsaved counts again and again.
-        let may_begin = self.pass.is_none() && !self.core.status.is_refused.load(Relaxed);
+        let may_begin = self.pass.is_none()
+            && !status.is_refused.load(Relaxed)
+            && (is_due || !status.is_unreadable.load(Relaxed));
         if may_begin && self.core.look_at_all.swap(false, SeqCst) {
             self.pass = Some((Cursor::START, settle));
             self.pass_trusts = self.core.trusts_all.swap(false, SeqCst);
         }
-        let Some((at, began)) = self.pass else { return looked };
+        let Some((at, began)) = self.pass else { return Ok(()) };
         let mut swarms = Vec::new();
         let next = self.core.store.walk(at, LOOKED_AT, &mut swarms);
+        self.look_at(swarms.into_iter().map(|swarm| swarm.info_hash).collect(), self.pass_trusts)?;
         self.pass = Some((next, began)).filter(|_| !next.is_end());
         if self.pass.is_none() {
             self.passed = began;
         }
-        let swarms = swarms.into_iter().map(|swarm| swarm.info_hash).collect();
-        let some = self.look_at(swarms, self.pass_trusts);
-        looked.and(some)
+        Ok(())
+    }
+
+    /// Logs once that the database is damaged.
+    fn tell_of_damage(&self) {
+        if let Some(damage) = self.downloads.damage()
+            && !self.core.status.is_damaged.swap(true, Relaxed)
+        {
+            error!(%damage, "the stored download counts are damaged; the tracker goes on without them, and saves none");
+        }
     }
 
     /// Logs once that some counts cannot be read, and once that all can be read again.
     fn tell_of_unread(&self, looked: &Result<()>) {
-        let is_unreadable = !self.unread.is_empty();
-        if self.core.status.is_unreadable.swap(is_unreadable, Relaxed) != is_unreadable {
-            match looked {
-                Err(failed) => {
-                    error!(%failed, "some stored download counts cannot be read; the tracker goes on without them, and tries again")
+        let status = &self.core.status;
+        let was_unreadable = status.is_unreadable.load(Relaxed);
+        match looked {
+            Err(failed) if !was_unreadable => {
+                status.is_unreadable.store(true, Relaxed);
+                if !status.is_damaged.load(Relaxed) {
+                    error!(%failed, "stored download counts cannot be read; the tracker goes on without them, and tries again");
                 }
-                Ok(()) => info!("all stored download counts can be read again"),
             }
-        }
-    }
-
-    /// Logs damage of the database when it is first found, and when it changes.
-    fn tell_of_damage(&self) {
-        let damage = self.downloads.damage();
-        let lost = damage.iter().map(|damage| damage.lost).sum();
-        if self.core.status.damaged.swap(lost, Relaxed) != lost {
-            let parts = damage.len();
-            let first = damage.first().map(ToString::to_string).unwrap_or_default();
-            warn!(
-                parts, lost, %first,
-                "stored download counts are damaged; the tracker goes on without them. Stop it, and repair them with `swarmkeep state DIR --repair`"
-            );
+            Ok(()) if was_unreadable && self.pass.is_none() && !self.core.look_at_all.load(SeqCst) => {
+                info!("all stored download counts can be read again");
+                status.is_unreadable.store(false, Relaxed);
+            }
+            _ => {}
         }
     }
 
@@ -148,23 +169,14 @@ impl Keeper {
     fn look_at(&mut self, mut info_hashes: Vec<InfoHash>, trusts: bool) -> Result<()> {
         info_hashes.sort_unstable();
         info_hashes.dedup();
-        let mut stored = Vec::new();
-        let read = self.downloads.get_sorted(&info_hashes, &mut stored);
-        if read.is_ok() {
-            for (info_hash, stored) in info_hashes.iter().zip(stored) {
+        for some in info_hashes.chunks(READ_AT_ONCE) {
+            for (info_hash, stored) in some.iter().zip(self.downloads.get_all(some)?) {
                 self.reconcile(info_hash, stored, trusts);
             }
-            return Ok(());
+            // Announces on the same core go first.
+            thread::yield_now();
         }
-        // If a page cannot be read, the swarms of the other pages still get their counts.
-        for info_hash in info_hashes {
-            match self.downloads.get(&info_hash) {
-                Ok(stored) => self.reconcile(&info_hash, stored, trusts),
-                Err(_) if self.unread.len() < LOOKED_AT => self.unread.push(info_hash),
-                Err(_) => self.core.look_at_all.store(true, SeqCst),
-            }
-        }
-        read
+        Ok(())
     }
 
     /// Compares the count of a swarm with its kept count (stored, waiting and noted), and raises the lower
@@ -193,7 +205,7 @@ impl Keeper {
         core.status.looked_up.fetch_add(1, Relaxed);
     }
 
-    /// Makes the noted changes durable, and maintains the database. Logs once that the disk refuses writes,
+    /// Makes the noted changes durable, and begins a copy if one is due. Logs once that the disk refuses writes,
     /// and once that it accepts them again.
     fn save(&mut self) -> Result<()> {
         self.due = Instant::now() + self.core.pace.every;
@@ -211,14 +223,11 @@ impl Keeper {
                     let change = Change { forget: false, add };
                     self.core.change(&mut shard, &info_hash, change, Source::Several);
                 }
-                // Runs that cannot be merged now can still be read, and are merged another time.
-                if let Err(failed) = self.downloads.maintain() {
-                    debug!(%failed, "the database of download counts is not tidied");
-                }
+                self.copy();
             }
             Err(failed) => {
                 status.refusals.fetch_add(1, Relaxed);
-                if !status.is_refused.swap(true, Relaxed) {
+                if !status.is_refused.swap(true, Relaxed) && !status.is_damaged.load(Relaxed) {
                     error!(%failed, "download counts are not being saved; the tracker goes on, and tries again");
                 }
             }
@@ -228,6 +237,11 @@ impl Keeper {
     }
 
     fn commit(&mut self) -> Result<()> {
+        if let Some(damage) = self.downloads.damage()
+            && self.core.unsaved.load(Relaxed) > 0
+        {
+            return Err(damage);
+        }
         let mut taken: Vec<(InfoHash, Note)> = Vec::new();
         for shard in &self.core.shards {
             taken.extend(shard.lock().changes.drain());
@@ -235,18 +249,21 @@ impl Keeper {
         if taken.is_empty() {
             return Ok(());
         }
-        self.enter(&mut taken);
-        let committed =
-            self.downloads.commit(taken.iter().map(|&(info_hash, note)| (info_hash, note.change)));
-        if committed.is_err() {
-            for (info_hash, older) in taken {
-                let mut shard = self.core.shard(&info_hash);
-                let newer = shard.changes.get(&info_hash).copied();
-                let note = newer.map_or(older, |newer| older.then(newer));
-                self.core.put(&mut shard, &info_hash, note);
+        let mut committed = self.enter(&mut taken);
+        while committed.is_ok() && !taken.is_empty() {
+            let some = taken.len().saturating_sub(TOGETHER);
+            let changes = taken[some..].iter().map(|&(info_hash, note)| (info_hash, note.change));
+            committed = self.downloads.commit(changes);
+            if committed.is_ok() {
+                taken.truncate(some);
+                self.core.status.commits.fetch_add(1, Relaxed);
             }
-        } else {
-            self.core.status.commits.fetch_add(1, Relaxed);
+        }
+        for (info_hash, older) in taken {
+            let mut shard = self.core.shard(&info_hash);
+            let newer = shard.changes.get(&info_hash).copied();
+            let note = newer.map_or(older, |newer| older.then(newer));
+            self.core.put(&mut shard, &info_hash, note);
         }
         let unsaved = self.core.shards.iter().map(|shard| shard.lock().changes.len()).sum();
         self.core.unsaved.store(unsaved, Relaxed);
@@ -254,20 +271,36 @@ impl Keeper {
         committed
     }
 
+    /// Begins a copy if one is due. Another thread writes it.
+    fn copy(&mut self) {
+        if Instant::now() < self.copy_due || self.copying.as_ref().is_some_and(|copy| !copy.is_finished()) {
+            return;
+        }
+        // A copy that failed is tried again sooner.
+        self.copy_due = Instant::now() + self.core.pace.copy_every / 24;
+        match self.downloads.begin_copy() {
+            Ok(copying) => {
+                self.copy_due = Instant::now() + self.core.pace.copy_every;
+                let core = Arc::clone(&self.core);
+                let copy = move || write_copy(&core, copying);
+                self.copying = thread::Builder::new().name("copy".into()).spawn(copy).ok();
+            }
+            Err(failed) => error!(%failed, "download counts are not copied; the latest copy stays"),
+        }
+    }
+
     /// Keeps the changes that enter the database now, and adds the downloads that waited for them. Downloads
     /// of a torrent that is not in it wait if one prefix has made them all. If the database is full, torrents
     /// that are not in it are left out instead of entering.
-    fn enter(&mut self, changes: &mut Vec<(InfoHash, Note)>) {
+    ///
+    /// # Errors
+    /// If the database cannot be read: nothing has entered, and nothing waits.
+    fn enter(&mut self, changes: &mut Vec<(InfoHash, Note)>) -> Result<()> {
         let is_full = self.downloads.entries() >= self.core.pace.most_known;
         changes.sort_unstable_by_key(|(info_hash, _)| *info_hash);
         let is_asked = |note: &Note| is_full || !note.enters();
         let asked = changes.iter().filter(|(_, note)| is_asked(note)).map(|(info_hash, _)| *info_hash);
-        let (asked, mut stored) = (asked.collect::<Vec<_>>(), Vec::new());
-        if self.downloads.get_sorted(&asked, &mut stored).is_err() {
-            // A torrent that cannot be looked up counts as known: a commit does not read.
-            stored.extend(asked.iter().map(|info_hash| self.downloads.get(info_hash).unwrap_or(1)));
-        }
-        let (mut stored, mut left_out) = (stored.into_iter(), 0);
+        let (mut stored, mut left_out) = (self.downloads.get_all(&asked.collect::<Vec<_>>())?.into_iter(), 0);
         changes.retain_mut(|(info_hash, note)| {
             let is_known = is_asked(note) && stored.next().is_some_and(|stored| stored > 0);
             let Change { forget, add } = note.change;
@@ -293,6 +326,37 @@ impl Keeper {
             !is_left_out
         });
         self.core.status.left_out.fetch_add(left_out, Relaxed);
+        Ok(())
+    }
+}
+
+/// The copy is ended before the database is closed.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(copying) = self.copying.take() {
+            // It sees that the keeper has ended.
+            let _ = copying.join();
+        }
+    }
+}
+
+/// Writes a copy with a quarter of a core, and gives it up when the database is closed.
+fn write_copy(core: &Core, copying: Copying) {
+    let is_ending = || {
+        let told = core.told.lock();
+        told.end.is_some() || told.ended
+    };
+    let copied = copying.finish(|took| {
+        let until = Instant::now() + 3 * took;
+        while Instant::now() < until && !is_ending() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        !is_ending()
+    });
+    match copied {
+        Ok(true) => info!("download counts copied"),
+        Ok(false) => {}
+        Err(failed) => error!(%failed, "download counts are not copied; the latest copy stays"),
     }
 }
 

@@ -1,5 +1,4 @@
-//! A real process, killed at any moment while it commits, seals and merges: what it has acknowledged is
-//! there.
+//! A real process, killed at any moment while it commits: each acknowledged commit is there.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -10,7 +9,7 @@ use std::{
 };
 
 use swarmkeep::{Random, SplitMix64};
-use swarmkeep_state::{Change, Directory, Downloads, InfoHash, Options};
+use swarmkeep_state::{Change, Directory, Downloads, InfoHash};
 
 const FOLDER: &str = "SWARMKEEP_KILLED_FOLDER";
 
@@ -19,8 +18,7 @@ const EACH: u64 = 40;
 const TORRENTS: u64 = 1000;
 
 fn open(folder: &Path) -> Downloads {
-    let options = Options::default().log_bytes(16 << 10).log_entries(300);
-    Downloads::open_with(Arc::new(Directory::open(folder).unwrap()), options).unwrap()
+    Downloads::open(Arc::new(Directory::open(folder).unwrap())).unwrap()
 }
 
 fn torrent(n: u64) -> InfoHash {
@@ -29,11 +27,12 @@ fn torrent(n: u64) -> InfoHash {
     InfoHash::new(bytes)
 }
 
-fn counts(downloads: &Downloads) -> Vec<u64> {
-    (0..TORRENTS).map(|n| u64::from(downloads.get(&torrent(n)).unwrap())).collect()
+fn counts(downloads: &mut Downloads) -> Vec<u64> {
+    let counts = downloads.get_all(&(0..TORRENTS).map(torrent).collect::<Vec<_>>()).unwrap();
+    counts.into_iter().map(u64::from).collect()
 }
 
-/// What is there after so many commits.
+/// The counts after this number of commits.
 fn after(commits: u64) -> Vec<u64> {
     let counted = commits * EACH;
     (0..TORRENTS).map(|n| counted / TORRENTS + u64::from(n < counted % TORRENTS)).collect()
@@ -45,13 +44,12 @@ fn after(commits: u64) -> Vec<u64> {
 fn commits_for_ever() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let mut downloads = open(Path::new(&folder));
-    let total: u64 = counts(&downloads).iter().sum();
+    let total: u64 = counts(&mut downloads).iter().sum();
     for commit in total / EACH.. {
         let torrents = (commit * EACH..(commit + 1) * EACH).map(torrent);
         downloads.commit(torrents.map(|torrent| (torrent, Change { forget: false, add: 1 }))).unwrap();
         let line = format!("committed {}\n", commit + 1);
         std::io::stdout().write_all(line.as_bytes()).unwrap();
-        downloads.maintain().unwrap();
     }
 }
 
@@ -59,7 +57,7 @@ fn commits_for_ever() {
 fn a_killed_process_has_lost_nothing_that_it_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
     let mut rng: Box<dyn Random> = Box::new(SplitMix64::new(1));
-    let (mut committed, mut runs) = (0, 0);
+    let mut committed = 0;
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         let mut process = Command::new(std::env::current_exe().unwrap())
@@ -71,20 +69,19 @@ fn a_killed_process_has_lost_nothing_that_it_acknowledged() {
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let lines = std::thread::spawn(move || {
             let commits = lines.map_while(Result::ok);
-            // On one core, the name of the test stands before the first.
-            commits.filter_map(|line| line.rsplit_once("committed ")?.1.parse().ok()).last()
+            // The harness may have begun the line.
+            commits.filter_map(|line| line.split_once("committed ")?.1.parse().ok()).last()
         });
         std::thread::sleep(Duration::from_millis(20 + rng.below(120) as u64));
         process.kill().unwrap();
         process.wait().unwrap();
         let acknowledged: u64 = lines.join().unwrap().unwrap_or(committed);
 
-        let downloads = open(folder.path());
-        let found = counts(&downloads);
+        let mut downloads = open(folder.path());
+        let found = counts(&mut downloads);
         let in_progress = found == after(acknowledged + 1);
         assert!(in_progress || found == after(acknowledged), "after {acknowledged} commits: {downloads:?}");
         committed = acknowledged + u64::from(in_progress);
-        runs = runs.max(downloads.runs());
     }
-    assert!(committed > 100 && runs > 1, "{committed} commits, {runs} runs");
+    assert!(committed > 20, "{committed} commits");
 }

@@ -5,9 +5,10 @@ use std::{net::Ipv4Addr, sync::Arc, thread, time::Duration};
 use swarmkeep::{
     Announce, AnnounceEvent, Endpoint, HashKey, InfoHash, Packed, PeerBuffer, Random, RepositoryConfig,
     Request, Retention, SplitMix64, Timestamp, TorrentRepository, TorrentRepositoryExt as _,
+    catalog::Repository,
 };
 use swarmkeep_state::{
-    Change, Downloads, Durable, Options, Pace,
+    Downloads, Durable, Pace, State, look_at_downloads,
     simulated::{Refusal, Simulated},
 };
 
@@ -51,7 +52,7 @@ fn tell(store: &Durable, announce: &Announce) {
     store.announce(announce, NOW, &mut SplitMix64::new(1), &mut PeerBuffer::new(&mut [], &mut []));
 }
 
-/// What the folder holds of a torrent, for whoever opens it next.
+/// The count of a torrent in the folder, for the next process.
 fn stored(folder: &Simulated, torrent: u32) -> u32 {
     Downloads::open(Arc::new(folder.after_kill())).unwrap().get(&hash(torrent)).unwrap()
 }
@@ -241,7 +242,7 @@ fn while_the_disk_refuses_what_waits_for_it_is_bounded_and_swarms_that_are_there
     for _ in 0..20 {
         store.settle().unwrap();
     }
-    let kept = Downloads::open(Arc::new(folder.after_kill())).unwrap();
+    let mut kept = Downloads::open(Arc::new(folder.after_kill())).unwrap();
     let kept = (0..5000).filter(|&torrent| kept.get(&hash(torrent)).unwrap() == 2).count();
     assert_eq!(kept, 5000, "all of them are there still");
 }
@@ -253,16 +254,12 @@ fn counts_that_cannot_be_read_come_when_they_can() {
     (0..300).for_each(|torrent| twice(&store, torrent));
     store.settle().unwrap();
     store.close().unwrap();
-    let mut downloads = Downloads::open(Arc::new(folder.clone())).unwrap();
-    // So many that they are in a run, which is read from the disk.
-    let others = (0..70_000_u32).map(|n| (hash(1 << 20 | n), Change { forget: false, add: 1 }));
-    downloads.commit(others).unwrap();
-    downloads.settle().unwrap();
-    drop(downloads);
-
     let store = durable(&folder);
     store.settle().unwrap();
     folder.refuse(folder.operations().len(), usize::MAX, Refusal::Device);
+    // After a commit that was refused, everything is read anew.
+    twice(&store, 1000);
+    assert!(store.settle().is_err());
     (0..300).for_each(|torrent| tell(&store, &completed(torrent, 2).event(AnnounceEvent::Started)));
     assert!(store.settle().is_err());
     assert!(store.status().is_unreadable, "{:?}", store.status());
@@ -270,51 +267,6 @@ fn counts_that_cannot_be_read_come_when_they_can() {
     store.settle().unwrap();
     assert!(!store.status().is_unreadable, "{:?}", store.status());
     assert!((0..300).all(|torrent| store.scrape(&hash(torrent)).downloaded == 2));
-}
-
-/// A bad sector of the disk.
-#[test]
-fn a_page_that_the_disk_does_not_read_holds_up_no_commit() {
-    let folder = Simulated::new(15);
-    let mut downloads = Downloads::open(Arc::new(folder.clone())).unwrap();
-    let mut all: Vec<_> = (0..1000).map(hash).collect();
-    all.sort();
-    downloads.add_sorted(all.iter().map(|&torrent| Ok((torrent, 7)))).unwrap();
-    drop(downloads);
-    folder.refuse_to_read("downloads-1-1.run", 2 * 4096..2 * 4096 + 512);
-    let store = durable(&folder);
-    (0..1000).for_each(|torrent| tell(&store, &of_prefix(torrent, 7, 1)));
-    let unread = store.settle();
-    let status = store.status();
-    assert!(!status.is_refused && status.unsaved == 0 && status.commits > 0, "{status:?}");
-    assert!(unread.is_err() && status.is_unreadable, "it is told of: {status:?}");
-    assert_eq!(store.close(), Ok(()));
-    let stored = Downloads::open(Arc::new(folder.after_kill())).unwrap();
-    let counts = |count| all.iter().filter(|torrent| stored.get(torrent).unwrap() == count).count();
-    assert_eq!([7, 8].map(counts), [0, 1000]);
-}
-
-/// A few entries at a time, as over months. Two prefixes make a torrent enter.
-#[test]
-fn a_flood_of_made_up_downloads_from_two_prefixes_is_weeded() {
-    let folder = Simulated::new(16);
-    let options = Options::default().log_entries(100).weed_above(1000);
-    let store = Durable::new(self::store(), {
-        let mut pace = Pace::default();
-        pace.every = Duration::from_millis(5);
-        pace
-    });
-    store.open(Downloads::open_with(Arc::new(folder.clone()), options.clone()).unwrap());
-    (0..100).for_each(|torrent| (1..=3).for_each(|peer| tell(&store, &completed(torrent, peer))));
-    for round in 1..=40 {
-        (0..500).for_each(|torrent| twice(&store, round << 16 | torrent));
-        store.settle().unwrap();
-    }
-    store.close().unwrap();
-    let mut downloads = Downloads::open_with(Arc::new(folder), options).unwrap();
-    downloads.settle().unwrap();
-    assert!(downloads.entries() < 5000, "{} entries of 20,100", downloads.entries());
-    assert!((0..100).all(|torrent| downloads.get(&hash(torrent)).unwrap() == 3), "three prefixes stay");
 }
 
 #[test]
@@ -334,24 +286,67 @@ fn below(rng: &mut SplitMix64, end: u64) -> usize {
     (rng.next_u64() % end) as usize
 }
 
+/// A tracker's state over the folder.
+fn opened(folder: &Simulated) -> (Arc<dyn TorrentRepository>, State) {
+    let mut pace = Pace::default();
+    pace.every = Duration::from_millis(5);
+    let state = State::new(Repository::Sync(store()), pace);
+    state.open(Arc::new(folder.clone()), None, Arc::new(|| NOW)).expect("it serves");
+    (state.repository().as_sync().cloned().expect("it is synchronous"), state)
+}
+
+fn announce(store: &dyn TorrentRepository, announce: &Announce) {
+    store.announce(announce, NOW, &mut SplitMix64::new(1), &mut PeerBuffer::new(&mut [], &mut []));
+}
+
 #[test]
-fn damaged_counts_are_told_of_and_cost_no_stop_its_exit_code() {
+fn counts_that_are_damaged_or_unreadable_are_told_of_and_announces_go_on_without_them() {
     let folder = Simulated::new(12);
-    let mut downloads = Downloads::open(Arc::new(folder.clone())).unwrap();
-    let mut all: Vec<_> = (0..1000).map(hash).collect();
-    all.sort();
-    downloads.add_sorted(all.iter().map(|&torrent| Ok((torrent, 7)))).unwrap();
-    drop(downloads);
-    let mut run = folder.contents("downloads-1-1.run").unwrap();
-    run[2 * 4096] ^= 1;
-    folder.put("downloads-1-1.run", &run);
     let store = durable(&folder);
-    (0..1000).for_each(|torrent| tell(&store, &completed(torrent, 1).event(AnnounceEvent::Started)));
-    store.settle().unwrap();
-    let with = (0..1000).filter(|&torrent| store.scrape(&hash(torrent)).downloaded == 7).count();
-    assert_eq!(with, 1000 - 163);
-    assert_eq!(store.status().damaged, 163);
-    assert!(!store.status().is_unreadable, "{:?}", store.status());
+    (0..1000).for_each(|torrent| twice(&store, torrent));
+    store.close().unwrap();
+    let whole = folder.contents("downloads.redb").unwrap();
+    let cut = &whole[..whole.len() / 2];
+    folder.put("downloads.redb", cut);
+    let (store, state) = opened(&folder);
+    announce(&*store, &completed(1, 3));
+    assert!(state.settle().is_err());
+    let status = state.status().counts.unwrap();
+    assert!(status.is_damaged && status.is_unreadable && status.is_refused, "{status:?}");
+    assert_eq!(store.scrape(&hash(1)).downloaded, 1, "since the start");
+    assert!(state.close().unwrap_err().contains("--restore"));
+    assert!(folder.contents("downloads.redb").unwrap() == cut, "it is left as it was");
+
+    folder.put("downloads.redb", &whole);
+    folder.refuse_to_read("downloads.redb", 0..512);
+    let (store, state) = opened(&folder);
+    announce(&*store, &completed(1, 4));
+    assert!(state.settle().is_err());
+    let status = state.status().counts.unwrap();
+    assert!(!status.is_damaged && status.is_unreadable && status.is_refused, "{status:?}");
+    folder.heal();
+    state.settle().unwrap();
+    assert!(!state.status().counts.unwrap().is_unreadable);
+    // The snapshot has a download that the counts have not, and the new one.
+    assert_eq!(store.scrape(&hash(1)).downloaded, 3);
+    state.close().unwrap();
+    assert_eq!(stored(&folder, 1), 3);
+}
+
+#[test]
+fn a_copy_is_made_at_its_time_while_downloads_are_counted() {
+    let folder = Simulated::new(17);
+    let store = durable_at(&folder, |pace| pace.copy_every = Duration::from_millis(24));
+    let mut torrent = 0;
+    let began = std::time::Instant::now();
+    let copied = || look_at_downloads(&folder.after_kill()).unwrap().into_iter().nth(1);
+    while copied().is_none_or(|(_, copy)| copy.unwrap().entries < 100) {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        twice(&store, torrent);
+        store.settle().unwrap();
+        torrent += 1;
+    }
+    assert!(torrent >= 100);
     store.close().unwrap();
 }
 
@@ -390,7 +385,7 @@ fn a_torrent_with_downloaders_of_two_prefixes_enters_the_counts() {
     }
     assert_eq!([1, 2, 3].map(|torrent| stored(&folder, torrent)), [0, 2, 0]);
     assert_eq!((store.status().entries, store.status().candidates), (1, 2));
-    // Its swarm has gone meanwhile: what waited counts with the second.
+    // Its swarm has gone meanwhile: the waiting download counts with the second.
     leave(&store, &hash(1));
     assert_eq!(store.scrape(&hash(1)).downloaded, 0);
     tell(&store, &of_prefix(1, 9, 1));

@@ -1,11 +1,8 @@
-//! What a folder keeps through crashes, damage and restarts.
+//! The contents of a folder after crashes, damage and restarts.
 
-mod common;
 mod conformance;
-mod downloads_crashes;
-mod downloads_damage;
+mod downloads;
 mod downloads_kill;
-mod downloads_model;
 mod durable;
 mod snapshot_crashes;
 mod state;

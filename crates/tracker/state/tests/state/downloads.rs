@@ -1,0 +1,267 @@
+//! The download counts after commits, crashes, refusals and damage.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use swarmkeep::{Random, SplitMix64};
+use swarmkeep_state::{
+    Change, Directory, Downloads, Error, Folder as _, InfoHash, Result, look_at_downloads, restore_downloads,
+    simulated::{Refusal, Simulated},
+};
+
+const FILE: &str = "downloads.redb";
+const COPY: &str = "downloads.redb.copy";
+
+type Model = BTreeMap<InfoHash, u32>;
+type Changes = Vec<(InfoHash, Change)>;
+
+fn torrent(n: usize) -> InfoHash {
+    let mut bytes = [0x5a; 20];
+    bytes[..8].copy_from_slice(&SplitMix64::new(n as u64).next_u64().to_be_bytes());
+    InfoHash::new(bytes)
+}
+
+fn add(n: usize, add: u64) -> (InfoHash, Change) {
+    (torrent(n), Change { forget: false, add })
+}
+
+/// Up to 20 changes of 60 torrents; large counts and forgets among them, and torrents that come twice.
+fn random_changes(rng: &mut dyn Random) -> Changes {
+    let change = |rng: &mut dyn Random| {
+        let add = match rng.below(12) {
+            0 => 0,
+            1 => u64::from(u32::MAX) - rng.below(3) as u64,
+            2 => rng.next_u64(),
+            _ => 1 + rng.below(5) as u64,
+        };
+        (torrent(rng.below(60)), Change { forget: rng.below(5) == 0, add })
+    };
+    (0..=rng.below(20)).map(|_| change(rng)).collect()
+}
+
+fn apply(model: &Model, changes: &Changes) -> Model {
+    let mut model = model.clone();
+    for (info_hash, change) in changes {
+        let count = model.entry(*info_hash).or_default();
+        let before = if change.forget { 0 } else { u64::from(*count) };
+        *count = u32::try_from(before.saturating_add(change.add)).unwrap_or(u32::MAX);
+    }
+    model.retain(|_, count| *count > 0);
+    model
+}
+
+fn open(folder: &Simulated) -> Result<Downloads> {
+    Downloads::open(Arc::new(folder.clone()))
+}
+
+fn counts(downloads: &mut Downloads) -> Model {
+    let torrents: Vec<_> = (0..60).map(torrent).collect();
+    let counts = downloads.get_all(&torrents).unwrap();
+    torrents.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
+}
+
+fn is_damaged<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::Damaged { .. }))
+}
+
+#[test]
+fn counts_are_what_the_commits_say() {
+    let (folder, mut rng, mut model) = (Simulated::new(1), SplitMix64::new(7), Model::new());
+    let mut downloads = open(&folder).unwrap();
+    for commit in 0..300 {
+        let changes = random_changes(&mut rng);
+        model = apply(&model, &changes);
+        downloads.commit(changes).unwrap();
+        if commit % 10 == 0 {
+            downloads = open(&folder).unwrap();
+        }
+        assert_eq!(counts(&mut downloads), model, "{commit}");
+        assert_eq!(downloads.entries(), model.len() as u64);
+    }
+    let raised: Vec<_> = (0..80).map(|n| (torrent(n), 3)).collect();
+    let lower = raised.iter().filter(|(torrent, _)| model.get(torrent).is_none_or(|&count| count < 3));
+    assert_eq!(downloads.raise(&raised).unwrap(), lower.count() as u64);
+    assert_eq!(downloads.raise(&raised).unwrap(), 0);
+    let few = counts(&mut downloads).values().filter(|&&count| count < 5).count() as u64 + 20;
+    assert_eq!(downloads.forget_below(5).unwrap(), few);
+    assert!(counts(&mut downloads).values().all(|&count| count >= 5));
+}
+
+/// Commits until the disk fails. Returns the counts of the acknowledged commits, and those with the commit
+/// that failed.
+fn run(folder: &Simulated) -> (Model, Model) {
+    let (mut rng, mut model) = (SplitMix64::new(9), Model::new());
+    let Ok(mut downloads) = open(folder) else { return (Model::new(), Model::new()) };
+    for _ in 0..6 {
+        let changes = random_changes(&mut rng);
+        let next = apply(&model, &changes);
+        if downloads.commit(changes).is_err() {
+            return (model, next);
+        }
+        model = next;
+    }
+    (model.clone(), model)
+}
+
+#[test]
+fn a_crash_at_any_operation_loses_no_acknowledged_commit_and_leaves_no_part_of_one() {
+    let folder = Simulated::new(0);
+    run(&folder);
+    let operations = folder.operations();
+    assert!(operations.len() > 60, "{}", operations.len());
+    for (at, _) in operations.iter().enumerate().filter(|(_, operation)| operation.changes()) {
+        let killed = Simulated::new(at as u64);
+        killed.kill(at);
+        let cut = Simulated::new(at as u64);
+        cut.cut_power(at);
+        let [of_kill, of_cut] = [&killed, &cut].map(run);
+        let powers =
+            (0..8).map(|seed| (cut.after_power_cut(seed), &of_cut, format!("cut at {at}, seed {seed}")));
+        for (left, (acknowledged, begun), story) in
+            powers.chain([(killed.after_kill(), &of_kill, format!("killed at {at}"))])
+        {
+            let looked_at = look_at_downloads(&left).unwrap();
+            assert!(looked_at.iter().all(|(_, looked_at)| looked_at.is_ok()), "{story}: {looked_at:?}");
+            let mut downloads = open(&left).unwrap_or_else(|error| panic!("{story}: {error}"));
+            let found = counts(&mut downloads);
+            assert!(found == *acknowledged || found == *begun, "{story}");
+            // It goes on, and the next power cut takes none of it.
+            downloads.commit([add(1000, 1)]).unwrap();
+            let mut downloads = open(&left.after_power_cut(0)).unwrap();
+            assert_eq!(
+                (counts(&mut downloads), downloads.get(&torrent(1000)).unwrap()),
+                (found, 1),
+                "{story}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_refused_commit_counts_once_when_it_is_repeated() {
+    for at in 0..40 {
+        for refusal in [Refusal::Full, Refusal::Device] {
+            let (folder, story) = (Simulated::new(at), format!("{refusal:?} at {at}"));
+            let mut downloads = open(&folder).unwrap();
+            downloads.commit([add(1, 5), add(2, 7)]).unwrap();
+            folder.refuse(folder.operations().len() + at as usize, 1 + at as usize % 3, refusal);
+            let changes = [add(1, 1), add(3, 2), (torrent(2), Change { forget: true, add: 1 })];
+            let mut is_refused = downloads.commit(changes).is_err();
+            if is_refused {
+                folder.heal();
+                let before = [(torrent(1), 5), (torrent(2), 7)].into();
+                assert_eq!(counts(&mut downloads), before, "{story}");
+                is_refused = downloads.commit(changes).is_err();
+            }
+            assert!(!is_refused, "{story}");
+            folder.heal();
+            let after = Model::from([(torrent(1), 6), (torrent(2), 1), (torrent(3), 2)]);
+            assert_eq!(counts(&mut downloads), after, "{story}");
+            drop(downloads);
+            assert_eq!(counts(&mut open(&folder.after_power_cut(0)).unwrap()), after, "{story}");
+        }
+    }
+}
+
+/// Of many pages.
+fn filled() -> (Simulated, Vec<u8>) {
+    let folder = Simulated::new(3);
+    let mut downloads = open(&folder).unwrap();
+    downloads.commit((0..3000).map(|n| add(n, 1 + n as u64))).unwrap();
+    drop(downloads);
+    let bytes = folder.contents(FILE).unwrap();
+    (folder, bytes)
+}
+
+#[test]
+fn a_file_that_is_cut_off_or_empty_or_another_is_damaged() {
+    let (folder, whole) = filled();
+    let half = whole.len() / 2;
+    let cuts = [0, 1, 319, 4096, 5000, half].map(|len| whole[..len].to_vec());
+    for bytes in cuts.into_iter().chain([vec![7; 100_000], b"no database".repeat(1000)]) {
+        folder.put(FILE, &bytes);
+        assert!(is_damaged(&open(&folder)), "{} bytes", bytes.len());
+        let looked_at = look_at_downloads(&folder).unwrap();
+        assert!(looked_at.len() == 1 && is_damaged(&looked_at[0].1), "{looked_at:?}");
+        assert!(folder.contents(FILE).unwrap() == bytes, "it stays");
+    }
+}
+
+#[test]
+fn a_check_finds_any_flipped_byte_that_counts_and_no_use_of_it_panics() {
+    let (folder, whole) = filled();
+    assert!(look_at_downloads(&folder).unwrap()[0].1.is_ok());
+    let (mut found, mut tried) = (0, 0);
+    for at in (0..whole.len()).step_by(997) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        folder.put(FILE, &bytes);
+        let looked_at = look_at_downloads(&folder).unwrap().remove(0).1;
+        let mut is_changed = true;
+        if let Ok(mut downloads) = open(&folder)
+            && let Ok(counts) = downloads.get_all(&(0..3000).map(torrent).collect::<Vec<_>>())
+        {
+            is_changed = !counts.into_iter().eq(1..=3000);
+        }
+        assert!(!is_changed || is_damaged(&looked_at), "byte {at}: {looked_at:?}");
+        found += usize::from(is_damaged(&looked_at));
+        tried += 1;
+    }
+    assert!(found > tried / 8, "{found} of {tried}: most of a new file is free");
+}
+
+#[test]
+fn a_copy_is_checked_and_restored_and_damaged_counts_replace_none() {
+    let (folder, _) = filled();
+    let mut downloads = open(&folder).unwrap();
+    downloads.copy().unwrap();
+    downloads.commit([add(0, 100)]).unwrap();
+    drop(downloads);
+    let copy = folder.contents(COPY).unwrap();
+    // Reads trust the page of this torrent.
+    let whole = folder.contents(FILE).unwrap();
+    let mut bytes = whole.clone();
+    for at in (0..bytes.len() - 20).filter(|&at| whole[at..at + 20] == *torrent(7).as_bytes()) {
+        bytes[at + 19] ^= 1;
+    }
+    folder.put(FILE, &bytes);
+    let mut damaged = open(&folder).unwrap();
+    assert!(is_damaged(&damaged.copy()));
+    assert!(is_damaged(&damaged.commit([add(0, 1)])), "it is not used any more");
+    drop(damaged);
+    assert!(folder.contents(COPY).unwrap() == copy, "the latest stays");
+
+    assert_eq!(restore_downloads(&folder).unwrap().entries, 3000);
+    assert!(folder.contents("downloads.redb.replaced").is_some());
+    let restored = open(&folder).unwrap().get_all(&(0..3000).map(torrent).collect::<Vec<_>>()).unwrap();
+    assert!(restored.into_iter().eq(1..=3000), "as of the copy");
+    assert!(restore_downloads(&folder).is_err(), "there is no other");
+}
+
+#[test]
+fn counts_that_are_gone_while_their_copy_is_there_are_missed() {
+    let (folder, _) = filled();
+    open(&folder).unwrap().copy().unwrap();
+    folder.remove(FILE).unwrap();
+    let error = open(&folder).unwrap_err().to_string();
+    assert!(error.contains("downloads.redb is missing, and its copy is there: restore it by"), "{error}");
+    let looked_at = look_at_downloads(&folder).unwrap();
+    assert!(matches!(looked_at[..], [(FILE, Err(Error::Missing { .. })), (COPY, Ok(_))]), "{looked_at:?}");
+    restore_downloads(&folder).unwrap();
+    assert_eq!(open(&folder).unwrap().entries(), 3000);
+}
+
+#[test]
+fn counts_of_an_older_layout_are_refused_in_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/downloads");
+    for file in fs::read_dir(fixture).unwrap().map(|file| file.unwrap()) {
+        fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let directory = Arc::new(Directory::open(folder.path()).unwrap());
+    let error = Downloads::open(directory.clone()).unwrap_err().to_string();
+    let says =
+        "has download counts of an older layout, which commit 7132e1d is the last to read: use that one";
+    assert!(error.contains(says), "{error}");
+    assert_eq!(look_at_downloads(&*directory).unwrap_err().to_string(), error);
+    assert!(!folder.path().join(FILE).exists(), "nothing is begun");
+}
