@@ -3,9 +3,9 @@
 use std::{net::Ipv4Addr, sync::Arc, thread, time::Duration};
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Endpoint, HashKey, InfoHash, Packed, PeerBuffer, Random, RepositoryConfig,
-    Request, Retention, SplitMix64, Timestamp, TorrentRepository, TorrentRepositoryExt as _,
-    catalog::Repository,
+    Announce, AnnounceEvent, Endpoint, HashKey, Immediate, InfoHash, Packed, PeerBuffer, Random,
+    RepositoryConfig, Request, Retention, SplitMix64, Timestamp, TorrentRepository,
+    TorrentRepositoryExt as _, catalog::Repository,
 };
 use swarmkeep_state::{
     Downloads, Durable, Pace, State, look_at_downloads,
@@ -290,7 +290,7 @@ fn below(rng: &mut SplitMix64, end: u64) -> usize {
 fn opened(folder: &Simulated) -> (Arc<dyn TorrentRepository>, State) {
     let mut pace = Pace::default();
     pace.every = Duration::from_millis(5);
-    let state = State::new(Repository::Sync(store()), pace);
+    let state = State::new(Repository::Sync(Immediate(store())), pace);
     state.open(Arc::new(folder.clone()), None, Arc::new(|| NOW)).expect("it serves");
     (state.repository().as_sync().cloned().expect("it is synchronous"), state)
 }
