@@ -1,4 +1,4 @@
-//! The store on a real block device with real torrents, and the image that must open for ever.
+//! The store on a real block device with real torrents, and the image that must always open.
 
 use std::{
     collections::BTreeMap,
@@ -206,39 +206,51 @@ const TORRENTS: [(u8, u64, u32, &[u32]); 4] = [
     (4, (70 << 20) + 1, 32 << 10, &[0, 1_000, 2_240]),
 ];
 
-/// The label of a torrent in an image of version 2.
+/// The label of a torrent of the image.
 fn label_of(n: u8) -> Vec<u8> {
     vec![n; 100 * usize::from(n)]
 }
 
-#[test]
-fn images_of_all_versions_open() {
-    let folder = scratch_folder();
+/// The image of a version, in a folder.
+fn fixture(version: u8, folder: &Path) -> PathBuf {
     let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/block-store");
-    for (version, generation, labels) in [(1, 9, false), (2, 10, true)] {
-        let path = folder.path().join(format!("image {version}"));
-        let mut bytes = Vec::new();
-        let zipped = File::open(images.join(format!("v{version}.img.gz"))).unwrap();
-        GzDecoder::new(zipped).read_to_end(&mut bytes).unwrap();
-        fs::write(&path, bytes).unwrap();
-        let read_only = BlockStore::open_read_only(&path).unwrap();
-        assert_eq!((read_only.report().generation, version_of(&path)), (generation, version));
-        drop(read_only);
-        opens_as_made(&path, labels);
-        // Both copies of the root: a program that knows no labels would lose them.
-        assert_eq!(version_of(&path), 2);
-    }
+    let (path, mut bytes) = (folder.join(format!("image {version}")), Vec::new());
+    let zipped = File::open(images.join(format!("v{version}.img.gz"))).unwrap();
+    GzDecoder::new(zipped).read_to_end(&mut bytes).unwrap();
+    fs::write(&path, bytes).unwrap();
+    path
 }
 
-/// The lower of the versions in the two roots of an image.
-fn version_of(image: &Path) -> u8 {
-    let bytes = fs::read(image).unwrap();
-    [0, 16 << 10].into_iter().map(|root| bytes[root + 8]).min().unwrap()
+#[test]
+fn the_image_of_version_3_opens() {
+    let folder = scratch_folder();
+    let path = fixture(3, folder.path());
+    assert_eq!(BlockStore::open_read_only(&path).unwrap().report().generation, 10);
+    opens_as_made(&path);
+}
+
+#[test]
+fn images_of_earlier_versions_are_refused_and_stay_as_they_are() {
+    let folder = scratch_folder();
+    for version in [1, 2] {
+        let path = fixture(version, folder.path());
+        let before = fs::read(&path).unwrap();
+        let device = FileDevice::open(&path, true).unwrap();
+        let salvaged = BlockStore::salvage(&device).map(drop);
+        drop(device);
+        for opened in [BlockStore::open(&path, None).map(drop), salvaged] {
+            let told = opened.unwrap_err().to_string();
+            let expected =
+                format!("its format has version {version}, and commit 7132e1d is the last that reads it");
+            assert!(told.ends_with(&expected), "{told}");
+        }
+        assert!(fs::read(&path).unwrap() == before);
+    }
 }
 
 /// `SWARMKEEP_MAKE_IMAGE` names where to put it, for the image of a later version.
 #[test]
-fn an_image_made_today_opens_as_the_one_of_version_2_does() {
+fn an_image_made_today_opens_as_the_one_of_version_3_does() {
     let folder = scratch_folder();
     let path = folder.path().join("image");
     make_image(&path);
@@ -247,7 +259,7 @@ fn an_image_made_today_opens_as_the_one_of_version_2_does() {
         zipped.write_all(&fs::read(&path).unwrap()).unwrap();
         zipped.finish().unwrap();
     }
-    opens_as_made(&path, true);
+    opens_as_made(&path);
 }
 
 fn make_image(path: &Path) {
@@ -271,7 +283,7 @@ fn make_image(path: &Path) {
     store.delete(&hash(9)).unwrap();
 }
 
-fn opens_as_made(image: &Path, labels: bool) {
+fn opens_as_made(image: &Path) {
     let store = BlockStore::open(image, Allocation::Sequential).unwrap();
     store.audit().unwrap();
     assert_eq!(store.report().damage, []);
@@ -280,8 +292,7 @@ fn opens_as_made(image: &Path, labels: bool) {
         let content = store.open(&hash(n)).unwrap();
         assert_eq!((content.geometry().len(), content.geometry().piece_length()), (length, piece_length));
         assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), complete);
-        let label = if labels { label_of(n) } else { vec![] };
-        assert!(*store.label(&hash(n)).unwrap() == *label, "the label of torrent {n}");
+        assert!(*store.label(&hash(n)).unwrap() == *label_of(n), "the label of torrent {n}");
         for &piece in complete {
             let (start, bytes) = piece_of(&*content, n, piece);
             let mut read = vec![0; bytes.len()];

@@ -15,8 +15,7 @@ use super::{
     allocator::Allocator,
     find::{Refused, find_root},
     format::{
-        BLOCKS, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry, Slot, VERSION,
-        index, logical,
+        BLOCKS, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry, Slot, index, logical,
     },
     inode::{Inode, InodeState, Named},
     mutant::{Mutant, Mutation},
@@ -127,9 +126,7 @@ pub(super) fn boot(
         device.flush(Barrier::Opened).map_err(Error::io("flushing the device"))?;
     }
     let mut report = BootReport::default();
-    let (mut header, entries, alike) = find_root(&*device, mutation, &mut report)?;
-    let is_old = header.version.get() < VERSION;
-    header.version = VERSION.into();
+    let (header, entries, alike) = find_root(&*device, mutation, &mut report)?;
     let (has, needs) = (device.sectors(), u64::from(header.blocks.get()) << (header.block_shift - 12));
     if has < needs {
         let [has, needs] = [has, needs].map(|sectors| sectors * SECTOR as u64);
@@ -152,7 +149,6 @@ pub(super) fn boot(
         lost: Vec::new(),
         forgotten: HashMap::new(),
         unreadable: 0,
-        is_old,
         alike,
         mutation,
         report,
@@ -181,8 +177,6 @@ struct Boot<'a> {
     forgotten: HashMap<InfoHash, u32>,
     /// Sectors that the device did not give.
     unreadable: u32,
-    /// Whether the root has an earlier version, which knows no labels.
-    is_old: bool,
     /// Whether both copies of the root say the same.
     alike: bool,
     mutation: Mutation,
@@ -452,8 +446,6 @@ impl Boot<'_> {
             match (merged, self.alike || self.mutation.is(Mutant::OlderRootLeft), self.lost.is_empty()) {
                 // Neither copy is whole, or neither has the losses.
                 (true, ..) | (_, _, false) => 2,
-                // Neither is read by a program that would lose labels.
-                _ if self.is_old => 2,
                 // What the older copy names and this one does not was deleted, and is free from now on.
                 (_, false, _) => 1,
                 _ => 0,

@@ -63,12 +63,7 @@ pub(super) fn find_root(
             if newer_is_damaged || alone {
                 report.damage.push(Damage::OlderRoot { generation: chosen.header.generation.get() });
             }
-            let alike = !alone
-                && copies.iter().all(|copy| {
-                    copy.whole
-                        && copy.header.version == chosen.header.version
-                        && copy.entries().eq(chosen.entries())
-                });
+            let alike = !alone && copies.iter().all(|copy| copy.whole && copy.entries().eq(chosen.entries()));
             Ok((chosen.header, chosen.sectors.iter().flatten().flat_map(|sector| **sector).collect(), alike))
         }
         None => {
@@ -93,7 +88,7 @@ pub(super) fn find_root(
 }
 
 /// The headers of the copies, at least one.
-pub(super) fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
+fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
     let (mut newer, mut unreadable, mut damaged) = (None, None, false);
     let mut read = |first: u64, copy: u8| {
         let mut sector = [Sector::ZERO];
@@ -147,7 +142,13 @@ pub(super) fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, 
             }
         });
     }
-    Ok(headers)
+    // Not before it is known that it is no content.
+    match headers[0].version.get() {
+        VERSION => Ok(headers),
+        version => Err(Refused::Because(format!(
+            "its format has version {version}, and commit 7132e1d is the last that reads it"
+        ))),
+    }
 }
 
 /// Whether the first copy, whose header is damaged, has entries of the same root as `second`: content may look

@@ -19,11 +19,11 @@ pub(super) const ENTRIES: usize = PAYLOAD / size_of::<RootEntry>();
 /// Blocks that a logical sector of a block map names.
 pub(super) const BLOCKS: usize = PAYLOAD / 4;
 
-/// The format that is written. A store of version 1 has no labels.
-pub(super) const VERSION: u16 = 2;
+/// The version of the format. A number is not used again.
+pub(super) const VERSION: u16 = 3;
 /// Bytes of the longest label.
 pub(super) const LABEL: usize = PAYLOAD - size_of::<InodeHeader>() - 2;
-/// The version of an i-node, which labels did not change.
+/// The version of an i-node.
 const INODE_VERSION: u16 = 1;
 const ROOT_MAGIC: [u8; 8] = *b"swkproot";
 const INODE_MAGIC: [u8; 8] = *b"swkpnode";
@@ -175,7 +175,7 @@ impl RootHeader {
         magic.map(|(byte, right)| (byte ^ right).count_ones()).sum::<u32>() <= 4
     }
 
-    /// The header of a copy, if `sector` is one. `Err` is a version that this program does not know.
+    /// The header of a copy, if `sector` is one, of this version or an earlier one. `Err` is a later version.
     pub(super) fn parse(sector: &Sector, copy: u8) -> Result<Option<Self>, u16> {
         let Some(payload) =
             logical(std::slice::from_ref(sector))[0].payload(0, index::ROOT + u64::from(copy))

@@ -424,25 +424,3 @@ fn root_blocks(torrents: u32, shift: u8) -> u32 {
     let sectors = u64::from(torrents).div_ceil((ENTRIES * LOGICAL_PER_SECTOR) as u64) + HEAD;
     (sectors.div_ceil(1 << (shift - 12)) as u32).max(1)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{find::find_headers, root::first_sector, *};
-
-    /// All of it, or what was left when the power went between the two roots.
-    #[test]
-    fn a_store_of_version_1_is_brought_up() {
-        for old in [&[0, 1][..], &[0], &[1]] {
-            let device = Arc::new(SparseDevice::new(64));
-            BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).unwrap();
-            for header in find_headers(&device).unwrap().iter().filter(|header| old.contains(&header.copy)) {
-                let header = RootHeader { version: 1.into(), ..*header };
-                device.write(first_sector(&header), &[&[header.seal()]]).unwrap();
-            }
-            BlockStore::boot(Arc::clone(&device), None).unwrap();
-            let versions: Vec<_> =
-                find_headers(&device).unwrap().iter().map(|header| header.version.get()).collect();
-            assert_eq!(versions, [2, 2], "copies {old:?} had version 1");
-        }
-    }
-}

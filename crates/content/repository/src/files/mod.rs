@@ -4,13 +4,12 @@
 //! They are in the store's folder, under the names that the torrent gives them. If the top name of a torrent
 //! is taken (by another torrent, by anything else in the folder, or by a name that differs only in case), the
 //! torrent gets one with a number: `album (2)`, `film (2).mkv`. A torrent whose files are not in one common
-//! folder goes into one that is named by its info hash; so did those whose name was taken, in stores of
-//! earlier versions. The store writes to no files but those that it has made, and those that it
-//! [adopts](FileStore::adopt) because the caller has found the torrent's content in them. A file of another
-//! length in the place of a torrent's own is renamed, to a name that ends with `.found`. When a torrent is
-//! deleted, a file stays if it does not have the length of the torrent's own, or was put there after the
-//! deletion. A torrent without a list of files is one file in the folder `.swarmkeep`, named by its info hash.
-//! Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it was written, and any other
+//! folder goes into one that is named by its info hash. The store writes to no files but those that it has
+//! made, and those that it [adopts](FileStore::adopt) because the caller has found the torrent's content in
+//! them. A file of another length in the place of a torrent's own is renamed, to a name that ends with
+//! `.found`. When a torrent is deleted, a file stays if it does not have the length of the torrent's own, or
+//! was put there after the deletion. A torrent without a list of files is one file in the folder
+//! `.swarmkeep`, named by its info hash. Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it was written, and any other
 //! bytes that are written there count as never written.
 //!
 //! Names come from [`FileList`](crate::FileList), which has no path that leads out of its folder, is
@@ -24,7 +23,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 8 | `swkfiles` |
-//! | 4 | version of the format: 1 |
+//! | 4 | version of the format: 2. A folder with states of version 1 is refused |
 //! | 4 | flags. 1: the paths are those in a folder named by the info hash |
 //! | 20 | info hash |
 //! | 4 | piece length |

@@ -12,7 +12,7 @@ use super::HIDDEN;
 use crate::{Error, Geometry, InfoHash, PieceBits, Result};
 
 const MAGIC: [u8; 8] = *b"swkfiles";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The least that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 /// Pieces that a sector has bits of.
@@ -72,6 +72,8 @@ pub(super) enum Fault {
     /// Nothing is wrong with it that this version of the program could tell.
     #[error("it is of version {0} of the format: use a later version of the program")]
     Later(u32),
+    #[error("its states have version {0}, and commit 7132e1d is the last that reads them")]
+    Earlier(u32),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -79,7 +81,7 @@ pub(super) enum Fault {
 impl Fault {
     /// Whether something is wrong with the bytes, and not with reading or understanding them.
     pub(super) const fn is_damage(&self) -> bool {
-        !matches!(self, Self::Later(_) | Self::Io(_))
+        !matches!(self, Self::Later(_) | Self::Earlier(_) | Self::Io(_))
     }
 }
 
@@ -201,8 +203,11 @@ impl Record {
         if head.version.get() > VERSION {
             return Err(Fault::Later(head.version.get()));
         }
-        if head.version.get() < VERSION || head.checksum.get() != head.own_checksum() {
+        if head.checksum.get() != head.own_checksum() {
             return wrong("its head is damaged");
+        }
+        if head.version.get() < VERSION {
+            return Err(Fault::Earlier(head.version.get()));
         }
         let geometry = Geometry::new(head.length.get(), head.piece_length.get())?;
         let list_len = head.list.get();

@@ -100,10 +100,7 @@ impl Store {
         let mut report = OpenReport::default();
         let about = |error: Error| error.about(&store.volume.path);
         store.clear_away(&mut report).map_err(Error::io("looking for what was being made")).map_err(about)?;
-        store
-            .load_all(&mut report)
-            .map_err(Error::io("looking for the states of the torrents"))
-            .map_err(about)?;
+        store.load_all(&mut report).map_err(about)?;
         Ok((store, report))
     }
 
@@ -128,9 +125,9 @@ impl Store {
         Ok(())
     }
 
-    fn load_all(&self, report: &mut OpenReport) -> io::Result<()> {
-        let Volume { disk, states, .. } = &*self.volume;
-        let mut names = folder::names(states)?;
+    fn load_all(&self, report: &mut OpenReport) -> Result<()> {
+        let Volume { disk, states, path, .. } = &*self.volume;
+        let mut names = folder::names(states).map_err(Error::io("looking for the states of the torrents"))?;
         // A torrent that was deleted comes before one of the same name that may have come since.
         names.sort_by_key(|name| (!name.ends_with(GONE), name.clone()));
         for name in names {
@@ -146,6 +143,9 @@ impl Store {
                         if let Err(error) = self.finish_delete(&Location::new(loaded.record), When::Earlier) {
                             report.damage.push(Damage::Leftover { info_hash, what: error.to_string() });
                         }
+                    }
+                    Err(fault @ Fault::Earlier(_)) => {
+                        return Err(Error::NotAStore { path: path.clone(), what: fault.to_string() });
                     }
                     Err(fault) if fault.is_damage() => self.set_aside(info_hash, &name, &fault, report),
                     Err(fault) if ending == GONE => {

@@ -732,31 +732,27 @@ fn what_has_no_right_piece_is_not_taken_up_and_stays() {
     assert!(adopt(&store, &right).unwrap().is_some());
 }
 
+/// Its torrent files were kept in torrents of their own.
 #[test]
-fn torrents_stay_where_earlier_versions_put_them() {
+fn a_folder_of_version_1_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path()));
-    let name = HASH.to_string();
-    for (apart, path) in [(true, vec!["pair", "a"]), (false, vec![&*name])] {
-        let mut files = FileList::builder();
-        files.file(&path, 5, false).unwrap();
-        let record = Record { apart, ..record(files.build().unwrap(), 5) };
-        let (mut state, at) = encode(&record);
-        let mut complete = PieceBits::none(1);
-        complete.insert(0);
-        state[at as usize..].copy_from_slice(&record.sector(0, &complete, |_| true));
-        std::fs::write(folder.path().join(HIDDEN).join("torrents").join(&name), state).unwrap();
-        let above = if apart { folder.path().join(&name) } else { folder.path().to_owned() };
-        let file = above.join(std::path::PathBuf::from_iter(path));
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(&file, b"right").unwrap();
-        let store = open(folder.path());
-        assert_eq!(store.report().damage, []);
-        assert_eq!(store.open(&HASH).unwrap().read_piece(0).unwrap(), b"right");
-        assert_eq!(store.paths(&HASH).unwrap(), [(0, file.canonicalize().unwrap())]);
-        assert!(store.delete(&HASH).unwrap());
-        assert!(!folder.path().join(&name).exists());
-    }
+    let mut files = FileList::builder();
+    files.file(&["a"], 5, false).unwrap();
+    let (mut state, _) = encode(&record(files.build().unwrap(), 5));
+    state[8] = 1;
+    let checksum = crc32c::crc32c(&state[..56]);
+    state[56..60].copy_from_slice(&checksum.to_le_bytes());
+    let path = folder.path().join(HIDDEN).join("torrents").join(HASH.to_string());
+    std::fs::write(&path, &state).unwrap();
+    let refused = FileStore::open(&ContentConfig::new(folder.path()), Allocation::Sparse).unwrap_err();
+    let told = "its states have version 1, and commit 7132e1d is the last that reads them";
+    assert_eq!(refused.to_string(), format!("{}: {told}", folder.path().canonicalize().unwrap().display()));
+    assert_eq!(std::fs::read(&path).unwrap(), state);
+    // A flipped bit is damage of one torrent.
+    state[56] ^= 1;
+    std::fs::write(&path, &state).unwrap();
+    assert!(matches!(open(folder.path()).report().damage[..], [Damage::State { .. }]));
 }
 
 fn record(files: FileList, piece_length: u32) -> Record {

@@ -66,7 +66,7 @@ fn header(
 ) -> [u8; 512] {
     let mut h = Vec::new();
     h.extend(b"swkproot");
-    h.extend(1_u16.to_le_bytes());
+    h.extend(3_u16.to_le_bytes());
     h.extend([shift, copy]);
     h.extend(blocks.map(u32::to_le_bytes).as_flattened());
     h.extend(entry_sectors.to_le_bytes());

@@ -75,7 +75,7 @@ fn a_state_that_cannot_be_read_or_understood_now_stays_and_keeps_its_name() {
     let path = state(folder.path(), hash(1));
     let kept = fs::read(&path).unwrap();
     let mut later = kept.clone();
-    later[8] = 2;
+    later[8] = 3;
     later[60..].fill(0xee);
     let unreadable: [&dyn Fn(); 2] = [&|| fs::write(&path, &later).unwrap(), &|| {
         fs::remove_file(&path).unwrap();
