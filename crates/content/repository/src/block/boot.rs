@@ -13,9 +13,10 @@ use zerocopy::FromBytes;
 use super::{
     Allocation, Barrier, BlockDevice, SECTOR, Sector,
     allocator::Allocator,
-    find::{Refused, find_root},
+    find::{Chosen, Refused, find_root},
     format::{
-        BLOCKS, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry, Slot, index, logical,
+        BLOCKS, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry, Slot, index,
+        logical,
     },
     inode::{Inode, InodeState, Named},
     mutant::{Mutant, Mutation},
@@ -126,7 +127,7 @@ pub(super) fn boot(
         device.flush(Barrier::Opened).map_err(Error::io("flushing the device"))?;
     }
     let mut report = BootReport::default();
-    let (header, entries, alike) = find_root(&*device, mutation, &mut report)?;
+    let Chosen { header, entries, differing } = find_root(&*device, mutation, &mut report)?;
     let (has, needs) = (device.sectors(), u64::from(header.blocks.get()) << (header.block_shift - 12));
     if has < needs {
         let [has, needs] = [has, needs].map(|sectors| sectors * SECTOR as u64);
@@ -135,13 +136,14 @@ pub(super) fn boot(
         )));
     }
     report.generation = header.generation.get();
+    let alike = differing.as_ref().is_some_and(BTreeSet::is_empty);
     let mut boot = Boot {
         allocator: Allocator::new(
             2 * header.root_blocks.get(),
             header.blocks.get(),
             allocation.unwrap_or(header.allocation()),
         ),
-        root: Root::new(header, entries, mutation),
+        root: Root::new(header, entries, differing, mutation),
         device: &*device,
         slabs: Slabs::default(),
         inodes: Vec::new(),

@@ -1,6 +1,6 @@
 //! Where a store begins: its root, of two copies, and why there is none.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use super::{
     BlockDevice, BootReport, Damage, MOST_TORRENTS, Sector,
@@ -42,14 +42,21 @@ impl From<Error> for Refused {
     }
 }
 
-/// The root that counts, its entries, and whether the other copy has the same ones.
+/// The root that counts.
+pub(super) struct Chosen {
+    pub(super) header: RootHeader,
+    pub(super) entries: Vec<RootEntry>,
+    /// The sectors in which the other copy has other entries, if they are known.
+    pub(super) differing: Option<BTreeSet<u64>>,
+}
+
+/// Finds the root that counts.
 pub(super) fn find_root(
     device: &dyn BlockDevice,
     mutation: Mutation,
     report: &mut BootReport,
-) -> Result<(RootHeader, Vec<RootEntry>, bool), Refused> {
+) -> Result<Chosen, Refused> {
     let headers = find_headers(device)?;
-    let alone = headers.len() == 1;
     let mut copies: Vec<_> = headers.into_iter().map(|header| Found::read(device, header)).collect();
     copies.sort_by_key(|copy| std::cmp::Reverse(copy.header.generation.get()));
     let whole = copies.iter().position(|copy| copy.whole || mutation.is(Mutant::TornRoot));
@@ -60,11 +67,13 @@ pub(super) fn find_root(
             // that something was lost.
             let newer_is_damaged = copies[..at].iter().any(|copy| copy.sectors.contains(&None));
             let chosen = &copies[at];
-            if newer_is_damaged || alone {
+            let other = copies.get(1 - at);
+            if newer_is_damaged || other.is_none() {
                 report.damage.push(Damage::OlderRoot { generation: chosen.header.generation.get() });
             }
-            let alike = !alone && copies.iter().all(|copy| copy.whole && copy.entries().eq(chosen.entries()));
-            Ok((chosen.header, chosen.sectors.iter().flatten().flat_map(|sector| **sector).collect(), alike))
+            let differing = other.and_then(|other| chosen.differing(other));
+            let entries = chosen.sectors.iter().flatten().flat_map(|sector| **sector).collect();
+            Ok(Chosen { header: chosen.header, entries, differing })
         }
         None => {
             // A copy that is not whole though all of it can be read was being written, and never reported: it
@@ -82,7 +91,7 @@ pub(super) fn find_root(
                 })
                 .collect();
             report.damage.push(Damage::Root { entries: lost });
-            Ok((header, entries, false))
+            Ok(Chosen { header, entries, differing: None })
         }
     }
 }

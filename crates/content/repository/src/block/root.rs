@@ -1,6 +1,6 @@
 //! The root: which torrents there are and where their i-nodes lie. Two copies, written in turn.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 use super::{
     Barrier, BlockDevice, Sector,
@@ -29,7 +29,7 @@ pub(super) struct Root {
 impl Root {
     /// A root without torrents, of which nothing is written yet.
     pub(super) fn empty(header: RootHeader, mutation: Mutation) -> Self {
-        Self::new(header, Vec::new(), mutation)
+        Self::new(header, Vec::new(), None, mutation)
     }
 
     /// Writes the entries, and empty ones behind them, over all that both copies have room for, and no
@@ -37,17 +37,20 @@ impl Root {
     pub(super) fn fill(&mut self, device: &dyn BlockDevice) -> std::io::Result<()> {
         for copy in [0, 1] {
             let header = RootHeader { copy, ..self.header };
-            for (first, length) in runs(&header, entry_sectors(&header)) {
-                let filled: Vec<_> = (first..first + length).map(|sector| self.sector(sector)).collect();
-                device.write(entry_sector(&header, first), &[&filled])?;
-            }
+            self.write_entries(device, &header, 0..entry_sectors(&header))?;
         }
         self.dirty.iter_mut().for_each(BTreeSet::clear);
         Ok(())
     }
 
-    /// The root as a copy has it. The other copy is taken to have nothing of it.
-    pub(super) fn new(header: RootHeader, entries: Vec<RootEntry>, mutation: Mutation) -> Self {
+    /// The root as a copy has it. The other copy has other entries in the sectors `differing`; if that is
+    /// unknown, in all.
+    pub(super) fn new(
+        header: RootHeader,
+        entries: Vec<RootEntry>,
+        differing: Option<BTreeSet<u64>>,
+        mutation: Mutation,
+    ) -> Self {
         let mut root = Self {
             header,
             free: BTreeSet::new(),
@@ -58,7 +61,7 @@ impl Root {
             mutation,
         };
         let sectors = root.entries.len().div_ceil(ENTRIES * LOGICAL_PER_SECTOR) as u64;
-        root.dirty[usize::from(1 - header.copy)].extend(0..sectors);
+        root.dirty[usize::from(1 - header.copy)] = differing.unwrap_or_else(|| (0..sectors).collect());
         root.entries.resize(sectors as usize * ENTRIES * LOGICAL_PER_SECTOR, RootEntry::NONE);
         root.free = (0..).zip(&root.entries).filter(|(_, entry)| entry.is_none()).map(|(at, _)| at).collect();
         (0..sectors).for_each(|sector| root.seal(sector));
@@ -151,12 +154,26 @@ impl Root {
             entries_checksum: checksum_of(&self.checksums).into(),
             ..self.header
         };
-        for sector in std::mem::take(&mut self.dirty[usize::from(copy)]) {
-            device.write(entry_sector(&header, sector), &[&[self.sector(sector)]])?;
-        }
+        let dirty = std::mem::take(&mut self.dirty[usize::from(copy)]);
+        self.write_entries(device, &header, dirty)?;
         device.write(first_sector(&header), &[&[header.seal()]])?;
         device.flush(barrier)?;
         self.header = header;
+        Ok(())
+    }
+
+    /// Writes sectors of entries, and those between them where another call would take longer.
+    fn write_entries(
+        &self,
+        device: &dyn BlockDevice,
+        header: &RootHeader,
+        sectors: impl IntoIterator<Item = u64>,
+    ) -> std::io::Result<()> {
+        for run in runs(header, sectors) {
+            let first = entry_sector(header, run.start);
+            let run: Vec<_> = run.map(|sector| self.sector(sector)).collect();
+            device.write(first, &[&run])?;
+        }
         Ok(())
     }
 
@@ -192,12 +209,13 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// The torrents that are named, each with where.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (usize, &RootEntry)> {
-        let entries =
-            self.sectors.iter().map(|sector| sector.as_ref().map_or(&[][..], |entries| &entries[..]));
-        let places = (0..).step_by(ENTRIES).zip(entries);
-        places.flat_map(|(first, entries)| (first..).zip(entries)).filter(|(_, entry)| !entry.is_none())
+    /// The sectors in which another copy does not have the same entries, if it can be told: of a copy that is
+    /// not whole, something must differ.
+    pub(super) fn differing(&self, other: &Self) -> Option<BTreeSet<u64>> {
+        let logical = 0..self.sectors.len().max(other.sectors.len());
+        let differing = logical.filter(|&at| self.sectors.get(at) != other.sectors.get(at));
+        let differing: BTreeSet<_> = differing.map(|at| (at / LOGICAL_PER_SECTOR) as u64).collect();
+        (other.whole || !differing.is_empty()).then_some(differing)
     }
 
     /// Reads the entries of a copy.
@@ -205,15 +223,13 @@ impl Found {
         let used =
             u64::from(header.entry_sectors.get()).min(entry_sectors(&header) * LOGICAL_PER_SECTOR as u64);
         let (mut sectors, mut checksums) = (Vec::new(), Vec::new());
-        for (sector, run) in runs(&header, used.div_ceil(LOGICAL_PER_SECTOR as u64)) {
-            let mut read = super::sectors(run as usize);
-            if device.read(entry_sector(&header, sector), &mut read).is_err() {
+        for run in runs(&header, 0..used.div_ceil(LOGICAL_PER_SECTOR as u64)) {
+            let (mut read, first) =
+                (super::sectors((run.end - run.start) as usize), entry_sector(&header, run.start));
+            if device.read(first, &mut read).is_err() {
                 // One by one, so that a sector that cannot be read costs itself.
-                for (at, one) in read.iter_mut().enumerate() {
-                    if device
-                        .read(entry_sector(&header, sector + at as u64), std::slice::from_mut(one))
-                        .is_err()
-                    {
+                for (at, one) in (first..).zip(&mut read) {
+                    if device.read(at, std::slice::from_mut(one)).is_err() {
                         *one = Sector::ZERO;
                     }
                 }
@@ -264,19 +280,23 @@ pub(super) fn entry_sector(header: &RootHeader, sector: u64) -> u64 {
     (block << shift) + within
 }
 
-/// The first so many sectors of entries, in runs that lie together, of at most 4 MiB: where each begins, and
-/// how long it is.
-fn runs(header: &RootHeader, count: u64) -> Vec<(u64, u64)> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for sector in 0..count {
+/// Sectors of entries in runs that lie together on the device, of at most 4 MiB. A gap of 1 MiB belongs to a
+/// run: a disk takes as long for it as for another call.
+fn runs(header: &RootHeader, sectors: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
+    const MOST: u64 = 1024;
+    const GAP: u64 = 256;
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for sector in sectors {
         match runs.last_mut() {
-            Some((first, length))
-                if *length < 1024
-                    && entry_sector(header, *first) + *length == entry_sector(header, sector) =>
+            Some(run)
+                if sector - run.start < MOST
+                    && sector - run.end <= GAP
+                    && entry_sector(header, run.start) + (sector - run.start)
+                        == entry_sector(header, sector) =>
             {
-                *length += 1;
+                run.end = sector + 1;
             }
-            _ => runs.push((sector, 1)),
+            _ => runs.push(sector..sector + 1),
         }
     }
     runs

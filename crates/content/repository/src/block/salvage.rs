@@ -9,7 +9,7 @@ use super::{
     Barrier, BlockDevice, MOST_TORRENTS, SECTOR, Sector,
     boot::{BootReport, MOST_UNREADABLE, numbers},
     default_block_size,
-    find::{BLOCK_SHIFTS, Refused, find_root},
+    find::{BLOCK_SHIFTS, Chosen, Refused, find_root},
     format::{
         BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, PAYLOAD, RootEntry, RootHeader, index,
         logical,
@@ -34,7 +34,7 @@ const SURELY_ROOT: u64 = 8;
 pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, Refused> {
     let mut report = BootReport::default();
     let (header, entries) = match find_root(device, Mutation::default(), &mut report) {
-        Ok((header, entries, _)) => {
+        Ok(Chosen { header, entries, .. }) => {
             let blocks = blocks_of(device, header.block_shift).min(header.blocks.get());
             (RootHeader { blocks: blocks.into(), ..header }, entries)
         }
@@ -45,7 +45,7 @@ pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, Refused> {
         Err(refused) => return Err(refused),
     };
     let torrents = entries.iter().filter(|entry| !entry.is_none()).count() as u32;
-    let mut root = Root::new(header, entries, Mutation::default());
+    let mut root = Root::new(header, entries, None, Mutation::default());
     (|| {
         // A header must not be found before all that it stands for.
         root.fill(device)?;
