@@ -24,23 +24,31 @@ use crate::store::{
 /// A store that keeps torrent files.
 #[derive(Clone)]
 pub(crate) struct Kept {
-    pub(crate) repository: Arc<Library>,
+    pub(crate) library: Arc<Library>,
     /// The store and its folder, if it is one of files.
     files: Option<(FileStore, PathBuf)>,
 }
 
 impl Kept {
-    pub(crate) fn open(path: &Path, wanted: For) -> Result<Self, Box<dyn Error>> {
+    /// Opens a store. Says so if torrent files of it are missing.
+    pub(crate) fn open(
+        path: &Path,
+        torrent_files: Option<&Path>,
+        wanted: For,
+    ) -> Result<Self, Box<dyn Error>> {
         if path.as_os_str() == "memory:" {
-            let repository = Arc::new(Library::open(Arc::new(Memory::new(&ContentConfig::new(""))))?);
-            return Ok(Self { repository, files: None });
+            let library = Library::without_files(Arc::new(Memory::new(&ContentConfig::new(""))));
+            return Ok(Self { library: Arc::new(library), files: None });
         }
-        let Opened { repository, kind, .. } = Opened::open(path, wanted)?;
+        let opened = Opened::open(path, torrent_files, wanted)?;
+        let missing = opened.missing_torrent_files()?;
+        missing.into_iter().for_each(|missing| eprintln!("seedkeep: {missing}"));
+        let Opened { library, kind, .. } = opened;
         let files = match kind {
             Kind::Files(files) => Some((files, path.to_owned())),
             Kind::Block(_) => None,
         };
-        Ok(Self { repository, files })
+        Ok(Self { library, files })
     }
 
     /// Takes up the files of a torrent that lie in its place already, if the store does not have it. If that
@@ -53,13 +61,13 @@ impl Kept {
 
     fn try_take_up(&self, info: &Info, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let (Some((files, folder)), Err(StoreError::NotFound(_))) =
-            (&self.files, self.repository.open(&info.info_hash()))
+            (&self.files, self.library.store().open(&info.info_hash()))
         else {
             return Ok(());
         };
         if let Some(Checked { right, .. }) = take_up(files, folder, info)? {
             // What is kept without its torrent file counts as not verified.
-            self.repository.add(torrent)?;
+            self.library.add(torrent)?;
             tell_changes(info);
             let (name, place) = (info.name().escape_debug(), folder.join(top(info)));
             let (place, pieces) = (place.display(), right.pieces());
@@ -76,9 +84,9 @@ impl Kept {
     /// Keeps a torrent file. Says so if the torrent cannot go where it belongs.
     pub(crate) fn add(&self, metainfo: &Metainfo, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let info = metainfo.info();
-        verify_unknown(&self.repository, info)?;
-        let is_new = matches!(self.repository.open(&info.info_hash()), Err(StoreError::NotFound(_)));
-        match self.repository.add(torrent) {
+        verify_unknown(&self.library, info)?;
+        let is_new = matches!(self.library.store().open(&info.info_hash()), Err(StoreError::NotFound(_)));
+        match self.library.add(torrent) {
             Ok(_) if is_new => tell_changes(info),
             Ok(_) | Err(StoreError::Exists(_)) => {}
             Err(error) => return Err(error.into()),

@@ -29,7 +29,7 @@ use crate::{
     cache::Cache,
     kept::Kept,
     news::{News, short},
-    store::{counted, opened::For, read_torrent, say},
+    store::{TorrentFiles, counted, opened::For, read_torrent, say},
     units,
 };
 
@@ -74,6 +74,9 @@ pub(crate) struct Sharing {
     /// is the current folder, if it is needed.
     #[arg(long, value_name = "STORE")]
     pub(crate) store: Option<PathBuf>,
+
+    #[command(flatten)]
+    torrent_files: TorrentFiles,
 
     /// The addresses to listen at, of one or both families. [default: port 6881 of every address, or any port
     /// if that is taken]
@@ -129,11 +132,10 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             },
         }
     }
-    let kept = Kept::open(args.sharing.store(), For::Adding)?;
-    let store = &kept.repository;
+    let kept = args.sharing.open(args.sharing.store(), For::Adding)?;
     // Nobody has to be asked about what is in the store.
     for link in std::mem::take(&mut links) {
-        match store.torrent_file(&link.info_hash()) {
+        match kept.library.torrent_file(&link.info_hash()) {
             Ok(Some(torrent)) => torrents.push((Metainfo::parse(&torrent)?, torrent)),
             Ok(None) | Err(StoreError::NotFound(_)) => links.push(link),
             Err(error) => return Err(error.into()),
@@ -145,7 +147,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
         let _ = kept.add(metainfo, torrent);
     }
     let until = if args.seed { Until::Seeded } else { Until::Complete };
-    share(&args.sharing, Arc::clone(store) as _, Some(&kept), torrents, links, until)
+    share(&args.sharing, Arc::clone(kept.library.store()), Some(&kept), torrents, links, until)
 }
 
 fn is_link(text: &str) -> bool {
@@ -336,6 +338,11 @@ impl Signals {
 impl Sharing {
     pub(crate) fn store(&self) -> &Path {
         self.store.as_deref().unwrap_or(Path::new("."))
+    }
+
+    /// Opens a store, which may be another than the one that is named.
+    pub(crate) fn open(&self, store: &Path, wanted: For) -> Result<Kept, Box<dyn Error>> {
+        Kept::open(store, self.torrent_files.folder(), wanted)
     }
 
     async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {

@@ -18,7 +18,7 @@ use swarmkeep_content::{
 use swarmkeep_metainfo::{Info, Metainfo};
 
 use crate::{
-    kept::{Checked, Kept, check},
+    kept::{Checked, check},
     peer::{Sharing, Until, line, share},
     store::{check::verify_unknown, in_runs, opened::For, read_whole_torrent, torrents_and_data},
 };
@@ -62,13 +62,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
     let needs_store = || paths.is_empty() || torrents.iter().any(|(metainfo, _)| is_here(metainfo.info()));
     let in_store = match named {
-        Some(store) => Some(Kept::open(store, For::Writing)?.repository),
-        None if needs_store() => Some(Kept::open(Path::new("."), For::Writing)?.repository),
+        Some(store) => Some(args.sharing.open(store, For::Writing)?.library),
+        None if needs_store() => Some(args.sharing.open(Path::new("."), For::Writing)?.library),
         None => None,
     };
-    if let (true, Some(store)) = (paths.is_empty(), &in_store) {
-        for summary in store.list()? {
-            if let Some(torrent) = store.torrent_file(&summary.info_hash)? {
+    if let (true, Some(library)) = (paths.is_empty(), &in_store) {
+        for summary in library.store().list()? {
+            if let Some(torrent) = library.torrent_file(&summary.info_hash)? {
                 torrents.push((Metainfo::parse(&torrent)?, torrent));
             }
         }
@@ -77,8 +77,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             return Err(format!("{store} has no torrents; `seedkeep store add` puts them there").into());
         }
     }
-    let others: Arc<dyn ContentRepository> = match in_store.clone() {
-        Some(store) => store,
+    let others: Arc<dyn ContentRepository> = match &in_store {
+        Some(library) => Arc::clone(library.store()),
         None => Arc::new(Memory::new(&ContentConfig::new(""))),
     };
     let mut lacking = Vec::new();
@@ -94,8 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         match path {
             Some(path) if place.is_none() && !is_in_store => lacking.push(missing(info, path, data, named)),
             _ => {
-                if let Some(store) = in_store.as_ref().filter(|_| is_in_store) {
-                    verify_unknown(store, info)?;
+                if let Some(library) = in_store.as_ref().filter(|_| is_in_store) {
+                    verify_unknown(library, info)?;
                 }
                 places.push((metainfo, torrent, place));
             }

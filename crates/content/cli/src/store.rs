@@ -3,7 +3,7 @@
 use std::{
     error::Error,
     fs::File,
-    io::{self, IsTerminal, Read},
+    io::{self, BufWriter, IsTerminal, Read, Write},
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -38,7 +38,8 @@ A store is a block device, an image of one in a file, or a folder with the torre
   seedkeep store export disk.image NAME --to ~/dir   write ordinary files
   seedkeep store mount disk.image /mnt               or read the files without a copy
 
-The store keeps the torrent files, so that the device alone is enough to read the content.
+Torrent files are kept in a folder: `torrents` beside an image, /var/lib/seedkeep/torrents for a device.
+Move it with the store: without it, nothing can be verified.
 
 Exit codes:
   0  success
@@ -101,6 +102,35 @@ struct StoreArg {
     /// The store: a block device, an image, or a folder.
     #[arg(value_name = "STORE")]
     path: PathBuf,
+
+    #[command(flatten)]
+    torrent_files: TorrentFiles,
+}
+
+/// Where torrent files are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TorrentFiles {
+    /// The folder with the torrent files of the store. [default: `torrents` beside an image,
+    /// /var/lib/seedkeep/torrents for a device, .swarmkeep/torrents in a folder]
+    #[arg(id = "torrent_files", long = "torrents", value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+}
+
+impl TorrentFiles {
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+}
+
+impl StoreArg {
+    /// Opens the store. Damage that is found is printed.
+    fn open(&self, wanted: opened::For) -> Result<opened::Opened, Box<dyn Error>> {
+        opened::Opened::open(&self.path, self.torrent_files.folder(), wanted)
+    }
+
+    fn open_quietly(&self, wanted: opened::For) -> Result<opened::Opened, Box<dyn Error>> {
+        opened::Opened::open_quietly(&self.path, self.torrent_files.folder(), wanted)
+    }
 }
 
 /// Reads a torrent file: what it says, and its bytes.
@@ -209,9 +239,10 @@ macro_rules! say {
 pub(crate) use say;
 
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Box<dyn Error>> {
-    let mut text = serde_json::to_vec_pretty(value)?;
-    text.push(b'\n');
-    Ok(io::Write::write_all(&mut io::stdout(), &text)?)
+    let mut out = BufWriter::new(io::stdout().lock());
+    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
 }
 
 #[cfg(test)]

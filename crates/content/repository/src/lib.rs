@@ -7,7 +7,7 @@
 //! another torrent.
 //!
 //! [`Memory`] is the simplest store, with which the others are compared. [`catalog`] lists all of them. A
-//! [`Library`] keeps torrent files in any of them, and a [`StripeCache`](stripe_cache::StripeCache) can be
+//! [`Library`] keeps torrent files beside any of them; a [`StripeCache`](stripe_cache::StripeCache) can be
 //! put in front of any of them. [`Verified`] verifies what is read.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -34,7 +34,7 @@ mod verified;
 
 pub use config::ContentConfig;
 pub use error::Error;
-pub use library::{Description, Library};
+pub use library::{Description, FileFolder, Library, TorrentFolder};
 pub use memory::Memory;
 pub use pieces::{PieceBits, Pieces};
 pub use repository::{Content, ContentExt, ContentRepository};

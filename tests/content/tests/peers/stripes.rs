@@ -13,7 +13,7 @@ use std::{
 use sha1::{Digest as _, Sha1};
 use swarmkeep_bittorrent::PeerId;
 use swarmkeep_content::{
-    ContentConfig, ContentExt, ContentRepository, Library, Memory, NewTorrent,
+    ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent,
     block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
 };
 use swarmkeep_metainfo::Info;
@@ -107,7 +107,7 @@ impl Load {
         let device = Arc::new(Recorder { device: SparseDevice::new(sectors), writes: Mutex::default() });
         BlockStore::format(&device, FormatOptions::new().block_size(STRIPE as u32)).unwrap();
         let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
-        let store = Arc::new(Library::open(Arc::new(store)).unwrap());
+        let store = Arc::new(store);
         for info in &infos {
             store.create(&NewTorrent::of(info).unwrap()).unwrap();
         }

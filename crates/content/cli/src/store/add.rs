@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     if let [Err(data)] = found[..] {
         return Err(missing(torrents[0].0.info(), data).into());
     }
-    let store = Opened::open(&args.store.path, For::Adding)?;
+    let store = args.store.open(For::Adding)?;
     let (mut failed, mut all_right) = (false, true);
     for ((metainfo, torrent), place) in torrents.iter().zip(&found) {
         let info = metainfo.info();
@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             }
         }
     }
-    // Without the last torrent's label, commands that only read look for all torrent files.
+    // With the labels, without which a list reads torrent files.
     store.repository.flush()?;
     Ok(match all_right {
         _ if failed => ExitCode::FAILURE,
@@ -140,8 +140,8 @@ fn add(
     torrent: &[u8],
     place: Option<&Place>,
 ) -> Result<bool, Box<dyn Error>> {
-    verify_unknown(&store.repository, info)?;
-    match store.repository.add(torrent) {
+    verify_unknown(&store.library, info)?;
+    match store.library.add(torrent) {
         Ok(_) => {
             tell_changes(info);
             if let Kind::Files(files) = &store.kind {
@@ -177,7 +177,7 @@ fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Res
         }
         .into());
     };
-    store.repository.add(torrent)?;
+    store.library.add(torrent)?;
     store.repository.flush()?;
     tell_changes(info);
     tell(store, args, info, wrong, missing)
@@ -229,7 +229,7 @@ fn fill(
 ) -> Result<(), Box<dyn Error>> {
     // Pieces are smaller than what a store likes to be given.
     let options = StripeCacheOptions::new().write_memory(64 << 20).read_memory(0);
-    let cache = StripeCache::new(Arc::clone(&store.repository) as _, options)?;
+    let cache = StripeCache::new(Arc::clone(&store.repository), options)?;
     let content = cache.open(&info.info_hash())?;
     let complete = content.pieces()?;
     let wanted = (0..info.piece_count()).filter(|&piece| !complete.contains(piece));

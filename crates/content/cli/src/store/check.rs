@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeSet,
     error::Error,
-    path::Path,
     process::ExitCode,
     sync::{
         Mutex,
@@ -96,7 +95,7 @@ fn check(store: &Opened, names: &[String]) -> Result<Vec<Findings>, Box<dyn Erro
     for torrent in torrents {
         bar.set_message(torrent.title());
         let content = store.repository.open(&torrent.info_hash())?;
-        let metainfo = store.repository.metainfo(&torrent.info_hash())?;
+        let metainfo = store.library.metainfo(&torrent.info_hash())?;
         let info = metainfo.as_ref().map(|metainfo| metainfo.info());
         let (wrong, unreadable) = read_all(&*content, info, &bar)?;
         findings.push(Findings::of(&torrent, info, wrong, unreadable));
@@ -208,19 +207,19 @@ impl Findings {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let store = Opened::open_quietly(&args.store.path, For::Reading)?;
+    let store = args.store.open_quietly(For::Reading)?;
     let checked = Checked::of(&store, &args.torrents)?;
     checked.print(args.json)?;
     Ok(if checked.ok { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
 pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let path = &args.check.store.path;
-    let store = match Opened::open_quietly(path, For::Writing) {
+    let at = &args.check.store;
+    let store = match at.open_quietly(For::Writing) {
         Err(error)
-            if !path.is_dir() && matches!(error.downcast_ref(), Some(StoreError::NotAStore { .. })) =>
+            if !at.path.is_dir() && matches!(error.downcast_ref(), Some(StoreError::NotAStore { .. })) =>
         {
-            salvage(path, args.force, error)?
+            salvage(at, args.force, error)?
         }
         opened => opened?,
     };
@@ -228,27 +227,22 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     if !args.check.json {
         checked.print(false)?;
     }
-    let unreadable = checked.torrents.iter().map(|findings| findings.unreadable.len()).sum::<usize>()
-        + store.repository.damaged_parts()?;
+    let unreadable: usize = checked.torrents.iter().map(|findings| findings.unreadable.len()).sum();
     let give_up = args.force || unreadable <= MOST_UNREADABLE;
     let mut marked = 0;
     for findings in &checked.torrents {
         let content = store.repository.open(&findings.of)?;
-        let info = store.repository.metainfo(&findings.of)?;
+        let info = store.library.metainfo(&findings.of)?;
         let info = info.as_ref().map(|metainfo| metainfo.info());
         let lost = if give_up { &findings.unreadable[..] } else { &[] };
         marked += mark(&*content, info, findings.wrong.iter().chain(lost))?;
     }
-    let freed = if give_up { store.repository.forget_damaged_parts()? } else { 0 };
     store.repository.flush()?;
     checked.marked = Some(marked);
     if args.check.json {
         checked.print(true)?;
     } else {
         say!("Marked as missing, to be fetched or added again: {}.", counted(marked, "piece"));
-        if freed > 0 {
-            say!("Freed, of torrent files: {}.", counted(freed, "part"));
-        }
     }
     if !give_up {
         return Err(format!(
@@ -257,14 +251,15 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
         )
         .into());
     }
-    let is_known = checked.torrents.iter().all(Findings::is_known);
-    let is_whole = is_known && store.damage_of_torrent_files()?.is_empty();
-    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+    let is_known = checked.torrents.iter().all(Findings::is_known)
+        && store.missing_torrent_files()?.is_none()
+        && store.damaged_torrent_files()?.is_empty();
+    Ok(if is_known { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
 /// Opens a store that has no root any more, or not all of its device. `why` it is none.
-fn salvage(path: &Path, force: bool, why: Box<dyn Error>) -> Result<Opened, Box<dyn Error>> {
-    let device = FileDevice::open(path, true)?;
+fn salvage(at: &StoreArg, force: bool, why: Box<dyn Error>) -> Result<Opened, Box<dyn Error>> {
+    let device = FileDevice::open(&at.path, true)?;
     if let Some(who) = probe::owner_of(&device)?.filter(|_| !force) {
         return Err(format!("{why}; it holds {who}, which repair writes over only with --force").into());
     }
@@ -273,7 +268,7 @@ fn salvage(path: &Path, force: bool, why: Box<dyn Error>) -> Result<Opened, Box<
         return Err(why);
     }
     drop(device);
-    let mut store = Opened::open_quietly(path, For::Writing)?;
+    let mut store = at.open_quietly(For::Writing)?;
     let found = counted(store.repository.list()?.len(), "torrent");
     store.damage.insert(0, format!("the root was rewritten, and names {found} that were found"));
     Ok(store)
@@ -296,9 +291,9 @@ fn mark<'a>(
 
 /// Verifies the pieces that a store has of a torrent without its torrent file, before it gets one. What is
 /// wrong is marked as missing.
-pub(crate) fn verify_unknown(repository: &Library, info: &Info) -> Result<(), Box<dyn Error>> {
-    let info_hash = info.info_hash();
-    let is_known = || Ok::<_, StoreError>(repository.metainfo(&info_hash)?.is_some());
+pub(crate) fn verify_unknown(library: &Library, info: &Info) -> Result<(), Box<dyn Error>> {
+    let (info_hash, repository) = (info.info_hash(), library.store());
+    let is_known = || Ok::<_, StoreError>(library.metainfo(&info_hash)?.is_some());
     if !info.knows_hashes() || repository.open(&info_hash).is_err() || is_known()? {
         return Ok(());
     }
@@ -327,7 +322,8 @@ pub(crate) fn verify_unknown(repository: &Library, info: &Info) -> Result<(), Bo
 
 impl Checked {
     fn of(store: &Opened, names: &[String]) -> Result<Self, Box<dyn Error>> {
-        let (damage, torrents) = (store.all_damage()?, check(store, names)?);
+        let (mut damage, torrents) = (store.all_damage()?, check(store, names)?);
+        damage.extend(store.damaged_torrent_files()?);
         let ok = damage.is_empty() && torrents.iter().all(Findings::is_ok);
         Ok(Self { damage, torrents, ok, marked: None })
     }

@@ -25,7 +25,7 @@ use swarmkeep_metainfo::Info;
 
 use super::{
     StoreArg, WRONG, bar, in_runs,
-    opened::{For, Opened, Torrent},
+    opened::{For, Torrent},
     print_json, say, tell_changes, total,
 };
 
@@ -76,20 +76,21 @@ struct Exported {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let store = Opened::open(&args.store.path, For::Reading)?;
+    let store = args.store.open(For::Reading)?;
     let torrents = store.named(&args.torrents)?;
     let bar = bar(total(&torrents));
     let mut all = Vec::new();
     for torrent in &torrents {
         bar.set_message(torrent.title());
         let mut exported = Exported::none_of(torrent);
-        let done = match &store.repository.metainfo(&torrent.info_hash())? {
+        let done = match &store.library.metainfo(&torrent.info_hash())? {
             Some(metainfo) => {
                 let content = store.repository.open(&torrent.info_hash())?;
                 export(&*content, metainfo.info(), &args.to, &bar, &mut exported)
             }
             None => Err(format!(
-                "the store has no torrent file of it; `seedkeep store add {} FILE.torrent` keeps one",
+                "its torrent file is not in {}; `seedkeep store add {} FILE.torrent` keeps it",
+                store.torrent_files.display(),
                 args.store.path.display()
             )
             .into()),

@@ -1,6 +1,7 @@
 //! `seedkeep store list`, `remove` and `stats`.
 
 use std::{
+    collections::HashSet,
     error::Error,
     io::{self, BufWriter, Write},
     iter,
@@ -8,12 +9,12 @@ use std::{
 };
 
 use indicatif::BinaryBytes;
-use serde::Serialize;
-use swarmkeep_content::{ContentRepository, Description};
+use serde::{Serialize, Serializer};
+use swarmkeep_content::{ContentRepository, Description, InfoHash};
 
 use super::{
     StoreArg,
-    opened::{For, Kind, Opened, Torrent},
+    opened::{For, Kind, Torrent},
     print_json, say,
 };
 
@@ -38,10 +39,21 @@ struct Row {
     pieces: u32,
     complete: u32,
     files: Option<u32>,
+    /// Whether its torrent file is there.
+    torrent_file: bool,
+}
+
+/// Rows that are made while they are printed: a hundred thousand of them take much memory.
+struct Rows<'a, F>(&'a [Torrent], F);
+
+impl<'a, F: Fn(&'a Torrent) -> Row> Serialize for Rows<'a, F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(&self.1))
+    }
 }
 
 impl Row {
-    fn of(torrent: &Torrent) -> Self {
+    fn of(torrent: &Torrent, kept: &HashSet<InfoHash>) -> Self {
         let geometry = torrent.summary.geometry;
         Self {
             info_hash: torrent.info_hash().to_string(),
@@ -51,8 +63,10 @@ impl Row {
             pieces: geometry.pieces(),
             complete: torrent.summary.complete,
             files: torrent.description.as_ref().map(Description::files),
+            torrent_file: kept.contains(&torrent.info_hash()),
         }
     }
+
     fn cells(self) -> Vec<String> {
         vec![
             self.name.unwrap_or_else(|| "(no torrent file)".into()),
@@ -65,10 +79,16 @@ impl Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let torrents = Opened::open(&args.store.path, For::Reading)?.torrents()?;
+    let store = args.store.open(For::Reading)?;
+    let torrents = store.torrents()?;
+    let kept = store.library.kept()?;
+    let row = |torrent| Row::of(torrent, &kept);
     if args.json {
-        print_json(&torrents.iter().map(Row::of).collect::<Vec<_>>())?;
+        print_json(&Rows(&torrents, row))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(missing) = store.missing(torrents.iter().map(Torrent::info_hash), &kept) {
+        say!("{missing}");
     }
     if torrents.is_empty() {
         say!("There are no torrents in the store.");
@@ -77,7 +97,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let heads = ["name", "bytes", "complete", "files", "info hash"];
     let rows = || {
         let heads = heads.map(ToOwned::to_owned).to_vec();
-        iter::once(heads).chain(torrents.iter().map(|torrent| Row::of(torrent).cells()))
+        iter::once(heads).chain(torrents.iter().map(|torrent| row(torrent).cells()))
     };
     let mut out = BufWriter::new(io::stdout().lock());
     for line in lines(rows) {
@@ -120,17 +140,25 @@ pub(super) struct RemoveArgs {
 }
 
 pub(super) fn remove(args: &RemoveArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let store = Opened::open(&args.store.path, For::Writing)?;
+    let store = args.store.open(For::Writing)?;
+    let delete = |info_hash: &InfoHash| -> Result<bool, Box<dyn Error>> {
+        let is_deleted = store.repository.delete(info_hash)?;
+        // No other store has a folder in a store's own.
+        if is_deleted && matches!(store.kind, Kind::Files(_)) && args.store.torrent_files.folder().is_none() {
+            store.library.forget(info_hash)?;
+        }
+        Ok(is_deleted)
+    };
     for name in &args.torrents {
         // One that is lost has nothing but its info hash.
         if let Ok(info_hash) = name.parse()
-            && store.repository.delete(&info_hash)?
+            && delete(&info_hash)?
         {
             say!("removed {info_hash}");
             continue;
         }
         for torrent in store.named(std::slice::from_ref(name))? {
-            store.repository.delete(&torrent.info_hash())?;
+            delete(&torrent.info_hash())?;
             say!("removed {} ({})", torrent.title(), torrent.info_hash());
         }
     }
@@ -168,11 +196,12 @@ struct Stats {
 }
 
 pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let store = Opened::open_quietly(&args.store.path, For::Reading)?;
+    let store = args.store.open_quietly(For::Reading)?;
     let statistics = store.repository.statistics();
-    let torrents = store.repository.list()?;
-    let mut complete_bytes = 0;
-    for torrent in &torrents {
+    let (mut complete_torrents, mut bytes, mut complete_bytes) = (0, 0_u64, 0);
+    for torrent in store.repository.list()? {
+        complete_torrents += usize::from(torrent.complete == torrent.geometry.pieces());
+        bytes = bytes.saturating_add(torrent.geometry.len());
         let pieces = store.repository.open(&torrent.info_hash)?.pieces()?;
         let lengths = pieces.iter().filter_map(|piece| torrent.geometry.piece(piece).ok());
         complete_bytes =
@@ -185,11 +214,8 @@ pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
     let stats = Stats {
         kind: if block.is_some() { "block" } else { "files" },
         torrents: statistics.torrents,
-        complete_torrents: torrents
-            .iter()
-            .filter(|torrent| torrent.complete == torrent.geometry.pieces())
-            .count(),
-        bytes: torrents.iter().fold(0, |sum: u64, torrent| sum.saturating_add(torrent.geometry.len())),
+        complete_torrents,
+        bytes,
         complete_bytes,
         used: statistics.used,
         free: statistics.free,

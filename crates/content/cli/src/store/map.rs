@@ -78,7 +78,7 @@ struct Layout {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let store = Opened::open(&args.store.path, For::Reading)?;
+    let store = args.store.open(For::Reading)?;
     let Kind::Block(block) = &store.kind else {
         return Err(format!(
             "{} is a folder of files: the file system says where they are",
@@ -109,8 +109,7 @@ impl Layout {
                 && !places.contains_key(torrent)
             {
                 places.insert(*torrent, torrents.len());
-                let title = named.get(torrent).cloned();
-                torrents.push((*torrent, title.unwrap_or_else(|| "torrent files".to_owned())));
+                torrents.push((*torrent, named[torrent].clone()));
             }
         }
         Ok(Self { runs, blocks: block.blocks(), block_size: block.block_size(), torrents, places })

@@ -34,7 +34,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     StoreArg,
-    opened::{For, Opened, Torrent},
+    opened::{For, Torrent},
     say,
 };
 use crate::cache::Cache;
@@ -71,12 +71,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     if fs::read_dir(&args.folder).map_err(|error| format!("{shown}: {error}"))?.next().is_some() {
         return Err(format!("{shown} is not empty: what is in it would be hidden").into());
     }
-    let store = Opened::open(&args.store.path, For::Reading)?;
+    let store = args.store.open(For::Reading)?;
+    if let Some(missing) = store.missing_torrent_files()? {
+        say!("{missing}");
+    }
     let torrents = store.torrents()?;
     // Files are mostly read from one end to the other.
     let options = StripeCacheOptions::new().write_memory(0).read_memory(args.cache.bytes());
     let named = Arc::<Mutex<HashSet<_>>>::default();
-    let (library, known) = (Arc::clone(&store.repository), Arc::clone(&named));
+    let (library, known) = (Arc::clone(&store.library), Arc::clone(&named));
     // Read again when they are needed: all of them would take much memory.
     let hashes = move |info_hash: &InfoHash| match library.metainfo(info_hash)? {
         None if known.lock().expect("nobody panics").contains(info_hash) => Err(StoreError::Unavailable {
@@ -85,11 +88,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }),
         metainfo => Ok(metainfo.map(|metainfo| Arc::new(metainfo.into_info()))),
     };
-    let verified = Verified::new(Arc::clone(&store.repository) as _, hashes);
+    let verified = Verified::new(Arc::clone(&store.repository), hashes);
     let cache = StripeCache::new(Arc::new(verified), options)?;
     let time = args.store.path.metadata()?.modified()?;
     let metainfo = |info_hash: &InfoHash| {
-        let metainfo = store.repository.metainfo(info_hash)?;
+        let metainfo = store.library.metainfo(info_hash)?;
         if metainfo.is_some() {
             named.lock().expect("nobody panics").insert(*info_hash);
         }

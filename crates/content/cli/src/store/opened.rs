@@ -1,16 +1,18 @@
 //! A store that was opened: on a device, in an image, or in a folder.
 
 use std::{
+    collections::HashSet,
     error::Error,
     os::unix::fs::FileTypeExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use swarmkeep_content::{
-    ContentConfig, ContentRepository, Description, Error as StoreError, InfoHash, Library, Summary,
+    ContentConfig, ContentRepository, Description, Error as StoreError, FileFolder, InfoHash, Library,
+    Summary,
     block::BlockStore,
     files::{self, FileStore, HIDDEN},
 };
@@ -20,9 +22,15 @@ use super::counted;
 /// How long to wait for who has the store open.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A store, whichever it is, with the torrent files that are kept in it.
+/// The folder of the torrent files of devices: one for all commands and users.
+const OF_DEVICES: &str = "/var/lib/seedkeep/torrents";
+
+/// A store of any kind, and its torrent files.
 pub(crate) struct Opened {
-    pub(crate) repository: Arc<Library>,
+    pub(crate) repository: Arc<dyn ContentRepository>,
+    pub(crate) library: Arc<Library>,
+    /// The folder of its torrent files.
+    pub(crate) torrent_files: PathBuf,
     pub(crate) kind: Kind,
     /// What was wrong with it when it was opened, in words.
     pub(crate) damage: Vec<String>,
@@ -54,17 +62,32 @@ pub(crate) struct Torrent {
 
 impl Opened {
     /// Opens the store that a path leads to. What was wrong with it is printed.
-    pub(crate) fn open(path: &Path, wanted: For) -> Result<Self, Box<dyn Error>> {
-        let opened = Self::open_quietly(path, wanted)?;
+    pub(crate) fn open(
+        path: &Path,
+        torrent_files: Option<&Path>,
+        wanted: For,
+    ) -> Result<Self, Box<dyn Error>> {
+        let opened = Self::open_quietly(path, torrent_files, wanted)?;
         opened.damage.iter().for_each(|damage| eprintln!("seedkeep: {damage}"));
         Ok(opened)
     }
 
-    pub(crate) fn open_quietly(path: &Path, wanted: For) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn open_quietly(
+        path: &Path,
+        torrent_files: Option<&Path>,
+        wanted: For,
+    ) -> Result<Self, Box<dyn Error>> {
         let shown = path.display();
         let kind = path.metadata().map_err(|error| {
             format!("{shown}: {error}; `seedkeep store format {shown} --size 100GiB` makes an image there")
         })?;
+        let usual = if kind.is_dir() {
+            path.join(HIDDEN).join("torrents")
+        } else if kind.is_file() {
+            path.canonicalize()?.with_file_name("torrents")
+        } else {
+            OF_DEVICES.into()
+        };
         let (kind, damage): (_, Vec<_>) = if kind.is_dir() {
             if wanted != For::Adding && !path.join(HIDDEN).exists() {
                 return Err(
@@ -86,11 +109,13 @@ impl Opened {
         } else {
             return Err(format!("{shown} is neither a block device, nor a file, nor a folder").into());
         };
-        let store: Arc<dyn ContentRepository> = match &kind {
+        let repository: Arc<dyn ContentRepository> = match &kind {
             Kind::Block(store) => Arc::new(store.clone()),
             Kind::Files(store) => Arc::new(store.clone()),
         };
-        Ok(Self { repository: Arc::new(Library::open(store)?), kind, damage })
+        let torrent_files = torrent_files.map_or(usual, Path::to_owned);
+        let library = Library::new(Arc::clone(&repository), FileFolder::new(&torrent_files));
+        Ok(Self { repository, library: Arc::new(library), torrent_files, kind, damage })
     }
 
     /// Every torrent, by name.
@@ -98,7 +123,7 @@ impl Opened {
         let list = self.repository.list()?;
         let mut torrents = Vec::with_capacity(list.len());
         for summary in list {
-            torrents.push(Torrent { summary, description: self.repository.description(&summary.info_hash)? });
+            torrents.push(Torrent { summary, description: self.library.description(&summary.info_hash)? });
         }
         torrents.sort_unstable_by(|a, b| (a.name(), a.info_hash()).cmp(&(b.name(), b.info_hash())));
         Ok(torrents)
@@ -146,10 +171,33 @@ impl Opened {
         Ok(torrents)
     }
 
-    /// What is wrong with the store as a whole: what was found when it was opened, torrents that are lost,
-    /// torrent files.
+    /// Says how many torrents of the store have no torrent file, if any. Reads no torrent file.
+    pub(crate) fn missing_torrent_files(&self) -> Result<Option<String>, Box<dyn Error>> {
+        let torrents = self.repository.list()?;
+        Ok(self.missing(torrents.iter().map(|torrent| torrent.info_hash), &self.library.kept()?))
+    }
+
+    /// Says how many of some torrents have no torrent file among those that are kept, if any.
+    pub(crate) fn missing(
+        &self,
+        torrents: impl ExactSizeIterator<Item = InfoHash>,
+        kept: &HashSet<InfoHash>,
+    ) -> Option<String> {
+        let all = counted(torrents.len(), "torrent");
+        let missing = torrents.filter(|torrent| !kept.contains(torrent)).count();
+        let folder = self.torrent_files.display();
+        let told = format!(
+            "{missing} of {all} cannot be verified: their torrent files are not in {folder}; `seedkeep store add` \
+             keeps them again, --torrents names another folder"
+        );
+        (missing > 0).then_some(told)
+    }
+
+    /// Damage of the store as a whole: torrent files that are missing, damage that was found when it was opened,
+    /// torrents that are lost.
     pub(crate) fn all_damage(&self) -> Result<Vec<String>, Box<dyn Error>> {
-        let mut damage = self.damage.clone();
+        let mut damage: Vec<_> = self.missing_torrent_files()?.into_iter().collect();
+        damage.extend(self.damage.iter().cloned());
         if let Kind::Block(store) = &self.kind {
             let told =
                 |lost: &&InfoHash| !self.damage.iter().any(|damage| damage.contains(&lost.to_string()));
@@ -159,27 +207,18 @@ impl Opened {
                 )
             }));
         }
-        damage.extend(self.damage_of_torrent_files()?);
         Ok(damage)
     }
 
-    /// What is wrong with the torrent files that are kept.
-    pub(crate) fn damage_of_torrent_files(&self) -> Result<Vec<String>, Box<dyn Error>> {
+    /// Which of the torrent files cannot be read, or are not those of their torrents. Reads all of them.
+    pub(crate) fn damaged_torrent_files(&self) -> Result<Vec<String>, Box<dyn Error>> {
         let mut damage = Vec::new();
-        for summary in self.repository.list()? {
-            if self.repository.is_damaged(&summary.info_hash)? {
+        for Summary { info_hash, .. } in self.repository.list()? {
+            if self.library.is_damaged(&info_hash)? {
                 damage.push(format!(
-                    "{}: its torrent file is damaged, which costs its names and hashes; `seedkeep store add` keeps it again",
-                    summary.info_hash
+                    "{info_hash}: its torrent file is damaged; `seedkeep store add` replaces it"
                 ));
             }
-        }
-        let parts = self.repository.damaged_parts()?;
-        if parts > 0 {
-            damage.push(format!(
-                "torrent files have {}, and nothing says whose: `seedkeep store add` keeps missing torrent files again, then `seedkeep store repair` frees the room",
-                counted(parts, "damaged part")
-            ));
         }
         Ok(damage)
     }

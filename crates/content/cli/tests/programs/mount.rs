@@ -13,7 +13,7 @@ use nix::{
     unistd::Pid,
 };
 use swarmkeep_content::{
-    ContentRepository, Library,
+    FileFolder, Library,
     block::{Allocation, BlockStore, FileDevice, FormatOptions},
 };
 use swarmkeep_content_tests::{scratch_folder, torrents};
@@ -43,12 +43,13 @@ pub(crate) fn tests() -> Vec<Trial> {
 fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
     let device = FileDevice::create_image(&folder.join("image"), 64 << 20).unwrap();
     BlockStore::format(&device, FormatOptions::new()).unwrap();
-    let library = Library::open(Arc::new(BlockStore::boot(device, Allocation::Sequential).unwrap())).unwrap();
+    let store = BlockStore::boot(device, Allocation::Sequential).unwrap();
+    let library = Library::new(Arc::new(store), FileFolder::new(folder.join("torrents")));
     for name in names {
         library.add(&torrents::fixture(name)).unwrap();
         let metainfo = torrents::torrent(name);
         let info = metainfo.info();
-        let content = library.open(&info.info_hash()).unwrap();
+        let content = library.store().open(&info.info_hash()).unwrap();
         for piece in (0..info.piece_count()).filter(|&piece| !skipped(name, piece)) {
             let range = content.geometry().piece(piece).unwrap();
             let mut bytes = torrents::piece(info, piece);
@@ -57,7 +58,7 @@ fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
             content.mark_complete(piece).unwrap();
         }
     }
-    library.flush().unwrap();
+    library.store().flush().unwrap();
 }
 
 /// The files of a torrent, as they are to be.
@@ -267,15 +268,15 @@ fn torrent_files_are_not_in_memory_all_at_once() {
         let folder = scratch_folder();
         let folder = folder.path();
         image(folder, &[], |_, _| false);
-        let library =
-            Library::open(Arc::new(BlockStore::open(&folder.join("image"), None).unwrap())).unwrap();
+        let store = BlockStore::open(&folder.join("image"), None).unwrap();
+        let library = Library::new(Arc::new(store), FileFolder::new(folder.join("torrents")));
         for n in 0..torrents {
             let (length, hashes) = (PIECES << 14, PIECES * 20);
             let info = format!("d6:lengthi{length}e4:name1:{}12:piece lengthi16384e", char::from(b'a' + n));
             let hashes = [format!("6:pieces{hashes}:").as_bytes(), &vec![n; hashes as usize]].concat();
             library.add(&[b"d4:info", info.as_bytes(), &hashes, b"ee"].concat()).unwrap();
         }
-        library.flush().unwrap();
+        library.store().flush().unwrap();
         drop(library);
         let mounted = Mounted::new(folder);
         assert_eq!(fs::read_dir(&mounted.at).unwrap().count(), usize::from(torrents));

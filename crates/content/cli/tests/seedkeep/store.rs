@@ -20,6 +20,8 @@ use swarmkeep_content::{
 use swarmkeep_content_tests::{device_of, scratch_folder, torrents};
 use swarmkeep_metainfo::Info;
 
+mod torrent_files;
+
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
     command.arg("store");
@@ -133,7 +135,7 @@ fn a_newcomers_path_from_an_image_to_files_and_back() {
     );
     assert!(done(folder, "stats @/image").contains("3, of which 3 are complete"));
     let map = done(folder, "map @/image --svg @/map.svg");
-    assert!(map.contains("many: ") && map.contains("torrent files: "), "{map}");
+    assert!(map.contains("many: "), "{map}");
     assert!(fs::read_to_string(folder.join("map.svg")).unwrap().contains("<svg"));
     assert!(done(folder, "check @/image").contains("All is well."));
 
@@ -216,13 +218,15 @@ fn an_add_that_is_killed_goes_on_where_it_was_durable() {
     let folder = folder.path();
     let torrent = fixture(folder, "large-v1");
     let (_device, device) = device_of(folder, 600 << 20);
-    let device = device.to_str().unwrap();
-    done(folder, &format!("format {device}"));
+    let path = device.to_str().unwrap();
+    done(folder, &format!("format {path}"));
+    let device = &format!("{path} --torrents @/kept");
     let complete = || json(folder, &format!("list {device} --json")).1[0]["complete"].as_u64().unwrap_or(0);
     let mut kill_after = 160 << 20;
     loop {
         let mut add = command()
-            .args(["add", device, torrent.to_str().unwrap(), folder.join("data").to_str().unwrap()])
+            .args(["add", path, "--torrents"])
+            .args([folder.join("kept"), torrent.clone(), folder.join("data")])
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -498,7 +502,7 @@ fn several_torrents_are_added_at_once_and_one_that_fails_ends_no_other() {
     });
     done(folder, "format @/image --size 32MiB");
     done(folder, &format!("add @/image {}", all[1]));
-    // Else a list would read the head of every torrent file.
+    // Else a list would read the torrent file.
     let added = BlockStore::open_read_only(&folder.join("image")).unwrap();
     let torrents = added.list().unwrap();
     assert!(torrents.iter().any(|torrent| !added.label(&torrent.info_hash).unwrap().is_empty()));
@@ -521,83 +525,6 @@ fn an_ordered_store_has_its_i_nodes_at_the_end() {
         let map = done(folder, "map @/image");
         assert_eq!(map.lines().any(|line| line.ends_with('%')), at_the_end, "{map}");
     }
-}
-
-#[test]
-fn a_damaged_torrent_file_is_told_and_kept_again() {
-    let folder = scratch_folder();
-    let folder = folder.path();
-    for name in ["some-v1", "one-v2"] {
-        fixture(folder, name);
-        done(folder, if name == "some-v1" { "format @/image --size 32MiB" } else { "list @/image" });
-        done(folder, &format!("add @/image @/{name}.torrent @/data"));
-    }
-    let torrent = torrents::fixture("some-v1");
-    let image = folder.join("image");
-    rot(&image, place_of(&torrent[torrent.len() - 64..], &image));
-    let checked = store(folder, "check @/image");
-    assert!(checked.code == 3 && checked.out.contains("its torrent file is damaged"), "{}", checked.out);
-    // The other is exported all the same.
-    let exported = store(folder, "export @/image --all --to @/out");
-    assert!(exported.code == 3 && exported.errors.contains("no torrent file of it"), "{}", exported.errors);
-    assert!(folder.join("out/one.bin").exists());
-    done(folder, "add @/image @/some-v1.torrent");
-    done(folder, "check @/image");
-    done(folder, "export @/image --all --to @/out");
-    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
-}
-
-#[test]
-fn damage_to_the_head_of_a_torrent_file_is_told_and_repaired() {
-    let folder = scratch_folder();
-    let folder = folder.path();
-    fixture(folder, "some-v1");
-    let image = folder.join("image");
-    let mut head = b"swktorr1".to_vec();
-    head.extend((torrents::fixture("some-v1").len() as u32).to_le_bytes());
-    for byte in [0, 10, 20, 38, 44] {
-        let _ = fs::remove_file(&image);
-        done(folder, "format @/image --size 32MiB");
-        done(folder, "add @/image @/some-v1.torrent @/data");
-        rot(&image, place_of(&head, &image) + byte);
-        for words in ["check @/image", "check @/image --json"] {
-            let checked = store(folder, words);
-            assert!(checked.code == 3 && checked.out.contains("torrent file"), "{byte}: {}", checked.out);
-        }
-        done(folder, "add @/image @/some-v1.torrent");
-        done(folder, "repair @/image");
-        done(folder, "check @/image");
-    }
-}
-
-#[test]
-fn what_could_not_be_verified_is_not_trusted() {
-    let folder = scratch_folder();
-    let folder = folder.path();
-    fixture(folder, "some-v1");
-    done(folder, "format @/image --size 32MiB");
-    done(folder, "add @/image @/some-v1.torrent @/data");
-    let image = folder.join("image");
-    let (torrent, piece) =
-        (torrents::fixture("some-v1"), torrents::piece(torrents::torrent("some-v1").info(), 4));
-    for place in [&torrent[torrent.len() - 64..], &piece[40_000..40_064]] {
-        rot(&image, place_of(place, &image));
-    }
-    for words in ["check @/image", "repair @/image"] {
-        let ended = store(folder, words);
-        let told = ended.out.contains("could not be verified: the store has no torrent file");
-        assert!(ended.code == 3 && told, "{words}: {} {}", ended.code, ended.out);
-    }
-    let (code, checked) = json(folder, "check @/image --json");
-    let findings = &checked["torrents"][0];
-    assert_eq!((code, &findings["verified"], &checked["ok"]), (3, &false.into(), &false.into()));
-    let added = store(folder, "add @/image @/some-v1.torrent");
-    assert!(added.code == 0 && added.out.contains("12 of 13 pieces"), "{}", added.out);
-    assert!(added.errors.contains("not those of the torrent, and are missing now: 4"), "{}", added.errors);
-    done(folder, "check @/image");
-    assert!(done(folder, "add @/image @/some-v1.torrent @/data").contains("13 of 13"));
-    done(folder, "export @/image --all --to @/out");
-    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
 }
 
 #[test]
@@ -633,7 +560,8 @@ fn a_store_whose_root_is_gone_is_repaired() {
         let _ = fs::remove_file(image);
         done(folder, "format @/image --size 64MiB --block-size 4MiB");
         done(folder, "add @/image @/some-v1.torrent @/one-v2.torrent @/many-v1.torrent @/data");
-        done(folder, "remove @/image many");
+        // The larger one stays: it tells the size of the blocks.
+        done(folder, "remove @/image one.bin");
         damage();
         let listed = store(folder, "list @/image");
         let helps = listed.errors.contains(told) && listed.errors.contains("repair");
@@ -642,7 +570,7 @@ fn a_store_whose_root_is_gone_is_repaired() {
         assert!(repaired.code == 0, "{what}: {}{}", repaired.out, repaired.errors);
         assert!(done(folder, "check @/image").contains("All is well."));
         assert_eq!(json(folder, "list @/image --json").1.as_array().unwrap().len(), 2, "{what}");
-        done(folder, "add @/image @/many-v1.torrent @/data");
+        done(folder, "add @/image @/one-v2.torrent @/data");
         done(folder, "export @/image --all --to @/out");
         assert_eq!(files(&folder.join("out")), files(&folder.join("data")), "{what}");
         fs::remove_dir_all(folder.join("out")).unwrap();

@@ -3,7 +3,6 @@
 mod block;
 mod files;
 mod hostile;
-mod labels;
 mod library;
 mod stripe_cache;
 mod stripe_cache_suite;

@@ -4,8 +4,8 @@ use std::{env, fs, net::SocketAddr, path::PathBuf, process::Command, sync::Arc, 
 
 use swarmkeep_bittorrent::PeerId;
 use swarmkeep_content::{
-    ContentConfig, ContentExt, ContentRepository, Library,
-    files::{Allocation, FileStore},
+    ContentConfig, ContentExt, ContentRepository, FileFolder, Library,
+    files::{Allocation, FileStore, HIDDEN},
 };
 use swarmkeep_peer::{
     Session, SessionConfig,
@@ -41,8 +41,9 @@ pub(crate) fn run() {
         fs::remove_file(folder.join(FILE)).expect("a file of ours");
     }
     let files = FileStore::open(&ContentConfig::new(&folder), Allocation::Sparse).expect("a folder of ours");
-    let store = Arc::new(Library::open(Arc::new(files)).expect("a new store"));
-    let keep = |torrent: &[u8]| store.add(torrent).expect("room for 2 MiB");
+    let library = Library::new(Arc::new(files), FileFolder::new(folder.join(HIDDEN).join("torrents")));
+    let store = library.store();
+    let keep = |torrent: &[u8]| library.add(torrent).expect("room for 2 MiB");
     let known = fs::read(&torrent).ok().map(|torrent| keep(&torrent));
     if let (Some(seeded), Some(metainfo)) = (seeded, &known) {
         let info = metainfo.info();
@@ -57,7 +58,7 @@ pub(crate) fn run() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let mut interrupt = signal(SignalKind::interrupt()).expect("a handler");
-        let session = Session::start(config, Arc::clone(&store) as _).await.expect("the address is ours");
+        let session = Session::start(config, Arc::clone(store)).await.expect("the address is ours");
         let metainfo = match known {
             Some(metainfo) => metainfo,
             None => {

@@ -1,0 +1,117 @@
+//! `seedkeep store` and the folder of its torrent files.
+
+use super::*;
+
+/// The torrent file that is kept of a fixture.
+fn kept(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{}.torrent", torrents::torrent(name).info().info_hash()))
+}
+
+#[test]
+fn torrent_files_are_in_a_folder_beside_an_image_or_in_the_one_that_is_named() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-v1");
+    done(folder, "format @/image --size 32MiB");
+    let places = [
+        ("add @/image @/some-v1.torrent", "torrents"),
+        ("add @/image @/some-v1.torrent --torrents @/a/b", "a/b"),
+        ("add @/data @/some-v1.torrent --in-place", "data/.swarmkeep/torrents"),
+    ];
+    for (words, place) in places {
+        done(folder, words);
+        assert!(fs::read(kept(&folder.join(place), "some-v1")).unwrap() == torrents::fixture("some-v1"));
+    }
+    // Another image may have the folder. A folder of files has its own.
+    done(folder, "remove @/image some");
+    assert!(kept(&folder.join("torrents"), "some-v1").exists());
+    done(folder, "remove @/data some");
+    assert!(!kept(&folder.join("data/.swarmkeep/torrents"), "some-v1").exists());
+}
+
+#[test]
+fn an_image_that_is_moved_without_its_folder_says_so_and_is_verified_once_its_torrents_are_added() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    for name in ["some-v1", "one-v2"] {
+        fixture(folder, name);
+    }
+    done(folder, "format @/image --size 32MiB");
+    done(folder, "add @/image @/some-v1.torrent @/one-v2.torrent @/data");
+    fs::create_dir(folder.join("moved")).unwrap();
+    fs::rename(folder.join("image"), folder.join("moved/image")).unwrap();
+    let told =
+        format!("2 of 2 torrents cannot be verified: their torrent files are not in {}", folder.display());
+    for (words, code) in [("list @/moved/image", 0), ("check @/moved/image", 3), ("stats @/moved/image", 0)] {
+        let ended = store(folder, words);
+        let is_first = words.starts_with("stats") || ended.out.starts_with(&told);
+        assert!(ended.code == code && is_first && ended.out.contains(&told), "{words}: {}", ended.out);
+    }
+    let (code, checked) = json(folder, "check @/moved/image --json");
+    assert_eq!(
+        (code, &checked["ok"], &checked["torrents"][0]["verified"]),
+        (3, &false.into(), &false.into())
+    );
+    let (_, listed) = json(folder, "list @/moved/image --json");
+    assert_eq!((&listed[1]["name"], &listed[1]["torrent_file"]), (&"some".into(), &false.into()));
+    assert_eq!(json(folder, "list @/moved/image --torrents @/torrents --json").1[1]["torrent_file"], true);
+    done(folder, "check @/moved/image --torrents @/torrents");
+    done(folder, "add @/moved/image @/some-v1.torrent @/one-v2.torrent");
+    done(folder, "check @/moved/image");
+    done(folder, "export @/moved/image --all --to @/out");
+    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
+}
+
+#[test]
+fn a_damaged_torrent_file_is_told_and_kept_again() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    done(folder, "format @/image --size 32MiB");
+    for name in ["some-v1", "one-v2"] {
+        fixture(folder, name);
+        done(folder, &format!("add @/image @/{name}.torrent @/data"));
+    }
+    let file = kept(&folder.join("torrents"), "some-v1");
+    rot(&file, torrents::fixture("some-v1").len() as u64 - 64);
+    let damaged = fs::read(&file).unwrap();
+    for words in ["check @/image", "repair @/image"] {
+        let checked = store(folder, words);
+        assert!(checked.code == 3 && checked.out.contains("its torrent file is damaged"), "{}", checked.out);
+    }
+    assert!(fs::read(&file).unwrap() == damaged, "a repair changes no torrent file");
+    // The other is exported all the same.
+    let exported = store(folder, "export @/image --all --to @/out");
+    assert!(
+        exported.code == 3 && exported.errors.contains("its torrent file is not in"),
+        "{}",
+        exported.errors
+    );
+    assert!(folder.join("out/one.bin").exists());
+    done(folder, "add @/image @/some-v1.torrent");
+    done(folder, "check @/image");
+    done(folder, "export @/image --all --to @/out");
+    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
+}
+
+#[test]
+fn what_could_not_be_verified_is_not_trusted() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-v1");
+    done(folder, "format @/image --size 32MiB");
+    done(folder, "add @/image @/some-v1.torrent @/data");
+    let image = folder.join("image");
+    let piece = torrents::piece(torrents::torrent("some-v1").info(), 4);
+    rot(&image, place_of(&piece[40_000..40_064], &image));
+    fs::remove_file(kept(&folder.join("torrents"), "some-v1")).unwrap();
+    for words in ["check @/image", "repair @/image"] {
+        let ended = store(folder, words);
+        let told = ended.out.contains("could not be verified: the store has no torrent file");
+        assert!(ended.code == 3 && told, "{words}: {} {}", ended.code, ended.out);
+    }
+    let added = store(folder, "add @/image @/some-v1.torrent");
+    assert!(added.code == 0 && added.out.contains("12 of 13 pieces"), "{}", added.out);
+    assert!(added.errors.contains("not those of the torrent, and are missing now: 4"), "{}", added.errors);
+    done(folder, "check @/image");
+    assert!(done(folder, "add @/image @/some-v1.torrent @/data").contains("13 of 13"));
+}
