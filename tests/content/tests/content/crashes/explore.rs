@@ -17,7 +17,7 @@ use swarmkeep_content::{
 
 use super::{
     judge::{Fault, SECTORS, check, judge},
-    recorder::{Entry, Image, LOGICAL, Pending, Recorder, with_garbage},
+    recorder::{Deaf, Entry, Folder, Image, LOGICAL, Pending, RecordedFolder, Recorder, with_garbage},
     workload::{Promises, Work, hash},
 };
 
@@ -27,8 +27,8 @@ pub(crate) struct Plan {
     pub(crate) allocation: Allocation,
     /// What the store gets wrong.
     pub(crate) mutant: Option<Mutant>,
-    /// Flushes that the device ignores.
-    pub(crate) deaf: Option<Barrier>,
+    /// Flushes that the device or the folder ignores.
+    pub(crate) deaf: Option<Deaf>,
     /// Things done before each crash.
     pub(crate) actions: usize,
     /// How often a store that came back is put to work and crashes again.
@@ -72,14 +72,15 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     let mut rng = SplitMix64::new(seed);
     let draws = SplitMix64::new(rng.next_u64());
     let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
-    let mut work = Work { store: &store, note: &note, promises: Promises::default(), rng: draws };
+    let folder = RecordedFolder(Arc::clone(&device));
+    let mut work = Work::new(&store, folder, &note, Promises::default(), draws);
     work.crowd(plan.crowd);
     store.flush().expect("the device takes everything");
-    let (base, promises) = (device.image(), work.promises.clone());
+    let (base, folder, promises) = (device.image(), device.folder(), work.promises.clone());
     device.take_log();
     let worked = work.run(plan.actions);
     let place = format!("seed {seed}");
-    let mut explorer = Explorer { plan, rng, explored, in_boot: false };
+    let mut explorer = Explorer { plan, rng, explored, folder, in_boot: false };
     explorer.crashes(base, Pending::default(), promises, device.take_log(), plan.again, &place);
     if let Err(what) = worked {
         explorer.wrong(format!("{place}: {what}"));
@@ -99,11 +100,12 @@ pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, St
     BlockStore::format(&*device, options(seed % 4)).expect("it is large enough");
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).expect("it was formatted");
     let note = |_: &Promises| {};
-    let mut work =
-        Work { store: &store, note: &note, promises: Promises::default(), rng: SplitMix64::new(seed) };
+    let folder = RecordedFolder(Arc::clone(&device));
+    let mut work = Work::new(&store, folder, &note, Promises::default(), SplitMix64::new(seed));
     work.run(20).expect("the store agrees with itself");
     // What was created last is in one of the roots only.
     work.crowd(1);
+    drop(work);
     drop(store);
     let base = device.image();
     let listed = |image: Image| {
@@ -111,7 +113,7 @@ pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, St
         Ok::<_, Error>((store.list()?, store.report().damage.clone()))
     };
     let (before, _) = listed(base.clone()).expect("it was a store");
-    let device = Recorder::<()>::new(SECTORS, base.clone(), deaf);
+    let device = Recorder::<()>::new(SECTORS, base.clone(), deaf.map(Deaf::Device));
     BlockStore::format(&device, options(seed / 4 % 4)).expect("it is large enough");
     let mut found = Ok(());
     let (_, states) = every_crash(base.clone(), device.take_log(), seed, |image| {
@@ -147,11 +149,12 @@ pub(crate) fn explore_salvage(seed: u64) -> u64 {
     (0..content.geometry().pieces())
         .for_each(|piece| _ = content.mark_complete(piece).expect("it was written"));
     let note = |_: &Promises| {};
-    let mut work =
-        Work { store: &store, note: &note, promises: Promises::default(), rng: SplitMix64::new(seed) };
+    let folder = RecordedFolder(Arc::clone(&device));
+    let mut work = Work::new(&store, folder, &note, Promises::default(), SplitMix64::new(seed));
     work.run(40).expect("the store agrees with itself");
     store.flush().expect("the device takes everything");
     let before = store.list().expect("it answers from memory");
+    drop(work);
     drop(store);
     let mut base = device.image();
     base.retain(|&at, _| at >= 8);
@@ -216,7 +219,7 @@ fn every_crash<N>(
                 base = pending.some_writes(&base, |_| true);
                 pending = Pending::default();
             }
-            Entry::Note(_) => {}
+            Entry::Note(_) | Entry::Folder(_) => {}
         }
     }
     (base, states)
@@ -226,6 +229,8 @@ struct Explorer<'a> {
     plan: Plan,
     rng: SplitMix64,
     explored: &'a mut Explored,
+    /// The folder, as far as the record was read.
+    folder: Folder,
     /// A crash of boot is looked into, and not those of the boot after it.
     in_boot: bool,
 }
@@ -265,6 +270,12 @@ impl Explorer<'_> {
                             &format!("{place}, after flush {epoch}"),
                         );
                     }
+                }
+                Entry::Folder(step) => {
+                    self.folder.apply(&step);
+                    let image = pending.some_writes(&base, |_| true);
+                    let what = format!("{place}, after a step in the folder behind flush {epoch}");
+                    (0..2).for_each(|_| _ = self.state(image.clone(), &promises, Fault::None, 0, &what));
                 }
                 Entry::Write(first, sectors) => {
                     pending.writes.push((first, sectors));
@@ -429,7 +440,7 @@ impl Explorer<'_> {
                     base = pending.some_writes(&base, |_| true);
                     pending = Pending::default();
                 }
-                Entry::Note(_) => {}
+                Entry::Note(_) | Entry::Folder(_) => {}
             }
         }
         self.in_boot = false;
@@ -445,11 +456,14 @@ impl Explorer<'_> {
             return false;
         }
         self.explored.states += 1;
-        if !self.explored.distinct.insert(fingerprint(&image, promises)) && fault == Fault::None && again == 0
+        let folder = self.folder.crash(self.rng.next_u64());
+        if !self.explored.distinct.insert(fingerprint(&image, &folder, promises))
+            && fault == Fault::None
+            && again == 0
         {
             return false;
         }
-        let mended = match judge(image.clone(), promises, fault, self.plan.mutant) {
+        let mended = match judge(image.clone(), &folder, promises, fault, self.plan.mutant) {
             Ok(mended) => mended,
             Err(what) => {
                 self.wrong(format!("{place}: {what}"));
@@ -458,7 +472,9 @@ impl Explorer<'_> {
         };
         self.crash_of_boot(mended, &image, promises, fault, place);
         if again > 0 {
+            let before = std::mem::replace(&mut self.folder, folder);
             self.go_on(image, Pending::default(), promises, again - 1, place);
+            self.folder = before;
         }
         true
     }
@@ -470,16 +486,20 @@ impl Explorer<'_> {
             return;
         }
         let image = pending.some_writes(&base, |_| true);
-        let device = Arc::new(Recorder::new(SECTORS, image, self.plan.deaf));
+        let folder = self.folder.clone();
+        let device = Arc::new(Recorder::beside(folder.clone(), SECTORS, image, self.plan.deaf));
         let (allocation, mutant) = (self.plan.allocation, self.plan.mutant);
         let store =
             BlockStore::boot_mutant(Arc::clone(&device), allocation, mutant).expect("it has booted before");
         let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
         let rng = SplitMix64::new(self.rng.next_u64());
-        let worked = check(&store, promises, Fault::None)
-            .and_then(|promises| Work { store: &store, note: &note, promises, rng }.run(8));
+        let read = |name: &str| folder.read(name).map(<[u8]>::to_vec);
+        let worked = check(&store, read, promises, Fault::None).and_then(|promises| {
+            Work::new(&store, RecordedFolder(Arc::clone(&device)), &note, promises, rng).run(8)
+        });
         let place = format!("{place}; then");
         self.crashes(base, pending, promises.clone(), device.take_log(), again, &place);
+        self.folder = folder;
         if let Err(what) = worked {
             self.wrong(format!("{place}: {what}"));
         }
@@ -509,8 +529,8 @@ fn first_of_content(store: &BlockStore) -> HashSet<u64> {
     of_content.flat_map(|(run, _)| u64::from(run.start) * 4..u64::from(run.end) * 4).collect()
 }
 
-/// What tells a state from others: what is on the device, and what has been promised.
-fn fingerprint(image: &Image, promises: &Promises) -> u64 {
+/// What tells a state from others: what is on the device and in the folder, and what has been promised.
+fn fingerprint(image: &Image, folder: &Folder, promises: &Promises) -> u64 {
     thread_local! {
         // By address: a sector that is shared is hashed once.
         static KNOWN: std::cell::RefCell<std::collections::HashMap<usize, (std::sync::Weak<Sector>, u64)>> =
@@ -531,6 +551,8 @@ fn fingerprint(image: &Image, promises: &Promises) -> u64 {
     };
     let device =
         image.iter().fold(0_u64, |sum, (at, sector)| sum.wrapping_add(hash_of(&(at, of_sector(sector)))));
+    // Bytes of a file follow from its name and its length.
+    let names: Vec<_> = folder.names().map(|(name, bytes)| (name, bytes.len())).collect();
     let promised: Vec<_> = promises
         .torrents
         .iter()
@@ -540,7 +562,7 @@ fn fingerprint(image: &Image, promises: &Promises) -> u64 {
             (name, torrent.number, pieces)
         })
         .collect();
-    hash_of(&(device, promised))
+    hash_of(&(device, names, promised))
 }
 
 fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {

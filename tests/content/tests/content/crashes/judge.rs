@@ -8,8 +8,8 @@ use swarmkeep_content::{
 };
 
 use super::{
-    recorder::{Entry, Image, Recorder},
-    workload::{Action, Promises, Torrent, content, hash},
+    recorder::{Entry, Folder, Image, Recorder},
+    workload::{Action, Promises, Torrent, content, hash, torrent_file},
 };
 
 /// A device of 160 blocks of 16 KiB.
@@ -29,6 +29,7 @@ pub(crate) enum Fault {
 /// Boots what is left and checks it: what boot had to write, where it may crash as well. Or what is wrong.
 pub(crate) fn judge(
     image: Image,
+    folder: &Folder,
     promises: &Promises,
     fault: Fault,
     mutant: Option<Mutant>,
@@ -39,7 +40,7 @@ pub(crate) fn judge(
         store.map(|store| (store, device)).map_err(|error| format!("it does not boot: {error}"))
     };
     let (store, device) = boot(image)?;
-    check(&store, promises, fault)?;
+    check(&store, |name| folder.read(name).map(<[u8]>::to_vec), promises, fault)?;
     let state = state_of(&store);
     drop(store);
     let mended = device.take_log();
@@ -54,7 +55,12 @@ pub(crate) fn judge(
 }
 
 /// Compares a store with what was promised. What it promises now.
-pub(crate) fn check(store: &BlockStore, promises: &Promises, fault: Fault) -> Result<Promises, String> {
+pub(crate) fn check(
+    store: &BlockStore,
+    read: impl Fn(&str) -> Option<Vec<u8>>,
+    promises: &Promises,
+    fault: Fault,
+) -> Result<Promises, String> {
     store.audit()?;
     if fault == Fault::None && !store.report().damage.is_empty() {
         return Err(format!("a crash alone is reported as damage: {:?}", store.report().damage));
@@ -62,6 +68,12 @@ pub(crate) fn check(store: &BlockStore, promises: &Promises, fault: Fault) -> Re
     let of_roots = |damage: &Damage| matches!(damage, Damage::Root { .. } | Damage::OlderRoot { .. });
     if matches!(fault, Fault::Garbage(..8)) && !store.report().damage.iter().all(of_roots) {
         return Err(format!("a bad sector of a root is more than that: {:?}", store.report().damage));
+    }
+    // Whatever else is lost: where there is an i-node, there is its torrent file.
+    for name in (0..6).chain(100..300).filter(|&name| store.open(&hash(name)).is_ok()) {
+        if read(&format!("{}.torrent", hash(name))) != Some(torrent_file(name)) {
+            return Err(format!("torrent {name} is there without its torrent file"));
+        }
     }
     let mut broken = BTreeMap::new();
     let mut kept = promises.clone();

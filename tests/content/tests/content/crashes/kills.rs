@@ -2,7 +2,7 @@
 //! store checked.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Command, Stdio},
@@ -12,7 +12,10 @@ use std::{
 };
 
 use swarmkeep::{Random, SplitMix64};
-use swarmkeep_content::block::{Allocation, BlockStore, FileDevice, FormatOptions};
+use swarmkeep_content::{
+    FileFolder,
+    block::{Allocation, BlockStore, FileDevice, FormatOptions},
+};
 use swarmkeep_content_tests::{device_of, scratch_folder};
 use swarmkeep_store_tests::A_MINUTE;
 
@@ -23,6 +26,9 @@ use super::{
 
 /// Tells the writer where to work, with what seed, and where it finds what was promised before.
 const WRITER: &str = "SWARMKEEP_KILLED_WRITER";
+
+/// The folder of torrent files, beside the file of promises.
+const TORRENTS: &str = "torrents";
 
 /// Kills, `SWARMKEEP_KILLS` of them if that is set: a thousand take a minute or two.
 fn wanted() -> u32 {
@@ -75,7 +81,9 @@ fn a_writer_that_is_killed_on_a_loop_device_leaves_what_it_promised() {
         let last = last.unwrap_or_else(|| promises.clone());
         let store = reopen(&path);
         store.audit().unwrap_or_else(|what| panic!("kill {kill}: {what}"));
-        promises = check(&store, &last, Fault::None).unwrap_or_else(|what| panic!("kill {kill}: {what}"));
+        let read = |name: &str| fs::read(folder.path().join(TORRENTS).join(name)).ok();
+        promises =
+            check(&store, read, &last, Fault::None).unwrap_or_else(|what| panic!("kill {kill}: {what}"));
         durable += promises
             .torrents
             .values()
@@ -118,7 +126,8 @@ fn the_writer_that_is_killed() {
         let _ = writeln!(out, "promised {said}");
     };
     let rng = SplitMix64::new(seed.parse().expect("a number"));
-    Work { store: &store, note: &note, promises, rng }
+    let folder = FileFolder::new(Path::new(before).with_file_name(TORRENTS));
+    Work::new(&store, folder, &note, promises, rng)
         .run(usize::MAX >> 32)
         .expect("the store agrees with itself");
 }

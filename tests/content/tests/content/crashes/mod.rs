@@ -1,11 +1,12 @@
-//! The store on a block device, crashed in every way that the medium allows: what was promised holds,
-//! whatever was being written.
+//! The store on a block device, and the folder of its torrent files, crashed in every way that the medium
+//! allows: what was promised holds, whatever was being written.
 //!
-//! A device that records takes what a workload does to a store; from the record every state is rebuilt that a
-//! crash could leave: any part of what was written since the last flush, whole writes and torn ones, and
-//! sectors of garbage. A process may also die alone: then the next one goes on while the device still has its
-//! writes in its cache, and the power goes later. Each state must boot, keep its promises and work on. That
-//! these tests can fail is proven by stores and devices that get one thing wrong.
+//! A device and a folder that record take what a workload does to a store; from the record every state is
+//! rebuilt that a crash could leave: any part of what was written since the last flush, whole writes and torn
+//! ones, sectors of garbage, any of the names that files were given, and parts of files. A process may also
+//! die alone: then the next one goes on while the device still has its writes in its cache, and the power
+//! goes later. Each state must boot, keep its promises and work on. That these tests can fail is proven by
+//! stores and devices that get one thing wrong.
 
 mod explore;
 mod judge;
@@ -16,6 +17,7 @@ mod workload;
 use swarmkeep_content::block::{Allocation, Barrier, Mutant};
 
 use explore::{Explored, Plan, explore, explore_format, explore_salvage};
+use recorder::Deaf;
 
 /// Distinct states to go through, `SWARMKEEP_CRASH_STATES` of them if that is set: a million take some ten
 /// minutes.
@@ -96,13 +98,15 @@ macro_rules! mutants {
 }
 
 mutants! {
-    without_the_flush_when_it_is_opened: deaf Barrier::Opened, from 1;
-    without_the_flush_between_data_and_what_vouches_for_it: deaf Barrier::Data;
-    without_the_flush_before_a_flush_is_reported: deaf Barrier::Maps;
-    without_the_flush_between_an_inode_and_its_root: deaf Barrier::Inode;
-    without_the_flush_of_the_root: deaf Barrier::Root;
-    without_the_flush_of_a_cleared_bit: deaf Barrier::Cleared;
-    without_the_flush_of_what_was_mended: deaf Barrier::Mended, from 1;
+    without_the_flush_when_it_is_opened: deaf Deaf::Device(Barrier::Opened), from 1;
+    without_the_flush_between_data_and_what_vouches_for_it: deaf Deaf::Device(Barrier::Data);
+    without_the_flush_before_a_flush_is_reported: deaf Deaf::Device(Barrier::Maps);
+    without_the_flush_between_an_inode_and_its_root: deaf Deaf::Device(Barrier::Inode);
+    without_the_flush_of_the_root: deaf Deaf::Device(Barrier::Root);
+    without_the_flush_of_a_cleared_bit: deaf Deaf::Device(Barrier::Cleared);
+    without_the_flush_of_a_torrent_file: deaf Deaf::Files;
+    without_the_flush_of_the_folder: deaf Deaf::Names;
+    without_the_flush_of_what_was_mended: deaf Deaf::Device(Barrier::Mended), from 1;
     with_the_root_before_the_inode: mutant Mutant::RootBeforeInode;
     with_the_root_in_place: mutant Mutant::RootInPlace;
     with_reuse_before_the_root: mutant Mutant::ReuseBeforeRoot;

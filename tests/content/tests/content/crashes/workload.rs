@@ -1,10 +1,12 @@
 //! What is done to a store before it crashes, and what it has promised by then.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use swarmkeep::{Random, SplitMix64};
-use swarmkeep_content::{ContentExt, ContentRepository, Error, InfoHash, NewTorrent, block::BlockStore};
+use swarmkeep_content::{
+    ContentExt, ContentRepository, Error, InfoHash, Library, NewTorrent, TorrentFolder, block::BlockStore,
+};
 
 /// What a store has promised: what has to be there, and what may be.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -57,6 +59,11 @@ pub(crate) fn hash(name: u64) -> InfoHash {
     InfoHash::new(bytes)
 }
 
+/// The torrent file of each torrent of a name: a library takes all files with its info hash for the same.
+pub(crate) fn torrent_file(name: u64) -> Vec<u8> {
+    content(name, u32::MAX, 0, 300 + 50 * (name % 6) as usize)
+}
+
 /// What a piece of a torrent holds, if it is right.
 pub(crate) fn content(number: u64, piece: u32, version: u64, len: usize) -> Vec<u8> {
     let seed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(piece) << 20) ^ version;
@@ -87,13 +94,24 @@ impl Torrent {
 /// A store at work.
 pub(crate) struct Work<'a> {
     pub(crate) store: &'a BlockStore,
+    pub(crate) library: Library,
     /// Is told the promises before and after each thing that is done.
     pub(crate) note: &'a dyn Fn(&Promises),
     pub(crate) promises: Promises,
     pub(crate) rng: SplitMix64,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    pub(crate) fn new(
+        store: &'a BlockStore,
+        folder: impl TorrentFolder + 'static,
+        note: &'a dyn Fn(&Promises),
+        promises: Promises,
+        rng: SplitMix64,
+    ) -> Self {
+        Self { store, library: Library::new(Arc::new(store.clone()), folder), note, promises, rng }
+    }
+
     fn draw(&mut self, below: u64) -> u64 {
         self.rng.next_u64() % below
     }
@@ -149,7 +167,8 @@ impl Work<'_> {
 
     fn create(&mut self, name: u64, length: u64, piece_length: u32) {
         self.say(Some(Action::Create(name)));
-        match self.store.create(&NewTorrent::new(hash(name), length, piece_length).unwrap()) {
+        let new = NewTorrent::new(hash(name), length, piece_length).unwrap();
+        match self.library.create(&new, &torrent_file(name)) {
             Ok(_) => {
                 self.promises.created += 1;
                 let number = self.promises.created;
