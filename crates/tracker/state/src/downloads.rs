@@ -167,9 +167,9 @@ impl Downloads {
     /// Makes all changes in order, or none. They are durable when it returns.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`]: no change is made. The same changes may be committed again, alone or
-    /// with others, and then count once. If the process ends instead, the next process may find the refused
-    /// commit, whole.
+    /// [`Error::Io`], [`Error::Damaged`]: no change is made. The same changes may be committed again, alone
+    /// or with others, and then count once. If the process ends instead, the next process may find the
+    /// refused commit, whole.
     pub fn commit(&mut self, changes: impl IntoIterator<Item = (InfoHash, Change)>) -> Result<()> {
         let mut before = mem::take(&mut self.before);
         let committed = self.write(|write| {

@@ -32,9 +32,9 @@ use crate::{
 ///
 /// No announce waits for the disk. A thread writes new downloads every second, or when 10,000 torrents have
 /// some, and reads the stored counts of new swarms. Once a day it checks the database, which takes about 2 s
-/// per ten million torrents, and begins a copy, which another thread writes. Before a swarm's stored count is read, scrapes show only
-/// the downloads since the swarm came; after that, the sum. A count never falls while its swarm exists, and
-/// no download is counted twice.
+/// per ten million torrents, and begins a copy, which another thread writes. Before a swarm's stored count is
+/// read, scrapes show only the downloads since the swarm came; after that, the sum. A count never falls while
+/// its swarm exists, and no download is counted twice.
 ///
 /// Guarantees: a download that [`settle`](Self::settle) has confirmed survives every crash. A killed process
 /// loses the downloads of its last second. While the disk refuses writes, the repository works on and keeps

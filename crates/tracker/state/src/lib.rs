@@ -3,10 +3,10 @@
 //!
 //! [`State`] wraps any repository: it loads the latest valid snapshot, takes new ones, and keeps download
 //! counts. [`Durable`] is the part that counts, around a synchronous repository. [`Downloads`] is the
-//! database of download counts, a table of redb. It opens at once, however many torrents it knows, needs a few
-//! megabytes, and loses nothing that it has acknowledged when the process is killed or the power fails. All of
-//! them use a [`Folder`]: a [`Directory`] of the file system or, with the feature `simulated`, a folder in memory that
-//! fails on demand.
+//! database of download counts, a table of redb. It opens at once, however many torrents it knows, needs a
+//! few megabytes, and loses nothing that it has acknowledged when the process is killed or the power fails.
+//! All of them use a [`Folder`]: a [`Directory`] of the file system or, with the feature `simulated`, a
+//! folder in memory that fails on demand.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod candidates;

@@ -93,8 +93,8 @@ impl Keeper {
         }
     }
 
-    /// Gives swarms their stored counts: new swarms, and the next part of a pass over all swarms. If some cannot
-    /// be read, a pass begins when a commit is due.
+    /// Gives swarms their stored counts: new swarms, and the next part of a pass over all swarms. If some
+    /// cannot be read, a pass begins when a commit is due.
     fn look(&mut self, settle: u64, is_due: bool) -> Result<()> {
         let (mut created, mut restored) = (Vec::new(), Vec::new());
         for shard in &self.core.shards {
@@ -205,8 +205,8 @@ impl Keeper {
         core.status.looked_up.fetch_add(1, Relaxed);
     }
 
-    /// Makes the noted changes durable, and begins a copy if one is due. Logs once that the disk refuses writes,
-    /// and once that it accepts them again.
+    /// Makes the noted changes durable, and begins a copy if one is due. Logs once that the disk refuses
+    /// writes, and once that it accepts them again.
     fn save(&mut self) -> Result<()> {
         self.due = Instant::now() + self.core.pace.every;
         let saved = self.commit();
