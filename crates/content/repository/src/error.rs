@@ -78,7 +78,8 @@ pub enum Error {
         /// Its number.
         piece: u32,
     },
-    /// The store has no room. It is as it was before the call.
+    /// The store has no room. It is as it was before the call. An image with holes, whose file system has no
+    /// room for i-nodes, is read-only from then on.
     #[error("the store is full: {what}")]
     Full {
         /// What had no room.

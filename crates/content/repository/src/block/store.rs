@@ -74,8 +74,14 @@ impl Store {
     /// known what it says.
     pub(super) fn give_up<T>(&self, result: std::io::Result<T>, what: &'static str) -> Result<T> {
         result.map_err(|source| {
-            *self.read_only.lock() = Some("the device failed while it was written to");
-            Error::Io { what, source }
+            let error = Error::io(what)(source);
+            *self.read_only.lock() = Some(match error {
+                Error::Full { .. } => {
+                    "the file system of the image is full; the store is whole when it is opened again"
+                }
+                _ => "the device failed while it was written to",
+            });
+            error
         })
     }
 
