@@ -1,7 +1,7 @@
 //! The cost of stores of torrents' content: the benchmark of Norberg's paper, on a modelled disk.
 //!
 //! Machines with virtual disks and large caches hide the ways of a disk's head. So the requests of each row, a
-//! download of torrents into one store, are recorded and replayed on a [`Disk`](disk::Disk) that turns.
+//! download of torrents into one store, are recorded and replayed on a `Disk` that turns.
 //! `README.md` describes the measurements and the model.
 //!
 //! [`run`] measures rows of [`Options`] for a [`Report`]. Each row has a process of its own, for its memory:

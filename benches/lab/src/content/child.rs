@@ -43,7 +43,7 @@ pub(crate) fn ask(
     })
 }
 
-/// Measures the row of [`ask`], and writes its lines to `out`.
+/// Measures the row of `ask`, and writes its lines to `out`.
 ///
 /// # Errors
 /// Errors of the row; [`Error::Options`] for a plan that cannot be read.
