@@ -462,9 +462,13 @@ impl Persistent for Open {
             self.deliver(&mut counts, &info_hash);
         }
         if self.is(Fault::CountsFall) {
-            // Other threads read in between.
+            // Another thread reads the counts of a thousand torrents in between, if it wants to.
+            let enough = counts.calls + 1000;
             drop(counts);
-            thread::sleep(Duration::from_millis(20));
+            (0..1000).any(|_| {
+                thread::sleep(Duration::from_millis(1));
+                self.counts().calls >= enough
+            });
             counts = self.counts();
         }
         for (info_hash, kept_back) in std::mem::take(&mut counts.kept_back) {

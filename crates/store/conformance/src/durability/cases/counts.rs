@@ -155,11 +155,11 @@ pub(crate) fn counts_that_come_back_never_fall_and_end_exactly_right(subject: &d
     store.settle();
     store.kill();
     let store = open(subject, folder.path(), 1);
-    let done = AtomicBool::new(false);
+    let (done, passes) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
-        let (store, done) = (&*store, &done);
+        let (store, done, passes) = (&*store, &done, &passes);
         let _set = SetOnDrop(done);
-        scope.spawn(move || {
+        let reader = scope.spawn(move || {
             let mut seen = vec![0; TORRENTS as usize];
             while !done.load(SeqCst) {
                 for torrent in 0..TORRENTS {
@@ -169,10 +169,16 @@ pub(crate) fn counts_that_come_back_never_fall_and_end_exactly_right(subject: &d
                     assert!(stats.downloaded <= most, "{} of {most} downloads", stats.downloaded);
                     assert!(stats.downloaded >= before, "from {before} downloads to {}", stats.downloaded);
                 }
+                passes.fetch_add(1, SeqCst);
             }
         });
         for torrent in 0..TORRENTS {
             (0..MORE).for_each(|n| say(store, 1, completed(hash(torrent), v4(100 + n))));
+        }
+        // All of them are read once more before the stored counts are added.
+        let enough = passes.load(SeqCst) + 2;
+        while passes.load(SeqCst) < enough && !reader.is_finished() {
+            thread::yield_now();
         }
         store.settle();
     });
