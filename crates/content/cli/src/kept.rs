@@ -24,7 +24,7 @@ use crate::store::{
 /// A store that keeps torrent files.
 #[derive(Clone)]
 pub(crate) struct Kept {
-    pub(crate) library: Arc<Library>,
+    pub(crate) torrents: Arc<Library>,
     /// The store and its folder, if it is one of files.
     files: Option<(FileStore, PathBuf)>,
 }
@@ -37,18 +37,18 @@ impl Kept {
         wanted: For,
     ) -> Result<Self, Box<dyn Error>> {
         if path.as_os_str() == "memory:" {
-            let library = Library::without_files(Arc::new(Memory::new(&ContentConfig::new(""))));
-            return Ok(Self { library: Arc::new(library), files: None });
+            let torrents = Library::without_files(Arc::new(Memory::new(&ContentConfig::new(""))));
+            return Ok(Self { torrents: Arc::new(torrents), files: None });
         }
         let opened = Opened::open(path, torrent_files, wanted)?;
         let missing = opened.missing_torrent_files()?;
         missing.into_iter().for_each(|missing| eprintln!("seedkeep: {missing}"));
-        let Opened { library, kind, .. } = opened;
+        let Opened { torrents, kind, .. } = opened;
         let files = match kind {
             Kind::Files(files) => Some((files, path.to_owned())),
             Kind::Block(_) => None,
         };
-        Ok(Self { library, files })
+        Ok(Self { torrents, files })
     }
 
     /// Takes up the files of a torrent that lie in its place already, if the store does not have it. If that
@@ -61,13 +61,13 @@ impl Kept {
 
     fn try_take_up(&self, info: &Info, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let (Some((files, folder)), Err(StoreError::NotFound(_))) =
-            (&self.files, self.library.store().open(&info.info_hash()))
+            (&self.files, self.torrents.store().open(&info.info_hash()))
         else {
             return Ok(());
         };
         if let Some(Checked { right, .. }) = take_up(files, folder, info)? {
             // What is kept without its torrent file counts as not verified.
-            self.library.add(torrent)?;
+            self.torrents.add(torrent)?;
             tell_changes(info);
             let (name, place) = (info.name().escape_debug(), folder.join(top(info)));
             let (place, pieces) = (place.display(), right.pieces());
@@ -84,9 +84,9 @@ impl Kept {
     /// Keeps a torrent file. Says so if the torrent cannot go where it belongs.
     pub(crate) fn add(&self, metainfo: &Metainfo, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let info = metainfo.info();
-        verify_unknown(&self.library, info)?;
-        let is_new = matches!(self.library.store().open(&info.info_hash()), Err(StoreError::NotFound(_)));
-        match self.library.add(torrent) {
+        verify_unknown(&self.torrents, info)?;
+        let is_new = matches!(self.torrents.store().open(&info.info_hash()), Err(StoreError::NotFound(_)));
+        match self.torrents.add(torrent) {
             Ok(_) if is_new => tell_changes(info),
             Ok(_) | Err(StoreError::Exists(_)) => {}
             Err(error) => return Err(error.into()),

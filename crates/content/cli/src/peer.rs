@@ -135,7 +135,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
     let kept = args.sharing.open(args.sharing.store(), For::Adding)?;
     // Nobody has to be asked about what is in the store.
     for link in std::mem::take(&mut links) {
-        match kept.library.torrent_file(&link.info_hash()) {
+        match kept.torrents.torrent_file(&link.info_hash()) {
             Ok(Some(torrent)) => torrents.push((Metainfo::parse(&torrent)?, torrent)),
             Ok(None) | Err(StoreError::NotFound(_)) => links.push(link),
             Err(error) => return Err(error.into()),
@@ -147,7 +147,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
         let _ = kept.add(metainfo, torrent);
     }
     let until = if args.seed { Until::Seeded } else { Until::Complete };
-    share(&args.sharing, Arc::clone(kept.library.store()), Some(&kept), torrents, links, until)
+    share(&args.sharing, Arc::clone(kept.torrents.store()), Some(&kept), torrents, links, until)
 }
 
 fn is_link(text: &str) -> bool {

@@ -62,8 +62,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
     let needs_store = || paths.is_empty() || torrents.iter().any(|(metainfo, _)| is_here(metainfo.info()));
     let in_store = match named {
-        Some(store) => Some(args.sharing.open(store, For::Writing)?.library),
-        None if needs_store() => Some(args.sharing.open(Path::new("."), For::Writing)?.library),
+        Some(store) => Some(args.sharing.open(store, For::Writing)?.torrents),
+        None if needs_store() => Some(args.sharing.open(Path::new("."), For::Writing)?.torrents),
         None => None,
     };
     if let (true, Some(library)) = (paths.is_empty(), &in_store) {

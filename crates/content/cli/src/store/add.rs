@@ -140,8 +140,8 @@ fn add(
     torrent: &[u8],
     place: Option<&Place>,
 ) -> Result<bool, Box<dyn Error>> {
-    verify_unknown(&store.library, info)?;
-    match store.library.add(torrent) {
+    verify_unknown(&store.torrents, info)?;
+    match store.torrents.add(torrent) {
         Ok(_) => {
             tell_changes(info);
             if let Kind::Files(files) = &store.kind {
@@ -177,7 +177,7 @@ fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Res
         }
         .into());
     };
-    store.library.add(torrent)?;
+    store.torrents.add(torrent)?;
     store.repository.flush()?;
     tell_changes(info);
     tell(store, args, info, wrong, missing)

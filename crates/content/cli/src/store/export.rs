@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     for torrent in &torrents {
         bar.set_message(torrent.title());
         let mut exported = Exported::none_of(torrent);
-        let done = match &store.library.metainfo(&torrent.info_hash())? {
+        let done = match &store.torrents.metainfo(&torrent.info_hash())? {
             Some(metainfo) => {
                 let content = store.repository.open(&torrent.info_hash())?;
                 export(&*content, metainfo.info(), &args.to, &bar, &mut exported)

@@ -81,7 +81,7 @@ impl Row {
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let store = args.store.open(For::Reading)?;
     let torrents = store.torrents()?;
-    let kept = store.library.kept()?;
+    let kept = store.torrents.kept()?;
     let row = |torrent| Row::of(torrent, &kept);
     if args.json {
         print_json(&Rows(&torrents, row))?;
@@ -145,7 +145,7 @@ pub(super) fn remove(args: &RemoveArgs) -> Result<ExitCode, Box<dyn Error>> {
         let is_deleted = store.repository.delete(info_hash)?;
         // No other store has a folder in a store's own.
         if is_deleted && matches!(store.kind, Kind::Files(_)) && args.store.torrent_files.folder().is_none() {
-            store.library.forget(info_hash)?;
+            store.torrents.forget(info_hash)?;
         }
         Ok(is_deleted)
     };

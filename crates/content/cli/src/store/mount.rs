@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     // Files are mostly read from one end to the other.
     let options = StripeCacheOptions::new().write_memory(0).read_memory(args.cache.bytes());
     let named = Arc::<Mutex<HashSet<_>>>::default();
-    let (library, known) = (Arc::clone(&store.library), Arc::clone(&named));
+    let (library, known) = (Arc::clone(&store.torrents), Arc::clone(&named));
     // Read again when they are needed: all of them would take much memory.
     let hashes = move |info_hash: &InfoHash| match library.metainfo(info_hash)? {
         None if known.lock().expect("nobody panics").contains(info_hash) => Err(StoreError::Unavailable {
@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let cache = StripeCache::new(Arc::new(verified), options)?;
     let time = args.store.path.metadata()?.modified()?;
     let metainfo = |info_hash: &InfoHash| {
-        let metainfo = store.library.metainfo(info_hash)?;
+        let metainfo = store.torrents.metainfo(info_hash)?;
         if metainfo.is_some() {
             named.lock().expect("nobody panics").insert(*info_hash);
         }

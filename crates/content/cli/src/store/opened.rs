@@ -28,7 +28,7 @@ const OF_DEVICES: &str = "/var/lib/seedkeep/torrents";
 /// A store of any kind, and its torrent files.
 pub(crate) struct Opened {
     pub(crate) repository: Arc<dyn ContentRepository>,
-    pub(crate) library: Arc<Library>,
+    pub(crate) torrents: Arc<Library>,
     /// The folder of its torrent files.
     pub(crate) torrent_files: PathBuf,
     pub(crate) kind: Kind,
@@ -114,8 +114,8 @@ impl Opened {
             Kind::Files(store) => Arc::new(store.clone()),
         };
         let torrent_files = torrent_files.map_or(usual, Path::to_owned);
-        let library = Library::new(Arc::clone(&repository), FileFolder::new(&torrent_files));
-        Ok(Self { repository, library: Arc::new(library), torrent_files, kind, damage })
+        let torrents = Library::new(Arc::clone(&repository), FileFolder::new(&torrent_files));
+        Ok(Self { repository, torrents: Arc::new(torrents), torrent_files, kind, damage })
     }
 
     /// Every torrent, by name.
@@ -123,7 +123,7 @@ impl Opened {
         let list = self.repository.list()?;
         let mut torrents = Vec::with_capacity(list.len());
         for summary in list {
-            torrents.push(Torrent { summary, description: self.library.description(&summary.info_hash)? });
+            torrents.push(Torrent { summary, description: self.torrents.description(&summary.info_hash)? });
         }
         torrents.sort_unstable_by(|a, b| (a.name(), a.info_hash()).cmp(&(b.name(), b.info_hash())));
         Ok(torrents)
@@ -174,7 +174,7 @@ impl Opened {
     /// Says how many torrents of the store have no torrent file, if any. Reads no torrent file.
     pub(crate) fn missing_torrent_files(&self) -> Result<Option<String>, Box<dyn Error>> {
         let torrents = self.repository.list()?;
-        Ok(self.missing(torrents.iter().map(|torrent| torrent.info_hash), &self.library.kept()?))
+        Ok(self.missing(torrents.iter().map(|torrent| torrent.info_hash), &self.torrents.kept()?))
     }
 
     /// Says how many of some torrents have no torrent file among those that are kept, if any.
@@ -214,7 +214,7 @@ impl Opened {
     pub(crate) fn damaged_torrent_files(&self) -> Result<Vec<String>, Box<dyn Error>> {
         let mut damage = Vec::new();
         for Summary { info_hash, .. } in self.repository.list()? {
-            if self.library.is_damaged(&info_hash)? {
+            if self.torrents.is_damaged(&info_hash)? {
                 damage.push(format!(
                     "{info_hash}: its torrent file is damaged; `seedkeep store add` replaces it"
                 ));

@@ -109,7 +109,7 @@ impl Medium {
         self.folder().join(format!("{info_hash}.torrent"))
     }
 
-    fn library(&self) -> Library {
+    fn open(&self) -> Library {
         let store = BlockStore::boot(Arc::clone(&self.device), Allocation::Sequential).unwrap();
         Library::new(Arc::new(store), FileFolder::new(self.folder()))
     }
@@ -134,10 +134,10 @@ fn add(library: &Library, count: usize) -> Vec<InfoHash> {
 fn torrent_files_are_there_again_after_boot() {
     let medium = Medium::new();
     let files: Vec<_> = [1, 100, 20_000].map(|pieces| torrent("some name", pieces, "a.example")).into();
-    let first = medium.library();
+    let first = medium.open();
     let hashes: Vec<_> = files.iter().map(|file| first.add(file).unwrap().info().info_hash()).collect();
     drop(first);
-    let library = medium.library();
+    let library = medium.open();
     assert_eq!(library.store().list().unwrap().len(), 3);
     assert_eq!(library.kept().unwrap(), HashSet::from_iter(hashes.clone()));
     for (file, hash) in files.iter().zip(&hashes) {
@@ -153,7 +153,7 @@ fn torrent_files_are_there_again_after_boot() {
 #[test]
 fn a_list_reads_no_torrent_file() {
     let medium = Medium::new();
-    let library = medium.library();
+    let library = medium.open();
     let torrents = add(&library, 100);
     library.store().flush().unwrap();
     drop(library);
@@ -174,14 +174,14 @@ fn a_list_reads_no_torrent_file() {
 #[test]
 fn a_torrent_whose_label_is_not_durable_is_described_by_its_file() {
     let medium = Medium::new();
-    let torrents = add(&medium.library(), 3);
+    let torrents = add(&medium.open(), 3);
     let (library, _, of_folder) = medium.counted();
     for (n, info_hash) in torrents.iter().enumerate() {
         assert_eq!(library.description(info_hash).unwrap().unwrap().name(), format!("torrent {n}"));
     }
     assert!(of_folder.load(Relaxed) > 0);
     // A second call finds the torrent and its file, and makes its label.
-    let library = medium.library();
+    let library = medium.open();
     for n in 0..3 {
         let again = torrent(&format!("torrent {n}"), 1 + 700 * n, "a.example");
         assert!(matches!(library.add(&again), Err(Error::Exists(_))));
@@ -196,7 +196,7 @@ fn a_torrent_whose_label_is_not_durable_is_described_by_its_file() {
 #[test]
 fn a_store_that_is_moved_without_its_folder_has_names_and_no_torrent_files() {
     let medium = Medium::new();
-    let library = medium.library();
+    let library = medium.open();
     let torrents = add(&library, 2);
     library.store().flush().unwrap();
     fs::remove_dir_all(medium.folder()).unwrap();
@@ -212,7 +212,7 @@ fn a_store_that_is_moved_without_its_folder_has_names_and_no_torrent_files() {
 #[test]
 fn a_file_that_is_not_the_torrents_is_damaged_and_is_replaced() {
     let medium = Medium::new();
-    let library = medium.library();
+    let library = medium.open();
     let file = torrent("name", 10_000, "a.example");
     let hash = library.add(&file).unwrap().info().info_hash();
     let wrong = [
@@ -240,7 +240,7 @@ fn a_file_that_is_not_the_torrents_is_damaged_and_is_replaced() {
 #[test]
 fn a_torrent_that_is_there_is_given_its_file() {
     let medium = Medium::new();
-    let library = medium.library();
+    let library = medium.open();
     let file = torrent("name", 3, "a.example");
     let hash = Library::without_files(memory()).add(&file).unwrap().info().info_hash();
     let content = library.store().create(&NewTorrent::new(hash, 3 << 14, 16 << 10).unwrap()).unwrap();
@@ -259,7 +259,7 @@ fn a_torrent_that_is_there_is_given_its_file() {
 #[test]
 fn a_torrent_file_stays_for_other_stores_until_it_is_forgotten() {
     let medium = Medium::new();
-    let library = medium.library();
+    let library = medium.open();
     let file = torrent("name", 3, "a.example");
     let hash = library.add(&file).unwrap().info().info_hash();
     library.store().delete(&hash).unwrap();
@@ -278,7 +278,7 @@ fn a_torrent_file_stays_for_other_stores_until_it_is_forgotten() {
 #[test]
 fn bytes_that_are_no_torrent_file_change_nothing() {
     let medium = Medium::new();
-    let library = medium.library();
+    let library = medium.open();
     assert!(matches!(library.add(b"no"), Err(Error::Metainfo(_))));
     assert!(library.store().list().unwrap().is_empty() && !medium.folder().exists());
 }

@@ -94,7 +94,7 @@ impl Torrent {
 /// A store at work.
 pub(crate) struct Work<'a> {
     pub(crate) store: &'a BlockStore,
-    pub(crate) library: Library,
+    pub(crate) torrents: Library,
     /// Is told the promises before and after each thing that is done.
     pub(crate) note: &'a dyn Fn(&Promises),
     pub(crate) promises: Promises,
@@ -109,7 +109,7 @@ impl<'a> Work<'a> {
         promises: Promises,
         rng: SplitMix64,
     ) -> Self {
-        Self { store, library: Library::new(Arc::new(store.clone()), folder), note, promises, rng }
+        Self { store, torrents: Library::new(Arc::new(store.clone()), folder), note, promises, rng }
     }
 
     fn draw(&mut self, below: u64) -> u64 {
@@ -168,7 +168,7 @@ impl<'a> Work<'a> {
     fn create(&mut self, name: u64, length: u64, piece_length: u32) {
         self.say(Some(Action::Create(name)));
         let new = NewTorrent::new(hash(name), length, piece_length).unwrap();
-        match self.library.create(&new, &torrent_file(name)) {
+        match self.torrents.create(&new, &torrent_file(name)) {
             Ok(_) => {
                 self.promises.created += 1;
                 let number = self.promises.created;
