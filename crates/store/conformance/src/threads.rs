@@ -118,10 +118,11 @@ pub(crate) fn let_others_in() {
     thread::sleep(Duration::from_micros(1));
 }
 
-/// Sleeps for a moment up to 20 times, until `is_done`: on a busy machine few threads run at one given moment.
-/// Returns whether it is.
+/// Sleeps until `is_done`, for some 30 ms at most: on a busy machine, each other thread waits for its turn. Returns
+/// whether it is.
 pub(crate) fn let_others_in_until(is_done: impl Fn() -> bool) -> bool {
-    (0..20).any(|_| {
+    // For short times, so that the others do not get much further than `is_done`.
+    (0..500).any(|_| {
         let_others_in();
         is_done()
     })

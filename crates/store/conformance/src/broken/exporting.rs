@@ -214,8 +214,8 @@ impl TorrentRepository for Reading<'_> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.broken.model.scrape(info_hash);
         noted.insert(*info_hash, before);
-        if fault == Fault::ExportDownloadsFirst {
-            let_others_in_until(|| self.broken.model.scrape(info_hash) != before);
+        if fault == Fault::ExportDownloadsFirst && before.incomplete > 0 {
+            let_others_in_until(|| self.broken.model.scrape(info_hash).downloaded > before.downloaded);
         }
         let next = match fault {
             Fault::ExportPeersByPosition => self.by_position(info_hash, from, limit, out),

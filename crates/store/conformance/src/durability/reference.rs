@@ -549,11 +549,13 @@ impl TorrentRepository for Open {
 
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         if self.is(Fault::SweepWritesStaleCounts) {
-            let noted: Vec<_> = {
+            let read = || -> Vec<_> {
                 let (counts, state) = (self.counts(), self.model.state());
                 let empty = state.swarms.iter().filter(|(_, swarm)| swarm.peers.is_empty());
                 empty.map(|(&info_hash, _)| (info_hash, counts.all.get(&info_hash).copied())).collect()
             };
+            let_others_in_until(|| !read().is_empty());
+            let noted = read();
             let_others_in_until(|| {
                 let counts = self.counts();
                 noted.iter().any(|(info_hash, noted)| counts.all.get(info_hash) != noted.as_ref())
