@@ -16,7 +16,7 @@ use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error, InfoHash, NewTorrent,
-    block::{Allocation, BlockStore, FileDevice, FormatOptions},
+    block::{Allocation, BlockDevice, BlockStore, FileDevice, FormatOptions, Sector},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_content_tests::{device_of, scratch_folder, torrents};
@@ -245,6 +245,10 @@ fn images_of_earlier_versions_are_refused_and_stay_as_they_are() {
             assert!(told.ends_with(&expected), "{told}");
         }
         assert!(fs::read(&path).unwrap() == before);
+        // Nor are i-nodes of such a version those of a store without a root.
+        let device = FileDevice::open(&path, true).unwrap();
+        [0, 4].into_iter().for_each(|copy| device.write(copy, &[&[Sector::ZERO]]).unwrap());
+        assert_eq!(BlockStore::salvage(&device).unwrap(), 0, "version {version}");
     }
 }
 

@@ -23,8 +23,8 @@ pub(super) const BLOCKS: usize = PAYLOAD / 4;
 pub(super) const VERSION: u16 = 3;
 /// Bytes of the longest label.
 pub(super) const LABEL: usize = PAYLOAD - size_of::<InodeHeader>() - 2;
-/// The version of an i-node.
-const INODE_VERSION: u16 = 1;
+/// The version of an i-node. Version 1 did not have the size of blocks.
+const INODE_VERSION: u8 = 2;
 const ROOT_MAGIC: [u8; 8] = *b"swkproot";
 const INODE_MAGIC: [u8; 8] = *b"swkpnode";
 
@@ -258,7 +258,9 @@ impl RootEntry {
 #[repr(C)]
 pub(super) struct InodeHeader {
     magic: [u8; 8],
-    version: U16,
+    version: u8,
+    /// The block size is 2 to this power.
+    block_shift: u8,
     class: u8,
     /// 1 if the body lies in map blocks, whose numbers stand in its place.
     depth: u8,
@@ -272,7 +274,8 @@ impl InodeHeader {
     pub(super) fn new(info_hash: &InfoHash, uid: u64, geometry: Geometry, layout: &Layout) -> Self {
         Self {
             magic: INODE_MAGIC,
-            version: INODE_VERSION.into(),
+            version: INODE_VERSION,
+            block_shift: layout.block_logical + 9,
             class: layout.class.0,
             depth: u8::from(layout.in_map_blocks()),
             piece_length: geometry.piece_length().into(),
@@ -298,7 +301,7 @@ impl InodeHeader {
 
     /// The entry of a root for it, in a slot that begins at a logical sector of the device, and how it is
     /// laid out; `None` if blocks of this size cannot have it there.
-    pub(super) fn entry(&self, at: u64, block_shift: u8) -> Option<(RootEntry, Geometry, Layout)> {
+    pub(super) fn entry(&self, at: u64, block_shift: u8) -> Option<(RootEntry, Layout)> {
         let (class, within) = (Class(self.class), at & ((1 << (block_shift - 9)) - 1));
         if class > Class::largest(block_shift) || !within.is_multiple_of(class.logical()) {
             return None;
@@ -309,8 +312,8 @@ impl InodeHeader {
             class,
         };
         let entry = RootEntry::new(InfoHash::new(self.info_hash), self.uid.get(), slot);
-        let (geometry, layout) = self.measures(&entry, block_shift)?;
-        Some((entry, geometry, layout))
+        let (_, layout) = self.measures(&entry, block_shift)?;
+        Some((entry, layout))
     }
 
     /// The sector with a label behind the header.

@@ -6,31 +6,29 @@ use std::{
 };
 
 use super::{
-    Barrier, BlockDevice, MOST_TORRENTS, SECTOR, Sector,
+    Barrier, BlockDevice, MOST_TORRENTS, Sector,
     boot::{BootReport, MOST_UNREADABLE, numbers},
-    default_block_size,
     find::{BLOCK_SHIFTS, Chosen, Refused, find_root},
     format::{
         BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, PAYLOAD, RootEntry, RootHeader, index,
         logical,
     },
-    inode::Inode,
     mutant::Mutation,
     random_uuid,
     root::{Root, entry_sectors},
     root_blocks, sectors,
 };
-use crate::{Error, Geometry, Result};
+use crate::{Error, Result};
 
 /// Sectors that are read at once.
 const CHUNK: u64 = 1024;
-/// I-nodes that tell the size of the blocks.
+/// I-nodes that decide the size of the blocks.
 const SAMPLE: usize = 1000;
 /// Sectors of the root in blocks of any size: no content lies there.
 const SURELY_ROOT: u64 = 8;
 
-/// Gives a device a root that boot accepts; how many torrents it names. Boot then judges what they have.
-/// Nothing is written if there is no torrent.
+/// Gives a device a root that boot accepts. Returns the number of torrents that it names. Boot then judges their
+/// pieces. Nothing is written if there is no torrent.
 pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, Refused> {
     let mut report = BootReport::default();
     let (header, entries) = match find_root(device, Mutation::default(), &mut report) {
@@ -47,7 +45,7 @@ pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, Refused> {
     let torrents = entries.iter().filter(|entry| !entry.is_none()).count() as u32;
     let mut root = Root::new(header, entries, None, Mutation::default());
     (|| {
-        // A header must not be found before all that it stands for.
+        // All entries are durable before a header can be found.
         root.fill(device)?;
         device.flush(Barrier::Formatted)?;
         root.write(device, Barrier::Formatted)?;
@@ -69,13 +67,12 @@ fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>
     let mut scan = Scan { device, unreadable: 0, shift: 0 };
     let found = scan.inodes()?;
     let named = scan.named(SURELY_ROOT, |entry| !entry.is_none());
-    // An entry of the old root decides, then what most i-nodes agree with, then what the damaged header says,
-    // then what format would choose.
-    let usual = default_block_size(device.sectors() * SECTOR as u64).trailing_zeros() as u8;
-    let shifts = [hint.block_shift, usual].into_iter().filter(|shift| BLOCK_SHIFTS.contains(shift));
+    // I-nodes of another size are content. An entry of the old root decides which size is the store's, then
+    // the number of i-nodes, then the damaged header.
+    let hinted = Some(hint.block_shift).filter(|shift| BLOCK_SHIFTS.contains(shift));
     let nothing = (false, (0, Reverse(0), 0));
     let mut best = nothing;
-    for shift in shifts.chain(BLOCK_SHIFTS) {
+    for shift in hinted.into_iter().chain(BLOCK_SHIFTS) {
         let mut other = Scan { shift, ..scan };
         let is_named = found.iter().any(|found| other.entry(found).is_some_and(|it| named.contains(&it.0)));
         let agreeing = (is_named, other.agreement(&found[..found.len().min(SAMPLE)]));
@@ -144,8 +141,8 @@ impl Scan<'_> {
         Ok(read)
     }
 
-    /// The entry of a root for an i-node, if blocks of this size can have it.
-    fn entry(&self, found: &Found) -> Option<(RootEntry, Geometry, Layout)> {
+    /// The entry of a root for an i-node, if it is one of a store with blocks of this size.
+    fn entry(&self, found: &Found) -> Option<(RootEntry, Layout)> {
         found.header.entry(found.at, self.shift).filter(|(entry, ..)| entry.slot().block >= 2)
     }
 
@@ -158,51 +155,22 @@ impl Scan<'_> {
         (index..).zip(row).map(|(index, sector)| sector.payload(uid, index).copied()).collect()
     }
 
-    /// How many i-nodes fit blocks of this size or lie in blocks of those that fit; of those that fit and lie
-    /// in nobody's blocks, how often they contradict each other, and how many there are.
+    /// The number of i-nodes of this block size and of those in blocks of their torrents; of those that lie in
+    /// no torrent's blocks, how often two name the same block, and their number.
     fn agreement(&mut self, found: &[Found]) -> (usize, Reverse<usize>, usize) {
-        let mut judge =
-            |found: &Found| ((found.at >> (self.shift - 9)) as u32, self.content_if_fitting(found));
-        let judged: Vec<_> = found.iter().map(&mut judge).collect();
-        let claims = judged.iter().filter_map(|(_, content)| content.as_ref());
-        let claimed: HashSet<_> = claims.flatten().copied().collect();
-        let (blocks, mut once) = (blocks_of(self.device, self.shift), HashSet::new());
-        let (mut explained, mut contradictions, mut outside) = (0, 0, 0);
-        for (block, content) in judged {
-            let is_inside = claimed.contains(&block);
-            explained += usize::from(is_inside || content.is_some());
-            if let Some(content) = content.filter(|_| !is_inside) {
+        let inodes: Vec<_> = found.iter().filter_map(|found| self.entry(found)).collect();
+        let claims = self.claims(&inodes);
+        let claimed: HashSet<_> = claims.iter().flatten().copied().collect();
+        let is_inside = |found: &&Found| claimed.contains(&((found.at >> (self.shift - 9)) as u32));
+        let explained = found.iter().filter(|found| is_inside(found) || self.entry(found).is_some()).count();
+        let (mut contradictions, mut outside, mut once) = (0, 0, HashSet::new());
+        for ((entry, _), claims) in inodes.iter().zip(claims) {
+            if !claimed.contains(&entry.slot().block) {
                 outside += 1;
-                contradictions += content.iter().filter(|&&at| at >= blocks || !once.insert(at)).count();
+                contradictions += claims.into_iter().filter(|&block| !once.insert(block)).count();
             }
         }
         (explained, Reverse(contradictions), outside)
-    }
-
-    /// The blocks of a torrent's content, if blocks have this size: of a larger size there would be something
-    /// behind the last bit, of a smaller one bits would name blocks.
-    fn content_if_fitting(&mut self, found: &Found) -> Option<Vec<u32>> {
-        let (entry, geometry, layout) = self.entry(found)?;
-        if layout.in_map_blocks() {
-            return Some(Vec::new());
-        }
-        let payloads = self.payloads(found.at + 1, layout.body, entry.uid(), 1);
-        let payloads: Vec<_> = payloads.into_iter().collect::<Option<_>>()?;
-        let (map, bits) = payloads.as_flattened().split_at(4 * layout.blocks as usize);
-        let map: Vec<_> = numbers(map).collect();
-        // The device may be shorter than it was.
-        let possible = 2..blocks_of(self.device, self.shift).saturating_mul(4);
-        let mut bits = (0..)
-            .zip(bits)
-            .flat_map(|(at, byte)| (0..8).map(move |bit| (8 * at + bit, byte & (0x80 >> bit))));
-        let fits = map.iter().all(|number| *number == 0 || possible.contains(number))
-            && bits.all(|(piece, bit)| {
-                bit == 0
-                    || geometry.piece(piece).is_ok_and(|range| {
-                        Inode::blocks_of(&range, self.shift).all(|block| map[block as usize] != 0)
-                    })
-            });
-        fits.then(|| map.into_iter().filter(|&block| block != 0).collect())
     }
 
     /// The blocks that i-nodes say are their torrents'.
@@ -247,11 +215,10 @@ impl Scan<'_> {
         claims
     }
 
-    /// Which of the i-nodes are some, and the lowest block that they use. Content may look like an i-node:
-    /// what lies in a block of another torrent is none.
+    /// The entries of i-nodes, and the lowest block that they use. Content may look like an i-node, so one that
+    /// lies in a block of another torrent has no entry.
     fn choose(&mut self, found: &[Found]) -> (Vec<RootEntry>, u32) {
-        let inodes = found.iter().filter_map(|found| self.entry(found));
-        let inodes: Vec<_> = inodes.map(|(entry, _, layout)| (entry, layout)).collect();
+        let inodes: Vec<_> = found.iter().filter_map(|found| self.entry(found)).collect();
         let all: HashSet<_> = inodes.iter().map(|(entry, _)| *entry).collect();
         let named = self.named(2 << (self.shift - 12), |entry| all.contains(entry));
         let mut candidates = Candidates::default();
@@ -260,8 +227,8 @@ impl Scan<'_> {
             candidates.add(*entry, claims);
         }
         let (mut chosen, mut taken, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
-        // First those that a root named, then those that are in nobody's content, then, where two claim each
-        // other, the first on the device.
+        // First those that a root named, then those that lie in no content, then, where two claim each other,
+        // the first on the device.
         let mut next: BTreeSet<_> = named.iter().map(|entry| entry.slot().block).collect();
         let unclaimed = candidates.waiting.keys().filter(|&block| !candidates.claimed.contains_key(block));
         candidates.free = unclaimed.copied().collect();
@@ -290,7 +257,7 @@ impl Scan<'_> {
         (chosen, lowest)
     }
 
-    /// The entries of a damaged root in the first so many sectors.
+    /// The entries of a damaged root in the first `sectors` of the device.
     fn named(&mut self, sectors: u64, can_be: impl Fn(&RootEntry) -> bool) -> HashSet<RootEntry> {
         let read = self.read(0, sectors.min(self.device.sectors())).unwrap_or_default();
         logical(&read).iter().flat_map(RootEntry::unchecked).filter(can_be).collect()
@@ -304,7 +271,7 @@ struct Candidates {
     waiting: BTreeMap<u32, Vec<(RootEntry, Vec<u32>)>>,
     /// How often each block is claimed.
     claimed: HashMap<u32, u32>,
-    /// Blocks of those that nobody claims.
+    /// Blocks of those that no other claims.
     free: BTreeSet<u32>,
 }
 
@@ -314,7 +281,7 @@ impl Candidates {
         self.waiting.entry(entry.slot().block).or_default().push((entry, claims));
     }
 
-    /// Takes away those in a block. What they alone claimed is free.
+    /// Takes away those in a block. Blocks that they alone claimed are free.
     fn remove(&mut self, block: u32) -> Vec<(RootEntry, Vec<u32>)> {
         let inodes = self.waiting.remove(&block).unwrap_or_default();
         for claim in inodes.iter().flat_map(|(_, claims)| claims) {

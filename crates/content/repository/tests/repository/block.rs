@@ -358,6 +358,20 @@ fn torrents_are_found_without_a_root() {
 }
 
 #[test]
+fn torrents_of_less_than_a_block_tell_its_size_without_a_root() {
+    let device = device(128, FormatOptions::new().block_size(64 << 10));
+    let store = boot(&device);
+    [5, 300].into_iter().zip(1..).for_each(|(length, n)| drop(fill(&store, n, length, [0])));
+    store.flush().unwrap();
+    drop(store);
+    device.write(0, &[&[Sector::ZERO; 32]]).unwrap();
+    assert_eq!(BlockStore::salvage(&*device).unwrap(), 2);
+    let store = boot(&device);
+    assert_eq!((&*store.report().damage, store.block_size()), (&[][..], 64 << 10));
+    (1..3).for_each(|n| assert_has(&store, n, [0]));
+}
+
+#[test]
 fn content_that_looks_like_an_inode_is_none_without_a_root() {
     let device = small();
     let store = boot(&device);

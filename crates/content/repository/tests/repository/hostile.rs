@@ -77,11 +77,11 @@ fn header(
     seal(0, (1 << 40) + u64::from(copy), &h)
 }
 
-/// The header of an i-node without a label.
+/// The header of an i-node without a label, in blocks of 16 KiB.
 fn inode([class, depth]: [u8; 2], length: u64, piece_length: u32, uid: u64) -> [u8; 512] {
     let mut h = Vec::new();
     h.extend(b"swkpnode");
-    h.extend(1_u16.to_le_bytes());
+    h.extend([2, 14]);
     h.extend([class, depth]);
     h.extend(piece_length.to_le_bytes());
     h.extend(length.to_le_bytes());
@@ -144,7 +144,6 @@ fn content_never_chooses_the_size_of_blocks() {
         let device = Arc::new(SparseDevice::new(16 * 256));
         BlockStore::format(&*device, FormatOptions::new().block_size(64 << 10)).unwrap();
         let store = boot(&device);
-        // In blocks of 64 KiB such a torrent's i-node has 1 KiB, not 2 KiB.
         let mut hostile = vec![0; 64 << 10];
         for (uid, slot) in (1..=20).zip(hostile.chunks_exact_mut(2048)) {
             let body = [1, 2, 3].map(|index| seal(uid, index, &[]));
