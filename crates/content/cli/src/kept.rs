@@ -65,9 +65,7 @@ impl Kept {
         else {
             return Ok(());
         };
-        if let Some(Checked { right, .. }) = take_up(files, folder, info)? {
-            // What is kept without its torrent file counts as not verified.
-            self.torrents.add(torrent)?;
+        if let Some(Checked { right, .. }) = take_up(&self.torrents, torrent, files, folder, info)? {
             tell_changes(info);
             let (name, place) = (info.name().escape_debug(), folder.join(top(info)));
             let (place, pieces) = (place.display(), right.pieces());
@@ -167,10 +165,12 @@ pub(crate) fn check(info: &Info, place: &Place) -> Result<Checked, StoreError> {
     Ok(checked)
 }
 
-/// Verifies the files of a torrent that lie in the store's folder, and has the store take up those of which no
-/// more pieces are wrong than right: a beginning, or a damaged copy, and not another file with a piece in
-/// common. `None` if there are none.
+/// Verifies the files of a torrent that lie in the store's folder, keeps the torrent file, and has the store
+/// take up those files of which no more pieces are wrong than right: a beginning, or a damaged copy, and not
+/// another file with a piece in common. `None` if there are none.
 pub(crate) fn take_up(
+    torrents: &Library,
+    torrent: &[u8],
     files: &FileStore,
     folder: &Path,
     info: &Info,
@@ -187,7 +187,8 @@ pub(crate) fn take_up(
         let content = count(&checked.content);
         content > 0 && content >= count(&checked.other)
     };
-    let Some(renamed) = files.adopt(&new, &checked.right, has_content)? else { return Ok(None) };
+    let adopt = || files.adopt(&new, &checked.right, has_content);
+    let Some(renamed) = torrents.add_with(info, torrent, adopt)? else { return Ok(None) };
     for path in renamed {
         let name = info.name().escape_debug();
         eprintln!("{name}: what lay in the place of one of its files is {} now", path.display());

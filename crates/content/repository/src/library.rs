@@ -3,9 +3,9 @@
 use std::{collections::HashSet, fmt, io, process, sync::Arc};
 
 use parking_lot::Mutex;
-use swarmkeep_metainfo::Metainfo;
+use swarmkeep_metainfo::{Info, Metainfo};
 
-use crate::{Content, ContentRepository, Error, InfoHash, NewTorrent, Result};
+use crate::{Content, ContentRepository, Error, Geometry, InfoHash, NewTorrent, Result};
 pub use folder::{FileFolder, TorrentFolder};
 pub use label::Description;
 
@@ -93,6 +93,30 @@ impl Library {
         Ok(metainfo)
     }
 
+    /// Keeps a torrent file, and then creates its torrent with `create`. If `create` returns `None`, the file is
+    /// removed again, unless there was one before.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`] if the torrent has no bytes; [`Error::Io`]; those of `create`.
+    pub fn add_with<T>(
+        &self,
+        info: &Info,
+        torrent: &[u8],
+        create: impl FnOnce() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let new = NewTorrent::of(info)?;
+        let _adding = self.adding.lock();
+        let before = self.look(&new.info_hash, new.geometry)?;
+        if !matches!(before, Found::Whole(..)) {
+            self.keep(&new.info_hash, torrent)?;
+        }
+        let created = create()?;
+        if created.is_none() && matches!(before, Found::None) {
+            self.forget(&new.info_hash)?;
+        }
+        Ok(created)
+    }
+
     /// Keeps a torrent file, of which nothing is checked, and creates its torrent.
     #[doc(hidden)]
     pub fn create(&self, new: &NewTorrent, torrent: &[u8]) -> Result<Arc<dyn Content>> {
@@ -178,18 +202,22 @@ impl Library {
     }
 
     fn find(&self, info_hash: &InfoHash) -> Result<Found> {
-        let content = self.store.open(info_hash)?;
+        let geometry = self.store.open(info_hash)?.geometry();
+        self.look(info_hash, geometry)
+    }
+
+    /// Looks for the torrent file of a torrent that may not be in the store.
+    fn look(&self, info_hash: &InfoHash, geometry: Geometry) -> Result<Found> {
         let Some(folder) = &self.folder else { return Ok(Found::None) };
         Ok(match folder.read(&name_of(info_hash)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::None,
             Err(_) => Found::Damaged,
-            Ok(torrent) => match Metainfo::parse(&torrent) {
+            Ok(file) => match Metainfo::parse(&file) {
                 Ok(metainfo)
-                    if NewTorrent::of(metainfo.info()).is_ok_and(|new| {
-                        new.info_hash == *info_hash && new.geometry == content.geometry()
-                    }) =>
+                    if NewTorrent::of(metainfo.info())
+                        .is_ok_and(|new| new.info_hash == *info_hash && new.geometry == geometry) =>
                 {
-                    Found::Whole(Box::new(metainfo), torrent)
+                    Found::Whole(Box::new(metainfo), file)
                 }
                 _ => Found::Damaged,
             },

@@ -167,7 +167,7 @@ fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Res
     if store.repository.open(&info.info_hash()).is_ok() {
         return add(store, args, info, torrent, Some(&Place::below(info, folder)));
     }
-    let Some(Checked { wrong, missing, .. }) = take_up(files, folder, info)? else {
+    let Some(Checked { wrong, missing, .. }) = take_up(&store.torrents, torrent, files, folder, info)? else {
         let place = folder.join(top(info));
         return Err(match files.torrent_at(top(info)) {
             Some(other) => {
@@ -177,7 +177,6 @@ fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Res
         }
         .into());
     };
-    store.torrents.add(torrent)?;
     store.repository.flush()?;
     tell_changes(info);
     tell(store, args, info, wrong, missing)

@@ -115,3 +115,19 @@ fn what_could_not_be_verified_is_not_trusted() {
     done(folder, "check @/image");
     assert!(done(folder, "add @/image @/some-v1.torrent @/data").contains("13 of 13"));
 }
+
+#[test]
+fn content_is_not_taken_up_if_its_torrent_file_cannot_be_kept() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-v1");
+    let added = store(folder, "add @/data @/some-v1.torrent --in-place --torrents @/some-v1.torrent/no");
+    assert!(added.code == 1 && added.errors.contains("a torrent file: "), "{}", added.errors);
+    assert_eq!(done(folder, "list @/data"), "There are no torrents in the store.\n");
+    // Nor is a torrent file kept if nothing is taken up.
+    fs::remove_dir_all(folder.join("data/some")).unwrap();
+    fs::create_dir(folder.join("data/some")).unwrap();
+    let added = store(folder, "add @/data @/some-v1.torrent --in-place");
+    assert!(added.code == 1 && added.errors.contains("nothing of it"), "{}", added.errors);
+    assert!(!kept(&folder.join("data/.swarmkeep/torrents"), "some-v1").exists());
+}
