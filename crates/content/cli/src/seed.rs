@@ -68,8 +68,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     };
     if let (true, Some(library)) = (paths.is_empty(), &in_store) {
         for summary in library.store().list()? {
-            if let Some(torrent) = library.torrent_file(&summary.info_hash)? {
-                torrents.push((Metainfo::parse(&torrent)?, torrent));
+            match library.torrent_file(&summary.info_hash) {
+                Ok(Some(torrent)) => torrents.push((Metainfo::parse(&torrent)?, torrent)),
+                Ok(None) => {}
+                Err(error) => eprintln!("seedkeep: {}: {error}", summary.info_hash),
             }
         }
         if torrents.is_empty() {

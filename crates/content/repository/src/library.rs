@@ -41,7 +41,7 @@ pub struct Library {
 /// A torrent file, as it was found.
 enum Found {
     None,
-    /// It cannot be read, or is not the torrent's.
+    /// It is not the torrent's.
     Damaged,
     Whole(Box<Metainfo>, Vec<u8>),
 }
@@ -127,7 +127,7 @@ impl Library {
     /// The torrent file of a torrent that is in the store, if there is a whole one.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the torrent is not in the store.
+    /// [`Error::NotFound`] if the torrent is not in the store; [`Error::Io`].
     pub fn torrent_file(&self, info_hash: &InfoHash) -> Result<Option<Vec<u8>>> {
         Ok(match self.find(info_hash)? {
             Found::Whole(_, torrent) => Some(torrent),
@@ -138,7 +138,7 @@ impl Library {
     /// The metainfo of the torrent file of a torrent, if there is a whole one.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the torrent is not in the store.
+    /// [`Error::NotFound`] if the torrent is not in the store; [`Error::Io`].
     pub fn metainfo(&self, info_hash: &InfoHash) -> Result<Option<Metainfo>> {
         Ok(match self.find(info_hash)? {
             Found::Whole(metainfo, _) => Some(*metainfo),
@@ -146,11 +146,10 @@ impl Library {
         })
     }
 
-    /// Whether there is a torrent file that cannot be read or is not the torrent's.
-    /// [`add`](Self::add) replaces it.
+    /// Whether there is a torrent file that is not the torrent's. [`add`](Self::add) replaces it.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the torrent is not in the store.
+    /// [`Error::NotFound`] if the torrent is not in the store; [`Error::Io`].
     pub fn is_damaged(&self, info_hash: &InfoHash) -> Result<bool> {
         Ok(matches!(self.find(info_hash)?, Found::Damaged))
     }
@@ -158,7 +157,7 @@ impl Library {
     /// The name of a torrent and the number of its files, from its label, or else from its torrent file.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the torrent is not in the store.
+    /// [`Error::NotFound`] if the torrent is not in the store; [`Error::Io`].
     pub fn description(&self, info_hash: &InfoHash) -> Result<Option<Description>> {
         if let Some(description) = Description::parse(self.store.label(info_hash)?) {
             return Ok(Some(description));
@@ -211,7 +210,9 @@ impl Library {
         let Some(folder) = &self.folder else { return Ok(Found::None) };
         Ok(match folder.read(&name_of(info_hash)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::None,
-            Err(_) => Found::Damaged,
+            // A folder is in its place.
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => Found::Damaged,
+            Err(error) => return Err(Error::io("reading a torrent file")(error)),
             Ok(file) => match Metainfo::parse(&file) {
                 Ok(metainfo)
                     if NewTorrent::of(metainfo.info())

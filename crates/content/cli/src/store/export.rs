@@ -83,12 +83,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     for torrent in &torrents {
         bar.set_message(torrent.title());
         let mut exported = Exported::none_of(torrent);
-        let done = match &store.torrents.metainfo(&torrent.info_hash())? {
-            Some(metainfo) => {
+        let done = match store.torrents.metainfo(&torrent.info_hash()) {
+            Ok(Some(metainfo)) => {
                 let content = store.repository.open(&torrent.info_hash())?;
                 export(&*content, metainfo.info(), &args.to, &bar, &mut exported)
             }
-            None => Err(format!(
+            Err(error) => Err(error.into()),
+            Ok(None) => Err(format!(
                 "its torrent file is not in {}; `seedkeep store add {} FILE.torrent` keeps it",
                 store.torrent_files.display(),
                 args.store.path.display()

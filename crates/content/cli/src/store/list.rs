@@ -81,13 +81,13 @@ impl Row {
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let store = args.store.open(For::Reading)?;
     let torrents = store.torrents()?;
-    let kept = store.torrents.kept()?;
+    let (kept, missing) = store.kept(torrents.iter().map(Torrent::info_hash));
     let row = |torrent| Row::of(torrent, &kept);
     if args.json {
         print_json(&Rows(&torrents, row))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(missing) = store.missing(torrents.iter().map(Torrent::info_hash), &kept) {
+    if let Some(missing) = missing {
         say!("{missing}");
     }
     if torrents.is_empty() {
@@ -228,6 +228,9 @@ pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
         print_json(&stats)?;
         return Ok(ExitCode::SUCCESS);
     }
+    for damage in &stats.damage {
+        say!("damage     {damage}");
+    }
     say!("torrents   {}, of which {} are complete", stats.torrents, stats.complete_torrents);
     say!("content    {} of {}", BinaryBytes(stats.complete_bytes), BinaryBytes(stats.bytes));
     say!("used       {}", BinaryBytes(stats.used));
@@ -240,9 +243,6 @@ pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     for lost in &stats.lost {
         say!("lost       {lost}");
-    }
-    for damage in &stats.damage {
-        say!("damage     {damage}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let cache = StripeCache::new(Arc::new(verified), options)?;
     let time = args.store.path.metadata()?.modified()?;
     let metainfo = |info_hash: &InfoHash| {
-        let metainfo = store.torrents.metainfo(info_hash)?;
+        let metainfo = store.metainfo(info_hash)?;
         if metainfo.is_some() {
             named.lock().expect("nobody panics").insert(*info_hash);
         }

@@ -16,10 +16,11 @@ use swarmkeep_content::{
     block::BlockStore,
     files::{self, FileStore, HIDDEN},
 };
+use swarmkeep_metainfo::Metainfo;
 
 use super::counted;
 
-/// How long to wait for who has the store open.
+/// How long to wait for another process that has the store open.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The folder of the torrent files of devices: one for all commands and users.
@@ -32,7 +33,7 @@ pub(crate) struct Opened {
     /// The folder of its torrent files.
     pub(crate) torrent_files: PathBuf,
     pub(crate) kind: Kind,
-    /// What was wrong with it when it was opened, in words.
+    /// The damage that was found when it was opened.
     pub(crate) damage: Vec<String>,
 }
 
@@ -41,13 +42,13 @@ pub(crate) enum Kind {
     Files(FileStore),
 }
 
-/// What a store is opened for.
+/// The purpose of opening a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum For {
     /// To look at it. Others may do so at the same time, if it is on a device or an image. A folder is mended
     /// all the same: that is how it is read.
     Reading,
-    /// To change what is in it.
+    /// To change its content.
     Writing,
     /// To put something into it: a folder need not be a store yet.
     Adding,
@@ -56,12 +57,12 @@ pub(crate) enum For {
 /// A torrent of a store.
 pub(crate) struct Torrent {
     pub(crate) summary: Summary,
-    /// What its torrent file says in short, if there is one.
+    /// Its torrent file in short, if there is one.
     pub(crate) description: Option<Description>,
 }
 
 impl Opened {
-    /// Opens the store that a path leads to. What was wrong with it is printed.
+    /// Opens the store at a path. Prints its damage.
     pub(crate) fn open(
         path: &Path,
         torrent_files: Option<&Path>,
@@ -123,14 +124,14 @@ impl Opened {
         let list = self.repository.list()?;
         let mut torrents = Vec::with_capacity(list.len());
         for summary in list {
-            torrents.push(Torrent { summary, description: self.torrents.description(&summary.info_hash)? });
+            let description = if_readable(self.torrents.description(&summary.info_hash))?;
+            torrents.push(Torrent { summary, description });
         }
         torrents.sort_unstable_by(|a, b| (a.name(), a.info_hash()).cmp(&(b.name(), b.info_hash())));
         Ok(torrents)
     }
 
-    /// The torrents that somebody names: by info hash, by name, or by the beginning of an info hash; all if
-    /// nobody is named.
+    /// The torrents of these names: info hashes, names, or beginnings of info hashes. All if there is no name.
     pub(crate) fn named(&self, names: &[String]) -> Result<Vec<Torrent>, Box<dyn Error>> {
         let mut torrents = self.torrents()?;
         if names.is_empty() {
@@ -139,7 +140,7 @@ impl Opened {
         let mut picked = vec![false; torrents.len()];
         for name in names {
             let hash = name.to_ascii_lowercase();
-            // A stranger may have called a torrent by the info hash of another.
+            // The name of a torrent may be the info hash of another.
             let ways: [&dyn Fn(&Torrent) -> bool; 3] = [
                 &|torrent| torrent.info_hash().to_string() == hash,
                 &|torrent| torrent.name() == Some(name),
@@ -171,18 +172,26 @@ impl Opened {
         Ok(torrents)
     }
 
+    /// The metainfo of a torrent, if its torrent file can be read.
+    pub(crate) fn metainfo(&self, info_hash: &InfoHash) -> Result<Option<Metainfo>, StoreError> {
+        if_readable(self.torrents.metainfo(info_hash))
+    }
+
     /// Says how many torrents of the store have no torrent file, if any. Reads no torrent file.
     pub(crate) fn missing_torrent_files(&self) -> Result<Option<String>, Box<dyn Error>> {
         let torrents = self.repository.list()?;
-        Ok(self.missing(torrents.iter().map(|torrent| torrent.info_hash), &self.torrents.kept()?))
+        Ok(self.kept(torrents.iter().map(|torrent| torrent.info_hash)).1)
     }
 
-    /// Says how many of some torrents have no torrent file among those that are kept, if any.
-    pub(crate) fn missing(
+    /// The torrent files that are kept, and how many of some torrents have none, if any.
+    pub(crate) fn kept(
         &self,
         torrents: impl ExactSizeIterator<Item = InfoHash>,
-        kept: &HashSet<InfoHash>,
-    ) -> Option<String> {
+    ) -> (HashSet<InfoHash>, Option<String>) {
+        let kept = match self.torrents.kept() {
+            Ok(kept) => kept,
+            Err(error) => return (HashSet::new(), Some(format!("its torrent files are not known: {error}"))),
+        };
         let all = counted(torrents.len(), "torrent");
         let missing = torrents.filter(|torrent| !kept.contains(torrent)).count();
         let folder = self.torrent_files.display();
@@ -190,7 +199,7 @@ impl Opened {
             "{missing} of {all} cannot be verified: their torrent files are not in {folder}; `seedkeep store add` \
              keeps them again, --torrents names another folder"
         );
-        (missing > 0).then_some(told)
+        (kept, (missing > 0).then_some(told))
     }
 
     /// Damage of the store as a whole: torrent files that are missing, damage that was found when it was opened,
@@ -214,18 +223,25 @@ impl Opened {
     pub(crate) fn damaged_torrent_files(&self) -> Result<Vec<String>, Box<dyn Error>> {
         let mut damage = Vec::new();
         for Summary { info_hash, .. } in self.repository.list()? {
-            if self.torrents.is_damaged(&info_hash)? {
-                damage.push(format!(
+            match self.torrents.is_damaged(&info_hash) {
+                Ok(false) => {}
+                Ok(true) => damage.push(format!(
                     "{info_hash}: its torrent file is damaged; `seedkeep store add` replaces it"
-                ));
+                )),
+                Err(error @ StoreError::Io { .. }) => damage.push(format!("{info_hash}: {error}")),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(damage)
     }
 }
 
-/// Opens a store that somebody who is just ending may still hold: a process that was killed lets go of it a
-/// little later.
+/// Of a torrent file that cannot be read, nothing. [`Opened::damaged_torrent_files`] says why.
+fn if_readable<T>(read: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
+    if let Err(StoreError::Io { .. }) = read { Ok(None) } else { read }
+}
+
+/// Opens a store that another process may hold a little longer: one that was killed unlocks it some time later.
 fn patiently<S>(open: impl Fn() -> Result<S, StoreError>) -> Result<S, StoreError> {
     let began = Instant::now();
     loop {
@@ -241,12 +257,12 @@ impl Torrent {
         self.summary.info_hash
     }
 
-    /// What its torrent file calls it.
+    /// Its name in its torrent file.
     pub(crate) fn name(&self) -> Option<&str> {
         self.description.as_ref().map(Description::name)
     }
 
-    /// What to call it.
+    /// Its name, or else its info hash.
     pub(crate) fn title(&self) -> String {
         self.name().map_or_else(|| self.info_hash().to_string(), ToOwned::to_owned)
     }

@@ -75,7 +75,7 @@ impl FileFolder {
     }
 
     fn at<T>(&self, name: &str, act: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result<T> {
-        let path = self.path.join(name);
+        let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
         act(path.clone()).map_err(about(path))
     }
 }

@@ -4,6 +4,7 @@
 use std::{
     collections::HashSet,
     fs, io,
+    os::unix::fs::symlink,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -228,12 +229,28 @@ fn a_file_that_is_not_the_torrents_is_damaged_and_is_replaced() {
         library.add(&file).unwrap();
         assert!(library.torrent_file(&hash).unwrap().as_ref() == Some(&file));
     }
-    // It cannot be read at all.
+    // A folder is in its place.
     fs::remove_file(medium.file(&hash)).unwrap();
     fs::create_dir(medium.file(&hash)).unwrap();
     assert!(library.is_damaged(&hash).unwrap());
     assert!(matches!(library.add(&file), Err(Error::Io { .. })));
     assert_eq!(fs::read_dir(medium.folder()).unwrap().count(), 1, "no file of another name is left");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_an_error_and_is_not_replaced() {
+    let medium = Medium::new();
+    let library = medium.open();
+    let file = torrent("name", 3, "a.example");
+    let hash = library.add(&file).unwrap().info().info_hash();
+    fs::remove_file(medium.file(&hash)).unwrap();
+    symlink(medium.file(&hash), medium.file(&hash)).unwrap();
+    let told = library.is_damaged(&hash).unwrap_err();
+    let path = medium.file(&hash).display().to_string();
+    assert!(matches!(told, Error::Io { .. }) && told.to_string().contains(&path), "{told}");
+    assert!(matches!(library.metainfo(&hash), Err(Error::Io { .. })));
+    assert!(matches!(library.add(&file), Err(Error::Io { .. })));
+    assert!(medium.file(&hash).is_symlink());
 }
 
 /// A torrent that was put in by a program, or whose file was lost.

@@ -131,3 +131,22 @@ fn content_is_not_taken_up_if_its_torrent_file_cannot_be_kept() {
     assert!(added.code == 1 && added.errors.contains("nothing of it"), "{}", added.errors);
     assert!(!kept(&folder.join("data/.swarmkeep/torrents"), "some-v1").exists());
 }
+
+#[test]
+fn a_folder_that_cannot_be_read_is_told_first_and_ends_no_command() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-v1");
+    done(folder, "format @/image --size 32MiB");
+    done(folder, "add @/image @/some-v1.torrent @/data");
+    done(folder, "add @/data @/some-v1.torrent --in-place");
+    for (words, code) in [("list", 0), ("stats", 0), ("check", 3)] {
+        for place in ["image", "data"] {
+            let ended = store(folder, &format!("{words} @/{place} --torrents @/some-v1.torrent"));
+            let first = ended.out.lines().next().unwrap_or_default();
+            let is_told = first.contains("its torrent files are not known: ")
+                && first.contains("/some-v1.torrent: Not a directory");
+            assert!(ended.code == code && is_told, "{words} @/{place}: {}{}", ended.out, ended.errors);
+        }
+    }
+}
