@@ -235,7 +235,8 @@ impl Library {
             .and_then(|()| folder.rename(&new, &name_of(info_hash)))
             .and_then(|()| folder.flush())
             .inspect_err(|_| _ = folder.remove(&new))
-            .map_err(Error::io("keeping a torrent file"))
+            // A full file system of the folder says nothing of the store's room.
+            .map_err(|source| Error::Io { what: "keeping a torrent file", source })
     }
 
     /// Sets the label of a torrent, if it is another.

@@ -35,6 +35,9 @@ fn memory() -> Arc<Memory> {
     Arc::new(Memory::new(&ContentConfig::new("")))
 }
 
+/// The number of reads after which the file system of a folder is full.
+const FULL: u64 = 1 << 32;
+
 /// Counts the reads of a device, and of a folder.
 #[derive(Debug, Clone)]
 struct Counting<T>(T, Arc<AtomicU64>);
@@ -69,6 +72,9 @@ impl TorrentFolder for Counting<Arc<FileFolder>> {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        if self.1.load(Relaxed) >= FULL {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.0.write(name, bytes)
     }
 
@@ -251,6 +257,15 @@ fn a_file_that_cannot_be_read_is_an_error_and_is_not_replaced() {
     assert!(matches!(library.metainfo(&hash), Err(Error::Io { .. })));
     assert!(matches!(library.add(&file), Err(Error::Io { .. })));
     assert!(medium.file(&hash).is_symlink());
+}
+
+#[test]
+fn a_full_file_system_of_the_folder_is_not_a_full_store() {
+    let medium = Medium::new();
+    let folder = Counting(Arc::new(FileFolder::new(medium.folder())), Arc::new(AtomicU64::new(FULL)));
+    let told = Library::new(memory(), folder).add(&torrent("name", 3, "a.example")).unwrap_err();
+    let is_full = matches!(&told, Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull);
+    assert!(is_full, "{told}");
 }
 
 /// A torrent that was put in by a program, or whose file was lost.
