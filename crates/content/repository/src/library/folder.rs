@@ -4,8 +4,7 @@ use std::{
     fmt,
     fs::{self, File},
     io::{self, Read, Write},
-    path::PathBuf,
-    sync::OnceLock,
+    path::{Path, PathBuf},
 };
 
 use rustix::fs::RawDir;
@@ -29,7 +28,7 @@ pub trait TorrentFolder: fmt::Debug + Send + Sync {
     /// Those of the medium.
     fn names(&self, each: &mut dyn FnMut(&str)) -> io::Result<()>;
 
-    /// Makes a file, or replaces all of its bytes.
+    /// Makes a file, or replaces all of its bytes. Makes the folder, durably, if there is none.
     ///
     /// # Errors
     /// Those of the medium.
@@ -53,7 +52,7 @@ pub trait TorrentFolder: fmt::Debug + Send + Sync {
     /// Those of the medium, and `NotFound`.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes the names of all files durable, and the folder itself.
+    /// Makes the names of all files durable.
     ///
     /// # Errors
     /// Those of the medium.
@@ -64,14 +63,12 @@ pub trait TorrentFolder: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct FileFolder {
     path: PathBuf,
-    /// Whether the names of the folders above are durable. An earlier process may have made them.
-    is_durable: OnceLock<()>,
 }
 
 impl FileFolder {
     /// The folder `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), is_durable: OnceLock::new() }
+        Self { path: path.into() }
     }
 
     fn at<T>(&self, name: &str, act: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result<T> {
@@ -106,7 +103,7 @@ impl TorrentFolder for FileFolder {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        self.at("", fs::create_dir_all)?;
+        self.at("", |path| make(&path))?;
         self.at(name, |path| File::create(path)?.write_all(bytes))
     }
 
@@ -123,16 +120,21 @@ impl TorrentFolder for FileFolder {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.at("", |path| {
-            let path = path.canonicalize()?;
-            File::open(&path)?.sync_all()?;
-            if self.is_durable.get().is_none() {
-                // A folder that may not be read was not made here.
-                let above = path.ancestors().skip(1).filter_map(|above| File::open(above).ok());
-                above.into_iter().try_for_each(|above| above.sync_all())?;
-                let _ = self.is_durable.set(());
-            }
-            Ok(())
-        })
+        self.at("", |path| File::open(path)?.sync_all())
     }
+}
+
+/// Makes a folder, and those above it, if there is none. Each name is durable before the next folder is made.
+fn make(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
+    make(above)?;
+    match fs::create_dir(path) {
+        // Another process made it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        made => made?,
+    }
+    File::open(above)?.sync_all()
 }
