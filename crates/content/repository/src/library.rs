@@ -178,7 +178,7 @@ impl Library {
         if let Some(folder) = &self.folder {
             let mut note = |name: &str| {
                 let hash = name.strip_suffix(".torrent").and_then(|hash| hash.parse::<InfoHash>().ok());
-                kept.extend(hash);
+                kept.extend(hash.filter(|hash| name_of(hash) == name));
             };
             folder.names(&mut note).map_err(Error::io("looking for torrent files"))?;
         }

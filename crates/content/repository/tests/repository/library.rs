@@ -268,6 +268,16 @@ fn a_full_file_system_of_the_folder_is_not_a_full_store() {
     assert!(is_full, "{told}");
 }
 
+#[test]
+fn a_file_under_another_name_than_its_own_is_not_kept() {
+    let medium = Medium::new();
+    let library = medium.open();
+    let hash = add(&library, 1)[0];
+    let name = format!("{}.torrent", hash.to_string().to_uppercase());
+    fs::rename(medium.file(&hash), medium.folder().join(name)).unwrap();
+    assert!(library.kept().unwrap().is_empty() && library.metainfo(&hash).unwrap().is_none());
+}
+
 /// A torrent that was put in by a program, or whose file was lost.
 #[test]
 fn a_torrent_that_is_there_is_given_its_file() {
