@@ -1,6 +1,6 @@
 //! Torrent files beside the store that has their content, for the processes that open it later.
 
-use std::{collections::HashSet, fmt, io, process, sync::Arc};
+use std::{collections::HashSet, fmt, io, sync::Arc};
 
 use parking_lot::Mutex;
 use swarmkeep_metainfo::{Info, Metainfo};
@@ -15,7 +15,7 @@ mod label;
 /// The torrent files of the torrents in a store.
 ///
 /// They are `INFO-HASH.torrent`, in hexadecimal, in one folder. A file that is being written is called
-/// `.INFO-HASH.PROCESS.new` until its bytes are durable. A torrent file is durable before its torrent is
+/// `.INFO-HASH.RANDOM.new` until its bytes are durable. A torrent file is durable before its torrent is
 /// created. It stays when the torrent is deleted, because another store may have the same folder.
 ///
 /// A torrent's [label](ContentRepository::label) describes its torrent file, so that a list reads none. All
@@ -228,7 +228,7 @@ impl Library {
     /// Makes a torrent file durable, in the place of one that may be there.
     fn keep(&self, info_hash: &InfoHash, torrent: &[u8]) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        let new = format!(".{info_hash}.{}.new", process::id());
+        let new = format!(".{info_hash}.{:016x}.new", random()?);
         folder
             .write(&new, torrent)
             .and_then(|()| folder.flush_file(&new))
@@ -247,6 +247,10 @@ impl Library {
         }
         Ok(())
     }
+}
+
+fn random() -> Result<u64> {
+    getrandom::u64().map_err(io::Error::other).map_err(Error::io("drawing a random number"))
 }
 
 fn name_of(info_hash: &InfoHash) -> String {

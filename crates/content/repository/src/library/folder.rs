@@ -28,7 +28,7 @@ pub trait TorrentFolder: fmt::Debug + Send + Sync {
     /// Those of the medium.
     fn names(&self, each: &mut dyn FnMut(&str)) -> io::Result<()>;
 
-    /// Makes a file, or replaces all of its bytes. Makes the folder, durably, if there is none.
+    /// Makes a file, in the place of one that may be there. Makes the folder, durably, if there is none.
     ///
     /// # Errors
     /// Those of the medium.
@@ -104,7 +104,10 @@ impl TorrentFolder for FileFolder {
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.at("", |path| make(&path))?;
-        self.at(name, |path| File::create(path)?.write_all(bytes))
+        self.at(name, |path| match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => File::create_new(path)?.write_all(bytes),
+        })
     }
 
     fn flush_file(&self, name: &str) -> io::Result<()> {

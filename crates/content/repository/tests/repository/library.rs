@@ -278,6 +278,18 @@ fn a_file_under_another_name_than_its_own_is_not_kept() {
     assert!(library.kept().unwrap().is_empty() && library.metainfo(&hash).unwrap().is_none());
 }
 
+#[test]
+fn a_file_is_written_through_no_link() {
+    let medium = Medium::new();
+    let (folder, other) = (FileFolder::new(medium.folder()), medium.scratch.path().join("other"));
+    folder.write("first", b"first").unwrap();
+    fs::write(&other, "other").unwrap();
+    symlink(&other, medium.folder().join("link")).unwrap();
+    folder.write("link", b"longer").unwrap();
+    folder.write("link", b"new").unwrap();
+    assert_eq!((folder.read("link").unwrap(), fs::read(other).unwrap()), (b"new".into(), b"other".into()));
+}
+
 /// A torrent that was put in by a program, or whose file was lost.
 #[test]
 fn a_torrent_that_is_there_is_given_its_file() {
