@@ -41,7 +41,7 @@ pub struct Library {
 /// A torrent file, as it was found.
 enum Found {
     None,
-    /// It is not the torrent's.
+    /// It is not the torrent's, or lacks hashes of pieces.
     Damaged,
     Whole(Box<Metainfo>, Vec<u8>),
 }
@@ -63,7 +63,8 @@ impl Library {
     }
 
     /// Keeps a torrent file, and creates the torrent that it describes. If the store has the torrent but not
-    /// its file, the file is kept.
+    /// its file, the file is kept. A file without hashes of pieces takes the place of none that has them.
+    /// Returns the metainfo that is kept.
     ///
     /// # Errors
     /// [`Error::Metainfo`]; [`Error::Exists`] if the store has the torrent and its file; [`Error::Geometry`]
@@ -86,7 +87,14 @@ impl Library {
                 }
                 _ => self.keep(&new.info_hash, torrent)?,
             },
-            Err(Error::NotFound(_)) => _ = self.create(&new, torrent)?,
+            Err(Error::NotFound(_)) => match self.look(&new.info_hash, new.geometry)? {
+                Found::Whole(kept, bytes) if !metainfo.info().knows_hashes() => {
+                    self.store.create(&new)?;
+                    self.describe(&new.info_hash, &Description::of(&kept, bytes.len()))?;
+                    return Ok(*kept);
+                }
+                _ => _ = self.create(&new, torrent)?,
+            },
             Err(error) => return Err(error),
         }
         self.describe(&new.info_hash, &Description::of(&metainfo, torrent.len()))?;
@@ -146,7 +154,8 @@ impl Library {
         })
     }
 
-    /// Whether there is a torrent file that is not the torrent's. [`add`](Self::add) replaces it.
+    /// Whether there is a torrent file that is not the torrent's, or lacks hashes of pieces.
+    /// [`add`](Self::add) replaces it.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the torrent is not in the store; [`Error::Io`].
@@ -216,7 +225,8 @@ impl Library {
             Ok(file) => match Metainfo::parse(&file) {
                 Ok(metainfo)
                     if NewTorrent::of(metainfo.info())
-                        .is_ok_and(|new| new.info_hash == *info_hash && new.geometry == geometry) =>
+                        .is_ok_and(|new| new.info_hash == *info_hash && new.geometry == geometry)
+                        && metainfo.info().knows_hashes() =>
                 {
                     Found::Whole(Box::new(metainfo), file)
                 }

@@ -5,6 +5,7 @@ use std::{
     collections::HashSet,
     fs, io,
     os::unix::fs::symlink,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -288,6 +289,26 @@ fn a_file_is_written_through_no_link() {
     folder.write("link", b"longer").unwrap();
     folder.write("link", b"new").unwrap();
     assert_eq!((folder.read("link").unwrap(), fs::read(other).unwrap()), (b"new".into(), b"other".into()));
+}
+
+#[test]
+fn a_file_with_piece_hashes_takes_the_place_of_one_without_and_stays() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torrents");
+    let full = fs::read(fixtures.join("one-v2.torrent")).unwrap();
+    let layers = full.windows(14).position(|part| part == b"12:piece layer").unwrap();
+    let poor = [&full[..layers], b"e"].concat();
+    let medium = Medium::new();
+    let library = medium.open();
+    let hash = library.add(&poor).unwrap().info().info_hash();
+    assert!(library.is_damaged(&hash).unwrap() && library.metainfo(&hash).unwrap().is_none());
+    library.add(&full).unwrap();
+    for file in [&full, &poor] {
+        assert!(matches!(library.add(file), Err(Error::Exists(_))));
+    }
+    assert!(library.torrent_file(&hash).unwrap().as_ref() == Some(&full));
+    library.store().delete(&hash).unwrap();
+    assert!(library.add(&poor).unwrap().info().knows_hashes());
+    assert!(library.torrent_file(&hash).unwrap() == Some(full));
 }
 
 /// A torrent that was put in by a program, or whose file was lost.
