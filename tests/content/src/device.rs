@@ -2,10 +2,12 @@
 
 use std::{
     fs::File,
+    io,
     path::{Path, PathBuf},
     process::Command,
 };
 
+use flate2::read::GzDecoder;
 use tempfile::TempDir;
 
 /// A block device of so many bytes over a file: gone with this value.
@@ -59,4 +61,14 @@ pub fn device_of(folder: &Path, bytes: u64) -> (Option<LoopDevice>, PathBuf) {
 /// thousand kills want many flushes.
 pub fn scratch_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made")
+}
+
+/// The image of a version of the block store's format that is a fixture: `vN.img` in a folder.
+pub fn image_of_version(version: u8, folder: &Path) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/block-store");
+    let path = folder.join(format!("v{version}.img"));
+    let zipped = File::open(fixtures.join(format!("v{version}.img.gz"))).expect("it is a fixture");
+    let mut image = File::create(&path).expect("the folder takes a file");
+    io::copy(&mut GzDecoder::new(zipped), &mut image).expect("it is whole");
+    path
 }

@@ -3,4 +3,4 @@
 mod device;
 pub mod torrents;
 
-pub use device::{LoopDevice, device_of, scratch_folder};
+pub use device::{LoopDevice, device_of, image_of_version, scratch_folder};

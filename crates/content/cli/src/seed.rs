@@ -75,8 +75,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             }
         }
         if torrents.is_empty() {
-            let store = args.sharing.store().display();
-            return Err(format!("{store} has no torrents; `seedkeep store add` puts them there").into());
+            let (store, add) = (args.sharing.store().display(), "`seedkeep store add`");
+            return Err(match &library.store().list()?[..] {
+                [] => format!("{store} has no torrents; {add} puts them there"),
+                _ => format!("{store} has no torrent file of its torrents; {add} keeps them"),
+            }
+            .into());
         }
     }
     let others: Arc<dyn ContentRepository> = match &in_store {

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     env,
     fs::{self, File},
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
@@ -12,14 +12,14 @@ use std::{
     time::Duration,
 };
 
-use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use flate2::{Compression, write::GzEncoder};
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error, InfoHash, NewTorrent,
     block::{Allocation, BlockDevice, BlockStore, FileDevice, FormatOptions, Sector},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
-use swarmkeep_content_tests::{device_of, scratch_folder, torrents};
+use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
 use swarmkeep_metainfo::Info;
 
 /// Tells a process of this program that it is the writer: what it writes to, and whether through the stripe
@@ -211,20 +211,10 @@ fn label_of(n: u8) -> Vec<u8> {
     vec![n; 100 * usize::from(n)]
 }
 
-/// The image of a version, in a folder.
-fn fixture(version: u8, folder: &Path) -> PathBuf {
-    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/block-store");
-    let (path, mut bytes) = (folder.join(format!("image {version}")), Vec::new());
-    let zipped = File::open(images.join(format!("v{version}.img.gz"))).unwrap();
-    GzDecoder::new(zipped).read_to_end(&mut bytes).unwrap();
-    fs::write(&path, bytes).unwrap();
-    path
-}
-
 #[test]
 fn the_image_of_version_3_opens() {
     let folder = scratch_folder();
-    let path = fixture(3, folder.path());
+    let path = image_of_version(3, folder.path());
     assert_eq!(BlockStore::open_read_only(&path).unwrap().report().generation, 10);
     opens_as_made(&path);
 }
@@ -233,7 +223,7 @@ fn the_image_of_version_3_opens() {
 fn images_of_earlier_versions_are_refused_and_stay_as_they_are() {
     let folder = scratch_folder();
     for version in [1, 2] {
-        let path = fixture(version, folder.path());
+        let path = image_of_version(version, folder.path());
         let before = fs::read(&path).unwrap();
         let device = FileDevice::open(&path, true).unwrap();
         let salvaged = BlockStore::salvage(&device).map(drop);

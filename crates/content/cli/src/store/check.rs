@@ -216,8 +216,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     let at = &args.check.store;
     let store = match at.open_quietly(For::Writing) {
+        // The store says so if a repair helps.
         Err(error)
-            if !at.path.is_dir() && matches!(error.downcast_ref(), Some(StoreError::NotAStore { .. })) =>
+            if !at.path.is_dir()
+                && matches!(error.downcast_ref(), Some(StoreError::NotAStore { what, .. }) if what.contains("repair it")) =>
         {
             salvage(at, args.force, error)?
         }

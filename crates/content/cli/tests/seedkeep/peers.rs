@@ -399,6 +399,12 @@ fn where_there_is_nothing_to_seed_it_says_what_to_do() {
         let errors = refused(&at.join("empty"), line);
         assert!(errors.contains(said), "{line}: {errors}");
     }
+    done(at, "store add image data.torrent data");
+    fs::remove_dir_all(at.join("torrents")).unwrap();
+    let errors = refused(at, "seed --store image");
+    let is_told =
+        errors.contains("image has no torrent file of its torrents; `seedkeep store add` keeps them");
+    assert!(is_told, "{errors}");
     fs::rename(at.join("data"), at.join("moved")).unwrap();
     let errors = refused(at, "seed data.torrent");
     assert!(

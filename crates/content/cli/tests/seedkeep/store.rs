@@ -17,7 +17,7 @@ use swarmkeep_content::{
     block::{Allocation, BlockStore},
     files::HIDDEN,
 };
-use swarmkeep_content_tests::{device_of, scratch_folder, torrents};
+use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
 use swarmkeep_metainfo::Info;
 
 mod torrent_files;
@@ -574,6 +574,11 @@ fn a_store_whose_root_is_gone_is_repaired() {
         assert_eq!(files(&folder.join("out")), files(&folder.join("data")), "{what}");
         fs::remove_dir_all(folder.join("out")).unwrap();
     }
+    // An earlier version is refused before anything is looked for.
+    image_of_version(2, folder);
+    let refused = store(folder, "repair @/v2.img");
+    let is_short = refused.errors.contains("version 2") && refused.errors.lines().count() == 1;
+    assert!(refused.code == 1 && is_short, "{}", refused.errors);
     // Nor is what somebody else has put there written over.
     let file = File::options().write(true).open(image).unwrap();
     file.write_all_at(&vec![0; 8 << 20], 0).unwrap();
