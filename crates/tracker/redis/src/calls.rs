@@ -189,6 +189,14 @@ impl Calls {
         SlotCall::new(slot, cmd)
     }
 
+    /// `GET` of a shard: nil, or an error, since a shard is no string.
+    pub(crate) fn get(&self, shard: u32) -> SlotCall {
+        let (key, slot) = self.key(shard);
+        let mut cmd = Cmd::new();
+        cmd.arg("GET").arg(&**key);
+        SlotCall::new(slot, cmd)
+    }
+
     /// The counts of a swarm.
     pub(crate) fn scrape(&self, info_hash: &InfoHash) -> SlotCall {
         let (shard, _) = self.layout.place(info_hash);

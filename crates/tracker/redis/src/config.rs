@@ -211,6 +211,14 @@ pub enum Error {
         /// The description of the layout.
         has: String,
     },
+    /// A server does not know a command. Nothing was written.
+    #[error("{server} does not know the command {command}: use Redis 7 or later, or Valkey")]
+    Command {
+        /// The address of the server.
+        server: String,
+        /// The name of the command.
+        command: String,
+    },
     /// The user lacks rights on a server. Nothing was written.
     #[error("the user of the store under {prefix} lacks rights on {server}: allow {missing}")]
     Rights {

@@ -250,7 +250,8 @@ impl Link {
         Ok((some, without))
     }
 
-    /// Fails if the user lacks a right on a server. With `all`, each server must answer.
+    /// Fails if a server does not know a command, or if the user lacks a right there. With `all`, each server
+    /// must answer.
     pub(crate) async fn require(&self, prefix: &str, engine: Option<Engine>, all: bool) -> Result<(), Error> {
         let topology = Arc::clone(&self.topology.read());
         let tried = topology.nodes.iter().map(|node| {
@@ -259,8 +260,11 @@ impl Link {
         });
         for (node, lacks) in topology.nodes.iter().zip(join_all(tried).await) {
             match lacks {
-                Ok(missing) if missing.is_empty() => {}
-                Ok(missing) => {
+                Ok((_, Some(command))) => {
+                    return Err(Error::Command { server: node.address.to_string(), command });
+                }
+                Ok((missing, None)) if missing.is_empty() => {}
+                Ok((missing, None)) => {
                     let (server, missing) = (node.address.to_string(), missing.join(" "));
                     return Err(Error::Rights { prefix: prefix.to_owned(), server, missing });
                 }
@@ -353,7 +357,7 @@ impl Link {
         let named = named.map(|address| self.node(address));
         let is_named = |node: &Arc<Node>| named.as_ref().is_some_and(|named| Arc::ptr_eq(named, node));
         let mut nodes: Vec<_> = self.others.lock().iter().chain(&self.seeds).cloned().collect();
-        nodes.sort_by_cached_key(|node| (!is_named(node), !node.answers()));
+        nodes.sort_by_cached_key(|node| (!is_named(node), !node.is_connected()));
         let mut reasons = Vec::new();
         for node in nodes {
             match self.topology_of(&node, each).await {

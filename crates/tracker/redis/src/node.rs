@@ -234,7 +234,7 @@ impl Node {
     }
 
     /// Whether a connection to it is open.
-    pub(crate) fn answers(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.open.lock().is_some())
     }
 
@@ -280,26 +280,30 @@ impl Node {
         }
     }
 
-    /// The rights among `needed` that the user lacks here, as rules of an ACL.
+    /// The rights among `needed` that the user lacks here, as rules of an ACL, and the first command that the
+    /// server does not know.
     pub(crate) async fn lacks(
         &self,
         needed: Vec<Right>,
         prefix: &str,
         within: Duration,
-    ) -> Result<Vec<String>, String> {
-        let mut missing = Vec::new();
-        for Right { rule, command } in needed {
-            let Err(error) = self.answer(command, SHORT_REPLY, within).await? else { continue };
+    ) -> Result<(Vec<String>, Option<String>), String> {
+        let (rules, commands): (Vec<_>, Vec<_>) =
+            needed.into_iter().map(|Right { rule, command }| (rule, command)).unzip();
+        let (mut missing, mut unknown) = (Vec::new(), None);
+        for (rule, answer) in rules.into_iter().zip(self.answers(commands, SHORT_REPLY, within).await?) {
+            let Err(error) = answer else { continue };
             let reason = error.to_string();
-            if reason.contains("unknown command") {
-                missing.push(format!("{rule} (this server does not know it)"));
+            // A proxy may not know ASKING: it redirects no call.
+            if reason.contains("unknown command") && rule != "+asking" {
+                unknown.get_or_insert(rule[1..].replace('|', " ").to_uppercase());
             } else if error.code() == Some("NOPERM") {
                 let is_of_key = reason.contains("permissions to access");
                 missing.push(if is_of_key { format!("~{prefix}*") } else { rule });
             }
         }
         missing.dedup();
-        Ok(missing)
+        Ok((missing, unknown))
     }
 
     /// Sends a command that concerns no slot, and returns its answer.
@@ -309,15 +313,30 @@ impl Node {
         most: usize,
         within: Duration,
     ) -> Result<Result<Value, RedisError>, String> {
+        Ok(self.answers(vec![cmd], most, within).await?.remove(0))
+    }
+
+    /// The same for several commands, each of which has an answer of at most `most` bytes.
+    async fn answers(
+        &self,
+        commands: Vec<Cmd>,
+        most: usize,
+        within: Duration,
+    ) -> Result<Vec<Result<Value, RedisError>>, String> {
         let deadline = Instant::now() + within;
         let on = &self.connections[0];
         let mut open = on.get(self, deadline).await?;
-        let mut pipeline = Pipeline::with_capacity(1);
-        pipeline.ignore_errors().add_command(cmd);
-        let answers = on.ask(self, &mut open, (&pipeline, most), deadline).await?;
-        let answer =
-            answers.into_iter().next().ok_or_else(|| format!("{} has not answered", self.address))?;
-        Ok(answer.extract_error())
+        let count = commands.len();
+        let mut pipeline = Pipeline::with_capacity(count);
+        pipeline.ignore_errors();
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        let answers = on.ask(self, &mut open, (&pipeline, count * most), deadline).await?;
+        if answers.len() < count {
+            return Err(format!("{} has not answered", self.address));
+        }
+        Ok(answers.into_iter().map(Value::extract_error).collect())
     }
 
     /// Sends some calls in order, and waits for their answers.

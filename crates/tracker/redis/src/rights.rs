@@ -7,7 +7,7 @@ use crate::place::Engine;
 /// `KEY` stands for a key of the store. A command without this right is refused before its arguments are read.
 const OF_ALL: [&str; 5] = ["GET KEY", "SET KEY x NX XX", "PEXPIRE KEY x", "HGET KEY m", "TIME"];
 const OF_FUNCTIONS: [&str; 5] =
-    ["HMGET KEY m", "HSET KEY m x x", "HDEL KEY x", "FCALL x 1 KEY", "FUNCTION LOAD x"];
+    ["HMGET KEY m", "HSET KEY m x x", "HDEL KEY x", "FCALL swarmkeep_none 1 KEY", "FUNCTION LOAD x"];
 const OF_MODULE: [&str; 9] = [
     "swarmkeep.announce x KEY",
     "swarmkeep.leave x KEY",
@@ -46,6 +46,6 @@ pub(crate) fn needed(prefix: &str, engine: Option<Engine>, is_cluster: bool) -> 
         };
         Right { rule, command }
     };
-    let asking = is_cluster.then_some(&"ASKING");
-    commands.iter().chain(asking).map(right).collect()
+    // It concerns the command after it, so it is no last one.
+    is_cluster.then_some(&"ASKING").into_iter().chain(commands).map(right).collect()
 }

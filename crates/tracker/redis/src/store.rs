@@ -35,7 +35,7 @@ mod shared;
 mod sweeping;
 mod totals;
 
-use shared::{Clocks, Shared, agree, read};
+use shared::{Clocks, Shared, agree, has_shard_of_module, read};
 
 /// A long list of calls is sent in parts of this length.
 const PART: usize = 256;
@@ -283,6 +283,9 @@ async fn open(link: &Link, calls: &Calls, asked: Option<Engine>) -> Result<Layou
         return Err(Error::Module { prefix: prefix.clone(), without: without.join(", ") });
     }
     link.require(prefix, Some(engine), is_new).await?;
+    if is_new && some && engine == Engine::Functions && has_shard_of_module(link, calls).await? {
+        return mismatch(Engine::Module);
+    }
     let layout = agree(link, &calls.with_layout(Layout { engine, ..calls.layout.clone() })).await?;
     // Its key was lost and its shards were not, or another tracker has just created it.
     if layout.engine != engine {

@@ -331,3 +331,21 @@ async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Error> 
     }
     Ok(layouts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(layout, _)| layout))
 }
+
+/// Whether there is a shard of the module's. It needs no right on the module's commands.
+pub(super) async fn has_shard_of_module(link: &Link, calls: &Calls) -> Result<bool, Error> {
+    let layout =
+        Layout { engine: Engine::Module, shards: calls.layout.shards.max(SHARDS), ..calls.layout.clone() };
+    let calls = calls.with_layout(layout);
+    for part in (0..calls.layout.shards).collect::<Vec<_>>().chunks(PART) {
+        let gets: Vec<_> = part.iter().map(|&shard| calls.get(shard)).collect();
+        for answer in link.call_all(&gets).await {
+            match answer {
+                Ok(_) => {}
+                Err(Failure::Unavailable(reason)) if reason.contains("WRONGTYPE") => return Ok(true),
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+    Ok(false)
+}

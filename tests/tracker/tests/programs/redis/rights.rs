@@ -1,7 +1,7 @@
 //! The rights of a user: a missing one is named before a store is written.
 
 use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository};
-use swarmkeep_servers::Server;
+use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
     tests,
@@ -14,6 +14,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
             redis_right_that_a_user_lacks_is_named_before_a_store_is_written,
+            redis_command_that_a_server_does_not_know_is_named_before_a_store_is_written,
     }
 }
 
@@ -50,4 +51,22 @@ fn redis_right_that_a_user_lacks_is_named_before_a_store_is_written() {
             assert_eq!(keys, [""; 0], "nothing is written without {lacked}");
         }
     }
+}
+
+/// As where the server is Redis 6, which has no functions.
+fn redis_command_that_a_server_does_not_know_is_named_before_a_store_is_written() {
+    for (renamed, named) in [("FCALL", "FCALL"), ("FUNCTION", "FUNCTION LOAD"), ("PEXPIRE", "PEXPIRE")] {
+        let server = started(Server::start_with(&[("rename-command", &format!("{renamed} \"\""))]));
+        let settings = settings([server.url()]);
+        match RUNTIME.block_on(RedisRepository::connect(&settings, &config())).expect_err(renamed) {
+            Error::Command { command, .. } => assert_eq!(command, named),
+            other => panic!("{renamed}: {other}"),
+        }
+        let keys: Vec<String> = server.query(&["KEYS", "*"]).expect("it answers");
+        assert_eq!(keys, [""; 0], "nothing is written without {renamed}");
+    }
+    // As behind a proxy, which follows redirections itself.
+    let cluster = started(Cluster::start_with(1, 0, &[("rename-command", "ASKING \"\"")]));
+    let store = RUNTIME.block_on(RedisRepository::connect(&settings(cluster.urls()), &config()));
+    store.expect("ASKING is not needed");
 }

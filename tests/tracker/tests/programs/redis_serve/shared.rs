@@ -99,6 +99,13 @@ fn redis_engine_that_is_named_keeps_the_store_or_the_tracker_does_not_start() {
     let other = setup.tracker(&urls, &["--redis-engine=module", "--redis-prefix=other:", "--interval=600"]);
     assert_eq!(other.announce(hash(1), 1, 0, Started), Told::Peers(600, vec![]));
     assert_eq!(shards("other:packed{"), 1);
+    drop(other);
+    // The key with the layout was lost, and the module's shards were not.
+    server.command(&["DEL", "other:store"]).expect("it answers");
+    let functions = ["--redis-engine=functions", "--redis-prefix=other:"];
+    let (code, said) = Serve::refused(setup.serve(&urls, &functions));
+    assert!(code == Some(2) && said.contains("the module keeps it"), "{said}");
+    assert_eq!(shards("other:{"), 0);
 }
 
 fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() {
