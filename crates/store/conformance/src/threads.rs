@@ -2,7 +2,7 @@
 //! critical places.
 
 use std::{
-    panic,
+    iter, panic,
     sync::{
         Barrier,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -118,12 +118,13 @@ pub(crate) fn let_others_in() {
     thread::sleep(Duration::from_micros(1));
 }
 
-/// Sleeps until `is_done`, for some 30 ms at most: on a busy machine, each other thread waits for its turn. Returns
-/// whether it is.
+/// Sleeps until `is_done`, for half a second at most: on a busy machine, each other thread waits for its turn.
+/// Returns whether it is.
 pub(crate) fn let_others_in_until(is_done: impl Fn() -> bool) -> bool {
-    // For short times, so that the others do not get much further than `is_done`.
-    (0..500).any(|_| {
-        let_others_in();
+    // For short times first, so that the others do not get much further than `is_done`.
+    let short = iter::repeat_n(Duration::from_micros(1), 500);
+    short.chain(iter::repeat_n(Duration::from_millis(10), 50)).any(|pause| {
+        thread::sleep(pause);
         is_done()
     })
 }

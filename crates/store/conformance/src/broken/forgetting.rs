@@ -10,7 +10,7 @@ use swarmkeep::{
     SwarmStats, Swept, Timestamp, TorrentRepository, TorrentRepositoryExt as _,
 };
 
-use super::{Broken, Fault, let_others_in};
+use super::{Broken, Fault, let_others_in, let_others_in_until};
 use crate::model::{ModelState, Peer, Swarm};
 
 impl Broken {
@@ -227,12 +227,14 @@ impl Broken {
             expired.extend(old.map(|(&endpoint, _)| (torrent, endpoint)));
         }
         drop(state);
-        let_others_in();
         if self.is(Fault::SweepDropsFilling) {
+            let is_filled = |torrent| self.model.scrape(torrent).peers() > 0;
+            let_others_in_until(|| empties.iter().any(is_filled));
             for torrent in empties {
                 self.state().remove(&torrent);
             }
         } else {
+            let_others_in();
             for (torrent, endpoint) in expired {
                 let mut state = self.state();
                 if state.swarms.contains_key(&torrent) {
