@@ -8,6 +8,7 @@ use std::{
     fmt,
     ops::Bound::{Excluded, Unbounded},
     sync::{Mutex, MutexGuard, PoisonError, TryLockError},
+    thread,
 };
 
 use swarmkeep::{
@@ -160,6 +161,10 @@ impl TorrentRepository for Model {
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let mut swept = Swept::default();
         while !swept.pass_complete && swept.visited < budget.get() as u64 {
+            if swept.visited > 0 {
+                // The lock is not fair: a thread that waits for it gets it only if it runs now.
+                thread::yield_now();
+            }
             let visits = (budget.get() - swept.visited as usize).min(Self::VISITS_PER_HOLD);
             swept += self.state().sweep(now, policy, visits);
         }
