@@ -10,7 +10,6 @@ mod schema;
 mod secret;
 mod store;
 mod user;
-#[cfg(feature = "xdp")]
 mod xdp;
 
 use std::{
@@ -146,7 +145,6 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         // The system forgets this when a process changes its user.
         secret::keep_out_of_dumps();
     }
-    #[cfg(feature = "xdp")]
     settings
         .fixed
         .xdp

@@ -69,7 +69,7 @@ pub struct Config {
     /// since some trackers answer so.
     pub strict: bool,
     /// The interface whose frames UDP workers send and receive by AF_XDP, past their sockets. Takes one
-    /// thread, and the feature `xdp`.
+    /// thread.
     pub xdp: Option<String>,
     /// Whether targets may be other machines.
     pub beyond_loopback: bool,
@@ -193,7 +193,6 @@ impl Config {
             "threads are from 1 to 1,024",
         )?;
         if self.xdp.is_some() {
-            say(!cfg!(feature = "xdp"), "this build has no AF_XDP: it takes the feature `xdp`")?;
             say(self.is_http(), "HTTP goes through sockets: AF_XDP is for UDP targets")?;
             say(
                 self.threads.is_some_and(|threads| threads > 1),

@@ -20,7 +20,6 @@ mod check;
 mod clock;
 mod config;
 mod engine;
-#[cfg_attr(not(feature = "xdp"), path = "no_frames.rs")]
 mod frames;
 mod http;
 mod machine;

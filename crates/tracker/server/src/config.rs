@@ -82,7 +82,6 @@ impl Config {
 
     /// Sets the interface whose datagrams come past the system's sockets. It takes privileges when the
     /// sockets are opened, and none afterwards.
-    #[cfg(feature = "xdp")]
     #[must_use]
     pub fn xdp(mut self, xdp: Xdp) -> Self {
         self.xdp = Some(xdp);

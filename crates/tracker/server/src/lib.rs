@@ -42,7 +42,6 @@ mod sweep;
 mod tls;
 mod tokens;
 mod udp;
-#[cfg_attr(not(feature = "xdp"), path = "no_xdp.rs")]
 mod xdp;
 
 use std::{io, net::SocketAddr, path::PathBuf};
@@ -65,8 +64,6 @@ pub use tokens::{Scope, Token, TokenError};
 pub use udp::{
     AnswerBuffer, Batch, ConnectionIds, ConnectionKey, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,
 };
-
-#[cfg(feature = "xdp")]
 pub use xdp::{Xdp, XdpMode};
 
 /// Why a tracker did not start, or did not take a new certificate.

@@ -20,7 +20,7 @@ use swarmkeep_tracker_protocol::{
     udp::{ConnectRequest, ConnectResponse},
 };
 
-use crate::{HandshakeCounts, Tls, clock::awake_secs, drops::Drops, xdp::Attachment};
+use crate::{HandshakeCounts, Tls, clock::awake_secs, drops::Drops};
 
 /// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,17 +113,17 @@ pub struct Metrics {
     drops: Drops,
     tls: OnceLock<Tls>,
     state: OnceLock<Arc<State>>,
-    shared_store: OnceLock<AskSharedStore>,
-    xdp: OnceLock<Arc<Attachment>>,
+    shared_store: OnceLock<Ask<SharedStore>>,
+    xdp: OnceLock<Ask<XdpStatus>>,
     clock_ahead: AtomicI64,
 }
 
-/// Asks a store that is shared how it is.
-struct AskSharedStore(Box<dyn Fn() -> SharedStore + Send + Sync>);
+/// Returns the state of another part of the tracker.
+struct Ask<T>(Box<dyn Fn() -> T + Send + Sync>);
 
-impl fmt::Debug for AskSharedStore {
+impl<T: fmt::Debug> fmt::Debug for Ask<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AskSharedStore").field(&self.0()).finish()
+        f.debug_tuple("Ask").field(&self.0()).finish()
     }
 }
 
@@ -197,14 +197,14 @@ impl Metrics {
         self.drops.count() + ring_full + no_place
     }
 
-    /// Sets the way past the system's sockets. Only the first call has an effect.
-    pub(crate) fn watch_xdp(&self, attachment: &Arc<Attachment>) {
-        let _ = self.xdp.set(Arc::clone(attachment));
+    /// Sets how to ask for the state of the way past the system's sockets. Only the first call has an effect.
+    pub(crate) fn watch_xdp(&self, ask: impl Fn() -> XdpStatus + Send + Sync + 'static) {
+        let _ = self.xdp.set(Ask(Box::new(ask)));
     }
 
     /// The state of the way past the system's sockets; `None` if it is not used.
     pub fn xdp(&self) -> Option<XdpStatus> {
-        self.xdp.get().map(|attachment| attachment.status())
+        self.xdp.get().map(|ask| ask.0())
     }
 
     /// Sets whose handshakes are counted. Only the first call has an effect.
@@ -229,7 +229,7 @@ impl Metrics {
 
     /// Sets how to ask a store that several trackers share for its state. Only the first call has an effect.
     pub fn watch_shared_store(&self, ask: impl Fn() -> SharedStore + Send + Sync + 'static) {
-        let _ = self.shared_store.set(AskSharedStore(Box::new(ask)));
+        let _ = self.shared_store.set(Ask(Box::new(ask)));
     }
 
     /// The state of a store that several trackers share; `None` if the store is this tracker's own.

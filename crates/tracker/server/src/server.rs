@@ -297,7 +297,8 @@ impl Bound {
             control.metrics.watch_drops(socket);
         }
         if let Some(opened) = &xdp {
-            control.metrics.watch_xdp(&opened.guard.0);
+            let attachment = Arc::clone(&opened.guard.0);
+            control.metrics.watch_xdp(move || attachment.status());
         }
         let admin = admin.map(|listener| Admin::over(listener, &config, &control)).transpose()?;
         Ok(Server { xdp, udp, http, https, admin, stopping, rng, connection_key, config, control })

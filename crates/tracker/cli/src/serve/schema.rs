@@ -25,14 +25,13 @@ use swarmkeep_tracker::{
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
 
-#[cfg(feature = "xdp")]
-use super::xdp::Xdp;
 use super::{
     connection_key,
     redis::Redis,
     secret::warn_of_others,
     store::{Chosen, Store},
     user::User,
+    xdp::Xdp,
 };
 use crate::{
     memory::memory,
@@ -98,7 +97,6 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = LISTENING)]
     pub(crate) workers: Option<u16>,
 
-    #[cfg(feature = "xdp")]
     #[command(flatten)]
     pub(crate) xdp: Xdp,
 
@@ -444,7 +442,6 @@ impl Settings {
         let config = udp.fold(config, Config::udp);
         let config = http.fold(config, Config::http);
         let config = https.fold(config, Config::https);
-        #[cfg(feature = "xdp")]
         let config = self
             .fixed
             .xdp

@@ -153,7 +153,6 @@ impl IdsAt {
     }
 
     /// The time in steps of 8 seconds, and the key of its hour and of the next, by whether the hour is odd.
-    #[cfg(feature = "xdp")]
     pub(crate) fn keys(&self) -> swarmkeep_xdp::ConnectKeys {
         let [_, now, next] = self.hours.keys.map(|key| <[u64; 2]>::from(key.keys()));
         let keys = if self.hours.hour.is_multiple_of(2) { [now, next] } else { [next, now] };
@@ -297,7 +296,6 @@ mod tests {
             let theirs = |now: u64| neighbours.at(at(now.checked_add_signed(jump).unwrap()));
             let before = ours.at(START).issue(HERE);
             assert!(ours.follow(jump, START), "{jump}: more than 8 seconds are a jump");
-            #[cfg(feature = "xdp")]
             assert_eq!(ours.at(START).keys().tick, theirs(now).keys().tick, "the program issues them too");
             for age in [0, 1, 120, 121, 7300] {
                 let ids = ours.at(at(now + age));

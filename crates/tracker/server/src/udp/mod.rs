@@ -3,7 +3,6 @@
 
 mod batch;
 mod connection;
-#[cfg(feature = "xdp")]
 mod frames;
 mod front;
 mod handler;
@@ -15,7 +14,6 @@ mod worker;
 
 pub use batch::{AnswerBuffer, Batch, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 pub use connection::{ConnectionIds, ConnectionKey, IdsAt};
-#[cfg(feature = "xdp")]
 pub(crate) use frames::FrameFront;
 pub(crate) use front::{Front, Listener};
 pub use handler::Handler;
