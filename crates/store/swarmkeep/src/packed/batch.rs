@@ -16,10 +16,10 @@ use super::{
     hints::Sight,
     large::select::Ahead,
     lock::{ExclusiveGuard, SharedGuard},
-    place::Placed,
+    place::{LeafLocation, Placed},
     prefetch::prefetch,
     reservation::Reservation,
-    stripe::{LeafLocation, Operation, Stripe, SwarmLocation},
+    stripe::{Operation, Stripe, SwarmLocation},
 };
 use crate::{Announce, AnnounceEvent, Announced, PeerBuffer, Random, Request, Timestamp};
 
@@ -160,7 +160,7 @@ impl Packed {
     pub(super) fn look_ahead(&self, op: &Operation<'_>) -> Sight<'_> {
         let (stripe, hints) = (op.placed.stripe, &self.context.hints);
         prefetch(&self.stripes[stripe]);
-        let leaf = LeafLocation::new(op, hints.leaves(stripe));
+        let leaf = LeafLocation::new(op.home, &op.placed.key, hints.leaves(stripe));
         let slots = hints.prefetch_header(stripe, leaf.leaf);
         if slots.is_none() {
             self.context.make_room_for_hints(leaf.leaf);

@@ -15,8 +15,8 @@ use std::{
 use super::{
     hash::Key,
     leaf::Leaf,
+    place::LeafLocation,
     prefetch::{prefetch, prefetch_around, prefetch_at},
-    stripe::LeafLocation,
 };
 
 /// Hints for all leaves of a store, 8 bytes per leaf.

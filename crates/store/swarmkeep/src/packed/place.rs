@@ -1,4 +1,4 @@
-//! Where an info hash belongs: its stripe, and its key in that stripe.
+//! Where an info hash belongs: its stripe, its key in that stripe, and its leaf.
 //!
 //! The permuted info hash is uniform. Its first bits are the stripe. The rest is stretched by a factor
 //! between one and two that differs from stripe to stripe. Without it, all stripes would have about the same
@@ -11,6 +11,7 @@ use std::fmt;
 use super::{
     hash::{Key, Permutation},
     leaf::slot::Prefix,
+    linear,
 };
 use crate::{HashKey, InfoHash};
 
@@ -39,6 +40,28 @@ impl Placed {
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (stripe, key) = bytes.split_first_chunk()?;
         Some(Self { stripe: u16::from_be_bytes(*stripe).into(), key: Key(key.try_into().ok()?) })
+    }
+}
+
+/// The leaf in which a swarm belongs. Valid as long as the number of leaves in the stripe stays `leaves`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LeafLocation {
+    pub(super) leaf: usize,
+    pub(super) prefix: Prefix,
+    pub(super) leaves: usize,
+}
+
+impl LeafLocation {
+    /// The leaf of a swarm in a stripe of `leaves` leaves, whose keys all begin with `home`.
+    #[inline]
+    pub(super) fn new(home: Prefix, key: &Key, leaves: usize) -> Self {
+        let range = linear::range_of(key.head() << home.depth, leaves);
+        Self { leaf: range.bucket, prefix: home.extended(range), leaves }
+    }
+
+    /// About how far into the slots a key is, in 2^64ths.
+    pub(super) fn within(&self, key: &Key) -> u64 {
+        key.head() << self.prefix.depth
     }
 }
 

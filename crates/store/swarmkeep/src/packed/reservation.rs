@@ -2,7 +2,7 @@
 
 use std::{mem, sync::atomic::Ordering::Relaxed};
 
-use super::{context::StoreContext, large::Large, stripe::evict::Full};
+use super::{bounds::SLACK, context::StoreContext, large::Large};
 use crate::{Changes, Evicted, Family, Role, totals::Population};
 
 /// The bytes that one operation has reserved, and what was evicted for it.
@@ -21,6 +21,23 @@ pub(super) struct Reservation<'a> {
     /// Swarms and peers that are not in the totals yet. Used where one hold of the lock adds many: an
     /// addition to a number that threads share waits until all earlier writes have reached the cache.
     unreported: Option<(u64, Population)>,
+}
+
+/// Why an announce has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Full {
+    /// This number of bytes is to be freed.
+    Bytes(u64),
+    /// The store has as many swarms as it may have.
+    Swarms,
+    /// The keys of too many swarms begin with the same bits. Only info hashes that are chosen with the secret
+    /// key of the store do that.
+    Crowded,
+}
+
+impl Full {
+    /// The bytes that an announce reserves do not fit.
+    pub(super) const BYTES: Self = Self::Bytes(SLACK as u64);
 }
 
 impl<'a> Reservation<'a> {

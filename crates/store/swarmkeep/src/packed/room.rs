@@ -6,10 +6,10 @@ use super::{
     crowd::UNIT,
     hash::join,
     place::Placed,
-    reservation::Reservation,
+    reservation::{Full, Reservation},
     stripe::{
         census::{Candidate, Census, EVICTION_SAMPLE, Newcomer},
-        evict::{Full, SHARE, WHOLE},
+        evict::{SHARE, WHOLE},
     },
 };
 use crate::{Announced, Changes, InfoHash};

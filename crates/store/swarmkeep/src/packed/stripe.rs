@@ -13,7 +13,6 @@ mod shape;
 
 use std::{iter, mem};
 
-use self::evict::Full;
 use super::{
     clock::Tick,
     context::StoreContext,
@@ -24,8 +23,8 @@ use super::{
         slot::{Empty, Prefix, Section, SectionIndex, Slot, SlotContent, population_of},
     },
     linear,
-    place::Placed,
-    reservation::Reservation,
+    place::{LeafLocation, Placed},
+    reservation::{Full, Reservation},
 };
 use crate::{Cursor, Endpoint, Family, Role, SwarmStats, totals::Population};
 
@@ -49,28 +48,6 @@ pub(super) struct Operation<'a> {
     pub(super) home: Prefix,
     pub(super) placed: &'a Placed,
     pub(super) now: Tick,
-}
-
-/// The leaf in which a swarm belongs. Valid as long as the number of leaves in the stripe stays `leaves`.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct LeafLocation {
-    pub(super) leaf: usize,
-    prefix: Prefix,
-    leaves: usize,
-}
-
-impl LeafLocation {
-    /// The leaf of the swarm in a stripe of `leaves` leaves.
-    #[inline]
-    pub(super) fn new(op: &Operation<'_>, leaves: usize) -> Self {
-        let range = linear::range_of(op.placed.key.head() << op.home.depth, leaves);
-        Self { leaf: range.bucket, prefix: op.home.extended(range), leaves }
-    }
-
-    /// About how far into the slots a key is, in 2^64ths.
-    pub(super) fn within(&self, key: &Key) -> u64 {
-        key.head() << self.prefix.depth
-    }
 }
 
 /// Where a swarm is. Valid until anything in its stripe changes: [`Stripe::find_again`] checks an older one.
@@ -117,7 +94,7 @@ impl Stripe {
 
     #[inline]
     fn locate_leaf(&self, op: &Operation<'_>) -> LeafLocation {
-        LeafLocation::new(op, self.leaves.len())
+        LeafLocation::new(op.home, &op.placed.key, self.leaves.len())
     }
 
     pub(super) fn find(&self, op: &Operation<'_>) -> Option<SwarmLocation> {

@@ -8,7 +8,7 @@ use std::{ops::Range, sync::atomic::Ordering::Relaxed, time::Duration};
 use super::{
     bounds::{AFTER_SPLITS, MAX_GROWTH, SLACK},
     hash::Key,
-    stripe::LeafLocation,
+    place::LeafLocation,
     *,
 };
 use crate::{
@@ -633,7 +633,7 @@ fn a_swarm_that_was_found_in_a_stripe_that_has_become_empty_is_not_found_again()
     let placed = store.context.placement.place(&hash(0));
     let op = store.operation(&placed, store.context.clock.tick(at(1)));
     // As a hint tells it before an announce has corrected it.
-    let known = LeafLocation::new(&op, 0);
+    let known = LeafLocation::new(op.home, &placed.key, 0);
     let found = store.lock(0).find_from(&op, &known);
     assert!(found.is_some() && store.lock(0).find_again(&op, &known, found) == found);
     store.remove(&hash(0));

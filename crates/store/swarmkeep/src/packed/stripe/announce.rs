@@ -1,6 +1,6 @@
 //! Announces to a stripe: an update, then a selection; and the prefetching for a batch.
 
-use super::{Operation, Stripe, SwarmLocation, evict::Full, stats_of};
+use super::{Operation, Stripe, SwarmLocation, stats_of};
 use crate::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Endpoint, Family, PeerBuffer, Random,
     Role, SwarmStats,
@@ -14,7 +14,7 @@ use crate::{
             slot::{Few, Section, SectionIndex, Slot, SlotContent, population_of},
         },
         prefetch::{prefetch, prefetch_lines},
-        reservation::Reservation,
+        reservation::{Full, Reservation},
         select::{Choice, select},
     },
     totals::Population,

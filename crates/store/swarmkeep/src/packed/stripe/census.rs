@@ -1,9 +1,6 @@
 //! The worth of the swarms of a sample, by the networks of their peers.
 
-use super::{
-    Operation, Stripe, SwarmLocation,
-    evict::{Full, WHOLE},
-};
+use super::{Operation, Stripe, SwarmLocation, evict::WHOLE};
 use crate::{
     CompactV4, CompactV6, Endpoint, Family, Role,
     packed::{
@@ -14,6 +11,7 @@ use crate::{
         leaf::slot::{Prefix, Section, SlotContent},
         place::Placed,
         prefetch::prefetch_lines,
+        reservation::Full,
     },
 };
 

@@ -4,7 +4,6 @@ use super::{Operation, Stripe, SwarmLocation};
 use crate::{
     Endpoint,
     packed::{
-        bounds::SLACK,
         clock::Tick,
         crowd::{self, UNIT},
         large::{SAMPLED_SLOTS, block_bytes},
@@ -17,27 +16,10 @@ use crate::{
     totals::Population,
 };
 
-/// Why an announce has no room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::packed) enum Full {
-    /// This number of bytes is to be freed.
-    Bytes(u64),
-    /// The store has as many swarms as it may have.
-    Swarms,
-    /// The keys of too many swarms begin with the same bits. Only info hashes that are chosen with the secret
-    /// key of the store do that.
-    Crowded,
-}
-
 /// A swarm of up to this number of peers goes as a whole. A larger one is not evicted for one newcomer.
 pub(in crate::packed) const WHOLE: u64 = 64;
 /// The peers that a larger swarm gives up for bytes at once, at most.
 pub(in crate::packed) const SHARE: usize = 4;
-
-impl Full {
-    /// The bytes that an announce reserves do not fit.
-    pub(super) const BYTES: Self = Self::Bytes(SLACK as u64);
-}
 
 impl Stripe {
     /// Evicts the swarm of the operation, or up to `share` peers if it has many. Returns the bytes that they took;

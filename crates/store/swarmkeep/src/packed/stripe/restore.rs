@@ -1,9 +1,13 @@
 //! Restoring swarms from a snapshot.
 
-use super::{Operation, Stripe, SwarmLocation, evict::Full};
+use super::{Operation, Stripe, SwarmLocation};
 use crate::{
     PeerRecord, Restored,
-    packed::{bounds::MAX_GROWTH, leaf::slot::SlotContent, reservation::Reservation},
+    packed::{
+        bounds::MAX_GROWTH,
+        leaf::slot::SlotContent,
+        reservation::{Full, Reservation},
+    },
     report::NotRestored,
 };
 

@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use super::{Operation, Stripe, SwarmLocation, evict::Full};
+use super::{Operation, Stripe, SwarmLocation};
 use crate::packed::{
     bounds::AFTER_SPLITS,
     hash::Key,
@@ -13,7 +13,7 @@ use crate::packed::{
         slot::{Empty, Prefix, SlotContent},
     },
     linear,
-    reservation::Reservation,
+    reservation::{Full, Reservation},
 };
 
 /// Mean bytes per leaf, above which one splits and below which two merge. Around 1 KiB a look-up stays
