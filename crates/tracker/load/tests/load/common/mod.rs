@@ -22,6 +22,14 @@ use swarmkeep_tracker_protocol::udp::{
 };
 use tokio::sync::oneshot;
 
+/// Asserts that no answer was wrong, and that all failures are requests beyond what a busy machine could send of
+/// `rate`.
+pub(crate) fn assert_only_unsent(report: &Report, rate: Option<f64>) {
+    let is_unsent = |failure: &String| rate.is_some() && failure.starts_with("never sent");
+    assert!(report.failures.keys().all(is_unsent), "{:?}", report.failures);
+    assert_eq!(report.wrong, 0, "{:?}", report.wrong_answers);
+}
+
 /// The real tracker on the packed store, at work on 127.0.0.1 and ::1 until this is dropped.
 pub(crate) struct Tracker {
     pub(crate) addresses: Vec<SocketAddr>,
