@@ -18,9 +18,15 @@ use swarmkeep_content::{
 use swarmkeep_metainfo::{Info, Metainfo};
 
 use crate::{
-    kept::{Checked, check},
     peer::{Sharing, Until, line, share},
-    store::{check::verify_unknown, in_runs, opened::For, read_whole_torrent, torrents_and_data},
+    store::{
+        check::verify_unknown,
+        in_runs,
+        opened::For,
+        read_whole_torrent,
+        take_up::{Checked, check},
+        torrents_and_data,
+    },
 };
 
 const DETAILS: &str = "\

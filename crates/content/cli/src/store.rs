@@ -23,6 +23,7 @@ mod map;
 mod mount;
 pub(crate) mod opened;
 mod probe;
+pub(crate) mod take_up;
 
 /// The exit code if something in a store is wrong or missing.
 const WRONG: u8 = 3;

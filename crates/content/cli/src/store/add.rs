@@ -23,9 +23,10 @@ use super::{
     check::verify_unknown,
     in_runs,
     opened::{For, Kind, Opened},
-    print_json, read_whole_torrent, say, tell_changes, torrents_and_data,
+    print_json, read_whole_torrent, say,
+    take_up::{Checked, take_up, tell_place, top},
+    tell_changes, torrents_and_data,
 };
-use crate::kept::{Checked, take_up, tell_place, top};
 
 /// What was put in is made durable at least this often, so that little of it is put in again after an
 /// interruption.
