@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    future::Future,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
@@ -63,11 +62,12 @@ pub(crate) struct Told {
     pub(crate) slowest: Duration,
 }
 
-/// Announces one new peer after the other, sixteen at a time, until `meanwhile` is done.
+/// Announces one new peer after the other, sixteen at a time, until `meanwhile` is done, which sees the number of
+/// the next one.
 pub(crate) async fn announce_while<T>(
     store: &Arc<RedisRepository>,
     first: u32,
-    meanwhile: impl Future<Output = T>,
+    meanwhile: impl AsyncFnOnce(&AtomicU32) -> T,
 ) -> (Told, T) {
     let (next, done) = (Arc::new(AtomicU32::new(first)), Arc::new(AtomicBool::new(false)));
     let mut tasks = JoinSet::new();
@@ -91,7 +91,7 @@ pub(crate) async fn announce_while<T>(
             told
         });
     }
-    let result = meanwhile.await;
+    let result = meanwhile(&next).await;
     done.store(true, Relaxed);
     let mut all = Told::default();
     while let Some(told) = tasks.join_next().await {

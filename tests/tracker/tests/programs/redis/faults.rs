@@ -3,7 +3,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -67,22 +70,16 @@ fn redis_connections_cut_in_the_middle_of_announces_lose_nobody_and_count_nobody
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
-        let cut = {
-            let server = Arc::clone(&server);
-            async move {
-                let mut cut = 0;
-                for _ in 0..40 {
-                    sleep(Duration::from_millis(15)).await;
-                    let server = Arc::clone(&server);
-                    cut += blocking(move || server.client_kill_all().expect("it answers")).await;
-                }
-                cut
+        let cut = async |next: &AtomicU32| {
+            let mut cut = 0;
+            while cut < 40 || next.load(Relaxed) < 300 {
+                sleep(Duration::from_millis(15)).await;
+                let server = Arc::clone(&server);
+                cut += blocking(move || server.client_kill_all().expect("it answers")).await;
             }
         };
-        let (told, cut) = announce_while(&store, 0, cut).await;
-        assert!(cut >= 40, "{cut} connections were cut");
+        let (told, ()) = announce_while(&store, 0, cut).await;
         assert_eq!(told.refused, [], "patience is longer than a reconnection takes");
-        assert!(told.acknowledged.len() > 200, "{} announces", told.acknowledged.len());
         assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
         assert_counted_once(&store).await;
     });
@@ -93,16 +90,17 @@ fn redis_functions_that_a_server_has_lost_are_loaded_again() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
-        let flush = async {
-            for _ in 0..30 {
+        let flush = async |next: &AtomicU32| {
+            let mut flushed = 0;
+            while flushed < 30 || next.load(Relaxed) < 300 {
                 sleep(Duration::from_millis(10)).await;
                 let server = Arc::clone(&server);
                 blocking(move || server.command(&["FUNCTION", "FLUSH"]).expect("it answers")).await;
+                flushed += 1;
             }
         };
         let (told, ()) = announce_while(&store, 0, flush).await;
         assert_eq!(told.refused, []);
-        assert!(told.acknowledged.len() > 200, "{} announces", told.acknowledged.len());
         assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
         assert_counted_once(&store).await;
     });
@@ -254,7 +252,7 @@ fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
         let store = connect(&settings).await;
-        let (told, ()) = announce_while(&store, 0, a_while()).await;
+        let (told, ()) = announce_while(&store, 0, async |_| a_while().await).await;
         assert_eq!(told.refused, []);
         let restart = async {
             let server = Arc::clone(&server);
@@ -266,7 +264,7 @@ fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
             .await;
             a_while().await;
         };
-        let (told, ()) = announce_while(&store, 1_000_000, restart).await;
+        let (told, ()) = announce_while(&store, 1_000_000, async |_| restart.await).await;
         assert_eq!(told.refused, [], "patience is longer than the restart takes");
         let after: Vec<_> = members(&store).await.into_values().flatten().collect();
         assert!(after.iter().all(|there| *there >= endpoint(1_000_000)), "what was before has gone");
@@ -289,7 +287,7 @@ fn redis_cluster_failing_over_on_request_loses_nobody() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
         let store = connect(&settings(cluster.urls())).await;
-        let (told, masters) = announce_while(&store, 0, async {
+        let (told, masters) = announce_while(&store, 0, async |_| {
             a_while().await;
             let failing = Arc::clone(&cluster);
             let masters = blocking(move || {
@@ -318,7 +316,7 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
     RUNTIME.block_on(async {
         let patience = Duration::from_millis(1500);
         let store = connect(&settings(cluster.urls()).patience(patience)).await;
-        let (before, ()) = announce_while(&store, 0, a_while()).await;
+        let (before, ()) = announce_while(&store, 0, async |_| a_while().await).await;
         assert_eq!(before.refused, []);
         // Each replica has all that came before.
         for master in cluster.masters() {
@@ -326,7 +324,7 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
             assert_eq!(waited, 1, "a replica that does not keep up");
         }
         let slot = cluster.slot_of("{0}").expect("it answers");
-        let (during, ()) = announce_while(&store, 1_000_000, async {
+        let (during, ()) = announce_while(&store, 1_000_000, async |_| {
             a_while().await;
             let failing = Arc::clone(&cluster);
             blocking(move || {
@@ -339,7 +337,7 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
         assert!(!during.refused.is_empty(), "nobody serves a third of all for more than a second");
         assert!(during.slowest < patience + SLACK, "{:?} is not bounded", during.slowest);
         assert!(during.acknowledged.len() > during.refused.len(), "two thirds go on");
-        let (after, ()) = announce_while(&store, 2_000_000, a_while()).await;
+        let (after, ()) = announce_while(&store, 2_000_000, async |_| a_while().await).await;
         assert_eq!(after.refused, [], "all is served again");
 
         assert_eq!(lost(&store, &before).await, [] as [u32; 0], "acknowledged, replicated and lost");
@@ -363,7 +361,7 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
         let settings = settings(cluster.urls());
         let store = connect(&settings).await;
         let impatient = connect(&settings.clone().patience(Duration::from_secs(5))).await;
-        let (told, moved) = announce_while(&store, 0, async {
+        let (told, moved) = announce_while(&store, 0, async |_| {
             a_while().await;
             let moving = Arc::clone(&cluster);
             let moved = blocking(move || {
@@ -497,18 +495,18 @@ fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
             let received = statistics.get("total_connections_received").expect("it counts them");
             received.parse::<u32>().expect("a number")
         };
-        let (told, ()) = announce_while(&store, 0, a_while()).await;
+        let (told, ()) = announce_while(&store, 0, async |_| a_while().await).await;
         assert_eq!(told.refused, []);
         let slot = cluster.slot_of("{0}").expect("it answers");
         let mut migration = cluster.begin_migration(slot, new).expect("both are live");
         migration.move_keys(100).expect("both are live");
         let before = connections();
-        let (asked, ()) = announce_while(&store, 1_000_000, a_while()).await;
+        let (asked, ()) = announce_while(&store, 1_000_000, async |_| a_while().await).await;
         assert_eq!(asked.refused, []);
         let received = connections() - before;
         assert!(received <= 8, "{received} connections for {} announces", asked.acknowledged.len());
         migration.finish().expect("both are live");
-        let (after, ()) = announce_while(&store, 2_000_000, a_while()).await;
+        let (after, ()) = announce_while(&store, 2_000_000, async |_| a_while().await).await;
         assert_eq!(after.refused, []);
         for told in [told, asked, after] {
             assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
@@ -566,7 +564,7 @@ fn redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm() {
         let settings = settings([server.url()]);
         let first = connect(&settings.clone().node("first")).await;
         let second = connect(&settings.clone().node("second")).await;
-        let (told, ()) = announce_while(&first, 0, a_while()).await;
+        let (told, ()) = announce_while(&first, 0, async |_| a_while().await).await;
         let peers = told.acknowledged.len() as u64;
         let step = first.sweep(NOW, Retention::DropEmpty, Budget::peers(1 << 20)).await.expect("reached");
         assert!(step.pass_complete && step.expired == 0);

@@ -447,7 +447,7 @@ fn redis_module_is_upgraded_server_by_server_under_load_and_nobody_is_lost() {
                 }
             }
         });
-        let (told, ()) = announce_while(&store, 0, async { upgrading.await.expect("no panic") }).await;
+        let (told, ()) = announce_while(&store, 0, async |_| upgrading.await.expect("no panic")).await;
         note(format_args!(
             "{} announces acknowledged, {} refused",
             told.acknowledged.len(),
