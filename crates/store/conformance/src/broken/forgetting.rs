@@ -217,6 +217,10 @@ impl Broken {
     /// Collects swarms and peers under the lock, and removes them under another hold of it without a second
     /// check.
     fn sweep_in_two_holds(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
+        if self.is(Fault::SweepDropsFilling) {
+            let is_empty = |swarm: &Swarm| swarm.peers.is_empty();
+            let_others_in_until(|| self.state().swarms.values().any(is_empty));
+        }
         let (oldest, state) = (self.oldest(now), self.state());
         let empty = |swarm: &Swarm| swarm.peers.is_empty();
         let empties: Vec<_> =

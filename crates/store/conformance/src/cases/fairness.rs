@@ -53,10 +53,9 @@ pub(crate) fn selection_for_a_seeder_is_fair(subject: &dyn Subject) {
 pub(crate) fn selection_is_fair_within_each_family(subject: &dyn Subject) {
     let (store, torrent) = half_seeders(subject, 120);
     store.fill(0, (1..=60).map(|n| Announce::new(torrent, v6(n)).left((n % 2).into())));
-    // Half of 20 for each family: one family alone is selected in windows of 10.
     for (family, eligible) in [(Family::V4, 119), (Family::V6, 60)] {
         let announce = leecher(torrent, v4(61)).want(20).families(BOTH);
-        assert_fair_among(&store, announce, eligible, 10, 10_000, |endpoint| endpoint.family() == family);
+        assert_fair_among(&store, announce, eligible, 10_000, Some(family));
     }
     assert_fair(&store, leecher(torrent, v6(9000)).want(20).families(Families::V6), 60, 8000);
 }
@@ -101,23 +100,23 @@ fn half_seeders(subject: &dyn Subject, count: u32) -> (Store, InfoHash) {
 }
 
 fn assert_fair(store: &Store, announce: Announce, eligible: usize, announces: usize) {
-    assert_fair_among(store, announce, eligible, announce.want, announces, |_| true);
+    assert_fair_among(store, announce, eligible, announces, None);
 }
 
-/// Repeats one announce and counts the selections of each of the `eligible` peers for which `counted` returns
-/// true; each answer contains `window` of them.
+/// Repeats one announce and counts the selections of each of the `eligible` peers. Half of each answer is of
+/// `family`, if there is one: its peers are eligible.
 fn assert_fair_among(
     store: &Store,
     announce: Announce,
     eligible: usize,
-    window: usize,
     announces: usize,
-    counted: impl Fn(&Endpoint) -> bool,
+    family: Option<Family>,
 ) {
+    let window = if family.is_some() { announce.want / 2 } else { announce.want };
     let mut hits: HashMap<Endpoint, u32> = HashMap::with_capacity(eligible);
     let mut rng = SplitMix64::new(2026);
     let mut count = |answer: Answer| {
-        let handed = answer.peers.iter().filter(|peer| counted(peer));
+        let handed = answer.peers.iter().filter(|peer| family.is_none_or(|family| peer.family() == family));
         assert_eq!(handed.clone().count(), window, "handed out at once, of {eligible}");
         handed.for_each(|&peer| *hits.entry(peer).or_default() += 1);
     };
