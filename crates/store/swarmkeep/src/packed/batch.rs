@@ -21,7 +21,7 @@ use super::{
     reservation::Reservation,
     stripe::{Operation, Stripe, SwarmLocation},
 };
-use crate::{Announce, AnnounceEvent, Announced, PeerBuffer, Random, Request, Timestamp};
+use crate::{Random, Request, Timestamp};
 
 /// The number of announces that wait together. A core has some dozens of requests for memory in flight.
 pub(super) const GROUP: usize = 32;
@@ -135,6 +135,12 @@ impl<'a> Words<'a> {
         }
         let drawn = panic::catch_unwind(AssertUnwindSafe(|| self.rng.next_u64()));
         drawn.map_err(|panicked| self.panicked = Some(panicked)).ok()
+    }
+
+    /// Draws the word that the announce whose turn it is will get. `None` if the generator has panicked.
+    pub(super) fn draw_now(&mut self) -> Option<u64> {
+        self.drawn = self.draw_ahead();
+        self.drawn
     }
 
     /// Resumes a panic of the generator that no announce has raised.
@@ -310,23 +316,5 @@ impl Packed {
                 large.prefetch_peers(announce, ahead);
             }
         }
-    }
-
-    /// An announce that only refreshes a peer of a large swarm. Any other announce gets `None`, and nothing
-    /// has changed.
-    pub(super) fn refresh_shared(
-        &self,
-        stripe: &Stripe,
-        op: &Operation<'_>,
-        at: SwarmLocation,
-        announce: &Announce,
-        rng: &mut Words<'_>,
-        peers: &mut PeerBuffer<'_>,
-    ) -> Option<Announced> {
-        let large = stripe.large_at(at).filter(|_| announce.event != AnnounceEvent::Stopped)?;
-        let seed = rng.draw_ahead()?;
-        rng.drawn = Some(seed);
-        let ahead = large.look_now(&self.context.hash, announce, seed);
-        stripe.refresh_large(op, at, announce, &ahead, peers)
     }
 }

@@ -53,8 +53,8 @@ use self::{
     stripe::{Operation, ResumePoint, Stripe},
 };
 use crate::{
-    Announce, Announced, ConfigError, InfoHash, Limits, PeerBuffer, Random, RepositoryConfig, Timestamp,
-    TorrentRepository, implement::Pass, time::LatestTime, totals::AtomicTotals,
+    Announce, AnnounceEvent, Announced, ConfigError, InfoHash, Limits, PeerBuffer, Random, RepositoryConfig,
+    Timestamp, TorrentRepository, implement::Pass, time::LatestTime, totals::AtomicTotals,
 };
 
 /// Lets all packed stores of this process take their memory from the global allocator, in pieces of 32 KiB,
@@ -103,7 +103,8 @@ impl Packed {
     ///
     /// Limits are exact over all threads. Evictions are chosen in samples of 64 swarms: a whole swarm of up to 64
     /// peers, or some peers of a larger one. If no more swarms are allowed and all in the samples are larger,
-    /// a new swarm has no room, and its announce changes nothing.
+    /// a new swarm has no room, and its announce changes nothing, but that a large swarm of one network may
+    /// become smaller.
     /// Also without limits, some 512 peers of a large swarm that are near each other in the secret order are
     /// the most: then a newcomer there replaces one of the network that has most of them. Chance makes no such
     /// crowd, only peers that choose their endpoints by what answers have shown them.
@@ -174,10 +175,22 @@ impl Packed {
         now: Tick,
         work: impl FnOnce(&mut Stripe, &Operation<'_>) -> R,
     ) -> R {
+        self.with_reservation(placed, now, &mut Reservation::new(&self.context), |stripe, op, _| {
+            work(stripe, op)
+        })
+    }
+
+    fn with_reservation<R>(
+        &self,
+        placed: &Placed,
+        now: Tick,
+        reservation: &mut Reservation<'_>,
+        work: impl FnOnce(&mut Stripe, &Operation<'_>, &mut Reservation<'_>) -> R,
+    ) -> R {
         let op = self.operation(placed, now);
         let mut stripe = self.lock(placed.stripe);
-        let result = work(&mut stripe, &op);
-        stripe.settle(&mut Reservation::new(&self.context));
+        let result = work(&mut stripe, &op, reservation);
+        stripe.settle(reservation);
         result
     }
 
@@ -204,8 +217,11 @@ impl Packed {
         // Many threads refresh the peers of a hot swarm at once. A thread that finds the lock taken tries
         // this first. A thread that has the lock alone and finds a large swarm lets other threads in. All
         // other announces need the lock alone.
-        let mut refresh =
-            |stripe: &Stripe, at| self.refresh_shared(stripe, &op, at, announce, &mut rng, peers);
+        let mut refresh = |stripe: &Stripe, at| {
+            let large = stripe.large_at(at).filter(|_| announce.event != AnnounceEvent::Stopped)?;
+            let ahead = large.look_now(&self.context.hash, announce, rng.draw_now()?);
+            stripe.refresh_large(&op, at, announce, &ahead, peers)
+        };
         let (mut stripe, mut found);
         if let Some(alone) = lock.try_write() {
             stripe = alone;
@@ -236,7 +252,6 @@ impl Packed {
             stripe = lock.write();
             found = stripe.find_again(&op, &seen.leaf, at);
         }
-        // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
         loop {
             let updated = stripe.announce(&op, found, announce, &mut reservation);
@@ -248,7 +263,11 @@ impl Packed {
                     stripe.select(selection, announce, &mut rng, peers);
                     rng.raise();
                     match reservation.debt(announced.changes) {
-                        None => return announced.evicting(reservation.take_evicted()),
+                        None => {
+                            // Evicted swarms are freed when no lock is held.
+                            drop(stripe);
+                            return announced.evicting(reservation.take_evicted());
+                        }
                         Some(full) => (Some(announced), full),
                     }
                 }

@@ -91,13 +91,15 @@ impl<'a> Reservation<'a> {
             self.limit == u64::MAX || grown <= reserved,
             "{grown} bytes, of which {reserved} were reserved"
         );
+        // What an earlier announce of a batch has taken is paid for.
+        (self.over, self.has_grown) = (0, grown > 0);
+        if grown == 0 && reserved == 0 {
+            return;
+        }
         let more = grown - reserved;
-        if more != 0 {
-            let bytes = self.context.bytes.fetch_add(more as u64, Relaxed).wrapping_add_signed(more);
-            if self.limit != u64::MAX {
-                self.over = bytes.saturating_sub(self.context.bounds.settled());
-                self.has_grown = grown > 0;
-            }
+        let bytes = self.context.bytes.fetch_add(more as u64, Relaxed).wrapping_add_signed(more);
+        if self.limit != u64::MAX {
+            self.over = bytes.saturating_sub(self.context.bounds.settled());
         }
     }
 

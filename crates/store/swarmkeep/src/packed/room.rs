@@ -8,6 +8,7 @@ use super::{
     place::Placed,
     reservation::{Full, Reservation},
     stripe::{
+        Operation, Stripe,
         census::{Candidate, Census, EVICTION_SAMPLE, Newcomer},
         evict::{SHARE, WHOLE},
     },
@@ -20,7 +21,7 @@ const STRIPES_SEARCHED: usize = 3;
 const MOST_SEARCHED: usize = 256;
 /// The bytes after which an announce frees no more: about what one eviction frees, and more than most announces
 /// take. The next announces free the rest, by two evictions each where half of the slack is gone.
-const FREED: u64 = 27;
+const FREED: u64 = 25;
 
 impl Packed {
     /// Ends an announce that needs room, while no lock is held: makes it before the announce is `done` or after it.
@@ -61,17 +62,25 @@ impl Packed {
     /// in the swarm already displaces peers of that swarm first. Returns whether anything has gone.
     fn free_bytes(&self, newcomer: &Newcomer, mut missing: u64, reservation: &mut Reservation<'_>) -> bool {
         let (mut any, mut has_others, mut in_crowd) = (false, newcomer.has_others, newcomer.in_crowd);
-        for fewest in [STRIPES_SEARCHED, 1] {
+        for is_first in [true, false] {
+            // Peers of its crowd went first, and go again before a search of more than one stripe.
+            let fewest = if newcomer.in_crowd { 1 } else { STRIPES_SEARCHED };
             let least = if in_crowd { None } else { self.least(newcomer, fewest).least() };
             let freed = match least {
-                Some((worth, placed)) if !worth.is_more || !has_others && fewest > 1 => {
-                    self.with_stripe(&placed, newcomer.now, |stripe, op| stripe.evict(op, SHARE, reservation))
+                Some((worth, placed)) if !worth.is_more || !has_others && is_first => {
+                    // If it is gone, another thread has made room.
+                    any = true;
+                    self.with_reservation(&placed, newcomer.now, reservation, |stripe, op, reservation| {
+                        stripe.evict(op, SHARE, reservation)
+                    })
                 }
                 _ if has_others => {
-                    let freed = self.with_stripe(&newcomer.placed, newcomer.now, |stripe, op| {
-                        let (at, endpoint) = (stripe.find(op), newcomer.endpoint.as_ref());
-                        at.map_or(0, |at| stripe.evict_peers(op, at, endpoint, SHARE, reservation))
-                    });
+                    let evict =
+                        |stripe: &mut Stripe, op: &Operation<'_>, reservation: &mut Reservation<'_>| {
+                            let (at, endpoint) = (stripe.find(op), newcomer.endpoint.as_ref());
+                            at.map_or(0, |at| stripe.evict_peers(op, at, endpoint, SHARE, reservation))
+                        };
+                    let freed = self.with_reservation(&newcomer.placed, newcomer.now, reservation, evict);
                     // Its peers may have gone meanwhile.
                     (has_others, in_crowd) = (freed > 0, false);
                     freed
@@ -87,9 +96,10 @@ impl Packed {
         any
     }
 
-    /// Evicts a swarm of few peers. A larger one that is worth no more than one network gives up as many peers: the
-    /// next newcomers find it small. A newcomer has no room if all swarms are large, or if it would displace one
-    /// that is worth more than itself and than a large one. Returns whether it has.
+    /// Evicts a swarm of few peers. A larger one that is worth less than two networks, and than a small one that
+    /// may go, gives up as many peers: the next newcomers find it small. A newcomer has no room if all swarms are
+    /// large, or if it would displace one that is worth more than itself and than a large one. Returns whether it
+    /// has.
     fn free_swarm(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
         let Census { sampled, small, large } = self.least(newcomer, STRIPES_SEARCHED);
         if sampled == 0 {
@@ -97,11 +107,15 @@ impl Packed {
             return self.context.totals.swarms() < self.context.bounds.swarms;
         }
         let mut evict = |(_, placed): Candidate| {
-            self.with_stripe(&placed, newcomer.now, |stripe, op| {
+            self.with_reservation(&placed, newcomer.now, reservation, |stripe, op, reservation| {
                 stripe.evict(op, WHOLE as usize, reservation)
             })
         };
-        let cheap = large.filter(|(large, _)| large.size <= UNIT.ilog2() + 1);
+        let is_cheap = |(large, _): &Candidate| {
+            let has_less = |(small, _): Candidate| !small.is_more && small.size <= large.size;
+            large.size <= UNIT.ilog2() + 1 && !small.is_some_and(has_less)
+        };
+        let cheap = large.filter(is_cheap);
         cheap.map(&mut evict);
         let small = small.filter(|(small, _)| {
             let is_least = large.is_none_or(|(large, _)| small.size <= large.size);
@@ -114,15 +128,16 @@ impl Packed {
     /// more than the newcomer, if that needs bytes, or if it is one that goes as a whole.
     fn least(&self, newcomer: &Newcomer, fewest: usize) -> Census {
         let (seed, mut census) = (self.context.draw(), Census::default());
-        let (mut at, mut first) = (newcomer.placed, None);
+        let mut first = None;
         for nth in 0..self.stripes.len() {
             // Where swarms come, others go: chance empties no part of a store. But the swarms beside a popular one
             // would all go for its peers.
-            if nth > 0 || newcomer.is_popular {
-                let drawn = self.context.placement.place(&InfoHash::new(join(seed, nth as u64, 0)));
-                let first = *first.get_or_insert(drawn.stripe);
-                at = Placed { stripe: (first + nth) % self.stripes.len(), ..drawn };
-            }
+            let at = match nth > 0 || newcomer.is_popular {
+                true => self.context.placement.place(&InfoHash::new(join(seed, nth as u64, 0))),
+                false => newcomer.placed,
+            };
+            let first = *first.get_or_insert(at.stripe);
+            let at = Placed { stripe: (first + nth) % self.stripes.len(), ..at };
             let stripe = self.stripes[at.stripe].0.read();
             stripe.census(&self.operation(&at, newcomer.now), newcomer, &mut census);
             drop(stripe);

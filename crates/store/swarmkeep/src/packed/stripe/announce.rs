@@ -115,7 +115,7 @@ impl Stripe {
                     return Err(Full::BYTES);
                 }
                 let peer = self.update(op, at, peer, transition.after);
-                Ok(self.done(op, at, family, transition, false, peer))
+                Ok(self.done(op, at, family, transition, peer))
             }
             None if stopped => Ok((Announced::new(self.stats(at), Changes::empty()), Selection::NoPeers)),
             None => {
@@ -194,7 +194,11 @@ impl Stripe {
         }
         let (family, transition) = (announce.endpoint.family(), Transition::new(announce, None));
         match self.add(op, at, announce.role(), &announce.endpoint, op.now) {
-            Some(peer) => Ok(self.done(op, at, family, transition, created, Some(peer))),
+            Some(peer) => {
+                let (mut announced, selection) = self.done(op, at, family, transition, Some(peer));
+                announced.changes.set(Changes::CREATED, created);
+                Ok((announced, selection))
+            }
             None => Ok(self.announce_large(op, at, announce, reservation)),
         }
     }
@@ -206,7 +210,6 @@ impl Stripe {
         at: SwarmLocation,
         family: Family,
         transition: Transition,
-        created: bool,
         peer: Option<SectionIndex>,
     ) -> (Announced, Selection) {
         if transition.completed {
@@ -215,13 +218,11 @@ impl Stripe {
             });
         }
         op.context.totals.turn(family, transition.before, transition.after);
-        let mut changes = transition.changes();
-        changes.set(Changes::CREATED, created);
         let selection = match (peer, self.content(at)) {
             (Some(peer), SlotContent::Few(_)) => Selection::Few(at.leaf, at.slot, peer),
             _ => Selection::NoPeers,
         };
-        (Announced::new(self.stats(at), changes), selection)
+        (Announced::new(self.stats(at), transition.changes()), selection)
     }
 
     /// The second half of an announce: draws from the randomness of the caller.

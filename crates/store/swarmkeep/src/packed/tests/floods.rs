@@ -73,6 +73,26 @@ fn head(cells: &str) {
 
 /// Made-up torrents of one address fill a store. Then a torrent becomes popular.
 #[test]
+fn each_announce_of_a_batch_frees_bytes_for_itself_alone() {
+    let store = Packed::new(&config().max_bytes(1 << 20)).expect("what it can keep");
+    (0..60_000).for_each(|n| _ = tell(&store, 0, leecher(n, v4((n as u32) << 8))));
+    let pairs: Vec<_> = (0..60_000).filter(|&n| store.scrape(&hash(n)).peers() == 1).take(20).collect();
+    let of_pair = |n: u64| leecher(n, v4(1 << 30 | (n as u32) << 8)).want(0);
+    pairs.iter().for_each(|&n| _ = tell(&store, 1, of_pair(n)));
+    let pairs = pairs.into_iter().filter(|&n| store.scrape(&hash(n)).peers() == 2);
+    let newcomer = leecher(1_000_000, v4(1 << 30)).want(0);
+    let mut requests: Vec<_> = std::iter::once(newcomer)
+        .chain(pairs.map(of_pair))
+        .map(|announce| Request::new(announce, PeerBuffer::new(&mut [], &mut [])))
+        .collect();
+    assert!(requests.len() > 10);
+    store.announce_batch(&mut requests, at(1), &mut SplitMix64::new(2));
+    let evicted = requests.into_iter().map(|request| request.answer.map_or(0, |answer| answer.evicted.peers));
+    let evicted: Vec<_> = evicted.collect();
+    assert!(evicted[0] > 0 && evicted[1..].iter().all(|&evicted| evicted == 0), "{evicted:?}");
+}
+
+#[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_and_order() {
     head("MB | limit | peers left of the popular torrent, per round | of 20 seeders");
