@@ -1,4 +1,4 @@
-//! Repositories that outlive their process through the durability suite, which knows nothing of how they do.
+//! The durability suite over repositories with a state folder.
 
 use std::{
     error::Error,
@@ -38,8 +38,7 @@ impl PersistentSubject for Kept {
         config: &RepositoryConfig,
         now: Timestamp,
     ) -> Result<Box<dyn Persistent>, Box<dyn Error>> {
-        // As few as the handful of swarms here can do with: what a store takes with nothing in it is not what
-        // is looked at.
+        // Few shards, since there are few swarms.
         let store = catalog::find(self.0).expect("in the catalog").build(&config.clone().shards(16))?;
         let mut pace = Pace::default();
         pace.every = Duration::from_millis(20);

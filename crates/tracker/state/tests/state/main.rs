@@ -5,4 +5,3 @@ mod downloads;
 mod downloads_kill;
 mod durable;
 mod snapshot_crashes;
-mod state;
