@@ -9,7 +9,7 @@ use std::{
     mem,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
     },
     thread::{self, JoinHandle, Thread},
     time::Duration,
@@ -17,8 +17,8 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, Budget, Changes, Export, PeerBuffer, PeerRecord, Random, Records,
-    Request, Restored, SwarmSummary, Timestamp, TorrentRepository, implement::forward_repository,
+    Announce, AnnounceEvent, Announced, Changes, PeerBuffer, PeerRecord, Random, Records, Request, Restored,
+    SwarmSummary, Timestamp, TorrentRepository, implement::forward_repository,
 };
 
 use self::keeper::Keeper;
@@ -117,7 +117,7 @@ pub struct CountsStatus {
     pub bytes: u64,
 }
 
-/// So many that cores rarely meet in one, and few enough for the bits of a word.
+/// Cores rarely meet in one of them, and a word has a bit for each.
 const SHARDS: usize = 64;
 /// The most new swarms that one shard notes. If there are more, all swarms are looked up.
 const MOST_CREATED: usize = 4096;
@@ -142,7 +142,8 @@ struct Core {
     thread: Mutex<Option<Thread>>,
     told: Mutex<Told>,
     settled: Condvar,
-    status: Status,
+    /// Without the number of unsaved torrents.
+    status: Mutex<CountsStatus>,
 }
 
 /// The noted changes of some torrents, and their new swarms. A caller that counts a download locks the shard
@@ -171,20 +172,6 @@ enum End {
     Abandon,
 }
 
-#[derive(Default)]
-struct Status {
-    is_refused: AtomicBool,
-    is_unreadable: AtomicBool,
-    refusals: AtomicU64,
-    candidates: AtomicU64,
-    is_damaged: AtomicBool,
-    left_out: AtomicU64,
-    commits: AtomicU64,
-    looked_up: AtomicU64,
-    entries: AtomicU64,
-    bytes: AtomicU64,
-}
-
 impl Durable {
     /// Wraps a store, which may contain swarms already. It keeps the counts in memory until
     /// [`open`](Self::open) gives it a database.
@@ -201,7 +188,7 @@ impl Durable {
             thread: Mutex::default(),
             told: Mutex::default(),
             settled: Condvar::new(),
-            status: Status::default(),
+            status: Mutex::default(),
         };
         Self { core: Arc::new(core), keeper: Mutex::default() }
     }
@@ -275,31 +262,8 @@ impl Durable {
 
     /// The state of the counts.
     pub fn status(&self) -> CountsStatus {
-        let Status {
-            is_refused,
-            is_unreadable,
-            refusals,
-            candidates,
-            is_damaged,
-            left_out,
-            commits,
-            looked_up,
-            entries,
-            bytes,
-        } = &self.core.status;
-        CountsStatus {
-            unsaved: self.core.unsaved.load(Relaxed) as u64,
-            is_refused: is_refused.load(Relaxed),
-            is_unreadable: is_unreadable.load(Relaxed),
-            candidates: candidates.load(Relaxed),
-            is_damaged: is_damaged.load(Relaxed),
-            left_out: left_out.load(Relaxed),
-            refusals: refusals.load(Relaxed),
-            commits: commits.load(Relaxed),
-            looked_up: looked_up.load(Relaxed),
-            entries: entries.load(Relaxed),
-            bytes: bytes.load(Relaxed),
-        }
+        let unsaved = self.core.unsaved.load(Relaxed) as u64;
+        CountsStatus { unsaved, ..*self.core.status.lock() }
     }
 }
 
@@ -325,20 +289,16 @@ impl TorrentRepository for Durable {
         peers: &mut PeerBuffer<'_>,
     ) -> Announced {
         let core = &*self.core;
-        if announce.event != AnnounceEvent::Completed {
-            let mut unknown = Unknown { core, info_hash: Some(&announce.info_hash) };
-            let announced = core.store.announce(announce, now, rng, peers);
-            unknown.info_hash = None;
-            if announced.changes.contains(Changes::CREATED) {
-                core.note_created(&mut core.shard(&announce.info_hash), &announce.info_hash);
-            }
-            return announced;
-        }
-        let mut counting =
-            Counting { core, shard: core.shard(&announce.info_hash), unknown: Some(announce.info_hash) };
+        let is_counted = announce.event == AnnounceEvent::Completed;
+        let shard = is_counted.then(|| core.shard(&announce.info_hash));
+        let mut announcing = Announcing { core, shard, unknown: Some(&announce.info_hash) };
         let announced = core.store.announce(announce, now, rng, peers);
-        counting.unknown = None;
-        core.note(&mut counting.shard, announce, &announced, now);
+        announcing.unknown = None;
+        if let Some(shard) = &mut announcing.shard {
+            core.note(shard, announce, &announced, now);
+        } else if announced.changes.contains(Changes::CREATED) {
+            core.note_created(&mut core.shard(&announce.info_hash), &announce.info_hash);
+        }
         announced
     }
 
@@ -400,43 +360,25 @@ impl TorrentRepository for Durable {
         added
     }
 
-    fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
-        self.core.store.export(export, now, budget);
-    }
-
     forward_repository! {
         |durable| durable.core.store,
-        except announce, announce_batch, remove, remove_where, restore, export, import, add_downloads
+        except announce, announce_batch, remove, remove_where, restore, import, add_downloads
     }
 }
 
-/// A torrent whose swarm is being announced to. If the caller's randomness panics meanwhile, the swarm may be
-/// new, and is noted.
-struct Unknown<'a> {
+/// An announce, and the shard of its torrent if it may count a download. If the caller's randomness panics
+/// meanwhile, the swarm may be new, or the download may have been counted, and the swarm is noted.
+struct Announcing<'a> {
     core: &'a Core,
-    info_hash: Option<&'a InfoHash>,
+    shard: Option<MutexGuard<'a, Shard>>,
+    unknown: Option<&'a InfoHash>,
 }
 
-impl Drop for Unknown<'_> {
-    fn drop(&mut self) {
-        if let Some(info_hash) = self.info_hash {
-            self.core.note_created(&mut self.core.shard(info_hash), info_hash);
-        }
-    }
-}
-
-/// The shard of a torrent whose download is being counted. If the caller's randomness panics meanwhile, the
-/// download may have been counted, and the swarm is noted.
-struct Counting<'a> {
-    core: &'a Core,
-    shard: MutexGuard<'a, Shard>,
-    unknown: Option<InfoHash>,
-}
-
-impl Drop for Counting<'_> {
+impl Drop for Announcing<'_> {
     fn drop(&mut self) {
         if let Some(info_hash) = self.unknown {
-            self.core.note_created(&mut self.shard, &info_hash);
+            let shard = self.shard.get_or_insert_with(|| self.core.shard(info_hash));
+            self.core.note_created(shard, info_hash);
         }
     }
 }
@@ -555,7 +497,7 @@ impl Core {
     }
 
     fn note_size(&self, downloads: &Downloads) {
-        self.status.entries.store(downloads.entries(), Relaxed);
-        self.status.bytes.store(downloads.size_bytes(), Relaxed);
+        let mut status = self.status.lock();
+        (status.entries, status.bytes) = (downloads.entries(), downloads.size_bytes());
     }
 }

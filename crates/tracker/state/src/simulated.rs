@@ -77,8 +77,7 @@ impl Simulated {
     /// Refuses `count` operations from operation `at`, until [`heal`](Self::heal). A refused operation may
     /// have been done in part.
     pub fn refuse(&self, at: usize, count: usize, refusal: Refusal) {
-        self.0.lock().fault =
-            Some(Fault { from: at, to: at.saturating_add(count), kind: FaultKind::Refuse(refusal) });
+        self.0.lock().fault = Some((at..at.saturating_add(count), Fault::Refuse(refusal)));
     }
 
     /// Refuses each read that touches these bytes of a file, as a bad sector does, until
@@ -102,13 +101,13 @@ impl Simulated {
     /// Cuts the power during operation `at`. That operation and all later ones fail.
     /// [`after_power_cut`](Self::after_power_cut) returns what is left.
     pub fn cut_power(&self, at: usize) {
-        self.0.lock().fault = Some(Fault { from: at, to: usize::MAX, kind: FaultKind::Cut });
+        self.0.lock().fault = Some((at..usize::MAX, Fault::Cut));
     }
 
     /// Kills the process during operation `at`. That operation fails and may have been done in part; all
     /// later ones fail. [`after_kill`](Self::after_kill) returns what the next process sees.
     pub fn kill(&self, at: usize) {
-        self.0.lock().fault = Some(Fault { from: at, to: usize::MAX, kind: FaultKind::Kill });
+        self.0.lock().fault = Some((at..usize::MAX, Fault::Kill));
     }
 
     /// A possible content of the disk after the power cut. Seed 0: only what was synced. Seed 1: everything.
@@ -152,6 +151,13 @@ impl Simulated {
         state.names.get(name).map(|&inode| state.inodes[inode].seen.clone())
     }
 
+    fn opened(&self, name: &str, writable: bool) -> io::Result<Box<dyn File>> {
+        let mut state = self.0.lock();
+        state.whole(Operation::Open)?;
+        let inode = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Box::new(OpenFile { folder: self.clone(), inode, writable }))
+    }
+
     /// Creates a durable file. This is not an operation.
     pub fn put(&self, name: &str, contents: &[u8]) {
         let state = &mut *self.0.lock();
@@ -182,17 +188,11 @@ impl Folder for Simulated {
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
-        let mut state = self.0.lock();
-        state.whole(Operation::Open)?;
-        let inode = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Box::new(OpenFile { folder: self.clone(), inode, writable: false }))
+        self.opened(name, false)
     }
 
     fn open_to_write(&self, name: &str) -> io::Result<Box<dyn File>> {
-        let mut state = self.0.lock();
-        state.whole(Operation::Open)?;
-        let inode = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Box::new(OpenFile { folder: self.clone(), inode, writable: true }))
+        self.opened(name, true)
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
@@ -205,19 +205,12 @@ impl Folder for Simulated {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut state = self.0.lock();
-        if !state.names.contains_key(from) {
-            return state.whole(Operation::Rename).and(Err(io::ErrorKind::NotFound.into()));
-        }
-        state.rename_or_so(Operation::Rename, NameChange::Rename(from.to_owned(), to.to_owned()), |_| ())
+        let change = NameChange::Rename(from.to_owned(), to.to_owned());
+        self.0.lock().rename_or_so(Operation::Rename, change, |_| ())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let mut state = self.0.lock();
-        if !state.names.contains_key(name) {
-            return state.whole(Operation::Remove).and(Err(io::ErrorKind::NotFound.into()));
-        }
-        state.rename_or_so(Operation::Remove, NameChange::Remove(name.to_owned()), |_| ())
+        self.0.lock().rename_or_so(Operation::Remove, NameChange::Remove(name.to_owned()), |_| ())
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -320,7 +313,8 @@ struct DiskState {
     /// The changes from the durable names to the visible ones.
     pending_names: Vec<NameChange>,
     operations: Vec<Operation>,
-    fault: Option<Fault>,
+    /// The operations that fail, and how.
+    fault: Option<(Range<usize>, Fault)>,
     /// The unreadable bytes, and the number of their file.
     bad: Vec<(usize, Range<u64>)>,
     down: bool,
@@ -336,13 +330,13 @@ impl DiskState {
             return Err(io::Error::other("nothing works any more"));
         }
         match &self.fault {
-            Some(fault) if (fault.from..fault.to).contains(&at) => match fault.kind {
-                FaultKind::Refuse(refusal) => Ok(Turn::Part(io::Error::from_raw_os_error(refusal as i32))),
-                FaultKind::Cut => {
+            Some((during, fault)) if during.contains(&at) => match *fault {
+                Fault::Refuse(refusal) => Ok(Turn::Part(io::Error::from_raw_os_error(refusal as i32))),
+                Fault::Cut => {
                     self.down = true;
                     Ok(Turn::Cut)
                 }
-                FaultKind::Kill => {
+                Fault::Kill => {
                     self.down = true;
                     Ok(Turn::Part(io::Error::other("the process is killed")))
                 }
@@ -362,6 +356,11 @@ impl DiskState {
         change: NameChange,
         first: impl FnOnce(&mut Self),
     ) -> io::Result<()> {
+        if let NameChange::Rename(name, _) | NameChange::Remove(name) = &change
+            && !self.names.contains_key(name)
+        {
+            return self.whole(operation).and(Err(io::ErrorKind::NotFound.into()));
+        }
         let turn = self.turn(operation)?;
         let mut chance = Chance(self.random);
         let done = !matches!(turn, Turn::Part(_)) || chance.up_to(1) == 1;
@@ -394,13 +393,7 @@ impl Turn {
     }
 }
 
-struct Fault {
-    from: usize,
-    to: usize,
-    kind: FaultKind,
-}
-
-enum FaultKind {
+enum Fault {
     Refuse(Refusal),
     Cut,
     Kill,
@@ -626,17 +619,5 @@ mod tests {
         assert!(file.write_all_at(b"x", 0).is_err());
         assert!(file.sync().is_err() && folder.names().is_err() && file.len().is_err());
         assert!(folder.after_power_cut(1).names().is_ok());
-    }
-
-    #[test]
-    fn a_full_disk_refuses_until_it_is_healed() {
-        let folder = Simulated::new(7);
-        folder.refuse(1, usize::MAX, Refusal::Full);
-        let file = folder.create("a").unwrap();
-        for _ in 0..3 {
-            assert_eq!(file.write_all_at(b"x", 0).unwrap_err().kind(), io::ErrorKind::StorageFull);
-        }
-        folder.heal();
-        file.write_all_at(b"x", 0).unwrap();
     }
 }

@@ -2,7 +2,9 @@
 
 use std::{
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
-    mem, slice,
+    mem,
+    path::PathBuf,
+    slice,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -229,12 +231,7 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
         };
         match Reader::new(Sequential { file: &*file, at: 0 }) {
             Ok(mut reader) => {
-                loaded.restored = fill(&mut reader, store, now).map_err(|error| match error {
-                    Unfilled::Snapshot(error) => {
-                        Error::Snapshot { path: folder.path(name), error: Box::new(error) }
-                    }
-                    Unfilled::Store(unavailable) => unavailable.into(),
-                })?;
+                loaded.restored = fill(&mut reader, folder.path(name), store, now)?;
                 loaded.snapshot = Some((name.into(), reader.summary()));
                 let Restored { added, known, expired, refused, .. } = loaded.restored;
                 if expired > added + known + refused {
@@ -280,17 +277,13 @@ pub fn look_at_snapshots(folder: &dyn Folder) -> Result<Vec<(String, Result<Summ
     Ok(found)
 }
 
-enum Unfilled {
-    Snapshot(snapshot::Error),
-    Store(Unavailable),
-}
-
 /// Reads records while other threads import them.
 fn fill<R: Read + Seek + Send>(
     reader: &mut Reader<R>,
+    path: PathBuf,
     store: &Store,
     now: Timestamp,
-) -> Result<Restored, Unfilled> {
+) -> Result<Restored> {
     let loaders = match store {
         Store::Sync(_) => thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST_LOADERS)),
         Store::Async(..) => 1,
@@ -327,9 +320,9 @@ fn fill<R: Read + Seek + Send>(
         let read = read_all(reader, now, full, &spare);
         let mut restored = Restored::default();
         for loader in loaders {
-            restored += loader.join().expect("a store does not panic").map_err(Unfilled::Store)?;
+            restored += loader.join().expect("a store does not panic")?;
         }
-        read.map_err(Unfilled::Snapshot).map(|()| restored)
+        read.map_err(|error| Error::Snapshot { path, error: Box::new(error) }).map(|()| restored)
     })
 }
 

@@ -2,6 +2,7 @@
 //! counts.
 
 use std::{
+    mem,
     sync::{
         Arc,
         atomic::Ordering::{Relaxed, SeqCst},
@@ -67,7 +68,7 @@ impl Keeper {
             let is_full = self.core.unsaved.load(Relaxed) >= self.core.pace.torrents;
             let is_time = Instant::now() >= self.due || is_settling || end.is_some();
             // After a refusal, try again only when it is due.
-            let is_due = is_time || (is_full && !self.core.status.is_refused.load(Relaxed));
+            let is_due = is_time || (is_full && !self.core.status.lock().is_refused);
             let looked = self.look(settle, is_due);
             self.tell_of_damage();
             self.tell_of_unread(&looked);
@@ -78,14 +79,14 @@ impl Keeper {
                 return;
             }
             let failed = saved.and(looked).err().map(|error| error.to_string());
-            let is_refused = self.core.status.is_refused.load(Relaxed);
+            let is_refused = self.core.status.lock().is_refused;
             let has_passed = !self.core.look_at_all.load(SeqCst) || self.passed >= settle || is_refused;
             if is_settling && (failed.is_some() || (self.pass.is_none() && has_passed)) {
                 let mut told = self.core.told.lock();
                 (told.settled, told.failed) = (settle, failed);
                 self.core.settled.notify_all();
             } else if self.pass.is_none() && !self.core.is_urgent.load(SeqCst) {
-                let is_unreadable = self.core.status.is_unreadable.load(Relaxed);
+                let is_unreadable = self.core.status.lock().is_unreadable;
                 if is_refused || is_unreadable || !self.core.look_at_all.load(SeqCst) {
                     thread::park_timeout(self.due.saturating_duration_since(Instant::now()));
                 }
@@ -116,11 +117,9 @@ impl Keeper {
     }
 
     fn pass(&mut self, settle: u64, is_due: bool) -> Result<()> {
-        let status = &self.core.status;
+        let status = *self.core.status.lock();
         // While the disk refuses writes, a pass would find the same unsaved counts again and again.
-        let may_begin = self.pass.is_none()
-            && !status.is_refused.load(Relaxed)
-            && (is_due || !status.is_unreadable.load(Relaxed));
+        let may_begin = self.pass.is_none() && !status.is_refused && (is_due || !status.is_unreadable);
         if may_begin && self.core.look_at_all.swap(false, SeqCst) {
             self.pass = Some((Cursor::START, settle));
             self.pass_trusts = self.core.trusts_all.swap(false, SeqCst);
@@ -139,7 +138,7 @@ impl Keeper {
     /// Logs once that the database is damaged.
     fn tell_of_damage(&self) {
         if let Some(damage) = self.downloads.damage()
-            && !self.core.status.is_damaged.swap(true, Relaxed)
+            && !mem::replace(&mut self.core.status.lock().is_damaged, true)
         {
             error!(%damage, "the stored download counts are damaged; the tracker goes on without them, and saves none");
         }
@@ -147,18 +146,17 @@ impl Keeper {
 
     /// Logs once that some counts cannot be read, and once that all can be read again.
     fn tell_of_unread(&self, looked: &Result<()>) {
-        let status = &self.core.status;
-        let was_unreadable = status.is_unreadable.load(Relaxed);
+        let status = *self.core.status.lock();
         match looked {
-            Err(failed) if !was_unreadable => {
-                status.is_unreadable.store(true, Relaxed);
-                if !status.is_damaged.load(Relaxed) {
+            Err(failed) if !status.is_unreadable => {
+                self.core.status.lock().is_unreadable = true;
+                if !status.is_damaged {
                     error!(%failed, "stored download counts cannot be read; the tracker goes on without them, and tries again");
                 }
             }
-            Ok(()) if was_unreadable && self.pass.is_none() && !self.core.look_at_all.load(SeqCst) => {
+            Ok(()) if status.is_unreadable && self.pass.is_none() && !self.core.look_at_all.load(SeqCst) => {
                 info!("all stored download counts can be read again");
-                status.is_unreadable.store(false, Relaxed);
+                self.core.status.lock().is_unreadable = false;
             }
             _ => {}
         }
@@ -202,7 +200,7 @@ impl Keeper {
         if let Some(source) = source {
             core.change(&mut shard, info_hash, Change { forget: false, add }, source);
         }
-        core.status.looked_up.fetch_add(1, Relaxed);
+        core.status.lock().looked_up += 1;
     }
 
     /// Makes the noted changes durable, and begins a copy if one is due. Logs once that the disk refuses
@@ -210,10 +208,10 @@ impl Keeper {
     fn save(&mut self) -> Result<()> {
         self.due = Instant::now() + self.core.pace.every;
         let saved = self.commit();
-        let status = &self.core.status;
+        let was_refused = mem::replace(&mut self.core.status.lock().is_refused, saved.is_err());
         match &saved {
             Ok(()) => {
-                if status.is_refused.swap(false, Relaxed) {
+                if was_refused {
                     info!("download counts are being saved again");
                 }
                 for (info_hash, add) in
@@ -226,8 +224,8 @@ impl Keeper {
                 self.copy();
             }
             Err(failed) => {
-                status.refusals.fetch_add(1, Relaxed);
-                if !status.is_refused.swap(true, Relaxed) && !status.is_damaged.load(Relaxed) {
+                self.core.status.lock().refusals += 1;
+                if !was_refused && !self.core.status.lock().is_damaged {
                     error!(%failed, "download counts are not being saved; the tracker goes on, and tries again");
                 }
             }
@@ -256,7 +254,7 @@ impl Keeper {
             committed = self.downloads.commit(changes);
             if committed.is_ok() {
                 taken.truncate(some);
-                self.core.status.commits.fetch_add(1, Relaxed);
+                self.core.status.lock().commits += 1;
             }
         }
         for (info_hash, older) in taken {
@@ -267,7 +265,7 @@ impl Keeper {
         }
         let unsaved = self.core.shards.iter().map(|shard| shard.lock().changes.len()).sum();
         self.core.unsaved.store(unsaved, Relaxed);
-        self.core.status.candidates.store(self.candidates.len() as u64, Relaxed);
+        self.core.status.lock().candidates = self.candidates.len() as u64;
         committed
     }
 
@@ -325,7 +323,7 @@ impl Keeper {
             left_out += u64::from(is_left_out);
             !is_left_out
         });
-        self.core.status.left_out.fetch_add(left_out, Relaxed);
+        self.core.status.lock().left_out += left_out;
         Ok(())
     }
 }
