@@ -19,8 +19,9 @@ use std::{
 
 use redb::{
     Builder, Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, StorageBackend,
-    TableDefinition, WriteTransaction,
+    TableDefinition,
 };
+use tracing::warn;
 
 pub(crate) use self::copy::Copying;
 pub use self::copy::{Counts, look_at_downloads, restore_downloads};
@@ -92,6 +93,9 @@ struct Open {
     database: Database,
     file: Arc<dyn File>,
 }
+
+/// The counts of a file.
+type Table<'a> = redb::Table<'a, &'static [u8; InfoHash::LEN], u32>;
 
 /// The error for a sector that the disk cannot read.
 const EIO: i32 = 5;
@@ -171,38 +175,28 @@ impl Downloads {
     /// or with others, and then count once. If the process ends instead, the next process may find the
     /// refused commit, whole.
     pub fn commit(&mut self, changes: impl IntoIterator<Item = (InfoHash, Change)>) -> Result<()> {
-        let mut before = mem::take(&mut self.before);
-        let committed = self.write(|write| {
-            let mut table = write.open_table(TABLE)?;
-            for (info_hash, &count) in &before {
-                put(&mut table, info_hash, count)?;
-            }
+        self.write(|table, before| {
             for (info_hash, change) in changes {
                 let count = table.get(info_hash.as_bytes())?.map_or(0, |count| count.value());
                 before.entry(info_hash).or_insert(count);
-                put(&mut table, &info_hash, change.of(count))?;
+                put(table, &info_hash, change.of(count))?;
             }
             Ok(())
-        });
-        if committed.is_err() {
-            self.before = before;
-        }
-        committed
+        })
     }
 
     /// Raises the counts of torrents to at least these, all or none, and returns how many counts were lower.
     /// They are durable when it returns. Ascending info hashes are fastest.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// [`Error::Io`], [`Error::Damaged`]: some of the counts may be raised. The call can be repeated.
     pub fn raise(&mut self, counts: &[(InfoHash, u32)]) -> Result<u64> {
-        self.write(|write| {
-            let mut table = write.open_table(TABLE)?;
+        self.write(|table, _| {
             let mut raised = 0;
             for (info_hash, count) in counts {
                 let is_lower = table.get(info_hash.as_bytes())?.map_or(0, |count| count.value()) < *count;
                 if is_lower {
-                    put(&mut table, info_hash, *count)?;
+                    put(table, info_hash, *count)?;
                     raised += 1;
                 }
             }
@@ -213,16 +207,22 @@ impl Downloads {
     /// Forgets all counts below `least`, gives their space back, and returns their number.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// [`Error::Io`], [`Error::Damaged`]: some of the counts may be forgotten. The call can be repeated.
     pub fn forget_below(&mut self, least: u32) -> Result<u64> {
-        let entries = self.entries;
-        self.write(|write| Ok(write.open_table(TABLE)?.retain(|_, count| count >= least)?))?;
-        self.call(|database| {
+        let forgotten = self.write(|table, _| {
+            let entries = table.len()?;
+            table.retain(|_, count| count >= least)?;
+            Ok(entries - table.len()?)
+        })?;
+        let compacted = self.call(|database| {
             while database.compact()? {}
             Ok(())
-        })?;
+        });
+        if let Err(failed) = compacted {
+            warn!(%failed, "the space of forgotten download counts was not given back");
+        }
         self.measure();
-        Ok(entries - self.entries)
+        Ok(forgotten)
     }
 
     /// Checks the whole file, and writes a copy of it, `downloads.redb.copy`. The latest copy stays until the
@@ -267,19 +267,37 @@ impl Downloads {
         Some(Error::Damaged { path: self.folder.path(NAME), what })
     }
 
-    fn write<T>(&mut self, change: impl FnOnce(&WriteTransaction) -> Called<T>) -> Result<T> {
-        let (value, entries) = self.call(|database| {
+    /// Writes the counts before the refused commits, and then the change, which may add to these counts.
+    fn write<T>(
+        &mut self,
+        change: impl FnOnce(&mut Table<'_>, &mut BTreeMap<InfoHash, u32>) -> Called<T>,
+    ) -> Result<T> {
+        let mut before = mem::take(&mut self.before);
+        let written = self.call(|database| {
             let mut write = database.begin_write()?;
             // After a crash, the file opens at once: without this, redb reads all of it.
             write.set_quick_repair(true);
-            let value = change(&write)?;
-            let entries = write.open_table(TABLE)?.len()?;
+            let (value, entries) = {
+                let mut table = write.open_table(TABLE)?;
+                for (info_hash, &count) in &before {
+                    put(&mut table, info_hash, count)?;
+                }
+                (change(&mut table, &mut before)?, table.len()?)
+            };
             write.commit()?;
             Ok((value, entries))
-        })?;
-        self.entries = entries;
-        self.measure();
-        Ok(value)
+        });
+        match written {
+            Ok((value, entries)) => {
+                self.entries = entries;
+                self.measure();
+                Ok(value)
+            }
+            Err(error) => {
+                self.before = before;
+                Err(error)
+            }
+        }
     }
 
     fn measure(&mut self) {
@@ -377,11 +395,7 @@ fn create(medium: impl StorageBackend) -> Called<Database> {
     Ok(Builder::new().set_cache_size(CACHE).create_with_backend(medium)?)
 }
 
-fn put(
-    table: &mut redb::Table<'_, &[u8; InfoHash::LEN], u32>,
-    info_hash: &InfoHash,
-    count: u32,
-) -> Called<()> {
+fn put(table: &mut Table<'_>, info_hash: &InfoHash, count: u32) -> Called<()> {
     match count {
         0 => table.remove(info_hash.as_bytes())?,
         _ => table.insert(info_hash.as_bytes(), count)?,

@@ -137,29 +137,38 @@ fn a_crash_at_any_operation_loses_no_acknowledged_commit_and_leaves_no_part_of_o
 }
 
 #[test]
-fn a_refused_commit_counts_once_when_it_is_repeated() {
+fn a_refused_commit_counts_once_when_it_is_repeated_and_other_changes_find_none_of_it() {
+    let mut refused = 0;
     for at in 0..40 {
-        for refusal in [Refusal::Full, Refusal::Device] {
+        for (refusal, is_repeated) in
+            [(Refusal::Full, true), (Refusal::Device, true), (Refusal::Device, false)]
+        {
             let (folder, story) = (Simulated::new(at), format!("{refusal:?} at {at}"));
             let mut downloads = open(&folder).unwrap();
             downloads.commit([add(1, 5), add(2, 7)]).unwrap();
             folder.refuse(folder.operations().len() + at as usize, 1 + at as usize % 3, refusal);
             let changes = [add(1, 1), add(3, 2), (torrent(2), Change { forget: true, add: 1 })];
-            let mut is_refused = downloads.commit(changes).is_err();
+            let is_refused = downloads.commit(changes).is_err();
+            folder.heal();
+            let mut after = Model::from([(torrent(1), 6), (torrent(2), 1), (torrent(3), 2)]);
             if is_refused {
-                folder.heal();
+                refused += 1;
                 let before = [(torrent(1), 5), (torrent(2), 7)].into();
                 assert_eq!(counts(&mut downloads), before, "{story}");
-                is_refused = downloads.commit(changes).is_err();
             }
-            assert!(!is_refused, "{story}");
-            folder.heal();
-            let after = Model::from([(torrent(1), 6), (torrent(2), 1), (torrent(3), 2)]);
+            if is_refused && is_repeated {
+                downloads.commit(changes).unwrap();
+            } else if is_refused {
+                assert_eq!(downloads.raise(&[(torrent(1), 9), (torrent(4), 1)]).unwrap(), 2, "{story}");
+                assert_eq!(downloads.forget_below(2).unwrap(), 1, "{story}");
+                after = Model::from([(torrent(1), 9), (torrent(2), 7)]);
+            }
             assert_eq!(counts(&mut downloads), after, "{story}");
             drop(downloads);
             assert_eq!(counts(&mut open(&folder.after_power_cut(0)).unwrap()), after, "{story}");
         }
     }
+    assert!(refused >= 30, "{refused}");
 }
 
 /// Of many pages.
