@@ -91,7 +91,15 @@ pub struct Downloads {
 
 struct Open {
     database: Database,
-    file: Arc<dyn File>,
+    medium: Medium,
+}
+
+impl Open {
+    /// Closes the file without a write, and without a panic of redb.
+    fn abandon(self, path: &Path) {
+        self.medium.abandon();
+        let _ = close(path, self.database);
+    }
 }
 
 /// The counts of a file.
@@ -267,6 +275,13 @@ impl Downloads {
         Some(Error::Damaged { path: self.folder.path(NAME), what })
     }
 
+    /// Closes the file as a killed process does. The next call opens it again.
+    pub(crate) fn abandon(&mut self) {
+        if let Some(open) = self.open.take() {
+            open.abandon(&self.folder.path(NAME));
+        }
+    }
+
     /// Writes the counts before the refused commits, and then the change, which may add to these counts.
     fn write<T>(
         &mut self,
@@ -301,7 +316,7 @@ impl Downloads {
     }
 
     fn measure(&mut self) {
-        self.bytes = self.open.as_ref().and_then(|open| open.file.len().ok()).unwrap_or(self.bytes);
+        self.bytes = self.open.as_ref().and_then(|open| open.medium.file.len().ok()).unwrap_or(self.bytes);
     }
 
     /// Calls redb. After an error, the file is closed.
@@ -310,23 +325,24 @@ impl Downloads {
             return Err(damage);
         }
         let (path, open) = (self.folder.path(NAME), self.open.take());
-        let called = open.map_or_else(|| open_file(&*self.folder), Ok).and_then(|mut open| {
-            guarded(&path, move || {
-                let value = call(&mut open.database)?;
-                Ok((open, value))
-            })
-        });
-        match called {
-            Ok((open, value)) => {
+        let mut open =
+            open.map_or_else(|| open_file(&*self.folder), Ok).inspect_err(|error| self.note(error))?;
+        match guarded(&path, || call(&mut open.database)) {
+            Ok(value) => {
                 self.open = Some(open);
                 Ok(value)
             }
             Err(error) => {
-                if let Error::Damaged { what, .. } = &error {
-                    self.damage = Some(what.clone());
-                }
+                open.abandon(&path);
+                self.note(&error);
                 Err(error)
             }
+        }
+    }
+
+    fn note(&mut self, error: &Error) {
+        if let Error::Damaged { what, .. } = error {
+            self.damage = Some(what.clone());
         }
     }
 }
@@ -335,19 +351,17 @@ impl Downloads {
 impl Drop for Downloads {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
-            let _ = guarded(&self.folder.path(NAME), || Ok(open.database.close()?));
+            let _ = close(&self.folder.path(NAME), open.database);
         }
     }
 }
 
 impl fmt::Debug for Downloads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { folder, damage, entries, bytes, .. } = self;
         f.debug_struct("Downloads")
-            .field("folder", folder)
-            .field("damage", damage)
-            .field("entries", entries)
-            .field("bytes", bytes)
+            .field("folder", &self.folder)
+            .field("damage", &self.damage)
+            .field("entries", &self.entries)
             .finish_non_exhaustive()
     }
 }
@@ -379,8 +393,9 @@ fn is_there(folder: &dyn Folder) -> Result<bool> {
 fn open_file(folder: &dyn Folder) -> Result<Open> {
     let path = folder.path(NAME);
     let file: Arc<dyn File> = folder.open_to_write(NAME).map_err(Error::io("opening", path.clone()))?.into();
-    let database = open_over(&path, &*file, Medium(Arc::clone(&file)))?;
-    Ok(Open { database, file })
+    let medium = Medium::new(file);
+    let database = open_over(&path, &*medium.file, medium.clone())?;
+    Ok(Open { database, medium })
 }
 
 /// Opens an existing file, which must not be empty: redb begins a new one there.
@@ -403,7 +418,12 @@ fn put(table: &mut Table<'_>, info_hash: &InfoHash, count: u32) -> Called<()> {
     Ok(())
 }
 
-/// Calls redb, which may panic over a damaged file.
+fn close(path: &Path, database: Database) -> Result<()> {
+    guarded(path, || Ok(database.close()?))
+}
+
+/// Calls redb, which may panic over a damaged file. A database that is dropped by that panic may panic again,
+/// which ends the process: so only `close` moves one into a call.
 fn guarded<T>(path: &Path, call: impl FnOnce() -> Called<T>) -> Result<T> {
     let called =
         catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(redb::Error::Corrupted(NOT_WHOLE.into())));
@@ -418,4 +438,25 @@ fn guarded<T>(path: &Path, call: impl FnOnce() -> Called<T>) -> Result<T> {
         redb::Error::Corrupted(what) => Error::Damaged { path: path.to_owned(), what },
         error => Error::Damaged { path: path.to_owned(), what: error.to_string() },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulated::Simulated;
+
+    #[test]
+    fn after_damage_or_a_panic_of_redb_the_file_is_closed_without_a_write() {
+        for panics in [false, true] {
+            let folder = Simulated::new(1);
+            let mut downloads = Downloads::open(Arc::new(folder.clone())).unwrap();
+            let before = folder.operations().len();
+            let called = downloads.call::<()>(|_| match panics {
+                true => panic!("a page is none"),
+                false => Err(redb::Error::Corrupted(NOT_WHOLE.into())),
+            });
+            assert!(matches!(called, Err(Error::Damaged { .. })));
+            assert!(!folder.operations()[before..].iter().any(|operation| operation.changes()), "{panics}");
+        }
+    }
 }

@@ -73,7 +73,7 @@ impl New {
         let path = folder.path(&partial);
         let file: Arc<dyn File> =
             folder.create(&partial).map_err(Error::io("creating", path.clone()))?.into();
-        let database = guarded(&path, || create(Medium(Arc::clone(&file))))?;
+        let database = guarded(&path, || create(Medium::new(Arc::clone(&file))))?;
         Ok(Self { name, path, file, database })
     }
 

@@ -1,34 +1,62 @@
 //! The files of databases, as redb reads and writes them.
 
-use std::{collections::BTreeMap, fmt, io, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use parking_lot::Mutex;
 use redb::StorageBackend;
 
 use crate::File;
 
-/// A file that redb reads and writes.
-pub(super) struct Medium(pub(super) Arc<dyn File>);
+/// A file that redb reads and writes, until it is abandoned: then every change fails.
+#[derive(Clone)]
+pub(super) struct Medium {
+    pub(super) file: Arc<dyn File>,
+    is_abandoned: Arc<AtomicBool>,
+}
+
+impl Medium {
+    pub(super) fn new(file: Arc<dyn File>) -> Self {
+        Self { file, is_abandoned: Arc::default() }
+    }
+
+    pub(super) fn abandon(&self) {
+        self.is_abandoned.store(true, Relaxed);
+    }
+
+    fn change(&self, change: impl FnOnce(&dyn File) -> io::Result<()>) -> io::Result<()> {
+        match self.is_abandoned.load(Relaxed) {
+            true => Err(io::Error::other("it is abandoned")),
+            false => change(&*self.file),
+        }
+    }
+}
 
 impl StorageBackend for Medium {
     fn len(&self) -> io::Result<u64> {
-        self.0.len()
+        self.file.len()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(out, offset)
+        self.file.read_exact_at(out, offset)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.change(|file| file.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync()
+        self.change(|file| file.sync())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
+        self.change(|file| file.write_all_at(data, offset))
     }
 }
 

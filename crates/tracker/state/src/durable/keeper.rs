@@ -61,6 +61,7 @@ impl Keeper {
                 (told.settle, told.settled, told.end)
             };
             if end == Some(End::Abandon) {
+                self.downloads.abandon();
                 return;
             }
             let is_settling = settle > settled;

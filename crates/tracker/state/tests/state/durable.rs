@@ -161,6 +161,18 @@ fn what_was_counted_last_is_kept_when_it_is_closed() {
 }
 
 #[test]
+fn one_that_is_abandoned_writes_nothing_more() {
+    let folder = Simulated::new(18);
+    let store = durable(&folder);
+    twice(&store, 1);
+    store.settle().unwrap();
+    let before = folder.operations().len();
+    store.abandon();
+    assert!(!folder.operations()[before..].iter().any(|operation| operation.changes()));
+    assert_eq!(stored(&folder, 1), 2);
+}
+
+#[test]
 fn one_that_is_closed_and_opened_again_gives_all_swarms_their_counts() {
     let (first, second) = (Simulated::new(6), Simulated::new(7));
     for folder in [&first, &second] {
