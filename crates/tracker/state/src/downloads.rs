@@ -113,15 +113,18 @@ const TABLE: TableDefinition<'_, &[u8; InfoHash::LEN], u32> = TableDefinition::n
 const CACHE: usize = 8 << 20;
 
 impl Downloads {
-    /// Opens the counts in a folder. A new folder has none, and gets an empty file.
+    /// Opens the counts in a folder. A new folder has none, and gets an empty file. Incomplete files are
+    /// removed.
     ///
     /// # Errors
     /// [`Error::Damaged`]; [`Error::Missing`] if there is only a copy; [`Error::Older`]; [`Error::Io`].
     pub fn open(folder: Arc<dyn Folder>) -> Result<Self> {
-        match is_there(&*folder)? {
+        let is_there = is_there(&*folder)?;
+        copy::remove_partial(&*folder);
+        match is_there {
             // The process before may have been killed before the name was durable.
             true => folder.sync().map_err(Error::io("syncing", folder.path("")))?,
-            false => New::begin(&*folder, NAME)?.finish(&*folder)?,
+            false => New::begin(&*folder, NAME)?.finish(&*folder, None)?,
         }
         let mut downloads = Self::over(folder);
         downloads.entries =
@@ -244,10 +247,9 @@ impl Downloads {
 
     /// Checks the whole file, and begins a copy as of now.
     pub(crate) fn begin_copy(&mut self) -> Result<Copying> {
+        let path = self.folder.path(NAME);
         let read = self.call(|database| {
-            if !database.check_integrity()? {
-                return Err(redb::Error::Corrupted(NOT_WHOLE.into()));
-            }
+            copy::checked(&path, database)?;
             Ok(database.begin_read()?)
         })?;
         Ok(Copying { folder: Arc::clone(&self.folder), read })

@@ -37,9 +37,10 @@ use crate::{
 /// its swarm exists, and no download is counted twice.
 ///
 /// Guarantees: a download that [`settle`](Self::settle) has confirmed survives every crash. A killed process
-/// loses the downloads of its last second. While the disk refuses writes, the repository works on and keeps
-/// the unsaved counts of [up to a million torrents](Pace::most_unsaved) in memory; the counts of further
-/// torrents are saved later if their swarms still exist.
+/// loses the downloads of its last second, or, during the daily check, those since the check began. While the
+/// disk refuses writes, the repository works on and keeps the unsaved counts of
+/// [up to a million torrents](Pace::most_unsaved) in memory; the counts of further torrents are saved later
+/// if their swarms still exist.
 ///
 /// A torrent that is not in the database enters when its downloads come from two prefixes (IPv4 /24, IPv6
 /// /48), or when its first downloader announces again [later](Pace::again_after). Until then its
@@ -494,6 +495,11 @@ impl Core {
         {
             thread.unpark();
         }
+    }
+
+    fn is_ending(&self) -> bool {
+        let told = self.told.lock();
+        told.end.is_some() || told.ended
     }
 
     fn note_size(&self, downloads: &Downloads) {

@@ -3,15 +3,16 @@
 use std::{
     io,
     ops::Bound,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use redb::{AccessGuard, Database, ReadTransaction, ReadableDatabase as _, ReadableTableMetadata as _};
+use tracing::warn;
 
 use super::{
-    Called, NOT_WHOLE, TABLE, create, guarded, is_there,
+    Called, NOT_WHOLE, TABLE, close, create, guarded, is_there,
     medium::{Medium, Unchanged},
     open_over, put,
 };
@@ -32,31 +33,31 @@ pub(crate) struct Copying {
 
 impl Copying {
     /// Writes the copy in steps. After each, `goes_on` is told the time that it took; if it returns false,
-    /// the copy is given up. Returns whether the copy is complete.
-    pub(crate) fn finish(self, mut goes_on: impl FnMut(Duration) -> bool) -> Result<bool> {
-        let source = self.folder.path(super::NAME);
-        let new = New::begin(&*self.folder, NAME)?;
-        let mut from = Bound::Unbounded;
-        loop {
-            let began = Instant::now();
-            let rows = guarded(&source, || {
-                let table = self.read.open_table(TABLE)?;
-                let from = from.as_ref().map(|info_hash: &InfoHash| info_hash.as_bytes());
-                let rows = table.range::<&[u8; InfoHash::LEN]>((from, Bound::Unbounded))?.take(ROWS);
-                let row = |(key, count): (AccessGuard<'_, &[u8; _]>, AccessGuard<'_, u32>)| {
-                    (InfoHash::new(*key.value()), count.value())
-                };
-                Ok(rows.map(|found| found.map(row)).collect::<Result<Vec<_>, _>>()?)
-            })?;
-            let Some(&(last, _)) = rows.last() else { break };
-            new.put(&rows)?;
-            from = Bound::Excluded(last);
-            if !goes_on(began.elapsed()) {
-                return Ok(false);
-            }
-        }
-        new.finish(&*self.folder).map(|()| true)
+    /// the copy is given up. Returns whether the copy is complete. If not, nothing of it stays.
+    pub(crate) fn finish(self, goes_on: impl FnMut(Duration) -> bool) -> Result<bool> {
+        write(&*self.folder, (&self.folder.path(super::NAME), &self.read), (NAME, None), goes_on)
     }
+}
+
+/// Writes a database with the rows of another to a name, and keeps the file that has it under another name.
+fn write(
+    folder: &dyn Folder,
+    from: (&Path, &ReadTransaction),
+    to: (&'static str, Option<&str>),
+    goes_on: impl FnMut(Duration) -> bool,
+) -> Result<bool> {
+    let written = New::begin(folder, to.0).and_then(|new| match new.fill(from, goes_on) {
+        Ok(true) => new.finish(folder, to.1).map(|()| true),
+        ended => {
+            let _ = close(&new.path, new.database);
+            ended
+        }
+    });
+    if !matches!(written, Ok(true)) {
+        // On a full disk, this gives the space back.
+        let _ = folder.remove(&partial(to.0));
+    }
+    written
 }
 
 /// A new database, which gets its name when it is complete.
@@ -74,7 +75,35 @@ impl New {
         let file: Arc<dyn File> =
             folder.create(&partial).map_err(Error::io("creating", path.clone()))?.into();
         let database = guarded(&path, || create(Medium::new(Arc::clone(&file))))?;
-        Ok(Self { name, path, file, database })
+        let new = Self { name, path, file, database };
+        new.put(&[]).map(|()| new)
+    }
+
+    /// Puts all rows of another database into it, in steps. Returns false if `goes_on` does.
+    fn fill(
+        &self,
+        (path, from): (&Path, &ReadTransaction),
+        mut goes_on: impl FnMut(Duration) -> bool,
+    ) -> Result<bool> {
+        let mut after = Bound::Unbounded;
+        loop {
+            let began = Instant::now();
+            let rows = guarded(path, || {
+                let table = from.open_table(TABLE)?;
+                let after = after.as_ref().map(|info_hash: &InfoHash| info_hash.as_bytes());
+                let rows = table.range::<&[u8; InfoHash::LEN]>((after, Bound::Unbounded))?.take(ROWS);
+                let row = |(key, count): (AccessGuard<'_, &[u8; _]>, AccessGuard<'_, u32>)| {
+                    (InfoHash::new(*key.value()), count.value())
+                };
+                Ok(rows.map(|found| found.map(row)).collect::<Result<Vec<_>, _>>()?)
+            })?;
+            let Some(&(last, _)) = rows.last() else { return Ok(true) };
+            self.put(&rows)?;
+            after = Bound::Excluded(last);
+            if !goes_on(began.elapsed()) {
+                return Ok(false);
+            }
+        }
     }
 
     fn put(&self, rows: &[(InfoHash, u32)]) -> Result<()> {
@@ -89,15 +118,21 @@ impl New {
         })
     }
 
-    /// Checks it, makes it durable, and gives it its name.
-    pub(super) fn finish(mut self, folder: &dyn Folder) -> Result<()> {
-        self.put(&[])?;
-        guarded(&self.path, || {
-            checked(&mut self.database)?;
-            Ok(self.database.close()?)
-        })?;
-        let synced = self.file.sync().and_then(|()| folder.rename(&partial(self.name), self.name));
-        synced.and_then(|()| folder.sync()).map_err(Error::io("writing", folder.path(self.name)))
+    /// Checks it, makes it durable, and gives it its name. A file with that name gets the name `keep_as`.
+    pub(super) fn finish(mut self, folder: &dyn Folder, keep_as: Option<&str>) -> Result<()> {
+        let is_whole = guarded(&self.path, || checked(&self.path, &mut self.database));
+        let closed = close(&self.path, self.database);
+        is_whole.and(closed)?;
+        let name = || {
+            self.file.sync()?;
+            match keep_as.map(|keep_as| folder.rename(self.name, keep_as)) {
+                Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            folder.rename(&partial(self.name), self.name)?;
+            folder.sync()
+        };
+        name().map_err(Error::io("writing", folder.path(self.name)))
     }
 }
 
@@ -105,7 +140,21 @@ fn partial(name: &str) -> String {
     format!("{name}.partial")
 }
 
-fn checked(database: &mut Database) -> Called<()> {
+/// Removes the incomplete files of a killed process, which may be large.
+pub(super) fn remove_partial(folder: &dyn Folder) {
+    for name in [super::NAME, NAME] {
+        // If it stays, the next one replaces it.
+        let _ = folder.remove(&partial(name));
+    }
+}
+
+/// Checks all checksums of a database. If only the list of its free pages is wrong, redb repairs that and
+/// answers false: then the second answer counts.
+pub(super) fn checked(path: &Path, database: &mut Database) -> Called<()> {
+    if database.check_integrity()? {
+        return Ok(());
+    }
+    warn!(file = %path.display(), "the pages of download counts are good, and the list of free pages was repaired");
     match database.check_integrity()? {
         true => Ok(()),
         false => Err(redb::Error::Corrupted(NOT_WHOLE.into())),
@@ -137,41 +186,41 @@ pub fn look_at_downloads(folder: &dyn Folder) -> Result<Vec<(&'static str, Resul
         match look_at(folder, name) {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(error @ Error::Io { .. }) => return Err(error),
-            looked_at => found.push((name, looked_at)),
+            looked_at => found.push((name, looked_at.map(|(_, counts)| counts))),
         }
     }
     Ok(found)
 }
 
-fn look_at(folder: &dyn Folder, name: &str) -> Result<Counts> {
+fn look_at(folder: &dyn Folder, name: &str) -> Result<(Database, Counts)> {
     let path = folder.path(name);
     let reading = || Error::io("reading", path.clone());
     let file: Arc<dyn File> = folder.open(name).map_err(reading())?.into();
     let bytes = file.len().map_err(reading())?;
     let unchanged = Unchanged::new(Arc::clone(&file)).map_err(reading())?;
     let mut database = open_over(&path, &*file, unchanged)?;
-    let entries = guarded(&path, move || {
-        checked(&mut database)?;
+    let entries = guarded(&path, || {
+        checked(&path, &mut database)?;
         Ok(database.begin_read()?.open_table(TABLE)?.len()?)
-    })?;
-    Ok(Counts { entries, bytes })
+    });
+    match entries {
+        Ok(entries) => Ok((database, Counts { entries, bytes })),
+        Err(error) => {
+            let _ = close(&path, database);
+            Err(error)
+        }
+    }
 }
 
-/// Checks the copy of the download counts, and puts it in their place. They are kept under the name
-/// `downloads.redb.replaced`.
+/// Checks the copy of the download counts, and puts its contents in their place. The copy stays, and the
+/// counts are kept under the name `downloads.redb.replaced`.
 ///
 /// # Errors
-/// [`Error::Damaged`], [`Error::Io`], such as for a folder without a copy: nothing was changed.
+/// [`Error::Damaged`], [`Error::Io`], such as for a folder without a copy: the counts and the copy are kept.
 pub fn restore_downloads(folder: &dyn Folder) -> Result<Counts> {
-    let counts = look_at(folder, NAME)?;
-    let replace = || {
-        match folder.rename(super::NAME, REPLACED) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        folder.rename(NAME, super::NAME)?;
-        folder.sync()
-    };
-    replace().map_err(Error::io("renaming", folder.path(NAME)))?;
+    let path = folder.path(NAME);
+    let (database, counts) = look_at(folder, NAME)?;
+    let read = guarded(&path, || Ok(database.begin_read()?))?;
+    write(folder, (&path, &read), (super::NAME, Some(REPLACED)), |_| true)?;
     Ok(counts)
 }

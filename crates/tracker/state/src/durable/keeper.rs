@@ -38,7 +38,8 @@ pub(super) struct Keeper {
     passed: u64,
     due: Instant,
     copy_due: Instant,
-    copying: Option<JoinHandle<()>>,
+    /// The thread that writes a copy. It returns whether the copy is complete.
+    copying: Option<JoinHandle<bool>>,
 }
 
 impl Keeper {
@@ -270,16 +271,20 @@ impl Keeper {
         committed
     }
 
-    /// Begins a copy if one is due. Another thread writes it.
+    /// Begins a copy if one is due, unless it is ending: the check can take long. Another thread writes it.
     fn copy(&mut self) {
-        if Instant::now() < self.copy_due || self.copying.as_ref().is_some_and(|copy| !copy.is_finished()) {
+        let copy_every = self.core.pace.copy_every;
+        if let Some(copying) = self.copying.take_if(|copying| copying.is_finished()) {
+            let is_complete = copying.join().is_ok_and(|is_complete| is_complete);
+            // A copy that failed is tried again sooner.
+            self.copy_due = Instant::now() + if is_complete { copy_every } else { copy_every / 24 };
+        }
+        if Instant::now() < self.copy_due || self.copying.is_some() || self.core.is_ending() {
             return;
         }
-        // A copy that failed is tried again sooner.
-        self.copy_due = Instant::now() + self.core.pace.copy_every / 24;
+        self.copy_due = Instant::now() + copy_every / 24;
         match self.downloads.begin_copy() {
             Ok(copying) => {
-                self.copy_due = Instant::now() + self.core.pace.copy_every;
                 let core = Arc::clone(&self.core);
                 let copy = move || write_copy(&core, copying);
                 self.copying = thread::Builder::new().name("copy".into()).spawn(copy).ok();
@@ -339,24 +344,22 @@ impl Drop for Keeper {
     }
 }
 
-/// Writes a copy with a quarter of a core, and gives it up when the database is closed.
-fn write_copy(core: &Core, copying: Copying) {
-    let is_ending = || {
-        let told = core.told.lock();
-        told.end.is_some() || told.ended
-    };
+/// Writes a copy with a quarter of a core, and gives it up when the database is closed. Returns whether the
+/// copy is complete.
+fn write_copy(core: &Core, copying: Copying) -> bool {
     let copied = copying.finish(|took| {
         let until = Instant::now() + 3 * took;
-        while Instant::now() < until && !is_ending() {
+        while Instant::now() < until && !core.is_ending() {
             thread::sleep(Duration::from_millis(10));
         }
-        !is_ending()
+        !core.is_ending()
     });
     match copied {
         Ok(true) => info!("download counts copied"),
         Ok(false) => {}
-        Err(failed) => error!(%failed, "download counts are not copied; the latest copy stays"),
+        Err(ref failed) => error!(%failed, "download counts are not copied; the latest copy stays"),
     }
+    copied.is_ok_and(|is_complete| is_complete)
 }
 
 /// Tells waiting callers that the keeper has ended, also by a panic.

@@ -9,7 +9,7 @@ use swarmkeep::{
 };
 use swarmkeep_state::{
     Downloads, Durable, Pace, State, look_at_downloads,
-    simulated::{Refusal, Simulated},
+    simulated::{Operation, Refusal, Simulated},
 };
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -149,12 +149,16 @@ fn a_panic_of_the_callers_leaves_a_count_that_is_right() {
 }
 
 #[test]
-fn what_was_counted_last_is_kept_when_it_is_closed() {
+fn the_latest_downloads_are_kept_when_it_is_closed_and_no_copy_is_begun() {
     let folder = Simulated::new(5);
-    let store = durable_at(&folder, |pace| pace.every = Duration::from_secs(3600));
-    store.settle().unwrap();
+    let store = durable_at(&folder, |pace| {
+        pace.every = Duration::from_secs(3600);
+        pace.copy_every = Duration::ZERO;
+    });
+    let began = folder.operations().len();
     (0..30).for_each(|peer| tell(&store, &completed(1, peer)));
     store.close().unwrap();
+    assert!(!folder.operations()[began..].contains(&Operation::Create));
     assert_eq!(stored(&folder, 1), 30);
     tell(&store, &completed(1, 31));
     assert!(store.settle().is_err(), "it has been given up");
@@ -299,6 +303,26 @@ fn a_copy_is_made_at_its_time_while_downloads_are_counted() {
         torrent += 1;
     }
     store.close().unwrap();
+}
+
+#[test]
+fn a_failed_copy_is_tried_again_sooner_than_the_next_one() {
+    // Waits for a copy, and returns the numbers of the operations that created a file.
+    let creates = |folder: &Simulated, copy_every| {
+        let _store = durable_at(folder, |pace| pace.copy_every = Duration::from_secs(copy_every));
+        let began = std::time::Instant::now();
+        while folder.contents("downloads.redb.copy").is_none() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", folder.operations());
+            thread::sleep(Duration::from_millis(20));
+        }
+        let operations = folder.operations().into_iter().enumerate();
+        operations.filter(|(_, it)| *it == Operation::Create).map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    let folder = Simulated::new(19);
+    // The first one is that of the counts.
+    folder.refuse(creates(&Simulated::new(19), 0)[1], 1, Refusal::Full);
+    // The copy is due after 3 s, again after 3 s more, and otherwise after 72 s more.
+    assert_eq!(creates(&folder, 72).len(), 3, "the first copy failed");
 }
 
 /// A peer of a prefix that finishes: a port of one of two hosts.
