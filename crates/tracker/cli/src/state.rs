@@ -1,4 +1,4 @@
-//! `swarmkeep state`: what a tracker has kept in its folder.
+//! `swarmkeep state`: the content of a tracker's folder.
 
 use std::{
     error::Error,
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// Put the copy of the download counts, which is at most a day old, in their place. They are kept as
+    /// Put the latest copy of the download counts in their place. They are kept as
     /// `downloads.redb.replaced`.
     #[arg(long)]
     restore: bool,
@@ -56,7 +56,7 @@ struct Kept {
 #[derive(Serialize)]
 struct Database {
     file: &'static str,
-    /// What is in it, if it is good.
+    /// Its content, if it is good.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     counts: Option<Good>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,12 +67,13 @@ struct Database {
 struct Good {
     torrents: u64,
     bytes: u64,
+    age_seconds: u64,
 }
 
 #[derive(Serialize)]
 struct Snapshot {
     file: String,
-    /// What is in it, if it is good.
+    /// Its content, if it is good.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     summary: Option<swarmkeep::snapshot::Summary>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,8 +95,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let forget = |least| Downloads::open(Arc::clone(&folder) as _)?.forget_below(least);
     let forgotten = args.forget_below.map(forget).transpose()?;
     let downloads = look_at_downloads(&*folder)?.into_iter().map(|(file, looked_at)| match looked_at {
-        Ok(Counts { entries, bytes, .. }) => {
-            Database { file, counts: Some(Good { torrents: entries, bytes }), damaged: None }
+        Ok(Counts { entries, bytes, age, .. }) => {
+            let good = Good { torrents: entries, bytes, age_seconds: age.as_secs() };
+            Database { file, counts: Some(good), damaged: None }
         }
         Err(error) => Database { file, counts: None, damaged: Some(error.to_string()) },
     });
@@ -132,9 +134,14 @@ fn print(kept: &Kept) -> io::Result<()> {
             say!("{file}: refused: {refused}");
         }
     }
+    if kept.downloads.is_empty() {
+        say!("no download counts");
+    }
     for Database { file, counts, damaged } in &kept.downloads {
-        if let Some(Good { torrents, bytes }) = counts {
-            say!("{file}: download counts of {} torrents, {}", HumanCount(*torrents), HumanBytes(*bytes));
+        if let Some(Good { torrents, bytes, age_seconds }) = counts {
+            let (torrents, bytes) = (HumanCount(*torrents), HumanBytes(*bytes));
+            let age = HumanDuration(Duration::from_secs(*age_seconds));
+            say!("{file}: download counts of {torrents} torrents, {bytes}, written {age} ago");
         }
         if let Some(damaged) = damaged {
             say!("{file}: damaged: {damaged}");

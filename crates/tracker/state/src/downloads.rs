@@ -23,10 +23,10 @@ use redb::{
 };
 use tracing::warn;
 
-pub(crate) use self::copy::Copying;
+pub(crate) use self::copy::{Copying, NAME as COPY};
 pub use self::copy::{Counts, look_at_downloads, restore_downloads};
 use self::{copy::New, medium::Medium};
-use crate::{Error, File, Folder, InfoHash, Result};
+use crate::{Error, File, Folder, InfoHash, Result, snapshots};
 
 /// A change of a torrent's count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -113,8 +113,8 @@ const TABLE: TableDefinition<'_, &[u8; InfoHash::LEN], u32> = TableDefinition::n
 const CACHE: usize = 8 << 20;
 
 impl Downloads {
-    /// Opens the counts in a folder. A new folder has none, and gets an empty file. Incomplete files are
-    /// removed.
+    /// Opens the counts in a folder. A folder without counts gets an empty file; if a tracker has used it, a
+    /// warning is logged. Incomplete files are removed.
     ///
     /// # Errors
     /// [`Error::Damaged`]; [`Error::Missing`] if there is only a copy; [`Error::Older`]; [`Error::Io`].
@@ -257,8 +257,7 @@ impl Downloads {
 
     /// The age of the latest copy, by the clock of the system. `None` if there is none.
     pub(crate) fn age_of_copy(&self) -> Option<Duration> {
-        let copied = self.folder.open(copy::NAME).and_then(|copy| copy.modified()).ok()?;
-        Some(copied.elapsed().unwrap_or_default())
+        self.folder.open(copy::NAME).and_then(|copy| copy::age(&*copy)).ok()
     }
 
     /// The number of known torrents.
@@ -373,7 +372,7 @@ type Called<T> = Result<T, redb::Error>;
 
 const NOT_WHOLE: &str = "a part of it is not as it was written";
 
-/// Whether a folder has counts.
+/// Whether a folder has counts. Logs a warning if a tracker has used it, and there are none.
 ///
 /// # Errors
 /// [`Error::Older`], [`Error::Missing`], [`Error::Io`].
@@ -388,6 +387,11 @@ fn is_there(folder: &dyn Folder) -> Result<bool> {
     let has = |name| names.iter().any(|other| other == name);
     match has(NAME) {
         false if has(copy::NAME) => Err(Error::Missing { path: folder.path(NAME) }),
+        false if has(snapshots::LATEST) || has(copy::REPLACED) => {
+            let folder = folder.path("");
+            warn!("no stored download counts in {}: only those of a snapshot are left", folder.display());
+            Ok(false)
+        }
         has => Ok(has),
     }
 }

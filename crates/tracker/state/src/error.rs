@@ -1,6 +1,11 @@
 //! Errors of snapshots and download counts.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::downloads::COPY;
 
 /// Why something was not read or not kept.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +40,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The download counts, or their copy, are not as they were written.
-    #[error("{} is damaged: {what}. `swarmkeep state DIR --restore` puts its latest copy in its place, while no tracker runs", path.display())]
+    #[error("{} is damaged: {what}. {}", path.display(), remedy(path))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -45,6 +50,12 @@ pub enum Error {
     /// The download counts are gone, and their copy is there.
     #[error("{} is missing, and its copy is there: restore it by `swarmkeep state DIR --restore`, or remove it to begin with no download counts", path.display())]
     Missing {
+        /// The missing file.
+        path: PathBuf,
+    },
+    /// There is no copy of the download counts to restore.
+    #[error("there is no copy to restore, {} is missing: restore a backup, or, if downloads.redb is damaged, remove it to begin with the counts of the snapshot", path.display())]
+    NoCopy {
         /// The missing file.
         path: PathBuf,
     },
@@ -68,6 +79,13 @@ pub enum Error {
     /// The operating system gave no randomness. The blocks of a snapshot are marked with it.
     #[error("no randomness from the operating system: {0}")]
     NoEntropy(getrandom::Error),
+}
+
+fn remedy(path: &Path) -> &'static str {
+    if path.ends_with(COPY) {
+        return "The next copy of download counts that are good replaces it; if they are damaged too, restore a backup";
+    }
+    "`swarmkeep state DIR --restore` puts its latest copy in its place, while no tracker runs"
 }
 
 impl Error {

@@ -290,6 +290,12 @@ fn damaged_download_counts_are_told_of_and_the_tracker_goes_on_until_their_copy_
         tracker.stop();
         let (code, said) = state(folder.path(), &["--forget-below=8"]);
         assert!(code == Some(0) && said.contains("forgotten: download counts of 2 torrents"), "{said}");
+        [file, copy].iter().for_each(|file| fs::remove_file(file).expect("there"));
+        let (code, said) = state(folder.path(), &[]);
+        assert!(code == Some(0) && said.contains("no download counts\n"), "{said}");
+        let (tracker, said) = Tracker::start(folder.path(), &[]);
+        assert!(said.contains("WARN") && said.contains("no stored download counts in "), "{said}");
+        tracker.stop();
     }
 }
 

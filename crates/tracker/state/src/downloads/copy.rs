@@ -21,7 +21,7 @@ use crate::{Error, File, Folder, InfoHash, Result};
 /// The name of the copy.
 pub(crate) const NAME: &str = "downloads.redb.copy";
 /// The name of the counts that a copy has replaced.
-const REPLACED: &str = "downloads.redb.replaced";
+pub(super) const REPLACED: &str = "downloads.redb.replaced";
 /// The rows that are copied together.
 const ROWS: usize = 1 << 16;
 
@@ -169,6 +169,8 @@ pub struct Counts {
     pub entries: u64,
     /// The size of the file.
     pub bytes: u64,
+    /// The time since the last change of the file, by the clock of the system.
+    pub age: Duration,
 }
 
 /// Checks the download counts of a folder, and their copy, completely. Returns the contents of each, or its
@@ -185,7 +187,6 @@ pub fn look_at_downloads(folder: &dyn Folder) -> Result<Vec<(&'static str, Resul
     for name in [super::NAME, NAME] {
         match look_at(folder, name) {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
-            Err(error @ Error::Io { .. }) => return Err(error),
             looked_at => found.push((name, looked_at.map(|(_, counts)| counts))),
         }
     }
@@ -196,7 +197,7 @@ fn look_at(folder: &dyn Folder, name: &str) -> Result<(Database, Counts)> {
     let path = folder.path(name);
     let reading = || Error::io("reading", path.clone());
     let file: Arc<dyn File> = folder.open(name).map_err(reading())?.into();
-    let bytes = file.len().map_err(reading())?;
+    let (bytes, age) = file.len().and_then(|bytes| Ok((bytes, age(&*file)?))).map_err(reading())?;
     let unchanged = Unchanged::new(Arc::clone(&file)).map_err(reading())?;
     let mut database = open_over(&path, &*file, unchanged)?;
     let entries = guarded(&path, || {
@@ -204,7 +205,7 @@ fn look_at(folder: &dyn Folder, name: &str) -> Result<(Database, Counts)> {
         Ok(database.begin_read()?.open_table(TABLE)?.len()?)
     });
     match entries {
-        Ok(entries) => Ok((database, Counts { entries, bytes })),
+        Ok(entries) => Ok((database, Counts { entries, bytes, age })),
         Err(error) => {
             let _ = close(&path, database);
             Err(error)
@@ -212,14 +213,24 @@ fn look_at(folder: &dyn Folder, name: &str) -> Result<(Database, Counts)> {
     }
 }
 
+/// The time since the last change of a file, by the clock of the system.
+pub(super) fn age(file: &dyn File) -> io::Result<Duration> {
+    Ok(file.modified()?.elapsed().unwrap_or_default())
+}
+
 /// Checks the copy of the download counts, and puts its contents in their place. The copy stays, and the
 /// counts are kept under the name `downloads.redb.replaced`.
 ///
 /// # Errors
-/// [`Error::Damaged`], [`Error::Io`], such as for a folder without a copy: the counts and the copy are kept.
+/// [`Error::NoCopy`], [`Error::Damaged`], [`Error::Io`]: the counts and the copy are kept.
 pub fn restore_downloads(folder: &dyn Folder) -> Result<Counts> {
     let path = folder.path(NAME);
-    let (database, counts) = look_at(folder, NAME)?;
+    let (database, counts) = look_at(folder, NAME).map_err(|error| match error {
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Error::NoCopy { path: path.clone() }
+        }
+        error => error,
+    })?;
     let read = guarded(&path, || Ok(database.begin_read()?))?;
     write(folder, (&path, &read), (super::NAME, Some(REPLACED)), |_| true)?;
     Ok(counts)

@@ -308,6 +308,16 @@ fn a_copy_is_checked_and_restored_and_damaged_counts_replace_none() {
     assert!(folder.contents(COPY).unwrap() == copy, "it can be restored again");
     let restored = open(&folder).unwrap().get_all(&(0..3000).map(torrent).collect::<Vec<_>>()).unwrap();
     assert!(restored.into_iter().eq(1..=3000), "as of the copy");
+
+    folder.refuse_to_read(FILE, 0..512);
+    let looked_at = look_at_downloads(&folder).unwrap();
+    assert!(matches!(looked_at[..], [(FILE, Err(Error::Io { .. })), (COPY, Ok(_))]), "{looked_at:?}");
+    folder.put(COPY, &copy[..copy.len() / 2]);
+    let error = restore_downloads(&folder).unwrap_err().to_string();
+    assert!(error.contains("copy is damaged") && !error.contains("--restore"), "{error}");
+    folder.remove(COPY).unwrap();
+    let error = restore_downloads(&folder).unwrap_err().to_string();
+    assert!(error.contains("there is no copy to restore, ") && error.contains("a backup"), "{error}");
 }
 
 #[test]
