@@ -40,7 +40,8 @@ Errors:
 
 Exit codes:
   0  the counts are taken
-  1  something is wrong, and nothing is taken
+  1  something is wrong, and nothing is taken; if only the copy of the counts failed, the report is
+     printed, and the error says that they are imported
   2  the command line is wrong";
 
 /// Import the download counts of another tracker.
@@ -78,7 +79,12 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
         refuse("standard input can be read once only".into());
     }
     let state = state.filter(|_| !dry_run);
-    report(&swarmkeep_import::run(&Options { files, state, from, skip_bad })?, json)
+    let imported = swarmkeep_import::run(&Options { files, state, from, skip_bad })?;
+    report(&imported, json)?;
+    match imported.not_copied {
+        Some(reason) => Err(format!("the counts are imported, but no copy was made: {reason}").into()),
+        None => Ok(()),
+    }
 }
 
 fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {

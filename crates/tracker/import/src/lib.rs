@@ -134,6 +134,9 @@ pub struct Imported {
     pub totals: Totals,
     /// Of all files.
     pub refused: u64,
+    /// The reason why the imported counts were not copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_copied: Option<String>,
 }
 
 /// The result of one file.
@@ -154,7 +157,7 @@ pub struct Taken {
     pub wrong: Vec<Wrong>,
 }
 
-/// Reads all files, and raises the counts in the state to those in the files.
+/// Reads all files, raises the counts in the state to those in the files, and copies the state's counts.
 ///
 /// # Errors
 /// The first error and its position. Nothing is then imported.
@@ -163,13 +166,13 @@ pub fn run(options: &Options) -> Result<Imported, Box<dyn Error>> {
     let mut counts = Vec::new();
     let files = options.files.iter().map(|file| read_file(file, options, &mut counts));
     let files: Vec<Taken> = files.collect::<Result<_, _>>()?;
-    let mut totals = Totals::of(&mut counts);
+    let (mut totals, mut not_copied) = (Totals::of(&mut counts), None);
     if let Some(downloads) = &mut downloads {
         totals.raised = Some(downloads.raise(&counts)?);
-        downloads.copy()?;
+        not_copied = downloads.copy().err().map(|error| error.to_string());
     }
     let refused = files.iter().map(|file| file.refused).sum();
-    Ok(Imported { dry_run: downloads.is_none(), files, totals, refused })
+    Ok(Imported { dry_run: downloads.is_none(), files, totals, refused, not_copied })
 }
 
 /// A bar over a file's bytes, where somebody sees it.

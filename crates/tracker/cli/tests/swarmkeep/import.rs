@@ -194,6 +194,17 @@ fn what_is_no_file_of_a_tracker_is_named() {
 }
 
 #[test]
+fn an_import_whose_copy_fails_says_that_the_counts_are_imported() {
+    let folder = tempfile::tempdir().unwrap();
+    // No file can have this name.
+    fs::create_dir_all(folder.path().join("state/downloads.redb.copy.partial/x")).unwrap();
+    fs::write(folder.path().join("one"), format!("{:040x}\t7\n", 1)).unwrap();
+    let Ended { code, out, errors } = import(folder.path(), "--state state one");
+    assert!(code == 1 && out.contains("1 torrent raised"), "{out}");
+    assert!(errors.contains("the counts are imported, but no copy was made: creating "), "{errors}");
+}
+
+#[test]
 fn what_is_imported_is_kept_once_and_raises_what_is_less() {
     let folder = tempfile::tempdir().unwrap();
     let torrents = |each: u32| {
