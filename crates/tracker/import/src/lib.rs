@@ -28,7 +28,7 @@ mod opentracker;
 mod reading;
 mod scrape;
 
-/// What to read, and where the counts go.
+/// The files to read, and the place for the counts.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The files of the other tracker. `-` is standard input, at most once.
@@ -175,7 +175,7 @@ pub fn run(options: &Options) -> Result<Imported, Box<dyn Error>> {
     Ok(Imported { dry_run: downloads.is_none(), files, totals, refused, not_copied })
 }
 
-/// A bar over a file's bytes, where somebody sees it.
+/// A bar over a file's bytes, if standard error is a terminal.
 fn bar(bytes: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -242,12 +242,12 @@ fn read_file(file: &Path, options: &Options, counts: &mut Vec<Count>) -> Result<
 }
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
-/// Other ways to compress, by what their files begin with.
+/// Other ways to compress, by the beginning of their files.
 const COMPRESSED: [(&[u8], &str); 3] =
     [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ\0", "xz")];
 const SQLITE: &[u8] = b"SQLite format 3\0";
 
-/// Tells the format of a file from what it begins with.
+/// Recognizes the format of a file from its beginning.
 fn guess(input: &mut Input<'_>) -> Result<Format, String> {
     let head = input.head(lines::LONGEST).map_err(|error| error.to_string())?;
     if head.is_empty() {
@@ -265,7 +265,7 @@ fn guess(input: &mut Input<'_>) -> Result<Format, String> {
         );
     }
     if let Some(rest) = head.strip_prefix(b"d") {
-        // Less than what an info hash in a line has left.
+        // Fewer digits than in an info hash.
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if ((1..39).contains(&digits) && rest.get(digits) == Some(&b':')) || rest.trim_ascii_end() == b"e" {
             return Ok(Format::Scrape);
@@ -322,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    /// What a reader made of a file.
+    /// The result of a reader.
     pub(super) struct Read {
         pub(super) counts: Vec<Count>,
         pub(super) refused: Vec<String>,
@@ -348,7 +348,7 @@ mod tests {
     const HASH: &str = "deadbeef001122334455667788990011223344ff";
 
     #[test]
-    fn formats_are_told_from_what_files_begin_with() {
+    fn formats_are_recognized_from_the_beginning_of_files() {
         let guess = |bytes: &[u8]| guess(&mut Input::new(bytes));
         let line = |rest: &str| format!("{HASH}{rest}\n").into_bytes();
         assert_eq!(guess(b"d5:filesd20:"), Ok(Format::Scrape));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_nobody_knows_is_named() {
+    fn a_file_of_no_known_tracker_is_named() {
         let guess = |bytes: &[u8]| guess(&mut Input::new(bytes)).unwrap_err();
         assert_eq!(guess(b""), "it is empty");
         assert!(guess(b"\x28\xb5\x2f\xfd\0").contains("zstd -dc"));
