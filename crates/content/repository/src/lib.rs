@@ -9,15 +9,11 @@
 //! [`Memory`] is the simplest store, with which the others are compared. [`catalog`] lists all of them. A
 //! [`Library`] keeps torrent files beside any of them; a [`StripeCache`](stripe_cache::StripeCache) can be
 //! put in front of any of them. [`Verified`] verifies what is read.
-#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod block;
 mod buffers;
 pub mod catalog;
 mod config;
-#[cfg(feature = "conformance")]
-#[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
-pub mod conformance;
 mod error;
 pub mod files;
 pub mod in_place;
@@ -48,6 +44,6 @@ pub use verified::{Verified, verify};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The README's own code, compiled and run.
-#[cfg(all(doctest, feature = "conformance"))]
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -11,7 +11,7 @@ use crate::{Capabilities, Geometry, InfoHash, NewTorrent, PieceBits, Result, Sta
 
 /// A store of torrents' bytes.
 ///
-/// Each sentence of this contract is a case of the conformance suite (feature `conformance`). For all
+/// Each sentence of this contract is a case of the conformance suite in the project's `tests/kit`. For all
 /// methods:
 ///
 /// - Every method may be called from any number of threads, and blocks the thread that calls it: in an

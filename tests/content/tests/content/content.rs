@@ -1,23 +1,15 @@
-//! Every content repository of the catalog goes through every case of the conformance suite, and so does its
-//! model; and the suite itself is tested.
+//! Every content repository of the catalog goes through every case of the conformance suite.
 
-use std::{
-    panic::{self, AssertUnwindSafe},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use swarmkeep_content::{
     ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, Memory, NewTorrent, catalog,
-    conformance::{
-        Case, Model,
-        broken::{Broken, Fault},
-    },
-    suite,
 };
+use swarmkeep_kit::content_suite;
 
 macro_rules! suite_for_each {
     ($($name:literal $identifier:ident)*) => {
-        $(suite!($identifier, |config| catalog::find($name).expect("the catalog lists it").open(config));)*
+        $(content_suite!($identifier, |config| catalog::find($name).expect("the catalog lists it").open(config));)*
 
         #[test]
         fn the_catalog_has_no_implementation_without_a_suite() {
@@ -28,33 +20,6 @@ macro_rules! suite_for_each {
 }
 
 swarmkeep_content::for_each_content_repository! { suite_for_each }
-suite!(model, Model::open);
-
-macro_rules! rejections {
-    ($($test:ident $fault:ident)*) => {
-        mod broken {
-            $(
-                #[test]
-                fn $test() {
-                    super::assert_rejected(super::Fault::$fault);
-                }
-            )*
-        }
-    };
-}
-
-swarmkeep_content::for_each_content_fault! { rejections }
-
-/// Each deliberately broken store is rejected by the case meant for it, which the same store without its
-/// fault passes.
-fn assert_rejected(fault: Fault) {
-    let case = Case::find(fault.case()).expect("a fault names a case of the list");
-    case.run(&Model::open);
-    let broken = |config: &ContentConfig| Broken::open(fault, config);
-    // On a busy machine threads may keep missing each other, so a race gets many tries at finding its fault.
-    let rejected = (0..20).any(|_| panic::catch_unwind(AssertUnwindSafe(|| case.run(&broken))).is_err());
-    assert!(rejected, "{fault:?} passes {}", case.name);
-}
 
 #[test]
 fn references_boxes_and_arcs_forward_to_the_repository_in_them() {

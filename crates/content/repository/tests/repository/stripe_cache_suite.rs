@@ -36,8 +36,8 @@ fn ample(config: &ContentConfig) -> Result<StripeCache> {
     StripeCache::new(Arc::new(store), StripeCacheOptions::new())
 }
 
-swarmkeep_content::suite!(stripe_cache_over_memory, over_memory);
-swarmkeep_content::suite!(stripe_cache_over_block, over_block);
-swarmkeep_content::suite!(stripe_cache_over_files, over_files);
-swarmkeep_content::suite!(stripe_cache_over_preallocated_files, over_preallocated_files);
-swarmkeep_content::suite!(stripe_cache_by_default, ample);
+swarmkeep_kit::content_suite!(stripe_cache_over_memory, over_memory);
+swarmkeep_kit::content_suite!(stripe_cache_over_block, over_block);
+swarmkeep_kit::content_suite!(stripe_cache_over_files, over_files);
+swarmkeep_kit::content_suite!(stripe_cache_over_preallocated_files, over_preallocated_files);
+swarmkeep_kit::content_suite!(stripe_cache_by_default, ample);

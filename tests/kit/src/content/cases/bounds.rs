@@ -3,14 +3,13 @@
 
 use std::{sync::Arc, thread};
 
-use crate::{
-    Content, ContentExt, Error, Statistics,
-    conformance::{
-        Subject,
-        kit::{
-            Folder, PATIENCE, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
-            complete_pieces, hash, put, torrent, within,
-        },
+use swarmkeep_content::{Content, ContentExt, Error, Statistics};
+
+use crate::content::{
+    Subject,
+    kit::{
+        Folder, PATIENCE, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
+        complete_pieces, hash, put, torrent, within,
     },
 };
 

@@ -8,12 +8,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use swarmkeep_content::{Content, ContentExt, ContentRepository, Error, Geometry, PieceBits, Result};
 
 use super::{
     super::model::{Event, HEAD, Handle, MOST_UNWRITTEN, Model, Torrent},
     Fault, Notes, let_others_in,
 };
-use crate::{Content, ContentExt, ContentRepository, Error, Geometry, PieceBits, Result};
 
 /// A torrent of a store with a fault.
 pub(super) struct BrokenContent {

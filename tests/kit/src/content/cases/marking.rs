@@ -1,13 +1,12 @@
 //! Which pieces are complete, and what that is worth.
 
-use crate::{
-    ContentExt, Error,
-    conformance::{
-        Subject,
-        kit::{
-            BLOCK, Folder, MEASURES, Pattern, assert_error, assert_missing, assert_reads, complete,
-            complete_pieces, measures, put,
-        },
+use swarmkeep_content::{ContentExt, Error};
+
+use crate::content::{
+    Subject,
+    kit::{
+        BLOCK, Folder, MEASURES, Pattern, assert_error, assert_missing, assert_reads, complete,
+        complete_pieces, measures, put,
     },
 };
 

@@ -1,4 +1,4 @@
-//! The list of cases, from which both [`CASES`] and [`suite!`](crate::suite) are made.
+//! The list of cases, from which both [`CASES`] and [`content_suite!`](crate::content_suite) are made.
 
 use super::{Case, Subject, cases::*};
 
@@ -9,9 +9,9 @@ swarmkeep_conformance::cases! {
     /// Makes a module with a `#[test]` of every case for one store.
     ///
     /// The arguments are the name of the module and a function that opens the store in the folder of a
-    /// [`ContentConfig`](crate::ContentConfig): `suite!(my_store, |config| MyStore::open(config));`. The
-    /// function can use all names in scope at the macro call, and is evaluated for each test.
-    suite in $crate::conformance;
+    /// `ContentConfig`: `content_suite!(my_store, |config| MyStore::open(config));`. The function can use all
+    /// names in scope at the macro call, and is evaluated for each test.
+    content_suite in $crate::content;
 
     opening {
         a_new_store_holds_nothing

@@ -1,13 +1,12 @@
 //! What is there when a store is opened again, and what is not.
 
-use crate::{
-    ContentExt, Error,
-    conformance::{
-        Subject,
-        kit::{
-            BLOCK, Folder, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
-            complete, complete_pieces, hash, measures, put,
-        },
+use swarmkeep_content::{ContentExt, Error};
+
+use crate::content::{
+    Subject,
+    kit::{
+        BLOCK, Folder, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
+        complete, complete_pieces, hash, measures, put,
     },
 };
 

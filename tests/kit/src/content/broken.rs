@@ -10,9 +10,10 @@ use std::{
     time::Duration,
 };
 
+use swarmkeep_content::InfoHash;
+
 pub use self::store::Broken;
 use super::model::Torrent;
-use crate::InfoHash;
 
 swarmkeep_conformance::faults! {
     /// One way to be broken.

@@ -10,8 +10,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-
-use crate::{
+use swarmkeep_content::{
     Capabilities, Content, ContentConfig, ContentRepository, Counters, Error, Geometry, InfoHash, NewTorrent,
     PieceBits, Result, Statistics, Summary,
 };
@@ -381,14 +380,11 @@ impl ContentRepository for Model {
 
     fn statistics(&self) -> Statistics {
         let state = self.state();
-        Statistics {
-            torrents: state.torrents.len() as u64,
-            used: state.used,
-            free: self.shared.most.map(|most| most.saturating_sub(state.used)),
-            unwritten: state.unwritten,
-            most_unwritten: MOST_UNWRITTEN,
-            ..self.shared.counters.statistics()
-        }
+        let mut told = self.shared.counters.statistics();
+        (told.torrents, told.used) = (state.torrents.len() as u64, state.used);
+        told.free = self.shared.most.map(|most| most.saturating_sub(state.used));
+        (told.unwritten, told.most_unwritten) = (state.unwritten, MOST_UNWRITTEN);
+        told
     }
 
     fn capabilities(&self) -> Capabilities {

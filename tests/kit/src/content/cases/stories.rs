@@ -8,12 +8,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    Content, ContentExt, ContentRepository, Geometry, NewTorrent,
-    conformance::{
-        Model, Subject,
-        kit::{Draw, Folder, Pattern, Store, hash, said},
-    },
+use swarmkeep_content::{Content, ContentExt, ContentRepository, Geometry, NewTorrent};
+
+use crate::content::{
+    Model, Subject,
+    kit::{Draw, Folder, Pattern, Store, hash, said},
 };
 
 /// A step of a story. Numbers are drawn from all there are, and taken modulo what there is.
@@ -232,7 +231,7 @@ fn range(geometry: Geometry, start: u64, len: u64, may_be_beyond: bool) -> std::
 
 /// Asserts that a store that was opened again has what it must have and nothing that it must not; which
 /// pieces those are, if it is durable.
-fn assert_survives(store: &Store, model: &Model) -> Option<BTreeMap<crate::InfoHash, Vec<u32>>> {
+fn assert_survives(store: &Store, model: &Model) -> Option<BTreeMap<swarmkeep_content::InfoHash, Vec<u32>>> {
     if !store.is_durable() {
         store.assert_empty();
         return None;

@@ -2,14 +2,13 @@
 
 use std::io::IoSlice;
 
-use crate::{
-    Content, ContentExt, Error, Result,
-    conformance::{
-        Subject,
-        kit::{
-            BLOCK, Draw, Folder, MEASURES, Pattern, assert_error, assert_missing, assert_reads, boundaries,
-            complete, complete_pieces, measures, put,
-        },
+use swarmkeep_content::{Content, ContentExt, Error, Result};
+
+use crate::content::{
+    Subject,
+    kit::{
+        BLOCK, Draw, Folder, MEASURES, Pattern, assert_error, assert_missing, assert_reads, boundaries,
+        complete, complete_pieces, measures, put,
     },
 };
 

@@ -1,13 +1,12 @@
 //! Torrents go, and their room with them.
 
-use crate::{
-    ContentExt, Error, Geometry,
-    conformance::{
-        Subject,
-        kit::{
-            BLOCK, Folder, Pattern, assert_error, assert_missing, assert_reads, assert_untouched, complete,
-            complete_pieces, hash, put,
-        },
+use swarmkeep_content::{ContentExt, Error, Geometry};
+
+use crate::content::{
+    Subject,
+    kit::{
+        BLOCK, Folder, Pattern, assert_error, assert_missing, assert_reads, assert_untouched, complete,
+        complete_pieces, hash, put,
     },
 };
 

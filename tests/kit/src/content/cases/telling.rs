@@ -2,12 +2,11 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use crate::{
-    ContentExt,
-    conformance::{
-        Subject,
-        kit::{BLOCK, Folder, Pattern, complete, hash, put},
-    },
+use swarmkeep_content::ContentExt;
+
+use crate::content::{
+    Subject,
+    kit::{BLOCK, Folder, Pattern, complete, hash, put},
 };
 
 pub(crate) fn statistics_count_calls_and_bytes(subject: &dyn Subject) {
@@ -44,7 +43,7 @@ pub(crate) fn statistics_tell_how_many_torrents_there_are(subject: &dyn Subject)
     let store = folder.open();
     for n in 0..10 {
         store.new_torrent(n, 1000, 100);
-        assert!(store.create(&crate::conformance::kit::torrent(n, 1000, 100)).is_err());
+        assert!(store.create(&crate::content::kit::torrent(n, 1000, 100)).is_err());
         assert_eq!(store.statistics().torrents, n + 1);
     }
     for n in 0..10 {

@@ -13,10 +13,12 @@ use std::{
 
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 pub(crate) use swarmkeep_conformance::common::{hash, within};
+use swarmkeep_content::{
+    Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, NewTorrent, Result,
+};
 use tempfile::TempDir;
 
 use super::Subject;
-use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, NewTorrent, Result};
 
 /// How long a call may take before it is taken to last for ever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -421,6 +423,6 @@ pub(crate) fn said<T>(result: Result<T>) -> Result<T, String> {
 
 /// A folder for a case: in memory where the system has such a place, for what is asked here is what a store
 /// answers, and many flushes are slow on a busy disk.
-fn scratch_folder() -> tempfile::TempDir {
+fn scratch_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
 }

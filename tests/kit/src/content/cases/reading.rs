@@ -2,14 +2,13 @@
 
 use std::io::IoSliceMut;
 
-use crate::{
-    ContentExt, Error,
-    conformance::{
-        Subject,
-        kit::{
-            BLOCK, Draw, Folder, MEASURES, Pattern, assert_bytes, assert_error, assert_missing,
-            assert_nothing_of_others, assert_reads, assert_untouched, boundaries, complete, measures, put,
-        },
+use swarmkeep_content::{ContentExt, Error};
+
+use crate::content::{
+    Subject,
+    kit::{
+        BLOCK, Draw, Folder, MEASURES, Pattern, assert_bytes, assert_error, assert_missing,
+        assert_nothing_of_others, assert_reads, assert_untouched, boundaries, complete, measures, put,
     },
 };
 
@@ -219,6 +218,6 @@ pub(crate) fn no_bytes_of_another_torrent_are_ever_read(subject: &dyn Subject) {
     }
 }
 
-fn hash_of(n: u16) -> crate::InfoHash {
-    crate::conformance::kit::hash(n.into())
+fn hash_of(n: u16) -> swarmkeep_content::InfoHash {
+    crate::content::kit::hash(n.into())
 }

@@ -3,16 +3,16 @@
 use std::{fmt, fs, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
+use swarmkeep_content::{
+    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, PieceBits, Result,
+    Statistics, Summary,
+};
 
 use super::{
     super::model::{Event, MOST_UNWRITTEN, Model, ModelState},
     Fault, Notes,
     content::BrokenContent,
     let_others_in,
-};
-use crate::{
-    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, PieceBits, Result,
-    Statistics, Summary,
 };
 
 /// The model with a fault.
@@ -89,8 +89,9 @@ impl fmt::Debug for Broken {
 
 impl ContentRepository for Broken {
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
-        let torrent = &NewTorrent { info_hash: self.known_as(&torrent.info_hash), ..torrent.clone() };
-        let info_hash = torrent.info_hash;
+        let mut torrent = torrent.clone();
+        torrent.info_hash = self.known_as(&torrent.info_hash);
+        let (torrent, info_hash) = (&torrent, torrent.info_hash);
         match self.fault {
             Fault::CreateInTwoSteps => {
                 if self.state().torrents.contains_key(&info_hash) {

@@ -11,15 +11,13 @@ use std::{
 
 use parking_lot::Mutex;
 use swarmkeep_conformance::common::SetOnDrop;
+use swarmkeep_content::{Content, ContentExt, Error, Result};
 
-use crate::{
-    Content, ContentExt, Error, Result,
-    conformance::{
-        Subject,
-        kit::{
-            BLOCK, Draw, Folder, Pattern, assert_bytes, assert_nothing_of_others, assert_reads,
-            assert_untouched, complete, complete_pieces, hash, put, rounds, torrent,
-        },
+use crate::content::{
+    Subject,
+    kit::{
+        BLOCK, Draw, Folder, Pattern, assert_bytes, assert_nothing_of_others, assert_reads, assert_untouched,
+        complete, complete_pieces, hash, put, rounds, torrent,
     },
 };
 

@@ -2,14 +2,13 @@
 
 use std::thread;
 
-use crate::{
-    ContentExt, Error, Geometry, InfoHash, NewTorrent, Summary,
-    conformance::{
-        Subject,
-        kit::{
-            BLOCK, Folder, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
-            complete, complete_pieces, hash, measures, put, torrent,
-        },
+use swarmkeep_content::{ContentExt, Error, Geometry, InfoHash, NewTorrent, Summary};
+
+use crate::content::{
+    Subject,
+    kit::{
+        BLOCK, Folder, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
+        complete, complete_pieces, hash, measures, put, torrent,
     },
 };
 

@@ -1,0 +1,3 @@
+//! Apparatus that tests and benches of several packages use.
+
+pub mod content;
