@@ -1,3 +1,5 @@
 //! Apparatus that tests and benches of several packages use.
 
+pub mod allocations;
+#[cfg(feature = "content")]
 pub mod content;

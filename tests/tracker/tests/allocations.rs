@@ -2,14 +2,9 @@
 //! selection. Nor does the server for any request over UDP.
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
     net::Ipv4Addr,
     num::NonZero,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -17,6 +12,7 @@ use swarmkeep::{
     Announce, AnnounceEvent, Endpoint, Families, HashKey, InfoHash, PeerBuffer, RepositoryConfig, SplitMix64,
     Timestamp, TorrentRepository, catalog,
 };
+use swarmkeep_kit::allocations::{Counting, calls_of_all, of_thread};
 use swarmkeep_tests::{
     Tracker,
     udp::{Client, announce, bytes_of},
@@ -24,44 +20,8 @@ use swarmkeep_tests::{
 use swarmkeep_tracker::{Config, Server};
 use swarmkeep_tracker_protocol::udp::{ConnectRequest, ConnectionId, ScrapeRequest, TransactionId};
 
-/// The system's allocator, with a count of what each thread has asked it for, and of what all have.
-struct Counting;
-
-static BY_ALL: AtomicU64 = AtomicU64::new(0);
-
 /// Held by each test, that none sees the allocations of another.
 static ALONE: Mutex<()> = Mutex::new(());
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    BY_ALL.fetch_add(1, Relaxed);
-    // A thread that is ending has no counter any more, and nobody who would read it.
-    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
-}
-
-#[expect(unsafe_code, reason = "an allocator can be written in no other way")]
-// SAFETY: every method hands its arguments on to the system's allocator, whose contract is the same.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -111,11 +71,9 @@ fn allocations_of(store: &dyn TorrentRepository, announces: &[Announce], seconds
     let (mut v4, mut v6) = ([0; 6 * 74], [0; 18 * 74]);
     let mut peers = PeerBuffer::new(&mut v4, &mut v6);
     let (now, mut rng) = (Timestamp::from_secs(1_800_000_000 + seconds), SplitMix64::new(1));
-    let before = ALLOCATIONS.get();
-    for announce in announces {
-        store.announce(announce, now, &mut rng, &mut peers);
-    }
-    ALLOCATIONS.get() - before
+    let work =
+        || announces.iter().for_each(|announce| _ = store.announce(announce, now, &mut rng, &mut peers));
+    of_thread(work).1.calls
 }
 
 #[test]
@@ -142,11 +100,7 @@ fn a_request_over_udp_allocates_nothing_in_the_whole_process() {
     };
     // The first announce makes the swarm, and the first answers of each kind warm what is lazy.
     assert_eq!(round(), [16, 20, 20, 29]);
-    let before = BY_ALL.load(Relaxed);
-    for _ in 0..2000 {
-        round();
-    }
-    let allocations = BY_ALL.load(Relaxed) - before;
+    let ((), allocations) = calls_of_all(|| (0..2000).for_each(|_| _ = round()));
     // Beside the requests a sweep step may fall into this second.
     assert!(allocations < 20, "{allocations} allocations in 8,000 requests");
 }

@@ -1,12 +1,8 @@
 //! Encoding and decoding allocate nothing once warm.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    hint::black_box,
-    io::IoSlice,
-};
+use std::{hint::black_box, io::IoSlice};
 
+use swarmkeep_kit::allocations::{Counting, of_thread};
 use swarmkeep_peer_wire::{
     Bitfield, Block, Encode, Extended, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake,
     HashRange, Hashes, Limits, Message, MetadataMessage, Pex, Piece, PieceIndex, ReceiveBuffer, Reserved,
@@ -14,46 +10,11 @@ use swarmkeep_peer_wire::{
     bittorrent::{InfoHash, PeerId},
 };
 
-/// The system's allocator, with a count of what each thread has asked it for.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no counter any more, and nobody who would read it.
-    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
-}
-
-#[expect(unsafe_code, reason = "an allocator can be written in no other way")]
-// SAFETY: every method hands its arguments on to the system's allocator, whose contract is the same.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 fn allocations_of(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
-    work();
-    ALLOCATIONS.get() - before
+    of_thread(work).1.calls
 }
 
 const PIECES: u32 = 1000;

@@ -1,15 +1,10 @@
 //! A thousand torrents and two hundred connections at once, within the memory that the documentation of
 //! `SessionConfig` states.
-#![expect(unsafe_code, reason = "an allocator can only be put in front of another through an unsafe trait")]
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -17,30 +12,10 @@ use std::{
 use sha1::{Digest, Sha1};
 use swarmkeep_bittorrent::PeerId;
 use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
+use swarmkeep_kit::allocations::{self, Counting};
 use swarmkeep_metainfo::Info;
 use swarmkeep_peer::{Session, SessionConfig};
 use swarmkeep_peer_wire::{Block, Encode, Handshake, Limits, Message, PieceIndex, ReceiveBuffer, Reserved};
-
-/// Counts the bytes that live.
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to `System` as it came, and its answer back; counting neither allocates nor
-// unwinds.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -82,16 +57,16 @@ fn piece(n: usize, piece: u32) -> Vec<u8> {
 
 /// Waits until as much is allocated as before, for some time.
 fn live() -> usize {
-    let mut before = LIVE.load(Relaxed);
+    let mut before = allocations::live();
     let mut since = Instant::now();
     while since.elapsed() < Duration::from_millis(300) {
         thread::sleep(Duration::from_millis(10));
-        let now = LIVE.load(Relaxed);
+        let now = allocations::live();
         if now.abs_diff(before) > 64 << 10 {
             (before, since) = (now, Instant::now());
         }
     }
-    LIVE.load(Relaxed)
+    before as usize
 }
 
 /// Somebody who asks, with as much memory from the beginning as it takes in the end.
@@ -173,6 +148,8 @@ impl Asker {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documentation_says() {
+    // From here on it counts.
+    allocations::live();
     let infos: Vec<_> = (0..TORRENTS).map(|n| info(n, PIECES)).collect();
     let store = Memory::new(&ContentConfig::new(""));
     for (n, info) in infos.iter().enumerate() {

@@ -1,14 +1,11 @@
 //! Torrent files that real programs made, and such as strangers might make.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    time::Duration,
-};
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use swarmkeep_bittorrent::bencode::Writer;
 use swarmkeep_content_tests::torrents::{fixture, part_of_file, piece, torrent};
+use swarmkeep_kit::allocations::{Counting, Counts, of_thread};
 use swarmkeep_metainfo::{
     Creation, Error, FileList, Format, Info, MOST_MEMORY, Metainfo, PathFault, Segment,
 };
@@ -555,49 +552,16 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     cases
 }
 
-/// The system's allocator, with a count of the bytes that each thread has, and of the most it had.
-struct Counting;
-
-thread_local! {
-    static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
-}
-
-fn count(change: isize) {
-    let _ = BYTES.try_with(|bytes| {
-        let (now, most) = bytes.get();
-        bytes.set((now + change, most.max(now + change)));
-    });
-}
-
-#[expect(unsafe_code, reason = "an allocator can be written in no other way")]
-// SAFETY: every method hands its arguments on to the system's allocator, whose contract is the same.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn hostile_input_takes_no_more_memory_than_is_said() {
     for (what, torrent) in hostile() {
-        let (before, _) = BYTES.get();
-        BYTES.set((before, before));
-        let parsed = Metainfo::parse(&torrent);
-        let (after, most) = BYTES.get();
-        let times = |bytes: isize| (bytes - before) as f64 / torrent.len() as f64;
-        println!("{what}: {:.1} times its length, {:.1} at most", times(after), times(most));
-        assert!(most - before <= (MOST_MEMORY * torrent.len() + (64 << 10)) as isize, "{what}");
+        let (parsed, Counts { live, most, .. }) = of_thread(|| Metainfo::parse(&torrent));
+        let times = |bytes: isize| bytes as f64 / torrent.len() as f64;
+        println!("{what}: {:.1} times its length, {:.1} at most", times(live), times(most));
+        assert!(most <= (MOST_MEMORY * torrent.len() + (64 << 10)) as isize, "{what}");
         drop(parsed);
     }
 }

@@ -4,53 +4,15 @@
 //!
 //! `cargo run --release -p swarmkeep-peers-wire --bin turns [NAME]`, with a name only those messages.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::{Cell, RefCell},
-    env,
-    hint::black_box,
-    io::IoSlice,
-};
+use std::{cell::RefCell, env, hint::black_box, io::IoSlice};
 
 use librqbit_peer_protocol as rqbit;
 use rustix::time::{ClockId, clock_gettime};
+use swarmkeep_kit::allocations::{Counting, of_thread};
 use swarmkeep_peer_wire::{Bitfield, Block, Encode, Limits, Message, Piece, PieceIndex, SendQueue};
 use swarmkeep_peers_wire::{limits, serialize, theirs};
 
 const TURNS: usize = 15;
-
-/// The system's allocator, with a count of calls and bytes.
-struct Counting;
-
-thread_local! {
-    static ALLOCATED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-}
-
-fn count(bytes: usize) {
-    // A thread that is ending has no counter any more, and nobody who would read it.
-    let _ = ALLOCATED.try_with(|of| of.set((of.get().0 + 1, of.get().1 + bytes as u64)));
-}
-
-#[expect(unsafe_code, reason = "an allocator can be written in no other way")]
-// SAFETY: every method hands its arguments on to the system's allocator, whose contract is the same.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size);
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -299,13 +261,13 @@ fn compare(times: usize, ways: &mut [(&str, &mut dyn FnMut(usize))]) -> String {
         for nth in (turn..).take(ways.len()) {
             let nth = nth % ways.len();
             let ((_, way), (turns, allocated)) = (&mut ways[nth], &mut results[nth]);
-            let (before, begun) = (ALLOCATED.get(), cpu_nanos());
-            way(times);
-            let (nanos, after) = (cpu_nanos() - begun, ALLOCATED.get());
+            let begun = cpu_nanos();
+            let ((), counts) = of_thread(|| way(times));
+            let nanos = cpu_nanos() - begun;
             // The first warms up.
             if turn > 0 {
                 turns.push(nanos / times as f64);
-                *allocated = ((after.0 - before.0) / times as u64, (after.1 - before.1) / times as u64);
+                *allocated = (counts.calls / times as u64, counts.bytes / times as u64);
             }
         }
     }

@@ -15,6 +15,7 @@ use swarmkeep::{
     Announce, Announced, Budget, Changes, CompactV4, CompactV6, PeerBuffer, Request, Retention, SplitMix64,
     Timestamp, TorrentRepository,
 };
+use swarmkeep_kit::allocations::calls_of_all;
 use swarmkeep_workload::{Announces, Workload};
 
 use super::{
@@ -99,7 +100,7 @@ pub(crate) fn refreshes(store: &dyn TorrentRepository, workload: &Workload, plan
         let mut bytes = buffers(batch);
         let mut caller = Caller::new(store, &steady, batch as u64, false, &mut bytes);
         caller.make_ready();
-        let (refreshed, allocations) = crate::ALLOCATOR.count(|| caller.announce(FULL));
+        let (refreshed, allocations) = calls_of_all(|| caller.announce(FULL));
         assert_eq!(refreshed, ROUND, "every peer was there");
         allocations
     });

@@ -30,7 +30,6 @@ use self::{
 
 mod announcing;
 mod charts;
-mod counting;
 mod figures;
 mod flood;
 mod forgetting;
@@ -176,7 +175,7 @@ struct Args {
 const ROW: &str = "row";
 
 #[global_allocator]
-static ALLOCATOR: counting::Counting = counting::Counting::new();
+static ALLOCATOR: swarmkeep_kit::allocations::Counting = swarmkeep_kit::allocations::Counting;
 
 fn main() -> ExitCode {
     let words: Vec<_> = env::args().collect();
