@@ -20,7 +20,7 @@ enum Ring {
 }
 
 /// Packages of the workspace under a folder.
-const FOLDERS: [(&str, Ring); 10] = [
+const FOLDERS: [(&str, Ring); 11] = [
     ("crates/store/", Ring::Store),
     ("benches/store/", Ring::Store),
     ("tests/store/", Ring::Store),
@@ -30,6 +30,7 @@ const FOLDERS: [(&str, Ring); 10] = [
     ("crates/content/", Ring::Content),
     ("tests/content/", Ring::Content),
     ("benches/lab/", Ring::Any),
+    ("tests/house/", Ring::Any),
     ("tests/kit/", Ring::Any),
 ];
 
