@@ -105,7 +105,7 @@ impl TorrentFolder for FileFolder {
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.at("", |path| make(&path))?;
         self.at(name, |path| match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => File::create_new(path)?.write_all(bytes),
         })
     }
