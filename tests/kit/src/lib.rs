@@ -3,3 +3,4 @@
 pub mod allocations;
 #[cfg(feature = "content")]
 pub mod content;
+pub mod disk;

@@ -1,15 +1,11 @@
 //! Every state that a crash could leave, one after another: what was flushed, and any part of what was not;
 //! and each flush left out in turn.
-//!
-//! The model of the file system keeps what POSIX promises and no more: a flush of a file makes durable what
-//! it holds, a flush of a folder which names are in it. Of the rest any part may be there: changes of names
-//! each for itself, renames whole, content in sectors of 512 bytes.
 
 mod judge;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fmt, fs,
+    fs,
     hash::{DefaultHasher, Hash, Hasher},
     io,
     os::unix::fs::MetadataExt,
@@ -18,6 +14,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use swarmkeep_kit::disk::{self, Change, Entry, Image, Medium, Node, ROOT};
 use swarmkeep_metainfo::FileList;
 use tempfile::TempDir;
 
@@ -30,179 +27,56 @@ use super::{
 use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent, PieceBits};
 
 const PIECE: u32 = 1000;
-const SECTOR: usize = 512;
 
 /// Which flushes are left out.
 type LeftOut = fn(Step) -> bool;
 /// Whether a change arrives, by its number; asked for each sector of content.
 type Kept = Box<dyn FnMut(usize) -> bool>;
 
-/// A file or folder, whatever its name.
-type Node = usize;
-const ROOT: Node = 0;
-
-#[derive(Debug, Clone, Hash)]
-enum Kind {
-    Folder(BTreeMap<String, Node>),
-    File(Vec<u8>),
+/// Puts an image into a folder, and the node of each i-node there into `nodes`. The store's own folder comes
+/// last, as it did.
+fn materialize(image: &Image, node: Node, at: &Path, nodes: &mut HashMap<usize, Node>) {
+    match image.names(node) {
+        None => fs::write(at, image.read(node)).unwrap(),
+        Some(names) => {
+            if node != ROOT {
+                fs::create_dir(at).unwrap();
+            }
+            let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|(name, _)| *name == HIDDEN);
+            for (name, &below) in others.into_iter().chain(own) {
+                materialize(image, below, &at.join(name), nodes);
+            }
+        }
+    }
+    nodes.insert(inode(at), node);
 }
 
-/// A file system.
-#[derive(Debug, Clone, Default)]
-struct Image(Vec<Arc<Kind>>);
-
-impl Image {
-    fn names(&mut self, folder: Node) -> &mut BTreeMap<String, Node> {
-        match Arc::make_mut(&mut self.0[folder]) {
-            Kind::Folder(names) => names,
-            Kind::File(_) => panic!("{folder} is a file"),
-        }
-    }
-
-    fn bytes(&mut self, file: Node) -> &mut Vec<u8> {
-        match Arc::make_mut(&mut self.0[file]) {
-            Kind::File(bytes) => bytes,
-            Kind::Folder(_) => panic!("{file} is a folder"),
-        }
-    }
-
-    /// Makes a change, of which `kept` says which sectors arrive.
-    fn apply(&mut self, change: &Change, mut kept: impl FnMut() -> bool) {
-        match change {
-            Change::Link { folder, name, node } => _ = self.names(*folder).insert(name.clone(), *node),
-            Change::Unlink { folder, name } => _ = self.names(*folder).remove(name),
-            Change::Rename { from, name, to, new, node } => {
-                self.names(*from).remove(name);
-                self.names(*to).insert(new.clone(), *node);
-            }
-            Change::Write { node, at, bytes } => {
-                let file = self.bytes(*node);
-                let (mut at, mut bytes) = (*at as usize, &bytes[..]);
-                while !bytes.is_empty() {
-                    let (now, later) = bytes.split_at(bytes.len().min(SECTOR - at % SECTOR));
-                    if kept() {
-                        file.resize(file.len().max(at + now.len()), 0);
-                        file[at..at + now.len()].copy_from_slice(now);
-                    }
-                    at += now.len();
-                    bytes = later;
-                }
-            }
-            Change::Length { node, len } => self.bytes(*node).resize(*len as usize, 0),
-            Change::Punch { node, at, len } => {
-                let file = self.bytes(*node);
-                let end = file.len().min((at + len) as usize);
-                file[(*at as usize).min(end)..end].fill(0);
-            }
-        }
-    }
-
-    /// Puts it into a folder; `inodes` learns which node is which there. What the store keeps for itself
-    /// comes last, as it did.
-    fn materialize(&self, node: Node, at: &Path, inodes: &mut HashMap<u64, Node>) {
-        match &*self.0[node] {
-            Kind::File(bytes) => fs::write(at, bytes).unwrap(),
-            Kind::Folder(names) => {
-                if node != ROOT {
-                    fs::create_dir(at).unwrap();
-                }
-                let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|(name, _)| *name == HIDDEN);
-                for (name, &below) in others.into_iter().chain(own) {
-                    self.materialize(below, &at.join(name), inodes);
-                }
-            }
-        }
-        inodes.insert(fs::metadata(at).unwrap().ino(), node);
-    }
-
-    /// Its names, and how long files are.
-    fn tree(&self, node: Node) -> String {
-        match &*self.0[node] {
-            Kind::File(bytes) => bytes.len().to_string(),
-            Kind::Folder(names) => {
-                let below = |(name, below): (&String, &Node)| format!("{name}: {}", self.tree(*below));
-                format!("{{{}}}", names.iter().map(below).collect::<Vec<_>>().join(", "))
-            }
-        }
-    }
-
-    fn fingerprint(&self, node: Node, into: &mut DefaultHasher) {
-        match &*self.0[node] {
-            Kind::File(bytes) => bytes.hash(into),
-            Kind::Folder(names) => {
-                for (name, &below) in names {
-                    name.hash(into);
-                    self.fingerprint(below, into);
-                }
-                "end".hash(into);
-            }
-        }
-    }
+fn inode(path: &Path) -> usize {
+    fs::metadata(path).unwrap().ino() as usize
 }
 
-/// A change to a file system, by its nodes.
-#[derive(Debug, Clone)]
-enum Change {
-    Link { folder: Node, name: String, node: Node },
-    Unlink { folder: Node, name: String },
-    Rename { from: Node, name: String, to: Node, new: String, node: Node },
-    Write { node: Node, at: u64, bytes: Vec<u8> },
-    Length { node: Node, len: u64 },
-    Punch { node: Node, at: u64, len: u64 },
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Link { name, .. } => write!(f, "making {name}"),
-            Self::Unlink { name, .. } => write!(f, "removing {name}"),
-            Self::Rename { name, new, .. } => write!(f, "renaming {name} to {new}"),
-            Self::Write { node, at, bytes } => write!(f, "writing {} bytes at {at} of {node}", bytes.len()),
-            Self::Length { node, len } => write!(f, "length {len} of {node}"),
-            Self::Punch { node, at, len } => write!(f, "punching {len} at {at} of {node}"),
-        }
-    }
-}
-
-impl Change {
-    /// Whether a flush of `node` makes it durable.
-    fn is_of(&self, flushed: Node) -> bool {
-        match self {
-            Self::Link { folder, .. } | Self::Unlink { folder, .. } => *folder == flushed,
-            Self::Rename { from, to, .. } => *from == flushed || *to == flushed,
-            Self::Write { node, .. } | Self::Length { node, .. } | Self::Punch { node, .. } => {
-                *node == flushed
-            }
-        }
-    }
-
-    /// The names that it changes.
-    fn entries(&self) -> Vec<(Node, &str)> {
-        match self {
-            Self::Link { folder, name, .. } | Self::Unlink { folder, name } => vec![(*folder, name)],
-            Self::Rename { from, name, to, new, .. } => vec![(*from, name), (*to, new)],
-            _ => Vec::new(),
-        }
-    }
-}
-
-/// What was recorded.
-enum Entry {
-    Done(Op),
-    /// Somebody else made a file, or removed one; durable, but for the bytes of one that is to be adopted.
-    Others {
-        folder: u64,
-        name: String,
-        made: Option<(u64, Vec<u8>)>,
-        is_flushed: bool,
-    },
-    Note(Arc<Promises>),
+/// The names of an image, and how long files are.
+fn tree(image: &Image, node: Node) -> String {
+    let Some(names) = image.names(node) else { return image.read(node).len().to_string() };
+    let below = |(name, below): (&String, &Node)| format!("{name}: {}", tree(image, *below));
+    format!("{{{}}}", names.iter().map(below).collect::<Vec<_>>().join(", "))
 }
 
 /// Records what is done, and leaves out what it is told to.
 struct Recorder {
-    log: Mutex<Vec<Entry>>,
+    record: disk::Recorder<Arc<Promises>>,
+    /// The node of each i-node.
+    nodes: Mutex<HashMap<usize, Node>>,
     left_out: LeftOut,
+}
+
+impl Recorder {
+    /// Records the changes of a folder that holds an image.
+    fn of(image: &Image, folder: &Path, left_out: LeftOut) -> Arc<Self> {
+        let mut nodes = HashMap::new();
+        materialize(image, ROOT, folder, &mut nodes);
+        Arc::new(Self { record: disk::Recorder::new(image.clone()), nodes: Mutex::new(nodes), left_out })
+    }
 }
 
 impl Witness for Recorder {
@@ -210,8 +84,20 @@ impl Witness for Recorder {
         Ok(!(self.left_out)(step))
     }
 
-    fn done(&self, op: Op) {
-        self.log.lock().push(Entry::Done(op));
+    fn done(&self, mut entry: Op) {
+        let mut nodes = self.nodes.lock();
+        if let Entry::Make(node, is_folder) = entry {
+            nodes.insert(node, self.record.make(is_folder));
+            return;
+        }
+        for node in entry.nodes_mut() {
+            match nodes.get(node) {
+                Some(&known) => *node = known,
+                // What the judge has put there is not of this file system.
+                None => return,
+            }
+        }
+        self.record.record(entry);
     }
 }
 
@@ -223,7 +109,7 @@ fn open(folder: &Path, recorder: &Arc<Recorder>) -> Result<FileStore, Error> {
 
 /// What a store has promised: what has to be there, and what may be.
 #[derive(Debug, Clone, Default)]
-struct Promises {
+pub(super) struct Promises {
     torrents: BTreeMap<u8, Torrent>,
     /// What is under way: it is done, or not.
     doing: Option<Action>,
@@ -318,7 +204,7 @@ fn scratch() -> TempDir {
 impl Work {
     fn say(&mut self, doing: Option<Action>) {
         self.promises.doing = doing;
-        self.recorder.log.lock().push(Entry::Note(Arc::new(self.promises.clone())));
+        self.recorder.done(Entry::Note(Arc::new(self.promises.clone())));
     }
 
     fn store(&self) -> &FileStore {
@@ -388,20 +274,18 @@ impl Work {
     }
 
     fn put(&mut self, folder: &str, name: &str, bytes: Option<&[u8]>, is_flushed: bool) {
-        let folder = self.folder.path().join(folder);
-        let path = folder.join(name);
-        let made = match bytes {
-            Some(bytes) => {
-                fs::write(&path, bytes).unwrap();
-                Some((fs::metadata(&path).unwrap().ino(), bytes.to_vec()))
-            }
-            None => {
-                fs::remove_file(&path).unwrap();
-                None
-            }
+        let above = self.folder.path().join(folder);
+        let (path, name) = (above.join(name), (inode(&above), name.to_owned()));
+        let Some(bytes) = bytes else {
+            if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) }.unwrap();
+            return self.recorder.done(Entry::Durable(Change::Move { from: Some(name), to: None }));
         };
-        let folder = fs::metadata(folder).unwrap().ino();
-        self.recorder.log.lock().push(Entry::Others { folder, name: name.to_owned(), made, is_flushed });
+        fs::write(&path, bytes).unwrap();
+        let node = inode(&path);
+        self.recorder.done(Entry::Make(node, false));
+        self.recorder.done(Entry::Durable(Change::Move { from: None, to: Some((name, node)) }));
+        let write = Change::Write { node, at: 0, bytes: bytes.into() };
+        self.recorder.done(if is_flushed { Entry::Durable(write) } else { Entry::Change(write) });
     }
 
     fn delete(&mut self, name: u8) {
@@ -411,13 +295,8 @@ impl Work {
         self.say(None);
         if name == 1 && self.folder.path().join("t1/x/own").exists() {
             // Or it could not come again under its name.
-            self.others("t1/x", "own", None);
-            for (above, name) in [("t1", "x"), (".", "t1")] {
-                let folder = self.folder.path().join(above);
-                fs::remove_dir(folder.join(name)).unwrap();
-                let folder = fs::metadata(folder).unwrap().ino();
-                let (name, made) = (name.to_owned(), None);
-                self.recorder.log.lock().push(Entry::Others { folder, name, made, is_flushed: true });
+            for (above, name) in [("t1/x", "own"), ("t1", "x"), (".", "t1")] {
+                self.others(above, name, None);
             }
         }
         if self.draws.below(2) == 0 {
@@ -497,24 +376,24 @@ struct Explored {
 /// Puts a store to work, crashes it wherever it can crash, and judges what is left, until something is wrong.
 fn explore(seed: u64, actions: u32, torrents: u8, left_out: LeftOut, explored: &mut Explored) {
     let folder = scratch();
-    fs::create_dir(folder.path().join("mine")).unwrap();
-    fs::write(folder.path().join("mine/precious"), "precious").unwrap();
-    let names = [("mine".to_owned(), 1)].into();
-    let inside = [("precious".to_owned(), 2)].into();
-    let image = [Kind::Folder(names), Kind::Folder(inside), Kind::File(b"precious".to_vec())];
-    let base = Image(image.into_iter().map(Arc::new).collect());
-    let inode = |path: &str| fs::metadata(folder.path().join(path)).unwrap().ino();
-    let inodes = HashMap::from([(inode(""), ROOT), (inode("mine"), 1), (inode("mine/precious"), 2)]);
-    let recorder = Arc::new(Recorder { log: Mutex::default(), left_out });
+    let mut base = Image::default();
+    let (mine, precious) = (base.make(true), base.make(false));
+    for change in [
+        Change::Move { from: None, to: Some(((ROOT, "mine".to_owned()), mine)) },
+        Change::Move { from: None, to: Some(((mine, "precious".to_owned()), precious)) },
+        Change::Write { node: precious, at: 0, bytes: b"precious".as_slice().into() },
+    ] {
+        base.apply(&change, &mut || true);
+    }
+    let recorder = Recorder::of(&base, folder.path(), left_out);
     let store = open(folder.path(), &recorder).unwrap();
     let promises = Promises::default();
     let mut work = Work { folder, recorder, store: Some(store), promises, draws: Draws(seed), torrents };
     work.say(None);
     (0..actions).for_each(|_| work.act());
     work.flush();
-    let log = std::mem::take(&mut *work.recorder.log.lock());
     let mut explorer = Explorer { explored, left_out, draws: Draws(seed ^ 0xabcd), again: true };
-    explorer.crashes(base, inodes, Arc::default(), log, &format!("seed {seed}"));
+    explorer.crashes(base, Arc::default(), work.recorder.record.take_log(), &format!("seed {seed}"));
 }
 
 struct Explorer<'a> {
@@ -528,121 +407,35 @@ struct Explorer<'a> {
 impl Explorer<'_> {
     /// Goes through what was recorded on a file system, and crashes before every flush and between any two
     /// things that were done.
-    fn crashes(
-        &mut self,
-        mut base: Image,
-        mut inodes: HashMap<u64, Node>,
-        mut promises: Arc<Promises>,
-        log: Vec<Entry>,
-        place: &str,
-    ) {
-        let mut pending: Vec<Change> = Vec::new();
-        // With all that was done.
-        let mut now = base.clone();
+    fn crashes(&mut self, base: Image, mut promises: Arc<Promises>, log: Vec<Op>, place: &str) {
+        let mut medium = Medium::new(base);
         for (step, entry) in log.into_iter().enumerate() {
             if self.explored.found.is_some() {
                 return;
             }
             let place = format!("{place}, step {step}");
-            // What the judge has put there is not of this file system.
-            if let Entry::Done(op) = &entry
-                && op.nodes().iter().any(|inode| !inodes.contains_key(inode))
-            {
-                continue;
-            }
-            let change = match entry {
+            match &entry {
                 Entry::Note(said) => {
-                    promises = said;
-                    self.epoch(&base, &pending, &promises, 1, &place);
-                    continue;
+                    promises = Arc::clone(said);
+                    self.epoch(&medium, &promises, 1, &place);
                 }
-                Entry::Others { folder, name, made, is_flushed } => {
-                    let folder = inodes[&folder];
-                    let made = made.map(|(inode, bytes)| {
-                        inodes.insert(inode, base.0.len());
-                        for image in [&mut base, &mut now] {
-                            image.0.push(Arc::new(Kind::File(Vec::new())));
-                        }
-                        (base.0.len() - 1, bytes)
-                    });
-                    let change = match &made {
-                        &Some((node, _)) => Change::Link { folder, name, node },
-                        None => Change::Unlink { folder, name },
-                    };
-                    now.apply(&change, || true);
-                    base.apply(&change, || true);
-                    if let Some((node, bytes)) = made {
-                        let change = Change::Write { node, at: 0, bytes };
-                        now.apply(&change, || true);
-                        match is_flushed {
-                            true => base.apply(&change, || true),
-                            false => pending.push(change),
-                        }
-                    }
-                    continue;
-                }
-                Entry::Done(Op::Flush { node }) => {
-                    self.epoch(&base, &pending, &promises, 3, &place);
-                    let flushed = inodes[&node];
-                    // A name is durable with all that was done to it before.
-                    let mut durable: Vec<_> = pending.iter().map(|change| change.is_of(flushed)).collect();
-                    for at in (0..pending.len()).rev().filter(|&at| durable[at]).collect::<Vec<_>>() {
-                        for before in 0..at {
-                            let entries = pending[before].entries();
-                            durable[before] |=
-                                pending[at].entries().iter().any(|entry| entries.contains(entry));
-                        }
-                    }
-                    let mut durable = durable.into_iter();
-                    pending.retain(|change| {
-                        let durable = durable.next() == Some(true);
-                        if durable {
-                            base.apply(change, || true);
-                        }
-                        !durable
-                    });
-                    continue;
-                }
-                Entry::Done(Op::FlushAll) => {
-                    self.epoch(&base, &pending, &promises, 3, &place);
-                    pending.drain(..).for_each(|change| base.apply(&change, || true));
-                    continue;
-                }
-                Entry::Done(Op::Link { folder, name, node, is_folder }) => {
-                    let kind = if is_folder { Kind::Folder(BTreeMap::new()) } else { Kind::File(Vec::new()) };
-                    inodes.insert(node, base.0.len());
-                    for image in [&mut base, &mut now] {
-                        image.0.push(Arc::new(kind.clone()));
-                    }
-                    Change::Link { folder: inodes[&folder], name, node: base.0.len() - 1 }
-                }
-                Entry::Done(Op::Unlink { folder, name }) => Change::Unlink { folder: inodes[&folder], name },
-                Entry::Done(Op::Rename { from, name, to, new }) => {
-                    let (from, to) = (inodes[&from], inodes[&to]);
-                    let node = now.names(from)[&name];
-                    Change::Rename { from, name, to, new, node }
-                }
-                Entry::Done(Op::Write { node, at, bytes }) => {
-                    Change::Write { node: inodes[&node], at, bytes }
-                }
-                Entry::Done(Op::Length { node, len }) => Change::Length { node: inodes[&node], len },
-                Entry::Done(Op::Punch { node, at, len }) => Change::Punch { node: inodes[&node], at, len },
-            };
-            now.apply(&change, || true);
-            pending.push(change);
+                Entry::Flush(_) => self.epoch(&medium, &promises, 3, &place),
+                _ => {}
+            }
+            medium.play(entry);
         }
-        self.epoch(&base, &pending, &promises, 3, place);
+        self.epoch(&medium, &promises, 3, place);
     }
 
     /// What may be left if it crashes now: all and nothing of what was not flushed, each alone, each missing,
     /// and `some` parts of it.
-    fn epoch(&mut self, base: &Image, pending: &[Change], promises: &Promises, some: u64, place: &str) {
-        let all: Vec<usize> = (0..pending.len()).collect();
+    fn epoch(&mut self, medium: &Medium, promises: &Promises, some: u64, place: &str) {
+        let pending = medium.pending();
         let mut kept: Vec<(String, Kept)> = Vec::new();
         kept.push(("nothing of the rest".to_owned(), Box::new(|_| false)));
         kept.push(("all of the rest".to_owned(), Box::new(|_| true)));
         // What was done last is what was not looked at before.
-        for &one in all.iter().rev().take(3) {
+        for one in (0..pending.len()).rev().take(3) {
             kept.push((format!("all but {}", pending[one]), Box::new(move |change| change != one)));
             kept.push((format!("{} alone", pending[one]), Box::new(move |change| change == one)));
         }
@@ -655,42 +448,33 @@ impl Explorer<'_> {
             kept.push((format!("torn, {seed}"), Box::new(move |_| draws.below(8) < bias)));
         }
         for (what, mut kept) in kept {
-            let mut image = base.clone();
-            for (at, change) in pending.iter().enumerate() {
-                match change {
-                    Change::Write { .. } => image.apply(change, || kept(at)),
-                    _ if kept(at) => image.apply(change, || true),
-                    _ => {}
-                }
-            }
-            self.state(&image, promises, &format!("{place}: {what}"));
+            self.state(medium.crash(&mut kept), promises, &format!("{place}: {what}"));
         }
     }
 
-    fn state(&mut self, image: &Image, promises: &Promises, place: &str) {
+    fn state(&mut self, image: Image, promises: &Promises, place: &str) {
         self.explored.states += 1;
+        let content = image.fingerprint();
         let mut hasher = DefaultHasher::new();
-        image.fingerprint(ROOT, &mut hasher);
-        let content = hasher.finish();
-        format!("{promises:?}").hash(&mut hasher);
+        (content, format!("{promises:?}")).hash(&mut hasher);
         if self.explored.found.is_some() || !self.explored.distinct.insert(hasher.finish()) {
             return;
         }
         let again = self.again && content.is_multiple_of(32);
-        let recorder = Arc::new(Recorder { log: Mutex::default(), left_out: self.left_out });
         let folder = scratch();
-        let mut inodes = HashMap::new();
-        image.materialize(ROOT, folder.path(), &mut inodes);
-        if let Err(what) = judge(folder.path(), promises, &recorder, content.is_multiple_of(8)) {
-            let tree = image.tree(ROOT);
-            self.explored.found =
-                Some(format!("{place}\n    {what}\n    of {tree}\n    promised: {promises:?}"));
-        } else if again {
-            let log = std::mem::take(&mut *recorder.log.lock());
-            self.again = false;
-            let promises = Arc::new(promises.clone());
-            self.crashes(image.clone(), inodes, promises, log, &format!("{place}; opened"));
-            self.again = true;
+        let recorder = Recorder::of(&image, folder.path(), self.left_out);
+        match judge(folder.path(), promises, &recorder, content.is_multiple_of(8)) {
+            Err(what) => {
+                let tree = tree(&image, ROOT);
+                self.explored.found =
+                    Some(format!("{place}\n    {what}\n    of {tree}\n    promised: {promises:?}"));
+            }
+            Ok(log) if again => {
+                self.again = false;
+                self.crashes(image, Arc::new(promises.clone()), log, &format!("{place}; opened"));
+                self.again = true;
+            }
+            Ok(_) => {}
         }
     }
 }

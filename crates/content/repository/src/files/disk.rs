@@ -8,6 +8,8 @@ use rustix::{
     fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags},
     io::{Errno, retry_on_intr},
 };
+#[cfg(test)]
+use swarmkeep_kit::disk::{Change, Entry, Name};
 
 use super::folder;
 
@@ -65,50 +67,42 @@ pub(super) struct Disk {
     pub(super) tap: parking_lot::Mutex<Option<super::tests::Tap>>,
 }
 
-/// A change, by the i-nodes that it is of.
+/// A step by the i-nodes that it is of, as it is recorded.
 #[cfg(test)]
-#[derive(Debug, Clone)]
-pub(super) enum Op {
-    Link { folder: u64, name: String, node: u64, is_folder: bool },
-    Unlink { folder: u64, name: String },
-    Rename { from: u64, name: String, to: u64, new: String },
-    Write { node: u64, at: u64, bytes: Vec<u8> },
-    Length { node: u64, len: u64 },
-    Punch { node: u64, at: u64, len: u64 },
-    Flush { node: u64 },
-    FlushAll,
+pub(super) type Op = Entry<std::sync::Arc<super::crashes::Promises>>;
+
+#[cfg(test)]
+fn node(of: impl AsFd) -> usize {
+    rustix::fs::fstat(of).expect("it is open").st_ino as usize
 }
 
 #[cfg(test)]
-impl Op {
-    /// What is changed, without what is made by it.
-    pub(super) fn nodes(&self) -> Vec<u64> {
-        match self {
-            Self::Link { folder: node, .. }
-            | Self::Unlink { folder: node, .. }
-            | Self::Write { node, .. }
-            | Self::Length { node, .. }
-            | Self::Punch { node, .. }
-            | Self::Flush { node } => vec![*node],
-            Self::Rename { from, to, .. } => vec![*from, *to],
-            Self::FlushAll => Vec::new(),
-        }
-    }
+fn name_in(folder: impl AsFd, name: &str) -> Name {
+    (node(folder), name.to_owned())
+}
+
+/// A name, and the i-node that has it.
+#[cfg(test)]
+fn named(folder: impl AsFd, name: &str) -> (Name, usize) {
+    let node = folder::stat(&folder, name).expect("it is there").st_ino as usize;
+    (name_in(folder, name), node)
 }
 
 #[cfg(test)]
-fn node(of: impl AsFd) -> u64 {
-    rustix::fs::fstat(of).expect("it is open").st_ino
+fn moved(from: Option<Name>, to: Option<(Name, usize)>) -> Op {
+    Entry::Change(Change::Move { from, to })
 }
 
-/// Tells who records what was done.
+#[cfg(test)]
+fn written(file: &File, at: u64, bytes: Vec<u8>) -> Op {
+    Entry::Change(Change::Write { node: node(file), at, bytes: bytes.into() })
+}
+
+/// Records what was done.
 macro_rules! done {
-    ($disk:expr, $op:expr) => {
+    ($disk:expr, $entry:expr) => {
         #[cfg(test)]
-        $disk.done(|| {
-            use Op::*;
-            $op
-        });
+        $disk.done(|| $entry);
     };
 }
 
@@ -136,19 +130,16 @@ impl Disk {
 
     pub(super) fn mkdir(&self, at: impl AsFd, name: &str) -> io::Result<()> {
         rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o777))?;
-        done!(self, {
-            let node = folder::stat(&at, name).unwrap().st_ino;
-            Link { folder: self::node(&at), name: name.to_owned(), node, is_folder: true }
-        });
+        done!(self, Entry::Make(named(&at, name).1, true));
+        done!(self, moved(None, Some(named(&at, name))));
         Ok(())
     }
 
     /// Makes a file, where there is nothing by that name, and opens it.
     pub(super) fn create(&self, at: impl AsFd, name: &str, mode: u32) -> io::Result<File> {
         let file = folder::open(&at, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)?;
-        done!(self, {
-            Link { folder: node(&at), name: name.to_owned(), node: node(&file), is_folder: false }
-        });
+        done!(self, Entry::Make(node(&file), false));
+        done!(self, moved(None, Some(named(&at, name))));
         Ok(file)
     }
 
@@ -170,8 +161,8 @@ impl Disk {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             done!(self, {
-                let bytes: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
-                Write { node: node(file), at, bytes: bytes[..written].to_vec() }
+                let bytes = buffers.iter().flat_map(|buffer| buffer.iter().copied());
+                self::written(file, at, bytes.take(written).collect())
             });
             at += written as u64;
             IoSlice::advance_slices(&mut buffers, written);
@@ -181,7 +172,7 @@ impl Disk {
 
     pub(super) fn set_len(&self, file: &File, len: u64) -> io::Result<()> {
         file.set_len(len)?;
-        done!(self, Length { node: node(file), len });
+        done!(self, Entry::Change(Change::Length { node: node(file), len }));
         Ok(())
     }
 
@@ -194,7 +185,7 @@ impl Disk {
     pub(super) fn punch(&self, file: &File, at: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         retry_on_intr(|| rustix::fs::fallocate(file, flags, at, len))?;
-        done!(self, Punch { node: node(file), at, len });
+        done!(self, written(file, at, vec![0; len as usize]));
         Ok(())
     }
 
@@ -202,7 +193,7 @@ impl Disk {
     pub(super) fn flush(&self, step: Step, file: &File) -> io::Result<()> {
         if self.step(step)? {
             retry_on_intr(|| rustix::fs::fdatasync(file))?;
-            done!(self, Flush { node: node(file) });
+            done!(self, Entry::Flush(Some(node(file))));
         }
         Ok(())
     }
@@ -211,7 +202,7 @@ impl Disk {
     pub(super) fn sync(&self, step: Step, folder: impl AsFd) -> io::Result<()> {
         if self.step(step)? {
             retry_on_intr(|| rustix::fs::fsync(&folder))?;
-            done!(self, Flush { node: node(&folder) });
+            done!(self, Entry::Flush(Some(node(&folder))));
         }
         Ok(())
     }
@@ -220,7 +211,7 @@ impl Disk {
     pub(super) fn sync_all(&self, step: Step, folder: &OwnedFd) -> io::Result<()> {
         if self.step(step)? {
             retry_on_intr(|| rustix::fs::syncfs(folder))?;
-            done!(self, FlushAll);
+            done!(self, Entry::Flush(None));
         }
         Ok(())
     }
@@ -228,9 +219,7 @@ impl Disk {
     /// Gives something another name in maybe another folder, in the place of what may be there.
     pub(super) fn rename(&self, from: impl AsFd, name: &str, to: impl AsFd, new: &str) -> io::Result<()> {
         rustix::fs::renameat(&from, name, &to, new)?;
-        done!(self, {
-            Rename { from: node(&from), name: name.to_owned(), to: node(&to), new: new.to_owned() }
-        });
+        done!(self, moved(Some(name_in(&from, name)), Some(named(&to, new))));
         Ok(())
     }
 
@@ -251,9 +240,7 @@ impl Disk {
             Err(Errno::INVAL | Errno::NOSYS) => Err(io::ErrorKind::AlreadyExists.into()),
             Err(error) => Err(error.into()),
             Ok(()) => {
-                done!(self, {
-                    Rename { from: node(&from), name: name.to_owned(), to: node(&to), new: new.to_owned() }
-                });
+                done!(self, moved(Some(name_in(&from, name)), Some(named(&to, new))));
                 Ok(())
             }
         }
@@ -265,14 +252,14 @@ impl Disk {
             Err(Errno::NOENT) => return Ok(()),
             done => done?,
         }
-        done!(self, Unlink { folder: node(&at), name: name.to_owned() });
+        done!(self, moved(Some(name_in(&at, name)), None));
         Ok(())
     }
 
     /// Removes a folder in which nothing lies.
     pub(super) fn rmdir(&self, at: impl AsFd, name: &str) -> io::Result<()> {
         rustix::fs::unlinkat(&at, name, AtFlags::REMOVEDIR)?;
-        done!(self, Unlink { folder: node(&at), name: name.to_owned() });
+        done!(self, moved(Some(name_in(&at, name)), None));
         Ok(())
     }
 }

@@ -10,14 +10,15 @@ use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{
     ContentExt, ContentRepository, Error, NewTorrent,
     block::{
-        Allocation, Barrier, BlockDevice, BlockStore, Damage, FormatOptions, Mutant, Owner, SECTOR, Sector,
+        Allocation, Barrier, BlockDevice, BlockStore, Damage, FormatOptions, Mutant, Owner, SECTOR,
         SparseDevice, sectors,
     },
 };
+use swarmkeep_kit::disk::{Change, Entry, Image, Medium, PAGE, SECTOR as LOGICAL};
 
 use super::{
-    judge::{Fault, SECTORS, check, judge},
-    recorder::{Deaf, Entry, Folder, Image, LOGICAL, Pending, RecordedFolder, Recorder, with_garbage},
+    judge::{Fault, check, judge},
+    recorder::{DEVICE, Deaf, RecordedFolder, Recorder, blank, torrent_file_in, with_garbage},
     workload::{Promises, Work, hash},
 };
 
@@ -60,28 +61,24 @@ pub(crate) struct Explored {
 /// Puts a fresh store to work, crashes it wherever it can crash, and judges what is left, until something is
 /// wrong.
 pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
-    let device = SparseDevice::new(SECTORS);
+    let device = Recorder::<()>::new(blank(), None);
     BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
-    let mut all = sectors(SECTORS as usize);
-    device.read(0, &mut all).expect("it is as long");
-    let image: Image =
-        (0..).zip(all.into_iter().map(Arc::new)).filter(|(_, sector)| **sector != Sector::ZERO).collect();
-    let device = Arc::new(Recorder::new(SECTORS, image, plan.deaf));
+    let device = Arc::new(Recorder::new(device.image(), plan.deaf));
     let store =
         BlockStore::boot_mutant(Arc::clone(&device), plan.allocation, plan.mutant).expect("it was formatted");
     let mut rng = SplitMix64::new(seed);
     let draws = SplitMix64::new(rng.next_u64());
-    let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
+    let note = |promises: &Promises| device.disk.record(Entry::Note(Arc::new(promises.clone())));
     let folder = RecordedFolder(Arc::clone(&device));
     let mut work = Work::new(&store, folder, &note, Promises::default(), draws);
     work.crowd(plan.crowd);
     store.flush().expect("the device takes everything");
-    let (base, folder, promises) = (device.image(), device.folder(), work.promises.clone());
-    device.take_log();
+    let (medium, promises) = (Medium::new(device.image()), work.promises.clone());
+    device.disk.take_log();
     let worked = work.run(plan.actions);
     let place = format!("seed {seed}");
-    let mut explorer = Explorer { plan, rng, explored, folder, in_boot: false };
-    explorer.crashes(base, Pending::default(), promises, device.take_log(), plan.again, &place);
+    let mut explorer = Explorer { plan, rng, explored, in_boot: false };
+    explorer.crashes(medium, promises, device.disk.take_log(), plan.again, &place);
     if let Err(what) = worked {
         explorer.wrong(format!("{place}: {what}"));
     }
@@ -96,7 +93,7 @@ pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, St
         // In blocks of 16 KiB, a root of several of them.
         if number < 3 { options } else { options.torrents(2000) }
     };
-    let device = Arc::new(Recorder::<Arc<Promises>>::new(SECTORS, Image::new(), None));
+    let device = Arc::new(Recorder::<Arc<Promises>>::new(blank(), None));
     BlockStore::format(&*device, options(seed % 4)).expect("it is large enough");
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).expect("it was formatted");
     let note = |_: &Promises| {};
@@ -109,14 +106,14 @@ pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, St
     drop(store);
     let base = device.image();
     let listed = |image: Image| {
-        let store = BlockStore::boot(Recorder::<()>::new(SECTORS, image, None), None)?;
+        let store = BlockStore::boot(Recorder::<()>::new(image, None), None)?;
         Ok::<_, Error>((store.list()?, store.report().damage.clone()))
     };
     let (before, _) = listed(base.clone()).expect("it was a store");
-    let device = Recorder::<()>::new(SECTORS, base.clone(), deaf.map(Deaf::Device));
+    let device = Recorder::<()>::new(base.clone(), deaf.map(Deaf::Device));
     BlockStore::format(&device, options(seed / 4 % 4)).expect("it is large enough");
     let mut found = Ok(());
-    let (_, states) = every_crash(base.clone(), device.take_log(), seed, |image| {
+    let (_, states) = every_crash(base.clone(), device.disk.take_log(), seed, |image| {
         let is_untouched = is_same(&image, &base);
         match listed(image) {
             Ok((torrents, _)) if is_untouched && torrents == before => {}
@@ -131,14 +128,14 @@ pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, St
 
 /// Whether two devices hold the same.
 fn is_same(one: &Image, other: &Image) -> bool {
-    let of = |image: &Image, at| image.get(at).map_or(Sector::ZERO, |sector| **sector);
-    one.keys().chain(other.keys()).all(|at| of(one, at) == of(other, at))
+    let mut pages = one.pages(DEVICE).chain(other.pages(DEVICE));
+    pages.all(|page| one.page(DEVICE, page) == other.page(DEVICE, page))
 }
 
 /// Makes a new root for a store that has none, crashes wherever it can crash, and finds the same torrents
 /// again. How many states there were.
 pub(crate) fn explore_salvage(seed: u64) -> u64 {
-    let device = Arc::new(Recorder::<Arc<Promises>>::new(SECTORS, Image::new(), None));
+    let device = Arc::new(Recorder::<Arc<Promises>>::new(blank(), None));
     BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).expect("it was formatted");
     let image = image_of_another_store();
@@ -157,19 +154,20 @@ pub(crate) fn explore_salvage(seed: u64) -> u64 {
     drop(work);
     drop(store);
     let mut base = device.image();
-    base.retain(|&at, _| at >= 8);
-    let device = Recorder::<()>::new(SECTORS, base.clone(), None);
+    let bytes = vec![0; 8 * SECTOR].into();
+    base.apply(&Change::Write { node: DEVICE, at: 0, bytes }, &mut || true);
+    let device = Recorder::<()>::new(base.clone(), None);
     let found = BlockStore::salvage(&device).expect("the device takes everything");
     assert_eq!(found as usize, before.len());
     let judge = |image| {
-        let device = Arc::new(Recorder::<()>::new(SECTORS, image, None));
+        let device = Arc::new(Recorder::<()>::new(image, None));
         let boot = || BlockStore::boot(Arc::clone(&device), Allocation::Sequential);
         let store = boot().or_else(|_| BlockStore::salvage(&*device).and_then(|_| boot()));
         let store = store.expect("it is found again");
         store.audit().expect("the store agrees with itself");
         assert_eq!(store.list().expect("it answers from memory"), before);
     };
-    let (after, states) = every_crash(base, device.take_log(), seed, judge);
+    let (after, states) = every_crash(base, device.disk.take_log(), seed, judge);
     judge(after);
     states
 }
@@ -190,47 +188,36 @@ fn image_of_another_store() -> Vec<u8> {
 
 /// Judges many of the states that a crash in a log can leave. What is left without a crash, and how many
 /// there were.
-fn every_crash<N>(
-    mut base: Image,
-    log: Vec<Entry<N>>,
-    seed: u64,
-    mut judge: impl FnMut(Image),
-) -> (Image, u64) {
-    let (mut states, mut pending, mut rng) = (0, Pending::default(), SplitMix64::new(seed));
+fn every_crash<N>(base: Image, log: Vec<Entry<N>>, seed: u64, mut judge: impl FnMut(Image)) -> (Image, u64) {
+    let (mut states, mut medium, mut rng) = (0, Medium::new(base), SplitMix64::new(seed));
     let mut judge = |image: Image| {
         states += 1;
         judge(image);
     };
-    for entry in log.into_iter().chain([Entry::Flush]) {
-        match entry {
-            Entry::Write(first, sectors) => {
-                pending.writes.push((first, sectors));
-                judge(pending.some_writes(&base, |_| true));
+    for entry in log.into_iter().chain([Entry::Flush(None)]) {
+        if let Entry::Flush(_) = entry {
+            for kept in 0_u32..1 << medium.pending().len().min(8) {
+                judge(medium.crash(&mut |write| kept & (1 << (write % 8)) != 0));
             }
-            Entry::Flush => {
-                for kept in 0_u32..1 << pending.writes.len().min(8) {
-                    judge(pending.some_writes(&base, |write| kept & (1 << (write % 8)) != 0));
-                }
-                for _ in 0..100 {
-                    let kept = rng.next_u64();
-                    judge(pending.some_writes(&base, |write| kept & (1 << (write % 64)) != 0));
-                }
-                (0..50).for_each(|_| judge(pending.some_sectors(&base, || rng.next_u64() & 1 == 0)));
-                base = pending.some_writes(&base, |_| true);
-                pending = Pending::default();
+            for _ in 0..100 {
+                let kept = rng.next_u64();
+                judge(medium.crash(&mut |write| kept & (1 << (write % 64)) != 0));
             }
-            Entry::Note(_) | Entry::Folder(_) => {}
+            (0..50).for_each(|_| judge(medium.crash(&mut |_| rng.next_u64() & 1 == 0)));
+        }
+        let is_change = matches!(entry, Entry::Change(_));
+        medium.play(entry);
+        if is_change {
+            judge(medium.crash(&mut |_| true));
         }
     }
-    (base, states)
+    (medium.durable().clone(), states)
 }
 
 struct Explorer<'a> {
     plan: Plan,
     rng: SplitMix64,
     explored: &'a mut Explored,
-    /// The folder, as far as the record was read.
-    folder: Folder,
     /// A crash of boot is looked into, and not those of the boot after it.
     in_boot: bool,
 }
@@ -240,12 +227,10 @@ impl Explorer<'_> {
         (self.rng.next_u64() % below as u64) as usize
     }
 
-    /// Goes through what was recorded, and crashes between any two flushes. `pending` is what an earlier
-    /// process wrote and did not flush.
+    /// Goes through what was recorded, and crashes between any two flushes of the device.
     fn crashes(
         &mut self,
-        mut base: Image,
-        mut pending: Pending,
+        mut medium: Medium,
         promises: Promises,
         log: Vec<Entry<Arc<Promises>>>,
         again: u32,
@@ -260,55 +245,64 @@ impl Explorer<'_> {
             match entry {
                 Entry::Note(said) => {
                     promises = said;
-                    if pending.writes.is_empty() {
+                    if !medium.pending().iter().any(|change| change.is_of(DEVICE)) {
                         // Nothing is under way: what was flushed is all there is.
-                        self.state(
-                            base.clone(),
-                            &promises,
-                            Fault::None,
-                            0,
-                            &format!("{place}, after flush {epoch}"),
-                        );
+                        let what = format!("{place}, after flush {epoch}");
+                        let image = self.left(&medium, |_| true);
+                        self.state(image, &promises, Fault::None, 0, &what);
                     }
                 }
-                Entry::Folder(step) => {
-                    self.folder.apply(&step);
-                    let image = pending.some_writes(&base, |_| true);
-                    let what = format!("{place}, after a step in the folder behind flush {epoch}");
-                    (0..2).for_each(|_| _ = self.state(image.clone(), &promises, Fault::None, 0, &what));
-                }
-                Entry::Write(first, sectors) => {
-                    pending.writes.push((first, sectors));
-                    let image = pending.some_writes(&base, |_| true);
-                    let what = format!("{place}, after write {} behind flush {epoch}", pending.writes.len());
-                    self.state(image, &promises, Fault::None, 0, &what);
-                    if again > 0 && self.draw(64) == 0 {
-                        let what = format!("{what}, with the process alone");
-                        self.go_on(base.clone(), pending.clone(), &promises, again - 1, &what);
-                    }
-                }
-                Entry::Flush => {
-                    self.epoch(
-                        &base,
-                        &pending,
-                        &promises,
-                        again,
-                        &format!("{place}, before flush {}", epoch + 1),
-                    );
-                    base = pending.some_writes(&base, |_| true);
-                    pending = Pending::default();
+                Entry::Flush(Some(DEVICE)) => {
+                    self.epoch(&medium, &promises, again, &format!("{place}, before flush {}", epoch + 1));
+                    medium.play(entry);
                     epoch += 1;
                     self.explored.flushes += 1;
-                    self.rot(&base, &promises, &format!("{place}, after flush {epoch}"));
+                    self.rot(&medium, &promises, &format!("{place}, after flush {epoch}"));
+                }
+                entry => {
+                    let is_write = matches!(&entry, Entry::Change(change) if change.is_of(DEVICE));
+                    medium.play(entry);
+                    let what =
+                        format!("{place}, after change {} behind flush {epoch}", medium.pending().len());
+                    for _ in 0..if is_write { 1 } else { 2 } {
+                        let image = self.left(&medium, |_| true);
+                        self.state(image, &promises, Fault::None, 0, &what);
+                    }
+                    if is_write && again > 0 && self.draw(64) == 0 {
+                        let what = format!("{what}, with the process alone");
+                        self.go_on(medium.clone(), &promises, again - 1, &what);
+                    }
                 }
             }
         }
-        self.epoch(&base, &pending, &promises, again, &format!("{place}, at the end"));
+        self.epoch(&medium, &promises, again, &format!("{place}, at the end"));
+    }
+
+    /// What a crash leaves of the device, as `kept` says of each write to it, and by chance of the folder.
+    fn left(&mut self, medium: &Medium, mut kept: impl FnMut(usize) -> bool) -> Image {
+        let mut rng = SplitMix64::new(self.rng.next_u64());
+        // One in four loses everything that it can, and one in four nothing.
+        let all = rng.next_u64() % 4;
+        let mut number = 0..;
+        let writes: Vec<_> =
+            medium.pending().iter().map(|change| change.is_of(DEVICE).then(|| number.next())).collect();
+        medium.crash(&mut |change| match writes[change].flatten() {
+            Some(write) => kept(write),
+            None if all < 2 => all == 0,
+            None => rng.next_u64().is_multiple_of(2),
+        })
     }
 
     /// Everything that may be left if it crashes in a flush.
-    fn epoch(&mut self, base: &Image, pending: &Pending, promises: &Promises, again: u32, place: &str) {
-        let count = pending.writes.len();
+    fn epoch(&mut self, medium: &Medium, promises: &Promises, again: u32, place: &str) {
+        let mut logical = Vec::new();
+        let mut count = 0_usize;
+        for change in medium.pending() {
+            if let Change::Write { node: DEVICE, at, bytes } = change {
+                logical.extend((*at..at + bytes.len() as u64).step_by(LOGICAL));
+                count += 1;
+            }
+        }
         if count == 0 {
             return;
         }
@@ -324,57 +318,60 @@ impl Explorer<'_> {
         };
         if few {
             for kept in 0_u32..1 << count {
-                let image = pending.some_writes(base, |write| kept & (1 << write) != 0);
+                let image = self.left(medium, |write| kept & (1 << write) != 0);
                 next(self, image, &format!("writes {kept:0count$b} of {count}"));
             }
         } else {
             for one in 0..count {
-                next(self, pending.some_writes(base, |write| write != one), &format!("without write {one}"));
-                next(self, pending.some_writes(base, |write| write == one), &format!("write {one} alone"));
+                let (without, alone) =
+                    (self.left(medium, |write| write != one), self.left(medium, |write| write == one));
+                next(self, without, &format!("without write {one}"));
+                next(self, alone, &format!("write {one} alone"));
             }
             for _ in 0..32 {
                 let (seed, bias) = (self.rng.next_u64(), self.draw(7) as u64 + 1);
                 let kept = |write: usize| SplitMix64::new(seed ^ write as u64).next_u64() % 8 < bias;
-                next(self, pending.some_writes(base, kept), &format!("some writes, {seed}"));
+                let image = self.left(medium, kept);
+                next(self, image, &format!("some writes, {seed}"));
             }
         }
         for _ in 0..12 {
             let (seed, bias) = (self.rng.next_u64(), self.draw(7) as u64 + 1);
             let mut rng = SplitMix64::new(seed);
-            let image = pending.some_sectors(base, || rng.next_u64() % 8 < bias);
+            let image = self.left(medium, |_| rng.next_u64() % 8 < bias);
             next(self, image, &format!("torn, {seed}"));
         }
-        let logical = pending.logical();
         for _ in 0..6 {
-            let (seed, (at, part, _)) = (self.rng.next_u64(), logical[self.draw(logical.len())]);
+            let (seed, at) = (self.rng.next_u64(), logical[self.draw(logical.len())]);
             let mut rng = SplitMix64::new(seed);
-            let image = pending.some_sectors(base, || rng.next_u64() & 1 == 0);
-            let image = with_garbage(&image, at, part, seed);
-            let what = format!("{place}: torn with garbage in sector {at}.{part}, {seed}");
-            self.state(image, promises, Fault::Garbage(at), 0, &what);
+            let image = self.left(medium, |_| rng.next_u64() & 1 == 0);
+            let image = with_garbage(&image, at, seed);
+            let what = format!("{place}: torn with garbage at byte {at}, {seed}");
+            self.state(image, promises, Fault::Garbage(at / SECTOR as u64), 0, &what);
         }
     }
 
     /// What is durable, but for a logical sector.
-    fn rot(&mut self, base: &Image, promises: &Promises, place: &str) {
-        let mut sectors: Vec<_> = base.keys().copied().collect();
-        sectors.sort_unstable();
+    fn rot(&mut self, medium: &Medium, promises: &Promises, place: &str) {
+        let sectors: Vec<_> = medium.durable().pages(DEVICE).collect();
         for _ in 0..3 {
             // The roots lie in front, and are few among many.
             let (near, far) = (self.draw(4), self.draw(sectors.len()));
-            let at = if self.draw(3) == 0 { [0, 2, 4, 6][near] } else { sectors[far] };
-            let (part, seed) = (self.draw(SECTOR / LOGICAL), self.rng.next_u64());
-            let image = with_garbage(base, at, part, seed);
-            let what = format!("{place}: garbage in sector {at}.{part}, {seed}");
-            if self.state(image.clone(), promises, Fault::Garbage(at), 0, &what) {
-                self.heal(base, image, (at, part), promises, &what);
+            let sector = if self.draw(3) == 0 { [0, 2, 4, 6][near] } else { sectors[far] };
+            let at = sector * SECTOR as u64 + (self.draw(SECTOR / LOGICAL) * LOGICAL) as u64;
+            let seed = self.rng.next_u64();
+            let base = self.left(medium, |_| true);
+            let image = with_garbage(&base, at, seed);
+            let what = format!("{place}: garbage at byte {at}, {seed}");
+            if self.state(image.clone(), promises, Fault::Garbage(sector), 0, &what) {
+                self.heal(&base, image, at, promises, &what);
             }
         }
     }
 
     /// Works on with a bad sector, until it reads again as it did: nobody may believe it then.
-    fn heal(&mut self, base: &Image, bad: Image, (at, part): (u64, usize), promises: &Promises, place: &str) {
-        let device = Arc::new(Recorder::<()>::new(SECTORS, bad.clone(), self.plan.deaf));
+    fn heal(&mut self, base: &Image, bad: Image, at: u64, promises: &Promises, place: &str) {
+        let device = Arc::new(Recorder::<()>::new(bad.clone(), self.plan.deaf));
         let store = BlockStore::boot_mutant(Arc::clone(&device), self.plan.allocation, self.plan.mutant)
             .expect("it has booted before");
         let costs = |damage: &Damage| matches!(damage, Damage::Lost { .. } | Damage::Map { .. });
@@ -383,25 +380,26 @@ impl Explorer<'_> {
         }
         fill(&store);
         // The power goes, and of what was written since the last flush nothing but content is left.
-        let log = device.take_log();
-        let flushed = log.iter().rposition(|entry| matches!(entry, Entry::Flush)).map_or(0, |at| at + 1);
+        let log = device.disk.take_log();
+        let flushed = log.iter().rposition(|entry| matches!(entry, Entry::Flush(_))).map_or(0, |at| at + 1);
         let content = first_of_content(&store);
-        let (mut image, mut rewritten) = (bad, false);
+        let (mut image, sector, mut rewritten) = (bad, at / SECTOR as u64, false);
         for (position, entry) in log.into_iter().enumerate() {
-            if let Entry::Write(first, sectors) = entry
-                && (position < flushed || content.contains(&first))
+            if let Entry::Change(change) = entry
+                && let &Change::Write { at: start, ref bytes, .. } = &change
+                && (position < flushed || content.contains(&(start / SECTOR as u64)))
             {
-                rewritten |= (first..first + sectors.len() as u64).contains(&at);
-                image.extend((first..).zip(sectors));
+                let end = start + bytes.len() as u64;
+                rewritten |= (start / SECTOR as u64..end / SECTOR as u64).contains(&sector);
+                image.apply(&change, &mut || true);
             }
         }
         if !rewritten {
-            let mut healed = *image[&at];
-            let bytes = part * LOGICAL..(part + 1) * LOGICAL;
-            healed.0[bytes.clone()].copy_from_slice(&base[&at].0[bytes]);
-            image.insert(at, Arc::new(healed));
+            let within = at as usize % PAGE;
+            let bytes = base.page(DEVICE, sector)[within..within + LOGICAL].into();
+            image.apply(&Change::Write { node: DEVICE, at, bytes }, &mut || true);
         }
-        self.state(image, promises, Fault::Healed(at), 0, &format!("{place}, healed after a crash"));
+        self.state(image, promises, Fault::Healed(sector), 0, &format!("{place}, healed after a crash"));
     }
 
     /// Crashes again while boot mends what the first crash left.
@@ -421,27 +419,17 @@ impl Explorer<'_> {
             Fault::None => Fault::None,
             Fault::Garbage(at) | Fault::Healed(at) => Fault::Healed(at),
         };
-        let (mut base, mut pending) = (image.clone(), Pending::default());
+        let mut medium = Medium::new(image.clone());
         for entry in mended {
-            match entry {
-                Entry::Write(first, sectors) => pending.writes.push((first, sectors)),
-                Entry::Flush => {
-                    let count = pending.writes.len();
-                    for kept in 0_u32..1 << count.min(5) {
-                        let image = pending.some_writes(&base, |write| kept & (1 << (write % 5)) != 0);
-                        self.state(
-                            image,
-                            promises,
-                            fault,
-                            0,
-                            &format!("{place}; boot mends writes {kept:b} of {count}"),
-                        );
-                    }
-                    base = pending.some_writes(&base, |_| true);
-                    pending = Pending::default();
+            if let Entry::Flush(_) = entry {
+                let count = medium.pending().len();
+                for kept in 0_u32..1 << count.min(5) {
+                    let image = medium.crash(&mut |write| kept & (1 << (write % 5)) != 0);
+                    let what = format!("{place}; boot mends writes {kept:b} of {count}");
+                    self.state(image, promises, fault, 0, &what);
                 }
-                Entry::Note(_) | Entry::Folder(_) => {}
             }
+            medium.play(entry);
         }
         self.in_boot = false;
     }
@@ -456,14 +444,11 @@ impl Explorer<'_> {
             return false;
         }
         self.explored.states += 1;
-        let folder = self.folder.crash(self.rng.next_u64());
-        if !self.explored.distinct.insert(fingerprint(&image, &folder, promises))
-            && fault == Fault::None
-            && again == 0
+        if !self.explored.distinct.insert(fingerprint(&image, promises)) && fault == Fault::None && again == 0
         {
             return false;
         }
-        let mended = match judge(image.clone(), &folder, promises, fault, self.plan.mutant) {
+        let mended = match judge(image.clone(), promises, fault, self.plan.mutant) {
             Ok(mended) => mended,
             Err(what) => {
                 self.wrong(format!("{place}: {what}"));
@@ -472,34 +457,30 @@ impl Explorer<'_> {
         };
         self.crash_of_boot(mended, &image, promises, fault, place);
         if again > 0 {
-            let before = std::mem::replace(&mut self.folder, folder);
-            self.go_on(image, Pending::default(), promises, again - 1, place);
-            self.folder = before;
+            self.go_on(Medium::new(image), promises, again - 1, place);
         }
         true
     }
 
-    /// Opens what a process left, works on, and crashes again. `pending` is still in the cache of the device,
-    /// if the process died without it.
-    fn go_on(&mut self, base: Image, pending: Pending, promises: &Promises, again: u32, place: &str) {
+    /// Opens what a process left, works on, and crashes again. What is not flushed is still in the cache of the
+    /// device, if the process died without it.
+    fn go_on(&mut self, medium: Medium, promises: &Promises, again: u32, place: &str) {
         if self.explored.found.is_some() {
             return;
         }
-        let image = pending.some_writes(&base, |_| true);
-        let folder = self.folder.clone();
-        let device = Arc::new(Recorder::beside(folder.clone(), SECTORS, image, self.plan.deaf));
+        let image = medium.crash(&mut |_| true);
+        let device = Arc::new(Recorder::new(image.clone(), self.plan.deaf));
         let (allocation, mutant) = (self.plan.allocation, self.plan.mutant);
         let store =
             BlockStore::boot_mutant(Arc::clone(&device), allocation, mutant).expect("it has booted before");
-        let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
+        let note = |promises: &Promises| device.disk.record(Entry::Note(Arc::new(promises.clone())));
         let rng = SplitMix64::new(self.rng.next_u64());
-        let read = |name: &str| folder.read(name).map(<[u8]>::to_vec);
+        let read = |name: &str| torrent_file_in(&image, name);
         let worked = check(&store, read, promises, Fault::None).and_then(|promises| {
             Work::new(&store, RecordedFolder(Arc::clone(&device)), &note, promises, rng).run(8)
         });
         let place = format!("{place}; then");
-        self.crashes(base, pending, promises.clone(), device.take_log(), again, &place);
-        self.folder = folder;
+        self.crashes(medium, promises.clone(), device.disk.take_log(), again, &place);
         if let Err(what) = worked {
             self.wrong(format!("{place}: {what}"));
         }
@@ -529,30 +510,8 @@ fn first_of_content(store: &BlockStore) -> HashSet<u64> {
     of_content.flat_map(|(run, _)| u64::from(run.start) * 4..u64::from(run.end) * 4).collect()
 }
 
-/// What tells a state from others: what is on the device and in the folder, and what has been promised.
-fn fingerprint(image: &Image, folder: &Folder, promises: &Promises) -> u64 {
-    thread_local! {
-        // By address: a sector that is shared is hashed once.
-        static KNOWN: std::cell::RefCell<std::collections::HashMap<usize, (std::sync::Weak<Sector>, u64)>> =
-            std::cell::RefCell::default();
-    }
-    let of_sector = |sector: &Arc<Sector>| {
-        KNOWN.with_borrow_mut(|known| {
-            if known.len() > 1 << 16 {
-                known.retain(|_, (sector, _)| sector.strong_count() > 0);
-            }
-            let entry = known.entry(Arc::as_ptr(sector) as usize);
-            let (weak, hash) = entry.or_insert_with(|| (Arc::downgrade(sector), hash_of(&sector.0)));
-            if weak.strong_count() == 0 {
-                (*weak, *hash) = (Arc::downgrade(sector), hash_of(&sector.0));
-            }
-            *hash
-        })
-    };
-    let device =
-        image.iter().fold(0_u64, |sum, (at, sector)| sum.wrapping_add(hash_of(&(at, of_sector(sector)))));
-    // Bytes of a file follow from its name and its length.
-    let names: Vec<_> = folder.names().map(|(name, bytes)| (name, bytes.len())).collect();
+/// What tells a state from others: what is on the medium, and what has been promised.
+fn fingerprint(image: &Image, promises: &Promises) -> u64 {
     let promised: Vec<_> = promises
         .torrents
         .iter()
@@ -562,11 +521,7 @@ fn fingerprint(image: &Image, folder: &Folder, promises: &Promises) -> u64 {
             (name, torrent.number, pieces)
         })
         .collect();
-    hash_of(&(device, names, promised))
-}
-
-fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
+    (image.fingerprint(), promised).hash(&mut hasher);
     hasher.finish()
 }

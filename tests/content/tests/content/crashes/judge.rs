@@ -6,14 +6,12 @@ use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error,
     block::{Allocation, BlockStore, Damage, Mutant, SECTOR},
 };
+use swarmkeep_kit::disk::{Entry, Image};
 
 use super::{
-    recorder::{Entry, Folder, Image, Recorder},
+    recorder::{Recorder, torrent_file_in},
     workload::{Action, Promises, Torrent, content, hash, torrent_file},
 };
-
-/// A device of 160 blocks of 16 KiB.
-pub(crate) const SECTORS: u64 = 160 * 4;
 
 /// What was wrong with the medium, beside the crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,23 +27,22 @@ pub(crate) enum Fault {
 /// Boots what is left and checks it: what boot had to write, where it may crash as well. Or what is wrong.
 pub(crate) fn judge(
     image: Image,
-    folder: &Folder,
     promises: &Promises,
     fault: Fault,
     mutant: Option<Mutant>,
 ) -> Result<Vec<Entry<Arc<Promises>>>, String> {
     let boot = |image: Image| {
-        let device = Arc::new(Recorder::new(SECTORS, image, None));
+        let device = Arc::new(Recorder::new(image, None));
         let store = BlockStore::boot_mutant(Arc::clone(&device), Allocation::Sequential, mutant);
         store.map(|store| (store, device)).map_err(|error| format!("it does not boot: {error}"))
     };
     let (store, device) = boot(image)?;
-    check(&store, |name| folder.read(name).map(<[u8]>::to_vec), promises, fault)?;
+    check(&store, |name| torrent_file_in(&device.image(), name), promises, fault)?;
     let state = state_of(&store);
     drop(store);
-    let mended = device.take_log();
+    let mended = device.disk.take_log();
     let (again, second) = boot(device.image())?;
-    if second.is_written() {
+    if second.disk.take_log().iter().any(|entry| matches!(entry, Entry::Change(_))) {
         return Err("the second boot mends what the first one did".to_owned());
     }
     if state_of(&again) != state {

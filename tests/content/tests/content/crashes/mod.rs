@@ -98,12 +98,12 @@ macro_rules! mutants {
 }
 
 mutants! {
-    without_the_flush_when_it_is_opened: deaf Deaf::Device(Barrier::Opened), from 1;
+    without_the_flush_when_it_is_opened: deaf Deaf::Device(Barrier::Opened), from 12;
     without_the_flush_between_data_and_what_vouches_for_it: deaf Deaf::Device(Barrier::Data);
     without_the_flush_before_a_flush_is_reported: deaf Deaf::Device(Barrier::Maps);
     without_the_flush_between_an_inode_and_its_root: deaf Deaf::Device(Barrier::Inode);
     without_the_flush_of_the_root: deaf Deaf::Device(Barrier::Root);
-    without_the_flush_of_a_cleared_bit: deaf Deaf::Device(Barrier::Cleared);
+    without_the_flush_of_a_cleared_bit: deaf Deaf::Device(Barrier::Cleared), from 1;
     without_the_flush_of_a_torrent_file: deaf Deaf::Files;
     without_the_flush_of_the_folder: deaf Deaf::Names;
     without_the_flush_of_what_was_mended: deaf Deaf::Device(Barrier::Mended), from 1;
@@ -115,11 +115,11 @@ mutants! {
     with_a_map_block_pointed_at_too_early: mutant Mutant::MapBlockWithContent, from 1;
     with_a_map_block_as_it_was_found: mutant Mutant::MapBlockAsFound, from 1;
     with_neighbours_as_they_are: mutant Mutant::NeighboursAsTheyAre;
-    with_bits_cleared_later: mutant Mutant::ClearedLater;
+    with_bits_cleared_later: mutant Mutant::ClearedLater, from 1;
     with_torn_roots_believed: mutant Mutant::TornRoot;
     with_bits_without_blocks: mutant Mutant::BitsWithoutBlocks, from 1;
-    with_an_older_root_left_at_boot: mutant Mutant::OlderRootLeft, from 5;
-    with_nothing_mended: mutant Mutant::NothingMended, from 1;
+    with_an_older_root_left_at_boot: mutant Mutant::OlderRootLeft, from 7;
+    with_nothing_mended: mutant Mutant::NothingMended, from 2;
     with_losses_not_recorded: mutant Mutant::LostNotRecorded;
     with_any_sector_taken_for_a_map: mutant Mutant::AnyInode, from 2;
 }

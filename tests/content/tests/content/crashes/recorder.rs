@@ -1,44 +1,20 @@
-//! A device and a folder that record writes and flushes, and the states that a crash may leave of both.
+//! A device and a folder of torrent files that record what a store does.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io,
-    sync::{Arc, Mutex},
-};
+use std::{fmt, io, sync::Arc};
 
-use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{
     TorrentFolder,
     block::{Barrier, BlockDevice, SECTOR, Sector},
 };
+use swarmkeep_kit::disk::{self, Change, Entry, Image, Node, PAGE, ROOT};
 
-/// The least that a device writes whole or not at all.
-pub(crate) const LOGICAL: usize = 512;
+/// A device of 160 blocks of 16 KiB.
+pub(crate) const SECTORS: u64 = 160 * 4;
 
-/// Sectors by number; those that are not there are zeroes.
-pub(crate) type Image = HashMap<u64, Arc<Sector>>;
+/// The file that is the device.
+pub(crate) const DEVICE: Node = 1;
 
-/// What happened to a device, in order.
-#[derive(Debug, Clone)]
-pub(crate) enum Entry<N> {
-    /// Sectors were written from that one on.
-    Write(u64, Vec<Arc<Sector>>),
-    /// What was written is durable.
-    Flush,
-    /// Something was done in the folder.
-    Folder(Step),
-    /// Who writes said something.
-    Note(N),
-}
-
-/// A step in the folder.
-#[derive(Debug, Clone)]
-pub(crate) enum Step {
-    Write(String, Arc<[u8]>),
-    FlushFile(String),
-    Rename(String, String),
-    Flush,
-}
+const FOLDER: Node = 2;
 
 /// A flush that does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,100 +26,82 @@ pub(crate) enum Deaf {
     Names,
 }
 
-/// A device that remembers everything.
-#[derive(Debug)]
-pub(crate) struct Recorder<N> {
-    sectors: u64,
-    deaf: Option<Deaf>,
-    recorded: Mutex<Recorded<N>>,
+/// A device of zeroes beside an empty folder.
+pub(crate) fn blank() -> Image {
+    let mut image = Image::default();
+    for (name, is_folder) in [("device", false), ("torrents", true)] {
+        let node = image.make(is_folder);
+        image.apply(&Change::Move { from: None, to: Some(((ROOT, name.to_owned()), node)) }, &mut || true);
+    }
+    image.apply(&Change::Length { node: DEVICE, len: SECTORS * SECTOR as u64 }, &mut || true);
+    image
 }
 
+/// A torrent file, if it is there.
+pub(crate) fn torrent_file_in(image: &Image, name: &str) -> Option<Vec<u8>> {
+    image.names(FOLDER)?.get(name).map(|&node| image.read(node))
+}
+
+/// A device and a folder that remember everything.
 #[derive(Debug)]
-struct Recorded<N> {
-    image: Image,
-    folder: Folder,
-    log: Vec<Entry<N>>,
+pub(crate) struct Recorder<N> {
+    pub(crate) disk: disk::Recorder<N>,
+    deaf: Option<Deaf>,
 }
 
 impl<N> Recorder<N> {
-    pub(crate) fn new(sectors: u64, image: Image, deaf: Option<Deaf>) -> Self {
-        Self::beside(Folder::default(), sectors, image, deaf)
+    pub(crate) fn new(image: Image, deaf: Option<Deaf>) -> Self {
+        Self { disk: disk::Recorder::new(image), deaf }
     }
 
-    /// As [`new`](Self::new), beside a folder in which there is something.
-    pub(crate) fn beside(folder: Folder, sectors: u64, image: Image, deaf: Option<Deaf>) -> Self {
-        Self { sectors, deaf, recorded: Mutex::new(Recorded { image, folder, log: Vec::new() }) }
-    }
-
-    /// The folder as it is now.
-    pub(crate) fn folder(&self) -> Folder {
-        self.recorded.lock().unwrap().folder.clone()
-    }
-
-    fn step(&self, step: Step) {
-        let mut recorded = self.recorded.lock().unwrap();
-        recorded.folder.apply(&step);
-        recorded.log.push(Entry::Folder(step));
-    }
-
-    pub(crate) fn note(&self, note: N) {
-        self.recorded.lock().unwrap().log.push(Entry::Note(note));
-    }
-
-    /// What has been recorded, and how many writes there were.
-    pub(crate) fn take_log(&self) -> Vec<Entry<N>> {
-        std::mem::take(&mut self.recorded.lock().unwrap().log)
-    }
-
-    /// What the device holds now.
+    /// What they hold now.
     pub(crate) fn image(&self) -> Image {
-        self.recorded.lock().unwrap().image.clone()
+        self.disk.now(Image::clone)
     }
 
-    /// Whether a write was recorded and not taken.
-    pub(crate) fn is_written(&self) -> bool {
-        self.recorded.lock().unwrap().log.iter().any(|entry| matches!(entry, Entry::Write(..)))
+    fn put(&self, node: Node, at: u64, bytes: Vec<u8>) {
+        self.disk.record(Entry::Change(Change::Write { node, at, bytes: bytes.into() }));
     }
 
-    fn put(&self, first: u64, written: Vec<Arc<Sector>>) {
-        let mut recorded = self.recorded.lock().unwrap();
-        assert!(first + written.len() as u64 <= self.sectors, "a write beyond the end");
-        for (at, sector) in (first..).zip(&written) {
-            recorded.image.insert(at, Arc::clone(sector));
+    fn barrier(&self, node: Node, flush: Deaf) {
+        if self.deaf != Some(flush) {
+            self.disk.record(Entry::Flush(Some(node)));
         }
-        recorded.log.push(Entry::Write(first, written));
+    }
+
+    fn node(&self, name: &str) -> io::Result<Node> {
+        let find = |image: &Image| image.names(FOLDER).and_then(|names| names.get(name).copied());
+        self.disk.now(find).ok_or(io::ErrorKind::NotFound.into())
     }
 }
 
-impl<N: std::fmt::Debug + Send> BlockDevice for Recorder<N> {
+impl<N: fmt::Debug + Send> BlockDevice for Recorder<N> {
     fn sectors(&self) -> u64 {
-        self.sectors
+        SECTORS
     }
 
     fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
-        let recorded = self.recorded.lock().unwrap();
-        for (at, sector) in (first..).zip(into) {
-            *sector = recorded.image.get(&at).map_or(Sector::ZERO, |sector| **sector);
-        }
+        self.disk.now(|image| {
+            (first..).zip(into).for_each(|(at, sector)| *sector = Sector(*image.page(DEVICE, at)));
+        });
         Ok(())
     }
 
     fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
-        self.put(first, parts.iter().copied().flatten().map(|sector| Arc::new(*sector)).collect());
+        let bytes = parts.iter().copied().flatten().map(|sector| &sector.0[..]).collect::<Vec<_>>().concat();
+        assert!(first + (bytes.len() / SECTOR) as u64 <= SECTORS, "a write beyond the end");
+        self.put(DEVICE, first * SECTOR as u64, bytes);
         Ok(())
     }
 
     fn flush(&self, barrier: Barrier) -> io::Result<()> {
-        if self.deaf != Some(Deaf::Device(barrier)) {
-            self.recorded.lock().unwrap().log.push(Entry::Flush);
-        }
+        self.barrier(DEVICE, Deaf::Device(barrier));
         Ok(())
     }
 
     /// Whoever still needs it sees that it is gone.
     fn discard(&self, first: u64, count: u64) -> io::Result<()> {
-        let gone = Arc::new(Sector([0xdd; SECTOR]));
-        self.put(first, vec![gone; count as usize]);
+        self.put(DEVICE, first * SECTOR as u64, vec![0xdd; count as usize * SECTOR]);
         Ok(())
     }
 }
@@ -152,30 +110,33 @@ impl<N: std::fmt::Debug + Send> BlockDevice for Recorder<N> {
 #[derive(Debug)]
 pub(crate) struct RecordedFolder<N>(pub(crate) Arc<Recorder<N>>);
 
-impl<N: std::fmt::Debug + Send> TorrentFolder for RecordedFolder<N> {
+impl<N: fmt::Debug + Send> TorrentFolder for RecordedFolder<N> {
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        self.0.folder().read(name).map(<[u8]>::to_vec).ok_or(io::ErrorKind::NotFound.into())
+        let node = self.0.node(name)?;
+        Ok(self.0.disk.now(|image| image.read(node)))
     }
 
     fn names(&self, each: &mut dyn FnMut(&str)) -> io::Result<()> {
-        self.0.folder().names().for_each(|(name, _)| each(name));
+        self.0.disk.now(|image| image.names(FOLDER).into_iter().flatten().for_each(|(name, _)| each(name)));
         Ok(())
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        self.0.step(Step::Write(name.to_owned(), bytes.into()));
+        let node = self.0.disk.make(false);
+        let to = Some(((FOLDER, name.to_owned()), node));
+        self.0.disk.record(Entry::Change(Change::Move { from: None, to }));
+        self.0.put(node, 0, bytes.to_vec());
         Ok(())
     }
 
     fn flush_file(&self, name: &str) -> io::Result<()> {
-        if self.0.deaf != Some(Deaf::Files) {
-            self.0.step(Step::FlushFile(name.to_owned()));
-        }
+        self.0.barrier(self.0.node(name)?, Deaf::Files);
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.step(Step::Rename(from.to_owned(), to.to_owned()));
+        let (from, to) = ((FOLDER, from.to_owned()), ((FOLDER, to.to_owned()), self.0.node(from)?));
+        self.0.disk.record(Entry::Change(Change::Move { from: Some(from), to: Some(to) }));
         Ok(())
     }
 
@@ -184,136 +145,17 @@ impl<N: std::fmt::Debug + Send> TorrentFolder for RecordedFolder<N> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        if self.0.deaf != Some(Deaf::Names) {
-            self.0.step(Step::Flush);
-        }
+        self.0.barrier(FOLDER, Deaf::Names);
         Ok(())
     }
 }
 
-/// A folder on a medium: files by number, and the names that are durable and that processes see.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Folder {
-    /// The bytes of each, and whether they are durable.
-    files: Vec<(Arc<[u8]>, bool)>,
-    durable: BTreeMap<String, usize>,
-    now: BTreeMap<String, usize>,
-    /// Names given since the last flush: the name that the file had, if any, the new one, and the file.
-    pending: Vec<(Option<String>, String, usize)>,
-}
-
-impl Folder {
-    pub(crate) fn apply(&mut self, step: &Step) {
-        let (from, to, file) = match step {
-            Step::Write(name, bytes) => {
-                self.files.push((Arc::clone(bytes), false));
-                (None, name.clone(), self.files.len() - 1)
-            }
-            Step::Rename(from, to) => (Some(from.clone()), to.clone(), self.now[from]),
-            Step::FlushFile(name) => {
-                self.files[self.now[name]].1 = true;
-                return;
-            }
-            Step::Flush => {
-                self.durable = self.now.clone();
-                self.pending.clear();
-                return;
-            }
-        };
-        give(&mut self.now, from.as_ref(), &to, file);
-        self.pending.push((from, to, file));
-    }
-
-    pub(crate) fn read(&self, name: &str) -> Option<&[u8]> {
-        self.now.get(name).map(|&file| &*self.files[file].0)
-    }
-
-    pub(crate) fn names(&self) -> impl Iterator<Item = (&String, &[u8])> {
-        self.now.iter().map(|(name, &file)| (name, &*self.files[file].0))
-    }
-
-    /// A state that a crash may leave: any of the names that were given, and half of unflushed bytes.
-    pub(crate) fn crash(&self, seed: u64) -> Self {
-        let mut rng = SplitMix64::new(seed);
-        // One in four loses everything that it can, and one in four nothing.
-        let all = rng.next_u64() % 4;
-        let mut keeps = || if all < 2 { all == 0 } else { rng.next_u64().is_multiple_of(2) };
-        let mut left = self.durable.clone();
-        for (from, to, file) in &self.pending {
-            if keeps() {
-                give(&mut left, from.as_ref(), to, *file);
-            }
-        }
-        let mut files = Vec::new();
-        for file in left.values_mut() {
-            let (bytes, is_durable) = &self.files[*file];
-            let kept = if *is_durable || keeps() { bytes.len() } else { bytes.len() / 2 };
-            *file = files.len();
-            files.push((if kept == bytes.len() { Arc::clone(bytes) } else { bytes[..kept].into() }, true));
-        }
-        Self { files, now: left.clone(), durable: left, pending: Vec::new() }
-    }
-}
-
-fn give(names: &mut BTreeMap<String, usize>, from: Option<&String>, to: &str, file: usize) {
-    from.into_iter().for_each(|from| _ = names.remove(from));
-    names.insert(to.to_owned(), file);
-}
-
-/// What was written since the last flush: for each logical sector, what it may hold beside what it held.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Pending {
-    pub(crate) writes: Vec<(u64, Vec<Arc<Sector>>)>,
-}
-
-impl Pending {
-    /// Every logical sector of every write, in order: sector, which part of it, and which write.
-    pub(crate) fn logical(&self) -> Vec<(u64, usize, usize)> {
-        let mut all = Vec::new();
-        for (write, (first, sectors)) in self.writes.iter().enumerate() {
-            for at in (*first..).take(sectors.len()) {
-                all.extend((0..SECTOR / LOGICAL).map(|part| (at, part, write)));
-            }
-        }
-        all
-    }
-
-    /// What is left if the writes that `kept` names reach the medium, in their order.
-    pub(crate) fn some_writes(&self, base: &Image, kept: impl Fn(usize) -> bool) -> Image {
-        let mut image = base.clone();
-        for (_, (first, sectors)) in self.writes.iter().enumerate().filter(|(write, _)| kept(*write)) {
-            image.extend((*first..).zip(sectors.iter().cloned()));
-        }
-        image
-    }
-
-    /// What is left if logical sectors reach the medium as `kept` says, one by one: of several writes of one,
-    /// the last that is kept counts.
-    pub(crate) fn some_sectors(&self, base: &Image, mut kept: impl FnMut() -> bool) -> Image {
-        let mut image = base.clone();
-        let mut torn = BTreeMap::<u64, Sector>::new();
-        for (at, part, write) in self.logical() {
-            if !kept() {
-                continue;
-            }
-            let (first, sectors) = &self.writes[write];
-            let sector =
-                torn.entry(at).or_insert_with(|| base.get(&at).map_or(Sector::ZERO, |sector| **sector));
-            let range = part * LOGICAL..(part + 1) * LOGICAL;
-            sector.0[range.clone()].copy_from_slice(&sectors[(at - first) as usize].0[range]);
-        }
-        image.extend(torn.into_iter().map(|(at, sector)| (at, Arc::new(sector))));
-        image
-    }
-}
-
-/// A copy in which a logical sector holds garbage.
-pub(crate) fn with_garbage(image: &Image, at: u64, part: usize, seed: u64) -> Image {
+/// A copy in which a sector of the device holds garbage, from byte `at` on.
+pub(crate) fn with_garbage(image: &Image, at: u64, seed: u64) -> Image {
+    let (page, within) = (at / PAGE as u64, at as usize % PAGE);
+    let held = &image.page(DEVICE, page)[within..within + disk::SECTOR];
+    let garbage = (1..).zip(held).map(|(n, byte)| byte ^ ((seed.wrapping_mul(n) >> 11) as u8 | 1));
     let mut image = image.clone();
-    let mut sector = image.get(&at).map_or(Sector::ZERO, |sector| **sector);
-    for (n, byte) in (1..).zip(&mut sector.0[part * LOGICAL..(part + 1) * LOGICAL]) {
-        *byte ^= (seed.wrapping_mul(n) >> 11) as u8 | 1;
-    }
-    image.insert(at, Arc::new(sector));
+    image.apply(&Change::Write { node: DEVICE, at, bytes: garbage.collect() }, &mut || true);
     image
 }

@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// What is wrong with a store that crashed, if anything. Its log ends when it is open.
+/// What was recorded until a store that crashed was open, or what is wrong with it.
 pub(super) fn judge(
     folder: &Path,
     promises: &Promises,
     recorder: &Arc<Recorder>,
     to_the_end: bool,
-) -> Result<(), String> {
+) -> Result<Vec<Op>, String> {
     let doing = promises.doing;
     let mut others = files_below(folder);
     others.retain(|path, _| path.starts_with("mine") || path.ends_with("own"));
@@ -28,10 +28,8 @@ pub(super) fn judge(
         others.insert(SONG.into(), fs::read(folder.join(SONG)).unwrap());
     }
     let store = open(folder, recorder).map_err(|error| format!("it does not open: {error}"))?;
-    let opened = recorder.log.lock().len();
-    let result = judge_open(&store, folder, promises, &others, to_the_end);
-    recorder.log.lock().truncate(opened);
-    result
+    let log = recorder.record.take_log();
+    judge_open(&store, folder, promises, &others, to_the_end).map(|()| log)
 }
 
 fn judge_open(
