@@ -1,5 +1,5 @@
-//! What the suites of this workspace have in common: the suite for swarm stores, the durability suite, and
-//! the suite for content stores of `swarmkeep-content`.
+//! The common parts of the suites of this project: the suite for swarm stores, that for stores of content, and
+//! that for states of the tracker.
 
 use std::{
     panic::{self, AssertUnwindSafe},

@@ -25,10 +25,11 @@ use swarmkeep::{
 };
 
 use crate::Subject;
-pub(crate) use crate::common::{hash, within};
+pub use crate::common::hash;
+pub(crate) use crate::common::within;
 
 /// The lifetime of peers in a store built by [`build`].
-pub(crate) const LIFETIME: u64 = 1800;
+pub const LIFETIME: u64 = 1800;
 
 /// The time at which the stories of the cases begin: late enough for years before it.
 pub(crate) const T0: u64 = 1_800_000_000;
@@ -37,7 +38,7 @@ pub(crate) const T0: u64 = 1_800_000_000;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often two threads meet that a busy machine may keep apart.
-pub(crate) const TRIES: u64 = 20;
+pub const TRIES: u64 = 20;
 
 pub(crate) const BOTH: Families = Families::all();
 
@@ -67,7 +68,7 @@ impl From<Box<dyn TorrentRepository>> for Store {
     }
 }
 
-pub(crate) fn config() -> RepositoryConfig {
+pub fn config() -> RepositoryConfig {
     RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(Duration::from_secs(LIFETIME))
 }
 
@@ -116,7 +117,7 @@ pub(crate) fn bounded(subject: &dyn Subject, needs: BoundedBy, config: &Reposito
     }
 }
 
-pub(crate) fn v4(n: u32) -> Endpoint {
+pub fn v4(n: u32) -> Endpoint {
     endpoint(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n)))
 }
 
@@ -124,7 +125,7 @@ pub(crate) fn v6(n: u32) -> Endpoint {
     endpoint(IpAddr::V6(Ipv6Addr::from_bits((0x2001_0db8_u128 << 96) + u128::from(n))))
 }
 
-pub(crate) fn peer(family: Family, n: u32) -> Endpoint {
+pub fn peer(family: Family, n: u32) -> Endpoint {
     match family {
         Family::V4 => v4(n),
         Family::V6 => v6(n),
@@ -151,7 +152,7 @@ pub(crate) fn of_subnet(address: u32, subnet: u16, n: u32) -> Endpoint {
 
 /// Returns endpoint `n` of a network, an IPv4 /24 or the first /48 of an IPv6 /32. For IPv4 it is a port of one
 /// address.
-pub(crate) fn of_network(family: Family, network: u32, n: u32) -> Endpoint {
+pub fn of_network(family: Family, network: u32, n: u32) -> Endpoint {
     let (ip, port) = match family {
         Family::V4 => (Ipv4Addr::from_bits(0x2000_0001 + (network << 8)).into(), 1 + n % 65_535),
         Family::V6 => {
@@ -192,23 +193,23 @@ fn endpoint(ip: IpAddr) -> Endpoint {
     Endpoint::new(ip, 6881).expect("the port is not 0")
 }
 
-pub(crate) fn leecher(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
+pub fn leecher(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
     Announce::new(info_hash, endpoint).left(1000)
 }
 
-pub(crate) fn seeder(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
+pub fn seeder(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
     Announce::new(info_hash, endpoint).left(0)
 }
 
-pub(crate) fn stopped(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
+pub fn stopped(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
     Announce::new(info_hash, endpoint).event(AnnounceEvent::Stopped)
 }
 
-pub(crate) fn completed(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
+pub fn completed(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
     seeder(info_hash, endpoint).event(AnnounceEvent::Completed)
 }
 
-pub(crate) const fn at(seconds: u64) -> Timestamp {
+pub const fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(T0 + seconds)
 }
 
@@ -216,7 +217,7 @@ pub(crate) fn peer_id(n: u8) -> PeerId {
     PeerId::new([n; 20])
 }
 
-pub(crate) const fn stats(complete: u32, incomplete: u32, downloaded: u32) -> SwarmStats {
+pub const fn stats(complete: u32, incomplete: u32, downloaded: u32) -> SwarmStats {
     SwarmStats { complete, incomplete, downloaded }
 }
 
@@ -419,13 +420,13 @@ impl Store {
 }
 
 /// A generator that panics after `good` numbers.
-pub(crate) struct Panicking {
-    pub(crate) good: u32,
+pub struct Panicking {
+    pub good: u32,
 }
 
 impl Panicking {
     /// The message of its panic.
-    pub(crate) const TEXT: &str = "the caller's generator";
+    pub const TEXT: &str = "the caller's generator";
 }
 
 impl Random for Panicking {
@@ -440,7 +441,7 @@ impl Random for Panicking {
 }
 
 /// Runs `work`, which must panic with `message`, without a report on the terminal.
-pub(crate) fn assert_panics_with(message: &'static str, work: impl FnOnce()) {
+pub fn assert_panics_with(message: &'static str, work: impl FnOnce()) {
     let panicked = panic::catch_unwind(AssertUnwindSafe(work)).expect_err("the panic must reach the caller");
     assert_eq!(text_of(&*panicked), message, "another panic than the caller's own");
 }

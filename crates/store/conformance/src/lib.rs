@@ -22,13 +22,14 @@ pub mod broken;
 #[doc(hidden)]
 pub mod common;
 mod delayed;
-pub mod durability;
 #[macro_use]
 mod list;
 mod cases;
-mod kit;
+#[doc(hidden)]
+pub mod kit;
 mod model;
-mod threads;
+#[doc(hidden)]
+pub mod threads;
 
 use swarmkeep::{
     ConfigError, Immediate, RepositoryConfig, TorrentRepository,

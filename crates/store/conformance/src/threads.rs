@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use crate::common::SetOnDrop;
+pub use crate::common::SetOnDrop;
 
 /// The work of a race. It continues until the other side has had its turns too, however the machine schedules
 /// the threads.
@@ -73,7 +73,7 @@ pub(crate) fn against(
 
 /// Runs `work` in two threads, with the number of the thread and of each round. Both threads begin a round at
 /// about the same time.
-pub(crate) fn in_step(rounds: usize, work: impl Fn(u32, usize) + Sync) {
+pub fn in_step(rounds: usize, work: impl Fn(u32, usize) + Sync) {
     let progress = [const { AtomicUsize::new(0) }; 2];
     thread::scope(|scope| {
         let (progress, work) = (&progress, &work);
@@ -120,7 +120,7 @@ pub(crate) fn let_others_in() {
 
 /// Sleeps until `is_done`, for half a second at most: on a busy machine, each other thread waits for its turn.
 /// Returns whether it is.
-pub(crate) fn let_others_in_until(is_done: impl Fn() -> bool) -> bool {
+pub fn let_others_in_until(is_done: impl Fn() -> bool) -> bool {
     // For short times first, so that the others do not get much further than `is_done`.
     let short = iter::repeat_n(Duration::from_micros(1), 500);
     short.chain(iter::repeat_n(Duration::from_millis(10), 50)).any(|pause| {

@@ -13,11 +13,9 @@ use std::{
 };
 
 use swarmkeep::{RepositoryConfig, Timestamp, TorrentRepository, catalog};
-use swarmkeep_conformance::{
-    durability::{Persistent, PersistentSubject},
-    durability_suite,
-};
 use swarmkeep_state::{Directory, Pace, State};
+
+use crate::durability::{Persistent, PersistentSubject};
 
 /// A store of the catalog, by its name.
 struct Kept(&'static str);

@@ -16,17 +16,17 @@ use swarmkeep::{
     Announce, Budget, Changes, InfoHash, PeerBuffer, Random, Retention, Role, SplitMix64, SwarmStats,
     SwarmSummary, TorrentRepository, TorrentRepositoryExt,
 };
+use swarmkeep_conformance::{
+    kit::{LIFETIME, TRIES, at, completed, config, hash, leecher, peer, seeder, stats, stopped},
+    threads::SetOnDrop,
+};
 use tempfile::TempDir;
 
 use super::{
     Peers, assert_counts, assert_peers, complete, copy, count, family, folder, leave, open, peers_of,
     populate, read_latest, remove, say, snapshot, tell, v4,
 };
-use crate::{
-    durability::PersistentSubject,
-    kit::{LIFETIME, TRIES, at, completed, config, hash, leecher, peer, seeder, stats, stopped},
-    threads::SetOnDrop,
-};
+use crate::durability::PersistentSubject;
 
 /// Meanwhile other peers announce, leave, complete, are swept and removed.
 pub(crate) fn a_snapshot_holds_every_peer_whose_announce_returned_before_it_began(

@@ -9,10 +9,10 @@ use swarmkeep::{
     Announce, Announced, Endpoint, Family, InfoHash, PeerBuffer, PeerRecord, RepositoryConfig, Retention,
     Role, SplitMix64, Timestamp, TorrentRepository, TorrentRepositoryExt,
 };
+use swarmkeep_conformance::kit::{self, at, completed, config, hash, leecher, peer, stopped};
 use tempfile::TempDir;
 
 use super::{Persistent, PersistentSubject};
-use crate::kit::{self, at, completed, config, hash, leecher, peer, stopped};
 
 /// The peers of a store with role and time.
 type Peers = BTreeMap<(InfoHash, Endpoint), (Role, Timestamp)>;

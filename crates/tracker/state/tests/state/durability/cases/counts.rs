@@ -10,19 +10,19 @@ use swarmkeep::{
     Announce, BoundedBy, Budget, Changes, Cursor, Family, InfoHash, PeerBuffer, PeerRecord, Records, Request,
     Retention, Role, SplitMix64, SwarmSummary, TorrentRepositoryExt,
 };
-
-use super::{
-    assert_counts, come_back, complete, count, folder, leave, open, open_with, remove, say, snapshot, tell,
-    v4,
-};
-use crate::{
-    durability::PersistentSubject,
+use swarmkeep_conformance::{
     kit::{
         LIFETIME, Panicking, assert_panics_with, at, completed, config, hash, leecher, of_network, seeder,
         stats, stopped,
     },
     threads::{SetOnDrop, in_step},
 };
+
+use super::{
+    assert_counts, come_back, complete, count, folder, leave, open, open_with, remove, say, snapshot, tell,
+    v4,
+};
+use crate::durability::PersistentSubject;
 
 /// Torrents with 0 downloads, or 2 and more, of as many peers.
 fn some(torrent: u64) -> (u64, u32) {

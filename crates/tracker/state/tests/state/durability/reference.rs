@@ -18,11 +18,11 @@ use std::{
 use swarmkeep::{
     Announce, Announced, Budget, ConfigError, Cursor, Endpoint, Export, InfoHash, PeerBuffer, PeerRecord,
     Random, Removed, RepositoryConfig, Request, Restored, Retention, Role, SwarmStats, SwarmSummary, Swept,
-    Timestamp, TorrentRepository, implement::forward_repository,
+    Timestamp, TorrentRepository, TorrentRepositoryExt, implement::forward_repository,
 };
+use swarmkeep_conformance::{Model, threads::let_others_in_until};
 
 use super::{Fault, Persistent, PersistentSubject};
-use crate::{Model, threads::let_others_in_until};
 
 /// A persistent store that is correct rather than fast: the [`Model`] in memory, and two text files with all
 /// swarms and all download counts, each written as a whole every time.
@@ -30,7 +30,7 @@ use crate::{Model, threads::let_others_in_until};
 /// It keeps all counts in memory too, which a real store should not; only live swarms are in the model. It
 /// survives killed processes but not power cuts: nothing is synced.
 #[derive(Debug, Clone, Copy)]
-pub struct Reference {
+pub(crate) struct Reference {
     model: fn(&RepositoryConfig) -> Result<Model, ConfigError>,
     /// Whether stored counts are loaded some calls later.
     is_lazy: bool,
@@ -39,26 +39,19 @@ pub struct Reference {
 
 impl Reference {
     /// Returns a store whose stored counts are loaded at once.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { model: Model::new, is_lazy: false, fault: None }
     }
 
     /// Returns a store whose stored counts are loaded some calls after they were requested, and with a coarse
     /// clock. The suite must accept both from a store that reads its disk and packs its times.
-    pub const fn lazy() -> Self {
+    pub(crate) const fn lazy() -> Self {
         Self { model: Model::coarse, is_lazy: true, fault: None }
     }
 
     /// Returns the store with a fault.
-    #[doc(hidden)]
-    pub const fn broken(self, fault: Fault) -> Self {
+    pub(crate) const fn broken(self, fault: Fault) -> Self {
         Self { fault: Some(fault), ..self }
-    }
-}
-
-impl Default for Reference {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -104,6 +97,7 @@ struct Open {
     kind: Reference,
     model: Model,
     folder: PathBuf,
+    lifetime_secs: u64,
     counts: Mutex<Counts>,
     opened: Instant,
     /// Locked by the operating system while the store is open: a killed process leaves no lock.
@@ -137,14 +131,15 @@ impl Open {
         if kind.fault != Some(Fault::OpenTwice) {
             lock.try_lock()?;
         }
-        let (model, counts) = ((kind.model)(config)?, Mutex::default());
+        let (model, counts, lifetime_secs) =
+            ((kind.model)(config)?, Mutex::default(), config.lifetime_secs(u64::MAX)?);
         let (folder, opened) = (folder.to_owned(), Instant::now());
-        let open = Self { kind, model, folder, counts, opened, _lock: lock };
+        let open = Self { kind, model, folder, lifetime_secs, counts, opened, _lock: lock };
         open.read_counts()?;
         open.read_snapshot(now)?;
         if open.is(Fault::EverythingInMemory) {
-            for info_hash in open.counts().all.keys() {
-                open.model.state().change(*info_hash, |_| ());
+            for (&info_hash, &downloaded) in &open.counts().all {
+                open.model.restore(&summary(info_hash, downloaded), &[], now);
             }
         }
         Ok(open)
@@ -225,7 +220,6 @@ impl Open {
     }
 
     fn load(&self, swarms: Vec<Loaded>, now: Timestamp) {
-        let lifetime = self.model.state().lifetime_secs;
         for (swarm, mut peers) in swarms {
             for peer in &mut peers {
                 let last_announce = &mut peer.last_announce;
@@ -233,7 +227,7 @@ impl Open {
                     Some(Fault::AgesBeginAnew) => *last_announce = now,
                     Some(Fault::AgesRoundedOlder) => *last_announce = last_announce.saturating_sub(2),
                     Some(Fault::ExpiredAreLoaded) => {
-                        *last_announce = (*last_announce).max(now.saturating_sub(lifetime));
+                        *last_announce = (*last_announce).max(now.saturating_sub(self.lifetime_secs));
                     }
                     _ => {}
                 }
@@ -256,14 +250,9 @@ impl Open {
         if held.is_some() {
             thread::sleep(Duration::from_millis(30));
         }
-        let before: BTreeMap<_, _> = match self.is(Fault::DownloadsBeforePeers) {
-            true => {
-                let state = self.model.state();
-                state.swarms.iter().map(|(&info_hash, swarm)| (info_hash, swarm.downloaded)).collect()
-            }
-            false => BTreeMap::new(),
-        };
+        let mut before = BTreeMap::new();
         if self.is(Fault::DownloadsBeforePeers) {
+            before.extend(self.downloads());
             thread::sleep(Duration::from_micros(300));
         }
         let mut export = Export::new();
@@ -273,7 +262,7 @@ impl Open {
                 if self.is(Fault::SnapshotSkipsBusy) {
                     // Other threads run in between, on one core too.
                     thread::sleep(Duration::from_micros(50));
-                    if self.model.is_busy() {
+                    if self.counts.try_lock().is_err() {
                         continue;
                     }
                 }
@@ -336,9 +325,21 @@ impl Open {
         if ended { Ok(swarms) } else { Err(Damaged(swarms)) }
     }
 
+    /// Returns the counts of the swarms in memory.
+    fn downloads(&self) -> impl Iterator<Item = (InfoHash, u32)> {
+        self.model.swarms().into_iter().map(|swarm| (swarm.info_hash, swarm.stats.downloaded))
+    }
+
     /// Returns the count of a swarm in memory; `None` if there is no such swarm.
     fn live(&self, info_hash: &InfoHash) -> Option<u32> {
-        self.model.state().swarms.get(info_hash).map(|swarm| swarm.downloaded)
+        // A page that begins behind the info hash before it.
+        let mut before = *info_hash.as_bytes();
+        let last = before.iter().rposition(|&byte| byte > 0)?;
+        before[last] -= 1;
+        before[last + 1..].fill(u8::MAX);
+        let mut page = Vec::new();
+        self.model.page(Some(&InfoHash::new(before)), 1, &mut page);
+        page.first().filter(|swarm| swarm.info_hash == *info_hash).map(|swarm| swarm.stats.downloaded)
     }
 
     /// Adds the downloads counted in memory to the stored counts, and requests the stored count of a new
@@ -384,9 +385,9 @@ impl Open {
     }
 
     fn replace(&self, info_hash: &InfoHash, downloaded: u32) {
-        let mut state = self.model.state();
-        if let Some(swarm) = state.swarms.get_mut(info_hash) {
-            swarm.downloaded = downloaded;
+        let peers = self.model.all_peers(info_hash);
+        if self.model.remove(info_hash).is_some() {
+            self.model.restore(&summary(*info_hash, downloaded), &peers, Timestamp::from_secs(0));
         }
     }
 
@@ -422,9 +423,12 @@ struct Damaged(Vec<Loaded>);
 
 fn parse_swarm(swarms: &mut Vec<Loaded>, info_hash: &str, downloaded: &str) -> bool {
     let (Ok(info_hash), Ok(downloaded)) = (info_hash.parse(), downloaded.parse()) else { return false };
-    let stats = SwarmStats { downloaded, ..SwarmStats::default() };
-    swarms.push((SwarmSummary { info_hash, stats }, Vec::new()));
+    swarms.push((summary(info_hash, downloaded), Vec::new()));
     true
+}
+
+fn summary(info_hash: InfoHash, downloaded: u32) -> SwarmSummary {
+    SwarmSummary { info_hash, stats: SwarmStats { downloaded, ..SwarmStats::default() } }
 }
 
 fn parse_peer(swarms: &mut [Loaded], role: &str, endpoint: &str, time: &str) -> bool {
@@ -475,9 +479,7 @@ impl Persistent for Open {
             self.model.add_downloads(&info_hash, kept_back);
         }
         if self.is(Fault::CountsOfLiveSwarms) {
-            let state = self.model.state();
-            let live = state.swarms.iter().map(|(&info_hash, swarm)| (info_hash, swarm.downloaded));
-            counts.all.extend(live.filter(|(_, downloaded)| *downloaded > 0));
+            counts.all.extend(self.downloads().filter(|(_, downloaded)| *downloaded > 0));
         }
         if !self.is(Fault::SettlesInMemory) {
             self.write_counts(&mut counts);
@@ -550,9 +552,9 @@ impl TorrentRepository for Open {
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         if self.is(Fault::SweepWritesStaleCounts) {
             let read = || -> Vec<_> {
-                let (counts, state) = (self.counts(), self.model.state());
-                let empty = state.swarms.iter().filter(|(_, swarm)| swarm.peers.is_empty());
-                empty.map(|(&info_hash, _)| (info_hash, counts.all.get(&info_hash).copied())).collect()
+                let (counts, swarms) = (self.counts(), self.model.swarms());
+                let empty = swarms.iter().filter(|swarm| swarm.stats.complete + swarm.stats.incomplete == 0);
+                empty.map(|swarm| (swarm.info_hash, counts.all.get(&swarm.info_hash).copied())).collect()
             };
             let_others_in_until(|| !read().is_empty());
             let noted = read();

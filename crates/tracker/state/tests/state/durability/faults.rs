@@ -1,6 +1,6 @@
 //! The faults of the reference store, each with the case that rejects it.
 
-crate::faults! {
+swarmkeep_conformance::faults! {
     /// One fault of the [`Reference`](super::Reference).
     for_each_durability_fault:
 
