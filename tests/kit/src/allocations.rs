@@ -20,7 +20,7 @@ pub struct Counts {
     pub calls: u64,
     /// The bytes that they returned.
     pub bytes: u64,
-    /// The bytes that were allocated, less those that were freed.
+    /// The bytes that were allocated, less the freed ones.
     pub live: isize,
     /// The largest value of `live`. A reallocation counts as a copy.
     pub most: isize,

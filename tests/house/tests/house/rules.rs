@@ -62,7 +62,7 @@ const ACROSS: [(&str, &str); 1] = [("swarmkeep-peer", "swarmkeep-tracker-protoco
 /// The package whose dev-dependencies may be in any ring.
 const CROSSING_TESTS: &str = "swarmkeep-content-tests";
 
-/// What tests and benches of all rings use, and none that is published depends on.
+/// Apparatus of tests and benches of all rings. No published package depends on it.
 const KIT: &str = "swarmkeep-kit";
 
 /// What no program that people install links.

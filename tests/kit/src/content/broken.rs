@@ -59,7 +59,7 @@ swarmkeep_conformance::faults! {
     buffers_beyond_1024_not_written BuffersBeyond1024 => buffers_are_written_one_after_another;
     /// Begins a write at the sector's beginning.
     odd_offsets_rounded OffsetsRounded => ranges_across_every_boundary_read_as_they_were_written;
-    /// Loses what a write has beyond the end of a stripe.
+    /// Loses the bytes of a write beyond the end of a stripe.
     writes_end_with_the_stripe WritesEndWithStripe => ranges_across_every_boundary_read_as_they_were_written;
     /// Has pieces begin with a sector.
     pieces_rounded_to_sectors PiecesRounded => pieces_of_every_length_are_written_in_any_order;
@@ -73,13 +73,13 @@ swarmkeep_conformance::faults! {
     write_of_nothing_refused EmptyWriteRefused => a_write_of_nothing_does_nothing;
     /// Takes a write of nothing for one of a byte.
     write_of_nothing_writes EmptyWriteWrites => a_write_of_nothing_does_nothing;
-    /// Writes what lies in the torrent before it refuses the rest.
+    /// Writes the bytes that lie in the torrent before it refuses the rest.
     out_of_range_writes_what_fits OutOfRangeWritesWhatFits => a_write_out_of_range_is_refused_and_changes_nothing;
     /// Adds offset and length without a look at the carry.
     offsets_wrap OffsetsWrap => a_write_out_of_range_is_refused_and_changes_nothing;
     /// Writes into complete pieces.
     write_into_complete WriteIntoComplete => a_write_into_a_complete_piece_is_refused_and_changes_nothing;
-    /// Writes what lies before a complete piece, and then refuses.
+    /// Writes the bytes before a complete piece, and then refuses.
     half_of_a_refused_write HalfOfRefused => a_write_into_a_complete_piece_is_refused_and_changes_nothing;
     /// Looks at the first piece of a write alone.
     first_piece_of_a_write_checked FirstPieceChecked => a_write_into_a_complete_piece_is_refused_and_changes_nothing;
@@ -95,13 +95,13 @@ swarmkeep_conformance::faults! {
     first_byte_of_the_read_named NamesStartOfRead => a_byte_that_was_never_written_is_an_error_that_names_the_first;
     /// Counts the byte that it names from the beginning of a buffer.
     byte_of_the_buffer_named NamesByteOfBuffer => errors_of_a_read_name_the_first_byte_across_buffers;
-    /// Reads what there is, and leaves the rest of the buffers.
+    /// Reads up to the end, and leaves the rest of the buffers.
     reads_end_with_the_torrent ReadsClamped => a_read_out_of_range_is_refused;
     /// Refuses a read of nothing where nothing was written.
     read_of_nothing_refused EmptyReadRefused => a_read_of_nothing_is_answered_wherever_it_lies_in_the_torrent;
     /// Takes back the mark of a piece in every torrent.
     marks_shared_among_torrents MarksShared => torrents_are_apart;
-    /// Gives a new torrent the room of an old one, with what is in it.
+    /// Gives a new torrent the room of an old one, with its bytes.
     another_torrents_bytes_in_reused_room OldRoomShown => no_bytes_of_another_torrent_are_ever_read;
     /// Leaves bytes of a deleted torrent in the buffers of a read that fails.
     another_torrents_bytes_in_failed_reads OldRoomInBuffers => no_bytes_of_another_torrent_are_ever_read;
@@ -129,7 +129,7 @@ swarmkeep_conformance::faults! {
     delete_always_true DeleteAlwaysTrue => delete_forgets_a_torrent_and_says_whether_there_was_one;
     /// Deletes the next torrent as well.
     delete_takes_two DeleteTakesTwo => delete_leaves_other_torrents_alone;
-    /// Accepts writes of handles whose torrent is gone.
+    /// Accepts writes of handles after their torrent is gone.
     delete_leaves_the_handle_alive HandleSurvives => handles_of_a_deleted_torrent_answer_deleted;
     /// Lets the handles of a torrent that is gone reach one created anew.
     handle_reaches_the_new_torrent HandleReachesNew => handles_of_a_deleted_torrent_answer_deleted;
@@ -139,7 +139,7 @@ swarmkeep_conformance::faults! {
     marks_lost_on_reopen FlushDoesNothing => what_was_flushed_is_there_when_the_store_is_opened_again;
     /// Flushes when it is closed, and no sooner.
     flushed_when_closed FlushedWhenClosed => what_was_flushed_is_there_when_the_store_is_opened_again;
-    /// Keeps what it declares not to keep.
+    /// Keeps content although it declares to keep none.
     durable_and_not_declared DurableNotDeclared => what_was_flushed_is_there_when_the_store_is_opened_again;
     /// Flushes pieces that were written and not marked.
     unmarked_pieces_complete_after_reopen WrittenIsComplete => bytes_of_incomplete_pieces_do_not_outlive_the_store;
@@ -159,7 +159,7 @@ swarmkeep_conformance::faults! {
     flush_misses_a_torrent FlushMissesOne => a_flush_covers_all_torrents;
     /// Takes a capacity, does not declare it, and keeps to it.
     capacity_not_refused CapacityNotRefused => a_capacity_that_is_not_declared_is_refused;
-    /// Does not tell what is free.
+    /// Does not tell how many bytes are free.
     free_not_told FreeNotTold => free_is_told_where_a_capacity_was_given;
     /// Ignores the capacity, and says that nothing is free.
     capacity_ignored CapacityIgnored => a_capacity_is_kept;
@@ -171,17 +171,17 @@ swarmkeep_conformance::faults! {
     create_half_done CreateHalfDone => a_create_without_room_leaves_nothing;
     /// Needs room for a mark, and has set none aside.
     full_refuses_marks FullRefusesMarks => a_full_store_reads_marks_and_flushes;
-    /// Never uses again what a torrent took that is gone.
+    /// Never uses the room of a deleted torrent again.
     delete_frees_nothing DeleteFreesNothing => room_that_was_freed_is_used_again;
     /// Is full for ever once it was.
     full_for_ever FullForEver => room_that_was_freed_is_used_again;
-    /// Never uses again what a piece took that was marked incomplete.
+    /// Never uses the room of a piece again that was marked incomplete.
     mark_incomplete_frees_nothing UnmarkFreesNothing => a_piece_marked_incomplete_can_be_written_in_a_full_store;
     /// Takes a capacity of next to nothing for none.
     small_capacity_is_none SmallCapacityIsNone => a_capacity_too_small_for_anything_is_full_at_once_or_when_written_to;
     /// Holds more in memory than it says.
     unwritten_beyond_the_limit UnwrittenBeyondLimit => unwritten_bytes_never_exceed_most_unwritten;
-    /// Refuses a write that is larger than what it may hold in memory.
+    /// Refuses a write that is larger than its memory for writes.
     large_write_refused LargeWriteRefused => a_write_larger_than_most_unwritten_goes_through;
     /// Counts a read for every buffer.
     buffers_counted_as_calls BuffersCountedAsCalls => statistics_count_calls_and_bytes;
@@ -215,9 +215,9 @@ swarmkeep_conformance::faults! {
     mark_incomplete_in_two_steps UnmarkInTwoSteps => reads_racing_mark_incomplete_see_what_was_written;
     /// Looks whether a torrent is there, lets go of the lock, and writes to whichever has its info hash then.
     write_after_the_delete WriteAfterDelete => calls_racing_a_delete_are_done_or_answer_deleted;
-    /// Collects what is to be flushed, lets go of the lock, and makes it durable whatever has come meanwhile.
+    /// Collects the pieces to flush, lets go of the lock, and makes them durable whatever has come meanwhile.
     flush_in_two_steps FlushInTwoSteps => a_flush_races_with_everything;
-    /// Reads the second half of what it was asked for from whichever torrent has the info hash then.
+    /// Reads the second half from whichever torrent has the info hash then.
     read_in_two_steps ReadInTwoSteps => readers_never_see_bytes_of_another_torrent;
     /// Lists by position, and lets go of the lock after each torrent.
     list_by_position ListByPosition => list_shows_what_stays_while_torrents_come_and_go;
@@ -226,7 +226,7 @@ swarmkeep_conformance::faults! {
     loss_on_a_rare_occasion RareLoss => a_long_random_story_goes_as_with_the_model;
 }
 
-/// What faults remember.
+/// The memory of faults.
 #[derive(Default)]
 struct Notes {
     /// Chunks of torrents that are gone.

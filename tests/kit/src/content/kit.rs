@@ -1,4 +1,4 @@
-//! What the cases are written with: folders to open stores in, bytes that tell where they belong, and time
+//! Tools of the cases: folders to open stores in, bytes that tell where they belong, and time
 //! that is bounded.
 
 use std::{
@@ -26,7 +26,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a race goes on at most, however many rounds are left.
 const RACE: Duration = Duration::from_millis(400);
 
-/// What a peer asks for at once, and so the least that is written.
+/// The bytes that a peer asks for at once, and so the least that is written.
 pub(crate) const BLOCK: u64 = 1 << 14;
 
 /// The capacity of a store that takes one, in a case that is not about that: it may take all of it from the
@@ -109,7 +109,7 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Copies what is in a folder. Holes stay holes: a store may lie in a large file that has few bytes.
+/// Copies the contents of a folder. Holes stay holes: a store may lie in a large file that has few bytes.
 fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -259,7 +259,7 @@ impl Pattern {
     }
 }
 
-/// What takes a multiplication with [`Pattern::FACTOR`] back, found by Newton's iteration.
+/// The inverse of [`Pattern::FACTOR`], found by Newton's iteration.
 const INVERSE: u64 = {
     let mut inverse = Pattern::FACTOR;
     let mut step = 0;
@@ -398,8 +398,8 @@ impl Draw {
     }
 }
 
-/// The numbers of a race's rounds: so many, or as many as there is time for on a slow store, and one in any
-/// case.
+/// The numbers of a race's rounds: `most` of them, or as many as there is time for on a slow store, and one
+/// in any case.
 pub(crate) fn rounds(most: u64) -> impl Iterator<Item = u64> {
     let began = Instant::now();
     (0..most).take_while(move |&round| round == 0 || began.elapsed() < RACE)
@@ -421,8 +421,8 @@ pub(crate) fn said<T>(result: Result<T>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
 
-/// A folder for a case: in memory where the system has such a place, for what is asked here is what a store
-/// answers, and many flushes are slow on a busy disk.
+/// A folder for a case: in memory where the system has such a place, since many flushes are slow on a busy
+/// disk.
 fn scratch_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
 }

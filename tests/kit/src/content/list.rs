@@ -1,4 +1,4 @@
-//! The list of cases, from which both [`CASES`] and [`content_suite!`](crate::content_suite) are made.
+//! The list of cases, from which both `CASES` and [`content_suite!`](crate::content_suite) are made.
 
 use super::{Case, Subject, cases::*};
 

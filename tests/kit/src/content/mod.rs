@@ -1,9 +1,9 @@
 //! The conformance suite for stores of content: every sentence of the contracts of [`ContentRepository`] and
 //! [`Content`](swarmkeep_content::Content) as a case that any store can be put through.
 //!
-//! [`content_suite!`](crate::content_suite) makes a `#[test]` of every case. A case makes temporary folders of
-//! its own, opens stores in them, drops them and opens them again. Some cases copy the folder of a store that
-//! is open and idle, and open a store in the copy, as the next process finds it after a kill. The
+//! [`content_suite!`](crate::content_suite) makes a `#[test]` of every case. A case makes temporary folders,
+//! opens stores in them, drops them and opens them again. Some cases copy the folder of a store that is open
+//! and idle, and open a store in the copy, as the next process finds it after a kill. The
 //! [capabilities](swarmkeep_content::Capabilities) of a store are asserted, and so is the refusal of
 //! everything that it does not declare: no case is skipped.
 //!
@@ -19,7 +19,6 @@ mod model;
 
 use swarmkeep_content::{ContentConfig, ContentRepository, Result};
 
-pub use list::CASES;
 pub use model::Model;
 
 /// A store that can be put through the suite: how to open one.
@@ -29,7 +28,7 @@ pub trait Subject: Sync {
     /// Opens the store that lies in the folder of `config`, or makes one there.
     ///
     /// # Errors
-    /// [`Unsupported`](swarmkeep_content::Error::Unsupported) if the store cannot do what `config` asks for.
+    /// [`Unsupported`](swarmkeep_content::Error::Unsupported) if the store does not support `config`.
     fn open(&self, config: &ContentConfig) -> Result<Box<dyn ContentRepository>>;
 }
 

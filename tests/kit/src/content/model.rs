@@ -1,4 +1,4 @@
-//! The oracle: content kept byte by byte, in the plainest way, and a log of what is durable.
+//! The oracle: content kept byte by byte, in the plainest way, and a log of durable events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -58,11 +58,11 @@ pub(crate) struct Torrent {
     /// Bytes that were never written are `None`, or their chunk is missing.
     pub(crate) chunks: BTreeMap<u64, Vec<Option<u8>>>,
     pub(crate) complete: BTreeSet<u32>,
-    /// Of the complete pieces, those that are durable.
+    /// The durable ones of the complete pieces.
     pub(crate) durable: BTreeSet<u32>,
 }
 
-/// What is written to the log, and read when the store is opened again.
+/// An event in the log, which is read when the store is opened again.
 pub(crate) enum Event<'a> {
     Created(Geometry),
     Deleted,
@@ -72,7 +72,7 @@ pub(crate) enum Event<'a> {
 }
 
 impl Model {
-    /// Opens the model whose log lies in the folder of `config`.
+    /// Opens the model that has its log in the folder of `config`.
     ///
     /// # Errors
     /// [`Io`](Error::Io).

@@ -21,7 +21,7 @@ pub(super) struct BrokenContent {
     pub(super) model: Model,
     pub(super) fault: Fault,
     pub(super) notes: Arc<Mutex<Notes>>,
-    /// Those that were complete when it was opened.
+    /// The complete ones when it was opened.
     pub(super) pieces: PieceBits,
 }
 
@@ -65,7 +65,7 @@ impl BrokenContent {
             if range.contains(&at) {
                 self.force(at, &[bytes[(at - offset) as usize]])?;
             } else if self.with(|torrent| torrent.written(&(at..at + 1)))? == 1 {
-                // What was not written when it was read was zero on the medium.
+                // A byte that was not written when it was read was zero on the medium.
                 self.force(at, &[byte.unwrap_or(0)])?;
             }
         }

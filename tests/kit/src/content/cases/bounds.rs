@@ -18,7 +18,7 @@ fn unit(store: &Store) -> u64 {
     (store.stripe() / 4).max(1 << 16)
 }
 
-/// What fills a store.
+/// The pattern that fills a store.
 struct Filled {
     contents: Vec<Arc<dyn Content>>,
     bytes: u64,
@@ -330,7 +330,7 @@ pub(crate) fn a_write_larger_than_most_unwritten_goes_through(subject: &dyn Subj
     let length = (most + 12_345).min(128 << 20);
     let content = store.new_torrent(1, length, 1 << 20);
     let writer = Arc::clone(&content);
-    // What is bounded by back-pressure must not wait for itself.
+    // A write that is bounded by back-pressure must not wait for itself.
     within(PATIENCE, "a large write", move || put(&*writer, 0..length, Pattern(1)));
     assert_reads(&*content, 0..length, Pattern(1));
     let statistics = store.statistics();

@@ -1,4 +1,4 @@
-//! What is there when a store is opened again, and what is not.
+//! The content of a store that is opened again.
 
 use swarmkeep_content::{ContentExt, Error};
 
@@ -10,8 +10,8 @@ use crate::content::{
     },
 };
 
-/// Puts what two processes find through `check`: one that comes when this one has ended here and now, and one
-/// that comes when the store was closed. In a store that is not durable they find nothing.
+/// Runs `check` on the store that two processes find: one that comes when this one has ended here and now,
+/// and one that comes when the store was closed. In a store that is not durable they find nothing.
 fn outlive(folder: &Folder<'_>, store: Store, check: impl Fn(&Store)) -> Store {
     let copy = folder.copy();
     for (folder, store) in [(&copy, copy.open()), (folder, folder.again(store))] {

@@ -1,4 +1,4 @@
-//! Which pieces are complete, and what that is worth.
+//! Complete pieces.
 
 use swarmkeep_content::{ContentExt, Error};
 

@@ -1,4 +1,4 @@
-//! What threads see of one another.
+//! Threads at work on the same torrents.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use crate::content::{
 
 const THREADS: usize = 4;
 
-/// Runs `work` on so many threads at once; what each said.
+/// Runs `work` on `threads` threads at once; returns their results.
 fn at_once<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (barrier, work) = (Barrier::new(threads), &work);
     thread::scope(|scope| {
@@ -251,7 +251,7 @@ pub(crate) fn calls_racing_a_delete_are_done_or_answer_deleted(subject: &dyn Sub
                 }
                 assert!(store.delete(&hash(1)).unwrap());
                 is_deleted.store(true, SeqCst);
-                // What the calls that are under way would find.
+                // The torrent that the calls under way would find.
                 let new = store.new_torrent(1, 4 * BLOCK, BLOCK as u32);
                 (0..20).for_each(|_| thread::yield_now());
                 assert_untouched(&*new);

@@ -1,4 +1,4 @@
-//! What can be read, and what must not be.
+//! Bytes that can be read, and bytes that must not be.
 
 use std::io::IoSliceMut;
 
@@ -90,7 +90,7 @@ pub(crate) fn a_byte_that_was_never_written_is_an_error_that_names_the_first(sub
         assert_reads(&*content, hole.start.saturating_sub(50)..hole.start, Pattern(1));
     }
     assert_missing(&*content, 0..300_000, 100, &own);
-    // What is filled in can be read, byte by byte.
+    // Bytes that were filled in can be read one by one.
     put(&*content, 100..101, Pattern(1));
     put(&*content, 512..513, Pattern(1));
     assert_missing(&*content, 0..300_000, 511, &own);

@@ -15,7 +15,7 @@ use crate::content::{
     kit::{Draw, Folder, Pattern, Store, hash, said},
 };
 
-/// A step of a story. Numbers are drawn from all there are, and taken modulo what there is.
+/// A step of a story. Numbers are drawn from all there are, and taken modulo the number of choices.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Create { n: u64, measures: u64 },
@@ -291,7 +291,7 @@ fn same<T: PartialEq + Debug>(step: Step, said: Result<T, String>, expected: Res
     assert_eq!(said, expected, "{step:?}");
 }
 
-/// What both gave, if they did.
+/// The result of both, if they gave one.
 fn both<T: Debug>(step: Step, said: Result<T, String>, expected: Result<T, String>) -> Option<(T, T)> {
     match (said, expected) {
         (Ok(content), Ok(model)) => Some((content, model)),

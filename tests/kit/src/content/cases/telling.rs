@@ -1,4 +1,4 @@
-//! What stores tell about themselves.
+//! Statistics, and other things that stores tell about themselves.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -30,7 +30,7 @@ pub(crate) fn statistics_count_calls_and_bytes(subject: &dyn Subject) {
     let (mut first, mut second) = ([0; 10], [0; 5000]);
     content.read_at(9999, &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)]).unwrap();
     assert_eq!(counts(), (2, 5787, 2, 50_000));
-    // What is refused counts no bytes, and marks are no reads.
+    // A refused call counts no bytes, and a mark is no read.
     assert!(content.mark_complete(0).unwrap());
     assert!(content.write(0, &[1; 100]).is_err() && content.write(99_999, &[1; 2]).is_err());
     assert!(content.read(49_999, &mut [0; 2]).is_err() && content.read(99_999, &mut [0; 2]).is_err());
