@@ -1,8 +1,9 @@
 //! A client over UDP.
 
 use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    io::{self, ErrorKind},
+    net::{IpAddr, SocketAddr, UdpSocket},
+    time::Instant,
 };
 
 use swarmkeep::{AnnounceEvent, Endpoint, Family, InfoHash, PeerId};
@@ -48,68 +49,76 @@ impl Client {
     }
 
     /// The next answer.
-    pub fn receive(&mut self) -> Vec<u8> {
+    pub fn receive(&self) -> Vec<u8> {
+        self.received().expect("an answer within a minute")
+    }
+
+    fn received(&self) -> io::Result<Vec<u8>> {
         let mut packet = vec![0; 2048];
-        let len = uninterrupted(|| self.socket.recv(&mut packet)).expect("an answer within a minute");
+        let len = uninterrupted(|| self.socket.recv(&mut packet))?;
         let longest = if self.family == Family::V4 { 1452 } else { 1200 };
         assert!(len <= longest, "{len} bytes");
         packet.truncate(len);
-        packet
+        Ok(packet)
+    }
+
+    /// The response to a request, which is sent again after each read timeout of the socket.
+    fn ask<T>(
+        &mut self,
+        packet: impl FnOnce(TransactionId) -> Vec<u8>,
+        read: impl FnOnce(Response<'_>) -> Option<T>,
+    ) -> T {
+        self.transaction_id += 1;
+        let (packet, asked) = (packet(TransactionId(self.transaction_id)), Instant::now());
+        loop {
+            self.send(&packet);
+            let answer = match self.received() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && asked.elapsed() < A_MINUTE => continue,
+                answer => answer.expect("an answer within a minute"),
+            };
+            let response = Response::parse(&answer, self.family).expect("a response");
+            // A request that was sent twice may be answered twice.
+            if response.transaction_id().0 == self.transaction_id {
+                return read(response).unwrap_or_else(|| panic!("{response:?}"));
+            }
+            assert!(response.transaction_id().0 < self.transaction_id, "{response:?}");
+        }
     }
 
     /// What an announce is refused with.
     pub fn refusal(&mut self, request: AnnounceRequest<'_>) -> String {
-        self.send(&bytes_of(request));
+        self.send(&request.to_vec());
         error_in(&self.receive())
-    }
-
-    fn next_transaction(&mut self) -> TransactionId {
-        self.transaction_id += 1;
-        TransactionId(self.transaction_id)
     }
 
     /// A connection id.
     pub fn connect(&mut self) -> ConnectionId {
-        let transaction_id = self.next_transaction();
-        let mut packet = [0; ConnectRequest::LEN];
-        ConnectRequest { transaction_id }.write(&mut packet);
-        self.send(&packet);
-        let answer = self.receive();
-        assert!(answer.len() <= packet.len());
-        match Response::parse(&answer, self.family) {
-            Ok(Response::Connect(response)) if response.transaction_id == transaction_id => {
-                response.connection_id
-            }
-            other => panic!("{other:?}"),
-        }
+        let packet = |transaction_id| ConnectRequest { transaction_id }.to_bytes().to_vec();
+        self.ask(packet, |response| match response {
+            Response::Connect(response) => Some(response.connection_id),
+            _ => None,
+        })
     }
 
     /// Announces; counts and peers.
     pub fn announce(&mut self, request: AnnounceRequest<'_>) -> (AnnounceResponseHeader, Vec<Endpoint>) {
-        let transaction_id = self.next_transaction();
-        self.send(&bytes_of(AnnounceRequest { transaction_id, ..request }));
-        let answer = self.receive();
-        match Response::parse(&answer, self.family) {
-            Ok(Response::Announce(response)) if response.header.transaction_id == transaction_id => {
-                (response.header, response.peers().map(|peer| peer.expect("no peer at port 0")).collect())
+        let packet = |transaction_id| AnnounceRequest { transaction_id, ..request }.to_vec();
+        self.ask(packet, |response| match response {
+            Response::Announce(response) => {
+                let peers = response.peers().map(|peer| peer.expect("no peer at port 0"));
+                Some((response.header, peers.collect()))
             }
-            other => panic!("{other:?}"),
-        }
+            _ => None,
+        })
     }
 
     /// Counts.
     pub fn scrape(&mut self, connection_id: ConnectionId, hashes: &[[u8; 20]]) -> Vec<ScrapeStats> {
-        let transaction_id = self.next_transaction();
-        let mut packet = vec![0; 16 + hashes.len() * 20];
-        ScrapeRequest::new(connection_id, transaction_id, hashes).write(&mut packet);
-        self.send(&packet);
-        let answer = self.receive();
-        match Response::parse(&answer, self.family) {
-            Ok(Response::Scrape(response)) if response.transaction_id == transaction_id => {
-                response.swarms().collect()
-            }
-            other => panic!("{other:?}"),
-        }
+        let packet = |transaction_id| ScrapeRequest::new(connection_id, transaction_id, hashes).to_vec();
+        self.ask(packet, |response| match response {
+            Response::Scrape(response) => Some(response.swarms().collect()),
+            _ => None,
+        })
     }
 }
 
@@ -123,29 +132,8 @@ pub fn error_in(answer: &[u8]) -> String {
 
 /// The first announce of a leecher.
 pub const fn announce(connection_id: ConnectionId) -> AnnounceRequest<'static> {
-    AnnounceRequest {
-        connection_id,
-        transaction_id: TransactionId(0),
-        info_hash: HASH,
-        peer_id: PeerId::new([1; 20]),
-        downloaded: 0,
-        left: 1,
-        uploaded: 0,
-        event: AnnounceEvent::Started,
-        ip: Ipv4Addr::UNSPECIFIED,
-        key: 0,
-        want: None,
-        port: 6881,
-        unread: swarmkeep_tracker_protocol::Fields::NONE,
-        trailing: &[],
-    }
-}
-
-/// The packet of an announce.
-pub fn bytes_of(request: AnnounceRequest<'_>) -> Vec<u8> {
-    let mut packet = vec![0; AnnounceRequest::LEN + request.trailing.len()];
-    request.write(&mut packet);
-    packet
+    let new = AnnounceRequest::new(connection_id, HASH, PeerId::new([1; 20]), 6881);
+    AnnounceRequest { left: 1, event: AnnounceEvent::Started, ..new }
 }
 
 /// Calls again what was interrupted: a wait with an end is when the whole machine was stopped for a moment

@@ -15,10 +15,10 @@ use swarmkeep::{
 use swarmkeep_kit::allocations::{Counting, calls_of_all, of_thread};
 use swarmkeep_tests::{
     Tracker,
-    udp::{Client, announce, bytes_of},
+    udp::{CONNECT, Client, announce},
 };
 use swarmkeep_tracker::{Config, Server};
-use swarmkeep_tracker_protocol::udp::{ConnectRequest, ConnectionId, ScrapeRequest, TransactionId};
+use swarmkeep_tracker_protocol::udp::{ConnectionId, ScrapeRequest, TransactionId};
 
 /// Held by each test, that none sees the allocations of another.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -87,13 +87,11 @@ fn a_request_over_udp_allocates_nothing_in_the_whole_process() {
     let tracker = Tracker::on(runtime, server);
 
     let mut client = Client::of(tracker.udp[0]);
-    let (id, transaction_id, mut answer) = (client.connect(), TransactionId(1), [0; 2048]);
-    let (mut connect, mut scrape) = ([0; ConnectRequest::LEN], [0; 36]);
-    ConnectRequest { transaction_id }.write(&mut connect);
-    ScrapeRequest::new(id, transaction_id, &[[7; 20]]).write(&mut scrape);
-    let [known, forged] = [id, ConnectionId(1)].map(|id| bytes_of(announce(id)));
+    let (id, mut answer) = (client.connect(), [0; 2048]);
+    let scrape = ScrapeRequest::new(id, TransactionId(1), &[[7; 20]]).to_vec();
+    let [known, forged] = [id, ConnectionId(1)].map(|id| announce(id).to_vec());
     let mut round = || {
-        [&connect[..], &known, &scrape, &forged].map(|packet| {
+        [&CONNECT[..], &known, &scrape, &forged].map(|packet| {
             client.send(packet);
             client.socket.recv(&mut answer).expect("an answer")
         })

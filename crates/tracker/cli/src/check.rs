@@ -166,8 +166,7 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     socket.connect(address)?;
     socket.set_read_timeout(Some(AGAIN))?;
     let mine = TransactionId(process::id());
-    let mut request = [0; ConnectRequest::LEN];
-    ConnectRequest { transaction_id: mine }.write(&mut request);
+    let request = ConnectRequest { transaction_id: mine }.to_bytes();
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
         socket.send(&request)?;

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, IoSlice, IoSliceMut},
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::{SocketAddr, UdpSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
@@ -355,29 +355,23 @@ impl Client for UdpClient {
         let out = &mut shared.out[shared.queued];
         let (len, expected) = match ask {
             Ask::Connect => {
-                ConnectRequest { transaction_id }
-                    .write(out.first_chunk_mut().expect("longer than a connect"));
+                out[..ConnectRequest::LEN].copy_from_slice(&ConnectRequest { transaction_id }.to_bytes());
                 self.connecting += 1;
                 (ConnectRequest::LEN, Expected::Connect)
             }
             Ask::Announce(announcing) => {
+                let (info_hash, peer_id, port) = (announcing.info_hash, announcing.peer_id, announcing.port);
                 let request = AnnounceRequest {
-                    connection_id,
                     transaction_id,
-                    info_hash: announcing.info_hash,
-                    peer_id: announcing.peer_id,
                     downloaded: announcing.downloaded,
                     left: announcing.left,
                     uploaded: announcing.uploaded,
                     event: announcing.event,
-                    ip: Ipv4Addr::UNSPECIFIED,
-                    key: announcing.port.into(),
+                    key: port.into(),
                     want: self.want,
-                    port: announcing.port,
-                    unread: swarmkeep_tracker_protocol::Fields::NONE,
-                    trailing: &[],
+                    ..AnnounceRequest::new(connection_id, info_hash, peer_id, port)
                 };
-                let own = self.own.and_then(|ip| Endpoint::new(ip, announcing.port).ok());
+                let own = self.own.and_then(|ip| Endpoint::new(ip, port).ok());
                 let stopped = sending.kind == Kind::Stopped;
                 let asked = Announced { own, seeder: announcing.left == 0, stopped };
                 (request.write(out), Expected::Announce(asked))

@@ -7,9 +7,7 @@
 //! ```
 //! use swarmkeep_tracker_protocol::udp::{ConnectRequest, ConnectResponse, ConnectionId, Request, TransactionId};
 //!
-//! let mut packet = [0; ConnectRequest::LEN];
-//! ConnectRequest { transaction_id: TransactionId(7) }.write(&mut packet);
-//!
+//! let packet = ConnectRequest { transaction_id: TransactionId(7) }.to_bytes();
 //! let Request::Connect(request) = Request::parse(&packet)? else { unreachable!() };
 //! let mut answer = [0; ConnectResponse::LEN];
 //! ConnectResponse { transaction_id: request.transaction_id, connection_id: ConnectionId(99) }.write(&mut answer);

@@ -2,7 +2,7 @@
 #![expect(missing_docs, reason = "read by tests only")]
 
 use std::{
-    net::{SocketAddr, UdpSocket},
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -16,14 +16,13 @@ use swarmkeep::{
     catalog::{self, Repository},
 };
 use swarmkeep_state::{Pace, State, simulated::Simulated};
-use swarmkeep_store_tests::{A_MINUTE, until};
+use swarmkeep_store_tests::until;
 use swarmkeep_tracker::{Config, Metrics, Scope, Server, Token};
-use swarmkeep_tracker_protocol::udp::{
-    AnnounceRequest, ConnectRequest, ConnectionId, Response, TransactionId,
-};
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
 use tokio::sync::oneshot;
 
 use super::client::get;
+use crate::udp::Client;
 
 /// May do everything.
 pub const ALL: &str = "secret-for-everything";
@@ -124,48 +123,21 @@ impl Drop for Tracker {
 }
 
 /// A client that speaks UDP, and is as many peers as it has ports.
-pub struct Announcer {
-    socket: UdpSocket,
-    id: ConnectionId,
-}
+pub struct Announcer(Client, ConnectionId);
 
 impl Announcer {
     pub fn of(tracker: SocketAddr) -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
-        socket.connect(tracker).expect("loopback");
-        socket.set_read_timeout(Some(A_MINUTE)).expect("a socket");
-        let mut packet = [0; ConnectRequest::LEN];
-        ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
-        socket.send(&packet).expect("sent");
-        let mut answer = [0; 2048];
-        let len = socket.recv(&mut answer).expect("an answer");
-        let Ok(Response::Connect(connected)) = Response::parse(&answer[..len], swarmkeep::Family::V4) else {
-            panic!("no connect response")
-        };
-        Self { socket, id: connected.connection_id }
+        let mut client = Client::of(tracker);
+        let id = client.connect();
+        Self(client, id)
     }
 
     pub fn announce(&self, info_hash: InfoHash, port: u16, left: u64, event: AnnounceEvent) {
-        let request = AnnounceRequest {
-            connection_id: self.id,
-            transaction_id: TransactionId(2),
-            info_hash,
-            peer_id: PeerId::new(*b"-PEERID-not-a-label-"),
-            downloaded: 0,
-            left,
-            uploaded: 0,
-            event,
-            ip: [0; 4].into(),
-            key: 0,
-            want: None,
-            port,
-            unread: swarmkeep_tracker_protocol::Fields::NONE,
-            trailing: &[],
-        };
-        let mut packet = [0; AnnounceRequest::LEN];
-        request.write(&mut packet);
-        self.socket.send(&packet).expect("sent");
-        self.socket.recv(&mut [0; 2048]).expect("an answer");
+        let peer_id = PeerId::new(*b"-PEERID-not-a-label-");
+        let request =
+            AnnounceRequest { left, event, ..AnnounceRequest::new(self.1, info_hash, peer_id, port) };
+        self.0.send(&request.to_vec());
+        self.0.receive();
     }
 }
 

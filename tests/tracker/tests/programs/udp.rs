@@ -26,11 +26,11 @@ use swarmkeep_tests::{
     Tracker, any_port,
     net::{A_WIRE, Net},
     runtime,
-    udp::{Client, announce, bytes_of, error_in},
+    udp::{CONNECT, Client, announce, error_in},
 };
 use swarmkeep_tracker::{Config, Kind, LocalPeers, RateLimiter, Reason, Rules, XdpMode};
 use swarmkeep_tracker_protocol::udp::{
-    AnnounceRequest, ConnectRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId,
+    AnnounceRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId,
 };
 use tokio::sync::watch;
 
@@ -150,9 +150,9 @@ fn a_connection_id_is_good_for_the_address_it_was_sent_to(net: &Net) {
     let id = client.connect();
     // Another port of the same address is the same client behind its router.
     net.client(address).announce(announce(id));
-    let mut neighbour = net.client_at(net.clients[2], address);
+    let neighbour = net.client_at(net.clients[2], address);
     for id in [id, ConnectionId(id.0 ^ 1 << 40), ConnectionId(0)] {
-        let request = bytes_of(announce(id));
+        let request = announce(id).to_vec();
         neighbour.send(&request);
         let answer = neighbour.receive();
         assert!(answer.len() <= request.len());
@@ -165,7 +165,7 @@ fn what_is_no_request_gets_silence_and_its_neighbours_an_answer(net: &Net) {
     for &address in &tracker.udp {
         let mut client = net.client(address);
         let id = client.connect();
-        let good = bytes_of(announce(id));
+        let good = announce(id).to_vec();
         let unknown_action = [&good[..8], &[0, 0, 0, 9], &good[12..]].concat();
         let response = [&[0, 0, 0, 3], &[b'x'; 40][..]].concat();
         let bad: [&[u8]; 7] =
@@ -193,7 +193,7 @@ fn port_0_is_refused_and_not_stored(net: &Net) {
     let (store, tracker) = packed_and_its_tracker(net, Duration::from_secs(2700));
     let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
-    client.send(&bytes_of(AnnounceRequest { port: 0, ..announce(id) }));
+    client.send(&AnnounceRequest { port: 0, ..announce(id) }.to_vec());
     assert!(error_in(&client.receive()).starts_with("port 0"));
     assert_eq!(store.totals().swarms, 0);
 }
@@ -209,7 +209,7 @@ fn an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered(
     greedy.socket.set_nonblocking(true).expect("a socket");
     let (mut answered, began) = (0, Instant::now());
     for _ in 0..200 {
-        greedy.send(&bytes_of(announce(id)));
+        greedy.send(&announce(id).to_vec());
     }
     let refused = || tracker.control.metrics.counts().udp.refused(Reason::TooOften);
     until("each is answered or refused", || {
@@ -246,10 +246,8 @@ fn stopping_answers_what_has_been_received(net: &Net) {
     let server = net.bind(&config(net), build("packed", Duration::from_secs(2700))).expect("loopback");
     let mut clients: Vec<_> =
         server.udp_addresses().expect("bound").into_iter().map(|at| net.client(at)).collect();
-    let mut packet = [0; ConnectRequest::LEN];
-    ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
     for client in &mut clients {
-        (0..20).for_each(|_| client.send(&packet));
+        (0..20).for_each(|_| client.send(&CONNECT));
     }
     net.at_server(|| runtime().block_on(server.run(std::future::ready(()))));
     for client in &mut clients {
@@ -290,7 +288,7 @@ fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_orde
     let address = tracker.udp[0];
     let mut client = net.client(address);
     let id = client.connect();
-    client.send(&bytes_of(AnnounceRequest { transaction_id: TransactionId(77), ..announce(id) }));
+    client.send(&AnnounceRequest { transaction_id: TransactionId(77), ..announce(id) }.to_vec());
     for _ in 0..10 {
         client.connect();
     }
@@ -319,7 +317,7 @@ fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers(net: &N
     };
     client.socket.set_nonblocking(true).expect("a socket");
     for _ in 0..100 {
-        (0..30).for_each(|_| client.send(&bytes_of(announce(id))));
+        (0..30).for_each(|_| client.send(&announce(id).to_vec()));
         // Once it has an answer, the announces have been taken. Connects are answered without the tracker.
         assert_eq!(neighbour.refusal(announce(ConnectionId(0))), "invalid connection id");
         drain(&client);
@@ -327,7 +325,7 @@ fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers(net: &N
     gate.open();
     until("the queue is worked off", || {
         drain(&client);
-        neighbour.send(&bytes_of(announce(id)));
+        neighbour.send(&announce(id).to_vec());
         neighbour.receive()[3] == 1
     });
     drain(&client);
@@ -341,7 +339,7 @@ fn a_slow_store_is_asked_for_many_at_once(net: &Net) {
     let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
     for n in 0..100 {
-        client.send(&bytes_of(AnnounceRequest { port: 1000 + n, want: Some(0), ..announce(id) }));
+        client.send(&AnnounceRequest { port: 1000 + n, want: Some(0), ..announce(id) }.to_vec());
     }
     // Once it has an answer, the announces have been taken. Connects are answered without the tracker.
     assert_eq!(client.refusal(announce(ConnectionId(0))), "invalid connection id");
@@ -357,13 +355,12 @@ fn announces_do_not_wait_for_scrapes_nor_these_for_one_another(net: &Net) {
     let (gate, one) = (Gate::default(), config(net).udp_workers(NonZero::<usize>::MIN));
     let tracker = net.run(net.bind(&one, slow(&gate)).expect("loopback"));
     let address = tracker.udp[0];
-    let (mut client, mut other) = (net.client(address), net.client(address));
+    let (mut client, other) = (net.client(address), net.client(address));
     let id = client.connect();
-    let mut packet = vec![0; 16 + 74 * 20];
-    ScrapeRequest::new(id, TransactionId(1), &[[0xaa; 20]; 74]).write(&mut packet);
+    let packet = ScrapeRequest::new(id, TransactionId(1), &[[0xaa; 20]; 74]).to_vec();
     (0..5).for_each(|_| client.send(&packet));
     until("it is asked for some scrapes", || gate.asked("scrape") >= 5);
-    other.send(&bytes_of(announce(id)));
+    other.send(&announce(id).to_vec());
     until("it is asked for the announce too", || gate.asked("announce") == 1);
     gate.open();
     other.receive();
@@ -377,7 +374,7 @@ fn stopping_waits_for_what_a_slow_store_owes(net: &Net) {
     let tracker = over(net, slow(&gate));
     let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
-    client.send(&bytes_of(announce(id)));
+    client.send(&announce(id).to_vec());
     until("it is asked", || gate.asked("announce") == 1);
     thread::scope(|scope| {
         scope.spawn(|| drop(tracker));
@@ -399,12 +396,10 @@ fn one_family_under_flood_does_not_starve_the_other(net: &Net) {
             scope.spawn(|| {
                 let client = net.client(flooded);
                 client.socket.set_nonblocking(true).expect("a socket");
-                let mut packet = [0; ConnectRequest::LEN];
-                ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
                 // It ends, even where the other client has given up.
                 let longest = Instant::now() + 2 * A_MINUTE;
                 while !enough.load(Relaxed) && Instant::now() < longest {
-                    let _ = client.socket.send(&packet);
+                    let _ = client.socket.send(&CONNECT);
                 }
             });
         }
@@ -430,12 +425,10 @@ fn a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little(net
         scope.spawn(|| {
             let flooder = net.client_at(net.clients[2], address);
             flooder.socket.set_nonblocking(true).expect("a socket");
-            let mut connect = [0; ConnectRequest::LEN];
-            ConnectRequest { transaction_id: TransactionId(1) }.write(&mut connect);
             // Connects; announces and scrapes with the id of another; those cut short; and what is nothing at
             // all.
-            let stolen = bytes_of(announce(id));
-            let packets = [&connect[..], &connect, &connect, &stolen, &stolen[..97], &[0xff; 1400], &[]];
+            let stolen = announce(id).to_vec();
+            let packets = [&CONNECT[..], &CONNECT, &CONNECT, &stolen, &stolen[..97], &[0xff; 1400], &[]];
             for packet in packets.iter().cycle().take(1_000_000) {
                 sent.fetch_add(flooder.socket.send(packet).is_ok().into(), Relaxed);
             }
@@ -444,7 +437,7 @@ fn a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little(net
         neighbour.socket.set_read_timeout(Some(Duration::from_millis(500))).expect("above zero");
         let (mut answered, mut lost, mut answer) = (0, 0, [0; 2048]);
         while !enough.load(Relaxed) {
-            neighbour.send(&bytes_of(announce(id)));
+            neighbour.send(&announce(id).to_vec());
             *(if neighbour.socket.recv(&mut answer).is_ok() { &mut answered } else { &mut lost }) += 1;
         }
         (answered, lost)

@@ -122,7 +122,7 @@ fn ask_again_and_again(client: Client, enough: &AtomicBool, answered: &AtomicU64
         let mut answer = [0; 2048];
         let request = match id {
             None => CONNECT.to_vec(),
-            Some(id) => swarmkeep_tests::udp::bytes_of(AnnounceRequest { want: Some(0), ..announce(id) }),
+            Some(id) => AnnounceRequest { want: Some(0), ..announce(id) }.to_vec(),
         };
         let sent = client.socket.send(&request);
         match sent.and_then(|_| client.socket.recv(&mut answer)) {

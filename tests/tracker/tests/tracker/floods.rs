@@ -17,7 +17,7 @@ use swarmkeep::{AnnounceEvent, InfoHash, Random as _, SplitMix64};
 use swarmkeep_tests::{
     admin::client::get,
     serve::{Serve, program, swarmkeep},
-    udp::{self, announce, bytes_of},
+    udp::{self, announce},
 };
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
 use tokio_rustls::rustls::version::TLS13;
@@ -197,7 +197,7 @@ impl Sent {
                     chunk.copy_from_slice(&word[..chunk.len()]);
                 });
                 let request = AnnounceRequest { info_hash: InfoHash::new(info_hash), ..announce(id) };
-                if source.socket.send(&bytes_of(request)).is_ok() {
+                if source.socket.send(&request.to_vec()).is_ok() {
                     self.announces.fetch_add(1, Relaxed);
                 }
                 drain(&source.socket, &mut answer);

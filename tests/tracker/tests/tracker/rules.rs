@@ -19,7 +19,7 @@ use swarmkeep::{AnnounceEvent, Family, HashKey, InfoHash};
 use swarmkeep_store_tests::{A_MINUTE, until};
 use swarmkeep_tests::{
     Tracker, any_port, build,
-    udp::{Client, announce, bytes_of, error_in},
+    udp::{Client, announce, error_in},
 };
 use swarmkeep_tracker::{
     AccessList, Config, Counts, Kind, ListKind, LiveRules, LocalPeers, PasskeyList, ProtocolCounts,
@@ -27,7 +27,7 @@ use swarmkeep_tracker::{
 };
 use swarmkeep_tracker_protocol::{
     Field,
-    udp::{AnnounceRequest, ConnectionId},
+    udp::{AnnounceRequest, ConnectionId, ScrapeRequest, TransactionId},
 };
 
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
@@ -100,7 +100,7 @@ fn announces_are_answered_while_a_list_of_a_million_torrents_is_read() {
     let (mut slowest, began) = (Duration::ZERO, Instant::now());
     loop {
         let asked = Instant::now();
-        client.send(&bytes_of(AnnounceRequest { info_hash: listed(1_400_000), ..announce(id) }));
+        client.send(&AnnounceRequest { info_hash: listed(1_400_000), ..announce(id) }.to_vec());
         let answer = client.receive();
         slowest = slowest.max(asked.elapsed());
         if answer[3] == 1 {
@@ -171,7 +171,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
         let url = form.replace("udp://HOST", "").replace("KEY", key);
         if !form.contains("scrape") {
             let trailing = [&[2, url.len() as u8], url.as_bytes()].concat();
-            client.send(&bytes_of(AnnounceRequest { trailing: &trailing, ..announce(id) }));
+            client.send(&AnnounceRequest { trailing: &trailing, ..announce(id) }.to_vec());
             assert_eq!(client.receive()[3] == 1, is_member, "{form} {key}");
         }
         if !form.starts_with("udp:") {
@@ -197,14 +197,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     ] {
         assert_eq!(client.refusal(AnnounceRequest { trailing, ..announce(id) }), expected, "{trailing:?}");
     }
-    let mut scrape = [0; 36];
-    swarmkeep_tracker_protocol::udp::ScrapeRequest::new(
-        id,
-        swarmkeep_tracker_protocol::udp::TransactionId(0),
-        &[[0; 20]],
-    )
-    .write(&mut scrape);
-    client.send(&scrape);
+    client.send(&ScrapeRequest::new(id, TransactionId(0), &[[0; 20]]).to_vec());
     assert_eq!(error_in(&client.receive()), none, "there is no room for a passkey in it");
 
     assert_eq!(refusal_over_http(&tracker, "", LISTED), none);
@@ -213,7 +206,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     folder.write("passkeys", "bob-56789\n");
     let alice = b"\x02\x14/alice-1234/announce";
     until("a passkey is taken away", || {
-        client.send(&bytes_of(AnnounceRequest { trailing: alice, ..announce(id) }));
+        client.send(&AnnounceRequest { trailing: alice, ..announce(id) }.to_vec());
         client.receive()[3] == 3
     });
     let counts = tracker.control.metrics.counts();
@@ -226,7 +219,7 @@ fn a_field_that_cannot_be_read_refuses_no_announce_and_is_counted() {
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
     for event in [0, 4, 5] {
-        let mut packet = bytes_of(announce(id));
+        let mut packet = announce(id).to_vec();
         packet[83] = event;
         client.send(&packet);
         assert_eq!(client.receive()[3], 1, "event {event}");

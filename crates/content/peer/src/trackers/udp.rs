@@ -1,13 +1,7 @@
 //! Announces over UDP (BEP 15, BEP 41): one socket per family, one connection id per tracker, for all
 //! torrents.
 
-use std::{
-    collections::HashMap,
-    io,
-    net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -258,19 +252,12 @@ struct Request<'a> {
 
 impl Request<'_> {
     async fn connect(&self, tries: u32) -> Result<ConnectionId, TrackerError> {
-        let write = |transaction_id| {
-            let mut packet = [0; ConnectRequest::LEN];
-            ConnectRequest { transaction_id }.write(&mut packet);
-            packet.to_vec()
+        let packet = |transaction_id| ConnectRequest { transaction_id }.to_bytes().to_vec();
+        let read = |response: Response<'_>| match response {
+            Response::Connect(response) => Some(response.connection_id),
+            _ => None,
         };
-        let answer = self.exchange(write, tries).await?;
-        match Response::parse(&answer, self.socket.family)? {
-            Response::Connect(response) => Ok(response.connection_id),
-            Response::Error(error) => {
-                Err(TrackerError::Refused { reason: readable(error.message), retry: None })
-            }
-            _ => Err(TrackerError::Other),
-        }
+        self.exchange(packet, tries, read).await
     }
 
     async fn announce(
@@ -281,53 +268,43 @@ impl Request<'_> {
         tries: u32,
     ) -> Result<Answer, TrackerError> {
         let Announce { identity, progress, event, want, .. } = *announce;
-        let write = |transaction_id| {
-            let mut packet = vec![0; AnnounceRequest::LEN + options.len()];
+        let packet = |transaction_id| {
             let request = AnnounceRequest {
-                connection_id,
                 transaction_id,
-                info_hash: identity.info_hash,
-                peer_id: identity.peer_id,
                 downloaded: progress.downloaded,
                 left: progress.left,
                 uploaded: progress.uploaded,
                 event,
-                // The tracker sees it, and who asks does not know it.
-                ip: Ipv4Addr::UNSPECIFIED,
                 key: identity.key,
                 want,
-                port: identity.port,
-                unread: swarmkeep_tracker_protocol::Fields::NONE,
                 trailing: options,
+                ..AnnounceRequest::new(connection_id, identity.info_hash, identity.peer_id, identity.port)
             };
-            request.write(&mut packet);
-            packet
+            request.to_vec()
         };
-        let answer = self.exchange(write, tries).await?;
-        match Response::parse(&answer, self.socket.family)? {
-            Response::Announce(response) => Ok(Answer {
+        let read = |response: Response<'_>| match response {
+            Response::Announce(response) => Some(Answer {
                 interval: Duration::from_secs(response.header.interval.into()),
                 seeders: response.header.seeders,
                 leechers: response.header.leechers,
                 peers: useful(response.peers().filter_map(Result::ok)),
                 ..Answer::default()
             }),
-            Response::Error(error) => {
-                Err(TrackerError::Refused { reason: readable(error.message), retry: None })
-            }
-            _ => Err(TrackerError::Other),
-        }
+            _ => None,
+        };
+        self.exchange(packet, tries, read).await
     }
 
     /// Sends a packet until it is answered. It keeps its transaction id, so an answer counts whichever of
     /// them it is to.
-    async fn exchange(
+    async fn exchange<T>(
         &self,
-        write: impl FnOnce(TransactionId) -> Vec<u8>,
+        packet: impl FnOnce(TransactionId) -> Vec<u8>,
         tries: u32,
-    ) -> Result<Vec<u8>, TrackerError> {
+        read: impl FnOnce(Response<'_>) -> Option<T>,
+    ) -> Result<T, TrackerError> {
         let mut expected = self.socket.expect(self.to);
-        let packet = write(expected.id);
+        let packet = packet(expected.id);
         let mut wait = self.first_wait;
         for _ in 0..tries {
             self.socket
@@ -336,7 +313,12 @@ impl Request<'_> {
                 .await
                 .map_err(|error| TrackerError::Connection { to: self.to, problem: error.to_string() })?;
             if let Ok(Ok(answer)) = timeout(wait, &mut expected.answer).await {
-                return Ok(answer);
+                return match Response::parse(&answer, self.socket.family)? {
+                    Response::Error(error) => {
+                        Err(TrackerError::Refused { reason: readable(error.message), retry: None })
+                    }
+                    response => read(response).ok_or(TrackerError::Other),
+                };
             }
             wait = wait.saturating_mul(2);
         }

@@ -194,8 +194,8 @@ impl fmt::Display for TrackerUrl {
 
 #[cfg(test)]
 mod tests {
-    use swarmkeep_bittorrent::{AnnounceEvent, InfoHash, PeerId};
-    use swarmkeep_tracker_protocol::udp::{AnnounceOption, ConnectionId, TransactionId};
+    use swarmkeep_bittorrent::{InfoHash, PeerId};
+    use swarmkeep_tracker_protocol::udp::{AnnounceOption, ConnectionId};
 
     use super::*;
 
@@ -265,22 +265,8 @@ mod tests {
         let joined = |text: &str| {
             let options = url(text).options();
             assert!(options.len() <= 1100);
-            let request = AnnounceRequest {
-                connection_id: ConnectionId(0),
-                transaction_id: TransactionId(0),
-                info_hash: InfoHash::default(),
-                peer_id: PeerId::default(),
-                downloaded: 0,
-                left: 0,
-                uploaded: 0,
-                event: AnnounceEvent::None,
-                ip: [0; 4].into(),
-                key: 0,
-                want: None,
-                port: 1,
-                unread: swarmkeep_tracker_protocol::Fields::NONE,
-                trailing: &options,
-            };
+            let new = AnnounceRequest::new(ConnectionId(0), InfoHash::default(), PeerId::default(), 1);
+            let request = AnnounceRequest { trailing: &options, ..new };
             request.options().fold(Vec::new(), |joined, option| match option {
                 AnnounceOption::UrlData(piece) => [&joined[..], piece].concat(),
                 other => panic!("{other:?}"),

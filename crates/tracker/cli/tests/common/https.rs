@@ -2,16 +2,11 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpStream},
     sync::Arc,
 };
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use swarmkeep_tests::udp::uninterrupted;
-use swarmkeep_tracker_protocol::{
-    bittorrent::Family,
-    udp::{ConnectRequest, Response, TransactionId},
-};
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto::ring, pki_types::CertificateDer,
 };
@@ -30,18 +25,6 @@ pub(crate) fn write_pair(folder: &Folder) -> CertificateDer<'static> {
     folder.write("certificate.pem", &cert.pem());
     folder.write_secret("key.pem", &signing_key.serialize_pem());
     cert.der().clone()
-}
-
-pub(crate) fn connect(to: SocketAddr) {
-    let socket = UdpSocket::bind((to.ip(), 0)).expect("loopback");
-    socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-    let mut packet = [0; ConnectRequest::LEN];
-    ConnectRequest { transaction_id: TransactionId(5) }.write(&mut packet);
-    socket.send_to(&packet, to).expect("sent");
-    let (len, from) = uninterrupted(|| socket.recv_from(&mut packet)).expect("an answer soon");
-    assert_eq!(from, to, "from where it was asked");
-    let answer = Response::parse(&packet[..len], Family::V4).expect("a response");
-    assert!(matches!(answer, Response::Connect(response) if response.transaction_id == TransactionId(5)));
 }
 
 pub(crate) fn scrape(at: SocketAddr) {

@@ -8,7 +8,7 @@ pub(crate) mod state;
 
 use std::{
     io::{BufRead, BufReader},
-    net::{SocketAddr, UdpSocket},
+    net::SocketAddr,
     os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
     sync::{
@@ -16,17 +16,13 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 pub(crate) use folder::Folder;
 use nix::unistd::Uid;
 pub(crate) use swarmkeep_store_tests::{A_MINUTE, found, until};
-use swarmkeep_tests::udp::uninterrupted;
-use swarmkeep_tracker_protocol::{
-    bittorrent::{AnnounceEvent, Family, InfoHash, PeerId},
-    udp::{AnnounceRequest, ConnectRequest, Response, TransactionId},
-};
+use swarmkeep_tests::udp::{Client, announce};
 
 /// A running tracker; killed if a test fails before it has ended.
 pub(crate) struct Serve {
@@ -224,48 +220,8 @@ pub(crate) fn interval(tracker: SocketAddr) -> u32 {
 
 /// The same from a tracker that may lose packets: each request is sent again after `patience`.
 pub(crate) fn interval_asking_every(patience: Duration, tracker: SocketAddr) -> u32 {
-    let socket = UdpSocket::bind((tracker.ip(), 0)).expect("loopback");
-    socket.connect(tracker).expect("loopback");
-    socket.set_read_timeout(Some(patience)).expect("above zero");
-    let mut answer = [0; 2048];
-    let mut exchange = |packet: &[u8]| {
-        let asked = Instant::now();
-        loop {
-            socket.send(packet).expect("sent");
-            // A request that was sent twice may be answered twice: the action must be the same.
-            if let Ok(len) = uninterrupted(|| socket.recv(&mut answer))
-                && answer[..4] == packet[8..12]
-            {
-                return answer[..len].to_vec();
-            }
-            assert!(asked.elapsed() < A_MINUTE, "no answer");
-        }
-    };
-    let mut connect = [0; ConnectRequest::LEN];
-    ConnectRequest { transaction_id: TransactionId(1) }.write(&mut connect);
-    let answer = exchange(&connect);
-    let Ok(Response::Connect(connected)) = Response::parse(&answer, Family::V4) else { panic!("{answer:?}") };
-    let mut packet = [0; AnnounceRequest::LEN];
-    AnnounceRequest {
-        connection_id: connected.connection_id,
-        transaction_id: TransactionId(2),
-        info_hash: InfoHash::new([7; 20]),
-        peer_id: PeerId::new([8; 20]),
-        downloaded: 0,
-        left: 1,
-        uploaded: 0,
-        event: AnnounceEvent::None,
-        ip: [0, 0, 0, 0].into(),
-        key: 0,
-        want: None,
-        port: 6881,
-        unread: swarmkeep_tracker_protocol::Fields::NONE,
-        trailing: &[],
-    }
-    .write(&mut packet);
-    let answer = exchange(&packet);
-    let Ok(Response::Announce(announced)) = Response::parse(&answer, Family::V4) else {
-        panic!("{answer:?}")
-    };
-    announced.header.interval
+    let mut client = Client::of(tracker);
+    client.socket.set_read_timeout(Some(patience)).expect("above zero");
+    let connection_id = client.connect();
+    client.announce(announce(connection_id)).0.interval
 }

@@ -11,11 +11,12 @@ use swarmkeep_store_tests::{
     programs::{ROOT, Trial},
     tests,
 };
+use swarmkeep_tests::udp::Client;
 
 use crate::{
     common::{
         Folder, Serve,
-        https::{connect, files_of_pair, scrape_over_https, write_pair},
+        https::{files_of_pair, scrape_over_https, write_pair},
     },
     threads::tasks,
 };
@@ -42,7 +43,7 @@ fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_ba
     command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0"]);
     command.args(["--tls-certificate", &certificate, "--tls-key", &key]);
     let mut serve = Serve::run(command);
-    connect(serve.addresses()[0][0]);
+    Client::of(serve.addresses()[0][0]).connect();
     scrape_over_https(serve.addresses_of("https")[0], &pair);
 
     let statuses: Vec<_> =

@@ -25,8 +25,8 @@ fn client(tracker: &Serve) -> Client {
 
 /// Whether a tracker accepts an id.
 fn accepts(tracker: &Serve, id: ConnectionId) -> bool {
-    let mut client = client(tracker);
-    client.send(&swarmkeep_tests::udp::bytes_of(announce(id)));
+    let client = client(tracker);
+    client.send(&announce(id).to_vec());
     let answer = client.receive();
     let refused = answer.ends_with(b"invalid connection id");
     assert!(refused || answer[..4] == 1_u32.to_be_bytes(), "{answer:?}");

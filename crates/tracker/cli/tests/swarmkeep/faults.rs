@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{Folder, Serve, interval, interval_asking_every, load::under_load, swarmkeep, until};
-use swarmkeep_tracker_protocol::udp::{ConnectRequest, TransactionId};
+use swarmkeep_tests::udp::CONNECT;
 
 #[test]
 fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
@@ -64,7 +64,7 @@ fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
     serve.signal("STOP");
     let flooder = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     for _ in 0..100_000 {
-        flooder.send_to(&connect_request(), udp[0]).expect("loopback");
+        flooder.send_to(&CONNECT, udp[0]).expect("loopback");
     }
     serve.signal("CONT");
     let asked = || interval_asking_every(Duration::from_millis(500), udp[0]);
@@ -102,12 +102,6 @@ fn a_tracker_that_reads_a_long_list_stops_before_it_has_read_it() {
     let (code, printed) = serve.stop("TERM");
     assert_eq!(code, Some(0));
     assert!(!printed.contains("settings read again"), "{printed}");
-}
-
-fn connect_request() -> [u8; ConnectRequest::LEN] {
-    let mut packet = [0; ConnectRequest::LEN];
-    ConnectRequest { transaction_id: TransactionId(5) }.write(&mut packet);
-    packet
 }
 
 fn drops(admin: &str) -> u64 {

@@ -23,7 +23,7 @@ use crate::common::{
 };
 use swarmkeep::{AnnounceEvent, InfoHash, Random as _, SplitMix64};
 use swarmkeep_state::{Directory, Downloads};
-use swarmkeep_tests::udp::{Client, announce, bytes_of, uninterrupted};
+use swarmkeep_tests::udp::{Client, announce, uninterrupted};
 use swarmkeep_tracker_protocol::{
     bittorrent::Family,
     udp::{AnnounceRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId},
@@ -136,13 +136,14 @@ impl What {
             Self::Seeds => AnnounceEvent::None,
             Self::Stops => AnnounceEvent::Stopped,
         };
-        bytes_of(AnnounceRequest {
+        AnnounceRequest {
             transaction_id: TransactionId(transaction_id),
             info_hash: InfoHash::new(hash(swarm)),
             left: u64::from(self == Self::Starts),
             event,
             ..announce(connection_id)
-        })
+        }
+        .to_vec()
     }
 }
 
@@ -511,9 +512,7 @@ fn scrape(tracker: SocketAddr, swarms: &[usize]) -> Vec<(usize, ScrapeStats)> {
         let first = (n as u32 + 1) << 8;
         for (number, group) in (first..).zip(together) {
             let hashes = group.iter().map(|&swarm| hash(swarm)).collect::<Vec<_>>();
-            let mut packet = vec![0; 16 + 20 * hashes.len()];
-            ScrapeRequest::new(connection_id, TransactionId(number), &hashes).write(&mut packet);
-            client.send(&packet);
+            client.send(&ScrapeRequest::new(connection_id, TransactionId(number), &hashes).to_vec());
         }
         for _ in together {
             let len = match uninterrupted(|| client.socket.recv(&mut answer)) {

@@ -13,12 +13,12 @@ use std::{
 
 use crate::common::{
     A_MINUTE, Folder, Serve, ends,
-    https::{ask, connect, files_of_pair, get, over_https, scrape, scrape_over_https, write_pair},
+    https::{ask, files_of_pair, get, over_https, scrape, scrape_over_https, write_pair},
     manager::Manager,
     not_as_root, refused, swarmkeep, until,
 };
 use socket2::{Domain, Socket, Type};
-use swarmkeep_tests::admin::client::get_with;
+use swarmkeep_tests::{admin::client::get_with, udp::Client};
 
 #[test]
 fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one() {
@@ -111,8 +111,8 @@ fn sockets_that_are_handed_over_stand_in_for_the_addresses_of_their_protocol() {
     assert_eq!(serve.addresses_of("http"), [http_at]);
     assert_eq!(serve.addresses_of("https").len(), 1, "as configured");
     for _ in 0..50 {
-        connect(SocketAddr::from(([127, 0, 0, 1], udp_port)));
-        connect(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], udp_port)));
+        Client::of(SocketAddr::from(([127, 0, 0, 1], udp_port))).connect();
+        Client::of(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], udp_port))).connect();
     }
     scrape(http_at);
     assert_eq!(serve.stop("TERM").0, Some(0));
@@ -164,7 +164,7 @@ fn a_token_that_is_printed_opens_the_api_and_a_stop_is_logged_with_what_was_done
     let folder = Folder::new();
     let tokens = folder.write_secret("tokens", &printed);
     let mut serve = Serve::start(&["--udp=127.0.0.1:0", "--admin=127.0.0.1:0", "--admin-tokens", &tokens]);
-    connect(serve.addresses()[0][0]);
+    Client::of(serve.addresses()[0][0]).connect();
     let printed = serve.printed_until("dashboard at http://");
     let (_, admin) = printed.split_once("dashboard at http://").expect("an address");
     let admin: SocketAddr = admin.trim_end().trim_end_matches('/').parse().expect("an address");
@@ -240,7 +240,7 @@ fn sockets_for_another_process_are_not_taken() {
     let mut command = swarmkeep(&["--udp=127.0.0.1:0"]);
     command.env("LISTEN_FDS", "2").env("LISTEN_PID", "1");
     let serve = Serve::run(command);
-    connect(serve.addresses()[0][0]);
+    Client::of(serve.addresses()[0][0]).connect();
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn the_service_manager_is_told_of_readiness_reloading_health_and_stopping_in_the
     let manager = Manager::new();
     let mut serve = manager.run(&["--udp=127.0.0.1:0", "--http=127.0.0.1:0"], Duration::from_secs(1));
     assert_eq!(manager.next(), "READY=1\n", "first of all");
-    connect(serve.addresses()[0][0]);
+    Client::of(serve.addresses()[0][0]).connect();
     scrape(serve.addresses()[1][0]);
     let began = Instant::now();
     let mut pings = 0;

@@ -6,23 +6,9 @@ use std::{
     process::Output,
 };
 
-use swarmkeep_tracker_protocol::{
-    bittorrent::Family,
-    udp::{ConnectRequest, Response, TransactionId},
-};
+use swarmkeep_tests::udp::Client;
 
 use crate::common::{A_MINUTE, Serve, refused, swarmkeep};
-
-fn connect(to: SocketAddr) {
-    let socket = UdpSocket::bind((to.ip(), 0)).expect("loopback");
-    socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-    let mut packet = [0; ConnectRequest::LEN];
-    ConnectRequest { transaction_id: TransactionId(5) }.write(&mut packet);
-    socket.send_to(&packet, to).expect("sent");
-    let len = socket.recv(&mut packet).expect("an answer within a minute");
-    let answer = Response::parse(&packet[..len], Family::V4).expect("a response");
-    assert!(matches!(answer, Response::Connect(response) if response.transaction_id == TransactionId(5)));
-}
 
 fn scrape(at: SocketAddr) {
     let mut connection = TcpStream::connect(at).expect("loopback");
@@ -57,7 +43,7 @@ fn serves_until_sigterm_or_sigint_and_then_ends() {
         assert!(serve.first_line.contains("; repository packed, at most "), "{}", serve.first_line);
         let [udp, http] = serve.addresses();
         assert_eq!((udp.len(), http.len()), (2, 2));
-        udp.into_iter().for_each(connect);
+        udp.into_iter().for_each(|address| _ = Client::of(address).connect());
         http.into_iter().for_each(scrape);
         let (code, printed) = serve.stop(signal);
         assert_eq!(code, Some(0), "{printed}");
@@ -74,7 +60,7 @@ fn serves_every_repository_of_the_catalog() {
             .split_once("; repository ")
             .and_then(|(_, named)| named.split([',', '\n']).next());
         assert_eq!(named, Some(row.name), "{}", serve.first_line);
-        connect(serve.addresses()[0][0]);
+        Client::of(serve.addresses()[0][0]).connect();
         assert_eq!(serve.stop("TERM").0, Some(0), "{}", row.name);
     }
 }

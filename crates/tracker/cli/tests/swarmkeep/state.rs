@@ -29,9 +29,9 @@ use swarmkeep::{
 use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tests::{
     admin::client::{get, get_with},
-    udp::{Client, uninterrupted},
+    udp::{CONNECT, Client, uninterrupted},
 };
-use swarmkeep_tracker_protocol::udp::{ConnectRequest, ScrapeStats, TransactionId};
+use swarmkeep_tracker_protocol::udp::ScrapeStats;
 use tempfile::TempDir;
 
 const LATEST: &str = "swarms.snapshot";
@@ -63,11 +63,9 @@ fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
     let asking = thread::spawn(move || {
         let (socket, began) = (UdpSocket::bind("127.0.0.1:0").expect("loopback"), Instant::now());
         socket.set_read_timeout(Some(Duration::from_millis(1))).expect("above zero");
-        let mut packet = [0; ConnectRequest::LEN];
-        ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
         while began.elapsed() < A_MINUTE {
             // Refused while nobody listens.
-            let _ = socket.send_to(&packet, udp);
+            let _ = socket.send_to(&CONNECT, udp);
             if uninterrupted(|| socket.recv(&mut [0; 64])).is_ok() {
                 let mut client = Client::of(udp);
                 let connection_id = client.connect();

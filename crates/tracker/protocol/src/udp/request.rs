@@ -93,11 +93,13 @@ impl ConnectRequest {
         Ok(Self { transaction_id })
     }
 
-    /// Writes the request.
-    pub fn write(&self, out: &mut [u8; Self::LEN]) {
+    /// The packet.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
         let connection_id = ConnectionId(CONNECT_MAGIC);
         Header { connection_id, action: Action::Connect, transaction_id: self.transaction_id }
-            .put(&mut Writer::new(out));
+            .put(&mut Writer::new(&mut out));
+        out
     }
 }
 
@@ -139,6 +141,26 @@ pub struct AnnounceRequest<'a> {
 impl<'a> AnnounceRequest<'a> {
     /// Length in bytes without options.
     pub const LEN: usize = 98;
+
+    /// A regular announce of a peer that does not say how much it has, in transaction 0 and without options.
+    pub const fn new(connection_id: ConnectionId, info_hash: InfoHash, peer_id: PeerId, port: u16) -> Self {
+        Self {
+            connection_id,
+            transaction_id: TransactionId(0),
+            info_hash,
+            peer_id,
+            downloaded: 0,
+            left: u64::MAX,
+            uploaded: 0,
+            event: AnnounceEvent::None,
+            ip: Ipv4Addr::UNSPECIFIED,
+            key: 0,
+            want: None,
+            port,
+            unread: Fields::NONE,
+            trailing: &[],
+        }
+    }
 
     /// The options of BEP 41 among the trailing bytes.
     pub const fn options(&self) -> Options<'a> {
@@ -189,6 +211,13 @@ impl<'a> AnnounceRequest<'a> {
             .bytes(self.trailing)
             .len()
     }
+
+    /// The packet.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut packet = vec![0; Self::LEN + self.trailing.len()];
+        self.write(&mut packet);
+        packet
+    }
 }
 
 /// Requests the counts of swarms.
@@ -238,6 +267,13 @@ impl<'a> ScrapeRequest<'a> {
             .bytes(info_hashes.as_flattened())
             .len()
     }
+
+    /// The packet.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut packet = vec![0; Header::LEN + self.info_hashes.as_flattened().len()];
+        self.write(&mut packet);
+        packet
+    }
 }
 
 #[cfg(test)]
@@ -266,30 +302,23 @@ mod tests {
     }
 
     fn announce() -> AnnounceRequest<'static> {
+        let (id, peer_id) = (ConnectionId(0x0102_0304_0506_0708), PeerId::new(*b"-XX0001-abcdefghijkl"));
         AnnounceRequest {
-            connection_id: ConnectionId(0x0102_0304_0506_0708),
             transaction_id: TransactionId(0xdead_beef),
-            info_hash: InfoHash::new([0xaa; 20]),
-            peer_id: PeerId::new(*b"-XX0001-abcdefghijkl"),
             downloaded: 0x100,
             left: 0x1_0000,
             uploaded: 0x100_0000,
             event: AnnounceEvent::Started,
             ip: Ipv4Addr::new(192, 0, 2, 7),
             key: 9,
-            want: None,
-            port: 6881,
-            unread: Fields::NONE,
-            trailing: &[],
+            ..AnnounceRequest::new(id, InfoHash::new([0xaa; 20]), peer_id, 6881)
         }
     }
 
     #[test]
     fn connect_is_the_table_of_bep_15() {
         let request = ConnectRequest { transaction_id: TransactionId(0xdead_beef) };
-        let mut out = [0; 16];
-        request.write(&mut out);
-        assert_eq!(out, CONNECT);
+        assert_eq!(request.to_bytes(), CONNECT);
         assert_eq!(Request::parse(&CONNECT), Ok(Request::Connect(request)));
         let padded = [&CONNECT[..], &[0; 100]].concat();
         assert_eq!(Request::parse(&padded), Ok(Request::Connect(request)));
@@ -300,9 +329,7 @@ mod tests {
         let bytes = announce_bytes();
         assert_eq!(bytes.len(), AnnounceRequest::LEN);
         assert_eq!(Request::parse(&bytes), Ok(Request::Announce(announce())));
-        let mut out = [0; 200];
-        let len = announce().write(&mut out);
-        assert_eq!(out[..len], bytes);
+        assert_eq!(announce().to_vec(), bytes);
     }
 
     #[test]
@@ -311,9 +338,7 @@ mod tests {
             let bytes = [&announce_bytes()[..], trailing].concat();
             let expected = AnnounceRequest { trailing, ..announce() };
             assert_eq!(Request::parse(&bytes), Ok(Request::Announce(expected)));
-            let mut out = [0; 1200];
-            let len = expected.write(&mut out);
-            assert_eq!(out[..len], bytes);
+            assert_eq!(expected.to_vec(), bytes);
         }
     }
 
@@ -366,9 +391,7 @@ mod tests {
         let request = ScrapeRequest::new(ConnectionId(0x0102_0304_0506_0708), TransactionId(5), &hashes);
         assert_eq!(Request::parse(&bytes), Ok(Request::Scrape(request)));
         assert!(request.info_hashes().eq(hashes.map(InfoHash::new)));
-        let mut out = [0; 56];
-        assert_eq!(request.write(&mut out), 56);
-        assert_eq!(out[..], bytes);
+        assert_eq!(request.to_vec(), bytes);
         let cut = [&bytes[..], &[0xcc; 19]].concat();
         assert_eq!(Request::parse(&cut), Ok(Request::Scrape(request)));
     }

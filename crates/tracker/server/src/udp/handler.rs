@@ -344,8 +344,7 @@ mod tests {
         }
 
         fn connect(&mut self, source: SocketAddr) -> ConnectionId {
-            let mut packet = [0; ConnectRequest::LEN];
-            ConnectRequest { transaction_id: TRANSACTION }.write(&mut packet);
+            let packet = ConnectRequest { transaction_id: TRANSACTION }.to_bytes();
             let answer = self.send(&packet, source).expect("an answer");
             assert_eq!(answer.len(), packet.len());
             match Response::parse(&answer, Family::V4) {
@@ -361,7 +360,7 @@ mod tests {
             source: SocketAddr,
             request: AnnounceRequest<'_>,
         ) -> (AnnounceResponseHeader, Vec<Endpoint>) {
-            let answer = self.send(&bytes_of(request), source).expect("an answer");
+            let answer = self.send(&request.to_vec(), source).expect("an answer");
             match Response::parse(&answer, family_of(source)) {
                 Ok(Response::Announce(response)) => (response.header, peers_of(&response)),
                 other => panic!("{other:?}"),
@@ -398,27 +397,11 @@ mod tests {
 
     fn request(connection_id: ConnectionId) -> AnnounceRequest<'static> {
         AnnounceRequest {
-            connection_id,
             transaction_id: TRANSACTION,
-            info_hash: HASH,
-            peer_id: PeerId::new([1; 20]),
-            downloaded: 0,
             left: 1,
-            uploaded: 0,
             event: AnnounceEvent::Started,
-            ip: Ipv4Addr::UNSPECIFIED,
-            key: 0,
-            want: None,
-            port: 6881,
-            unread: swarmkeep_tracker_protocol::Fields::NONE,
-            trailing: &[],
+            ..AnnounceRequest::new(connection_id, HASH, PeerId::new([1; 20]), 6881)
         }
-    }
-
-    fn bytes_of(request: AnnounceRequest<'_>) -> Vec<u8> {
-        let mut packet = vec![0; AnnounceRequest::LEN + request.trailing.len()];
-        request.write(&mut packet);
-        packet
     }
 
     fn at(text: &str) -> SocketAddr {
@@ -453,9 +436,7 @@ mod tests {
                 assert_eq!(header.leechers, 0);
             }
             let id = tracker.connect(at("192.0.2.3:9"));
-            let hashes = [[0xbb; 20], [0xaa; 20]];
-            let mut packet = [0; 56];
-            ScrapeRequest::new(id, TRANSACTION, &hashes).write(&mut packet);
+            let packet = ScrapeRequest::new(id, TRANSACTION, &[[0xbb; 20], [0xaa; 20]]).to_vec();
             let answer = tracker.send(&packet, at("192.0.2.3:9")).unwrap();
             let Ok(Response::Scrape(response)) = Response::parse(&answer, Family::V4) else { panic!() };
             let counts = ScrapeStats { seeders: 4, completed: 2, leechers: 0 };
@@ -517,7 +498,7 @@ mod tests {
         let mut tracker = Tracker::named("packed");
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
-        let no_port = bytes_of(AnnounceRequest { port: 0, ..request(id) });
+        let no_port = AnnounceRequest { port: 0, ..request(id) }.to_vec();
         assert_eq!(tracker.refusal(&no_port, source), "port 0 is not an endpoint anybody can connect to");
         let (header, _) = tracker.announce(source, request(id));
         assert_eq!(header.leechers, 1, "none of them was counted");
@@ -531,10 +512,9 @@ mod tests {
         tracker.now = NOW.saturating_add(130);
         let borrowed = tracker.connect(at("192.0.2.2:9"));
         for id in [forged, stale, borrowed] {
-            let mut scrape = vec![0; ScrapeRequest::LEAST];
-            ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).write(&mut scrape);
-            let no_port = bytes_of(AnnounceRequest { port: 0, ..request(id) });
-            for packet in [bytes_of(request(id)), no_port, scrape] {
+            let scrape = ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).to_vec();
+            let no_port = AnnounceRequest { port: 0, ..request(id) }.to_vec();
+            for packet in [request(id).to_vec(), no_port, scrape] {
                 assert_eq!(tracker.refusal(&packet, source), "invalid connection id");
                 assert!(tracker.send(&packet, source).unwrap().len() <= packet.len());
             }
@@ -549,7 +529,7 @@ mod tests {
         let mut tracker = Tracker::named("packed");
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
-        let announce = bytes_of(request(id));
+        let announce = request(id).to_vec();
         for len in 0..announce.len() {
             assert_eq!(tracker.send(&announce[..len], source), None, "{len} bytes");
         }
@@ -569,9 +549,8 @@ mod tests {
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
         let text = "the tracker's store is not available; try again later";
-        assert_eq!(tracker.refusal(&bytes_of(request(id)), source), text);
-        let mut scrape = [0; 36];
-        ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).write(&mut scrape);
+        assert_eq!(tracker.refusal(&request(id).to_vec(), source), text);
+        let scrape = ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).to_vec();
         assert_eq!(tracker.refusal(&scrape, source), text);
     }
 
@@ -595,7 +574,7 @@ mod tests {
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
         tracker.batch.clear();
-        tracker.batch.push(&bytes_of(request(id)), source);
+        tracker.batch.push(&request(id).to_vec(), source);
         assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
         tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
         let (answer, _) = tracker.batch.answers().next().expect("an answer");
@@ -613,8 +592,7 @@ mod tests {
         let handler = Handler::new(Arc::clone(&ids), LiveRules::new(RULES));
         let source = at("192.0.2.1:9");
         let id = ids.at(NOW).issue(source.ip());
-        let mut scrape = [0; 36];
-        ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).write(&mut scrape);
+        let scrape = ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).to_vec();
         let mut batch = Batch::new();
         (0..Batch::MOST).for_each(|_| batch.push(&scrape, source));
         assert!(handler.admit(&mut batch, Reach::Private, NOW));
@@ -634,13 +612,13 @@ mod tests {
                 .map(|(n, &source)| {
                     let id = together.connect(source);
                     assert_eq!(alone.connect(source), id);
-                    let mut packet = bytes_of(AnnounceRequest { port: 1000 + n as u16, ..request(id) });
+                    let mut packet = AnnounceRequest { port: 1000 + n as u16, ..request(id) }.to_vec();
                     match n % 8 {
                         3 => packet.truncate(50),
                         4 => packet[0] ^= 1,
                         5 => packet[97] = 0,
-                        6 => ConnectRequest { transaction_id: TRANSACTION }
-                            .write(packet.first_chunk_mut().unwrap()),
+                        6 => packet[..16]
+                            .copy_from_slice(&ConnectRequest { transaction_id: TRANSACTION }.to_bytes()),
                         7 => {
                             packet.truncate(36);
                             ScrapeRequest::new(id, TRANSACTION, &[[0xbb; 20]]).write(&mut packet);
@@ -665,7 +643,7 @@ mod tests {
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
         tracker.batch.clear();
-        tracker.batch.push(&bytes_of(request(id)), source);
+        tracker.batch.push(&request(id).to_vec(), source);
         assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
         tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
         let (answer, _) = tracker.batch.answers().next().expect("an answer");

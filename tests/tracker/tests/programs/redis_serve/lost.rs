@@ -14,7 +14,7 @@ use swarmkeep_store_tests::{
     tests, until,
 };
 use swarmkeep_tests::serve::PROGRAM;
-use swarmkeep_tests::udp::{Client, HASH, announce, bytes_of};
+use swarmkeep_tests::udp::{Client, HASH, announce};
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, TransactionId};
 
 use swarmkeep_tests::admin::client::ask;
@@ -129,7 +129,7 @@ fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
         for n in 1..=ASKED {
             let (port, transaction_id) = (1 + (n % 60_000) as u16, TransactionId(n));
             let request = AnnounceRequest { port, transaction_id, ..announce(connection_id) };
-            clients[n as usize % clients.len()].send(&bytes_of(request));
+            clients[n as usize % clients.len()].send(&request.to_vec());
             sent.insert(n);
             if n % 32 == 0 {
                 // Once it has an answer, the announces have been taken.

@@ -60,8 +60,8 @@ fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
     let own = setup.tracker(&urls, &["--connection-key", &key]);
     let id = udp::Client::of(one.udp).connect();
     let accepts = |tracker: &Tracker| {
-        let mut client = udp::Client::of(tracker.udp);
-        client.send(&udp::bytes_of(udp::announce(id)));
+        let client = udp::Client::of(tracker.udp);
+        client.send(&udp::announce(id).to_vec());
         match told(&client.receive()) {
             Told::Peers(..) => true,
             Told::Error(error) => {

@@ -112,7 +112,7 @@ impl Tracker {
         let mut client = Client::of(self.udp);
         let connection_id = client.connect();
         let request = swarmkeep_tracker_protocol::udp::AnnounceRequest { port, ..announce(connection_id) };
-        client.send(&swarmkeep_tests::udp::bytes_of(request));
+        client.send(&request.to_vec());
         told(&client.receive())
     }
 

@@ -1,7 +1,7 @@
 //! Datagrams of BEP 15, over either family.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, UdpSocket},
     ops::Range,
     time::Duration,
 };
@@ -9,7 +9,6 @@ use std::{
 use swarmkeep::{
     AnnounceEvent,
     Family::{self, V4, V6},
-    InfoHash,
 };
 use swarmkeep_tracker_protocol::udp::{
     AnnounceOption, AnnounceRequest, AnnounceResponse, CONNECT_MAGIC, ConnectRequest, ConnectionId, Request,
@@ -129,12 +128,11 @@ fn check_request(client: &Habits, one: &Captured) {
     let (what, kind, bytes) = (one.what(), &one.kind[..], &one.request[..]);
     let field = |range| field(bytes, range);
     let transaction_id = TransactionId(field(12..16) as u32);
-    let mut written = vec![0; bytes.len()];
-    match Request::parse(bytes).unwrap_or_else(|error| panic!("{what}: {error}")) {
+    let written = match Request::parse(bytes).unwrap_or_else(|error| panic!("{what}: {error}")) {
         Request::Connect(request) => {
             assert_eq!((kind, field(0..8), bytes.len()), ("connect", CONNECT_MAGIC, 16));
             assert_eq!(request, ConnectRequest { transaction_id });
-            request.write(written.first_chunk_mut().expect("16 bytes"));
+            request.to_bytes().to_vec()
         }
         Request::Announce(request) => {
             let (event, left) = match kind {
@@ -145,23 +143,20 @@ fn check_request(client: &Habits, one: &Captured) {
                 _ => panic!("{what} is an announce"),
             };
             let last = event == AnnounceEvent::Stopped && client.wants_none_at_last;
+            let info_hash = INFO_HASH.parse().expect("a constant");
+            let peer_id = <[u8; 20]>::try_from(&bytes[36..56]).expect("20 bytes").into();
             assert_eq!(
                 request,
                 AnnounceRequest {
-                    connection_id: ConnectionId(field(0..8)),
                     transaction_id,
-                    info_hash: INFO_HASH.parse::<InfoHash>().expect("a constant"),
-                    peer_id: <[u8; 20]>::try_from(&bytes[36..56]).expect("20 bytes").into(),
                     downloaded: field(56..64),
                     left,
                     uploaded: field(72..80),
                     event,
-                    ip: Ipv4Addr::UNSPECIFIED,
                     key: field(88..92) as u32,
                     want: if last { Some(0) } else { client.want },
-                    port: client.port,
-                    unread: swarmkeep_tracker_protocol::Fields::NONE,
                     trailing: client.trailing,
+                    ..AnnounceRequest::new(ConnectionId(field(0..8)), info_hash, peer_id, client.port)
                 },
                 "{what}"
             );
@@ -169,15 +164,15 @@ fn check_request(client: &Habits, one: &Captured) {
             assert!(request.left <= FILE_LEN && request.downloaded <= 2 * FILE_LEN, "{what}");
             assert!(request.peer_id.as_bytes().starts_with(client.peer_id.as_bytes()), "{what}");
             assert!(request.options().eq(client.options.iter().copied()), "{what}");
-            assert_eq!(request.write(&mut written), bytes.len());
+            request.to_vec()
         }
         Request::Scrape(request) => {
             assert_eq!((kind, bytes.len()), ("scrape", 36));
             assert_eq!((request.connection_id.0, request.transaction_id), (field(0..8), transaction_id));
             assert!(request.info_hashes().eq([INFO_HASH.parse().expect("a constant")]), "{what}");
-            assert_eq!(request.write(&mut written), bytes.len());
+            request.to_vec()
         }
-    }
+    };
     assert_eq!(written, bytes, "{what} is written as it was read");
 }
 
