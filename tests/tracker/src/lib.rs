@@ -7,7 +7,7 @@ pub mod serve;
 mod tracker;
 pub mod udp;
 
-pub use tracker::{Tracker, any_port, build, runtime};
+pub use tracker::{Tracker, any_port, build, listening, runtime};
 
 /// The README's own code, compiled and run.
 #[cfg(doctest)]

@@ -17,7 +17,7 @@ use nix::{
 use swarmkeep::catalog::Repository;
 use swarmkeep_store_tests::{
     programs::{IP, Need, find},
-    until,
+    until, with,
 };
 use swarmkeep_tracker::{Config, Server, Xdp, XdpMode};
 use swarmkeep_xdp::{Attached, Datagrams, Queue, Settings};
@@ -174,7 +174,7 @@ impl Net {
 
     /// XDP in a mode, on a wire.
     pub fn xdp(mode: XdpMode) -> Self {
-        let wire = Some((Wire::new(1), Xdp::at("s").mode(mode)));
+        let wire = Some((Wire::new(1), with(Xdp::at("s"), |xdp| xdp.mode = mode)));
         Self { wire, server: SERVER.map(parsed), clients: CLIENTS.map(parsed) }
     }
 
@@ -193,7 +193,8 @@ impl Net {
     pub fn bind(&self, config: &Config, repository: Repository) -> Result<Server, swarmkeep_tracker::Error> {
         match &self.wire {
             Some((wire, xdp)) => {
-                wire.server.run(|| Server::bind(&config.clone().xdp(xdp.clone()), repository))
+                let config = with(config.clone(), |config| config.xdp = Some(xdp.clone()));
+                wire.server.run(|| Server::bind(&config, repository))
             }
             None => Server::bind(config, repository),
         }

@@ -9,6 +9,7 @@ use swarmkeep::{
     HashKey, RepositoryConfig,
     catalog::{self, Repository},
 };
+use swarmkeep_store_tests::with;
 use swarmkeep_tracker::{Config, Control, Server};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -74,6 +75,11 @@ pub fn runtime() -> Runtime {
 pub fn build(name: &str, set: impl FnOnce(RepositoryConfig) -> RepositoryConfig) -> Repository {
     let config = set(RepositoryConfig::new(HashKey::from_os().expect("randomness")));
     catalog::find(name).expect("a name of the catalog").build(&config).expect("what every store keeps")
+}
+
+/// A configuration that listens at these addresses over UDP and HTTP.
+pub fn listening(udp: &[SocketAddr], http: &[SocketAddr]) -> Config {
+    with(Config::new(), |config| (config.udp, config.http) = (udp.into(), http.into()))
 }
 
 /// Any free port of an address.

@@ -2,7 +2,6 @@
 //! selection. Nor does the server for any request over UDP.
 
 use std::{
-    net::Ipv4Addr,
     num::NonZero,
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -14,10 +13,10 @@ use swarmkeep::{
 };
 use swarmkeep_kit::allocations::{Counting, calls_of_all, of_thread};
 use swarmkeep_tests::{
-    Tracker,
+    Tracker, any_port, listening,
     udp::{CONNECT, Client, announce},
 };
-use swarmkeep_tracker::{Config, Server};
+use swarmkeep_tracker::Server;
 use swarmkeep_tracker_protocol::udp::{ConnectionId, ScrapeRequest, TransactionId};
 
 /// Held by each test, that none sees the allocations of another.
@@ -81,7 +80,8 @@ fn a_request_over_udp_allocates_nothing_in_the_whole_process() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let store = catalog::find("packed").expect("in the catalog");
     let store = store.build(&RepositoryConfig::new(HashKey::from_bytes([7; 16]))).expect("nothing unusual");
-    let config = Config::new().udp((Ipv4Addr::LOCALHOST, 0).into()).udp_workers(NonZero::<usize>::MIN);
+    let mut config = listening(&[any_port("127.0.0.1")], &[]);
+    config.udp_workers = NonZero::new(1);
     let server = Server::bind(&config, store).expect("loopback");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let tracker = Tracker::on(runtime, server);

@@ -90,10 +90,10 @@ impl Stores {
         let server = Server::start_with(&[("loadmodule", &module()?)])?;
         let config = RepositoryConfig::new(HashKey::from_bytes([7; 16]));
         let config = shards.iter().fold(config, |config, &shards| config.shards(shards));
-        let settings = settings(&server).clock(clock);
-        let module = settings.clone().prefix("m:");
+        let (mut functions, mut module) = (settings(&server), settings(&server));
+        "m:".clone_into(&mut module.prefix);
         let module = runtime.block_on(RedisRepository::connect(&module, &config))?;
-        let functions = settings.engine(Engine::Functions);
+        functions.engine = Some(Engine::Functions);
         let functions = runtime.block_on(RedisRepository::connect(&functions, &config))?;
         let naive = runtime.block_on(Naive::connect(&server.url(), CONNECTIONS))?;
         Ok(Arc::new(Self { naive, functions, module, server }))
@@ -280,12 +280,11 @@ async fn fill_ours(store: &RedisRepository, mut announces: impl Iterator<Item = 
 
 /// Where a store of a bench is. A run is no reason to be impatient.
 fn settings(server: &Server) -> RedisConfig {
-    let patience = Duration::from_secs(60);
-    RedisConfig::new([server.url()])
-        .prefix("b:")
-        .connections(CONNECTIONS)
-        .in_flight(1 << 20)
-        .patience(patience)
+    let mut config = RedisConfig::new([server.url()]);
+    config.clock = Some(clock);
+    (config.prefix, config.connections, config.in_flight, config.patience) =
+        ("b:".into(), CONNECTIONS, 1 << 20, Duration::from_secs(60));
+    config
 }
 
 /// The time. As under `serve`, the server's clock bounds it.

@@ -348,14 +348,15 @@ impl Sharing {
     async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
         let half = self.cache.bytes() / 2;
         let config = |listen: Vec<SocketAddr>| {
-            let config = SessionConfig::new(peer_id())
-                .listen(listen)
-                .connections(self.connections)
-                .upload_slots(self.slots)
-                .cache(half, half)
-                .write_within(Duration::from_secs(self.write_within))
-                .limits(self.up.map(NonZero::get), self.down.map(NonZero::get));
-            if self.many_files { config.most_files(usize::MAX) } else { config }
+            let mut config = SessionConfig::new(peer_id());
+            (config.listen, config.connections, config.upload_slots) = (listen, self.connections, self.slots);
+            (config.write_memory, config.read_memory) = (half, half);
+            config.write_within = Duration::from_secs(self.write_within);
+            (config.up, config.down) = (self.up.map(NonZero::get), self.down.map(NonZero::get));
+            if self.many_files {
+                config.most_files = usize::MAX;
+            }
+            config
         };
         if !self.listen.is_empty() {
             return Session::start(config(self.listen.clone()), store).await;

@@ -113,7 +113,7 @@ impl Session {
             listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>().map_err(Error::Io)?;
         let source = Source::of(addresses.iter().map(SocketAddr::ip));
         let mut client = config.tracker_client.clone();
-        client.source = source;
+        client.addresses = addresses.iter().map(SocketAddr::ip).collect();
         let announcing = TrackerClient::new(client).map_err(Error::Io)?;
         let port = addresses.first().map_or(0, SocketAddr::port);
         let state = Arc::new(SessionState {

@@ -16,9 +16,6 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Any address of both.
-    pub(crate) const ANY: Self = Self { v4: Some(Ipv4Addr::UNSPECIFIED), v6: Some(Ipv6Addr::UNSPECIFIED) };
-
     /// These; the first of each family.
     pub(crate) fn of(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let mut source = Self { v4: None, v6: None };

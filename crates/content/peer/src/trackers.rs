@@ -57,7 +57,7 @@ use tracing::debug;
 use self::{
     announce::{Announce, Answer, MOST_PEERS},
     url::TrackerUrl,
-    walk::{Failure, Pace, Step, Walk, shuffled},
+    walk::{Failure, Step, Walk, shuffled},
 };
 pub use self::{
     announce::{Identity, Progress, Retry, TrackerError},
@@ -67,74 +67,38 @@ pub use self::{
     walk::AnnounceTo,
 };
 
-/// How a torrent announces. Start with [`new`](Self::new) and chain what should differ.
-#[derive(Debug, Clone)]
+/// How a torrent announces. Start with [`new`](Self::new), and change what differs.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct TrackersOptions {
-    pace: Pace,
-    want: Option<u32>,
-    stop_patience: Duration,
+    /// The tiers that are announced to.
+    pub announce_to: AnnounceTo,
+    /// The shortest time between an answer of a tracker and the next announce to it, whatever interval it asks
+    /// for; at most the longest. Only `completed` and `stopped` are sent sooner.
+    pub shortest_interval: Duration,
+    /// The longest time between two announces, whatever interval a tracker asks for; at most a day.
+    pub longest_interval: Duration,
+    /// The time that passes before a tracker that failed once is asked again. It doubles with each failure in
+    /// a row, up to an hour. Up to half of it is subtracted at random.
+    pub first_back_off: Duration,
+    /// The number of peers that an announce asks for at first; `None` leaves it to the tracker.
+    pub want: Option<u32>,
+    /// For how long [`stop`](TrackersHandle::stop) waits for trackers in all.
+    pub stop_patience: Duration,
 }
 
 impl TrackersOptions {
-    /// What suits trackers on the Internet.
+    /// What suits trackers on the Internet: announces to every tier, a minute to two hours after an answer, 30
+    /// seconds after the first failure; a stop waits for 5 seconds.
     pub const fn new() -> Self {
         Self {
-            pace: Pace {
-                announce_to: AnnounceTo::EveryTier,
-                shortest_interval: Duration::from_secs(60),
-                longest_interval: Duration::from_secs(2 * 60 * 60),
-                first_back_off: Duration::from_secs(30),
-            },
+            announce_to: AnnounceTo::EveryTier,
+            shortest_interval: Duration::from_secs(60),
+            longest_interval: Duration::from_secs(2 * 60 * 60),
+            first_back_off: Duration::from_secs(30),
             want: None,
             stop_patience: Duration::from_secs(5),
         }
-    }
-
-    /// Sets which tiers are announced to; [`AnnounceTo::EveryTier`] unless set.
-    #[must_use]
-    pub const fn announce_to(mut self, tiers: AnnounceTo) -> Self {
-        self.pace.announce_to = tiers;
-        self
-    }
-
-    /// Sets the shortest time between an answer of a tracker and the next announce to it, whatever interval
-    /// it asks for; a minute unless set. Only `completed` and `stopped` are sent sooner.
-    #[must_use]
-    pub fn shortest_interval(mut self, interval: Duration) -> Self {
-        self.pace.shortest_interval = interval;
-        self.pace.longest_interval = self.pace.longest_interval.max(interval);
-        self
-    }
-
-    /// Sets the longest time between two announces, whatever interval a tracker asks for; two hours unless
-    /// set.
-    #[must_use]
-    pub fn longest_interval(mut self, interval: Duration) -> Self {
-        self.pace.longest_interval = interval;
-        self.pace.shortest_interval = self.pace.shortest_interval.min(interval);
-        self
-    }
-
-    /// Sets the time that passes before a tracker that failed once is asked again; 30 seconds unless set. It
-    /// doubles with each failure in a row, up to an hour. Up to half of it is subtracted at random.
-    #[must_use]
-    pub const fn first_back_off(mut self, wait: Duration) -> Self {
-        self.pace.first_back_off = wait;
-        self
-    }
-
-    /// Sets how many peers an announce asks for at first; unless set, the tracker decides.
-    #[must_use]
-    pub const fn want_peers(mut self, peers: u32) -> Self {
-        self.want = Some(peers);
-        self
-    }
-
-    /// Sets for how long [`stop`](TrackersHandle::stop) waits for trackers in all; 5 seconds unless set.
-    #[must_use]
-    pub const fn stop_patience(mut self, longest: Duration) -> Self {
-        self.stop_patience = longest;
-        self
     }
 }
 
@@ -233,8 +197,8 @@ impl Trackers {
         }
         let order = shuffled(order, &mut rand::rng());
         let now = Instant::now();
-        let walks = FAMILIES.map(|_| Walk::new(&order, options.pace, now));
-        Self { listed, walks, refused, identity, client, options: options.clone() }
+        let walks = FAMILIES.map(|_| Walk::new(&order, *options, now));
+        Self { listed, walks, refused, identity, client, options: *options }
     }
 
     /// The URLs that were left out of the list, and why; the first 256.

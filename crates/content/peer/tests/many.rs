@@ -161,13 +161,12 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     }
     let many_pieces = info(TORRENTS, 1 << 16);
     store.create(&NewTorrent::of(&many_pieces).unwrap()).unwrap();
-    let config = SessionConfig::new(PeerId::new([9; 20]))
-        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
-        // Callers have three quarters.
-        .connections(CONNECTIONS * 4 / 3 + 1)
-        .connections_per_address(CONNECTIONS)
-        // It has a bound of its own.
-        .cache(4 << 20, 64 << 10);
+    let mut config = SessionConfig::new(PeerId::new([9; 20]));
+    config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    // Callers have three quarters.
+    (config.connections, config.connections_per_address) = (CONNECTIONS * 4 / 3 + 1, CONNECTIONS);
+    // It has a bound of its own.
+    (config.write_memory, config.read_memory) = (4 << 20, 64 << 10);
 
     let session = Session::start(config, Arc::new(store)).await.unwrap();
     let empty = live();

@@ -127,13 +127,9 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let mut config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
     let sizes = settings.repository(HashKey::from_os()?);
     let store = settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
-    if let Some(node) = store.node() {
-        config = config.node(node);
-    }
+    config.node = store.node().map(str::to_owned);
     let most = sizes.limits().bytes;
-    if let Some(most) = most {
-        config = config.store_limit(most as u64);
-    }
+    config.store_limit = most.map(|most| most as u64);
 
     allow_all_files_that_may_be();
     let bound = Bound::open(&config, sockets)?;

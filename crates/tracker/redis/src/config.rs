@@ -6,30 +6,62 @@ use swarmkeep::{ConfigError, Timestamp, Unavailable};
 
 use crate::{link::Failure, place::Engine};
 
-/// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and chain the
-/// settings that differ from the defaults.
+/// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and change what
+/// differs.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct RedisConfig {
-    pub(crate) urls: Vec<String>,
-    pub(crate) prefix: String,
-    pub(crate) engine: Option<Engine>,
-    pub(crate) node: String,
-    pub(crate) patience: Duration,
-    pub(crate) connections: usize,
-    pub(crate) in_flight: usize,
-    pub(crate) totals_age: Duration,
-    pub(crate) clock: Option<fn() -> Timestamp>,
-    pub(crate) root_certificate: Option<Vec<u8>>,
-    pub(crate) password_file: Option<PathBuf>,
-}
-
-impl RedisConfig {
-    /// Settings for the servers at `urls`: `redis://[user:password@]host[:port][/database]`, or `rediss://`
-    /// over TLS.
+    /// The servers: `redis://[user:password@]host[:port][/database]`, or `rediss://` over TLS.
     ///
     /// Several URLs are nodes of one Cluster. One URL may be a single server or a node of a Cluster. The
     /// store asks one node for the others. Without TLS, it sends no password to a host that is in no URL,
     /// since an attacker could have named that host: give a URL for each host that `CLUSTER SLOTS` shows.
+    pub urls: Vec<String>,
+    /// The prefix of all keys. Stores with different prefixes are separate.
+    pub prefix: String,
+    /// The program in the servers that keeps the store. `None` is that of an existing store; for a new one,
+    /// the module if any server has it, and functions otherwise.
+    ///
+    /// [`connect`](crate::RedisRepository::connect) fails if the other one keeps an existing store, and, with
+    /// [`Engine::Module`], if a server lacks the module.
+    pub engine: Option<Engine>,
+    /// The name of this process, under which it holds a lease; a random one if it is empty.
+    pub node: String,
+    /// The time after which a call fails as [`Unavailable`](swarmkeep::Unavailable). It includes reconnecting
+    /// and following a fail-over.
+    pub patience: Duration,
+    /// The number of connections per server. A second one makes the bundles of announces smaller, and an
+    /// announce 11 % dearer for the tracker and 16 % for the servers.
+    pub connections: usize,
+    /// The most calls that wait for an answer, except for the few with which the store maintains itself. A
+    /// further call fails as [`Unavailable`](swarmkeep::Unavailable) at once.
+    pub in_flight: usize,
+    /// The approximate age of totals and of the memory use. With 0 they are exact, and cost one call per
+    /// shard.
+    ///
+    /// Otherwise one process counts every `totals_age`, and stores the sum for all processes. Totals then cost
+    /// one round trip. They are at most about twice as old if they are read at least that often, and eight
+    /// times if they are read less often.
+    pub totals_age: Duration,
+    /// The clock from which the caller takes the times of its calls. The servers' clocks then bound these
+    /// times: a time more than a minute away from a server's clock counts as one minute away, and a shard with
+    /// a later time is set back. So a process with a wrong clock does not harm the others.
+    ///
+    /// [`connect`](crate::RedisRepository::connect) fails if the clock is more than a minute from the
+    /// server's; later, [`status`](crate::RedisRepository::status) shows both clocks. Without a clock, a shard
+    /// accepts any time, and the latest that it was given counts.
+    pub clock: Option<fn() -> Timestamp>,
+    /// The certificate authority of `rediss://` servers, in PEM; `None` is the authorities that the system
+    /// trusts.
+    pub root_certificate: Option<Vec<u8>>,
+    /// The file whose first line is the password of URLs without one. It is read for each new connection, so
+    /// that the password can change while the store is in use.
+    pub password_file: Option<PathBuf>,
+}
+
+impl RedisConfig {
+    /// Settings for the servers at `urls`: keys begin with `swarmkeep:`, a call fails after 2 seconds, and
+    /// 4,096 calls wait on one connection per server. Totals are exact.
     pub fn new<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
@@ -44,101 +76,6 @@ impl RedisConfig {
             root_certificate: None,
             password_file: None,
         }
-    }
-
-    /// Sets the prefix of all keys. Stores with different prefixes are separate. The default is `swarmkeep:`.
-    #[must_use]
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// The prefix of all keys.
-    pub fn keys_begin_with(&self) -> &str {
-        &self.prefix
-    }
-
-    /// Sets the program in the servers that keeps the store. The default is that of an existing store; for a
-    /// new one, the module if any server has it, and functions otherwise.
-    ///
-    /// [`connect`](crate::RedisRepository::connect) fails if the other one keeps an existing store, and, with
-    /// [`Engine::Module`], if a server lacks the module.
-    #[must_use]
-    pub const fn engine(mut self, engine: Engine) -> Self {
-        self.engine = Some(engine);
-        self
-    }
-
-    /// Sets the name of this process, under which it holds a lease. The default is random.
-    #[must_use]
-    pub fn node(mut self, node: impl Into<String>) -> Self {
-        self.node = node.into();
-        self
-    }
-
-    /// Sets the time after which a call fails as [`Unavailable`](swarmkeep::Unavailable). It includes
-    /// reconnecting and following a fail-over.
-    #[must_use]
-    pub const fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
-    }
-
-    /// Sets the approximate age of totals and of the memory use. The default is 0: they are exact, and cost
-    /// one call per shard.
-    ///
-    /// Otherwise one process counts every `age`, and stores the sum for all processes. Totals then cost one
-    /// round trip. They are at most about twice as old as `age` if they are read at least every `age`, and
-    /// eight times if they are read less often.
-    #[must_use]
-    pub const fn totals_age(mut self, age: Duration) -> Self {
-        self.totals_age = age;
-        self
-    }
-
-    /// Sets the clock from which the caller takes the times of its calls. The servers' clocks then bound
-    /// these times: a time more than a minute away from a server's clock counts as one minute away, and a
-    /// shard with a later time is set back. So a process with a wrong clock does not harm the others.
-    ///
-    /// [`connect`](crate::RedisRepository::connect) fails if the clock is more than a minute from the
-    /// server's; later, [`status`](crate::RedisRepository::status) shows both clocks. The default is no
-    /// clock: a shard accepts any time, and the latest that it was given counts.
-    #[must_use]
-    pub const fn clock(mut self, clock: fn() -> Timestamp) -> Self {
-        self.clock = Some(clock);
-        self
-    }
-
-    /// Sets the certificate authority of `rediss://` servers, in PEM. The default is the authorities that the
-    /// system trusts.
-    #[must_use]
-    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.root_certificate = Some(pem.into());
-        self
-    }
-
-    /// Sets the file whose first line is the password of URLs without one. It is read for each new
-    /// connection, so that the password can change while the store is in use.
-    #[must_use]
-    pub fn password_file(mut self, file: impl Into<PathBuf>) -> Self {
-        self.password_file = Some(file.into());
-        self
-    }
-
-    /// Sets the number of connections per server. The default is 1: a second one makes the bundles of announces
-    /// smaller, and an announce 11 % dearer for the tracker and 16 % for the servers.
-    #[must_use]
-    pub const fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections;
-        self
-    }
-
-    /// Sets the most calls that wait for an answer, except for the few with which the store maintains itself.
-    /// A further call fails as [`Unavailable`](swarmkeep::Unavailable) at once.
-    #[must_use]
-    pub const fn in_flight(mut self, in_flight: usize) -> Self {
-        self.in_flight = in_flight;
-        self
     }
 }
 

@@ -10,7 +10,9 @@
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 //! let repository = catalog::find("packed").unwrap().build(&RepositoryConfig::new(HashKey::from_os()?))?;
-//! let server = Server::bind(&Config::new().udp("127.0.0.1:6969".parse()?), repository)?;
+//! let mut config = Config::new();
+//! config.udp.push("127.0.0.1:6969".parse()?);
+//! let server = Server::bind(&config, repository)?;
 //! server.run(std::future::pending()).await;
 //! # Ok(())
 //! # }

@@ -4,7 +4,7 @@ use std::{
     fmt,
     net::IpAddr,
     sync::{
-        Mutex, PoisonError,
+        Mutex, OnceLock, PoisonError,
         atomic::{
             AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
@@ -63,6 +63,7 @@ pub struct RateLimiter {
     forgot: AtomicU64,
     /// Held by who forgets them.
     forgetting: Mutex<()>,
+    of_a_tenth: OnceLock<Box<Self>>,
 }
 
 /// How many shares of a token there are: so that a whole number of them comes in each millisecond, whatever
@@ -93,16 +94,21 @@ impl RateLimiter {
     /// use.
     pub fn new(key: HashKey, rate: u32, burst: u32, entries: usize) -> Self {
         let [first, second] = key.words();
-        let rate = rate.clamp(1, Self::MOST_RATE).into();
-        let sets = entries.div_ceil(Set::PLACES).max(1);
+        let burst = u64::from(burst.clamp(1, Self::MOST_BURST)) * SHARES;
+        let (key, sets) = (SipHasher13::new_with_keys(first, second), entries.div_ceil(Set::PLACES).max(1));
+        Self::with(key, rate.clamp(1, Self::MOST_RATE).into(), burst, sets)
+    }
+
+    fn with(key: SipHasher13, rate: u64, burst: u64, sets: usize) -> Self {
         Self {
-            key: SipHasher13::new_with_keys(first, second),
+            key,
             rate,
-            burst: u64::from(burst.clamp(1, Self::MOST_BURST)) * SHARES,
+            burst,
             sets: (0..sets).map(|_| Set::default()).collect(),
             forget_after: QUARTER / rate,
             forgot: AtomicU64::new(0),
             forgetting: Mutex::new(()),
+            of_a_tenth: OnceLock::new(),
         }
     }
 
@@ -149,17 +155,12 @@ impl RateLimiter {
         }
     }
 
-    /// Another limiter of a tenth of the rate and the burst, at least 1 each, with buckets of its own.
-    pub fn of_a_tenth(&self) -> Self {
-        Self {
-            key: self.key,
-            rate: (self.rate / 10).max(1),
-            burst: (self.burst / 10).max(SHARES),
-            sets: (0..self.sets.len()).map(|_| Set::default()).collect(),
-            forget_after: QUARTER / (self.rate / 10).max(1),
-            forgot: AtomicU64::new(0),
-            forgetting: Mutex::new(()),
-        }
+    /// The limiter of a tenth of the rate and the burst, at least 1 each, with buckets of its own.
+    pub fn of_a_tenth(&self) -> &Self {
+        self.of_a_tenth.get_or_init(|| {
+            let (rate, burst) = ((self.rate / 10).max(1), (self.burst / 10).max(SHARES));
+            Box::new(Self::with(self.key, rate, burst, self.sets.len()))
+        })
     }
 
     /// The memory of the buckets in bytes, which is constant.
@@ -418,8 +419,8 @@ mod tests {
     fn a_limiter_of_a_tenth_has_buckets_of_its_own() {
         let limiter = limiter(100, 25, 64);
         let tenth = limiter.of_a_tenth();
-        assert_eq!([admitted(&tenth, HERE, 0, 100), admitted(&limiter, HERE, 0, 100)], [2, 25]);
-        assert_eq!([admitted(&tenth, HERE, 100, 100), admitted(&limiter, HERE, 100, 100)], [1, 10]);
+        assert_eq!([admitted(tenth, HERE, 0, 100), admitted(&limiter, HERE, 0, 100)], [2, 25]);
+        assert_eq!([admitted(tenth, HERE, 100, 100), admitted(&limiter, HERE, 100, 100)], [1, 10]);
         let least = format!("{:?}", super::tests::limiter(5, 5, 64).of_a_tenth());
         assert_eq!(least, "RateLimiter(1 a second, 1 at once, room for 64 addresses)");
     }

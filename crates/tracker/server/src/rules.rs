@@ -16,34 +16,65 @@ use swarmkeep_tracker_protocol::{LONGEST_PASSKEY, http::Escaped};
 
 use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, refusal::Refusal};
 
-/// The rules by which requests are answered. Start with [`new`](Self::new), and chain what differs.
+/// The rules by which requests are answered. Start with [`new`](Self::new), and change what differs.
 /// [`LiveRules::replace`] gives other rules to a running tracker.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Rules {
-    pub(crate) interval_secs: u32,
-    pub(crate) longest_interval_secs: Option<u32>,
-    pub(crate) jitter_percent: u32,
-    pub(crate) min_interval_secs: Option<u32>,
-    pub(crate) retry_interval_secs: u32,
-    pub(crate) when_unavailable: WhenUnavailable,
-    pub(crate) default_want: usize,
-    pub(crate) most_want: usize,
-    pub(crate) seeders_for_links: bool,
-    pub(crate) retention: Retention,
-    pub(crate) local_peers: LocalPeers,
-    pub(crate) http_proxies: Vec<IpNet>,
-    pub(crate) http_ip_parameter: bool,
-    pub(crate) access: Option<AccessList>,
-    pub(crate) passkeys: Option<PasskeyList>,
-    pub(crate) rate: Option<Arc<RateLimiter>>,
-    /// Of handshakes of TLS.
-    pub(crate) handshakes: Option<Arc<RateLimiter>>,
-    pub(crate) unlimited: Vec<IpNet>,
+    /// The interval between announces in seconds. The lifetime of the store should be at least 1.5 times as
+    /// long.
+    pub interval_secs: u32,
+    /// The longest interval in seconds while the tracker is overloaded; `None` never makes it longer. The
+    /// lifetime of the store must be longer than this interval with its jitter.
+    pub longest_interval_secs: Option<u32>,
+    /// The largest random addition to an interval, in percent of it.
+    pub jitter_percent: u32,
+    /// The shortest time in seconds between two announces of a client over HTTP, even if its user asks for
+    /// one.
+    pub min_interval_secs: Option<u32>,
+    /// The interval in seconds after an answer [without the store](WhenUnavailable::Empty). It is never longer
+    /// than the interval, and it has the same jitter and grows in the same way.
+    pub retry_interval_secs: u32,
+    /// The answer to clients while the store cannot be reached.
+    pub when_unavailable: WhenUnavailable,
+    /// The number of peers for a client that does not give `numwant`.
+    pub default_want: usize,
+    /// The most peers per answer, whatever a client asks for. The length of an answer is a limit too.
+    pub most_want: usize,
+    /// Whether a client that starts with nothing left and nothing downloaded is given seeders too. Some
+    /// clients announce so while they have only a magnet link. Without this they find no peer in a swarm of
+    /// seeders. With it, seeders that start are given seeders too.
+    pub seeders_for_links: bool,
+    /// Whether swarms without peers are kept.
+    pub retention: Retention,
+    /// The treatment of peers at loopback and private addresses.
+    pub local_peers: LocalPeers,
+    /// The networks of trusted proxies. If a request comes from one, the client is the last address in
+    /// `X-Forwarded-For` that is not a trusted proxy. An announce is refused if its proxy names no client.
+    /// For every other connection the header is ignored, and the client is the remote end.
+    pub http_proxies: Vec<IpNet>,
+    /// Whether the address in `ip` of a client is trusted. Any client can then direct peers to any address:
+    /// use it only if you know all clients.
+    pub http_ip_parameter: bool,
+    /// The list of the torrents that are served. All other torrents are removed from the store. The file is
+    /// checked once per second, and read again when it has changed.
+    pub access: Option<AccessList>,
+    /// The list of members, if only members are served. They name their passkey in the URL, in any form of
+    /// [`TrackerUrl`](swarmkeep_tracker_protocol::TrackerUrl). A scrape over UDP cannot, and is refused. The
+    /// file is checked as that of `access`.
+    pub passkeys: Option<PasskeyList>,
+    /// The limit on the number of requests per address. Over UDP, only requests with a valid connection id
+    /// count, and requests above the limit are ignored: a client without an answer waits longer each time
+    /// (BEP 15). Over HTTPS, a tenth of the limit holds for connections, before their handshakes begin.
+    pub rate: Option<Arc<RateLimiter>>,
+    /// The networks whose addresses have no limit on requests.
+    pub unlimited: Vec<IpNet>,
 }
 
 impl Rules {
     /// An interval of 30 minutes, plus up to 10 % at random so that clients that come together do not come
-    /// back together. 50 peers per answer, or up to 200 if a client asks for another number.
+    /// back together. 50 peers per answer, or up to 200 if a client asks for another number. An error while
+    /// the store cannot be reached. All torrents are served, to all clients, without a limit on requests.
     pub const fn new() -> Self {
         Self {
             interval_secs: 30 * 60,
@@ -62,143 +93,8 @@ impl Rules {
             access: None,
             passkeys: None,
             rate: None,
-            handshakes: None,
             unlimited: Vec::new(),
         }
-    }
-
-    /// Sets the interval between announces in seconds. The lifetime of the store should be at least 1.5 times
-    /// as long.
-    #[must_use]
-    pub const fn interval_secs(mut self, seconds: u32) -> Self {
-        self.interval_secs = seconds;
-        self
-    }
-
-    /// Sets the longest interval in seconds while the tracker is overloaded. Without it, the interval never
-    /// grows. The lifetime of the store must be longer than this interval with its jitter.
-    #[must_use]
-    pub const fn longest_interval_secs(mut self, seconds: u32) -> Self {
-        self.longest_interval_secs = Some(seconds);
-        self
-    }
-
-    /// Sets the largest random addition to an interval, in percent of it.
-    #[must_use]
-    pub const fn jitter_percent(mut self, percent: u32) -> Self {
-        self.jitter_percent = percent;
-        self
-    }
-
-    /// Sets the shortest time in seconds between two announces of a client over HTTP, even if its user asks
-    /// for one.
-    #[must_use]
-    pub const fn min_interval_secs(mut self, seconds: u32) -> Self {
-        self.min_interval_secs = Some(seconds);
-        self
-    }
-
-    /// Sets the answer to clients while the store cannot be reached. The default is an error.
-    #[must_use]
-    pub const fn when_unavailable(mut self, answer: WhenUnavailable) -> Self {
-        self.when_unavailable = answer;
-        self
-    }
-
-    /// Sets the interval in seconds after an answer [without the store](WhenUnavailable::Empty). The default
-    /// is 60. It is never longer than the interval, and it has the same jitter and grows in the same way.
-    #[must_use]
-    pub const fn retry_interval_secs(mut self, seconds: u32) -> Self {
-        self.retry_interval_secs = seconds;
-        self
-    }
-
-    /// Sets the number of peers for a client that does not give `numwant`.
-    #[must_use]
-    pub const fn default_want(mut self, peers: usize) -> Self {
-        self.default_want = peers;
-        self
-    }
-
-    /// Sets the most peers per answer, whatever a client asks for. The length of an answer is a limit too.
-    #[must_use]
-    pub const fn most_want(mut self, peers: usize) -> Self {
-        self.most_want = peers;
-        self
-    }
-
-    /// Sets whether a client that starts with nothing left and nothing downloaded is given seeders too. Some
-    /// clients announce so while they have only a magnet link. Without this they find nobody in a swarm of
-    /// seeders. With it, seeders that start are given seeders too. The default is `false`.
-    #[must_use]
-    pub const fn seeders_for_links(mut self, given: bool) -> Self {
-        self.seeders_for_links = given;
-        self
-    }
-
-    /// Sets whether swarms without peers are kept.
-    #[must_use]
-    pub const fn retention(mut self, retention: Retention) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Sets the treatment of peers at loopback and private addresses.
-    #[must_use]
-    pub const fn local_peers(mut self, rule: LocalPeers) -> Self {
-        self.local_peers = rule;
-        self
-    }
-
-    /// Adds a network of trusted proxies. If a request comes from it, the client is the last address in
-    /// `X-Forwarded-For` that is not a trusted proxy. An announce is refused if its proxy names no client.
-    /// For every other connection the header is ignored, and the client is the remote end.
-    #[must_use]
-    pub fn http_proxy(mut self, network: IpNet) -> Self {
-        self.http_proxies.push(network);
-        self
-    }
-
-    /// Sets whether the address in `ip` of a client is trusted. Any client can then direct peers to any
-    /// address: use it only if you know all clients.
-    #[must_use]
-    pub const fn http_ip_parameter(mut self, believed: bool) -> Self {
-        self.http_ip_parameter = believed;
-        self
-    }
-
-    /// Serves only the torrents that this list admits. All other torrents are removed from the store. The
-    /// file is checked once per second, and read again when it has changed.
-    #[must_use]
-    pub fn access_list(mut self, list: AccessList) -> Self {
-        self.access = Some(list);
-        self
-    }
-
-    /// Serves members only. They name their passkey in the URL, in any form of
-    /// [`TrackerUrl`](swarmkeep_tracker_protocol::TrackerUrl). A scrape over UDP cannot, and is refused. The
-    /// file is checked as for [`access_list`](Self::access_list).
-    #[must_use]
-    pub fn passkeys(mut self, list: PasskeyList) -> Self {
-        self.passkeys = Some(list);
-        self
-    }
-
-    /// Limits the number of requests per address. Over UDP, only requests with a valid connection id count,
-    /// and requests above the limit are ignored: a client without an answer waits longer each time (BEP 15). Over
-    /// HTTPS, a tenth of the limit holds for connections, before their handshakes begin.
-    #[must_use]
-    pub fn rate(mut self, limiter: Arc<RateLimiter>) -> Self {
-        self.handshakes = Some(Arc::new(limiter.of_a_tenth()));
-        self.rate = Some(limiter);
-        self
-    }
-
-    /// Adds a network whose addresses have no limit on requests.
-    #[must_use]
-    pub fn unlimited(mut self, network: IpNet) -> Self {
-        self.unlimited.push(network);
-        self
     }
 
     /// Whether this address may ask now.
@@ -208,7 +104,7 @@ impl Rules {
 
     /// Whether this address may begin a handshake of TLS now.
     pub(crate) fn may_shake_hands(&self, ip: IpAddr, now: Timestamp) -> bool {
-        self.admits(self.handshakes.as_deref(), ip, now)
+        self.admits(self.rate.as_deref().map(RateLimiter::of_a_tenth), ip, now)
     }
 
     /// Addresses without a limit take nothing from the networks that they are in.
@@ -230,16 +126,6 @@ impl Rules {
     pub(crate) fn is_allowed(&self, info_hash: &InfoHash) -> Result<(), Refusal> {
         let allowed = self.access.as_ref().is_none_or(|list| list.access().admits(info_hash));
         if allowed { Ok(()) } else { Err(Refusal::NotAllowed) }
-    }
-
-    /// The list of torrents, if there is one.
-    pub const fn listed(&self) -> Option<&AccessList> {
-        self.access.as_ref()
-    }
-
-    /// The list of passkeys, if there is one.
-    pub const fn members(&self) -> Option<&PasskeyList> {
-        self.passkeys.as_ref()
     }
 
     /// How many peers a client gets that asks for so many.
@@ -377,6 +263,10 @@ mod tests {
 
     use super::*;
 
+    fn every(interval_secs: u32) -> Rules {
+        Rules { interval_secs, ..Rules::new() }
+    }
+
     fn intervals(live: &LiveRules, rng: &mut SplitMix64) -> (u32, u32) {
         let rules = live.now();
         let all: Vec<_> = (0..10_000).map(|_| live.interval(&rules, rng)).collect();
@@ -387,7 +277,7 @@ mod tests {
     /// announce.
     #[test]
     fn seeders_for_links_are_a_small_part_of_all_bytes_on_the_usual_mix() {
-        let rules = Rules::new().seeders_for_links(true);
+        let rules = Rules { seeders_for_links: true, ..Rules::new() };
         let workload = Workload::zipf(7, 100_000, 300_000);
         let store = Packed::new(&RepositoryConfig::new(HashKey::from_bytes([1; 16]))).expect("no limits");
         let mut rng = SplitMix64::new(1);
@@ -425,18 +315,18 @@ mod tests {
     #[test]
     fn intervals_are_longer_by_chance_and_never_shorter() {
         let mut rng = SplitMix64::new(1);
-        let live = LiveRules::new(Rules::new().interval_secs(1000));
+        let live = LiveRules::new(every(1000));
         assert_eq!(intervals(&live, &mut rng), (1000, 1100));
-        live.replace(Rules::new().interval_secs(1000).jitter_percent(0));
+        live.replace(Rules { jitter_percent: 0, ..every(1000) });
         assert_eq!(intervals(&live, &mut rng), (1000, 1000));
-        live.replace(Rules::new().interval_secs(u32::MAX));
+        live.replace(every(u32::MAX));
         assert_eq!(intervals(&live, &mut rng), (u32::MAX, u32::MAX));
     }
 
     #[test]
     fn who_is_to_retry_waits_as_stretched_but_no_longer_than_others() {
         let mut rng = SplitMix64::new(1);
-        let rules = Rules::new().interval_secs(1000).longest_interval_secs(2000).retry_interval_secs(100);
+        let rules = Rules { longest_interval_secs: Some(2000), retry_interval_secs: 100, ..every(1000) };
         let live = LiveRules::new(rules.clone());
         let mut retries = |live: &LiveRules| {
             let rules = live.now();
@@ -446,17 +336,17 @@ mod tests {
         assert_eq!(retries(&live), (100, 110));
         (0..100).for_each(|_| live.adapt(true));
         assert_eq!(retries(&live), (200, 220));
-        let live = LiveRules::new(rules.retry_interval_secs(5000).jitter_percent(0));
+        let live = LiveRules::new(Rules { retry_interval_secs: 5000, jitter_percent: 0, ..rules });
         assert_eq!(retries(&live), (1000, 1000));
     }
 
     #[test]
     fn intervals_stretch_under_load_up_to_the_longest_and_come_back() {
         let mut rng = SplitMix64::new(1);
-        let live = LiveRules::new(Rules::new().interval_secs(1000).jitter_percent(0));
+        let live = LiveRules::new(Rules { jitter_percent: 0, ..every(1000) });
         live.adapt(true);
         assert_eq!(intervals(&live, &mut rng), (1000, 1000), "not unless it may");
-        live.replace(Rules::new().interval_secs(1000).longest_interval_secs(2000).jitter_percent(0));
+        live.replace(Rules { longest_interval_secs: Some(2000), jitter_percent: 0, ..every(1000) });
         live.adapt(true);
         assert_eq!(intervals(&live, &mut rng), (1050, 1050));
         (0..100).for_each(|_| live.adapt(true));

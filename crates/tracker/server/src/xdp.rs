@@ -25,31 +25,22 @@ pub use swarmkeep_xdp::Mode as XdpMode;
 /// An interface whose datagrams come past the system's sockets (AF_XDP). Where that does not work, they come
 /// through the sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use]
+#[non_exhaustive]
 pub struct Xdp {
-    interface: String,
-    best: XdpMode,
-    connects: Option<bool>,
+    /// The name of the interface.
+    pub interface: String,
+    /// The mode to begin with; those that cost more are tried after it.
+    pub mode: XdpMode,
+    /// Whether the program at the interface answers connects itself. `None`: where its answers arrive for
+    /// sure, which is not in native mode at an interface without hardware, such as one end of a veth pair,
+    /// whose other end drops them unless it has a program or GRO too.
+    pub connects: Option<bool>,
 }
 
 impl Xdp {
     /// The interface of this name, in the best mode that works.
     pub fn at(interface: impl Into<String>) -> Self {
-        Self { interface: interface.into(), best: XdpMode::ZeroCopy, connects: None }
-    }
-
-    /// Sets the mode to begin with; those that cost more are tried after it.
-    pub const fn mode(mut self, best: XdpMode) -> Self {
-        self.best = best;
-        self
-    }
-
-    /// Sets whether the program at the interface answers connects itself. Without this it does so where its
-    /// answers arrive for sure: not in native mode at an interface without hardware, such as one end of a
-    /// veth pair, whose other end drops them unless it has a program or GRO too.
-    pub const fn connects(mut self, connects: bool) -> Self {
-        self.connects = Some(connects);
-        self
+        Self { interface: interface.into(), mode: XdpMode::ZeroCopy, connects: None }
     }
 }
 
@@ -101,7 +92,7 @@ impl Opened {
             addresses.into_iter().map(move |at| (at, Listener { nth, reach: Reach::of_listener(at.ip()) }))
         };
         let listening: Arc<[_]> = sockets.iter().enumerate().flat_map(of_listener).collect();
-        let modes = XdpMode::ALL.into_iter().skip_while(|&mode| mode != xdp.best).collect();
+        let modes = XdpMode::ALL.into_iter().skip_while(|&mode| mode != xdp.mode).collect();
         let settings = Settings {
             interface: xdp.interface.clone(),
             datagrams: Datagrams::To(listening.iter().map(|(address, _)| *address).collect()),

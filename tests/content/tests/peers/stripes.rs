@@ -111,8 +111,9 @@ impl Load {
         for info in &infos {
             store.create(&NewTorrent::of(info).unwrap()).unwrap();
         }
-        let config =
-            config(SEEDERS).limits(None, Some(self.rate)).cache(self.memory, 0).write_within(self.within);
+        let mut config = config(SEEDERS);
+        (config.down, config.write_within) = (Some(self.rate), self.within);
+        (config.write_memory, config.read_memory) = (self.memory, 0);
         let fetcher = Session::start(config, store).await.unwrap();
         device.writes.lock().unwrap().clear();
         let mut fetches = Vec::new();
@@ -147,11 +148,11 @@ impl Load {
 }
 
 fn config(n: u8) -> SessionConfig {
-    SessionConfig::new(PeerId::new([n; 20]))
-        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
-        .connections(1000)
-        .connections_per_address(1000)
-        .cache(4 << 20, 16 << 20)
+    let mut config = SessionConfig::new(PeerId::new([n; 20]));
+    config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    (config.connections, config.connections_per_address) = (1000, 1000);
+    (config.write_memory, config.read_memory) = (4 << 20, 16 << 20);
+    config
 }
 
 /// A device that remembers where each write began, and of how many sectors it was.

@@ -3,6 +3,7 @@
 
 use std::{
     net::SocketAddr,
+    num::NonZero,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -16,13 +17,13 @@ use swarmkeep::{
     catalog::{self, Repository},
 };
 use swarmkeep_state::{Pace, State, simulated::Simulated};
-use swarmkeep_store_tests::until;
+use swarmkeep_store_tests::{until, with};
 use swarmkeep_tracker::{Config, Metrics, Scope, Server, Token};
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
 use tokio::sync::oneshot;
 
 use super::client::get;
-use crate::udp::Client;
+use crate::{listening, udp::Client};
 
 /// May do everything.
 pub const ALL: &str = "secret-for-everything";
@@ -43,15 +44,15 @@ pub struct Tracker {
 /// What the tests' trackers have in common.
 pub fn config() -> Config {
     let local: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-    Config::new()
-        .udp(local)
-        .udp_workers(std::num::NonZero::<usize>::MIN)
-        .admin(local)
-        .repository_name("packed")
-        .store_limit(1 << 30)
-        .admin_token(Token::new(ALL, &Scope::ALL).expect("long enough"))
-        .admin_token(Token::new(READ, &[Scope::Read]).expect("long enough"))
-        .admin_token(Token::new(WRITE, &[Scope::Write]).expect("long enough"))
+    let tokens = [(ALL, &Scope::ALL[..]), (READ, &[Scope::Read]), (WRITE, &[Scope::Write])];
+    with(listening(&[local], &[]), |config| {
+        config.udp_workers = NonZero::new(1);
+        config.admin = Some(local);
+        config.repository_name = Some("packed".into());
+        config.store_limit = Some(1 << 30);
+        config.admin_tokens =
+            tokens.map(|(secret, scopes)| Token::new(secret, scopes).expect("long enough")).into();
+    })
 }
 
 pub fn packed() -> Repository {

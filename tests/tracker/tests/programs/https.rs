@@ -7,7 +7,7 @@ use swarmkeep_store_tests::{
     tests,
 };
 use swarmkeep_tests::{Tracker, any_port, build};
-use swarmkeep_tracker::{Config, Rules, Tls};
+use swarmkeep_tracker::{Config, Tls};
 use tempfile::TempDir;
 
 use crate::certificates::certificates;
@@ -26,8 +26,9 @@ fn tracker() -> (Tracker, TempDir, PathBuf) {
     }
     let [certificate, key, root] = files;
     let tls = Tls::load(&certificate, &key).expect("they belong together");
-    let config = Config::new().https(any_port("127.0.0.1")).https(any_port("::1"));
-    let config = config.rules(Rules::new().jitter_percent(0)).tls(tls);
+    let mut config = Config::new();
+    (config.https, config.tls) = (vec![any_port("127.0.0.1"), any_port("::1")], Some(tls));
+    config.rules.jitter_percent = 0;
     (Tracker::over(&config, build("packed", |config| config)), folder, root)
 }
 

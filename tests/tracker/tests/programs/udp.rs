@@ -20,15 +20,15 @@ use swarmkeep_conformance::Delayed;
 use swarmkeep_store_tests::{
     A_MINUTE, in_a_process_of_its_own,
     programs::{self, Trial, trial},
-    resident_kb, until,
+    resident_kb, until, with,
 };
 use swarmkeep_tests::{
-    Tracker, any_port,
+    Tracker, any_port, listening,
     net::{A_WIRE, Net},
     runtime,
     udp::{CONNECT, Client, announce, error_in},
 };
-use swarmkeep_tracker::{Config, Kind, LocalPeers, RateLimiter, Reason, Rules, XdpMode};
+use swarmkeep_tracker::{Config, Kind, LocalPeers, RateLimiter, Reason, XdpMode};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId,
 };
@@ -104,10 +104,10 @@ fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind(net: &Net) {
 }
 
 fn answers_leave_from_the_address_that_was_asked(net: &Net) {
-    let both = || Config::new().udp(any_port("::"));
+    let (both, v4) = (any_port("::"), any_port("0.0.0.0"));
     for (name, config) in ["packed", "btreemap-rwlock-tokio"]
         .into_iter()
-        .flat_map(|name| [(name, both().udp(any_port("0.0.0.0"))), (name, both())])
+        .flat_map(|name| [(name, listening(&[both, v4], &[])), (name, listening(&[both], &[]))])
     {
         let tracker = net.run(net.bind(&config, build(name, Duration::from_secs(2700))).expect("free ports"));
         let v6 = tracker.udp[0].port();
@@ -129,7 +129,8 @@ fn answers_leave_from_the_address_that_was_asked(net: &Net) {
 
 fn a_listener_for_both_families_lists_ipv4_clients_as_ipv4_peers(net: &Net) {
     for name in ["packed", "btreemap-rwlock-tokio"] {
-        let config = Config::new().udp(any_port("::")).rules(Rules::new().local_peers(LocalPeers::Take));
+        let mut config = listening(&[any_port("::")], &[]);
+        config.rules.local_peers = LocalPeers::Take;
         let tracker = net.run(net.bind(&config, build(name, Duration::from_secs(2700))).expect("free ports"));
         for (server, here) in net.server.into_iter().zip(net.clients).take(2) {
             let mut client = net.client_at(here, SocketAddr::new(server, tracker.udp[0].port()));
@@ -200,8 +201,9 @@ fn port_0_is_refused_and_not_stored(net: &Net) {
 
 fn an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered(net: &Net) {
     let limiter = Arc::new(RateLimiter::new(HashKey::from_bytes([7; 16]), 1, 20, 1024));
-    let rules = Rules::new().rate(limiter).unlimited(net.clients[0].into());
-    let server = net.bind(&config(net).rules(rules), build("packed", Duration::from_secs(2700)));
+    let mut config = config(net);
+    (config.rules.rate, config.rules.unlimited) = (Some(limiter), vec![net.clients[0].into()]);
+    let server = net.bind(&config, build("packed", Duration::from_secs(2700)));
     let tracker = net.run(server.expect("free ports"));
     let of = |n: usize| net.client_at(net.clients[n], tracker.udp[0]);
     let (mut greedy, mut neighbour, mut friend) = (of(2), of(3), of(0));
@@ -256,7 +258,7 @@ fn stopping_answers_what_has_been_received(net: &Net) {
 }
 
 fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store(net: &Net) {
-    let config = config(net).udp_workers(NonZero::new(4).expect("4"));
+    let config = with(config(net), |config| config.udp_workers = NonZero::new(4));
     let server = net.bind(&config, build("packed", Duration::from_secs(2700))).expect("loopback");
     let tracker = net.run(server);
     for &address in &tracker.udp {
@@ -276,7 +278,7 @@ fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store(net: &Net)
 fn a_second_tracker_at_the_same_address_is_refused(net: &Net) {
     let tracker = over(net, build("packed", Duration::from_secs(2700)));
     for &address in &tracker.udp {
-        let second = net.bind(&Config::new().udp(address), build("packed", Duration::from_secs(2700)));
+        let second = net.bind(&listening(&[address], &[]), build("packed", Duration::from_secs(2700)));
         let error = second.expect_err("the port is taken").to_string();
         assert!(error.starts_with(&format!("cannot listen on udp {address}")), "{error}");
     }
@@ -298,7 +300,7 @@ fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_orde
 }
 
 fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers(net: &Net) {
-    let (gate, one) = (Gate::default(), config(net).udp_workers(NonZero::<usize>::MIN));
+    let (gate, one) = (Gate::default(), with_one_thread(net));
     let tracker = net.run(net.bind(&one, slow(&gate)).expect("loopback"));
     let address = tracker.udp[0];
     let (client, mut neighbour) = (net.client(address), net.client(address));
@@ -352,7 +354,7 @@ fn a_slow_store_is_asked_for_many_at_once(net: &Net) {
 }
 
 fn announces_do_not_wait_for_scrapes_nor_these_for_one_another(net: &Net) {
-    let (gate, one) = (Gate::default(), config(net).udp_workers(NonZero::<usize>::MIN));
+    let (gate, one) = (Gate::default(), with_one_thread(net));
     let tracker = net.run(net.bind(&one, slow(&gate)).expect("loopback"));
     let address = tracker.udp[0];
     let (mut client, other) = (net.client(address), net.client(address));
@@ -385,8 +387,7 @@ fn stopping_waits_for_what_a_slow_store_owes(net: &Net) {
 }
 
 fn one_family_under_flood_does_not_starve_the_other(net: &Net) {
-    let server =
-        net.bind(&config(net).udp_workers(NonZero::<usize>::MIN), build("packed", Duration::from_secs(2700)));
+    let server = net.bind(&with_one_thread(net), build("packed", Duration::from_secs(2700)));
     let tracker = net.run(server.expect("loopback"));
     let [flooded, quiet] = tracker.udp[..] else { panic!("two addresses") };
     let enough = AtomicBool::new(false);
@@ -452,8 +453,15 @@ fn a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little(net
 }
 
 fn config(net: &Net) -> Config {
-    let config = net.server[..2].iter().fold(Config::new(), |config, &ip| config.udp(SocketAddr::new(ip, 0)));
-    config.rules(Rules::new().interval_secs(77).jitter_percent(0)).sweep_period(Duration::from_millis(200))
+    with(Config::new(), |config| {
+        config.udp = net.server[..2].iter().map(|&ip| SocketAddr::new(ip, 0)).collect();
+        (config.rules.interval_secs, config.rules.jitter_percent) = (77, 0);
+        config.sweep_period = Duration::from_millis(200);
+    })
+}
+
+fn with_one_thread(net: &Net) -> Config {
+    with(config(net), |config| config.udp_workers = NonZero::new(1))
 }
 
 fn over(net: &Net, repository: Repository) -> Tracker {

@@ -13,14 +13,14 @@ use swarmkeep::Family;
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{Need, Trial, find},
-    tests, until,
+    tests, until, with,
 };
 use swarmkeep_tests::{
-    Tracker, build,
+    Tracker, build, listening,
     net::{A_WIRE, Namespace, Wire, attached, ip, program_that_passes_all},
     udp::{CONNECT, Client, uninterrupted},
 };
-use swarmkeep_tracker::{Config, Error, Kind, LocalPeers, Rules, Server, Xdp, XdpMode, XdpStatus};
+use swarmkeep_tracker::{Error, Kind, LocalPeers, Server, Xdp, XdpMode, XdpStatus};
 use swarmkeep_xdp::Path;
 
 /// The tests of this module.
@@ -43,9 +43,9 @@ const ETHTOOL: Need = Need::program("ethtool", "ethtool");
 /// A tracker with two threads, at all addresses of the server's end, with one listener for both families.
 fn tracker(wire: &Wire, xdp: Xdp) -> Tracker {
     let everywhere = "[::]:6969".parse().expect("a constant");
-    let rules = Rules::new().local_peers(LocalPeers::Take);
-    let config = Config::new().udp(everywhere).rules(rules).xdp(xdp);
-    let config = config.udp_workers(const { NonZero::new(2).expect("it is not zero") });
+    let mut config = listening(&[everywhere], &[]);
+    config.rules.local_peers = LocalPeers::Take;
+    (config.xdp, config.udp_workers) = (Some(xdp), NonZero::new(2));
     let mut server = None;
     // Where another test starts a process, that has the sockets of a tracker before for a moment.
     until("the ports are free", || {
@@ -54,6 +54,10 @@ fn tracker(wire: &Wire, xdp: Xdp) -> Tracker {
     });
     let server = server.expect("bound above").expect("a tracker");
     wire.server.run(|| Tracker::of(server))
+}
+
+fn xdp(interface: &str, mode: XdpMode, connects: Option<bool>) -> Xdp {
+    with(Xdp::at(interface), |xdp| (xdp.mode, xdp.connects) = (mode, connects))
 }
 
 fn status(tracker: &Tracker) -> XdpStatus {
@@ -89,11 +93,12 @@ fn the_best_mode_that_works_is_taken() {
         // It runs no programs itself.
         ("b0", XdpMode::ZeroCopy, "generic"),
     ] {
-        let tracker = tracker(&wire, Xdp::at(interface).mode(best));
+        let tracker = tracker(&wire, xdp(interface, best, None));
         assert_eq!(status(&tracker).mode, Some(expected), "{interface} {best}");
         wire.udp_answers();
     }
-    let nowhere = Config::new().udp("0.0.0.0:6969".parse().expect("a constant")).xdp(Xdp::at("nowhere"));
+    let mut nowhere = listening(&["0.0.0.0:6969".parse().expect("a constant")], &[]);
+    nowhere.xdp = Some(Xdp::at("nowhere"));
     let error = Server::bind(&nowhere, build("packed", |config| config)).expect_err("no such interface");
     assert!(error.to_string().starts_with("there is no interface `nowhere`"), "{error}");
 }
@@ -111,7 +116,7 @@ fn a_second_program_is_refused_and_sockets_go_on() {
             thread::sleep(Duration::from_millis(300));
             drop(first);
         });
-        tracker(&wire, Xdp::at("s").mode(XdpMode::Native))
+        tracker(&wire, xdp("s", XdpMode::Native, None))
     });
     assert_eq!(status(&third).mode, Some("native"));
 }
@@ -121,7 +126,7 @@ fn a_program_answers_connects_with_ids_that_the_tracker_recognises() {
         let wire = Wire::new(1);
         // In native mode the other end of a veth pair loses what a program sends unless it has one too.
         let _other_end = wire.client.run(|| program_that_passes_all("c"));
-        let tracker = tracker(&wire, Xdp::at("s").mode(mode).connects(true));
+        let tracker = tracker(&wire, xdp("s", mode, Some(true)));
         until_it_answers(&wire, &tracker);
         let before = (past_sockets(&tracker), connects(&tracker));
         (0..10).for_each(|_| wire.udp_answers());
@@ -132,7 +137,7 @@ fn a_program_answers_connects_with_ids_that_the_tracker_recognises() {
 
 fn an_interface_may_go_down_and_up_have_another_name_and_go() {
     let wire = Wire::new(1);
-    let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Generic));
+    let tracker = tracker(&wire, xdp("s", XdpMode::Generic, None));
     until_it_answers(&wire, &tracker);
     wire.server.run(|| {
         ip("link set s down");
@@ -165,7 +170,7 @@ fn queues_may_come_but_not_go() {
         String::from_utf8(output.stderr).expect("English")
     };
     let start = |wire: &Wire| {
-        let tracker = tracker(wire, Xdp::at("s").mode(XdpMode::Native).connects(false));
+        let tracker = tracker(wire, xdp("s", XdpMode::Native, Some(false)));
         until("the program has addresses", || status(&tracker).addresses > 0);
         tracker
     };
@@ -214,7 +219,7 @@ fn an_unknown_neighbour_and_another_way_back_pass() {
         ip("address add 10.9.7.1/24 dev c");
         ip("address add 10.9.8.1/24 dev c");
     });
-    let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Generic));
+    let tracker = tracker(&wire, xdp("s", XdpMode::Generic, None));
     until_it_answers(&wire, &tracker);
     for _ in 0..3 {
         wire.server.run(|| ip("neighbour flush dev s"));
@@ -241,7 +246,7 @@ fn an_unknown_neighbour_and_another_way_back_pass() {
 
 fn options_and_other_ports_pass() {
     let wire = Wire::new(1);
-    let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Generic));
+    let tracker = tracker(&wire, xdp("s", XdpMode::Generic, None));
     until_it_answers(&wire, &tracker);
     let before = (past_sockets(&tracker), connects(&tracker));
     let mut answer = [0; 64];
@@ -272,7 +277,7 @@ fn options_and_other_ports_pass() {
 
 fn tags_of_vlans_pass() {
     let wire = Wire::new(1);
-    let tracker = tracker(&wire, Xdp::at("s").mode(XdpMode::Native).connects(true));
+    let tracker = tracker(&wire, xdp("s", XdpMode::Native, Some(true)));
     let (_there, mut queues) = wire.client.run(|| attached("c"));
     until_it_answers(&wire, &tracker);
     let path = Path {

@@ -16,9 +16,9 @@ use std::{
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use socket2::{Domain, Socket, Type};
 use swarmkeep::{HashKey, InfoHash, PeerId, catalog::Repository};
-use swarmkeep_store_tests::{A_MINUTE, until};
+use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{Tracker, any_port, build};
-use swarmkeep_tracker::{Config, Error, RateLimiter, Rules, Server, Tls};
+use swarmkeep_tracker::{Config, Error, RateLimiter, Server, Tls};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse};
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
@@ -70,8 +70,9 @@ fn an_address_that_shakes_hands_too_often_is_closed_before_it_costs_anything_and
     // Ten handshakes at once, and one per second.
     let limiter = RateLimiter::new(HashKey::from_bytes([1; 16]), 10, 100, 64);
     let tls = pair.tls();
-    let config = config().rules(Rules::new().jitter_percent(0).rate(Arc::new(limiter)));
-    let tracker = Tracker::over(&config.tls(tls.clone()), store());
+    let mut config = config();
+    (config.rules.rate, config.tls) = (Some(Arc::new(limiter)), Some(tls.clone()));
+    let tracker = Tracker::over(&config, store());
     let (hello, began) = (hello(&pair), Instant::now());
     let answered = (0..200).filter(|_| {
         let mut stream = connect(ATTACKER, tracker.https[0]).expect("loopback");
@@ -161,7 +162,7 @@ fn what_is_wrong_with_a_certificate_or_key_is_told_with_its_file() {
 fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
     let (old, new) = (Pair::new(), Pair::new());
     let tls = old.tls();
-    let tracker = Tracker::over(&config().tls(tls.clone()), store());
+    let tracker = Tracker::over(&with(config(), |config| config.tls = Some(tls.clone())), store());
     let address = tracker.https[0];
     let shows = |pair: &Pair| {
         let mut client = Client::of(address, &pair.client(&[&TLS13]));
@@ -207,8 +208,10 @@ fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
 #[test]
 fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience_ends() {
     let pair = Pair::new();
-    let limits = config().http_connections(32).http_connections_per_address(32);
-    let tracker = tracker(&pair, limits.http_patience(Duration::from_secs(2)));
+    let mut config = config();
+    (config.http_connections, config.http_connections_per_address) = (32, 32);
+    config.http_patience = Duration::from_secs(2);
+    let tracker = tracker(&pair, config);
     let address = tracker.https[0];
     let hello = hello(&pair);
     let mut crowd = Vec::new();
@@ -235,7 +238,7 @@ fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience
 #[test]
 fn stopping_answers_what_was_received_and_does_not_wait_for_handshakes() {
     let pair = Pair::new();
-    let tracker = tracker(&pair, config().http_connections_per_address(100));
+    let tracker = tracker(&pair, with(config(), |config| config.http_connections_per_address = 100));
     let address = tracker.https[0];
     let config = pair.client(&[&TLS13]);
     let mut stalled: Vec<_> = (0..50).map(|_| connect(address.ip(), address).expect("loopback")).collect();
@@ -331,13 +334,15 @@ pub(crate) fn hello(pair: &Pair) -> Vec<u8> {
 }
 
 fn tracker(pair: &Pair, config: Config) -> Tracker {
-    Tracker::over(&config.tls(pair.tls()), store())
+    Tracker::over(&with(config, |config| config.tls = Some(pair.tls())), store())
 }
 
 /// On two loopback listeners, IPv4 first.
 fn config() -> Config {
-    let config = Config::new().https(any_port("127.0.0.1")).https(any_port("::1"));
-    config.rules(Rules::new().jitter_percent(0))
+    with(Config::new(), |config| {
+        config.https = vec![any_port("127.0.0.1"), any_port("::1")];
+        config.rules.jitter_percent = 0;
+    })
 }
 
 fn store() -> Repository {

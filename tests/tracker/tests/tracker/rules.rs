@@ -16,14 +16,14 @@ use std::{
 };
 
 use swarmkeep::{AnnounceEvent, Family, HashKey, InfoHash};
-use swarmkeep_store_tests::{A_MINUTE, until};
+use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{
-    Tracker, any_port, build,
+    Tracker, any_port, build, listening,
     udp::{Client, announce, error_in},
 };
 use swarmkeep_tracker::{
-    AccessList, Config, Counts, Kind, ListKind, LiveRules, LocalPeers, PasskeyList, ProtocolCounts,
-    RateLimiter, Reason, Rules, access::AccessError,
+    AccessList, Counts, Kind, ListKind, LiveRules, LocalPeers, PasskeyList, ProtocolCounts, RateLimiter,
+    Reason, Rules, access::AccessError,
 };
 use swarmkeep_tracker_protocol::{
     Field,
@@ -50,8 +50,7 @@ fn a_list_of_torrents_is_taken_while_the_tracker_runs_and_what_it_forbids_goes()
 fn a_list_is_taken(name: &str, kind: ListKind) {
     let folder = Folder::new();
     let list = folder.write("list", &format!("{LISTED}\n"));
-    let rules = Rules::new().access_list(AccessList::load(kind, &list).expect("a good list"));
-    let tracker = over(name, rules);
+    let tracker = over(name, with_list(AccessList::load(kind, &list).expect("a good list")));
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
     let of = |info_hash| AnnounceRequest { info_hash, ..announce(id) };
@@ -92,8 +91,7 @@ fn announces_are_answered_while_a_list_of_a_million_torrents_is_read() {
     };
     let text = |from: u32| (from..from + 1_000_000).map(|n| format!("{}\n", listed(n))).collect::<String>();
     let list = folder.write("list", &text(0));
-    let rules = Rules::new().access_list(AccessList::load(ListKind::Allow, &list).expect("a good list"));
-    let tracker = over("packed", rules);
+    let tracker = over("packed", with_list(AccessList::load(ListKind::Allow, &list).expect("a good list")));
     fs::rename(folder.write("new", &text(500_000)), &list).expect("a rename");
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
@@ -122,7 +120,7 @@ fn a_list_that_was_replaced_is_not_kept() {
     let list = folder.write("list", &format!("{LISTED}\n"));
     let loaded = AccessList::load(ListKind::Deny, &list).expect("a good list");
     let old = Arc::downgrade(loaded.access());
-    let tracker = over("packed", Rules::new().access_list(loaded));
+    let tracker = over("packed", with_list(loaded));
     // Its torrents are being removed by then.
     thread::sleep(Duration::from_millis(1500));
     folder.write("list", &format!("{OTHER}\n"));
@@ -131,8 +129,8 @@ fn a_list_that_was_replaced_is_not_kept() {
     let in_force = list_of(rules);
     rules
         .renew(|rules| {
-            let again = AccessList::load_after(rules.listed(), ListKind::Deny, &list)?;
-            Ok::<_, AccessError>(rules.clone().access_list(again))
+            let again = AccessList::load_after(rules.access.as_ref(), ListKind::Deny, &list)?;
+            Ok::<_, AccessError>(with_list(again))
         })
         .expect("a good list");
     let still = list_of(rules);
@@ -142,7 +140,7 @@ fn a_list_that_was_replaced_is_not_kept() {
 fn list_of(rules: &LiveRules) -> AccessList {
     let mut list = None;
     let Ok(()) = rules.renew(|rules| {
-        list = rules.listed().cloned();
+        list.clone_from(&rules.access);
         Ok::<_, Infallible>(rules.clone())
     });
     list.expect("there is one")
@@ -152,8 +150,8 @@ fn list_of(rules: &LiveRules) -> AccessList {
 fn members_of_a_private_tracker_announce_with_their_passkeys() {
     let folder = Folder::new();
     let list = folder.write("passkeys", "alice-1234\nbob-56789 # since May\n");
-    let rules = Rules::new().passkeys(PasskeyList::load(&list, KEY).expect("a good list"));
-    let tracker = over("packed", rules);
+    let passkeys = PasskeyList::load(&list, KEY).expect("a good list");
+    let tracker = over("packed", with(Rules::new(), |rules| rules.passkeys = Some(passkeys)));
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
     // BEP 41: the URL may come in pieces, between other options.
@@ -240,7 +238,7 @@ fn a_field_that_cannot_be_read_refuses_no_announce_and_is_counted() {
 #[test]
 fn an_address_that_asks_too_often_over_http_is_told_so() {
     let limiter = Arc::new(RateLimiter::new(KEY, 1, 20, 1024));
-    let tracker = over("packed", Rules::new().rate(limiter));
+    let tracker = over("packed", with(Rules::new(), |rules| rules.rate = Some(limiter)));
     let refusals = (0..30).filter(|_| {
         over_http(&tracker, &format!("/announce?{}", query(LISTED)))
             .contains("too many requests from your address; try again later8:retry in")
@@ -255,7 +253,7 @@ fn peers_at_loopback_addresses_are_taken_where_the_tracker_listens_on_one_and_re
     let id = client.connect();
     client.announce(announce(id));
 
-    let everywhere = Config::new().udp(any_port("0.0.0.0")).http(any_port("0.0.0.0"));
+    let everywhere = listening(&[any_port("0.0.0.0")], &[any_port("0.0.0.0")]);
     let tracker = Tracker::over(&everywhere, build("packed", |config| config));
     let here = SocketAddr::from((Ipv4Addr::LOCALHOST, tracker.udp[0].port()));
     let mut client = Client::of(here);
@@ -265,13 +263,13 @@ fn peers_at_loopback_addresses_are_taken_where_the_tracker_listens_on_one_and_re
     assert_eq!(swarms(&tracker), 0);
 
     let at = LocalPeers::At { v4: Some(Ipv4Addr::new(203, 0, 113, 5)), v6: None };
-    tracker.control.rules.replace(Rules::new().local_peers(at));
+    tracker.control.rules.replace(with(Rules::new(), |rules| rules.local_peers = at));
     client.announce(announce(id));
     let mut other = Client::at(Ipv4Addr::new(127, 0, 0, 2).into(), here);
     let other_id = other.connect();
     let (_, peers) = other.announce(AnnounceRequest { port: 7000, ..announce(other_id) });
     assert_eq!(peers, ["203.0.113.5:6881".parse().expect("an endpoint")]);
-    tracker.control.rules.replace(Rules::new().local_peers(LocalPeers::Refuse));
+    tracker.control.rules.replace(with(Rules::new(), |rules| rules.local_peers = LocalPeers::Refuse));
     assert_eq!(client.refusal(announce(id)), refused);
     assert_eq!(tracker.control.metrics.counts().udp.refused(Reason::Address), 2);
 }
@@ -294,7 +292,7 @@ fn a_client_with_a_link_only_finds_seeders_where_the_operator_lets_it() {
         };
         client.announce(seeds(6881, 1 << 20, AnnounceEvent::Started));
         for given in [false, true] {
-            tracker.control.rules.replace(Rules::new().seeders_for_links(given));
+            tracker.control.rules.replace(with(Rules::new(), |rules| rules.seeders_for_links = given));
             let mut over_udp = |event, downloaded| {
                 let answer = client.announce(seeds(7000, downloaded, event));
                 assert_eq!((answer.0.seeders, answer.0.leechers), (2, 0));
@@ -329,7 +327,7 @@ fn changing_rules_under_load_loses_no_request() {
             })
         });
         for n in 0..2000 {
-            tracker.control.rules.replace(Rules::new().interval_secs(60 + n));
+            tracker.control.rules.replace(with(Rules::new(), |rules| rules.interval_secs = 60 + n));
             thread::sleep(Duration::from_micros(500));
         }
         enough.store(true, Relaxed);
@@ -346,8 +344,13 @@ fn changing_rules_under_load_loses_no_request() {
 }
 
 fn over(name: &str, rules: Rules) -> Tracker {
-    let config = Config::new().udp(any_port("127.0.0.1")).udp(any_port("::1")).http(any_port("127.0.0.1"));
-    Tracker::over(&config.rules(rules), build(name, |config| config))
+    let mut config = listening(&[any_port("127.0.0.1"), any_port("::1")], &[any_port("127.0.0.1")]);
+    config.rules = rules;
+    Tracker::over(&config, build(name, |config| config))
+}
+
+fn with_list(list: AccessList) -> Rules {
+    with(Rules::new(), |rules| rules.access = Some(list))
 }
 
 fn swarms(tracker: &Tracker) -> u64 {

@@ -17,9 +17,9 @@ use swarmkeep::{
     Announce, Announced, Endpoint, Immediate, InfoHash, PeerBuffer, PeerId, Random, Timestamp,
     TorrentRepository, catalog::Repository, implement::forward_repository,
 };
-use swarmkeep_store_tests::{A_MINUTE, until};
-use swarmkeep_tests::{Tracker, any_port, build, runtime};
-use swarmkeep_tracker::{Config, LocalPeers, Rules, Server};
+use swarmkeep_store_tests::{A_MINUTE, until, with};
+use swarmkeep_tests::{Tracker, any_port, build, listening, runtime};
+use swarmkeep_tracker::{Config, LocalPeers, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
 
 /// One that answers at once, and one that may have to wait.
@@ -52,7 +52,9 @@ fn one_connection_serves_many_requests_over_ipv4_and_ipv6_in_a_store_of_either_k
 
 #[test]
 fn a_listener_at_all_ipv6_addresses_is_for_both_families_unless_ipv4_has_one_at_its_port() {
-    let config = || Config::new().rules(rules().local_peers(LocalPeers::Take));
+    let config = |http: &[SocketAddr]| {
+        with(listening(&[], http), |config| config.rules.local_peers = LocalPeers::Take)
+    };
     let is_answered = |tracker: &Tracker| {
         let [v4, v6] = [0, tracker.http.len() - 1].map(|n| tracker.http[n].port());
         for (ip, port) in [(Ipv4Addr::LOCALHOST.into(), v4), (Ipv6Addr::LOCALHOST.into(), v6)] {
@@ -61,14 +63,14 @@ fn a_listener_at_all_ipv6_addresses_is_for_both_families_unless_ipv4_has_one_at_
             assert_eq!(client.peers(&announce(2)), [Endpoint::new(ip, 1).unwrap()]);
         }
     };
-    let alone = Tracker::of(server("packed", &config().http(any_port("::"))));
+    let alone = Tracker::of(server("packed", &config(&[any_port("::")])));
     is_answered(&alone);
     let port = alone.http[0].port();
     drop(alone);
     let [v6, v4] = ["::", "0.0.0.0"].map(|ip| SocketAddr::new(ip.parse().expect("an address"), port));
-    is_answered(&Tracker::of(server("packed", &config().http(v6).http(v4))));
+    is_answered(&Tracker::of(server("packed", &config(&[v6, v4]))));
     // HTTP and the admin server have the ports of TCP in common.
-    let _beside_admin = server("packed", &config().http(v6).admin(v4));
+    let _beside_admin = server("packed", &with(config(&[v6]), |config| config.admin = Some(v4)));
 }
 
 #[test]
@@ -105,7 +107,8 @@ fn an_answer_does_not_wait_for_the_request_behind_it() {
 
 #[test]
 fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
-    let config = config().rules(rules().http_proxy("127.0.0.9/32".parse().expect("a network")));
+    let proxy = "127.0.0.9/32".parse().expect("a network");
+    let config = with(config(), |config| config.rules.http_proxies.push(proxy));
     let tracker = Tracker::of(server("packed", &config));
     let address = tracker.http[0];
     let mut proxy = Client::at([127, 0, 0, 9].into(), address);
@@ -291,7 +294,10 @@ fn who_does_not_read_is_not_listened_to() {
 
 #[test]
 fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
-    let tracker = Tracker::of(server("packed", &config().http_patience(Duration::from_secs(2))));
+    let tracker = Tracker::of(server(
+        "packed",
+        &with(config(), |config| config.http_patience = Duration::from_secs(2)),
+    ));
     let address = tracker.http[0];
     let neighbour = Neighbour::of(address);
     let began = Instant::now();
@@ -314,7 +320,8 @@ fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
 
 #[test]
 fn one_address_has_only_so_many_connections_and_its_neighbours_notice_nothing() {
-    let tracker = Tracker::of(server("packed", &config().http_connections_per_address(20)));
+    let tracker =
+        Tracker::of(server("packed", &with(config(), |config| config.http_connections_per_address = 20)));
     let address = tracker.http[0];
     let neighbour = Neighbour::of(address);
     let mut held: Vec<Client> = Vec::new();
@@ -335,7 +342,7 @@ fn one_address_has_only_so_many_connections_and_its_neighbours_notice_nothing() 
 
 #[test]
 fn when_all_places_are_taken_the_longest_idle_makes_room() {
-    let tracker = Tracker::of(server("packed", &config().http_connections(8)));
+    let tracker = Tracker::of(server("packed", &with(config(), |config| config.http_connections = 8)));
     let address = tracker.http[0];
     let mut first = Client::of(address);
     assert_eq!(first.get(&scrape_of(HASH)).0.status, 200);
@@ -355,7 +362,7 @@ fn when_all_places_are_taken_the_longest_idle_makes_room() {
 fn stopping_answers_what_has_been_received() {
     for name in STORES {
         // Received before anybody has looked at it, on more connections than may be open at once.
-        let server = server(name, &config().http_connections(30));
+        let server = server(name, &with(config(), |config| config.http_connections = 30));
         let mut clients: Vec<_> = (0..40).map(|n| Client::of(addresses(&server)[n % 2])).collect();
         clients.iter_mut().for_each(|client| client.send(&get(&scrape_of(HASH)).repeat(20)));
         runtime().block_on(server.run(std::future::ready(())));
@@ -402,12 +409,9 @@ impl TorrentRepository for Counting {
 }
 
 fn config() -> Config {
-    let config = Config::new().udp(any_port("127.0.0.1"));
-    config.http(any_port("127.0.0.1")).http(any_port("::1")).rules(rules())
-}
-
-fn rules() -> Rules {
-    Rules::new().interval_secs(77).jitter_percent(0)
+    let mut config = listening(&[any_port("127.0.0.1")], &[any_port("127.0.0.1"), any_port("::1")]);
+    (config.rules.interval_secs, config.rules.jitter_percent) = (77, 0);
+    config
 }
 
 fn server(name: &str, config: &Config) -> Server {

@@ -33,7 +33,7 @@ impl TrackerClient {
     /// # Errors
     /// If it has neither, or the file with authorities cannot be read.
     pub fn new(options: ClientOptions) -> io::Result<Self> {
-        let udp = UdpClient::new(options.udp_wait, options.udp_tries, options.source)?;
+        let udp = UdpClient::new(&options)?;
         let http = HttpClient::new(&options)?;
         Ok(Self(Arc::new(Inner { resolver: Resolver::new(options.hosts), udp, http })))
     }

@@ -93,8 +93,8 @@ impl HttpClient {
             // What a clock can add up.
             patience: options.http_patience.min(Duration::from_secs(24 * 60 * 60)),
             user_agent: HeaderValue::from_str(&options.user_agent).ok(),
-            tls: Tls::new(options.roots.as_deref())?,
-            source: options.source,
+            tls: Tls::new(options.root_certificates.as_deref())?,
+            source: Source::of(options.addresses.iter().copied()),
             sweeping,
         })
     }

@@ -47,6 +47,8 @@ const MOST_ADDRESSES: usize = 8;
 
 impl Resolver {
     pub(super) fn new(fixed: HashMap<String, Vec<IpAddr>>) -> Self {
+        let fixed =
+            fixed.into_iter().map(|(name, addresses)| (name.to_ascii_lowercase(), addresses)).collect();
         Self { fixed, hosts: Known::default(), lookups: Semaphore::new(16) }
     }
 

@@ -21,6 +21,7 @@ use tracing::debug;
 use super::{
     announce::{Announce, Answer, TrackerError, readable, useful},
     line::{Known, Line},
+    options::ClientOptions,
 };
 use crate::source::Source;
 
@@ -75,7 +76,9 @@ const AT_ONCE: usize = 32;
 const LONGEST: usize = 65_535;
 
 impl UdpClient {
-    pub(super) fn new(first_wait: Duration, tries: u32, source: Source) -> io::Result<Self> {
+    pub(super) fn new(options: &ClientOptions) -> io::Result<Self> {
+        let (first_wait, tries) = (options.udp_wait, options.udp_tries.max(1));
+        let source = Source::of(options.addresses.iter().copied());
         let (v4, v6) = (Half::new(Family::V4, source), Half::new(Family::V6, source));
         if let (Err(_), Err(_)) = (&v4, &v6) {
             return Err(v4.expect_err("it was one just now"));

@@ -7,6 +7,8 @@ use rand::{Rng, RngExt, seq::SliceRandom};
 use swarmkeep_bittorrent::AnnounceEvent;
 use tokio::time::Instant;
 
+use super::TrackersOptions;
+
 /// The tiers (BEP 12) that are announced to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AnnounceTo {
@@ -16,15 +18,6 @@ pub enum AnnounceTo {
     EveryTier,
     /// One tracker in all, as in BEP 12: that of the first tier that has a tracker that answers.
     FirstThatAnswers,
-}
-
-/// The bounds of all waiting.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
-    pub(super) announce_to: AnnounceTo,
-    pub(super) shortest_interval: Duration,
-    pub(super) longest_interval: Duration,
-    pub(super) first_back_off: Duration,
 }
 
 /// After so many failures in a row, one more makes the next wait no longer; the bound on the interval is
@@ -44,7 +37,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
 /// The tiers of one torrent, as they are asked over one family.
 #[derive(Debug)]
 pub(super) struct Walk {
-    pace: Pace,
+    pace: TrackersOptions,
     tiers: Vec<Tier>,
     /// Whether the download has become complete while trackers were told of it.
     completed: bool,
@@ -111,7 +104,7 @@ pub(super) enum Failure {
 
 impl Walk {
     /// Walks over `tiers`, of numbers of trackers in the order in which they are to be asked.
-    pub(super) fn new(tiers: &[Vec<usize>], mut pace: Pace, now: Instant) -> Self {
+    pub(super) fn new(tiers: &[Vec<usize>], mut pace: TrackersOptions, now: Instant) -> Self {
         // Times stay within what a clock can add up, whatever the options.
         pace.longest_interval = pace.longest_interval.min(LONGEST_RETRY);
         pace.shortest_interval = pace.shortest_interval.min(pace.longest_interval);
@@ -164,7 +157,7 @@ impl Walk {
         min_interval: Option<Duration>,
         now: Instant,
     ) {
-        let Pace { shortest_interval, longest_interval, .. } = self.pace;
+        let TrackersOptions { shortest_interval, longest_interval, .. } = self.pace;
         let Some((tier, nth)) = self.find(tracker) else { return };
         let interval = interval.clamp(shortest_interval, longest_interval);
         let min_interval = min_interval.unwrap_or(shortest_interval).clamp(shortest_interval, interval);
@@ -184,7 +177,7 @@ impl Walk {
 
     /// A tracker has not answered, or not as it should.
     pub(super) fn failed(&mut self, tracker: usize, why: Failure, now: Instant, rng: &mut impl Rng) {
-        let Pace { first_back_off, longest_interval, .. } = self.pace;
+        let TrackersOptions { first_back_off, longest_interval, .. } = self.pace;
         let Some((tier, nth)) = self.find(tracker) else { return };
         tier.asking = None;
         let leg = &mut tier.legs[nth];
@@ -324,12 +317,7 @@ mod tests {
 
     impl Test {
         fn of(tiers: &[&[usize]], announce_to: AnnounceTo) -> Self {
-            let pace = Pace {
-                announce_to,
-                shortest_interval: MINUTE,
-                longest_interval: HOUR,
-                first_back_off: MINUTE / 2,
-            };
+            let pace = TrackersOptions { announce_to, longest_interval: HOUR, ..TrackersOptions::new() };
             let tiers: Vec<_> = tiers.iter().map(|tier| tier.to_vec()).collect();
             let now = Instant::now();
             Self {

@@ -86,20 +86,16 @@ impl Redis {
             .redis_node
             .clone()
             .unwrap_or_else(|| format!("{}-{}", uname().nodename().to_string_lossy(), process::id()));
-        let mut config = RedisConfig::new(urls)
-            .prefix(&self.redis_prefix)
-            .node(&node)
-            .patience(self.redis_patience)
-            .totals_age(TOTALS_AGE)
-            .clock(swarmkeep_tracker::now);
-        config = match self.redis_engine {
-            RedisEngine::Auto => config,
-            RedisEngine::Module => config.engine(Engine::Module),
-            RedisEngine::Functions => config.engine(Engine::Functions),
+        let mut config = RedisConfig::new(urls);
+        (config.prefix, config.node) = (self.redis_prefix.clone(), node.clone());
+        (config.patience, config.totals_age) = (self.redis_patience, TOTALS_AGE);
+        config.clock = Some(swarmkeep_tracker::now);
+        config.engine = match self.redis_engine {
+            RedisEngine::Auto => None,
+            RedisEngine::Module => Some(Engine::Module),
+            RedisEngine::Functions => Some(Engine::Functions),
         };
-        if let Some(path) = &self.redis_password_file {
-            config = config.password_file(path);
-        }
+        config.password_file.clone_from(&self.redis_password_file);
         if let Some(path) = &self.redis_ca {
             if !self.redis_url.iter().all(|url| url.0.starts_with("rediss://")) {
                 return wrong(
@@ -112,7 +108,7 @@ impl Redis {
             if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
                 return wrong(format!("redis-ca: {}: it has no certificate in PEM", path.display()));
             }
-            config = config.root_certificate(pem);
+            config.root_certificate = Some(pem);
         }
         Ok(Servers { config, node, patience: self.redis_patience })
     }

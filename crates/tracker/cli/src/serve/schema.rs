@@ -416,42 +416,27 @@ impl Settings {
         if let Some((certificate, key)) = self.certificate()? {
             let tls = Tls::load(certificate, key)?;
             kept.tls = Some(tls.clone());
-            config = config.tls(tls);
+            config.tls = Some(tls);
         }
-        let config = config
-            .rules(self.rules(kept, None)?)
-            // By a tenth of its lifetime a dead peer may be handed out for longer.
-            .sweep_period(Duration::from_secs(lifetime.div_ceil(10).into()))
-            .admin_tls(self.fixed.admin_tls)
-            .http_connections(http_connections.get())
-            .http_connections_per_address(http_connections_per_address.get())
-            .repository_name(repository.name());
-        let config = match self.fixed.admin {
-            Listen::Off => config,
-            Listen::At(address) => {
-                self.tokens(kept)?.into_iter().fold(config.admin(address), Config::admin_token)
-            }
-        };
-        let config = self.fixed.admin_host.iter().cloned().fold(config, Config::admin_host);
-        let [udp, http, https] = self.listening()?.map(|of_protocol| {
+        config.rules = self.rules(kept, None)?;
+        // By a tenth of its lifetime a dead peer may be handed out for longer.
+        config.sweep_period = Duration::from_secs(lifetime.div_ceil(10).into());
+        config.http_connections = http_connections.get();
+        config.http_connections_per_address = http_connections_per_address.get();
+        config.repository_name = Some(repository.name().to_owned());
+        if let Listen::At(address) = self.fixed.admin {
+            (config.admin, config.admin_tokens) = (Some(address), self.tokens(kept)?);
+        }
+        (config.admin_tls, config.admin_hosts) = (self.fixed.admin_tls, self.fixed.admin_host.clone());
+        [config.udp, config.http, config.https] = self.listening()?.map(|of_protocol| {
             // Sockets of a service manager replace the default addresses.
             let unnamed = kept.handed_over
                 && of_protocol == EVERYWHERE.map(|address| address.parse().expect("a constant"));
-            of_protocol.into_iter().filter(move |_| !unnamed)
+            if unnamed { Vec::new() } else { of_protocol }
         });
-        let config = udp.fold(config, Config::udp);
-        let config = http.fold(config, Config::http);
-        let config = https.fold(config, Config::https);
-        let config = self
-            .fixed
-            .xdp
-            .settings(!self.fixed.udp.contains(&Listen::Off))?
-            .into_iter()
-            .fold(config, Config::xdp);
-        Ok(workers
-            .and_then(|workers| NonZero::new(workers.into()))
-            .into_iter()
-            .fold(config, Config::udp_workers))
+        config.xdp = self.fixed.xdp.settings(!self.fixed.udp.contains(&Listen::Off))?;
+        config.udp_workers = workers.and_then(|workers| NonZero::new(workers.into()));
+        Ok(config)
     }
 
     /// The tokens that the API takes: those of the file, or one that is drawn.
@@ -506,18 +491,15 @@ impl Settings {
 
     /// By what rules it answers. Reads the lists, but those that are in force and have not changed.
     pub(crate) fn rules(&self, kept: &mut Kept, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
-        let rules = self.times()?;
-        let Live { peers, most_peers, seeders_for_links, keep_downloads, .. } = self.live;
-        let Live { local_peers, http_ip_parameter, .. } = self.live;
+        let mut rules = self.times()?;
         let Live { allow_list, deny_list, passkeys, requests, requests_at_once, .. } = &self.live;
-        let retention = if keep_downloads { Retention::KeepDownloaded } else { Retention::DropEmpty };
-        let mut rules = rules
-            .default_want(peers)
-            .most_want(most_peers.get())
-            .seeders_for_links(seeders_for_links)
-            .retention(retention)
-            .local_peers(local_peers)
-            .http_ip_parameter(http_ip_parameter);
+        (rules.default_want, rules.most_want) = (self.live.peers, self.live.most_peers.get());
+        rules.seeders_for_links = self.live.seeders_for_links;
+        if self.live.keep_downloads {
+            rules.retention = Retention::KeepDownloaded;
+        }
+        rules.local_peers = self.live.local_peers;
+        rules.http_ip_parameter = self.live.http_ip_parameter;
         // Said by clap where both stand on the command line.
         if allow_list.is_some() && deny_list.is_some() {
             let message = "allow-list and deny-list exclude each other: give one of them";
@@ -525,21 +507,18 @@ impl Settings {
         }
         let lists = [(ListKind::Allow, allow_list), (ListKind::Deny, deny_list)];
         for (kind, path) in lists.into_iter().filter_map(|(kind, path)| Some((kind, path.as_ref()?))) {
-            rules = rules.access_list(AccessList::load_after(now.and_then(Rules::listed), kind, path)?);
+            let now = now.and_then(|now| now.access.as_ref());
+            rules.access = Some(AccessList::load_after(now, kind, path)?);
         }
         if let Some(path) = passkeys {
             warn_of_others(path, "the passkeys");
-            rules = rules.passkeys(PasskeyList::load_after(
-                now.and_then(Rules::members),
-                path,
-                kept.passkey_key,
-            )?);
+            let now = now.and_then(|now| now.passkeys.as_ref());
+            rules.passkeys = Some(PasskeyList::load_after(now, path, kept.passkey_key)?);
         }
-        if let Some(limiter) = kept.limiter(*requests, *requests_at_once) {
-            rules = rules.rate(limiter);
-        }
-        let rules = self.live.unlimited.iter().copied().fold(rules, Rules::unlimited);
-        Ok(self.live.http_proxy.iter().copied().fold(rules, Rules::http_proxy))
+        rules.rate = kept.limiter(*requests, *requests_at_once);
+        rules.unlimited.clone_from(&self.live.unlimited);
+        rules.http_proxies.clone_from(&self.live.http_proxy);
+        Ok(rules)
     }
 
     /// How long clients are told to wait.
@@ -568,17 +547,10 @@ impl Settings {
                  {lifetime}: give a longer lifetime, or a shorter interval"
             )));
         }
-        let mut rules = Rules::new()
-            .interval_secs(interval)
-            .jitter_percent(jitter)
-            .when_unavailable(when_unavailable.into())
-            .retry_interval_secs(retry_interval);
-        if let Some(longest) = longest_interval {
-            rules = rules.longest_interval_secs(longest);
-        }
-        if let Some(min) = min_interval {
-            rules = rules.min_interval_secs(min);
-        }
+        let mut rules = Rules::new();
+        (rules.interval_secs, rules.jitter_percent) = (interval, jitter);
+        (rules.longest_interval_secs, rules.min_interval_secs) = (longest_interval, min_interval);
+        (rules.when_unavailable, rules.retry_interval_secs) = (when_unavailable.into(), retry_interval);
         Ok(rules)
     }
 }

@@ -45,8 +45,9 @@ impl Xdp {
             Mode::Native => XdpMode::Native,
             Mode::Generic => XdpMode::Generic,
         };
-        let xdp = swarmkeep_tracker::Xdp::at(interface).mode(mode);
-        Ok(Some(self.xdp_connects.into_iter().fold(xdp, swarmkeep_tracker::Xdp::connects)))
+        let mut xdp = swarmkeep_tracker::Xdp::at(interface);
+        (xdp.mode, xdp.connects) = (mode, self.xdp_connects);
+        Ok(Some(xdp))
     }
 
     /// Gives up the capabilities that only attaching takes. No thread may have been started: each has its

@@ -299,7 +299,7 @@ mod tests {
         }
 
         fn named(name: &str) -> Self {
-            Self::with(name, Rules::new().interval_secs(1234).jitter_percent(0))
+            Self::with(name, Rules { interval_secs: 1234, jitter_percent: 0, ..Rules::new() })
         }
 
         fn with(name: &str, rules: Rules) -> Self {
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn clients_are_told_the_shortest_interval_where_there_is_one() {
-        let rules = Rules::new().interval_secs(1234).min_interval_secs(99);
+        let rules = Rules { interval_secs: 1234, min_interval_secs: Some(99), ..Rules::new() };
         let body = Tracker::with("packed", rules).body("192.0.2.1", &at_port(1));
         let response = AnnounceResponse::parse(&body).unwrap().expect("no failure");
         assert_eq!(response.head.min_interval, Some(99));
@@ -452,7 +452,8 @@ mod tests {
 
     #[test]
     fn a_claimed_address_counts_where_it_is_configured() {
-        let config = Rules::new().interval_secs(1234).jitter_percent(0).http_ip_parameter(true);
+        let config =
+            Rules { interval_secs: 1234, jitter_percent: 0, http_ip_parameter: true, ..Rules::new() };
         let mut tracker = Tracker::with("packed", config);
         tracker.announce("192.0.2.1", &AnnounceRequest { ip: "198.51.100.1".parse().ok(), ..at_port(1) });
         assert_eq!(tracker.peers("192.0.2.2", &at_port(2)), ["198.51.100.1:1"]);
@@ -604,7 +605,8 @@ mod tests {
             rng: &mut dyn Random,
             peers: &mut PeerBuffer<'_>,
         ) -> Announced {
-            self.rules.replace(Rules::new().interval_secs(999).min_interval_secs(998).jitter_percent(0));
+            let rules = Rules { interval_secs: 999, min_interval_secs: Some(998), ..Rules::new() };
+            self.rules.replace(Rules { jitter_percent: 0, ..rules });
             self.store.announce(announce, now, rng, peers)
         }
 
@@ -638,11 +640,13 @@ mod tests {
 
     #[test]
     fn a_store_out_of_reach_is_an_empty_answer_where_that_is_wanted() {
-        let rules = Rules::new()
-            .jitter_percent(0)
-            .min_interval_secs(100)
-            .when_unavailable(WhenUnavailable::Empty)
-            .retry_interval_secs(45);
+        let rules = Rules {
+            jitter_percent: 0,
+            min_interval_secs: Some(100),
+            when_unavailable: WhenUnavailable::Empty,
+            retry_interval_secs: 45,
+            ..Rules::new()
+        };
         let mut tracker = Tracker::of(out_of_reach(), rules);
         for compact in [None, Some(true), Some(false)] {
             let body = tracker.body("192.0.2.1", &AnnounceRequest { compact, ..at_port(1) });

@@ -287,7 +287,10 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const TRANSACTION: TransactionId = TransactionId(0xdead_beef);
     const HASH: InfoHash = InfoHash::new([0xaa; 20]);
-    const RULES: Rules = Rules::new().interval_secs(1234).jitter_percent(0);
+
+    fn rules() -> Rules {
+        Rules { interval_secs: 1234, jitter_percent: 0, ..Rules::new() }
+    }
 
     /// A handler, a store and a clock, as a client sees them.
     struct Tracker {
@@ -302,8 +305,7 @@ mod tests {
         fn over(repository: Repository) -> Self {
             let rng = SplitMix64::new(1);
             let ids = Arc::new(ConnectionIds::new(ConnectionKey::new(b"of this test")));
-            let rules = LiveRules::new(RULES);
-            let handler = Handler::new(ids, rules);
+            let handler = Handler::new(ids, LiveRules::new(rules()));
             Self { handler, repository, now: NOW, rng, batch: Batch::new() }
         }
 
@@ -557,7 +559,7 @@ mod tests {
     #[test]
     fn a_store_out_of_reach_is_an_empty_answer_where_that_is_wanted() {
         let mut tracker = Tracker::over(out_of_reach());
-        let empty = RULES.when_unavailable(WhenUnavailable::Empty).retry_interval_secs(45);
+        let empty = Rules { when_unavailable: WhenUnavailable::Empty, retry_interval_secs: 45, ..rules() };
         tracker.handler.rules.replace(empty);
         for source in [at("192.0.2.1:9"), at("[2001:db8::1]:9")] {
             let id = tracker.connect(source);
@@ -589,7 +591,7 @@ mod tests {
     async fn scrapes_of_a_store_that_never_answers_wait_for_it_together() {
         let mut rng = SplitMix64::new(1);
         let ids = Arc::new(ConnectionIds::new(ConnectionKey::new(b"of this test")));
-        let handler = Handler::new(Arc::clone(&ids), LiveRules::new(RULES));
+        let handler = Handler::new(Arc::clone(&ids), LiveRules::new(rules()));
         let source = at("192.0.2.1:9");
         let id = ids.at(NOW).issue(source.ip());
         let scrape = ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).to_vec();

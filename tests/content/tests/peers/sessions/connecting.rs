@@ -3,18 +3,18 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use swarmkeep_bittorrent::PeerId;
-use swarmkeep_peer::{Session, SessionConfig};
+use swarmkeep_peer::Session;
 use swarmkeep_peer_wire::{
     Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Message, Reserved,
 };
-use swarmkeep_store_tests::A_MINUTE;
+use swarmkeep_store_tests::{A_MINUTE, with};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
     time::{sleep, timeout},
 };
 
-use crate::sessions::{another, hostile::Stranger, info, session, store, whole};
+use crate::sessions::{another, config, hostile::Stranger, info, session, store, whole};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_that_call_each_other_at_the_same_time_are_connected() {
@@ -85,9 +85,7 @@ async fn no_address_takes_all_the_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_not_go_out_yet_holds_up_no_requests() {
     let (left, right) = (store(0..16), store(16..32));
-    let config = SessionConfig::new(PeerId::new([112; 20]))
-        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
-        .limits(Some(16 << 10), None);
+    let config = with(config(112), |config| config.up = Some(16 << 10));
     let slow = Session::start(config, left).await.unwrap();
     let handle = slow.add(info(), &[]).await.unwrap();
     // Eight that ask it for all that it has.
@@ -110,9 +108,7 @@ async fn what_may_not_go_out_yet_holds_up_no_requests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_address_takes_more_than_a_quarter_of_all_that_may_call() {
-    let config = SessionConfig::new(PeerId::new([126; 20]))
-        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
-        .connections(40);
+    let config = with(config(126), |config| config.connections = 40);
     let seeder = Session::start(config, store(0..32)).await.unwrap();
     let torrents = [info(), another(0)];
     for torrent in &torrents {

@@ -12,12 +12,12 @@ use swarmkeep::{Announce, SplitMix64, Timestamp, TorrentRepositoryExt as _};
 use swarmkeep_bittorrent::{InfoHash, PeerId};
 use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
 use swarmkeep_metainfo::{Creation, Format, Info, Magnet, Metainfo};
-use swarmkeep_peer::{Error, Handle, Session, SessionConfig};
+use swarmkeep_peer::{Error, Handle, Session};
 use swarmkeep_peer_wire::{
     Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Hashes, Message, MetadataMessage,
     Reserved,
 };
-use swarmkeep_store_tests::A_MINUTE;
+use swarmkeep_store_tests::{A_MINUTE, with};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -25,7 +25,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::sessions::{hostile::Stranger, tracker};
+use crate::sessions::{config, hostile::Stranger, tracker};
 
 /// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is
 /// smaller than a block.
@@ -57,10 +57,6 @@ pub(crate) fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
     content.write(0, bytes).unwrap();
     (0..info.piece_count()).for_each(|piece| _ = content.mark_complete(piece).unwrap());
     Arc::new(store)
-}
-
-fn config(n: u8) -> SessionConfig {
-    SessionConfig::new(PeerId::new([n; 20])).listen([SocketAddr::from(([127, 0, 0, 1], 0))])
 }
 
 pub(crate) async fn start(n: u8, store: Arc<dyn ContentRepository>) -> Session {
@@ -138,7 +134,8 @@ async fn a_torrent_of_too_many_files_is_refused() {
     // With padding between its files.
     let (metainfo, _) = torrent(Format::Hybrid, false);
     let info = Arc::new(metainfo.info().clone());
-    let (few, enough) = (config(75).most_files(2), config(76).most_files(3));
+    let (few, enough) =
+        (with(config(75), |config| config.most_files = 2), with(config(76), |config| config.most_files = 3));
     let session = Session::start(few, empty()).await.unwrap();
     let refused = session.add(Arc::clone(&info), &[]).await.unwrap_err().to_string();
     assert_eq!(refused, "3 files, and no more than 2 are taken");
@@ -558,7 +555,7 @@ async fn peers_tell_peers_of_others_but_not_those_of_a_private_torrent() {
         let (metainfo, bytes) = torrent(Format::V1, private);
         let info = Arc::new(metainfo.info().clone());
         // Slow enough that they have much to say to each other.
-        let slow = config(70).limits(Some(100_000), None);
+        let slow = with(config(70), |config| config.up = Some(100_000));
         let middle = Session::start(slow, full(&info, &bytes)).await.unwrap();
         let knows = middle.add(Arc::clone(&info), &[]).await.unwrap();
         let ends = [start(71, empty()).await, start(72, empty()).await];

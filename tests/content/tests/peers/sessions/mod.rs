@@ -16,12 +16,10 @@ use swarmkeep_content::{
     files::{Allocation, FileStore},
 };
 use swarmkeep_metainfo::Info;
-use swarmkeep_peer::{
-    Handle, Session, SessionConfig,
-    trackers::{ClientOptions, TrackersOptions},
-};
-use swarmkeep_store_tests::A_MINUTE;
-use swarmkeep_tracker::{Config, Rules, Server};
+use swarmkeep_peer::{Handle, Session, SessionConfig};
+use swarmkeep_store_tests::{A_MINUTE, with};
+use swarmkeep_tests::listening;
+use swarmkeep_tracker::Server;
 use tokio::time::{sleep, timeout};
 
 /// Bytes that are as random as those of `fixtures/README.md`, whose info dictionary this is: 2 MiB in 32
@@ -59,11 +57,15 @@ async fn session(n: u8, store: &Arc<dyn ContentRepository>) -> (Session, Handle)
     announced(n, store, &[]).await
 }
 
+fn config(n: u8) -> SessionConfig {
+    with(SessionConfig::new(PeerId::new([n; 20])), |config| {
+        config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    })
+}
+
 async fn announced(n: u8, store: &Arc<dyn ContentRepository>, tiers: &[Vec<String>]) -> (Session, Handle) {
-    let address = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = TrackersOptions::new().shortest_interval(Duration::from_millis(200));
-    let config =
-        SessionConfig::new(PeerId::new([n; 20])).listen([address]).trackers(options, ClientOptions::new());
+    let mut config = config(n);
+    config.trackers.shortest_interval = Duration::from_millis(200);
     let session = Session::start(config, Arc::clone(store)).await.unwrap();
     let handle = session.add(info(), tiers).await.unwrap();
     (session, handle)
@@ -74,8 +76,8 @@ fn tracker() -> (SocketAddr, Arc<dyn TorrentRepository>) {
     let packed = catalog::find("packed").unwrap();
     let repository = packed.build(&RepositoryConfig::new(HashKey::from_os().unwrap())).unwrap();
     let store = Arc::clone(repository.as_sync().expect("packed is synchronous"));
-    let config =
-        Config::new().rules(Rules::new().interval_secs(1)).udp(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let mut config = listening(&[SocketAddr::from(([127, 0, 0, 1], 0))], &[]);
+    config.rules.interval_secs = 1;
     let server = Server::bind(&config, repository).unwrap();
     let address = server.udp_addresses().unwrap()[0];
     tokio::spawn(server.run(std::future::pending()));
@@ -170,8 +172,7 @@ async fn a_download_counts_also_if_it_is_stopped_as_soon_as_it_is_complete() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_wait_for_a_torrent_to_be_added_can_add_it_again() {
     let empty = store([]);
-    let config = SessionConfig::new(PeerId::new([57; 20]));
-    let session = Session::start(config, Arc::clone(&empty)).await.unwrap();
+    let session = Session::start(config(57), Arc::clone(&empty)).await.unwrap();
     let mut dropped = 0;
     for n in 1..10 {
         let mut adding = Box::pin(session.add(another(n), &[]));
@@ -204,9 +205,7 @@ async fn nothing_that_is_complete_is_fetched_again() {
 async fn what_is_fetched_is_written_in_time_although_its_stripe_is_not_whole() {
     let (some, empty) = (store(0..5), store([]));
     let (seeder, _seeds) = session(60, &some).await;
-    let config = SessionConfig::new(PeerId::new([61; 20]))
-        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
-        .write_within(Duration::from_secs(2));
+    let config = with(config(61), |config| config.write_within = Duration::from_secs(2));
     let fetcher = Session::start(config, Arc::clone(&empty)).await.unwrap();
     let fetches = fetcher.add(info(), &[]).await.unwrap();
     fetches.found(seeder.addresses().to_vec());
@@ -233,9 +232,7 @@ fn another(n: u8) -> Arc<Info> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn torrents_that_have_nobody_to_call_take_no_connection_from_those_that_have() {
     let (full, empty) = (store(0..32), store([]));
-    let config = SessionConfig::new(PeerId::new([50; 20]))
-        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
-        .connections(4);
+    let config = with(config(50), |config| config.connections = 4);
     let seeder = Session::start(config, Arc::clone(&full)).await.unwrap();
     for n in 0..10 {
         seeder.add(another(n), &[]).await.unwrap();
@@ -278,7 +275,6 @@ async fn progress_never_goes_back_while_pieces_come_at_the_same_time() {
         content.mark_complete(piece).unwrap();
     }
     let (full, empty): (Arc<dyn ContentRepository>, _) = (Arc::new(full), store([]));
-    let config = |n| SessionConfig::new(PeerId::new([n; 20])).listen([SocketAddr::from(([127, 0, 0, 1], 0))]);
     let seeder = Session::start(config(55), Arc::clone(&full)).await.unwrap();
     seeder.add(Arc::clone(&info), &[]).await.unwrap();
     let fetcher = Session::start(config(56), Arc::clone(&empty)).await.unwrap();

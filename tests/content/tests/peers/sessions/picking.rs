@@ -2,14 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use swarmkeep_bittorrent::PeerId;
 use swarmkeep_content::ContentRepository;
-use swarmkeep_peer::{Handle, Session, SessionConfig};
+use swarmkeep_peer::{Handle, Session};
 use swarmkeep_peer_wire::{Bitfield, Block, Message, Piece, PieceIndex, Reserved};
 use swarmkeep_store_tests::A_MINUTE;
 use tokio::{
@@ -18,7 +16,7 @@ use tokio::{
 };
 
 use crate::sessions::{
-    assert_has_all,
+    assert_has_all, config,
     hostile::{Stranger, block},
     info, session, store, whole,
 };
@@ -37,10 +35,9 @@ async fn impatient(
     pieces: u64,
     patience: Duration,
 ) -> (Session, Handle) {
-    let config = SessionConfig::new(PeerId::new([n; 20]))
-        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
-        .piece_memory(pieces * u64::from(info().piece_length()))
-        .request_timeout(patience);
+    let mut config = config(n);
+    config.piece_memory = pieces * u64::from(info().piece_length());
+    config.request_timeout = patience;
     let session = Session::start(config, Arc::clone(store)).await.unwrap();
     let handle = session.add(info(), &[]).await.unwrap();
     (session, handle)

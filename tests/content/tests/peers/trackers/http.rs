@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::trackers::{
     servers::{GOOD, Http, Reply, ok, with},
-    torrent::{LONG, Torrent, client, endpoints, identity, of, often, quick, seldom},
+    torrent::{Torrent, client, endpoints, identity, of, often, patient, seldom, wanting},
 };
 
 async fn failure_of(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String {
@@ -23,7 +23,7 @@ async fn failure_of(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String
 async fn an_announce_is_the_query_of_the_url() {
     let tracker = Http::saying(GOOD).await;
     let url = format!("http://{}/a-passkey/announce", tracker.at);
-    let mut torrent = Torrent::one(&url, &client(), &seldom().want_peers(33));
+    let mut torrent = Torrent::one(&url, &client(), &wanting(33));
     assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
     let asked = tracker.asked();
     let query = asked[0].strip_prefix("/a-passkey/announce?").expect("begins so");
@@ -103,7 +103,7 @@ async fn events_come_in_order_and_each_until_it_is_taken() {
 #[tokio::test]
 async fn torrents_share_connections() {
     let tracker = Http::saying(GOOD).await;
-    let (url, client) = (tracker.url(), of(quick().http_patience(LONG)));
+    let (url, client) = (tracker.url(), of(patient()));
     let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
     for torrent in 0..5 {
         assert!(start(torrent).settled().await.is_started);
@@ -142,7 +142,8 @@ async fn a_connection_that_was_closed_while_it_was_kept_costs_no_failure() {
         })
         .await;
         // After a failure, nothing would come for minutes.
-        let options = often().first_back_off(Duration::from_secs(600));
+        let mut options = often();
+        options.first_back_off = Duration::from_secs(600);
         let torrent = Torrent::one(&tracker.url(), &client(), &options);
         torrent.until("some", |_| tracker.asked().len() >= 5).await;
         assert_eq!(torrent.handle.status()[0].v4.failures, 0, "{when_used}");
@@ -261,7 +262,8 @@ async fn a_refusal_is_told_in_the_trackers_words_and_when_it_says_to_come_back_i
     ] {
         let reply = move |_: &str, _| Reply::Keep(with(status, "", body));
         let tracker = Http::new(reply).await;
-        let options = often().first_back_off(Duration::from_millis(900));
+        let mut options = often();
+        options.first_back_off = Duration::from_millis(900);
         let torrent = Torrent::one(&tracker.url(), &client(), &options);
         let status = torrent.settled().await;
         assert_eq!(status.error.expect("a failure").to_string(), expected);
@@ -312,7 +314,7 @@ async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'stat
         false => Reply::Keep(ok(GOOD)),
     })
     .await;
-    let torrent = Torrent::one(&tracker.url(), &of(quick().http_patience(LONG)), &seldom());
+    let torrent = Torrent::one(&tracker.url(), &of(patient()), &seldom());
     torrent.settled().await;
     torrent.left.store(0, Relaxed);
     torrent.handle.completed();

@@ -1,6 +1,7 @@
 //! A torrent that announces, and what is known of it.
 
 use std::{
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,7 +13,7 @@ use swarmkeep_peer::trackers::{
     ClientOptions, FamilyStatus, Found, Identity, Progress, TrackerClient, TrackerStatus, Trackers,
     TrackersHandle, TrackersOptions,
 };
-use swarmkeep_store_tests::A_MINUTE;
+use swarmkeep_store_tests::{A_MINUTE, with};
 use swarmkeep_tracker_protocol::bittorrent::{Endpoint, InfoHash, PeerId};
 use tokio::{
     sync::mpsc,
@@ -28,7 +29,24 @@ pub(crate) fn client() -> TrackerClient {
 }
 
 pub(crate) fn quick() -> ClientOptions {
-    ClientOptions::new().udp(Duration::from_millis(150), 3).http_patience(Duration::from_millis(800))
+    waiting(Duration::from_millis(150))
+}
+
+/// Options of a client that waits this long for the first answer to a datagram.
+pub(crate) fn waiting(udp_wait: Duration) -> ClientOptions {
+    with(ClientOptions::new(), |options| {
+        (options.udp_wait, options.http_patience) = (udp_wait, Duration::from_millis(800));
+    })
+}
+
+/// Options of a client that waits long for an answer over HTTP.
+pub(crate) fn patient() -> ClientOptions {
+    with(quick(), |options| options.http_patience = LONG)
+}
+
+/// Options of a client that knows the addresses of a host.
+pub(crate) fn hosting(name: &str, addresses: impl Into<Vec<IpAddr>>) -> ClientOptions {
+    with(quick(), |options| _ = options.hosts.insert(name.into(), addresses.into()))
 }
 
 pub(crate) fn of(options: ClientOptions) -> TrackerClient {
@@ -37,15 +55,23 @@ pub(crate) fn of(options: ClientOptions) -> TrackerClient {
 
 /// Announces often and tries again soon.
 pub(crate) fn often() -> TrackersOptions {
-    TrackersOptions::new()
-        .shortest_interval(Duration::from_millis(200))
-        .first_back_off(Duration::from_millis(100))
-        .stop_patience(Duration::from_millis(1500))
+    with(seldom(), |options| {
+        options.shortest_interval = Duration::from_millis(200);
+        options.first_back_off = Duration::from_millis(100);
+    })
 }
 
 /// Announces once.
 pub(crate) fn seldom() -> TrackersOptions {
-    TrackersOptions::new().first_back_off(Duration::from_secs(600)).stop_patience(Duration::from_millis(1500))
+    with(TrackersOptions::new(), |options| {
+        options.first_back_off = Duration::from_secs(600);
+        options.stop_patience = Duration::from_millis(1500);
+    })
+}
+
+/// Announces once, for this number of peers.
+pub(crate) fn wanting(peers: u32) -> TrackersOptions {
+    with(seldom(), |options| options.want = Some(peers))
 }
 
 pub(crate) fn identity(torrent: u32, port: u16) -> Identity {

@@ -3,6 +3,7 @@
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use swarmkeep_peer::trackers::{AnnounceTo, ClientOptions, UrlError};
+use swarmkeep_store_tests::with;
 use swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::{Completed, None as Regular, Started, Stopped};
 use tokio::{
     net::UdpSocket,
@@ -11,14 +12,14 @@ use tokio::{
 
 use crate::trackers::{
     servers::{Asked, Udp},
-    torrent::{LONG, Torrent, client, endpoints, identity, of, often, quick, seldom},
+    torrent::{LONG, Torrent, client, endpoints, hosting, identity, of, often, seldom, waiting, wanting},
 };
 
 #[tokio::test]
 async fn an_announce_says_who_what_and_where_to_in_the_path() {
     let tracker = Udp::good().await;
     let url = format!("udp://{}/some/announce?passkey=abc", tracker.at);
-    let mut torrent = Torrent::one(&url, &client(), &seldom().want_peers(33));
+    let mut torrent = Torrent::one(&url, &client(), &wanting(33));
     assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
     let asked = tracker.asked();
     assert!(asked[0].0.is_connect());
@@ -35,7 +36,7 @@ async fn an_announce_says_who_what_and_where_to_in_the_path() {
 #[tokio::test]
 async fn who_is_silent_is_sent_the_same_again_at_doubling_waits_and_then_left_alone() {
     let tracker = Udp::silent().await;
-    let client = of(quick().udp(Duration::from_millis(600), 3));
+    let client = of(waiting(Duration::from_millis(600)));
     let torrent = Torrent::one(&tracker.url(), &client, &seldom());
     assert_eq!(torrent.failure().await, "no answer in time");
     let asked = tracker.asked();
@@ -50,7 +51,7 @@ async fn who_is_silent_is_sent_the_same_again_at_doubling_waits_and_then_left_al
 #[tokio::test]
 async fn a_lost_datagram_costs_one_wait() {
     let tracker = Udp::new(|asked, nth| if nth % 2 == 0 { vec![] } else { vec![asked.good_answer()] }).await;
-    let client = of(quick().udp(Duration::from_secs(1), 3));
+    let client = of(waiting(Duration::from_secs(1)));
     let torrent = Torrent::one(&tracker.url(), &client, &seldom());
     assert!(torrent.settled().await.is_started);
     assert_eq!(tracker.asked().len(), 4);
@@ -170,7 +171,7 @@ async fn a_connection_id_that_is_good_no_more_is_replaced_without_a_failure() {
             _ => vec![asked.answer(1, 0)],
         })
         .await;
-        let client = of(quick().udp(Duration::from_secs(1), 3));
+        let client = of(waiting(Duration::from_secs(1)));
         let torrent = Torrent::one(&tracker.url(), &client, &often());
         torrent.settled().await;
         torrent.until("a second", |_| tracker.connects() == 2 && tracker.events().len() >= 3).await;
@@ -181,7 +182,7 @@ async fn a_connection_id_that_is_good_no_more_is_replaced_without_a_failure() {
 #[tokio::test]
 async fn torrents_share_a_socket_and_a_connection_id() {
     let tracker = Udp::good().await;
-    let (url, client) = (tracker.url(), of(quick().udp(LONG, 1)));
+    let (url, client) = (tracker.url(), of(waiting(LONG)));
     let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
     let torrents: Vec<_> = (0..200).map(start).collect();
     for torrent in &torrents {
@@ -223,7 +224,7 @@ async fn when_a_tracker_fails_the_next_of_its_tier_is_asked_and_other_tiers_do_n
         }
     }
 
-    let strict = seldom().announce_to(AnnounceTo::FirstThatAnswers);
+    let strict = with(seldom(), |options| options.announce_to = AnnounceTo::FirstThatAnswers);
     let before = other.asked().len();
     let torrent = Torrent::start(&tiers, identity(99, 1), &client(), &strict);
     torrent.until("the first tier", |all| all[1].v4.is_started).await;
@@ -313,7 +314,8 @@ async fn stopping_takes_leave_of_those_that_took_a_started_and_waits_for_nobody_
     assert_eq!(silent.events(), []);
 
     // One that failed was never told of the torrent, so there is nothing to take back.
-    let torrent = Torrent::one(&silent_url, &client(), &seldom().stop_patience(10 * LONG));
+    let patient = with(seldom(), |options| options.stop_patience = 10 * LONG);
+    let torrent = Torrent::one(&silent_url, &client(), &patient);
     torrent.failure().await;
     let asked = silent.asked().len();
     torrent.stop().await;
@@ -327,7 +329,7 @@ async fn a_started_that_may_have_been_taken_is_taken_back() {
         _ => vec![asked.good_answer()],
     })
     .await;
-    let patient = seldom().stop_patience(10 * LONG);
+    let patient = with(seldom(), |options| options.stop_patience = 10 * LONG);
     let torrent = Torrent::one(&tracker.url(), &of(ClientOptions::new()), &patient);
     torrent.until("it to be sent", |_| tracker.events() == [Started]).await;
     torrent.stop().await;
@@ -347,7 +349,7 @@ async fn peers_wait_for_who_takes_them_and_nobody_need_take_them() {
         vec![answer]
     })
     .await;
-    let options = often().shortest_interval(Duration::from_millis(50));
+    let options = with(often(), |options| options.shortest_interval = Duration::from_millis(50));
     let mut torrent = Torrent::one(&tracker.url(), &client(), &options);
     torrent.until("some", |_| tracker.events().len() >= 6).await;
     let mut found = torrent.peers().await;
@@ -395,7 +397,7 @@ async fn a_torrent_without_trackers_works_and_says_what_it_left_out() {
 
 #[tokio::test]
 async fn a_name_that_is_not_found_and_a_family_without_address_are_told() {
-    let client = of(quick().host("v4only.test", ["127.0.0.1".parse().unwrap()]));
+    let client = of(hosting("v4only.test", ["127.0.0.1".parse().unwrap()]));
     let torrent = Torrent::one("udp://no-such-name.invalid:1", &client, &seldom());
     let failure = torrent.failure().await;
     assert!(failure.starts_with("no-such-name.invalid is not found: "), "{failure}");
@@ -411,7 +413,7 @@ async fn a_name_that_is_not_found_and_a_family_without_address_are_told() {
 async fn of_several_addresses_the_next_is_tried_after_a_failure() {
     let tracker = Udp::at("127.0.0.2:0", |asked, _| vec![asked.good_answer()]).await.expect("loopback");
     let addresses = ["127.0.0.3", "127.0.0.2"].map(|address| address.parse().unwrap());
-    let client = of(quick().host("two.test", addresses));
+    let client = of(hosting("two.test", addresses));
     let torrent = Torrent::one(&format!("udp://two.test:{}", tracker.at.port()), &client, &often());
     let status = torrent.until("the second", |all| all[0].v4.is_started).await;
     assert_eq!(status[0].v4.address, Some(tracker.at));

@@ -7,10 +7,9 @@ use swarmkeep::{Family::V4, SwarmStats};
 use swarmkeep_metainfo::{Magnet, Metainfo};
 use swarmkeep_store_tests::{
     programs::{IP, MOUNT, NAMESPACES, Trial},
-    tests,
+    tests, with,
 };
-use swarmkeep_tests::{Tracker, build};
-use swarmkeep_tracker::{Config, Rules};
+use swarmkeep_tests::{Tracker, build, listening};
 
 use crate::real_clients::{
     FILE, Kind, Protocol, Row,
@@ -53,8 +52,8 @@ fn rqbit_downloads_by_a_link_where_seeders_are_given_to_it() {
     let other = ClientSetup::new(&work, &RQBIT, V4, &torrent, Some(Magnet::from(&metainfo).to_string()));
     let has_file = || fs::read(other.download.join(FILE)).is_ok_and(|file| file == content);
 
-    let rules = Rules::new().interval_secs(2).jitter_percent(0);
-    let config = Config::new().http(row.tracker()).rules(rules.clone());
+    let mut config = listening(&[], &[row.tracker()]);
+    (config.rules.interval_secs, config.rules.jitter_percent) = (2, 0);
     let tracker = Tracker::over(&config, build(row.repository, |config| config));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let stats = || runtime.block_on(tracker.control.repository.scrape(&info_hash)).expect("it is here");
@@ -69,7 +68,7 @@ fn rqbit_downloads_by_a_link_where_seeders_are_given_to_it() {
     assert!(!has_file() && stats() == seeds(2), "it is given nobody");
     drop(waiting);
 
-    tracker.control.rules.replace(rules.seeders_for_links(true));
+    tracker.control.rules.replace(with(config.rules, |rules| rules.seeders_for_links = true));
     let _other = Running::start(&RQBIT, &other);
     wait_until("it downloads", has_file, so_far);
 }

@@ -34,7 +34,7 @@ use swarmkeep::{
 };
 use swarmkeep_metainfo::{Creation, Format, Magnet, Metainfo};
 use swarmkeep_store_tests::programs::{Trial, trial};
-use swarmkeep_tracker::{Config, PasskeyList, Rules, Server};
+use swarmkeep_tracker::{Config, PasskeyList, Server};
 use tap::Tap;
 
 macro_rules! real_clients {
@@ -317,19 +317,19 @@ impl Row {
     fn start_tracker(&self, repository: Repository) -> SocketAddr {
         let address = SocketAddr::new(self.tracker().ip(), 0);
         // A short interval, so that a client that has missed somebody asks again within this test.
-        let mut rules = Rules::new().interval_secs(2);
+        let mut config = Config::new();
+        config.rules.interval_secs = 2;
         if let Some(passkey) = self.passkey {
             let list = env::temp_dir().join(format!("swarmkeep-{}-{}", file_name(), std::process::id()));
             fs::write(&list, format!("{passkey}\n")).expect("a file of ours");
             let key = HashKey::from_os().expect("randomness");
-            rules = rules.passkeys(PasskeyList::load(&list, key).expect("one passkey"));
+            config.rules.passkeys = Some(PasskeyList::load(&list, key).expect("one passkey"));
             fs::remove_file(list).expect("ours");
         }
-        let config = Config::new().rules(rules);
-        let config = match self.protocol {
-            Protocol::Udp => config.udp(address),
-            Protocol::Http => config.http(address),
-        };
+        match self.protocol {
+            Protocol::Udp => config.udp.push(address),
+            Protocol::Http => config.http.push(address),
+        }
         let server = Server::bind(&config, repository).expect("the address is ours");
         let addresses = match self.protocol {
             Protocol::Udp => server.udp_addresses(),

@@ -7,10 +7,7 @@ use swarmkeep_content::{
     ContentConfig, ContentExt, ContentRepository, FileFolder, Library,
     files::{Allocation, FileStore, HIDDEN},
 };
-use swarmkeep_peer::{
-    Session, SessionConfig,
-    trackers::{ClientOptions, TrackersOptions},
-};
+use swarmkeep_peer::{Session, SessionConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::real_clients::{FILE, clients::ClientSetup};
@@ -51,10 +48,9 @@ pub(crate) fn run() {
         content.write(0, &seeded).expect("room for 2 MiB");
         (0..info.piece_count()).for_each(|piece| _ = content.mark_complete(piece).expect("it was written"));
     }
-    let options = TrackersOptions::new().shortest_interval(Duration::from_secs(2));
-    let config = SessionConfig::new(PeerId::new(*b"-KP0100-our own peer"))
-        .listen([at])
-        .trackers(options, ClientOptions::new());
+    let mut config = SessionConfig::new(PeerId::new(*b"-KP0100-our own peer"));
+    config.listen = vec![at];
+    config.trackers.shortest_interval = Duration::from_secs(2);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let mut interrupt = signal(SignalKind::interrupt()).expect("a handler");

@@ -17,7 +17,7 @@ use swarmkeep_servers::Server;
 use swarmkeep_state::simulated::{Refusal, Simulated};
 use swarmkeep_store_tests::{
     programs::{CHROMEDRIVER, CHROMIUM, REDIS, Trial},
-    tests,
+    tests, with,
 };
 use swarmkeep_tests::admin::{
     client,
@@ -252,7 +252,7 @@ fn a_lost_connection_is_shown_and_comes_back() {
         "words about it",
         "return document.getElementById('lost').innerText.startsWith('Disconnected from the tracker')",
     );
-    let _again = Tracker::with(&config().admin(admin), packed());
+    let _again = Tracker::with(&with(config(), |config| config.admin = Some(admin)), packed());
     browser.wait("that it is back", "return document.getElementById('state').innerText === 'Live' && document.getElementById('lost').hidden");
     browser.run("document.getElementById('leave').click()");
     browser.wait("the form", "return document.getElementById('sign').checkVisibility() && sessionStorage.getItem('token') === null");
@@ -303,11 +303,14 @@ fn snapshots_that_fail_are_shown_until_one_is_taken() {
 fn who_shares_the_store_is_shown_and_for_how_long_it_is_lost() {
     let server = Server::start().unwrap_or_else(|error| panic!("this test needs a real server: {error:?}"));
     let connections = swarmkeep_tests::runtime();
-    let settings = RedisConfig::new([server.url()]).patience(Duration::from_millis(300));
+    let mut settings = RedisConfig::new([server.url()]);
+    settings.patience = Duration::from_millis(300);
     let key = HashKey::from_os().expect("entropy");
     let store = connections.block_on(RedisRepository::connect(&settings, &RepositoryConfig::new(key)));
     let store = Repository::Async(Arc::new(store.expect("it has just started")));
-    let tracker = Tracker::with(&config().repository_name("redis").node("tracker-one"), store);
+    let mut config = config();
+    (config.repository_name, config.node) = (Some("redis".into()), Some("tracker-one".into()));
+    let tracker = Tracker::with(&config, store);
     let browser = open(&tracker, ALL);
     assert!(browser.text("about").contains("redis, as tracker-one"), "{}", browser.text("about"));
     let store = "[...document.querySelectorAll('#tracker tr')].find(row => row.cells[0].innerText === 'Store').cells[1].innerText";

@@ -16,7 +16,7 @@ use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
 use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
-    tests,
+    tests, with,
 };
 
 use crate::redis::{
@@ -106,7 +106,7 @@ async fn ages(store: &RedisRepository) -> (usize, i64, i64) {
 fn redis_one_tracker_an_hour_ahead() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let settings = settings([server.url()]).clock(clock);
+        let settings = with(settings([server.url()]), |settings| settings.clock = Some(clock));
         let (right, wrong) = (start(&settings).await, start(&settings).await);
         announce(&right, 0..PEERS, clock()).await;
         announce(&wrong, PEERS..PEERS + TORRENTS, by(HOUR)).await;
@@ -126,7 +126,7 @@ fn redis_one_tracker_an_hour_ahead() {
 fn redis_one_tracker_an_hour_behind() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let settings = settings([server.url()]).clock(clock);
+        let settings = with(settings([server.url()]), |settings| settings.clock = Some(clock));
         let (right, wrong) = (start(&settings).await, start(&settings).await);
         // It alone, at first.
         announce(&wrong, 0..PEERS, by(-HOUR)).await;
@@ -146,7 +146,7 @@ fn redis_one_tracker_an_hour_behind() {
 fn redis_clock_that_was_wrong_once_tells_no_future_any_more() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let settings = settings([server.url()]).clock(clock);
+        let settings = with(settings([server.url()]), |settings| settings.clock = Some(clock));
         let once = start(&settings).await;
         announce(&once, 0..1, Timestamp::from_secs(4_000_000_000)).await;
         announce(&once, 1..PEERS, clock()).await;
@@ -167,7 +167,7 @@ fn redis_shards_from_the_future_are_brought_back() {
             announce(&earlier, 10_000 * n..10_000 * n + 400, by(HOUR)).await;
         }
         let there = ages(&earlier).await.0;
-        let bounded = start(&settings.clone().clock(clock)).await;
+        let bounded = start(&with(settings.clone(), |settings| settings.clock = Some(clock))).await;
         assert_eq!(sweep(&bounded, &server, clock()).await, 0);
         let (peers, earliest, latest) = ages(&bounded).await;
         assert_eq!(peers, there);
@@ -199,7 +199,7 @@ fn redis_swarm_in_the_middle_of_a_sweep_is_brought_back_whole() {
         let middle =
             earlier.sweep(by(HOUR), Retention::DropEmpty, Budget::peers(300)).await.expect("reached");
         assert!((100..900).contains(&middle.visited), "{middle:?}");
-        let bounded = start(&settings.clone().clock(clock)).await;
+        let bounded = start(&with(settings.clone(), |settings| settings.clock = Some(clock))).await;
         sweep(&bounded, &server, clock()).await;
         let ahead = times(&bounded).await.iter().filter(|&&time| time > 60).count();
         assert_eq!(ahead, 0, "peers announced in the future");
@@ -214,14 +214,17 @@ fn redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_told() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         for wrong in [(|| by(HOUR)) as fn() -> Timestamp, || by(-HOUR)] {
-            let refused = RedisRepository::connect(&settings([server.url()]).clock(wrong), &config()).await;
+            let settings = with(settings([server.url()]), |settings| settings.clock = Some(wrong));
+            let refused = RedisRepository::connect(&settings, &config()).await;
             match refused {
                 Err(Error::Clock { own, server }) => assert!(own.abs_diff(server).abs_diff(3600) <= 2),
                 other => panic!("{other:?}"),
             }
         }
-        let often = Duration::from_millis(1);
-        let store = start(&settings([server.url()]).clock(drifts).totals_age(often)).await;
+        let mut settings = settings([server.url()]);
+        settings.clock = Some(drifts);
+        settings.totals_age = Duration::from_millis(1);
+        let store = start(&settings).await;
         let mut apart = Vec::new();
         for ahead in [0, 61, 3600, 0] {
             AHEAD.store(ahead, Relaxed);

@@ -19,7 +19,7 @@ use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial, note},
-    tests,
+    tests, with,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -28,7 +28,7 @@ use tokio::{
 
 use crate::redis::{
     crowd::{NOW, announce_while, assert_counted_once, endpoint, finished, lost, members, tell, torrent},
-    stores::{RUNTIME, SLACK, config, connect, settings, started},
+    stores::{RUNTIME, SLACK, config, connect, impatient, settings, started},
 };
 
 /// The tests of this module.
@@ -112,7 +112,7 @@ fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
     let server = Arc::new(started(Server::start_with(&[("busy-reply-threshold", "100")])));
     RUNTIME.block_on(async {
         let patient = connect(&settings([server.url()])).await;
-        let impatient = connect(&settings([server.url()]).patience(Duration::from_millis(300))).await;
+        let impatient = connect(&impatient(settings([server.url()]), 300)).await;
         tell(&patient, &finished(0)).await.expect("reached");
         tell(&impatient, &finished(0)).await.expect("reached");
         let endless = {
@@ -218,7 +218,9 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
         let settings = settings([server.url()]);
         let patient = connect(&settings).await;
         tell(&patient, &finished(0)).await.expect("reached");
-        let store = connect(&settings.clone().patience(patience).in_flight(32)).await;
+        let mut bounded = settings.clone();
+        (bounded.patience, bounded.in_flight) = (patience, 32);
+        let store = connect(&bounded).await;
         server.pause().expect("it is ours");
         let begin = Instant::now();
         let waiting: Vec<_> = (1..=32)
@@ -314,8 +316,7 @@ fn redis_cluster_failing_over_on_request_loses_nobody() {
 fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
-        let patience = Duration::from_millis(1500);
-        let store = connect(&settings(cluster.urls()).patience(patience)).await;
+        let store = connect(&impatient(settings(cluster.urls()), 1500)).await;
         let (before, ()) = announce_while(&store, 0, async |_| a_while().await).await;
         assert_eq!(before.refused, []);
         // Each replica has all that came before.
@@ -335,7 +336,7 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
         })
         .await;
         assert!(!during.refused.is_empty(), "nobody serves a third of all for more than a second");
-        assert!(during.slowest < patience + SLACK, "{:?} is not bounded", during.slowest);
+        assert!(during.slowest < Duration::from_millis(1500) + SLACK, "{:?} is not bounded", during.slowest);
         assert!(during.acknowledged.len() > during.refused.len(), "two thirds go on");
         let (after, ()) = announce_while(&store, 2_000_000, async |_| a_while().await).await;
         assert_eq!(after.refused, [], "all is served again");
@@ -360,7 +361,7 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
     RUNTIME.block_on(async {
         let settings = settings(cluster.urls());
         let store = connect(&settings).await;
-        let impatient = connect(&settings.clone().patience(Duration::from_secs(5))).await;
+        let impatient = connect(&impatient(settings.clone(), 5000)).await;
         let (told, moved) = announce_while(&store, 0, async |_| {
             a_while().await;
             let moving = Arc::clone(&cluster);
@@ -463,7 +464,7 @@ fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
         let silent = silent.expect("two other replicas");
         let mut urls = cluster.urls();
         urls.swap(0, silent);
-        let store = connect(&settings(urls).patience(Duration::from_secs(1))).await;
+        let store = connect(&impatient(settings(urls), 1000)).await;
         let failing = Arc::clone(&cluster);
         blocking(move || {
             failing.server(lost).kill();
@@ -562,8 +563,9 @@ fn redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
-        let first = connect(&settings.clone().node("first")).await;
-        let second = connect(&settings.clone().node("second")).await;
+        let named = |node: &str| with(settings.clone(), |settings| settings.node = node.into());
+        let first = connect(&named("first")).await;
+        let second = connect(&named("second")).await;
         let (told, ()) = announce_while(&first, 0, async |_| a_while().await).await;
         let peers = told.acknowledged.len() as u64;
         let step = first.sweep(NOW, Retention::DropEmpty, Budget::peers(1 << 20)).await.expect("reached");
@@ -578,7 +580,7 @@ fn redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm() {
         assert_eq!(second.totals().await.expect("reached").peers(), peers);
 
         // It is gone, and so is its lease: both find it free, and one of them takes it back from the other.
-        let lease = format!("{}lease", settings.keys_begin_with());
+        let lease = format!("{}lease", settings.prefix);
         server.command(&["DEL", &lease]).expect("it answers");
         let both = [Arc::clone(&second), Arc::clone(&first)].map(|store| {
             tokio::spawn(async move {
@@ -647,7 +649,8 @@ fn redis_store_begun_otherwise_is_refused() {
         assert!(matches!(refused, Err(Error::Unreachable(_))), "{refused:?}");
         let refused = RedisRepository::connect(&RedisConfig::new(["nonsense"]), &config()).await;
         assert!(matches!(refused, Err(Error::Url { .. })), "{refused:?}");
-        let braces = RedisRepository::connect(&settings.clone().prefix("a{b}"), &config()).await;
+        let braces = with(settings.clone(), |settings| settings.prefix = "a{b}".into());
+        let braces = RedisRepository::connect(&braces, &config()).await;
         assert!(matches!(braces, Err(Error::Prefix(_))), "{braces:?}");
     });
 }

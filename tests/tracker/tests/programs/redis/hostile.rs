@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::redis::{
     crowd::{finished, tell},
-    stores::{RUNTIME, config, connect, settings, started},
+    stores::{RUNTIME, config, connect, impatient, settings, started},
 };
 
 /// The tests of this module.
@@ -132,7 +132,7 @@ fn redis_that_answers_more_than_it_was_asked_for_is_left_at_once() {
         for (first, then, named) in answers {
             let proxy = Proxy::start(Proxy::listen().0, server.port());
             let url = format!("redis://127.0.0.1:{}", proxy.port);
-            let settings = settings([url]).patience(Duration::from_secs(1));
+            let settings = impatient(settings([url]), 1000);
             asked.spawn(async move {
                 let store = connect(&settings).await;
                 let refused = proxy.refusal(&store, Says(first.into(), then), "than it was asked for").await;
@@ -182,7 +182,7 @@ fn redis_cluster_does_not_lead_a_password_to_a_stranger() {
         &[("requirepass", "secret"), ("masterauth", "secret"), ("cluster-announce-port", &announced)],
     ));
     let proxy = Proxy::start(listener, cluster.server(0).port());
-    let asks = settings([format!("redis://:secret@127.0.0.1:{at}")]).patience(Duration::from_secs(1));
+    let asks = impatient(settings([format!("redis://:secret@127.0.0.1:{at}")]), 1000);
     RUNTIME.block_on(async {
         // It is named while the store is used,
         let store = connect(&asks).await;
@@ -208,7 +208,7 @@ fn redis_cluster_does_not_lead_a_password_to_a_stranger() {
 
     // Whoever is named by our own settings is no stranger.
     let urls = [format!("redis://:secret@127.0.0.1:{at}"), "redis://:secret@127.0.0.2:1".to_owned()];
-    let asks = settings(urls).patience(Duration::from_millis(400));
+    let asks = impatient(settings(urls), 400);
     RUNTIME.block_on(RedisRepository::connect(&asks, &config())).expect_err("it answers nothing of use");
     assert!(locked(&heard).escape_ascii().to_string().contains("secret"));
 }

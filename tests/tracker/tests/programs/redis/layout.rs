@@ -18,13 +18,13 @@ use swarmkeep_servers::{Cluster, Server, Value};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial},
-    tests,
+    tests, with,
 };
 use tokio::time::sleep;
 
 use crate::redis::{
     crowd::{NOW, endpoint, members, tell, torrent},
-    stores::{FUNCTIONS, RUNTIME, settings, started},
+    stores::{FUNCTIONS, RUNTIME, impatient, settings, started},
 };
 
 /// The tests of this module.
@@ -78,7 +78,7 @@ async fn begun(urls: impl IntoIterator<Item = String>) -> (RedisConfig, Arc<Redi
 
 /// The key with the layout.
 fn layout_key(settings: &RedisConfig) -> String {
-    format!("{}store", settings.keys_begin_with())
+    format!("{}store", settings.prefix)
 }
 
 /// Asserts that a tracker that is only read from writes the lost layout again.
@@ -309,7 +309,7 @@ fn redis_functions_of_versions_that_nobody_uses_are_deleted() {
             let code = format!("#!lua name={name}\nredis.register_function('{name}_f', function() end)");
             server.command(&["FUNCTION", "LOAD", &code]).expect("it is taken");
         }
-        let noted = format!("{}uses:swarmkeep_11111111", settings.keys_begin_with());
+        let noted = format!("{}uses:swarmkeep_11111111", settings.prefix);
         server.command(&["SET", &noted, "", "EX", "60"]).expect("it answers");
         let one = start(&settings, 1).await;
         announce_to(&one, 1).await;
@@ -320,7 +320,7 @@ fn redis_functions_of_versions_that_nobody_uses_are_deleted() {
         assert_eq!(others.map(has), [true; 3], "they have no name of a version");
         assert_eq!(listed.len(), 5, "and those that are in use");
         let notes: Vec<String> =
-            server.query(&["KEYS", &format!("{}uses:*", settings.keys_begin_with())]).expect("it answers");
+            server.query(&["KEYS", &format!("{}uses:*", settings.prefix)]).expect("it answers");
         let own = notes.iter().find(|&note| *note != noted).expect("a note of what is in use");
         let lasts: u64 = server.query(&["TTL", own]).expect("it answers");
         assert!(lasts.abs_diff(super::stores::LIFETIME.as_secs()) < 60, "for a lifetime, not for {lasts} s");
@@ -339,7 +339,7 @@ fn redis_lists_of_many_functions_cost_no_connection() {
         });
         let code = texts.max_by_key(|text| text.len()).expect("the functions").to_owned();
         let name = code.split_once("name=").expect("a library").1.lines().next().expect("its first line");
-        let note = |n: u32| format!("{}uses:swarmkeep_0000000{n}", settings.keys_begin_with());
+        let note = |n: u32| format!("{}uses:swarmkeep_0000000{n}", settings.prefix);
         for n in 0..5 {
             let other = code.replace(name, &format!("swarmkeep_0000000{n}"));
             server.command(&["FUNCTION", "LOAD", &other]).expect("it is taken");
@@ -353,11 +353,11 @@ fn redis_lists_of_many_functions_cost_no_connection() {
         };
         let mut trackers = vec![];
         for n in 0..10 {
-            server.command(&["DEL", &format!("{}lease", settings.keys_begin_with())]).expect("it answers");
+            server.command(&["DEL", &format!("{}lease", settings.prefix)]).expect("it answers");
             if n == 9 {
                 (0..5).for_each(|n| drop(server.command(&["DEL", &note(n)]).expect("it answers")));
             }
-            let next = start(&settings.clone().patience(Duration::from_secs(3)), 2).await;
+            let next = start(&impatient(settings.clone(), 3000), 2).await;
             let before = connections();
             next.sweep(NOW, Retention::DropEmpty, Budget::peers(10)).await.expect("reached");
             trackers.push(next); // So that a connection that goes was cut.
@@ -373,8 +373,9 @@ fn redis_layout_of_most_shards_is_that_of_the_store() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
-        let prefix = settings.keys_begin_with().to_owned();
-        let (one, given_up) = (start(&settings, 1).await, settings.clone().prefix("given-up:"));
+        let prefix = settings.prefix.clone();
+        let given_up = with(settings.clone(), |settings| settings.prefix = "given-up:".into());
+        let one = start(&settings, 1).await;
         announce_to(&one, 1).await;
         announce_to(&*start(&given_up, 9).await, 1).await;
         let shards: Vec<String> = server.query(&["KEYS", "given-up:*{*}"]).expect("it answers");
@@ -441,9 +442,8 @@ fn redis_confirmed_call_that_is_lost_replaces_no_shard_of_a_store_begun_anew() {
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
         let config = |key| RepositoryConfig::new(HashKey::from_bytes([key; 16])).shards(1);
-        let through = RedisConfig::new([format!("redis://127.0.0.1:{port}")])
-            .prefix(settings.keys_begin_with())
-            .patience(Duration::from_secs(30));
+        let mut through = settings.clone();
+        through.urls = vec![format!("redis://127.0.0.1:{port}")];
         let one = RedisRepository::connect(&through, &config(1)).await.expect("reached");
         let comes = tokio::spawn(async move { tell(&one, &Announce::new(torrent(1), endpoint(1))).await });
         let go =
@@ -464,7 +464,7 @@ fn redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let age = Duration::from_millis(300);
-        let settings = settings([server.url()]).totals_age(age);
+        let settings = with(settings([server.url()]), |settings| settings.totals_age = age);
         let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
         announce_to(&one, 1).await;
         assert_eq!(

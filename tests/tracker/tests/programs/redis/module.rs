@@ -19,7 +19,7 @@ use swarmkeep_servers::{Cluster, Server, Value};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial, note},
-    tests,
+    tests, with,
 };
 use tokio::time::sleep;
 
@@ -173,7 +173,7 @@ fn redis_module_has_the_same_on_a_replica() {
         begin_to_follow(&replica, &master).await;
         live(&store, 4, now).await;
         wait_for_replica(&master);
-        let there = reach(&RedisConfig::new([replica.url()]).prefix(settings.keys_begin_with())).await;
+        let there = reach(&with(settings.clone(), |settings| settings.urls = vec![replica.url()])).await;
         assert_eq!(picture(&there).await, picture(&store).await);
         assert_eq!(there.totals().await.expect("reached"), store.totals().await.expect("reached"));
     });
@@ -391,7 +391,8 @@ fn redis_module_that_some_servers_lack_is_refused_with_what_to_do() {
         let mixed = started(Cluster::start_with(3, 0, &[("enable-module-command", "yes")]));
         mixed.server(0).command(&["MODULE", "LOAD", module.to_str().expect("a path")]).expect("it loads");
         let without = started(Server::start());
-        let asked = RedisConfig::new([without.url()]).engine(Engine::Module);
+        let mut asked = RedisConfig::new([without.url()]);
+        asked.engine = Some(Engine::Module);
         for (settings, lacks) in
             [(RedisConfig::new(mixed.urls()), mixed.server(1)), (asked.clone(), &without)]
         {
@@ -403,7 +404,8 @@ fn redis_module_that_some_servers_lack_is_refused_with_what_to_do() {
             let keys: Vec<String> = lacks.query(&["KEYS", "*"]).expect("it answers");
             assert_eq!(keys, [""; 0]);
         }
-        let store = connect(&asked.engine(Engine::Functions)).await;
+        asked.engine = Some(Engine::Functions);
+        let store = connect(&asked).await;
         tell(&store, &Announce::new(torrent(0), endpoint(0))).await.expect("acknowledged");
     });
 }

@@ -1,6 +1,6 @@
 //! The rights of a user: a missing one is named before a store is written.
 
-use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository};
+use swarmkeep_redis::{Engine, Error, RedisRepository};
 use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
@@ -32,8 +32,8 @@ fn redis_right_that_a_user_lacks_is_named_before_a_store_is_written() {
     ] {
         let rule = document.lines().find_map(|line| line.strip_prefix("user tracker on >PASSWORD "));
         let rights: Vec<_> = rule.expect("there is one").split(' ').collect();
-        let settings = settings([url.clone()]).prefix("swarmkeep:");
-        let settings = engine.into_iter().fold(settings, RedisConfig::engine);
+        let mut settings = settings([url.clone()]);
+        (settings.prefix, settings.engine) = ("swarmkeep:".into(), engine);
         for lacked in rights.iter().filter(|right| !OPTIONAL.contains(right)) {
             let others = rights.iter().filter(|right| right != &lacked).copied();
             let words = ["ACL", "SETUSER", "tracker", "reset", "on", ">given"].into_iter().chain(others);

@@ -14,7 +14,7 @@ use std::{
 use swarmkeep::{AsyncTorrentRepository, ConfigError, HashKey, RepositoryConfig};
 use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
 use swarmkeep_servers::{Cluster, MODULE_VARIABLE, Server};
-use swarmkeep_store_tests::{A_MINUTE, programs::Need};
+use swarmkeep_store_tests::{A_MINUTE, programs::Need, with};
 use tokio::runtime::{Builder, Runtime};
 
 /// Where connections live, and where tests of faults run.
@@ -45,7 +45,12 @@ pub(crate) fn settings(urls: impl IntoIterator<Item = String>) -> RedisConfig {
     static STORES: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("store-{}:", STORES.fetch_add(1, Relaxed));
     // A machine with more to do than this may keep a server waiting for long.
-    RedisConfig::new(urls).prefix(prefix).patience(Duration::from_secs(30))
+    impatient(with(RedisConfig::new(urls), |settings| settings.prefix = prefix), 30_000)
+}
+
+/// The settings with this patience in milliseconds.
+pub(crate) fn impatient(settings: RedisConfig, patience: u64) -> RedisConfig {
+    with(settings, |settings| settings.patience = Duration::from_millis(patience))
 }
 
 pub(crate) const LIFETIME: Duration = Duration::from_secs(1800);

@@ -15,8 +15,8 @@ use swarmkeep::{
     HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, catalog,
 };
 use swarmkeep_state::simulated::{Refusal, Simulated};
-use swarmkeep_store_tests::until;
-use swarmkeep_tracker::{AccessList, ListKind, Rules};
+use swarmkeep_store_tests::{until, with};
+use swarmkeep_tracker::{AccessList, ListKind};
 use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::{
@@ -79,7 +79,8 @@ fn list(tracker: &Tracker, path: &str, items: &str, key: &str, next: &str) -> (V
 
 #[test]
 fn requests_for_names_that_are_not_the_trackers_are_refused() {
-    let tracker = Tracker::with(&config().admin_host("tracker.example.com"), packed());
+    let config = with(config(), |config| config.admin_hosts.push("tracker.example.com".into()));
+    let tracker = Tracker::with(&config, packed());
     let status = |version: &str, host: &str| {
         let mut stream = TcpStream::connect(tracker.admin).expect("the tracker listens");
         let head = format!("GET /metrics HTTP/{version}\r\n{host}Connection: close\r\n\r\n");
@@ -126,10 +127,7 @@ fn nobody_is_let_in_without_a_token_that_has_the_scope() {
     let scopes = |secret| get_with(tracker.admin, "/api/v1/token", secret).json()["scopes"].clone();
     assert_eq!((scopes(ALL), scopes(READ)), (["read", "write", "peers"].into(), ["read"].into()));
 
-    let none = Tracker::with(
-        &swarmkeep_tracker::Config::new().udp(config_address()).admin(config_address()),
-        packed(),
-    );
+    let none = Tracker::with(&with(config(), |config| config.admin_tokens.clear()), packed());
     assert_eq!(get_with(none.admin, "/api/v1/stats", ALL).status, 401, "with no tokens, nobody");
 }
 
@@ -352,7 +350,7 @@ fn the_list_of_torrents_is_edited_and_heeded_at_once() {
     let path = folder.path().join("denied");
     std::fs::write(&path, format!("# by hand\n{}\n", hash(1))).expect("a file");
     let list = AccessList::load(ListKind::Deny, &path).expect("a list");
-    let tracker = Tracker::with(&config().rules(Rules::new().access_list(list)), packed());
+    let tracker = Tracker::with(&with(config(), |config| config.rules.access = Some(list)), packed());
     let announced = |n| {
         tracker.announcer().announce(hash(n), 1000, 0, Started);
         get_with(tracker.admin, &format!("/api/v1/torrents/{}", hash(n)), READ).status == 200
@@ -436,7 +434,7 @@ fn failed_snapshots_are_in_the_statistics_and_after_three_in_a_row_the_tracker_i
 
 #[test]
 fn nothing_of_this_is_at_a_public_address() {
-    let config = config().http(config_address());
+    let config = with(config(), |config| config.http.push(config_address()));
     let server = swarmkeep_tracker::Server::bind(&config, packed()).expect("loopback");
     let http = server.http_addresses().expect("bound")[0];
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

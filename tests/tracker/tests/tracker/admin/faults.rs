@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_store_tests::{A_MINUTE, until};
+use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tracker::Server;
 
 use swarmkeep_tests::admin::{
@@ -164,6 +164,7 @@ fn stopping_ends_streams_and_waits_for_nobody() {
 #[test]
 fn an_address_that_is_taken_is_told() {
     let tracker = Tracker::over(packed());
-    let error = Server::bind(&config().admin(tracker.admin), packed()).expect_err("it is taken").to_string();
+    let config = with(config(), |config| config.admin = Some(tracker.admin));
+    let error = Server::bind(&config, packed()).expect_err("it is taken").to_string();
     assert!(error.starts_with(&format!("cannot listen on admin {}", tracker.admin)), "{error}");
 }

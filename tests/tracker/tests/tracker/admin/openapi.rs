@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, fs};
 use serde_json::{Value, json};
 use swarmkeep::{AnnounceEvent, InfoHash};
 use swarmkeep_state::simulated::Simulated;
-use swarmkeep_tracker::{AccessList, ListKind, Rules};
+use swarmkeep_store_tests::with;
+use swarmkeep_tracker::{AccessList, ListKind};
 
 use swarmkeep_tests::admin::{
     client::{Answer, Asked, ask, bearing, get},
@@ -92,7 +93,7 @@ impl World {
             let path = folder.path().join(name);
             fs::write(&path, "").expect("a file");
             let list = AccessList::load(ListKind::Deny, &path).expect("a list");
-            Tracker::with(&config().rules(Rules::new().access_list(list)), packed())
+            Tracker::with(&with(config(), |config| config.rules.access = Some(list)), packed())
         });
         fs::remove_file(folder.path().join("gone")).expect("there");
         let tracker = Tracker::keeping(&state(&Simulated::new(1)));

@@ -6,7 +6,8 @@ mod udp;
 use std::{collections::BTreeMap, fs, net::SocketAddr, path::Path, thread};
 
 use swarmkeep::{Family, HashKey, RepositoryConfig, catalog};
-use swarmkeep_tracker::{Config, Server};
+use swarmkeep_tests::listening;
+use swarmkeep_tracker::Server;
 
 const INFO_HASH: &str = "f20521877e62b8a298f3cf15576fd3c7b975a027";
 const FILE_LEN: u64 = 2 << 20;
@@ -126,7 +127,7 @@ fn tracker(family: Family) -> (SocketAddr, SocketAddr) {
     let loopback = loopback.parse().expect("an address");
     let store = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
     let repository = catalog::find("packed").expect("it is there").build(&store).expect("no limits");
-    let server = Server::bind(&Config::new().udp(loopback).http(loopback), repository).expect("loopback");
+    let server = Server::bind(&listening(&[loopback], &[loopback]), repository).expect("loopback");
     let addresses = (server.udp_addresses().expect("bound")[0], server.http_addresses().expect("bound")[0]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     thread::spawn(move || runtime.block_on(server.run(std::future::pending())));

@@ -41,8 +41,9 @@ pub(crate) struct Tracker {
 impl Tracker {
     pub(crate) fn start() -> Self {
         let any_port = |address: &str| SocketAddr::new(address.parse().unwrap(), 0);
-        let config = swarmkeep_tracker::Config::new().udp(any_port("127.0.0.1")).udp(any_port("::1"));
-        let config = config.http(any_port("127.0.0.1")).http(any_port("::1"));
+        let mut config = swarmkeep_tracker::Config::new();
+        config.udp = ["127.0.0.1", "::1"].map(any_port).into();
+        config.http.clone_from(&config.udp);
         let store = RepositoryConfig::new(HashKey::from_os().unwrap());
         let server = Server::bind(&config, catalog::find("packed").unwrap().build(&store).unwrap()).unwrap();
         let (addresses, http) = (server.udp_addresses().unwrap(), server.http_addresses().unwrap());
