@@ -20,7 +20,6 @@ use swarmkeep_state::{Pace, State, simulated::Simulated};
 use swarmkeep_store_tests::{until, with};
 use swarmkeep_tracker::{Config, Metrics, Scope, Server, Token};
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
-use tokio::sync::oneshot;
 
 use super::client::get;
 use crate::{listening, udp::Client};
@@ -37,8 +36,7 @@ pub struct Tracker {
     pub admin: SocketAddr,
     pub udp: SocketAddr,
     pub metrics: Arc<Metrics>,
-    stop: Option<oneshot::Sender<()>>,
-    running: Option<JoinHandle<()>>,
+    running: Option<crate::Tracker>,
 }
 
 /// What the tests' trackers have in common.
@@ -87,39 +85,20 @@ impl Tracker {
 
     fn run(server: Server) -> Self {
         let admin = server.admin_address().expect("bound").expect("configured");
-        let udp = server.udp_addresses().expect("bound")[0];
-        let metrics = Arc::clone(&server.control().metrics);
-        let (stop, stopped) = oneshot::channel();
-        let running = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-            runtime.expect("threads").block_on(server.run(async { drop(stopped.await) }));
-        });
-        let tracker = Self { admin, udp, metrics, stop: Some(stop), running: Some(running) };
+        let running = crate::Tracker::of(server);
+        let (udp, metrics) = (running.udp[0], Arc::clone(&running.control.metrics));
         // Until threads are at work, and the store has been asked.
         until("it starts", || !get(admin, "/health/ready").text().contains("starting"));
-        tracker
+        Self { admin, udp, metrics, running: Some(running) }
     }
 
     /// Tells it to stop, and waits until it has.
     pub fn stop(&mut self) {
-        drop(self.stop.take());
-        if let Some(running) = self.running.take() {
-            running.join().expect("it stops without a panic");
-        }
+        drop(self.running.take());
     }
 
     pub fn announcer(&self) -> Announcer {
         Announcer::of(self.udp)
-    }
-}
-
-impl Drop for Tracker {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(running) = self.running.take() {
-            let ended = running.join();
-            assert!(ended.is_ok() || thread::panicking(), "it stops without a panic");
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{HttpFake, Tracker, assert_only_unsent, config, run, run_until};
+use crate::common::{HttpFake, assert_only_unsent, config, run, run_until, tracker};
 use swarmkeep_load::{Mix, Swarms};
 use swarmkeep_tracker_protocol::{
     http::{
@@ -181,7 +181,7 @@ fn failures_have_their_reasons() {
 
 #[test]
 fn the_real_tracker_is_right_in_both_families_and_loops() {
-    let tracker = Tracker::start();
+    let tracker = tracker();
     // Per worker: each has 25 ms for an answer before its next request is due.
     for rate in [None, Some(40.0)] {
         let url = |n: usize| format!("http://{}/announce", tracker.http[n]).parse().expect("a URL");

@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Fake, Tracker, announced, config, connected, right, run, run_until};
-use swarmkeep_load::{Error, Mix, Swarms};
+use crate::common::{Fake, announced, config, connected, right, run, run_until, tracker};
+use swarmkeep_load::{Error, Mix, Swarms, Target};
 use swarmkeep_tracker_protocol::{
     bittorrent::{AnnounceEvent, InfoHash, PeerId},
     udp::{ErrorResponse, Request},
@@ -83,8 +83,8 @@ fn what_is_due_and_cannot_be_sent_has_failed() {
 
 #[test]
 fn info_hashes_are_shared_so_that_answers_carry_peers() {
-    let tracker = Tracker::start();
-    let mut shared = config(tracker.target());
+    let tracker = tracker();
+    let mut shared = config(Target::Udp(tracker.udp[0]));
     (shared.swarms, shared.peers, shared.fill) = (Swarms::Zipf(20), 2_000, true);
     let report = run(&shared);
     assert!(report.peers.per_answer > 10.0, "{:?}", report.peers);
@@ -95,7 +95,7 @@ fn info_hashes_are_shared_so_that_answers_carry_peers() {
         report.wrong_answers
     );
 
-    let mut private = config(tracker.target());
+    let mut private = config(Target::Udp(tracker.udp[0]));
     (private.swarms, private.peers, private.fill, private.seed) = (Swarms::Private(5), 20, true, 2);
     let report = run(&private);
     assert_eq!(report.peers.total, 0, "nobody meets anybody");
@@ -322,8 +322,8 @@ fn a_worker_that_waits_in_vain_from_the_warm_up_on_has_failed() {
 
 #[test]
 fn the_trackers_cpu_time_and_memory_are_told_and_it_must_be_there() {
-    let tracker = Tracker::start();
-    let mut config = config(tracker.target());
+    let tracker = tracker();
+    let mut config = config(Target::Udp(tracker.udp[0]));
     (config.server_pid, config.duration) = (Some(std::process::id()), Duration::from_millis(500));
     let report = run(&config);
     let server = report.server.expect("asked for");
@@ -337,8 +337,8 @@ fn the_trackers_cpu_time_and_memory_are_told_and_it_must_be_there() {
 
 #[test]
 fn json_is_one_object_with_what_scripts_need() {
-    let tracker = Tracker::start();
-    let mut config = config(tracker.target());
+    let tracker = tracker();
+    let mut config = config(Target::Udp(tracker.udp[0]));
     config.mix = "connect=50,announce=50,scrape=1".parse().unwrap();
     let json = serde_json::to_value(run(&config)).unwrap();
     let number = |pointer: &str| json.pointer(pointer).and_then(serde_json::Value::as_f64);
@@ -357,7 +357,7 @@ fn json_is_one_object_with_what_scripts_need() {
 #[test]
 fn nobody_there_is_an_error_and_not_a_report() {
     let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut config = config(swarmkeep_load::Target::Udp(free));
+    let mut config = config(Target::Udp(free));
     config.timeout = Duration::from_millis(50);
     for fill in [false, true] {
         config.fill = fill;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::common::{
-    Fake, Tracker, announced, assert_only_unsent, config, connected, right, run, scraped, with_head,
+    Fake, announced, assert_only_unsent, config, connected, right, run, scraped, tracker, with_head,
 };
-use swarmkeep_load::{Mix, Report, Swarms};
+use swarmkeep_load::{Mix, Report, Swarms, Target};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, AnnounceResponseHeader, ConnectRequest, Request, TransactionId,
 };
@@ -168,10 +168,10 @@ fn one_wrong_answer_in_a_thousand_is_found() {
 
 #[test]
 fn the_real_tracker_is_right_in_both_families_with_every_kind_and_window() {
-    let tracker = Tracker::start();
+    let tracker = tracker();
     for (window, rate) in [(None, None), (Some(32), None), (None, Some(500.0))] {
-        let mut config = config(tracker.target());
-        config.targets.push(swarmkeep_load::Target::Udp(tracker.addresses[1]));
+        let mut config = config(Target::Udp(tracker.udp[0]));
+        config.targets.push(Target::Udp(tracker.udp[1]));
         config.strict = true;
         (config.window, config.rate, config.threads) = (window, rate, Some(2));
         (config.fill, config.peers, config.swarms) = (true, 3_000, Swarms::Zipf(30));
@@ -192,8 +192,8 @@ fn the_real_tracker_is_right_in_both_families_with_every_kind_and_window() {
 
 #[test]
 fn a_thousand_workers_work() {
-    let tracker = Tracker::start();
-    let mut config = config(tracker.target());
+    let tracker = tracker();
+    let mut config = config(Target::Udp(tracker.udp[0]));
     (config.workers, config.threads, config.sources) = (1_000, None, 4);
     config.duration = Duration::from_millis(800);
     let report = run(&config);

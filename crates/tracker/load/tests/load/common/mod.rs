@@ -13,14 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep::{HashKey, RepositoryConfig, catalog};
 use swarmkeep_load::{Config, Report, Target};
-use swarmkeep_tracker::Server;
+use swarmkeep_tests::{Tracker, any_port, build, listening};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse, ConnectionId, Request,
     ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
 };
-use tokio::sync::oneshot;
 
 /// Asserts that no answer was wrong, and that all failures are requests beyond what a busy machine could send of
 /// `rate`.
@@ -30,41 +28,10 @@ pub(crate) fn assert_only_unsent(report: &Report, rate: Option<f64>) {
     assert_eq!(report.wrong, 0, "{:?}", report.wrong_answers);
 }
 
-/// The real tracker on the packed store, at work on 127.0.0.1 and ::1 until this is dropped.
-pub(crate) struct Tracker {
-    pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) http: Vec<SocketAddr>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Tracker {
-    pub(crate) fn start() -> Self {
-        let any_port = |address: &str| SocketAddr::new(address.parse().unwrap(), 0);
-        let mut config = swarmkeep_tracker::Config::new();
-        config.udp = ["127.0.0.1", "::1"].map(any_port).into();
-        config.http.clone_from(&config.udp);
-        let store = RepositoryConfig::new(HashKey::from_os().unwrap());
-        let server = Server::bind(&config, catalog::find("packed").unwrap().build(&store).unwrap()).unwrap();
-        let (addresses, http) = (server.udp_addresses().unwrap(), server.http_addresses().unwrap());
-        let (stop, stopped) = oneshot::channel();
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let thread = thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) })));
-        Self { addresses, http, stop: Some(stop), thread: Some(thread) }
-    }
-
-    /// Over IPv4.
-    pub(crate) fn target(&self) -> Target {
-        Target::Udp(self.addresses[0])
-    }
-}
-
-impl Drop for Tracker {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
+/// The real tracker on the packed store, at work on 127.0.0.1 and ::1.
+pub(crate) fn tracker() -> Tracker {
+    let addresses = ["127.0.0.1", "::1"].map(any_port);
+    Tracker::over(&listening(&addresses, &addresses), build("packed", |config| config))
 }
 
 /// A tracker that does to each request what a closure says, in one thread.
