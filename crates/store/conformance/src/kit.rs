@@ -28,7 +28,7 @@ use crate::Subject;
 pub use crate::common::hash;
 pub(crate) use crate::common::within;
 
-/// The lifetime of peers in a store built by [`build`].
+/// The lifetime of peers in the stores of cases, in seconds.
 pub const LIFETIME: u64 = 1800;
 
 /// The time at which the stories of the cases begin: late enough for years before it.

@@ -149,10 +149,15 @@ fn redis_module_keeps_all_in_files() {
             let now = live(&store, 1, NOW).await;
             server.command(&[rewrite]).expect("it answers");
             if rewrite != "SAVE" {
-                while server.info("persistence").expect("it answers")["aof_rewrite_in_progress"] != "0" {
-                    sleep(Duration::from_millis(10)).await;
-                }
+                let wait_for = async |field: &str| {
+                    while server.info("persistence").expect("it answers")[field] != "0" {
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                };
+                wait_for("aof_rewrite_in_progress").await;
                 live(&store, 2, now).await;
+                // During a slow fsync, the server keeps for up to 2 s in memory what it has still to append.
+                wait_for("aof_buffer_length").await;
             }
             let (before, evicted) = (picture(&store).await, store.totals().await.expect("reached").evicted);
             assert!(before.len() > 300 && before[&torrent(1)].1.len() > 500 && evicted.peers > 0);
