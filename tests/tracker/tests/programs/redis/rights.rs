@@ -57,7 +57,8 @@ fn redis_right_that_a_user_lacks_is_named_before_a_store_is_written() {
 fn redis_command_that_a_server_does_not_know_is_named_before_a_store_is_written() {
     for (renamed, named) in [("FCALL", "FCALL"), ("FUNCTION", "FUNCTION LOAD"), ("PEXPIRE", "PEXPIRE")] {
         let server = started(Server::start_with(&[("rename-command", &format!("{renamed} \"\""))]));
-        let settings = settings([server.url()]);
+        let mut settings = settings([server.url()]);
+        settings.engine = Some(Engine::Functions);
         match RUNTIME.block_on(RedisRepository::connect(&settings, &config())).expect_err(renamed) {
             Error::Command { command, .. } => assert_eq!(command, named),
             other => panic!("{renamed}: {other}"),
