@@ -67,7 +67,7 @@ pub use self::{
     walk::AnnounceTo,
 };
 
-/// How a torrent announces. Start with [`new`](Self::new), and change what differs.
+/// How a torrent announces. Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct TrackersOptions {

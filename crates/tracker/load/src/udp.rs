@@ -36,7 +36,7 @@ const BATCH: usize = 32;
 /// The longest request: a scrape of 74 info hashes.
 const LONGEST_REQUEST: usize = 1496;
 
-/// How long a worker that nobody listens to waits before it tries again.
+/// How long a worker waits before it tries an address again at which no tracker listens.
 const REFUSED_PAUSE: u64 = SECOND / 100;
 
 /// How many of the latest lost requests a worker remembers, to know their answers if they come after all.

@@ -6,8 +6,8 @@ use swarmkeep::{ConfigError, Timestamp, Unavailable};
 
 use crate::{link::Failure, place::Engine};
 
-/// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and change what
-/// differs.
+/// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and set
+/// other values.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RedisConfig {

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, num::NonZero, time::Duration};
 
 use crate::{Rules, Tls, Token, xdp::Xdp};
 
-/// The configuration of a [`Server`](crate::Server). Start with [`new`](Self::new), and change what differs.
+/// The configuration of a [`Server`](crate::Server). Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {

@@ -16,7 +16,7 @@ use swarmkeep_tracker_protocol::{LONGEST_PASSKEY, http::Escaped};
 
 use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, refusal::Refusal};
 
-/// The rules by which requests are answered. Start with [`new`](Self::new), and change what differs.
+/// The rules by which requests are answered. Start with [`new`](Self::new), and set other values.
 /// [`LiveRules::replace`] gives other rules to a running tracker.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

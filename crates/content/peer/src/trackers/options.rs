@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-/// How a [`TrackerClient`](super::TrackerClient) asks. Start with [`new`](Self::new), and change what differs.
+/// How a [`TrackerClient`](super::TrackerClient) asks. Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ClientOptions {
