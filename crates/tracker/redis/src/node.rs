@@ -1,13 +1,18 @@
 //! One server: its connections, the calls to it, and the meaning of its answers.
 
-use std::{fmt, ops, sync::Arc, time::Duration};
+use std::{fmt, future::Future, io, ops, pin::pin, sync::Arc, time::Duration};
 
+use futures_util::{
+    FutureExt as _,
+    future::{Either, select},
+};
 use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError,
     ServerErrorKind, Value, aio::MultiplexedConnection,
 };
 use tokio::{
+    sync::watch,
     task::JoinSet,
     time::{Instant, timeout_at},
 };
@@ -538,6 +543,8 @@ struct Open {
     made: u64,
     commands: MultiplexedConnection,
     allowance: Arc<Allowance>,
+    /// Fails once the driver has ended.
+    running: watch::Receiver<()>,
     /// The task that writes and reads. It ends with the last clone of this value.
     _driver: Arc<JoinSet<()>>,
 }
@@ -597,9 +604,8 @@ impl Connection {
         deadline: Instant,
     ) -> Result<Vec<Value>, String> {
         open.allowance.grant(most);
-        let sent = open.commands.send_packed_commands(pipeline, 0, pipeline.len());
         let address = &node.address;
-        match timeout_at(deadline, sent).await {
+        match timeout_at(deadline, open.answers(pipeline)).await {
             Ok(Ok(values)) => {
                 open.allowance.settle(most, &values);
                 Ok(values)
@@ -645,8 +651,58 @@ impl Open {
         let (commands, driver) = MultiplexedConnection::new_with_config(&greeting, stream, config)
             .await
             .map_err(|error| error.to_string())?;
-        let mut running = JoinSet::new();
-        running.spawn(driver);
-        Ok(Self { made, commands, allowance, _driver: Arc::new(running) })
+        Ok(Self::new(made, commands, allowance, driver))
+    }
+
+    fn new(
+        made: u64,
+        commands: MultiplexedConnection,
+        allowance: Arc<Allowance>,
+        driver: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        let (ends, running) = watch::channel(());
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            driver.await;
+            drop(ends);
+        });
+        Self { made, commands, allowance, running, _driver: Arc::new(task) }
+    }
+
+    /// Sends commands, and waits for their answers or for the end of the driver. Commands that are queued
+    /// while the driver ends may stay in its queue for as long as someone holds the connection
+    /// (<https://github.com/tokio-rs/tokio/issues/7714>).
+    async fn answers(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, RedisError> {
+        let sent = pin!(self.commands.send_packed_commands(pipeline, 0, pipeline.len()));
+        match select(sent, pin!(self.running.changed())).await {
+            Either::Left((answers, _)) => answers,
+            Either::Right((_, sent)) => {
+                let cut = || Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+                sent.now_or_never().unwrap_or_else(cut)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::RedisConnectionInfo;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn commands_left_in_the_queue_of_a_driver_that_has_ended_fail_at_once() {
+        let greeting = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let (stream, _server) = tokio::io::duplex(64);
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let made = MultiplexedConnection::new_with_config(&greeting, stream, config).await;
+        let (commands, driver) = made.expect("there is no greeting");
+        let ends = async { std::mem::forget(driver) };
+        let mut open = Open::new(1, commands, Arc::new(Allowance::new()), ends);
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("PING");
+        let answered = tokio::time::timeout(Duration::from_secs(20), open.answers(&pipeline)).await;
+        let error = answered.expect("at once").expect_err("nobody reads the queue");
+        assert!(is_cut(&error), "{error}");
     }
 }
