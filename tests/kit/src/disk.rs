@@ -115,14 +115,26 @@ impl Image {
         }
     }
 
+    /// The length of a file in bytes.
+    pub fn len(&self, node: Node) -> u64 {
+        self.file(node).len
+    }
+
     /// The bytes of a file.
     pub fn read(&self, node: Node) -> Vec<u8> {
-        let File { len, pages } = self.file(node);
-        let mut bytes = vec![0; *len as usize];
-        for (page, into) in (0..).zip(bytes.chunks_mut(PAGE)) {
-            pages.get(&page).into_iter().for_each(|page| into.copy_from_slice(&page.bytes[..into.len()]));
-        }
+        let mut bytes = vec![0; self.len(node) as usize];
+        self.read_at(node, 0, &mut bytes);
         bytes
+    }
+
+    /// Fills `into` with the bytes of a file from `at` on; behind its end are zeroes.
+    pub fn read_at(&self, node: Node, mut at: u64, mut into: &mut [u8]) {
+        while !into.is_empty() {
+            let within = at as usize % PAGE;
+            let (now, rest) = into.split_at_mut(into.len().min(PAGE - within));
+            now.copy_from_slice(&self.page(node, at / PAGE as u64)[within..][..now.len()]);
+            (at, into) = (at + now.len() as u64, rest);
+        }
     }
 
     /// A page of a file.
@@ -361,6 +373,16 @@ impl Medium {
             }
             !durable
         });
+    }
+
+    /// A flush of a file that fails. `kept` says of each change, and of each sector of a write, whether it
+    /// arrives; later flushes do not repeat the others.
+    pub fn fail_flush(&mut self, node: Node, kept: &mut dyn FnMut() -> bool) {
+        for change in self.pending.extract_if(.., |change| change.is_of(node)) {
+            if kept() {
+                self.durable.apply(&change, kept);
+            }
+        }
     }
 
     /// A state that a crash may leave. `kept` is asked for each pending change, by its number, whether it

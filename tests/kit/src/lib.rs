@@ -4,3 +4,5 @@ pub mod allocations;
 #[cfg(feature = "content")]
 pub mod content;
 pub mod disk;
+#[cfg(feature = "state")]
+pub mod folder;

@@ -5,8 +5,7 @@
 //! counts. [`Durable`] is the part that counts, around a synchronous repository. [`Downloads`] is the
 //! database of download counts, a table of redb. It opens at once, however many torrents it knows, needs a
 //! few megabytes, and loses nothing that it has acknowledged when the process is killed or the power fails.
-//! All of them use a [`Folder`]: a [`Directory`] of the file system or, with the feature `simulated`, a
-//! folder in memory that fails on demand.
+//! All of them use a [`Folder`], for example a [`Directory`] of the file system.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod candidates;
@@ -14,9 +13,6 @@ mod downloads;
 mod durable;
 mod error;
 mod folder;
-#[cfg(feature = "simulated")]
-#[cfg_attr(docsrs, doc(cfg(feature = "simulated")))]
-pub mod simulated;
 mod snapshots;
 mod state;
 

@@ -16,7 +16,8 @@ use swarmkeep::{
     AnnounceEvent, HashKey, InfoHash, PeerId, RepositoryConfig,
     catalog::{self, Repository},
 };
-use swarmkeep_state::{Pace, State, simulated::Simulated};
+use swarmkeep_kit::folder::Simulated;
+use swarmkeep_state::{Pace, State};
 use swarmkeep_store_tests::{until, with};
 use swarmkeep_tracker::{Config, Metrics, Scope, Server, Token};
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::Value;
-use swarmkeep_state::simulated::Simulated;
+use swarmkeep_kit::folder::Simulated;
 use swarmkeep_store_tests::{
     programs::{PROMETHEUS, Trial},
     tests, until,

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use swarmkeep::{Random, SplitMix64};
+use swarmkeep_kit::folder::{Refusal, Simulated};
 use swarmkeep_state::{
     Change, Directory, Downloads, Error, Folder as _, InfoHash, Result, look_at_downloads, restore_downloads,
-    simulated::{Refusal, Simulated},
 };
 
 const FILE: &str = "downloads.redb";

@@ -7,10 +7,8 @@ use swarmkeep::{
     RepositoryConfig, Request, Retention, SplitMix64, Timestamp, TorrentRepository,
     TorrentRepositoryExt as _, catalog::Repository,
 };
-use swarmkeep_state::{
-    Downloads, Durable, Pace, State, look_at_downloads,
-    simulated::{Operation, Refusal, Simulated},
-};
+use swarmkeep_kit::folder::{Operation, Refusal, Simulated};
+use swarmkeep_state::{Downloads, Durable, Pace, State, look_at_downloads};
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 

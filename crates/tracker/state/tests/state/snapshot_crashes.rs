@@ -6,10 +6,8 @@ use swarmkeep::{
     Announce, Endpoint, HashKey, InfoHash, PeerBuffer, RepositoryConfig, SplitMix64, SwarmStats, Timestamp,
     TorrentRepository, TorrentRepositoryExt as _, catalog,
 };
-use swarmkeep_state::{
-    Folder as _, Loaded, Pace, State, look_at_snapshots,
-    simulated::{Refusal, Simulated},
-};
+use swarmkeep_kit::folder::{Refusal, Simulated};
+use swarmkeep_state::{Folder as _, Loaded, Pace, State, look_at_snapshots};
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 /// Snapshots of one run, each after `SWARMS` more swarms.

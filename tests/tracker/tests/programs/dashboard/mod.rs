@@ -12,9 +12,9 @@ use swarmkeep::{
     HashKey, RepositoryConfig,
     catalog::Repository,
 };
+use swarmkeep_kit::folder::{Refusal, Simulated};
 use swarmkeep_redis::{RedisConfig, RedisRepository};
 use swarmkeep_servers::Server;
-use swarmkeep_state::simulated::{Refusal, Simulated};
 use swarmkeep_store_tests::{
     programs::{CHROMEDRIVER, CHROMIUM, REDIS, Trial},
     tests, with,

@@ -14,7 +14,7 @@ use swarmkeep::{
     AnnounceEvent::{Completed, Started},
     HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, catalog,
 };
-use swarmkeep_state::simulated::{Refusal, Simulated};
+use swarmkeep_kit::folder::{Refusal, Simulated};
 use swarmkeep_store_tests::{until, with};
 use swarmkeep_tracker::{AccessList, ListKind};
 use swarmkeep_tracker_protocol::http::ScrapeResponse;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use swarmkeep::AnnounceEvent;
-use swarmkeep_state::simulated::Simulated;
+use swarmkeep_kit::folder::Simulated;
 use swarmkeep_store_tests::until;
 use swarmkeep_tests::admin::{
     client::{ask, bearing, get},

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs};
 
 use serde_json::{Value, json};
 use swarmkeep::{AnnounceEvent, InfoHash};
-use swarmkeep_state::simulated::Simulated;
+use swarmkeep_kit::folder::Simulated;
 use swarmkeep_store_tests::with;
 use swarmkeep_tracker::{AccessList, ListKind};
 
