@@ -453,7 +453,7 @@ pub(crate) fn text_of(panicked: &(dyn Any + Send)) -> &str {
 }
 
 /// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, and the best of all
-/// runs counts: a busy machine interrupts most of them.
+/// runs counts.
 pub(crate) fn assert_costs_at_most(
     factor: f64,
     what: &str,
@@ -462,36 +462,34 @@ pub(crate) fn assert_costs_at_most(
 ) {
     let (mut best_tried, mut best_against) = (Duration::MAX, Duration::MAX);
     let mut ratios = Vec::new();
-    for run in 1..=36 {
-        for (best, work) in
-            [(&mut best_against, &mut against as &mut dyn FnMut()), (&mut best_tried, &mut tried)]
-        {
-            if run > 6 {
-                // A thread that has just slept is not interrupted at once.
-                thread::sleep(Duration::from_millis(1));
-            }
-            *best = (*best).min(time(work));
-        }
-        if run % 3 > 0 {
-            continue;
+    for _ in 0..5 {
+        for _ in 0..3 {
+            best_against = best_against.min(time(&mut against));
+            best_tried = best_tried.min(time(&mut tried));
         }
         let ratio = best_tried.as_secs_f64() / best_against.as_secs_f64().max(1e-9);
         if ratio <= factor {
             return;
         }
         ratios.push(ratio);
-        // Interruptions do not cause this in so many runs.
-        if run >= 18 && ratio > 5.0 * factor {
-            break;
-        }
     }
     panic!("{what} costs more than {factor} times as much, time after time: {ratios:.1?}");
 }
 
+/// The time that the work takes, without the time for which other threads kept this one from running.
 fn time(work: &mut dyn FnMut()) -> Duration {
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), waited());
     work();
-    start.elapsed()
+    let waited = waited() - before;
+    start.elapsed().saturating_sub(waited)
+}
+
+/// The time for which this thread was ready to run and waited for a processor; zero where the system does not
+/// report it.
+fn waited() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = stat.split(' ').nth(1).and_then(|nanoseconds| nanoseconds.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or(0))
 }
 
 /// Whether this is a process of its own for the case called `name`; otherwise, the case has run in one.
