@@ -147,7 +147,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
         let _ = kept.add(metainfo, torrent);
     }
     let until = if args.seed { Until::Seeded } else { Until::Complete };
-    share(&args.sharing, Arc::clone(kept.torrents.store()), Some(&kept), torrents, links, until)
+    share(&args.sharing, Arc::clone(kept.torrents.store()), Some(&kept), (torrents, links), until)
 }
 
 fn is_link(text: &str) -> bool {
@@ -170,8 +170,7 @@ pub(crate) fn share(
     sharing: &Sharing,
     store: Arc<dyn ContentRepository>,
     kept: Option<&Kept>,
-    torrents: Vec<(Metainfo, Vec<u8>)>,
-    links: Vec<Magnet>,
+    (torrents, links): (Vec<(Metainfo, Vec<u8>)>, Vec<Magnet>),
     until: Until,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = Runtime::new()?;

@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     if shared.is_empty() {
         return Ok(ExitCode::FAILURE);
     }
-    let ended = share(&args.sharing, Arc::new(store), None, shared, Vec::new(), Until::Interrupted)?;
+    let ended = share(&args.sharing, Arc::new(store), None, (shared, Vec::new()), Until::Interrupted)?;
     Ok(if failed { ExitCode::FAILURE } else { ended })
 }
 

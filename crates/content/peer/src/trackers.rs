@@ -453,7 +453,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                 match state.walks[family].step(now, progress.left > 0) {
                     Step::Ask(tracker, event) => {
                         let want = state.want;
-                        self.asking.spawn(self.announce(&state, tracker, family, event, want, progress));
+                        self.asking.spawn(self.announce(&state, (tracker, family), event, want, progress));
                     }
                     Step::Wait(until) => {
                         next = next.into_iter().chain(until).min();
@@ -468,8 +468,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
     fn announce(
         &self,
         state: &AnnounceState,
-        tracker: usize,
-        family: usize,
+        (tracker, family): (usize, usize),
         event: AnnounceEvent,
         want: Option<u32>,
         progress: Progress,
@@ -547,7 +546,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                         _ => continue,
                     };
                     let tracker = leg.tracker;
-                    let tell = |event| self.announce(&state, tracker, family, event, Some(0), progress);
+                    let tell = |event| self.announce(&state, (tracker, family), event, Some(0), progress);
                     let is_asked = in_doubt && leg.is_told_of_completion();
                     let owes_completed = walk.owes_completed(leg, progress.left > 0) && !is_asked;
                     let completed = owes_completed.then(|| tell(AnnounceEvent::Completed));

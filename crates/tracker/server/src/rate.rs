@@ -354,11 +354,12 @@ mod tests {
         /// clock of a bucket cannot tell.
         #[test]
         fn one_address_alone_is_admitted_exactly_as_its_bucket_allows(
-            rate in prop_oneof![1..10_u32, 1..2000_u32, 1..=RateLimiter::MOST_RATE],
-            burst in prop_oneof![1..10_u32, 1..=RateLimiter::MOST_BURST],
-            start in any::<u32>(),
+            (rate, burst) in (
+                prop_oneof![1..10_u32, 1..2000_u32, 1..=RateLimiter::MOST_RATE],
+                prop_oneof![1..10_u32, 1..=RateLimiter::MOST_BURST],
+            ),
+            (start, many) in (any::<u32>(), 1..20_usize),
             waits in vec(prop_oneof![8 => 0..3_u64, 8 => 0..300_u64, 1 => 0..(8 * QUARTER)], 1..300),
-            many in 1..20_usize,
         ) {
             let limiter = limiter(rate, burst, 64);
             let (rate, burst) = (u64::from(rate), u64::from(burst));

@@ -29,7 +29,11 @@ pub(crate) async fn sweep_for_ever(
         sleep_until(next_pass).await;
         next_pass = Instant::now() + period;
         let retention = rules.now().retention;
-        match sweep_once(&repository, retention, metrics, period, &mut steps, &now).await {
+        let step = async || {
+            steps.tick().await;
+            now()
+        };
+        match sweep_once(&repository, retention, metrics, period, step).await {
             Ok(Swept { visited, expired, swarms_removed, .. }) => {
                 debug!(visited, expired, swarms_removed, "swept")
             }
@@ -43,18 +47,17 @@ async fn sweep_once(
     retention: Retention,
     metrics: &Metrics,
     period: Duration,
-    steps: &mut tokio::time::Interval,
-    now: impl Fn() -> Timestamp,
+    mut step: impl AsyncFnMut() -> Timestamp,
 ) -> Result<Swept, Unavailable> {
     let totals = repository.totals().await?;
     let budget = step_budget(totals.peers() + totals.swarms, period);
     let mut pass = Swept::default();
     while !pass.pass_complete {
-        steps.tick().await;
+        let now = step().await;
         let began = Instant::now();
-        let step = repository.sweep(now(), retention, budget).await?;
-        metrics.sweeps().step(&step, began.elapsed());
-        pass += step;
+        let swept = repository.sweep(now, retention, budget).await?;
+        metrics.sweeps().step(&swept, began.elapsed());
+        pass += swept;
     }
     Ok(pass)
 }

@@ -188,7 +188,7 @@ impl TorrentRepository for Packed {
                 // The latest announce of all peers in the stripe.
                 let latest = self.latest.advance(Timestamp::default());
                 let visited;
-                (visited, from) = locked.export(&self.context, stripe, from, hold, latest, records);
+                (visited, from) = locked.export(&self.context, stripe, (from, hold), latest, records);
                 drop(locked);
                 left = left.saturating_sub(visited.max(1));
                 match from {

@@ -45,14 +45,14 @@ impl Stripe {
         None
     }
 
-    /// Appends about `limit` peers and swarms of stripe `nth` to `records`, from `from` on. Each leaf after
-    /// the first counts as one visit. Returns the number of visits, and where to go on, or `None` at the end.
+    /// Appends about `limit` peers and swarms of stripe `nth` to `records`, from `from` on, with times up to
+    /// `latest`. Each leaf after the first counts as one visit. Returns the number of visits, and where to go
+    /// on, or `None` at the end.
     pub(in crate::packed) fn export(
         &self,
         context: &StoreContext,
         nth: usize,
-        from: Option<ResumePoint>,
-        limit: usize,
+        (from, limit): (Option<ResumePoint>, usize),
         latest: Timestamp,
         records: &mut Records,
     ) -> (usize, Option<ResumePoint>) {
