@@ -1,4 +1,4 @@
-//! Who brought bytes that were wrong.
+//! Which address sent wrong bytes.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -6,20 +6,20 @@ use sha1::{Digest, Sha1};
 
 use crate::picker::BLOCK;
 
-/// What was brought of pieces that were wrong, until they are right.
+/// The senders and digests of the blocks of wrong pieces, until the pieces are right.
 ///
-/// If one peer brought all of a piece, it is to blame. Else the piece comes again, from one peer alone: if it
-/// is wrong again, that peer is to blame; if it is right, those are whose blocks differ.
+/// If one peer sent all of a piece, it is to blame. Otherwise one peer alone sends the piece again: if it is
+/// wrong again, that peer is to blame; if it is right, the senders of the blocks that differ are.
 #[derive(Debug, Default)]
 pub(crate) struct Blame {
     wrong: BTreeMap<u32, Vec<(IpAddr, [u8; 20])>>,
 }
 
 impl Blame {
-    /// Pieces that are remembered at once; of the others, nobody is blamed but who brought all of one.
+    /// The most pieces that are remembered. Beyond that, a peer is to blame only if it sent all of a piece.
     const MOST: usize = 64;
 
-    /// A piece was wrong. Who is to blame, or nobody if several may be.
+    /// Records a wrong piece. Returns the address to blame, or `None` if it may be one of several.
     pub(crate) fn wrong(&mut self, piece: u32, data: &[u8], from: &[IpAddr]) -> Option<IpAddr> {
         let (&first, others) = from.split_first()?;
         if others.iter().all(|other| *other == first) {
@@ -31,7 +31,7 @@ impl Blame {
         None
     }
 
-    /// A piece was right. Who is to blame for its having been wrong before.
+    /// Records a right piece. Returns the addresses to blame if it was wrong before.
     pub(crate) fn right(&mut self, piece: u32, data: &[u8]) -> Vec<IpAddr> {
         let Some(before) = self.wrong.remove(&piece) else { return Vec::new() };
         let wrong = before.into_iter().zip(digests(data)).filter(|((_, before), now)| before != now);
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_brought_a_wrong_block_among_right_ones_is_found_when_the_piece_is_right() {
+    fn a_right_piece_shows_the_sender_of_a_wrong_block() {
         let [one, two, three] = [1, 2, 3].map(|n| IpAddr::from([127, 0, 0, n]));
         let right: Vec<u8> = (0..4 * BLOCK).map(|n| (n / 7) as u8).collect();
         let mut wrong = right.clone();

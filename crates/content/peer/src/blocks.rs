@@ -7,7 +7,7 @@ use swarmkeep_peer_wire::Block;
 
 use crate::ready::Ready;
 
-/// A block in memory that several share.
+/// A block in memory that it shares with others.
 #[derive(Debug, Clone)]
 pub(crate) struct Slice {
     memory: Arc<Vec<u8>>,
@@ -20,15 +20,14 @@ impl AsRef<[u8]> for Slice {
     }
 }
 
-/// Memory that blocks are read into, over and over: nothing is allocated while as much is sent as before.
+/// Memory that blocks are read into again and again: at a steady rate of sending, nothing is allocated.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     spare: Vec<Arc<Vec<u8>>>,
 }
 
 impl Memory {
-    /// What one connection takes at most, of [`Batch::MOST`] each: what is being read, what is being sent,
-    /// and what is about to be.
+    /// The most batches of one connection: one is being read, one is being sent, and one is about to be.
     const MOST: usize = 3;
 
     fn take(&mut self) -> Arc<Vec<u8>> {
@@ -43,7 +42,7 @@ impl Memory {
     }
 }
 
-/// Blocks that are read with one call, each as long as it was asked for.
+/// Requested blocks that are read with one call.
 #[derive(Debug)]
 pub(crate) struct Batch {
     blocks: Vec<Block>,
@@ -54,8 +53,7 @@ impl Batch {
     /// Bytes that are read at once: 16 blocks, as much as a socket takes.
     pub(crate) const MOST: usize = 256 << 10;
 
-    /// Takes blocks from the front of what a peer asks for, at least one, and no more than `most` bytes if
-    /// they are several.
+    /// Takes blocks from the front of `asked`: at least one, and at most `most` bytes if there are several.
     pub(crate) fn take(
         asked: &mut std::collections::VecDeque<Block>,
         memory: &mut Memory,
@@ -76,9 +74,9 @@ impl Batch {
         self.blocks.iter().map(|block| block.length as usize).sum()
     }
 
-    /// Reads them, by what is given a place in the torrent and what to fill from there; behind the end of the
-    /// torrent there are zeroes, which libtorrent asks for where the last file of v2 ends. Blocks that follow
-    /// each other in the torrent are one read.
+    /// Reads the blocks. `read` fills a buffer with the bytes from a place in the torrent; blocks that follow
+    /// each other in the torrent are one read. Behind the end of the torrent there are zeroes, which
+    /// libtorrent requests where the last file of v2 ends.
     pub(crate) fn read<E>(
         &mut self,
         Ready { info, content, .. }: &Ready,
@@ -86,8 +84,8 @@ impl Batch {
     ) -> Result<(), E> {
         let bytes = self.bytes();
         let len = content.geometry().len();
-        // Nobody else has it: it was taken as nobody's.
-        let memory = Arc::get_mut(&mut self.memory).expect("nobody else has it");
+        // `Memory::take` returns memory that no other batch has.
+        let memory = Arc::get_mut(&mut self.memory).expect("no other batch has it");
         if memory.len() < bytes {
             memory.resize(bytes, 0);
         }
@@ -115,8 +113,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Tells which pieces cannot be read, each block for itself. Wrong ones are marked incomplete before, so
-    /// that they are fetched again.
+    /// Calls `tell` for each piece that cannot be read. Each block is read for itself. Wrong pieces are
+    /// marked incomplete before, so that they are fetched again.
     pub(crate) fn find_unreadable(
         &self,
         Ready { info, content, .. }: &Ready,
@@ -142,7 +140,7 @@ impl Batch {
         }
     }
 
-    /// The blocks and their bytes; the memory is used again when they are gone.
+    /// The blocks and their bytes; the memory is used again when they are dropped.
     pub(crate) fn into_slices(self, memory: &mut Memory) -> impl Iterator<Item = (Block, Slice)> {
         memory.keep(Arc::clone(&self.memory));
         let mut at = 0;
@@ -153,7 +151,7 @@ impl Batch {
         })
     }
 
-    /// What was not read.
+    /// The blocks without their bytes.
     pub(crate) fn into_blocks(self) -> Vec<Block> {
         self.blocks
     }

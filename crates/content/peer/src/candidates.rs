@@ -1,4 +1,4 @@
-//! Peers that could be called, and which source named them.
+//! Addresses of peers to connect to, and the source of each.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -8,11 +8,11 @@ use std::{
 
 use crate::network::network;
 
-/// Addresses that were named, and when each is to be called.
+/// The addresses, and when to connect to each.
 ///
-/// What one source makes up does not hide what another names. If there is no room, an address of the source that
-/// has named most goes: at random among those that were not reached, or else among all. Kinds of sources take
-/// turns in what is called, and so do the sources of a kind.
+/// Addresses that one source makes up do not hide the addresses of another. If there is no room, an address
+/// of the source with the most goes: at random among the ones that were not reached, or else among all.
+/// Kinds of sources take turns, and so do the sources of a kind.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     known: HashMap<SocketAddr, Candidate>,
@@ -23,22 +23,22 @@ pub(crate) struct Candidates {
     turn: u64,
 }
 
-/// Which source named an address.
+/// The source of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
-    /// The user. What the user names is always tried.
+    /// The user. These addresses are always tried.
     User,
     /// The magnet link.
     Link,
     /// A tracker, by its number in the list of the torrent.
     Tracker(usize),
-    /// A tracker that was asked for the other info hash of a hybrid.
+    /// A tracker, for the other info hash of a hybrid.
     OtherSwarm(usize),
     /// The peers of a [`site`](crate::network::site).
     Peers(IpAddr),
 }
 
-/// How a call has ended.
+/// The result of an outgoing connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     OfUse,
@@ -50,10 +50,10 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 struct Candidate {
     source: Source,
-    /// By which info hash of a hybrid it is called: that of the swarm in which it was found and, each time that
-    /// it did not answer to this, the next.
+    /// The info hash of a hybrid to name there: of the swarm in which it was found and, each time that it
+    /// does not answer to this, the next.
     swarm: usize,
-    /// Whether it is being called, or is connected.
+    /// Whether a connection to it is being opened, or is open.
     taken: bool,
     /// How often in a row it was not reached.
     failures: u32,
@@ -68,12 +68,11 @@ impl Candidates {
     /// The most that the user, or the peers of one site, may name.
     const OF_USER: usize = 500;
     const OF_PEERS: usize = 100;
-    /// The most of one IPv4 address, or of one IPv6 network of 64 bits, that a source other than the user may name.
+    /// The most per IPv4 address, or IPv6 network of 64 bits, of a source other than the user.
     const OF_ONE: usize = 8;
-    /// An address that was not reached so often is forgotten; if a peer named it, after one failure, or one per
-    /// info hash.
+    /// An address is forgotten after this many failures; if a peer named it, after one, or one per info hash.
     const FAILURES: u32 = 5;
-    /// Before the second call; before each further one twice as long.
+    /// The wait before the second attempt; it doubles before each further one.
     const PATIENCE: Duration = Duration::from_secs(15);
 
     pub(crate) fn add(&mut self, address: SocketAddr, source: Source, now: Instant) {
@@ -116,7 +115,7 @@ impl Candidates {
         self.evict(|_, known| known.source == source)
     }
 
-    /// Whether there is one of these that is not being called or connected.
+    /// Removes one for which `is_one` holds, if it has no connection. Returns whether there was one.
     fn evict(&mut self, is_one: impl Fn(&SocketAddr, &Candidate) -> bool) -> bool {
         let free = self.known.iter().filter(|(address, known)| !known.taken && is_one(address, known));
         let gone = free.max_by_key(|(_, known)| (known.failures > 0, rand::random::<u32>()));
@@ -132,7 +131,7 @@ impl Candidates {
         })
     }
 
-    /// The address to call now.
+    /// The address to connect to now.
     pub(crate) fn take(&mut self, now: Instant) -> Option<SocketAddr> {
         let (kinds, turns) = (&self.kinds, &self.turns);
         let due = self.known.iter_mut().filter(|(_, candidate)| !candidate.taken && candidate.next <= now);
@@ -150,12 +149,12 @@ impl Candidates {
         Some(address)
     }
 
-    /// By which info hash of a hybrid it is called.
+    /// The number of the info hash to name there.
     pub(crate) fn swarm(&self, address: SocketAddr) -> usize {
         self.known.get(&address).map_or(0, |candidate| candidate.swarm)
     }
 
-    /// A call to it, of a torrent of that many swarms, has ended for this reason.
+    /// A connection to it has ended, for the reason `why`. The torrent has `swarms` info hashes.
     pub(crate) fn ended(
         &mut self,
         address: SocketAddr,
@@ -185,14 +184,13 @@ impl Candidates {
         }
     }
 
-    /// Addresses that the user named and that were not reached when they were called last, why, and when they are
-    /// called again.
+    /// Addresses of the user that were not reached at the latest attempt: why, and when the next one is.
     pub(crate) fn unreached(&self) -> impl Iterator<Item = (SocketAddr, &str, Instant)> {
         let idle = self.known.iter().filter(|(_, candidate)| !candidate.taken);
         idle.filter_map(|(address, known)| Some((*address, known.why.as_deref()?, known.next)))
     }
 
-    /// It is not called now, which is no fault of its own.
+    /// Puts off an address that is not connected to now, which is no failure.
     pub(crate) fn put_off(&mut self, address: SocketAddr, now: Instant) {
         if let Some(candidate) = self.known.get_mut(&address) {
             candidate.taken = false;
@@ -200,7 +198,7 @@ impl Candidates {
         }
     }
 
-    /// It is one's own address, or that of a peer that is not wanted.
+    /// Removes an address: it is one of this session, or of a peer that is not wanted.
     pub(crate) fn forget(&mut self, address: SocketAddr) {
         self.remove(&address);
     }
@@ -233,7 +231,7 @@ impl Named {
         self.sources.get(&source).copied().unwrap_or(0)
     }
 
-    /// The source that has named most, of the kind that has. What the user names makes no room.
+    /// The source with the most addresses, of the kind with the most, but never the user.
     fn heaviest(&self) -> Option<Source> {
         let others = self.sources.iter().filter(|(source, _)| **source != Source::User);
         others.max_by_key(|(source, count)| (self.kinds[source.kind()], **count)).map(|(source, _)| *source)
@@ -261,7 +259,7 @@ mod tests {
     const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6881);
 
     #[test]
-    fn who_is_not_reached_is_called_later_each_time_and_then_no_more() {
+    fn an_unreached_address_is_called_later_each_time_and_then_no_more() {
         let waits = |source| {
             let (mut candidates, mut now) = (Candidates::default(), Instant::now());
             candidates.add(ADDRESS, source, now);
@@ -287,7 +285,7 @@ mod tests {
             let (mut candidates, now) = (Candidates::default(), Instant::now());
             candidates.add(ADDRESS, source, now);
             let outcomes = [Outcome::OfNoUse, Outcome::OfUse, Outcome::Unanswered, Outcome::Unanswered];
-            // A peer's word is worth one call of no use.
+            // A peer's word is worth one attempt of no use.
             let outcomes = &outcomes[if matches!(source, Source::Peers(_)) { 2.. } else { 0.. }];
             let called = outcomes.iter().map_while(|outcome| {
                 let swarm = candidates.known.get(&ADDRESS)?.swarm;
@@ -307,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_them_more_than_there_may_be() {
+    fn no_source_exceeds_its_limit() {
         let (mut candidates, now) = (Candidates::default(), Instant::now());
         for n in 1..2_000_u16 {
             candidates.add(made_up(u32::from(n)), Source::Tracker(0), now);
@@ -323,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn no_source_takes_what_another_has_named() {
+    fn no_source_takes_the_address_of_another() {
         let (mut candidates, now) = (Candidates::default(), Instant::now());
         let (seeder, peers) = (made_up(1), Source::Peers(ADDRESS.ip()));
         candidates.add(seeder, Source::Tracker(1), now);
@@ -331,7 +329,7 @@ mod tests {
         assert_eq!(candidates.take(now), Some(seeder));
         candidates.ended(seeder, Outcome::OfNoUse, 1, None, now);
         (2..500).for_each(|n| candidates.add(made_up(n), peers, now));
-        assert!(candidates.known.contains_key(&seeder), "not forgotten as what a peer has named");
+        assert!(candidates.known.contains_key(&seeder), "it still counts for the tracker");
         // Ports of the same address that are being called.
         let mut candidates = Candidates::default();
         (2..20).for_each(|port| candidates.add(SocketAddr::new(seeder.ip(), port), Source::Tracker(0), now));
@@ -341,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_names_is_there_beside_all_others() {
+    fn addresses_of_the_user_have_room_beside_all_others() {
         let (mut candidates, now) = (Candidates::default(), Instant::now());
         (0..1000).for_each(|n| candidates.add(made_up(1 << 24 | n), Source::Tracker(0), now));
         (0..1000).for_each(|n| candidates.add(made_up(2 << 24 | n), Source::User, now));
@@ -353,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_source_makes_up_does_not_hide_what_another_names() {
+    fn addresses_that_one_source_makes_up_do_not_hide_others() {
         let everything = |n: u32| (0..1_500).map(move |k| made_up(1 << 24 | n << 16 | k));
         let sites = |n: u32| Source::Peers(IpAddr::from(n.to_be_bytes()));
         let honest = [(1, Source::User), (2, Source::Link), (3, Source::Tracker(9)), (4, sites(7))];

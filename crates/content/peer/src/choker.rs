@@ -1,4 +1,4 @@
-//! Which peers to unchoke: those that give most, or take fastest from a seeder, and the others in turn (BEP 3).
+//! Which peers to unchoke: the fastest to send, or to receive from a seeder, and the others in turn (BEP 3).
 
 use std::{cmp::Reverse, collections::HashMap, net::IpAddr};
 
@@ -6,19 +6,17 @@ use rand::{Rng, RngExt};
 
 use crate::picker::PeerKey;
 
-/// What is known of a peer at a decision.
+/// A peer at the time of a decision.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asking {
     pub(crate) peer: PeerKey,
     /// Its [site](crate::network::site).
     pub(crate) site: IpAddr,
-    /// Whether it wants something.
     pub(crate) interested: bool,
-    /// Whether it is unchoked now.
     pub(crate) unchoked: bool,
-    /// Whether it has asked for something since the last decision, or is being sent something.
+    /// Whether it has sent requests since the last decision, or is being sent blocks.
     pub(crate) asks: bool,
-    /// Bytes per second that it brings, or takes from a seeder.
+    /// Bytes per second that it sends, or receives from a seeder.
     pub(crate) rate: u64,
 }
 
@@ -32,21 +30,20 @@ pub(crate) struct Choker {
     sites: HashMap<IpAddr, u32>,
 }
 
-/// What is remembered of a peer.
+/// The history of a peer.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     /// The turn since which it is unchoked.
     since: u32,
-    /// Turns in which it kept a slot from others, since it has asked for anything.
+    /// Turns in which it kept a slot from others, since its last request.
     idle: u32,
 }
 
-/// What is to change.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
     /// The peers that are unchoked from now on.
     pub(crate) unchoked: Vec<PeerKey>,
-    /// Peers that keep slots from others, and ask for nothing: no more of them than wait.
+    /// Peers that keep slots from others, and request nothing: at most as many as wait.
     pub(crate) idle: Vec<PeerKey>,
 }
 
@@ -54,7 +51,7 @@ impl Choker {
     /// A peer of fewer bytes per second keeps its slot for three turns only.
     const FAST: u64 = 16 << 10;
     const TURNS: u32 = 3;
-    /// The turns after which a peer that asks for nothing is idle.
+    /// The turns after which a peer that requests nothing is idle.
     const IDLE: u32 = 2;
     /// The turns of an hour, after which a site is forgotten.
     const HOUR: u32 = 360;
@@ -122,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// A peer that asks for blocks whenever it may, alone in its site.
+    /// A peer that requests blocks whenever it may, alone in its site.
     fn asking(peer: u64, kib: u64) -> Asking {
         let (site, rate) = (IpAddr::from([10, 0, peer as u8, 0]), kib << 10);
         Asking { peer: PeerKey(peer), site, interested: true, unchoked: false, asks: true, rate }
@@ -171,7 +168,7 @@ mod tests {
         let (mut had, mut next) = ([0; 2], 1000);
         let mut all: Vec<_> = (0..12).map(|n| asking(n, 1)).collect();
         for _ in 0..60 {
-            // Those of the attacker are new each time.
+            // The attacker's peers are new each time.
             all.truncate(12);
             all.extend((0..24).map(|n| attacker(next + n)));
             next += 24;
@@ -190,7 +187,7 @@ mod tests {
         let (mut waited, mut next) = (Vec::new(), 1000);
         let mut all = vec![asking(0, 1)];
         for _ in 0..60 {
-            // Those of the attacker connect again as soon as they are turned out.
+            // The attacker's peers connect again as soon as they are disconnected.
             while all.len() < 46 {
                 all.push(silent(next));
                 next += 1;
@@ -204,9 +201,9 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_ask_for_nothing_keep_slots_from_nobody() {
+    fn peers_without_requests_keep_no_slots_from_others() {
         let silent = |peer| Asking { asks: false, site: IpAddr::from([10, 1, 1, 0]), ..asking(peer, 0) };
-        // Of those that have taken all slots, each loses its slot after one turn,
+        // Each of the peers that have taken all slots loses its slot after one turn,
         let (mut choker, mut all) = (Choker::new(8), (0..60).map(silent).collect());
         let first = turn(&mut choker, &mut all).0;
         assert!(turn(&mut choker, &mut all).0.iter().all(|peer| !first.contains(peer)));
@@ -215,7 +212,7 @@ mod tests {
         // and its connection after another.
         (0..20).for_each(|_| _ = turn(&mut choker, &mut all));
         assert!(all.len() <= 8 && all.last().is_some_and(|last| last.peer == PeerKey(60)), "{all:?}");
-        // Those that keep slots from nobody stay, and no more leave than wait.
+        // Peers that keep no slots from others stay, and no more leave than wait.
         let (mut choker, mut all) = (Choker::new(8), (0..8).map(silent).collect());
         (0..10).for_each(|_| assert_eq!(turn(&mut choker, &mut all).1, 0));
         all.push(asking(8, 0));

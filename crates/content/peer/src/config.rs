@@ -1,4 +1,4 @@
-//! How a session is made.
+//! The options of a session.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -12,12 +12,12 @@ use crate::trackers::{ClientOptions, TrackersOptions};
 /// The name of this program in the extended handshake (BEP 10).
 pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"));
 
-/// How a [`Session`](crate::Session) is made.
+/// The options of a [`Session`](crate::Session).
 ///
 /// These options bound the memory. A connection takes at most 16 KiB while it is idle, 832 KiB while its
-/// requests are answered (three batches of 256 KiB), and the length of one message while it brings pieces. A
-/// torrent takes 16 KiB and 40 bytes per piece. That includes what the stripe cache in front of the store
-/// keeps of it, but not its info dictionary nor what the store itself keeps. In addition there are three
+/// requests are answered (three batches of 256 KiB), and the length of one message while it receives pieces.
+/// A torrent takes 16 KiB and 40 bytes per piece, which includes its share of the stripe cache in front of
+/// the store, but not its info dictionary nor the memory of the store itself. In addition there are three
 /// memories: the pieces of each torrent that are begun, and the two memories of the stripe cache.
 /// `docs/use/peer.md` has measurements.
 #[derive(Debug, Clone)]
@@ -25,48 +25,49 @@ pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))
 pub struct SessionConfig {
     /// The id of this peer.
     pub peer_id: PeerId,
-    /// The addresses to listen at. Trackers are told the first port. Connections to peers and trackers are
-    /// made from the same addresses; a peer or tracker of an address family that is not among them is not
+    /// The addresses to listen at. The first port is announced to trackers. Connections to peers and trackers
+    /// are made from the same addresses; a peer or tracker of an address family that is not among them is not
     /// contacted.
     pub listen: Vec<SocketAddr>,
-    /// The most connections in all. Callers, and calls of the session's own, have three quarters of them at most.
-    /// Callers count once they have named a torrent; before, they have 5 seconds and a place among 128.
+    /// The most connections in all; at most three quarters of them are incoming, at most three quarters
+    /// outgoing. An incoming one counts once it has named a torrent; before, it has 5 seconds and a place
+    /// among 128.
     pub connections: usize,
-    /// The most connections per torrent. Callers, and calls of the session's own, have three quarters of them at
-    /// most. If there is no place, a new caller takes that of a caller that is idle or slow, and a new call that of
-    /// one over which nothing went for two minutes.
+    /// The most connections per torrent; at most three quarters of them are incoming, at most three quarters
+    /// outgoing. If there is no place, a new incoming connection replaces an incoming one that is idle or
+    /// slow, and a new outgoing one replaces an outgoing one that was idle for two minutes.
     pub connections_per_torrent: usize,
-    /// The most connections of one torrent to one IPv4 address or one IPv6 network of 64 bits; to an IPv6 network
-    /// of 56 bits twice as many, to one of 48 bits four times as many. Over all torrents, an address or network of
-    /// 64 or 56 bits may make a quarter of all connections, or this number if that is more, and a network of 48
-    /// bits twice as many.
+    /// The most connections of one torrent to one IPv4 address or one IPv6 network of 64 bits; to an IPv6
+    /// network of 56 bits twice as many, to one of 48 bits four times as many. Over all torrents, an address
+    /// or network of 64 or 56 bits may make a quarter of all connections, or this number if that is more, and
+    /// a network of 48 bits twice as many.
     pub connections_per_address: usize,
-    /// The number of peers per torrent whose requests are answered at a time, at least 2. The fastest keep their
-    /// slots; peers of less than 16 KiB per second take turns in the others, and in one at least. A peer that asks
-    /// for nothing loses its slot if others wait, and the second time its connection.
+    /// The number of unchoked peers per torrent, at least 2. The fastest keep their slots; peers below 16 KiB
+    /// per second take turns in the others, and in one at least. A peer that requests nothing loses its slot
+    /// if others wait, and the second time its connection.
     pub upload_slots: usize,
     /// The most bytes per torrent of pieces that are begun or being verified. A piece that has begun may
     /// exceed it.
     pub piece_memory: u64,
-    /// How long a peer may take to send a requested block. After that, all blocks that it was asked for are
-    /// requested from other peers; if it happens twice in a row, its connection ends. A peer that has nothing
-    /// else to send is asked for the same blocks after a sixth of this time.
+    /// How long a peer may take to send a requested block. After that, all of its requests go to other peers;
+    /// if it happens twice in a row, its connection ends. After a sixth of this time, the same blocks are
+    /// also requested from a peer that has nothing else to send.
     pub request_timeout: Duration,
     /// The most bytes that wait to be written, in the [stripe
     /// cache](swarmkeep_content::stripe_cache::StripeCache) in front of the store.
     pub write_memory: u64,
     /// The most bytes that were read ahead, in the same cache.
     pub read_memory: u64,
-    /// How long a piece that was fetched may take to become durable: a crash loses at most the pieces of this
-    /// time. The longer it is, the more blocks of the store are written whole, with one call. What is whole is
-    /// made durable within a twelfth of it, at most 5 seconds.
+    /// How long a fetched piece may take to become durable: a crash loses at most the pieces of this time.
+    /// The longer it is, the more blocks of the store are written whole, with one call. Whole blocks are made
+    /// durable within a twelfth of it, at most 5 seconds.
     pub write_within: Duration,
     /// The limit of sending, in bytes per second over all torrents.
     pub up: Option<u64>,
     /// The limit of receiving, in bytes per second over all torrents.
     pub down: Option<u64>,
-    /// The most files of a torrent: each costs time and a place in the store, and a small torrent file can list
-    /// millions.
+    /// The most files of a torrent: each costs time and a place in the store, and a small torrent file can
+    /// list millions.
     pub most_files: usize,
     /// How torrents announce.
     pub trackers: TrackersOptions,
@@ -75,10 +76,10 @@ pub struct SessionConfig {
 }
 
 impl SessionConfig {
-    /// A peer with the id `peer_id` that listens at any free IPv4 port. At most 200 connections, 60 per torrent
-    /// and 8 per address; 8 upload slots; 64 MiB for the pieces of a torrent, 64 MiB each to write and to read;
-    /// 60 seconds for a block to come, and for a piece to be durable; 100,000 files; no limits of bytes per
-    /// second.
+    /// A peer with the id `peer_id` that listens at any free IPv4 port. At most 200 connections, 60 per
+    /// torrent and 8 per address; 8 upload slots; 64 MiB for the pieces of a torrent, 64 MiB each to write
+    /// and to read; 60 seconds for a requested block, and until a piece is durable; 100,000 files; no limits
+    /// of bytes per second.
     pub fn new(peer_id: PeerId) -> Self {
         Self {
             peer_id,
@@ -100,7 +101,7 @@ impl SessionConfig {
         }
     }
 
-    /// The age from which a requested block is also requested from a peer that has nothing else to send.
+    /// The age from which a block is also requested from a peer that has nothing else to send.
     pub(crate) fn late(&self) -> Duration {
         self.request_timeout / 6
     }

@@ -68,10 +68,10 @@ const STILL: Duration = Duration::from_millis(1500);
 /// The most requests of a peer that wait; further ones are rejected. The extended handshake says so as
 /// `reqq`.
 const REQUESTS: usize = 512;
-/// As many as libtorrent allows by default, for peers that do not say what they allow.
+/// As many as libtorrent allows by default, for peers that name no number.
 const MOST_UNSAID: usize = 250;
 
-/// Writes what the socket takes now.
+/// Writes as much as the socket takes now.
 struct Socket<'a>(&'a TcpStream);
 
 impl io::Write for Socket<'_> {
@@ -88,7 +88,7 @@ impl io::Write for Socket<'_> {
     }
 }
 
-/// All that is said after the handshakes.
+/// Runs a connection after the handshakes.
 async fn talk(
     stream: TcpStream,
     mut received: ReceiveBuffer,
@@ -104,7 +104,7 @@ async fn talk(
     connection.run(&stream, &mut received).await
 }
 
-/// A peer that is one of its torrent's, until this is dropped, however the connection ends.
+/// A peer among the peers of its torrent, until this is dropped, however the connection ends.
 struct Joined<'a> {
     torrent: &'a Torrent,
     peer: &'a Peer,
@@ -124,10 +124,10 @@ impl std::fmt::Display for DisplayId {
     }
 }
 
-/// What is being read for it, and whether all of it was.
+/// A batch that is being read for the peer, and whether all of it was read.
 type Reading = JoinHandle<(Batch, bool)>;
 
-/// Hashes that it asks for and that are computed from content.
+/// Requested hashes that are being computed from content.
 struct Hashing {
     root: [u8; 32],
     /// Base layer, index, length and proof layers.
@@ -139,79 +139,79 @@ struct Connection {
     torrent: Arc<Torrent>,
     peer: Arc<Peer>,
     queue: SendQueue<Slice>,
-    /// What both can do.
+    /// The extensions that both sides have.
     fast: bool,
     extended: bool,
     theirs: ExtensionIds,
-    /// Requests that it lets wait.
+    /// The most requests that it queues.
     most_requests: usize,
-    /// Whether we were told that our requests are answered, and of which pieces they are anyway.
+    /// Whether the peer chokes, and the pieces that it sends all the same.
     choked: bool,
     allowed: Vec<u32>,
-    /// What it was told last.
+    /// The state that was sent last.
     interested: bool,
     unchoked: bool,
-    /// What it said before the torrent was known, or nothing after it was.
+    /// The pieces that it named before the torrent was known; `None` afterwards.
     early: Option<Early>,
-    /// Whether it came while the torrent was being learnt.
+    /// Whether it connected while the torrent was being learnt.
     learns: bool,
-    /// Whether something other than extended messages has come: what it has comes first.
+    /// Whether a message that is not extended was received: only the first may list pieces.
     begun: bool,
-    /// How many of the pieces that have come it was told of; `None` before it was told what is here.
+    /// How many pieces of `came` were sent; `None` before the bitfield was.
     told: Option<usize>,
-    /// What it was asked for, in that order, and when.
+    /// The open requests, in order, each with its time.
     asked: VecDeque<(Block, Instant)>,
-    /// What it was asked for and need not bring any more, the last of it.
+    /// The latest requested blocks that the peer need not send any more.
     late: VecDeque<Block>,
     /// When a block came last.
     brought: Instant,
-    /// For how long it was asked for something since then.
+    /// For how long requests were open since then.
     fruitless: Duration,
     ticked: Instant,
-    /// Not before then is it asked for more.
+    /// The earliest time of the next request.
     ask_from: Option<Instant>,
-    /// Blocks that it has rejected since it brought one.
+    /// Blocks that it has rejected since it sent one.
     rejects: usize,
     /// Pieces that it has rejected without choking.
     refused: BTreeMap<u32, Refused>,
-    /// Whether it may have got too old what it has refused.
+    /// Whether some of `refused` may have expired.
     ask_again: bool,
-    /// Whether others are to ask for what it was asked for.
+    /// Whether other connections may request blocks that this one gave back.
     gave_back: bool,
-    /// Bytes that came and nobody asked for.
+    /// Bytes of received blocks that were not requested.
     unasked: u64,
-    /// What it asks for.
+    /// The requests of the peer.
     asks: VecDeque<Block>,
-    /// How often it asked for blocks that do not exist.
+    /// How often it requested blocks that do not exist.
     no_such_blocks: u32,
     reading: Option<Reading>,
     hashing: Option<Hashing>,
-    /// When it last was served hashes of what had to be read.
+    /// When content was last read for hashes that it requested.
     hashed: Option<Instant>,
     uploads: MetadataUploads,
     exchange: PeerExchange,
     /// Whether its extended handshake has come.
     introduced: bool,
-    /// When it told of others.
+    /// When its latest list of peers was received.
     told_of: Option<Instant>,
     memory: Memory,
     heard: Instant,
     said: Instant,
-    /// Not before then, so that not more comes or goes than may. What is no block goes at once.
+    /// When this side reads and answers again, to stay within the limits of bytes. Only blocks wait for that.
     read_from: Option<Instant>,
     answer_from: Option<Instant>,
-    /// Since when it takes nothing of what there is to say.
+    /// Since when the socket has taken no bytes.
     stuck: Option<Instant>,
     scratch: Vec<Block>,
 }
 
-/// Of a piece that is not brought: how many times it was asked for, and until when it is not again.
+/// A piece that the peer rejects: how many times it did, and when the piece may be requested again.
 struct Refused {
     times: u32,
     until: Instant,
 }
 
-/// What a peer has said of its pieces before they could be counted.
+/// The pieces that a peer named before the torrent was known.
 #[derive(Default)]
 struct Early {
     all: bool,
@@ -231,7 +231,7 @@ impl Early {
 impl Connection {
     fn new(torrent: Arc<Torrent>, peer: Arc<Peer>, theirs: &Handshake) -> Self {
         let now = Instant::now();
-        // A bitfield, which may be long, is not all that has to be said.
+        // There is room for other messages besides a bitfield, which may be long.
         let bitfield = torrent.ready().map_or(0, |ready| Bitfield::bytes_for(ready.info.piece_count()));
         Self {
             queue: SendQueue::new(Batch::MOST, 2 * Batch::MOST + bitfield),
@@ -287,7 +287,7 @@ impl Connection {
             self.say_hello()?;
         }
         self.follow(received)?;
-        // What came with the handshake.
+        // Messages that came with the handshake.
         self.hear_all(received)?;
         loop {
             self.follow(received)?;
@@ -329,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// Reads what is there, or the first of it: whether there may be more.
+    /// Reads from the socket, a limited number of times. Returns whether there may be more.
     fn read(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<bool, Ended> {
         for _ in 0..8 {
             match stream.try_read(received.space()) {
@@ -373,7 +373,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Says what has to be said after what has changed, here or among the others.
+    /// Sends the messages that follow from changes, here or among the other connections.
     fn follow(&mut self, received: &mut ReceiveBuffer) -> Result<(), Ended> {
         if self.early.is_some()
             && let Some(ready) = self.torrent.ready()
@@ -382,7 +382,7 @@ impl Connection {
             let early = self.early.take().expect("checked");
             self.catch_up(early)?;
             if self.extended && self.learns {
-                // It was not told yet that the info dictionary is here.
+                // The first handshake had no size of the metadata.
                 self.say_hello()?;
             }
         }
@@ -398,7 +398,7 @@ impl Connection {
             }
         }
         let unchoked = self.peer.unchoked.load(Relaxed);
-        // Not before it was told what is here, which comes first.
+        // Not before the bitfield, which comes first.
         if unchoked != self.unchoked && self.told.is_some() {
             self.unchoked = unchoked;
             self.say(&if unchoked { Message::Unchoke } else { Message::Choke })?;
@@ -412,7 +412,7 @@ impl Connection {
         for block in cancels {
             if self.was_asked(block) {
                 self.say(&Message::Cancel(block))?;
-                // It may be on its way.
+                // The block may be on its way.
                 self.is_late(block);
             }
         }
@@ -423,7 +423,7 @@ impl Connection {
         self.read_asked()
     }
 
-    /// Every second.
+    /// Called every second.
     fn tick(&mut self) -> Result<(), Ended> {
         let now = Instant::now();
         // Most connections are still for most of the time.
@@ -435,14 +435,14 @@ impl Connection {
             self.peer.asks.store(true, Relaxed);
         }
         if self.read_from.is_some_and(|from| from > now) {
-            // It is not the one who is silent.
+            // This side does not read: the peer is not silent.
             (self.heard, self.brought) = (now, now);
         }
         if now - self.heard > SILENCE {
             return Err(Ended::Silent(SILENCE));
         }
         if self.stuck.is_some_and(|since| now - since > STUCK) {
-            return Err(Ended::Misbehaves("takes nothing of what it is told"));
+            return Err(Ended::Misbehaves("reads nothing"));
         }
         if now - self.said > KEEP_ALIVE {
             self.say(&Message::KeepAlive)?;

@@ -1,4 +1,4 @@
-//! Who else is there, as it is told to a peer (BEP 11).
+//! Peer exchange (BEP 11): the list of the other peers, as it is sent to one peer.
 
 use std::{
     collections::BTreeMap,
@@ -8,14 +8,14 @@ use std::{
 use swarmkeep_bittorrent::Endpoint;
 use swarmkeep_peer_wire::{Pex, PexFlags};
 
-/// What a peer was told of the others, so that it is told what has changed.
+/// The peers that one peer was sent, so that it is sent only changes.
 #[derive(Debug, Default)]
 pub(crate) struct PeerExchange {
     told: BTreeMap<Endpoint, PexFlags>,
     next: Option<Instant>,
 }
 
-/// A message to be, which owns its lists.
+/// The lists of a message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
     added: Vec<[u8; 6]>,
@@ -27,16 +27,15 @@ pub(crate) struct News {
 }
 
 impl PeerExchange {
-    /// Between two messages, and the most that are added or dropped in one (BEP 11, "Rate Limiting").
+    /// The time between two messages, and the most peers that one adds or drops (BEP 11, "Rate Limiting").
     const OFTEN: Duration = Duration::from_secs(60);
     const MOST: usize = 50;
 
-    /// Whether it is time to tell again.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.next.is_none_or(|next| next <= now)
     }
 
-    /// What has changed since the last time, if anything.
+    /// The changes since the last message, if there are any.
     pub(crate) fn news(&mut self, there: &BTreeMap<Endpoint, PexFlags>, now: Instant) -> Option<News> {
         let dropped: Vec<_> =
             self.told.keys().filter(|peer| !there.contains_key(peer)).take(Self::MOST).copied().collect();
@@ -94,11 +93,11 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_told_what_has_changed_and_no_more_of_it_than_may_be() {
+    fn a_message_has_only_changes_and_at_most_fifty_of_a_kind() {
         let (mut exchange, now) = (PeerExchange::default(), Instant::now());
         assert!(exchange.is_due(now));
         assert_eq!(exchange.news(&BTreeMap::new(), now), None);
-        assert!(exchange.is_due(now), "nothing was said");
+        assert!(exchange.is_due(now), "nothing was sent");
 
         let news = exchange.news(&peers(0..120), now).unwrap();
         let told: Vec<_> = news.message().added().collect();

@@ -1,5 +1,5 @@
-//! The hashes of v2 torrents (BEP 52): requests are answered from the piece layers and from pieces, and what
-//! a magnet link lacks is requested.
+//! The hashes of v2 torrents (BEP 52): requests are answered from the piece layers and from pieces, and the
+//! hashes that a magnet link lacks are requested.
 
 mod fetch;
 
@@ -26,12 +26,12 @@ pub const MOST_HASHES: u32 = 1024;
 /// The most bytes of content that are read and hashed for one answer: a piece of 16 MiB, the longest that
 /// programs make by default.
 ///
-/// libtorrent asks for the hashes of a piece's blocks after the piece turned out wrong, and for no others
-/// below the piece layer. It asks any peer, choked or not. So the caller counts [`Reading::bytes`] like
-/// blocks that it sends: BEP 52 has the same limits for both.
+/// libtorrent requests the hashes of a piece's blocks after the piece turned out wrong, and no others below
+/// the piece layer. It requests them from any peer, choked or not. So the caller counts [`Reading::bytes`]
+/// like blocks that it sends: BEP 52 has the same limits for both.
 pub const MOST_READ: u64 = 16 << 20;
 
-/// Answers a request from what is known of the file's tree, in O(length), or returns what has to be read.
+/// Answers a request from the known hashes of the file, in O(length), or returns the content to read.
 ///
 /// Every layer is served, whole or in part, with up to as many proof layers as there are below the root.
 ///
@@ -74,7 +74,7 @@ pub fn answer(info: &Info, range: &HashRange<'_>) -> Result<Answer, Refusal> {
     let below = whole.max(top.min(tree.piece_layer()));
     let nth = index >> (below - base);
     let Some(blocks) = tree.blocks(below, nth) else {
-        // Padding and nothing else, of which nobody needs a proof.
+        // Only padding, of which no peer needs a proof.
         return Err(Refusal::Padding);
     };
     let bytes = blocks.range().end - blocks.range().start;
@@ -103,11 +103,11 @@ pub struct Reading {
     pieces: Range<u32>,
     blocks: BlockHasher,
     range: (u32, u64, u64),
-    /// Those with a hash of the proof that is computed too.
+    /// The layers with a hash of the proof that is computed, too.
     layers: Range<u32>,
     /// Layer and index of the hash above all that is computed.
     top: (u32, u64),
-    /// What is known of that.
+    /// That hash, if it is known.
     expected: Option<[u8; 32]>,
     uncles: Vec<[u8; 32]>,
 }
@@ -132,7 +132,7 @@ impl Reading {
     ///
     /// # Errors
     /// [`Refusal::Content`] if bytes are missing, or are not those of the torrent as far as the piece layer
-    /// tells.
+    /// shows.
     pub fn finish(self) -> Result<Vec<[u8; 32]>, Refusal> {
         let (base, index, length) = self.range;
         let blocks = self.blocks.finish().ok_or(Refusal::Content)?;
@@ -161,7 +161,7 @@ pub enum Refusal {
     Layer {
         /// The base layer of the request.
         layer: u32,
-        /// That of the root.
+        /// The layer of the root.
         height: u32,
     },
     /// Hashes after the end of a layer.
@@ -174,7 +174,7 @@ pub enum Refusal {
         /// How many hashes the layer has, padding included.
         whole: u64,
     },
-    /// A length that is not that of a whole subtree, nor the rest of the layer.
+    /// A length that is neither a whole subtree nor the rest of the layer.
     #[error("{0} hashes, which are no power of two, and not the last of the layer")]
     Length(u32),
     /// A proof that continues above the root.
@@ -182,7 +182,7 @@ pub enum Refusal {
     Proof {
         /// The layer that it leads to.
         layer: u32,
-        /// That of the root.
+        /// The layer of the root.
         height: u32,
     },
     /// More than [`MOST_HASHES`].
@@ -198,6 +198,6 @@ pub enum Refusal {
     #[error("the hashes of the file's pieces are not known")]
     Unknown,
     /// The content cannot be read, or its hashes are wrong.
-    #[error("the content is not that of the torrent")]
+    #[error("the content is not the torrent's")]
     Content,
 }

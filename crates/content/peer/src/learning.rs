@@ -1,4 +1,4 @@
-//! What a torrent lacks that came as a magnet link: its info dictionary, then the hashes of its pieces.
+//! The metadata of a magnet link: its info dictionary, then the hashes of its pieces.
 
 use std::{
     ops::Range,
@@ -16,11 +16,11 @@ use crate::{
     picker::PeerKey,
 };
 
-/// Learns from the peers of a torrent what it is.
+/// Fetches the metadata from the peers of a torrent.
 #[derive(Debug)]
 pub(crate) struct Learning {
     stage: Stage,
-    /// Whether its peers speak v2: then they are asked for hashes also where v1 has some.
+    /// Whether its peers speak v2: then hashes are fetched from them also where v1 has some.
     v2: bool,
     learnt: Option<oneshot::Sender<Result<Info, Error>>>,
 }
@@ -30,21 +30,21 @@ enum Stage {
     Metadata(Box<MetadataFetch<PeerKey>>),
     /// The dictionary is here, and is being read.
     Reading,
-    /// Since when; hashes of a hybrid are not waited for long.
+    /// With the time of its start: a hybrid does not wait long for hashes.
     Hashes(Box<HashFetch<PeerKey>>, Instant),
     Done,
 }
 
-/// What a peer is to be asked for.
+/// The next request to a peer.
 pub(crate) enum Question<'a> {
     Metadata { piece: u32 },
     Hashes(HashRange<'a>),
 }
 
-/// What became of a part of the info dictionary.
+/// The result of a piece of the info dictionary.
 pub(crate) enum Heard {
     Part,
-    /// Whoever was not to be asked may be asked now.
+    /// Peers that got no requests may get some now.
     Again,
     Whole {
         info: Vec<u8>,
@@ -52,7 +52,7 @@ pub(crate) enum Heard {
     },
 }
 
-/// A hybrid has hashes of v1 as well, and peers that learnt it by those know no others.
+/// How long a hybrid waits for hashes: it has those of v1 as well, and its v1 peers know no others.
 const HYBRID: Duration = Duration::from_secs(10);
 
 impl Learning {
@@ -68,7 +68,7 @@ impl Learning {
         matches!(self.stage, Stage::Done)
     }
 
-    /// A peer has the info dictionary, and says how long it is.
+    /// A peer claims that it has the info dictionary, of `size` bytes.
     pub(crate) fn offered(&mut self, peer: PeerKey, size: u32) -> Result<(), MetadataFault> {
         match &mut self.stage {
             Stage::Metadata(fetch) => fetch.offered(peer, size),
@@ -76,7 +76,7 @@ impl Learning {
         }
     }
 
-    /// The next question for a peer, if there is any. `has` tells whether it has one of those pieces.
+    /// The next request to a peer, if there is one. `has` returns whether the peer has one of the pieces.
     pub(crate) fn ask(
         &mut self,
         peer: PeerKey,
@@ -102,7 +102,7 @@ impl Learning {
         total_size: u32,
         data: &[u8],
     ) -> Result<Heard, MetadataFault> {
-        // Somebody else was faster.
+        // Another peer was faster.
         let Stage::Metadata(fetch) = &mut self.stage else { return Ok(Heard::Part) };
         Ok(match fetch.data(peer, piece, total_size, data)? {
             Fetched::Part => Heard::Part,
@@ -121,7 +121,7 @@ impl Learning {
         }
     }
 
-    /// The info dictionary, or what is wrong with it.
+    /// Takes the parsed info dictionary, or the error of parsing it.
     pub(crate) fn read(&mut self, info: Result<Info, Error>) {
         match info {
             Ok(info) if info.knows_hashes() && !self.v2 => self.end(Ok(info)),
@@ -176,7 +176,7 @@ impl Learning {
     fn end(&mut self, info: Result<Info, Error>) {
         self.stage = Stage::Done;
         if let Some(learnt) = self.learnt.take() {
-            // Nobody waits for it any more.
+            // The receiver may be gone.
             let _ = learnt.send(info);
         }
     }

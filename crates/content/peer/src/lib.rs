@@ -38,8 +38,8 @@ pub use torrent::{
     status::{PeerStatus, Status, UnreachedPeer},
 };
 
-/// What went wrong with a session or one of its torrents. An error of a remote peer ends its connection and
-/// is not one of these.
+/// An error of a session or of one of its torrents. An error of a remote peer ends its connection and is not
+/// one of these.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,4 +1,4 @@
-//! Callers that have not said yet which torrent they want.
+//! Incoming connections that have not named a torrent yet.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::network::site;
 
-/// Room for callers until they have named a torrent. They take no connection from peers, and none makes another
-/// wait: if there is no room, the oldest of the site that has most leaves.
+/// Room for incoming connections until they have named a torrent. They use no permit, and none makes another
+/// wait: if there is no room, the oldest one of the site with the most ends.
 #[derive(Debug, Default)]
 pub(crate) struct Lobby {
     callers: Mutex<Callers>,
@@ -21,11 +21,11 @@ struct Callers {
     waiting: BTreeMap<u64, (IpAddr, CancellationToken)>,
 }
 
-/// A caller in the lobby, until this is dropped.
+/// An incoming connection in the lobby, until this is dropped.
 pub(crate) struct Waiting {
     lobby: Arc<Lobby>,
     number: u64,
-    /// Cancelled when it has to leave.
+    /// Cancelled when it has to end.
     pub(crate) leaves: CancellationToken,
 }
 
@@ -37,7 +37,7 @@ impl Lobby {
         let Callers { next, waiting } = &mut *callers;
         if waiting.len() >= Self::MOST {
             let of_site = |site| waiting.values().filter(|(other, _)| *other == site).count();
-            // Of equal ones, the last: the oldest.
+            // Of equals, `max_by_key` returns the last: the oldest.
             let leaves = waiting.iter().rev().max_by_key(|(_, (site, _))| of_site(*site));
             let leaves = leaves.map(|(number, _)| *number).expect("it is full");
             waiting.remove(&leaves).expect("it was found").1.cancel();
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_of_the_site_that_has_most_leaves_if_there_is_no_room() {
+    fn a_full_lobby_ends_the_oldest_of_the_largest_site() {
         let lobby = Arc::new(Lobby::default());
         let honest = lobby.enter(IpAddr::from([192, 0, 2, 1]));
         let of = |site: u8| move |host: u8| IpAddr::from([10, 0, site, host]);

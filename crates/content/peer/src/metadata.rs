@@ -1,5 +1,5 @@
 //! Info dictionaries by magnet link (BEP 9): fetched piece by piece from peers that may lie, and served to
-//! peers that may ask too often.
+//! peers that may send too many requests.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},
@@ -10,9 +10,9 @@ use std::{
 use swarmkeep_metainfo::InfoHashes;
 use swarmkeep_peer_wire::{METADATA_PIECE, MetadataMessage};
 
-/// Fetches an info dictionary whose hash is known. `P` identifies a peer.
+/// Fetches an info dictionary by its hash. `P` identifies a peer.
 ///
-/// The first attempt asks all peers that claim the same size, each for different pieces; the size is the one
+/// The first attempt requests different pieces from all peers that claim the same size; the size is the one
 /// that most peers claim. If the whole has another hash, a peer lied. From then on each attempt takes all
 /// pieces from one peer, so that a wrong whole is the fault of that peer. When the right dictionary is here,
 /// the pieces that each peer sent show which peer lied in the first attempt.
@@ -26,11 +26,11 @@ pub struct MetadataFetch<P> {
     longest: u32,
     peers: HashMap<P, Peer>,
     attempt: Option<Attempt<P>>,
-    /// What peers sent in the attempt of many that was wrong: piece, and a keyed hash of the size and its
+    /// The pieces of the attempt of many peers that was wrong: sender, piece, and a keyed hash of size and
     /// bytes.
     suspects: Vec<(P, u32, u64)>,
     key: RandomState,
-    /// Whether one peer is to send all.
+    /// Whether each attempt takes all pieces from one peer.
     alone: bool,
     turns: u64,
     done: bool,
@@ -38,16 +38,15 @@ pub struct MetadataFetch<P> {
 
 #[derive(Debug)]
 struct Peer {
-    /// What it claims.
+    /// The size that it claims.
     size: u32,
     asked: Vec<Asked>,
     /// Times that it rejected, or was too slow.
     failures: u32,
     not_before: Option<Instant>,
-    /// When it could last be asked: whoever does not come for requests is not waited for.
+    /// When `request` was last called for it. A peer not seen for a while keeps no other waiting.
     seen: Option<Instant>,
-    /// Whose turn it is when one is to send all: whoever waits longest. Who comes anew waits behind those
-    /// that failed.
+    /// Its turn to send all: the lowest is next. New peers come after the ones that failed.
     turn: u64,
     lied: bool,
 }
@@ -56,7 +55,7 @@ struct Peer {
 struct Asked {
     piece: u32,
     since: Instant,
-    /// Whether its time is over, or the attempt is.
+    /// Whether it timed out, or its attempt has ended.
     late: bool,
 }
 
@@ -64,13 +63,12 @@ struct Asked {
 struct Attempt<P> {
     size: u32,
     arrived: BTreeMap<u32, (P, Box<[u8]>)>,
-    /// From here on nothing has been asked for.
+    /// The pieces from here on were not requested.
     next: u32,
-    /// Before that, nobody is asked for these.
+    /// Earlier pieces that are to be requested again.
     again: BTreeSet<u32>,
-    /// Who is to send all.
+    /// The peer that sends all pieces, if only one does.
     alone: Option<P>,
-    /// When it is given up.
     until: Instant,
 }
 
@@ -95,18 +93,18 @@ pub enum Fetched<P> {
 }
 
 impl<P: Copy + Eq + Hash> MetadataFetch<P> {
-    /// The longest dictionary that is fetched by default: that of a v1 torrent of 1.5 million pieces.
+    /// The longest dictionary that is fetched by default: enough for a v1 torrent of 1.5 million pieces.
     /// libtorrent stops at 30 MiB.
     pub const LONGEST: u32 = 32 << 20;
-    /// The most unanswered requests to one peer; with these, it is asked for no more.
+    /// The most unanswered requests to one peer.
     pub const MOST_ASKED: usize = 4;
-    /// After this time without the piece, other peers are asked.
+    /// After this time without the piece, it is requested from other peers.
     pub const PATIENCE: Duration = Duration::from_secs(15);
     /// An attempt is given up after this time per piece (64 KiB/s) plus twice [`PATIENCE`](Self::PATIENCE);
     /// with a peer that failed before, the time doubles with each failure. So a peer that sends just fast
     /// enough does not delay the others.
     pub const A_PIECE: Duration = Duration::from_millis(250);
-    /// After this time, a peer that rejected or was too slow is asked again; the time doubles with each
+    /// After this time, a peer that rejected or was too slow gets requests again; the time doubles with each
     /// failure, up to 32 times.
     pub const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
@@ -147,7 +145,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         Ok(())
     }
 
-    /// The piece to ask a peer for next, if any.
+    /// The piece to request next from a peer, if there is one.
     pub fn request(&mut self, peer: P, now: Instant) -> Option<u32> {
         self.give_up_waiting(now);
         let asked = self.peers.get_mut(&peer).filter(|_| !self.done)?;
@@ -165,7 +163,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
             if self.attempt.as_ref().is_none_or(|attempt| attempt.size != most) {
                 self.abandon();
                 let time = Self::time_for(most, 0);
-                // Of those who say otherwise, some may be right.
+                // Some of the peers that claim another size may be right.
                 let doubtful = self.peers.values().any(|peer| peer.size != most);
                 let time = if doubtful { time.min(4 * Self::PATIENCE) } else { time };
                 self.attempt = Some(Attempt::new(most, None, now + time));
@@ -237,7 +235,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         }
     }
 
-    /// Whether all pieces make what was looked for; if not, whose fault it is.
+    /// Checks the hash of all pieces; if it is wrong, finds the peers that may be at fault.
     fn judge(&mut self, last: P, whole: Attempt<P>) -> Result<Fetched<P>, MetadataFault> {
         let size = whole.size;
         if self.hashes.are_of(whole.arrived.values().map(|(_, data)| &data[..])) {
@@ -279,7 +277,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         Ok(Fetched::Wrong { suspects })
     }
 
-    /// The size that most peers claim; that of the attempt, or else `size`, if no other has more.
+    /// The size that most peers claim. On a draw, the attempt's, or else `size`.
     fn most_claimed(&self, size: u32) -> u32 {
         let mut votes = HashMap::new();
         for peer in self.peers.values().filter(|peer| !peer.lied) {
@@ -320,7 +318,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         let slow = !again.is_empty();
         again.into_iter().for_each(|(asked, size)| self.want_again(asked, size));
         match &self.attempt {
-            // Nobody else is asked meanwhile.
+            // Meanwhile no other peer gets requests.
             Some(Attempt { alone: Some(peer), until, .. }) if slow || *until <= now => {
                 self.failed(*peer, now)
             }
@@ -337,7 +335,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         2 * Self::PATIENCE + Self::A_PIECE * pieces(size) * (1 << failures.min(10))
     }
 
-    /// A peer did not send what it was to send. If it was to send all, somebody else will.
+    /// A peer rejected or was too slow. If it was to send all, another one will.
     fn failed(&mut self, peer: P, now: Instant) {
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.not_before = Some(now + Self::AFTER_FAILURE * (1 << peer.failures.min(5)));
@@ -354,7 +352,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         self.attempt.as_ref().is_some_and(|attempt| attempt.alone == Some(peer))
     }
 
-    /// Ends an attempt. What peers were asked for may still come.
+    /// Ends an attempt. Requested pieces may still come.
     fn abandon(&mut self) {
         self.attempt = None;
         for asked in self.peers.values_mut().flat_map(|peer| &mut peer.asked) {
@@ -362,7 +360,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         }
     }
 
-    /// What a peer was asked for, and has now answered; and the size that it claims.
+    /// Takes the request that a peer has answered; returns it, and the size that the peer claims.
     fn answered(&mut self, peer: P, piece: u32) -> Result<(Asked, u32), MetadataFault> {
         let fault = MetadataFault::NotAsked { piece };
         let peer = self.peers.get_mut(&peer).ok_or(fault)?;
@@ -392,7 +390,7 @@ impl<P> Attempt<P> {
         Self { size, arrived: BTreeMap::new(), next: 0, again: BTreeSet::new(), alone, until }
     }
 
-    /// The next to ask somebody for, who is not `asked` for it.
+    /// The next piece to request from a peer that is not `asked` for it.
     fn next_piece(&mut self, asked: impl Fn(u32) -> bool) -> Option<u32> {
         let again = self.again.iter().copied().find(|piece| !asked(*piece));
         if let Some(piece) = again {
@@ -406,7 +404,7 @@ impl<P> Attempt<P> {
                 if !asked(piece) {
                     return Some(piece);
                 }
-                // Asked for in an attempt before, and still to come.
+                // Requested in an earlier attempt, and still to come.
                 self.again.insert(piece);
             }
         }
@@ -418,20 +416,20 @@ const fn pieces(size: u32) -> u32 {
     size.div_ceil(METADATA_PIECE)
 }
 
-/// What a peer did wrong, or why it cannot help.
+/// A fault of a peer, or why it cannot help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataFault {
     /// A size that is not fetched.
     #[error("metadata of {size} bytes: from 1 to {most} are fetched")]
     Size {
-        /// What the peer says.
+        /// The size that the peer claims.
         size: u32,
-        /// The most that are fetched.
+        /// The longest that is fetched.
         most: u32,
     },
     /// An answer to no request.
-    #[error("piece {piece} of the metadata, which was not asked for")]
+    #[error("piece {piece} of the metadata, which was not requested")]
     NotAsked {
         /// The piece.
         piece: u32,
@@ -449,9 +447,9 @@ pub enum MetadataFault {
     Length {
         /// The piece.
         piece: u32,
-        /// How many came.
+        /// Bytes that came.
         length: usize,
-        /// How many it has.
+        /// Bytes that it has.
         expected: u32,
     },
     /// It sent all pieces, and the whole has another hash.
@@ -459,7 +457,7 @@ pub enum MetadataFault {
     Wrong,
 }
 
-/// Serves an info dictionary to one peer, which may ask for all of it [`TIMES`](Self::TIMES) times.
+/// Serves an info dictionary to one peer, which may request all of it [`TIMES`](Self::TIMES) times.
 ///
 /// BEP 9 has peers reject further requests, so that no peer can make another send without end.
 #[derive(Debug, Clone, Default)]

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_is_what_no_stranger_has_business_with() {
+    fn addresses_of_this_machine_and_its_network_are_near() {
         for near in [
             "127.0.0.1",
             "10.0.0.1",

@@ -1,18 +1,18 @@
-//! Which addresses belong together: one stranger may have many.
+//! Addresses that belong together: one remote party may have many.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What one subscriber has: an IPv4 address, or an IPv6 network of 64 bits.
+/// The network of one subscriber: an IPv4 address, or an IPv6 network of 64 bits.
 pub(crate) fn network(ip: IpAddr) -> IpAddr {
     masked(ip, 32, 64)
 }
 
-/// What one organization has: 256 IPv4 addresses, or an IPv6 network of 48 bits.
+/// The network of one organization: 256 IPv4 addresses, or an IPv6 network of 48 bits.
 pub(crate) fn site(ip: IpAddr) -> IpAddr {
     masked(ip, 24, 48)
 }
 
-/// How many bits of an IPv6 address are those of one network, from the smallest network to the largest.
+/// The bits of the IPv6 networks that one subscriber may have, from the smallest network to the largest.
 pub(crate) const SIZES: [u32; 3] = [64, 56, 48];
 
 /// Whether both are the same IPv4 address, or in the same IPv6 network of `bits` bits.

@@ -1,10 +1,9 @@
-//! How many connections the session may have: callers and calls of its own have a part that is theirs.
+//! The limit of a session's connections: incoming and outgoing ones each have a share of their own.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The permits of all connections of a session.
 #[derive(Debug)]
 pub(crate) struct Permits {
     all: Arc<Semaphore>,
@@ -18,8 +17,8 @@ pub(crate) struct Permit {
     _permits: [OwnedSemaphorePermit; 2],
 }
 
-/// Of `most` connections, those that callers may have at most, and calls of one's own: each side has a quarter that
-/// the other never takes.
+/// The most incoming connections, and the most outgoing ones, if `most` are allowed in all: a quarter is
+/// always kept for the other side.
 pub(crate) const fn for_one_side(most: usize) -> usize {
     let quarter = most / 4;
     most - if quarter == 0 && most > 1 { 1 } else { quarter }
@@ -31,7 +30,7 @@ impl Permits {
         Self { all: Arc::new(Semaphore::new(most)), callers: side(), calls: side() }
     }
 
-    /// For a call of the session's own or for a caller, if there is one.
+    /// A permit for an outgoing connection if `called`, else for an incoming one; `None` if there is none.
     pub(crate) fn take(&self, called: bool) -> Option<Permit> {
         let side = if called { &self.calls } else { &self.callers };
         let side = Arc::clone(side).try_acquire_owned().ok()?;

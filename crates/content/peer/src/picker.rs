@@ -1,9 +1,9 @@
-//! Which blocks to ask a peer for, and what came of it.
+//! Which blocks to request from a peer, and the blocks that it sends.
 //!
 //! Pieces that are begun are finished first; next begin those of the same stripe of the store, so that few
-//! stripes are incomplete at a time, and then the rarest. At the end, blocks that are still to come are
-//! requested from a second peer as well (endgame). Late blocks are requested from a peer that has nothing else
-//! to send. A piece stays in memory until all of it is there; that memory has a limit.
+//! stripes are incomplete at a time, and then the rarest. At the end, missing blocks are requested from a
+//! second peer as well (endgame). Late blocks are requested from a peer that has nothing else to send. A
+//! piece stays in memory until all of it is there; that memory has a limit.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use swarmkeep_peer_wire::{Block, PieceIndex};
 
 use crate::rarest::Rarest;
 
-/// What is asked for at once, as all clients do (BEP 3); the last of a piece is shorter.
+/// The length of a request, as all clients have it (BEP 3); the last block of a piece is shorter.
 pub(crate) const BLOCK: u32 = 16 << 10;
 
 /// Bytes per second of a peer that is to send all of a piece. If it is slower, another peer may try.
@@ -34,52 +34,51 @@ const MOST_STRIPES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PeerKey(pub(crate) u64);
 
-/// What is wanted of a torrent, and who was asked for it.
+/// The pieces and blocks that a torrent lacks, and the peers from which they are requested.
 #[derive(Debug)]
 pub(crate) struct Picker {
     info: Arc<Info>,
     /// Complete, or handed out to be verified.
     done: PieceBits,
-    /// Pieces that nobody was asked for.
+    /// Pieces that are not requested from any peer.
     waiting: Rarest,
-    /// Pieces of which something was asked for.
+    /// Pieces with blocks that were requested.
     begun: BTreeMap<u32, Begun>,
-    /// Bytes that pieces which are begun, or being verified, have in memory, and how many there may be.
+    /// Bytes in memory of pieces that are begun or being verified, and their limit.
     memory: u64,
     most_memory: u64,
-    /// Pieces that were wrong with blocks of several peers: one peer is to bring all of the next try.
+    /// Pieces that were wrong with blocks of several peers: one peer is to send all of the next try.
     alone: BTreeMap<u32, Tries>,
-    /// How long a block may take before somebody else is asked for it as well, who has nothing else to bring.
+    /// The age from which a block is also requested from a peer that has nothing else to send.
     late: Duration,
-    /// How many times a piece has come back to those that wait: what was looked for in vain is looked for
-    /// again then.
+    /// How many times a piece came back to `waiting`: then searches that found nothing are repeated.
     returned: u64,
 }
 
-/// Who was to bring a piece alone, and has not in time.
+/// The peers that were to send a piece alone, and did not in time.
 #[derive(Debug, Default)]
 struct Tries {
     count: u32,
     from: BTreeSet<IpAddr>,
 }
 
-/// What a peer can be asked for.
+/// The blocks that a peer can send.
 pub(crate) struct Wish<'a> {
     pub(crate) peer: PeerKey,
-    /// Its [network](crate::candidates::network), which it does not leave by calling again.
+    /// Its [network](crate::candidates::network), which stays the same when it connects again.
     pub(crate) from: IpAddr,
-    /// Blocks, at most.
+    /// The most blocks.
     pub(crate) count: usize,
     /// Pieces that it has.
     pub(crate) has: &'a dyn Fn(u32) -> bool,
-    /// While it chokes, those that it brings all the same.
+    /// While it chokes, the pieces that it sends all the same.
     pub(crate) allows: Option<&'a [u32]>,
     /// Pieces to begin before others.
     pub(crate) preferred: &'a [u32],
-    /// Pieces of a stripe: those of stripes that are begun come next.
+    /// Pieces per stripe: the pieces of stripes that are begun come next.
     pub(crate) per_stripe: u32,
-    /// Whether it did not bring what it was asked for before: it is asked for what others were asked for, if
-    /// there is any.
+    /// Whether it did not send requested blocks before: then it gets the requests of other peers, if there
+    /// are any.
     pub(crate) snubs: bool,
     pub(crate) now: Instant,
 }
@@ -90,8 +89,7 @@ impl Wish<'_> {
     }
 }
 
-/// That no piece that waits was one that a peer could bring, as long as none has come back since and it has
-/// got none.
+/// A search that found no waiting piece of a peer. It holds until a piece comes back or the peer gets one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Searched(Option<u64>);
 
@@ -99,53 +97,53 @@ pub(crate) struct Searched(Option<u64>);
 struct Begun {
     data: Vec<u8>,
     blocks: Vec<Asked>,
-    /// Who was asked first, and for the rest if it can.
+    /// The first peer with a request, which gets the requests for the rest if it can.
     by: PeerKey,
-    /// Where that is, if it was asked.
+    /// Its network, if it had a request.
     from: Option<IpAddr>,
-    /// Whether nobody else may be asked, until when; then somebody else may begin it anew.
+    /// If one peer is to send all: until when. Then another peer may begin the piece anew.
     alone: Option<Instant>,
-    /// Blocks that are to be asked for.
+    /// Blocks that are still to be requested.
     free: u32,
-    /// Blocks that are to come.
+    /// Blocks that are still to come.
     missing: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Nobody,
-    /// Since then.
+    /// The peer, and the time of the request.
     One(PeerKey, Instant),
-    /// The first of them since then.
+    /// Two peers, and the time of the first request.
     Two(PeerKey, PeerKey, Instant),
     Here(PeerKey),
 }
 
-/// What a block was good for.
+/// The result of a received block.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// Nothing: nobody wants it, or nobody wants it of this peer.
+    /// It is not wanted, or not from this peer.
     Unwanted,
-    /// Something. Others need not send it any more.
+    /// It is wanted. The other peers need not send it any more.
     Block {
-        /// Who was asked as well.
+        /// Other peers with a request for it.
         cancel: Vec<PeerKey>,
     },
     /// The last one of a piece, which is to be verified.
     Whole {
-        /// Who was asked as well.
+        /// Other peers with a request for it.
         cancel: Vec<PeerKey>,
         /// The piece.
         piece: Whole,
     },
 }
 
-/// A piece whose blocks are all here.
+/// A piece with all of its blocks.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Whole {
     pub(crate) piece: u32,
     pub(crate) data: Vec<u8>,
-    /// Who brought each block.
+    /// The sender of each block.
     pub(crate) from: Vec<PeerKey>,
 }
 
@@ -156,8 +154,8 @@ impl std::fmt::Debug for Whole {
 }
 
 impl Picker {
-    /// For a torrent of which `done` is complete. Pieces take up to `most_memory` bytes, or what one takes; a
-    /// block is `late` after that time.
+    /// For a torrent with the complete pieces `done`. Pieces take up to `most_memory` bytes, or the length of
+    /// one; a block is late after the time `late`.
     pub(crate) fn new(
         info: Arc<Info>,
         done: PieceBits,
@@ -190,13 +188,13 @@ impl Picker {
         self.waiting.gained(piece, rng);
     }
 
-    /// A peer that had a piece has it no more, or is gone.
+    /// A peer no longer has a piece, or is gone.
     pub(crate) fn lost(&mut self, piece: u32, rng: &mut impl Rng) {
         self.waiting.lost(piece, rng);
     }
 
-    /// Whether a peer that is to be asked for so many blocks may have to begin another piece: which of them
-    /// are preferred is of use then.
+    /// Whether a peer may have to begin another piece for `count` blocks. If not, preferred pieces are of no
+    /// use.
     pub(crate) fn may_begin(&self, peer: PeerKey, count: usize, searched: &Searched) -> bool {
         let rest = || self.begun.values().filter(|begun| begun.by == peer).map(|begun| begun.free as usize);
         self.waiting.len() > 0
@@ -205,7 +203,7 @@ impl Picker {
             && rest().sum::<usize>() < count
     }
 
-    /// Blocks that a peer should be asked for.
+    /// Adds the blocks to request from a peer to `asked`.
     pub(crate) fn pick(
         &mut self,
         wish: &Wish<'_>,
@@ -236,7 +234,7 @@ impl Picker {
             }
         }
         if self.waiting.len() == 0 {
-            // The endgame: everything was asked of somebody.
+            // The endgame: each block is requested from a peer.
             self.ask_as_well(wish, Duration::ZERO, end, asked);
         } else if asked.len() == before {
             self.ask_as_well(wish, self.late, end, asked);
@@ -286,7 +284,7 @@ impl Picker {
         stripes.take(MOST_STRIPES)
     }
 
-    /// A piece that waits is asked for from now on, of this peer first.
+    /// Begins a piece that waits, with requests to the peer `by` first.
     fn begin(&mut self, piece: u32, by: PeerKey, from: Option<IpAddr>, now: Instant) -> &mut Begun {
         self.waiting.remove(piece);
         let length = self.info.piece_len(piece);
@@ -304,13 +302,13 @@ impl Picker {
         self.begun.entry(piece).or_insert(begun)
     }
 
-    /// How long one peer may take for a piece, after so many that took longer: long enough for anybody in the
-    /// end.
+    /// How long one peer may take for a piece, after `tries` that took longer: in the end, long enough for
+    /// any peer.
     fn patience(&self, length: u32, tries: u32) -> Duration {
         (3 * self.late + Duration::from_secs(u64::from(length / SLOW))) * (1 << tries.min(3))
     }
 
-    /// Asks for what somebody else was asked for, that long ago.
+    /// Adds blocks that were requested from another peer, `ago` or longer.
     fn ask_as_well(&mut self, wish: &Wish<'_>, ago: Duration, end: usize, asked: &mut Vec<Block>) {
         for (&piece, begun) in &mut self.begun {
             if asked.len() == end {
@@ -335,12 +333,11 @@ impl Picker {
         }
     }
 
-    /// Begins a piece anew that one peer was to bring alone, and has not in time. What it brought is nobody
-    /// else's.
+    /// Begins a piece anew that one peer was to send alone, and did not in time. Its blocks are dropped.
     fn take_over(&mut self, wish: &Wish<'_>, end: usize, asked: &mut Vec<Block>) {
         let slow = |piece: u32, begun: &Begun| {
             let Some(until) = begun.alone.filter(|_| begun.by != wish.peer) else { return false };
-            // Whoever has not tried comes before those who have, who may call again to do it again.
+            // Peers that have not tried come first: one that has may connect again to do it again.
             let tried = begun.from == Some(wish.from)
                 || self.alone.get(&piece).is_some_and(|tries| tries.from.contains(&wish.from));
             until + if tried { 3 * self.late } else { Duration::ZERO } < wish.now
@@ -360,8 +357,8 @@ impl Picker {
         begun.ask_rest(piece, wish, end, asked);
     }
 
-    /// Drops the piece of which the least has come, among those that nobody was asked for and this peer
-    /// cannot bring. Whether there is room then.
+    /// Drops the piece with the fewest blocks, among the pieces that are requested from no peer and that this
+    /// peer does not have. Returns whether there is room then.
     fn make_room(&mut self, wish: &Wish<'_>, rng: &mut impl Rng) -> bool {
         let left = self.begun.iter().filter(|(piece, begun)| !begun.is_asked() && !wish.can(**piece));
         let Some((&piece, _)) = left.min_by_key(|(_, begun)| begun.blocks.len() - begun.missing as usize)
@@ -372,7 +369,7 @@ impl Picker {
         self.has_memory()
     }
 
-    /// A block has come of a peer that was asked for it, be it long ago: the caller knows.
+    /// Takes a block. The caller has checked that it was requested from the peer, be it long ago.
     pub(crate) fn received(
         &mut self,
         peer: PeerKey,
@@ -419,8 +416,8 @@ impl Picker {
         Received::Whole { cancel, piece: Whole { piece, data: begun.data, from: from.collect() } }
     }
 
-    /// A piece that was handed out is stored, or was wrong and is to come again; then from one peer `alone`,
-    /// if that is to be found out.
+    /// A piece that was handed out is stored, or was wrong and is fetched again; then from one peer `alone`,
+    /// to find the sender of wrong blocks.
     pub(crate) fn verified(&mut self, piece: u32, right: bool, alone: bool, rng: &mut impl Rng) {
         self.memory -= u64::from(self.info.piece_len(piece));
         if right {
@@ -434,14 +431,14 @@ impl Picker {
         self.wait(piece, rng);
     }
 
-    /// A piece that was complete is to come again.
+    /// A piece that was complete is fetched again.
     pub(crate) fn take_back(&mut self, piece: u32, rng: &mut impl Rng) {
         if self.done.remove(piece) {
             self.wait(piece, rng);
         }
     }
 
-    /// A peer will not bring these blocks that it was asked for.
+    /// A peer will not send these requested blocks.
     pub(crate) fn give_back(
         &mut self,
         peer: PeerKey,
@@ -459,7 +456,7 @@ impl Picker {
         pieces.into_iter().for_each(|piece| self.settle(piece, rng));
     }
 
-    /// A peer is gone, and brings nothing that it was asked for.
+    /// A peer is gone, and sends no requested blocks.
     pub(crate) fn give_all_back(&mut self, peer: PeerKey, rng: &mut impl Rng) {
         let pieces: Vec<_> = self.begun.keys().copied().collect();
         for piece in pieces {
@@ -471,8 +468,8 @@ impl Picker {
         }
     }
 
-    /// A piece of which nobody was asked for anything waits again, unless some of it is here; one that is to
-    /// come from a single peer begins anew.
+    /// A piece without requests waits again, unless some of it is here; one that is to come from a single
+    /// peer begins anew.
     fn settle(&mut self, piece: u32, rng: &mut impl Rng) {
         let Some(begun) = self.begun.get(&piece) else { return };
         let nothing_here = begun.missing as usize == begun.blocks.len();
@@ -487,7 +484,7 @@ impl Picker {
         self.wait(piece, rng);
     }
 
-    /// A piece that nobody was asked for any more.
+    /// A piece is no longer requested from any peer.
     fn wait(&mut self, piece: u32, rng: &mut impl Rng) {
         self.waiting.insert(piece, rng);
         self.returned += 1;
@@ -499,7 +496,7 @@ impl Picker {
 }
 
 impl Begun {
-    /// Asks a peer for blocks that nobody was asked for.
+    /// Adds blocks that are not requested from any peer.
     fn ask_rest(&mut self, piece: u32, wish: &Wish<'_>, end: usize, asked: &mut Vec<Block>) {
         if self.free == 0 || asked.len() == end || !wish.can(piece) {
             return;
@@ -519,7 +516,7 @@ impl Begun {
 }
 
 impl Asked {
-    /// Whether nobody is left who was asked, and there was somebody.
+    /// Removes the request to `peer`. Returns whether it was the only one.
     fn forget(&mut self, peer: PeerKey) -> bool {
         match *self {
             Self::One(one, _) if one == peer => {

@@ -1,24 +1,24 @@
-//! Pieces in the order of how many peers have them.
+//! Pieces by the number of peers that have them.
 
 use rand::{Rng, RngExt};
 
-/// Pieces, those that the fewest peers have first. A step takes constant time, whatever the number of pieces;
-/// those that equally many have come in random order, so that not everybody fetches the same.
+/// Pieces, the rarest first. The cost of an update does not depend on the number of pieces. Equally rare ones
+/// are in random order, so that not all peers fetch the same piece.
 #[derive(Debug, Default)]
 pub(crate) struct Rarest {
-    /// How many peers have each piece; those that have all of them are not counted.
+    /// How many peers have each piece, without the peers that have all.
     counts: Vec<u32>,
     order: Vec<u32>,
     /// Where each piece stands in `order`, or [`OUT`].
     places: Vec<u32>,
-    /// Where those begin that so many peers have, or more.
+    /// `begins[n]`: where the pieces begin that `n` peers have, or more.
     begins: Vec<u32>,
 }
 
 const OUT: u32 = u32::MAX;
 
 impl Rarest {
-    /// All pieces of so many; nobody has any.
+    /// Pieces that no peer has yet.
     pub(crate) fn new(pieces: u32, rng: &mut impl Rng) -> Self {
         let mut all = Self {
             counts: vec![0; pieces as usize],
@@ -30,7 +30,7 @@ impl Rarest {
         all
     }
 
-    /// Those that are in, the rarest first.
+    /// The pieces that are in, the rarest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.order.iter().copied()
     }
@@ -43,13 +43,13 @@ impl Rarest {
         self.places[piece as usize] != OUT
     }
 
-    /// Takes in a piece that is out.
+    /// Inserts a piece that is out.
     pub(crate) fn insert(&mut self, piece: u32, rng: &mut impl Rng) {
         let count = self.count(piece);
         self.reach(count);
         self.places[piece as usize] = self.order.len() as u32;
         self.order.push(piece);
-        // From the end to its place: of each of the more frequent, the first becomes the last.
+        // From the end to its place: the first piece of each higher count becomes the last of it.
         for more in (count + 1..self.begins.len()).rev() {
             self.swap(self.places[piece as usize] as usize, self.begins[more] as usize);
             self.begins[more] += 1;
@@ -57,7 +57,7 @@ impl Rarest {
         self.shuffle(piece, rng);
     }
 
-    /// Takes out a piece that is in.
+    /// Removes a piece that is in.
     pub(crate) fn remove(&mut self, piece: u32) {
         for more in self.count(piece) + 1..self.begins.len() {
             self.begins[more] -= 1;
@@ -102,7 +102,7 @@ impl Rarest {
         }
     }
 
-    /// Gives a piece any place among those that as many peers have.
+    /// Moves a piece to a random place among the pieces of its count.
     fn shuffle(&mut self, piece: u32, rng: &mut impl Rng) {
         let count = self.count(piece);
         let end = self.begins.get(count + 1).map_or(self.order.len() as u32, |&end| end);
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_is_that_of_the_counts_whatever_happens() {
+    fn the_order_follows_the_counts_after_any_update() {
         let mut rng = SmallRng::seed_from_u64(1);
         let mut rarest = Rarest::new(20, &mut rng);
         let mut counts = [0_u32; 20];
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_equally_many_have_come_in_any_order() {
+    fn equally_rare_pieces_are_in_random_order() {
         let firsts: BTreeSet<_> = (0..200)
             .map(|seed| Rarest::new(8, &mut SmallRng::seed_from_u64(seed)).iter().next().unwrap())
             .collect();

@@ -1,4 +1,4 @@
-//! How fast bytes go, and how fast they may.
+//! Rates of bytes: measured, and limited.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Counts bytes; each second it is asked how many a second those were, smoothed over some seconds.
+/// Counts bytes, and measures their rate, smoothed over some seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     total: AtomicU64,
@@ -25,36 +25,36 @@ impl Meter {
         self.total.load(Relaxed)
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     pub(crate) fn rate(&self) -> u64 {
         self.rate.load(Relaxed)
     }
 
-    /// Takes note of what was counted in the time since the last call. A quarter of the rate is that of this
-    /// time: what was four seconds ago counts a third of it.
+    /// Counts the bytes since the last call into the rate, with a quarter of the weight: bytes of four
+    /// seconds ago have a third of the weight of new ones.
     pub(crate) fn tick(&self, since: Duration) {
         let total = self.total();
         let bytes = total - self.counted.swap(total, Relaxed);
         let now = bytes as f64 / since.as_secs_f64().max(0.001);
         let before = self.rate() as f64;
-        // One that has just begun is not slow because it was not there.
+        // A meter that has just begun is not slow because of the time before.
         let rate = if before == 0.0 { now } else { 0.75 * before + 0.25 * now };
         self.rate.store(rate as u64, Relaxed);
     }
 }
 
-/// Lets so many bytes per second pass, those of a quarter of a second at once.
+/// Lets `rate` bytes per second pass, those of a quarter of a second at once.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     rate: Option<u64>,
-    /// Up to when what has passed is paid for.
+    /// The time by which the limit allows all bytes that have passed.
     paid: Mutex<Instant>,
 }
 
 impl Limiter {
     const AT_ONCE: Duration = Duration::from_millis(250);
 
-    /// `None`: as many as come.
+    /// `None` is no limit.
     pub(crate) fn new(rate: Option<u64>) -> Self {
         Self { rate, paid: Mutex::new(Instant::now()) }
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limiter_lets_pass_what_it_should_and_no_more() {
+    fn a_limiter_passes_its_rate_and_no_more() {
         let limiter = Limiter::new(Some(1_000_000));
         let begin = Instant::now();
         let mut now = begin;
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_says_what_a_steady_stream_has() {
+    fn a_meter_measures_a_steady_stream() {
         let meter = Meter::default();
         for _ in 0..3 {
             meter.add(500);

@@ -1,4 +1,4 @@
-//! What is known of a torrent with its info dictionary.
+//! A torrent with its info dictionary.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use swarmkeep_peer_wire::Limits;
 
 use crate::Error;
 
-/// A torrent whose info dictionary is known, and that is in the store.
+/// A torrent in the store, with its info dictionary.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) info: Arc<Info>,
@@ -16,7 +16,7 @@ pub(crate) struct Ready {
     pub(crate) limits: Limits,
 }
 
-/// What a peer may make a connection keep: messages of peers and metadata are shorter.
+/// The longest frame that a connection buffers. PEX and metadata messages are shorter.
 const LONGEST_FRAME: u32 = 128 << 10;
 
 impl Ready {

@@ -1,4 +1,4 @@
-//! What the torrents of a session have in common: one store, the same limits, and its tasks.
+//! The resources that the torrents of a session share: one store, the same limits, and tasks.
 
 use std::sync::{
     Arc,
@@ -11,7 +11,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{config::SessionConfig, picker::PeerKey, rate::Limiter};
 
-/// What the torrents and connections of a session use.
 #[derive(Debug)]
 pub(crate) struct Resources {
     pub(crate) config: SessionConfig,
@@ -29,7 +28,7 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// Remote peers call `port`; at 0, no peer can call.
+    /// Remote peers connect to `port`; at 0, none can connect.
     pub(crate) fn new(config: SessionConfig, store: Arc<StripeCache>, port: u16) -> Self {
         Self {
             store,
@@ -49,7 +48,7 @@ impl Resources {
         PeerKey(self.keys.fetch_add(1, Relaxed))
     }
 
-    /// The port that remote peers call, if there is one.
+    /// The port to which remote peers connect, if there is one.
     pub(crate) fn port(&self) -> Option<u16> {
         Some(self.port).filter(|port| *port != 0)
     }
@@ -60,7 +59,7 @@ impl Resources {
         self.tasks.spawn(async move { stop.run_until_cancelled(task).await });
     }
 
-    /// Runs what may block, on a thread of its own; a session that is stopped waits for it.
+    /// Runs `work`, which may block, on a thread of its own; a session that is stopped waits for it.
     pub(crate) fn spawn_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

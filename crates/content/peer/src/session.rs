@@ -48,7 +48,6 @@ pub struct Session {
     addresses: Vec<SocketAddr>,
 }
 
-/// What the tasks of a session share.
 #[derive(Debug)]
 struct SessionState {
     resources: Arc<Resources>,
@@ -58,19 +57,19 @@ struct SessionState {
     callers: Mutex<Vec<IpAddr>>,
     lobby: Arc<Lobby>,
     /// One permit for each outgoing connection that is not established yet, so that not all known addresses
-    /// are called at once.
+    /// are connected to at once.
     calling: Arc<Semaphore>,
     announcing: TrackerClient,
     source: Source,
     /// The key by which trackers recognize this program.
     tracker_key: u32,
-    /// By which the pieces of the store are verified.
+    /// These verify the pieces of the store.
     infos: Arc<Infos>,
-    /// The error of a flush that failed: some of what was fetched may be lost.
+    /// The error of a flush that failed: some fetched pieces may be lost.
     unflushable: Mutex<Option<StoreError>>,
 }
 
-/// The info dictionaries of the torrents, which these keep.
+/// The info dictionaries of the torrents, which own them.
 type Infos = Mutex<HashMap<InfoHash, Weak<Info>>>;
 
 /// A torrent of a session.
@@ -91,8 +90,8 @@ const CALL: Duration = Duration::from_secs(10);
 const OF_USE: Duration = Duration::from_secs(60);
 
 impl Session {
-    /// Listens and shares torrents over `store`, which must not be used by anything else meanwhile. What it
-    /// has is [verified](Verified) before it is sent. The tasks of the session run on the current runtime.
+    /// Listens and shares torrents over `store`, which nothing else may use meanwhile. Its pieces are
+    /// [verified](Verified) before they are sent. The tasks of the session run on the current runtime.
     ///
     /// # Errors
     /// [`Error::Listen`], [`Error::Store`].
@@ -176,14 +175,14 @@ impl Session {
                 let there = torrents.entry(name).or_insert_with(|| Arc::clone(&torrent));
                 if !Arc::ptr_eq(there, &torrent) {
                     drop(torrents);
-                    // One that was learnt by another name is of no use any more.
+                    // A torrent that was learnt by another info hash is of no use any more.
                     self.state.forget(&torrent);
                     return Err(Error::Exists(name));
                 }
             }
         }
         self.state.infos.lock().insert(info_hash, Arc::downgrade(&info));
-        // Also if nobody waits for this any more.
+        // Also if the caller drops this future.
         let unmade = Unmade(&self.state, &torrent);
         let making = {
             let torrent = Arc::clone(&torrent);
@@ -192,7 +191,7 @@ impl Session {
                 let content = match store.open(&info_hash) {
                     Err(StoreError::NotFound(_)) => {
                         match NewTorrent::of(&info).and_then(|new| store.create(&new)) {
-                            // By one who was not waited for.
+                            // An earlier call, which was dropped, has created it.
                             Err(StoreError::Exists(_)) => store.open(&info_hash),
                             created => created,
                         }
@@ -213,14 +212,14 @@ impl Session {
         Ok(Handle { torrent })
     }
 
-    /// Fetches what a magnet link names from the peers that the link and its trackers list: the info
+    /// Fetches the metadata of a magnet link from the peers that the link and its trackers list: the info
     /// dictionary (BEP 9) and, for v2, the hashes of the pieces (BEP 52). It waits until such a peer is
     /// found, however long that takes. If it fails, or the future is dropped, the session keeps nothing of
     /// the torrent. Afterwards the torrent and its peers wait to be [added](Self::add).
     ///
     /// # Errors
     /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be shared
-    /// or the link calls it what it is not, [`Error::Stopped`].
+    /// or is not of a version that the link names, [`Error::Stopped`].
     pub async fn learn(&self, magnet: &Magnet) -> Result<Metainfo, Error> {
         let (learning, learnt) = Learning::new(magnet);
         let info_hash = magnet.info_hash();
@@ -234,7 +233,7 @@ impl Session {
             torrents.extend(torrent.info_hashes().map(|name| (name, Arc::clone(&torrent))));
         }
         let unlearnt = Unmade(&self.state, &torrent);
-        // A link has no tiers: all of its trackers are asked.
+        // A link has no tiers: the torrent announces to all of its trackers.
         let tiers: Vec<_> = magnet.trackers().iter().map(|url| vec![url.clone()]).collect();
         self.begin(&torrent, &tiers);
         let (peers, finds) = (magnet.peers().to_vec(), Arc::clone(&torrent));
@@ -264,7 +263,7 @@ impl Session {
         self.state.torrent(info_hash).map(|torrent| Handle { torrent })
     }
 
-    /// A torrent that was learnt, for one caller of `add` alone.
+    /// A torrent that was learnt; only one call of `add` gets it.
     fn take_learnt(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
         let torrent = self.state.torrent(info_hash)?;
         let taken = torrent.learning.lock().take_if(|learning| learning.is_done()).is_some();
@@ -325,10 +324,10 @@ impl Session {
         });
     }
 
-    /// Ends every connection, tells the trackers, and makes durable what was fetched.
+    /// Ends every connection, notifies the trackers, and makes fetched pieces durable.
     ///
     /// # Errors
-    /// [`Error::Store`]: some of what was fetched may not be durable.
+    /// [`Error::Store`]: some fetched pieces may not be durable.
     pub async fn stop(self) -> Result<(), Error> {
         self.state.resources.stop.cancel();
         self.state.resources.tasks.close();
@@ -348,7 +347,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.state.resources.stop.cancel();
-        // Torrents know the session, and their trackers know them.
+        // Torrents hold the session, and their trackers hold them.
         for torrent in std::mem::take(&mut *self.state.torrents.write()).into_values() {
             torrent.trackers.lock().clear();
         }
@@ -371,12 +370,12 @@ impl Handle {
         self.torrent.have().0
     }
 
-    /// The progress of the torrent, as a channel that is told of each change.
+    /// The progress of the torrent, as a channel that receives each change.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.torrent.progress()
     }
 
-    /// What is known of its trackers: of a hybrid, for the info hash by which it was named.
+    /// The state of its trackers; for a hybrid, by the info hash by which it was added.
     pub fn trackers(&self) -> Vec<TrackerStatus> {
         self.torrent.trackers.lock().first().map(TrackersHandle::status).unwrap_or_default()
     }
@@ -445,12 +444,12 @@ impl Drop for Unmade<'_> {
 }
 
 impl SessionState {
-    /// Ends all that a torrent does.
+    /// Removes a torrent and ends its tasks.
     fn forget(&self, torrent: &Arc<Torrent>) {
         self.torrents.write().retain(|_, other| !Arc::ptr_eq(other, torrent));
         torrent.stop.cancel();
         let told = torrent.leave_trackers();
-        // Without a runtime, nobody can be told anything any more.
+        // Without a runtime, no tracker can be notified.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             told.for_each(|told| drop(self.resources.tasks.spawn_on(told, &runtime)));
         }
@@ -470,10 +469,10 @@ impl SessionState {
                         // The futures around this one would keep several copies of its size.
                         let answer = Box::pin(state.answer(stream, waiting));
                         let answered = leaves.run_until_cancelled(answer).await;
-                        tell(address, answered.unwrap_or(Err(Ended::Refused("too many others call"))));
+                        tell(address, answered.unwrap_or(Err(Ended::Refused("too many others connect"))));
                     });
                 }
-                // No descriptor is free, say: another one may be soon.
+                // Perhaps no descriptor is free: another one may be soon.
                 Err(error) => {
                     tracing::warn!(%error, "accepting a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -482,12 +481,12 @@ impl SessionState {
         }
     }
 
-    /// Answers a caller, once it has named a torrent.
+    /// Answers an incoming connection, once it has named a torrent.
     async fn answer(self: Arc<Self>, stream: TcpStream, waiting: Waiting) -> Result<(), Ended> {
         let (ip, mut received) = (stream.peer_addr()?.ip(), ReceiveBuffer::new(Limits::new()));
         let heard = handshake::hear(&stream, &mut received).await?;
-        let torrent = self.torrent(&heard.1).ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
-        let crowded = Ended::Refused("there are as many connections to its network as may be");
+        let torrent = self.torrent(&heard.1).ok_or(Ended::Misbehaves("wants an unknown torrent"))?;
+        let crowded = Ended::Refused("too many connections to its network");
         let _caller = Caller::of(&self, ip).ok_or(crowded)?;
         let seat = self.seat(&torrent, ip, false)?;
         drop((waiting, torrent));
@@ -496,8 +495,8 @@ impl SessionState {
         answered.unwrap_or(Err(Ended::Stopped))
     }
 
-    /// Takes a place for a connection. If the session has none, the most dispensable one of the same side
-    /// ends.
+    /// Takes a place for a connection. If the session has none, the most dispensable connection of the same
+    /// side ends.
     fn seat(&self, torrent: &Arc<Torrent>, ip: IpAddr, called: bool) -> Result<Seat, Ended> {
         let now = Instant::now();
         let seated = match torrent.seat(ip, called, self.permits.take(called), now) {
@@ -513,7 +512,7 @@ impl SessionState {
         };
         seated.map_err(|why| match why {
             NoSeat::Refused(why) => Ended::Refused(why),
-            NoSeat::NoPermit => Ended::Refused("the session has as many connections as may be"),
+            NoSeat::NoPermit => Ended::Refused("the session has too many connections"),
         })
     }
 
@@ -522,7 +521,7 @@ impl SessionState {
         let period = (within / 12).clamp(Duration::from_millis(10), FLUSH);
         let age = within.saturating_sub(period);
         let mut often = tokio::time::interval(period);
-        // A flush that has begun is not left alone: it may be the only one that hears of an error.
+        // A flush that has begun is not cancelled: it may be the only one that returns an error.
         while self.resources.stop.run_until_cancelled(often.tick()).await.is_some() {
             if self.resources.unflushed.swap(false, Relaxed) {
                 let store = Arc::clone(&self.resources.store);
@@ -532,7 +531,7 @@ impl SessionState {
                 }
                 if let Ok(Err(error)) = flushed {
                     tracing::error!(%error, "flushing the store");
-                    // The store tells of it once, and has taken back what it said to be complete.
+                    // The store returns the error once, and has taken back pieces that it reported complete.
                     let (state, told) = (Arc::clone(&self), error.to_string());
                     let recounted = spawn_blocking(move || {
                         let torrents: Vec<_> = state.torrents.read().values().cloned().collect();
@@ -551,7 +550,7 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
     loop {
         let mut call = None;
         if let Some((address, info_hash)) = torrent.to_call() {
-            // Not before there is somebody: a torrent that has nobody takes no connection from the others.
+            // Not before there is an address: a torrent without one takes no permit from the others.
             let Ok(calling) = Arc::clone(&state.calling).acquire_owned().await else { return };
             match state.seat(&torrent, address.ip(), true) {
                 Ok(seat) => call = Some((address, info_hash, calling, seat)),
@@ -595,10 +594,10 @@ fn tell(address: SocketAddr, ended: Result<(), Ended>) {
     }
 }
 
-/// Measures rates, and decides whose requests are answered.
+/// Measures rates, and decides which peers are unchoked.
 async fn keep_time(torrent: Arc<Torrent>) {
     let mut before = Instant::now();
-    // What came before this task had its turn came in no time, which would be a rate beyond all measure.
+    // Bytes that came before this task first ran came in no time, which would be a rate beyond all measure.
     let mut second = tokio::time::interval_at((before + SECOND).into(), SECOND);
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for n in 0_u64.. {

@@ -8,7 +8,7 @@ use std::{
 use swarmkeep_bittorrent::Family;
 use tokio::net::{TcpSocket, TcpStream};
 
-/// An address of each family, or any of them; of a family that has none, nobody is called.
+/// The local address of each family, which may be unspecified. Without one, its family is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Source {
     v4: Option<Ipv4Addr>,
@@ -16,7 +16,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// These; the first of each family.
+    /// The first address of each family.
     pub(crate) fn of(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let mut source = Self { v4: None, v6: None };
         for address in addresses {

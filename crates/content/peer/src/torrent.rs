@@ -1,4 +1,4 @@
-//! A torrent that is shared: what its connections have in common.
+//! A torrent of a session: the state that its connections share.
 
 mod peers;
 pub(crate) mod pieces;
@@ -38,30 +38,28 @@ use crate::{
     trackers::{self, TrackersHandle},
 };
 
-/// What all tasks of a torrent share.
 #[derive(Debug)]
 pub(crate) struct Torrent {
-    /// The info hash that it was named by. A hybrid that was named by v2 only is in the store under its v1 info
-    /// hash.
+    /// The info hash by which it was added. A hybrid that was added by v2 only is in the store under its v1
+    /// info hash.
     pub(crate) info_hash: InfoHash,
-    /// The other info hash of a hybrid, once that is known. Peers and trackers use both: those of v1 and those of
-    /// v2 are two swarms.
+    /// The other info hash of a hybrid, once it is known. Peers and trackers use both: v1 and v2 are two
+    /// swarms.
     other_hash: OnceLock<InfoHash>,
     pub(crate) session: Arc<Resources>,
-    /// Until it was added to the session, of one that came as a magnet link.
+    /// For a magnet link, until the torrent is added to the session.
     pub(crate) learning: Mutex<Option<Learning>>,
     /// Once the info dictionary is known.
     ready: OnceLock<Ready>,
     state: Mutex<TorrentState>,
     pub(crate) up: Meter,
     pub(crate) down: Meter,
-    /// Bytes that came and were of no use.
+    /// Bytes of received blocks that were of no use.
     wasted: AtomicU64,
     /// Notified when there is an address to connect to, or room for another connection.
     pub(crate) calling: Notify,
-    /// While it is announced: by each of its info hashes.
+    /// While it is announced: one list per info hash.
     pub(crate) trackers: Mutex<Vec<TrackersHandle>>,
-    /// How far it is, and why it failed.
     progress: watch::Sender<Progress>,
     pub(crate) stop: CancellationToken,
 }
@@ -92,16 +90,16 @@ impl Progress {
 struct TorrentState {
     /// All connections that have begun.
     seats: BTreeMap<PeerKey, Taken>,
-    /// Those that have shaken hands.
+    /// The connections after the handshake.
     peers: BTreeMap<PeerKey, Entry>,
     picker: Option<Picker>,
-    /// Pieces that are in the store, and can be asked for.
+    /// Pieces that are in the store, and are offered to peers.
     have: PieceBits,
-    /// Whether that was all of them at some time.
+    /// Whether `have` was complete at some time.
     was_complete: bool,
-    /// How many were in the store, and then not.
+    /// How many pieces the store has lost.
     lost: u32,
-    /// Pieces that came since the torrent was added, in that order. Each connection sends `have` for those
+    /// Pieces that came since the torrent was added, in order. Each connection sends `have` for the pieces
     /// that it has not sent yet.
     came: Vec<u32>,
     choker: Choker,
@@ -130,7 +128,7 @@ struct Entry {
     searched: Searched,
 }
 
-/// What a peer has.
+/// The pieces of a peer.
 #[derive(Debug)]
 enum Has {
     All,
@@ -144,25 +142,25 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) up: Meter,
     pub(crate) down: Meter,
-    /// Something of what follows has changed, or there are pieces to tell of.
+    /// Notified when one of the fields below has changed, or a piece has come.
     pub(crate) wake: Notify,
     /// Whether its requests are answered.
     pub(crate) unchoked: AtomicBool,
-    /// Whether it has asked for something since this was last looked at, or waits for it.
+    /// Whether it has sent requests since the latest decision of the choker, or waits for blocks.
     pub(crate) asks: AtomicBool,
-    /// Whether it does not bring what it was asked for.
+    /// Whether it does not send requested blocks.
     pub(crate) snubs: AtomicBool,
-    /// Blocks that it need not send any more, no more than it was asked for.
+    /// Requested blocks that it need not send any more.
     pub(crate) cancels: Mutex<Vec<Block>>,
 }
 
-/// What a connection asks for.
+/// The blocks that a connection can request.
 pub(crate) struct Ask<'a> {
-    /// Blocks, at most.
+    /// The most blocks.
     pub(crate) count: usize,
     /// While the peer chokes: the pieces that it sends all the same.
     pub(crate) allows: Option<&'a [u32]>,
-    /// Pieces that it may be asked for, if it has them.
+    /// Whether a piece may be requested, if the peer has it.
     pub(crate) may: &'a dyn Fn(u32) -> bool,
     /// Whether `may` has changed, so that a search that found nothing is repeated.
     pub(crate) again: bool,
@@ -203,7 +201,7 @@ impl Torrent {
         }
     }
 
-    /// The info dictionary has come, and the store has the torrent.
+    /// Sets the info dictionary, and the content in the store.
     pub(crate) fn make_ready(&self, info: Arc<Info>, content: Arc<dyn Content>) -> Result<(), Error> {
         let ready = Ready::new(info, content)?;
         let have = ready.content.pieces().map_err(Error::Store)?;
@@ -269,12 +267,12 @@ impl Torrent {
         missing.map(|piece| u64::from(ready.info.piece_len(piece))).sum()
     }
 
-    /// What trackers are told.
+    /// The progress that is announced to trackers.
     pub(crate) fn announced(&self) -> trackers::Progress {
         trackers::Progress { uploaded: self.up.total(), downloaded: self.down.total(), left: self.left() }
     }
 
-    /// How many pieces are in the store, and their bits as they are sent; and how many have come so far.
+    /// The pieces that are in the store, and how many have come so far.
     pub(crate) fn have(&self) -> (PieceBits, usize) {
         let state = self.state.lock();
         (state.have.clone(), state.came.len())
@@ -284,7 +282,7 @@ impl Torrent {
         self.state.lock().have.contains(piece)
     }
 
-    /// Takes addresses of peers that were found.
+    /// Adds addresses of peers that were found.
     pub(crate) fn found(&self, source: candidates::Source, addresses: impl IntoIterator<Item = SocketAddr>) {
         let (mut state, now) = (self.state.lock(), Instant::now());
         addresses.into_iter().for_each(|address| state.candidates.add(address, source, now));
@@ -296,7 +294,7 @@ impl Torrent {
     pub(crate) fn to_call(&self) -> Option<(SocketAddr, InfoHash)> {
         let mut state = self.state.lock();
         let (config, now) = (&self.session.config, Instant::now());
-        // Of a made-up address, which has no neighbours: whether there is room at all.
+        // For an address without neighbours: whether there is room at all.
         state.ends_for(UNKNOWN, true, config, now).ok()?;
         loop {
             let address = state.candidates.take(now)?;
@@ -316,7 +314,7 @@ impl Torrent {
         }
     }
 
-    /// It was not called after all.
+    /// Puts off an address that was not connected to after all.
     pub(crate) fn put_off(&self, address: SocketAddr) {
         self.state.lock().candidates.put_off(address, Instant::now());
     }
@@ -343,10 +341,10 @@ impl Torrent {
         }
     }
 
-    /// Tells trackers that it ends.
+    /// Ends the announces, with `stopped`.
     pub(crate) fn leave_trackers(&self) -> impl Iterator<Item = impl Future<Output = ()> + use<>> {
         let trackers = std::mem::take(&mut *self.trackers.lock());
-        // Who waits for the last piece may be here before those that tell trackers of it.
+        // The last piece may have come before the task that sends `completed` has run.
         let is_complete = self.is_complete();
         trackers.into_iter().map(move |trackers| {
             if is_complete {
@@ -369,7 +367,7 @@ impl Torrent {
     }
 }
 
-/// Where a peer is, or was.
+/// The address of a peer, which may have left.
 fn ip_of(peers: &BTreeMap<PeerKey, Entry>, gone: &VecDeque<(PeerKey, IpAddr)>, key: PeerKey) -> IpAddr {
     match peers.get(&key) {
         Some(entry) => entry.peer.address.ip().to_canonical(),
@@ -402,7 +400,7 @@ impl TorrentState {
         if ip == UNKNOWN || !self.banned.insert(banned) {
             return;
         }
-        tracing::warn!(%ip, "brought wrong bytes, and is not spoken with any more");
+        tracing::warn!(%ip, "sent wrong bytes, and is banned");
         for taken in self.seats.values().filter(|taken| network(taken.ip) == banned) {
             taken.stop.cancel();
         }

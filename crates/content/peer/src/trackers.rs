@@ -1,7 +1,7 @@
 //! A torrent's announces to its trackers: tiers (BEP 12), over UDP (BEP 15, 41) and HTTP (BEP 3, 7, 23, 24,
 //! 31), in both address families.
 //!
-//! [`Trackers`] is the list of one torrent; one [`TrackerClient`] asks for all torrents of a process. Each
+//! [`Trackers`] is the list of one torrent; one [`TrackerClient`] serves all torrents of a process. Each
 //! address family goes through the tiers on its own. A tracker that has an IPv4 and an IPv6 address gets an
 //! announce at both, and the peers of both families are found. A torrent with two info hashes (BEP 52,
 //! hybrids) has two lists.
@@ -11,11 +11,14 @@
 //! before it is shown or passed on.
 //!
 //! ```no_run
-//! use swarmkeep_peer::trackers::{ClientOptions, Identity, Progress, TrackerClient, Trackers, TrackersOptions};
-//! # async fn example(info_hash: swarmkeep_bittorrent::InfoHash, peer_id: swarmkeep_bittorrent::PeerId) -> std::io::Result<()> {
+//! use swarmkeep_peer::trackers::{ClientOptions, TrackerClient, Trackers, TrackersOptions};
+//! use swarmkeep_peer::trackers::{Identity, Progress};
+//! # use swarmkeep_bittorrent::{InfoHash, PeerId};
+//! # async fn example(info_hash: InfoHash, peer_id: PeerId) -> std::io::Result<()> {
 //! let client = TrackerClient::new(ClientOptions::new())?;
 //! let identity = Identity { info_hash, peer_id, port: 6881, key: 7 };
-//! let trackers = Trackers::new(&[["udp://tracker.example:6969/announce"]], identity, client, &TrackersOptions::new());
+//! let tiers = [["udp://tracker.example:6969/announce"]];
+//! let trackers = Trackers::new(&tiers, identity, client, &TrackersOptions::new());
 //! for (url, error) in trackers.refused() {
 //!     eprintln!("{url}: {error}");
 //! }
@@ -73,13 +76,13 @@ pub use self::{
 pub struct TrackersOptions {
     /// The tiers that are announced to.
     pub announce_to: AnnounceTo,
-    /// The shortest time between an answer of a tracker and the next announce to it, whatever interval it asks
-    /// for; at most the longest. Only `completed` and `stopped` are sent sooner.
+    /// The shortest time between an answer of a tracker and the next announce to it, whatever interval it
+    /// asks for; at most the longest. Only `completed` and `stopped` are sent sooner.
     pub shortest_interval: Duration,
     /// The longest time between two announces, whatever interval a tracker asks for; at most a day.
     pub longest_interval: Duration,
-    /// The time that passes before a tracker that failed once is asked again. It doubles with each failure in
-    /// a row, up to an hour. Up to half of it is subtracted at random.
+    /// The time that passes before the next announce to a tracker that failed once. It doubles with each
+    /// failure in a row, up to an hour. Up to half of it is subtracted at random.
     pub first_back_off: Duration,
     /// The number of peers that an announce asks for at first; `None` leaves it to the tracker.
     pub want: Option<u32>,
@@ -88,7 +91,7 @@ pub struct TrackersOptions {
 }
 
 impl TrackersOptions {
-    /// What suits trackers on the Internet: announces to every tier, a minute to two hours after an answer, 30
+    /// For trackers on the Internet: announces to every tier, a minute to two hours after an answer, 30
     /// seconds after the first failure; a stop waits for 5 seconds.
     pub const fn new() -> Self {
         Self {
@@ -127,12 +130,12 @@ struct Listed {
     heard: [Heard; 2],
 }
 
-/// What was heard of one tracker over one family.
+/// The latest results of one tracker over one family.
 #[derive(Debug, Default)]
 struct Heard {
     address: Option<SocketAddr>,
     latest: Option<(Instant, Answer)>,
-    /// How many peers there were in that: they are not kept.
+    /// How many peers there were in that answer: they are not kept.
     peers: usize,
     error: Option<TrackerError>,
     tracker_id: Option<Vec<u8>>,
@@ -152,8 +155,8 @@ pub struct Found {
     pub peers: Vec<Endpoint>,
 }
 
-/// How long `stopped` is tried at a tracker that has not answered `started`. It may have taken it; but
-/// nothing should wait long for a tracker that does not answer.
+/// How long `stopped` is tried at a tracker that has not answered `started`. It may have counted it, but a
+/// stop should not wait long for a tracker that does not answer.
 const DOUBTFUL: Duration = Duration::from_secs(1);
 
 impl Trackers {
@@ -185,8 +188,7 @@ impl Trackers {
                         of_tier.push(listed.len());
                         listed.push(Listed { url, tier, heard: Default::default() });
                     }
-                    // As many as there can be of the others, so that a list without end costs no more than
-                    // one with.
+                    // Bounded as the others are, so that an endless list costs no more.
                     Err(error) if refused.len() < MOST_TRACKERS => {
                         refused.push((announce::readable(text.as_bytes()), error));
                     }
@@ -232,15 +234,15 @@ impl Trackers {
     }
 }
 
-/// The announces of a running torrent. Dropping it ends them without telling the trackers;
-/// [`stop`](Self::stop) tells them.
+/// The announces of a running torrent. Dropping it ends them without notice to the trackers;
+/// [`stop`](Self::stop) notifies them.
 #[derive(Debug)]
 pub struct TrackersHandle {
     shared: Arc<AnnounceControl>,
     task: JoinHandle<()>,
 }
 
-/// What is known of a tracker.
+/// The state of a tracker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrackerStatus {
@@ -254,15 +256,15 @@ pub struct TrackerStatus {
     pub v6: FamilyStatus,
 }
 
-/// What is known of a tracker over one family.
+/// The state of a tracker over one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FamilyStatus {
-    /// Its address, when it was last asked.
+    /// Its address at the latest announce.
     pub address: Option<SocketAddr>,
-    /// Whether it is being asked.
+    /// Whether an announce is under way.
     pub is_asking: bool,
-    /// Whether it has taken the `started`.
+    /// Whether it has accepted the `started`.
     pub is_started: bool,
     /// Its latest good answer.
     pub latest: Option<LatestAnswer>,
@@ -270,12 +272,12 @@ pub struct FamilyStatus {
     pub failures: u32,
     /// The latest failure, if it came after the latest good answer.
     pub error: Option<TrackerError>,
-    /// The time until it is asked; `None` while it is being asked, while another tracker comes first, or if
-    /// it will never be asked.
+    /// The time until its next announce; `None` while one is under way, while another tracker comes first, or
+    /// if there will be none.
     pub next_in: Option<Duration>,
 }
 
-/// What a tracker answered.
+/// An answer of a tracker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LatestAnswer {
@@ -298,15 +300,15 @@ pub struct LatestAnswer {
 }
 
 impl TrackersHandle {
-    /// Tells the trackers that took `started` at once that the download is complete. Does nothing if called
-    /// again, or for a torrent that was complete at its start. `left` must be 0 before the call: no tracker
-    /// is told while something is left.
+    /// Sends `completed` at once to the trackers that accepted `started`. Does nothing if called again, or
+    /// for a torrent that was complete at its start. `left` must be 0 before the call: `completed` is not
+    /// sent while something is left.
     pub fn completed(&self) {
         self.tell(|state| state.walks.iter_mut().for_each(Walk::complete));
     }
 
-    /// Announces at once to the trackers that allow it: not to those whose shortest interval is not over, nor
-    /// to those that just failed.
+    /// Announces at once to the trackers that allow it: their shortest interval is over, and they have not
+    /// just failed.
     pub fn announce_now(&self) {
         let now = Instant::now();
         self.tell(|state| state.walks.iter_mut().for_each(|walk| walk.hurry(now)));
@@ -317,7 +319,7 @@ impl TrackersHandle {
         self.shared.state.lock().want = peers;
     }
 
-    /// What is known of each tracker, in the order of the torrent.
+    /// The state of each tracker, in the order of the torrent.
     pub fn status(&self) -> Vec<TrackerStatus> {
         let now = Instant::now();
         let state = self.shared.state.lock();
@@ -331,8 +333,8 @@ impl TrackersHandle {
         state.listed.iter().enumerate().filter_map(status).collect()
     }
 
-    /// Ends the announces, and sends `stopped` to all trackers that took `started`; before it `completed`, if
-    /// that was not sent yet. Takes at most 5 seconds, or the time of
+    /// Ends the announces, and sends `stopped` to all trackers that accepted `started`; before it
+    /// `completed`, if that was not sent yet. Takes at most 5 seconds, or the time of
     /// [`stop_patience`](TrackersOptions::stop_patience).
     pub async fn stop(mut self) {
         self.tell(|state| state.is_stopping = true);
@@ -377,7 +379,7 @@ impl Heard {
     }
 }
 
-/// What the handle and the task have in common.
+/// The state that the handle and the task share.
 #[derive(Debug)]
 struct AnnounceControl {
     state: Mutex<AnnounceState>,
@@ -403,7 +405,7 @@ struct Announcer<P> {
     stop_patience: Duration,
 }
 
-/// How an announce went.
+/// The result of an announce.
 struct Asked {
     tracker: usize,
     family: usize,
@@ -430,7 +432,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                 },
                 () = due => {}
                 room = found.reserve(), if !waiting.is_empty() => {
-                    // If nobody takes them, there are still those who look for us.
+                    // If the receiver is gone, announces go on: other peers look for this one.
                     if let (Some((tracker, peers)), Ok(room)) = (waiting.pop_first(), room) {
                         room.send(Found { tracker, peers });
                     }
@@ -440,10 +442,10 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         self.take_leave().await;
     }
 
-    /// Begins all announces that are due; answers when the next one is.
+    /// Begins all announces that are due; returns when the next one is.
     fn ask(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        // Before the lock: whoever counts may want to look at the status.
+        // Before the lock: `progress` may call `status`.
         let progress = (self.progress)();
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state.lock();
@@ -488,7 +490,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         }
     }
 
-    /// Remembers how an announce went, and puts the peers of its answer to those that wait.
+    /// Records the result of an announce, and adds its peers to `waiting`.
     fn note(&self, asked: Asked, waiting: &mut BTreeMap<usize, Vec<Endpoint>>) {
         let Asked { tracker, family, address, answer } = asked;
         let now = Instant::now();
@@ -524,13 +526,13 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         }
     }
 
-    /// Sends `stopped` to each tracker that took a `started`, or may have; before it `completed` to each that
-    /// was not told yet. At most half of the patience is for the latter.
+    /// Sends `stopped` to each tracker that accepted a `started`, or may have; before it `completed` to each
+    /// that has not got it. At most half of the patience is for the latter.
     async fn take_leave(mut self) {
         let until = Instant::now() + self.stop_patience;
         let half = self.stop_patience / 2;
         let told = timeout(half, self.completed_is_told()).await;
-        // Whoever has not answered may have taken it: it would count twice.
+        // A tracker that has not answered may have counted it: a second one would count twice.
         let in_doubt = told.is_err();
         self.asking.shutdown().await;
         let progress = (self.progress)();
@@ -570,8 +572,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         }
     }
 
-    /// Waits for those that are just being told that the download is complete, and takes note of what is
-    /// answered already.
+    /// Waits for `completed` announces that are under way, and records the results that are there.
     async fn completed_is_told(&mut self) {
         let is_telling = |shared: &AnnounceControl| {
             let state = shared.state.lock();
@@ -594,7 +595,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
     }
 }
 
-/// A task of ours has panicked, which is a mistake in here, or it was ended with the runtime.
+/// A task of this module has panicked, which is a mistake in here, or it was ended with the runtime.
 fn pass_on(error: JoinError) {
     if let Ok(panic) = error.try_into_panic() {
         std::panic::resume_unwind(panic);

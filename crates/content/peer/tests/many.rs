@@ -25,11 +25,11 @@ const CONNECTIONS: usize = 200;
 const PIECE: u32 = 16 << 10;
 /// Pieces of a torrent.
 const PIECES: u32 = 4;
-/// Blocks that each asks for, over and over the same: more than is sent to one that reads nothing.
+/// Requests of each leecher, for the same blocks over and over: more than is sent to one that reads nothing.
 const ASKED: u32 = 128;
 
-/// What the documentation states: bytes of a torrent, of each of its pieces, of a connection that waits and
-/// of one that is answered.
+/// The documented bytes of a torrent, of each of its pieces, of a connection that waits and of one that is
+/// answered.
 const A_TORRENT: usize = 16 << 10;
 const A_PIECE: usize = 40;
 const A_CONNECTION: usize = 16 << 10;
@@ -69,7 +69,7 @@ fn live() -> usize {
     before as usize
 }
 
-/// Somebody who asks, with as much memory from the beginning as it takes in the end.
+/// A leecher, with as much memory from the beginning as it takes in the end.
 struct Asker {
     stream: TcpStream,
     received: ReceiveBuffer,
@@ -80,7 +80,7 @@ impl Asker {
     fn new(torrent: usize, address: SocketAddr) -> Self {
         let limits = Limits::for_torrent(u64::from(PIECES * PIECE), PIECE).unwrap();
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        // So that what is sent to it waits on the other side.
+        // So that bytes that are sent to it wait on the other side.
         socket.set_recv_buffer_size(4096).unwrap();
         socket.connect(&address.into()).unwrap();
         let stream = TcpStream::from(socket);
@@ -147,7 +147,7 @@ impl Asker {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documentation_says() {
+async fn a_thousand_torrents_and_two_hundred_connections_take_the_documented_memory() {
     // From here on it counts.
     allocations::live();
     let infos: Vec<_> = (0..TORRENTS).map(|n| info(n, PIECES)).collect();
@@ -163,7 +163,7 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     store.create(&NewTorrent::of(&many_pieces).unwrap()).unwrap();
     let mut config = SessionConfig::new(PeerId::new([9; 20]));
     config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    // Callers have three quarters.
+    // Incoming connections have three quarters.
     (config.connections, config.connections_per_address) = (CONNECTIONS * 4 / 3 + 1, CONNECTIONS);
     // It has a bound of its own.
     (config.write_memory, config.read_memory) = (4 << 20, 64 << 10);
@@ -187,7 +187,7 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
         asker
     };
     let mut askers: Vec<_> = (0..CONNECTIONS).map(asker).collect();
-    // Those who ask are here as well.
+    // The memory of the leechers counts as well.
     let before = with_pieces + askers.iter().map(|asker| asker.received.capacity()).sum::<usize>();
     thread::sleep(Duration::from_secs(4));
     let connected = live();
@@ -213,13 +213,13 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     let an_idle = live().saturating_sub(before) / CONNECTIONS;
 
     println!(
-        "{a_torrent} bytes per torrent, {a_piece} a piece, {a_connection} a connection, {an_answered} one that is answered, {an_idle} one that was"
+        "{a_torrent} bytes per torrent, {a_piece} per piece, {a_connection} per connection, {an_answered} if it is answered, {an_idle} if it was"
     );
     assert!(a_torrent <= A_TORRENT, "{a_torrent} bytes per torrent");
     assert!(a_piece <= A_PIECE, "{a_piece} bytes per piece");
-    assert!(a_connection <= A_CONNECTION, "{a_connection} bytes a connection that waits");
-    assert!(an_answered <= AN_ANSWERED, "{an_answered} bytes a connection that is answered");
+    assert!(a_connection <= A_CONNECTION, "{a_connection} bytes per connection that waits");
+    assert!(an_answered <= AN_ANSWERED, "{an_answered} bytes per connection that is answered");
     assert!(an_answered > 4 * a_connection, "{an_answered} bytes: the responses did not wait");
-    assert!(an_idle <= A_CONNECTION, "{an_idle} bytes a connection that was answered");
+    assert!(an_idle <= A_CONNECTION, "{an_idle} bytes per connection that was answered");
     session.stop().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! What a peer is asked for, and what it brings.
+//! Requests to a peer, and the blocks that it sends.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -10,29 +10,29 @@ use swarmkeep_peer_wire::{Block, Message};
 use super::{Connection, Ended, REQUESTS, Refused};
 use crate::torrent::Ask;
 
-/// Requests that are outstanding before anything has come.
+/// The most open requests before the first block.
 const FIRST: usize = 4;
 
-/// Requests that are outstanding at least, after that.
+/// The fewest open requests after that.
 const FEWEST: usize = 16;
 
-/// Blocks that were given back, and are still taken if they come.
+/// The most blocks that were given back and are still accepted.
 const LATE: usize = 4 * REQUESTS;
 
-/// Who has chosen not to bring what it was asked for is not asked for that long.
+/// How long a peer that chokes or rejects instead of sending gets no requests.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// How many times a piece may be rejected by somebody who does not choke: then it is none that it has.
+/// A peer that rejects a piece this often without choking does not have it.
 const REFUSALS: u32 = 3;
 
-/// Pieces of which that is counted at a time.
+/// The most pieces with a count of rejections.
 const REFUSED: usize = 1024;
 
-/// Bytes that nobody asked for may be so many more than those that somebody did.
+/// How many more bytes a peer may send without a request than with one.
 const UNASKED: u64 = 4 << 20;
 
 impl Connection {
-    /// A block came.
+    /// A block was received.
     pub(super) fn brought(&mut self, piece: swarmkeep_peer_wire::Piece<'_>) -> Result<(), Ended> {
         let block = piece.block();
         if !self.was_asked(block) && !self.was_late(block) {
@@ -40,7 +40,7 @@ impl Connection {
             self.unasked += bytes;
             self.torrent.unasked(bytes);
             if self.unasked > self.peer.down.total() + UNASKED {
-                return Err(Ended::Misbehaves("brings what nobody asked it for"));
+                return Err(Ended::Misbehaves("sends blocks that were not requested"));
             }
             return Ok(());
         }
@@ -55,9 +55,9 @@ impl Connection {
         Ok(())
     }
 
-    /// A block will not come.
+    /// A request was rejected.
     pub(super) fn rejected(&mut self, block: Block) {
-        // What was cancelled is rejected too.
+        // Cancelled requests are rejected, too.
         if self.was_late(block) || !self.was_asked(block) {
             return;
         }
@@ -76,7 +76,7 @@ impl Connection {
             self.refused.clear();
         }
         let refused = self.refused.entry(piece).or_insert(Refused { times: 0, until: now });
-        // All that it was asked for at a time is one refusal.
+        // The rejections of all requests of one time count once.
         if refused.until <= now {
             refused.times += 1;
             refused.until = now + self.torrent.session.config.late();
@@ -87,8 +87,8 @@ impl Connection {
         }
     }
 
-    /// Asks for as much as comes in a second, so that there is always something on its way; of a slow one,
-    /// for what it brings in time.
+    /// Requests as many blocks as come in a second, so that some are always on their way; from a slow peer,
+    /// as many as it sends in time.
     pub(super) fn ask(&mut self) -> Result<(), Ended> {
         let now = Instant::now();
         let allows = self.choked.then_some(&self.allowed[..]);
@@ -102,7 +102,7 @@ impl Connection {
         let most = if self.peer.snubs.load(Relaxed) {
             1
         } else if self.peer.down.total() == 0 {
-            // Nothing is known of it yet: it may bring nothing at all.
+            // It may send nothing at all.
             FIRST.min(self.most_requests)
         } else {
             let in_a_second = (rate / 16_384) as usize;
@@ -131,18 +131,18 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks for nothing in that time.
+    /// Sends no requests for `time`.
     pub(super) fn pause(&mut self, time: Duration) {
         self.ask_from = self.ask_from.max(Some(Instant::now() + time));
     }
 
-    /// Whether a block was one that it was asked for; now it is none.
+    /// Removes an open request. Returns whether there was one.
     pub(super) fn was_asked(&mut self, block: Block) -> bool {
         let at = self.asked.iter().position(|(asked, _)| *asked == block);
         at.and_then(|at| self.asked.remove(at)).is_some()
     }
 
-    /// Whether it was asked for a block once, and need not have brought it.
+    /// Removes a block from `late`. Returns whether it was there.
     fn was_late(&mut self, block: Block) -> bool {
         let at = self.late.iter().position(|late| *late == block);
         at.and_then(|at| self.late.remove(at)).is_some()
@@ -163,29 +163,29 @@ impl Connection {
         }
     }
 
-    /// Leaves to others what it does not bring in time, and itself if that is the second time in a row.
+    /// Gives back requests that are not answered in time, and ends the connection the second time in a row.
     pub(super) fn check_asked(&mut self, now: Instant) -> Result<(), Ended> {
         let config = &self.torrent.session.config;
         let (timeout, late) = (config.request_timeout, config.late());
         let since = now.saturating_duration_since(std::mem::replace(&mut self.ticked, now));
         let Some(&(_, oldest)) = self.asked.front() else { return Ok(()) };
-        // What we ourselves do not read, to stay within a limit, is not its fault.
+        // While this side does not read, to stay within a limit, the peer is not at fault.
         let may_bring = self.read_from.is_none_or(|from| from + late <= now);
         let oldest = if may_bring { oldest } else { oldest.max(self.brought) };
-        // Others may have brought what it was asked for, again and again.
+        // Other peers may have sent the requested blocks, again and again.
         self.fruitless += if may_bring { since } else { Duration::ZERO };
         if now.saturating_duration_since(oldest).max(self.fruitless) <= timeout {
             return Ok(());
         }
         self.fruitless = Duration::ZERO;
         if self.peer.snubs.swap(true, Relaxed) {
-            return Err(Ended::Misbehaves("does not bring what it is asked for"));
+            return Err(Ended::Misbehaves("does not send requested blocks"));
         }
         for (block, _) in self.asked.clone() {
             self.say(&Message::Cancel(block))?;
         }
         self.give_all_back();
-        // The others come first.
+        // The other peers come first.
         self.pause(late);
         Ok(())
     }

@@ -12,11 +12,11 @@ use crate::{
     torrent::{Torrent, seats::Seat},
 };
 
-/// How long a peer may take for its part of a handshake. A caller has half of it for the bytes that name the
+/// How long a peer may take for its part of a handshake. An incoming connection has half of it to name the
 /// torrent.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Calls a peer for an info hash of the torrent. A peer may answer with the other one of a hybrid (BEP 52).
+/// Connects by an info hash of the torrent. A peer may answer with the other one of a hybrid (BEP 52).
 pub(crate) async fn call(stream: TcpStream, info_hash: InfoHash, seat: Seat) -> Result<(), Ended> {
     send_handshake(&stream, &seat.torrent, info_hash).await?;
     let mut received = ReceiveBuffer::new(Limits::new());
@@ -28,7 +28,7 @@ pub(crate) async fn call(stream: TcpStream, info_hash: InfoHash, seat: Seat) -> 
     Box::pin(talk(stream, received, &seat, theirs)).await
 }
 
-/// Receives what a caller can, and what names the torrent that it wants.
+/// Receives the first part of an incoming handshake: the extensions, and the info hash of the torrent.
 pub(crate) async fn hear(
     stream: &TcpStream,
     received: &mut ReceiveBuffer,
@@ -36,7 +36,7 @@ pub(crate) async fn hear(
     receive(stream, received, HANDSHAKE / 2, |received| Handshake::peek(received.unread())).await
 }
 
-/// Answers a caller that was [heard](hear). It may wait for the answer before it sends its peer id.
+/// Answers a handshake that was [heard](hear). The peer may wait for the answer before it sends its peer id.
 pub(crate) async fn answer(
     stream: TcpStream,
     mut received: ReceiveBuffer,
@@ -72,7 +72,7 @@ async fn send_handshake(stream: &TcpStream, torrent: &Torrent, info_hash: InfoHa
     Ok(())
 }
 
-/// Receives until `next` finds something in what has come.
+/// Receives until `next` finds a value in the buffer.
 async fn receive<T>(
     stream: &TcpStream,
     received: &mut ReceiveBuffer,

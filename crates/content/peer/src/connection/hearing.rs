@@ -1,4 +1,4 @@
-//! What a peer says.
+//! Received messages.
 
 use std::{
     net::SocketAddr,
@@ -13,8 +13,8 @@ use swarmkeep_peer_wire::{
 use super::{Connection, Early, Ended, REQUESTS, downloads::PAUSE};
 use crate::{candidates::Source, near::is_near, network::site};
 
-/// Peers that a peer may tell of, and how often: BEP 11 has 50 of each family a minute, and clients' clocks
-/// differ.
+/// The most peers of one message, and the shortest time between two: BEP 11 has 50 of each family per minute,
+/// and clients' clocks differ.
 const MOST_PEX: usize = 100;
 
 const PEX: Duration = Duration::from_secs(45);
@@ -23,7 +23,7 @@ const PEX: Duration = Duration::from_secs(45);
 const ALLOWED: usize = 64;
 
 impl Connection {
-    /// What it said of its pieces while the torrent was not known.
+    /// Takes the pieces that the peer named before the torrent was known.
     pub(super) fn catch_up(&mut self, early: Early) -> Result<(), Ended> {
         let pieces = self.torrent.ready().expect("it is ready").info.piece_count();
         if early.all {
@@ -51,7 +51,7 @@ impl Connection {
         self.begun |= !matches!(message, Message::Extended(_) | Message::KeepAlive | Message::Port(_));
         match message {
             Message::Bitfield(_) | Message::HaveAll | Message::HaveNone if !first => {
-                return Err(Ended::Misbehaves("says what it has after other messages"));
+                return Err(Ended::Misbehaves("lists its pieces after other messages"));
             }
             Message::HaveAll
             | Message::HaveNone
@@ -72,12 +72,12 @@ impl Connection {
             },
             Message::Have(piece) => match &mut self.early {
                 Some(early) if early.pieces.len() < 1 << 16 => early.pieces.push(piece.0),
-                Some(_) => return Err(Ended::Misbehaves("tells of more pieces than can be remembered")),
+                Some(_) => return Err(Ended::Misbehaves("names more pieces than can be remembered")),
                 None => self.torrent.peer_gained(&self.peer, piece.0),
             },
             Message::Choke => {
                 self.choked = true;
-                // Of the fast ones, each request is rejected or answered.
+                // With the fast extension, each request is rejected or answered.
                 if !self.fast && !self.asked.is_empty() {
                     self.give_all_back();
                     self.pause(PAUSE);
@@ -98,7 +98,7 @@ impl Connection {
             Message::Reject(block) => self.rejected(block),
             Message::AllowedFast(piece) if self.allowed.len() < ALLOWED => self.allowed.push(piece.0),
             Message::Extended(extended) => {
-                // Its frame was in order: what cannot be read costs this message only.
+                // The frame was in order: an unreadable message does not end the connection.
                 match extended.read(&ExtensionIds::ALL) {
                     Ok(message) => self.hear_extended(message)?,
                     Err(error) => {
@@ -139,7 +139,7 @@ impl Connection {
                     && let Some(learning) = &mut *self.torrent.learning.lock()
                     && let Err(fault) = learning.offered(self.peer.key, size)
                 {
-                    // It may be good for something else.
+                    // The peer may be of other use.
                     tracing::debug!(address = %self.peer.address, %fault, "no info dictionary");
                 }
             }
@@ -161,7 +161,7 @@ impl Connection {
                     self.told_of = Some(now);
                     let added = pex.added().take(MOST_PEX).map(|added| added.endpoint);
                     let added = added.map(|peer: Endpoint| SocketAddr::new(peer.ip(), peer.port()));
-                    // Somebody far away has nothing to say of this network.
+                    // A peer outside does not know the addresses of this network.
                     let near = is_near(self.peer.address.ip());
                     let source = Source::Peers(site(self.peer.address.ip()));
                     self.torrent.found(source, added.filter(|peer| near || !is_near(peer.ip())));

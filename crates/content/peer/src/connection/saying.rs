@@ -1,4 +1,4 @@
-//! What a peer is told, but for blocks and hashes.
+//! Sent messages, but for blocks and hashes.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,7 +11,7 @@ use super::{Connection, Ended, REQUESTS};
 use crate::{config::CLIENT, learning::Question};
 
 impl Connection {
-    /// Tells of what is here: all of it at first, then what has come.
+    /// Sends the bitfield at first, then `have` for each piece that has come.
     pub(super) fn tell_pieces(&mut self) -> Result<(), Ended> {
         if let Some(told) = self.told {
             let mut came = Vec::new();
@@ -29,7 +29,7 @@ impl Connection {
         }
     }
 
-    /// Asks for what the torrent lacks that came as a magnet link.
+    /// Requests the metadata of a magnet link.
     pub(super) fn learn(&mut self) -> Result<(), Ended> {
         let (torrent, now) = (Arc::clone(&self.torrent), Instant::now());
         let mut learning = torrent.learning.lock();
@@ -57,13 +57,13 @@ impl Connection {
     }
 
     fn say_metadata(&mut self, message: MetadataMessage<'_>) {
-        // Who does not say under which id gets no answer, nor does who asks faster than it reads.
+        // A peer that has named no id for it gets no answer, nor does one that requests faster than it reads.
         if let Some(message) = ExtendedMessage::Metadata(message).to_peer(&self.theirs) {
             let _ = self.queue.push(&message);
         }
     }
 
-    /// Tells who else is there.
+    /// Sends the list of the other peers.
     pub(super) fn tell_peers(&mut self, now: Instant) -> Result<(), Ended> {
         let public = self.torrent.ready().is_some_and(|ready| !ready.info.is_private());
         if !public || self.theirs.id(Extension::Pex).is_none() || !self.exchange.is_due(now) {
@@ -96,6 +96,6 @@ impl Connection {
     }
 
     pub(super) fn say(&mut self, message: &Message<'_>) -> Result<(), Ended> {
-        self.queue.push(message).map_err(|_| Ended::Misbehaves("does not read what it is told"))
+        self.queue.push(message).map_err(|_| Ended::Misbehaves("does not read its messages"))
     }
 }

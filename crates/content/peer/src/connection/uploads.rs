@@ -1,4 +1,4 @@
-//! What a peer asks for, and how it is answered.
+//! Requests of a peer, and their answers.
 
 use std::{
     io::IoSliceMut,
@@ -17,15 +17,15 @@ use crate::{
     hashes::{self, Reading as HashReading},
 };
 
-/// How often content is read for hashes that one peer asks for: libtorrent does after a piece turned out
-/// wrong.
+/// The shortest time between two reads of content for hashes that one peer requests. libtorrent requests them
+/// after a piece turned out wrong.
 const HASHED: Duration = Duration::from_secs(2);
 
 /// The most requests for blocks that do not exist: clients with a small fault send some.
 const NO_SUCH_BLOCKS: u32 = 300;
 
 impl Connection {
-    /// A request for hashes, which is answered from what is known, or from content that has to be read.
+    /// A request for hashes, which is answered from known hashes, or from content that has to be read.
     pub(super) fn asked_for_hashes(&mut self, range: HashRange<'_>) -> Result<(), Ended> {
         let torrent = Arc::clone(&self.torrent);
         let answer = torrent.ready().ok_or(hashes::Refusal::Unknown);
@@ -46,8 +46,8 @@ impl Connection {
         }
     }
 
-    /// Hashes content, on a thread that may block. `None` if it is not there, or others are served: it may
-    /// ask again, or somebody else.
+    /// Hashes content, on a thread that may block. `None` if it is not there, or another request is served:
+    /// the peer may try again, here or elsewhere.
     fn hash(&mut self, mut reading: Box<HashReading>) -> Option<JoinHandle<Option<Vec<[u8; 32]>>>> {
         let now = Instant::now();
         if self.hashing.is_some()
@@ -77,7 +77,7 @@ impl Connection {
         }))
     }
 
-    /// Sends what was computed.
+    /// Sends the hashes that were computed.
     pub(super) fn answer_hashes(&mut self, hashes: Option<Vec<[u8; 32]>>) -> Result<(), Ended> {
         let Some(Hashing { root, numbers: [base, index, length, proof], .. }) = self.hashing.take() else {
             return Ok(());
@@ -86,7 +86,7 @@ impl Connection {
         self.send_hashes(range, hashes.as_deref())
     }
 
-    /// Or says that there are none.
+    /// Sends hashes, or rejects the request if there are none.
     fn send_hashes(&mut self, range: HashRange<'_>, hashes: Option<&[[u8; 32]]>) -> Result<(), Ended> {
         if let Some(hashes) = hashes
             && let Ok(hashes) = Hashes::new(range, hashes)
@@ -101,7 +101,7 @@ impl Connection {
         if self.fast { self.say(&Message::Reject(block)) } else { Ok(()) }
     }
 
-    /// A request of the peer's.
+    /// A block was requested.
     pub(super) fn asked_for(&mut self, block: Block) -> Result<(), Ended> {
         let here = self.early.is_none() && self.torrent.has(block.piece.0);
         if !self.unchoked || !here || self.asks.len() >= REQUESTS {
@@ -120,13 +120,13 @@ impl Connection {
         }
         match id {
             MessageId::REQUEST if self.fast => self.reject(block),
-            // A peer that cannot be told waits for it for ever.
+            // Without a rejection, the peer waits for the block for ever.
             MessageId::REQUEST => Err(Ended::Misbehaves("asks for a block that does not exist")),
             _ => Ok(()),
         }
     }
 
-    /// Reads what it asks for, while there is room to send it and as much may go.
+    /// Reads requested blocks, while the queue has room and the limit of bytes allows it.
     pub(super) fn read_asked(&mut self) -> Result<(), Ended> {
         while !self.asks.is_empty() && self.reading.is_none() && self.queue.len() <= Batch::MOST / 2 {
             let torrent = Arc::clone(&self.torrent);
@@ -138,8 +138,8 @@ impl Connection {
             let most = up.at_once().map_or(Batch::MOST, |most| most as usize);
             let Some(mut batch) = Batch::take(&mut self.asks, &mut self.memory, most) else { break };
             up.pass(batch.bytes() as u64, now);
-            let ready = torrent.ready().expect("who asks was told what is here");
-            // Most of it, as a read brings what follows it: a copy takes less than to have another thread
+            let ready = torrent.ready().expect("it is ready when requests wait");
+            // Most blocks are in memory, as a read reads ahead: a copy takes less than to have another thread
             // make it.
             let in_memory = |from, into: &mut [u8]| {
                 torrent
@@ -155,11 +155,11 @@ impl Connection {
             }
             let torrent = Arc::clone(&torrent);
             self.reading = Some(self.torrent.session.spawn_blocking(move || {
-                let ready = torrent.ready().expect("who asks was told what is here");
+                let ready = torrent.ready().expect("it is ready when requests wait");
                 let read = |from, into: &mut [u8]| ready.content.read_at(from, &mut [IoSliceMut::new(into)]);
                 let is_read = batch.read(ready, read).is_ok();
                 if !is_read {
-                    // Here, since the connection may end and drop what this returns.
+                    // Here, since the connection may end and drop the result.
                     batch.find_unreadable(ready, |piece, error| torrent.unreadable(piece, error));
                 }
                 (batch, is_read)
@@ -168,7 +168,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what was read, or rejects what cannot be.
+    /// Sends the blocks that were read, or rejects the ones that cannot be read.
     pub(super) fn answer(&mut self, batch: Batch, is_read: bool) -> Result<(), Ended> {
         if !is_read {
             for block in batch.into_blocks().into_iter().rev() {
@@ -177,7 +177,7 @@ impl Connection {
                     continue;
                 }
                 self.reject(block)?;
-                // Who cannot be told waits for it for ever.
+                // Without a rejection, the peer waits for the block for ever.
                 if !self.fast {
                     return Err(Ended::Stopped);
                 }
@@ -187,7 +187,7 @@ impl Connection {
         let mut bytes = 0;
         for (block, slice) in batch.into_slices(&mut self.memory) {
             bytes += u64::from(block.length);
-            // There was room when this was read, for all but one who is told a lot and reads nothing.
+            // There was room when this was read, unless many messages are sent to a peer that reads none.
             let pushed = self.queue.push_piece(block.piece, block.begin, slice);
             pushed.map_err(|_| Ended::Misbehaves("does not read"))?;
         }

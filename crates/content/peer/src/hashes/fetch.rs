@@ -1,5 +1,5 @@
-//! Piece layers of a torrent without its torrent file: which peer to ask for which hashes, and which answers
-//! are right.
+//! Piece layers of a torrent without its torrent file: which hashes to request from which peer, and which
+//! answers are right.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -14,7 +14,7 @@ use swarmkeep_peer_wire::{HashRange, Hashes};
 /// Fetches the piece layers that an info dictionary lacks, from any peers, and adds them to it file by file.
 /// `P` identifies a peer.
 ///
-/// They are asked for in chunks of [`HashRange::MOST`] pieces, each with its proof, so that a peer that sends
+/// They are requested in chunks of [`HashRange::MOST`] pieces, each with its proof, so that a peer that sends
 /// a wrong one is found at once. A connection calls [`request`](Self::request) until it returns `None`: when
 /// the connection is ready, whenever something came, and every few seconds. There is no clock here.
 ///
@@ -22,15 +22,15 @@ use swarmkeep_peer_wire::{HashRange, Hashes};
 #[derive(Debug)]
 pub struct HashFetch<P> {
     info: Info,
-    /// Those that are missing, in the order of their pieces.
+    /// The missing layers, in the order of their pieces.
     layers: Vec<Layer>,
     /// How many of them are not whole.
     missing: usize,
     /// Chunks for which no answer is awaited. One that is known may be among them.
     wanted: VecDeque<Chunk>,
-    /// In the order in which they were asked for; those that were answered since are still among them.
+    /// Requests in their order; some of them may be answered.
     awaited: VecDeque<(Instant, P, Chunk)>,
-    /// Of layers that are not whole.
+    /// Hashes of layers that are not whole.
     arrived: BTreeMap<Chunk, Box<[[u8; 32]]>>,
     peers: HashMap<P, Peer>,
 }
@@ -41,7 +41,7 @@ struct Layer {
     missing: u32,
 }
 
-/// Some hashes of a layer, [`HashRange::MOST`] or what is left.
+/// Some hashes of a layer: [`HashRange::MOST`], or the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Chunk {
     layer: u32,
@@ -58,15 +58,15 @@ struct Peer {
 #[derive(Debug)]
 struct Asked {
     chunk: Chunk,
-    /// Whether its time is over: somebody else may be asked.
+    /// Whether it timed out: another peer may get the request.
     late: bool,
 }
 
-/// What became of hashes that a peer sent.
+/// The result of hashes that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Taken {
-    /// They were known already: another peer was asked, too, when these did not come.
+    /// They were known already: they came late, and another peer had sent them.
     Late,
     /// They are right, and some of the file's are still missing.
     Part,
@@ -77,19 +77,19 @@ pub enum Taken {
 }
 
 impl<P: Copy + Eq + Hash> HashFetch<P> {
-    /// The most unanswered requests to one peer; with these, it is asked for no more.
+    /// The most unanswered requests to one peer.
     pub const MOST_ASKED: usize = 4;
-    /// After this time without an answer, other peers are asked.
+    /// After this time without an answer, the request goes to other peers.
     pub const PATIENCE: Duration = Duration::from_secs(20);
-    /// After this time, a peer that rejected is asked again; the time doubles with each rejection, up to 32
-    /// times.
+    /// After this time, a peer that rejected gets requests again; the time doubles with each rejection, up to
+    /// 32 times.
     pub const AFTER_REJECT: Duration = Duration::from_secs(10);
     /// After this time, a request is repeated to another peer that has nothing else to send.
     pub const AGAIN: Duration = Duration::from_secs(2);
     /// Chunks that are looked at for one of which a peer has pieces.
     const LOOKED_AT: usize = 64;
 
-    /// Begins to fetch what is missing, which may be nothing.
+    /// Begins to fetch the missing hashes, if there are any.
     ///
     /// # Errors
     /// [`TooManyHashes`] if a torrent file with that many would not be read either.
@@ -163,7 +163,7 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
                 && self.may_bring(peer, *chunk, &has)
         });
         let (_, _, chunk) = *slow?;
-        // If it is late or does not come, that is of no consequence: the other one is waited for.
+        // It counts as late at once: the answer of the other peer is the one that is waited for.
         Some(self.ask(peer, chunk, true))
     }
 
@@ -238,7 +238,7 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         }
     }
 
-    /// What a peer was asked for, and has now answered.
+    /// Takes the request that a peer has answered.
     fn answered(&mut self, peer: P, range: &HashRange<'_>) -> Result<Asked, HashFault> {
         let asked = self.peers.get_mut(&peer).map(|peer| &mut peer.asked).ok_or(HashFault::NotAsked)?;
         let (info, layers) = (&self.info, &self.layers);
@@ -301,12 +301,12 @@ fn asked_for(tree: &MerkleTree<'_>, chunk: u32) -> (u32, u32) {
     (chunk * HashRange::MOST, length)
 }
 
-/// What a peer did wrong. It ends the connection.
+/// A fault of a peer. It ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashFault {
     /// An answer to no request, or to another one.
-    #[error("hashes that were not asked for")]
+    #[error("hashes that were not requested")]
     NotAsked,
     /// Hashes and a proof that do not lead to the root. No peer sends these by mistake.
     #[error("hashes that are not those of the file")]

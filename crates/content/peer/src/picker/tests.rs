@@ -9,19 +9,19 @@ use super::*;
 const LATE: Duration = Duration::from_secs(10);
 const ALL: &[u32] = &[0, 1, 2, 3, 4, 5, 6, 7];
 
-/// A picker of pieces of four blocks, and what its peers were asked for.
+/// A picker of pieces of four blocks, and the searches of its peers.
 struct Picking {
     picker: Picker,
     searched: BTreeMap<PeerKey, Searched>,
     rng: SmallRng,
     now: Instant,
     per_stripe: u32,
-    /// How many times it was asked what a peer has.
+    /// How many times `has` was called.
     looked: Cell<usize>,
 }
 
 impl Picking {
-    /// With memory for so many pieces.
+    /// With memory for `memory` pieces.
     fn new(pieces: u32, memory: u64) -> Self {
         let length = 4 * u64::from(BLOCK);
         let mut info = format!(
@@ -85,7 +85,7 @@ impl Picking {
 }
 
 #[test]
-fn what_is_late_is_asked_of_who_has_nothing_else_to_bring_while_others_wait_that_nobody_has() {
+fn late_blocks_are_requested_from_an_idle_peer_while_pieces_wait_that_no_peer_has() {
     let mut picking = Picking::new(2, 2);
     let silent = picking.ask(1, &[0], 8);
     assert_eq!(silent.len(), 4);
@@ -103,7 +103,7 @@ fn what_is_late_is_asked_of_who_has_nothing_else_to_bring_while_others_wait_that
 }
 
 #[test]
-fn who_holds_all_memory_and_brings_nothing_keeps_nobody_from_bringing() {
+fn silent_peers_with_all_the_memory_do_not_stop_others() {
     let mut picking = Picking::new(8, 1);
     let silent = picking.ask(1, ALL, 8);
     assert_eq!((silent.len(), picking.ask(2, ALL, 8).len()), (4, 0));
@@ -116,7 +116,7 @@ fn who_holds_all_memory_and_brings_nothing_keeps_nobody_from_bringing() {
 }
 
 #[test]
-fn a_stripe_is_begun_when_no_piece_waits_of_those_that_are() {
+fn a_stripe_is_begun_when_no_piece_of_begun_stripes_waits() {
     let mut picking = Picking::new(8, 8);
     picking.per_stripe = 4;
     let begun: Vec<_> = (1..=8).map(|peer| picking.ask(peer, ALL, 4)[0].piece.0 / 4).collect();
@@ -134,7 +134,7 @@ fn a_stripe_is_begun_when_no_piece_waits_of_those_that_are() {
 }
 
 #[test]
-fn who_snubs_is_asked_for_what_others_were_asked_for_and_begins_something_only_if_there_is_nothing() {
+fn a_snubbing_peer_gets_requests_of_others_and_begins_a_piece_only_without_them() {
     let mut picking = Picking::new(8, 8);
     let of_others = picking.ask(1, &[0], 4);
     assert_eq!(picking.wish(2, ALL, None, true, 1), of_others[..1]);
@@ -142,17 +142,17 @@ fn who_snubs_is_asked_for_what_others_were_asked_for_and_begins_something_only_i
 }
 
 #[test]
-fn what_nobody_can_bring_any_more_makes_room_for_what_somebody_can() {
+fn pieces_that_no_peer_has_any_more_make_room_for_others() {
     let mut picking = Picking::new(8, 4);
     for (peer, brings) in [(1, 3), (2, 2), (3, 1), (4, 2)] {
         let asked = picking.ask(peer, &[peer as u32], 4);
         asked[..brings].iter().for_each(|block| _ = picking.bring(peer, *block));
         picking.picker.give_all_back(PeerKey(peer), &mut picking.rng);
     }
-    // Who can bring one of them does that.
+    // A peer that has one of them completes it.
     assert_eq!(picking.ask(5, &[3, 5], 4).len(), 3);
     assert_eq!(picking.ask(5, &[2, 5], 4).len(), 2);
-    // The piece with the fewest blocks here, among the pieces that no peer is asked for.
+    // The piece with the fewest blocks here, among the pieces that are requested from no peer.
     assert!(picking.ask(6, &[5], 4).iter().all(|block| block.piece.0 == 5));
     assert_eq!(picking.picker.begun.keys().collect::<Vec<_>>(), [&1, &2, &3, &5]);
     assert_eq!(picking.ask(6, &[1, 6], 4).len(), 1);
@@ -161,7 +161,7 @@ fn what_nobody_can_bring_any_more_makes_room_for_what_somebody_can() {
 }
 
 #[test]
-fn a_piece_that_one_peer_is_to_bring_alone_is_begun_anew_by_another_if_that_takes_too_long() {
+fn a_piece_of_one_peer_alone_is_begun_anew_by_another_if_it_takes_too_long() {
     let mut picking = Picking::new(2, 2);
     picking.wrong();
     let slow = picking.ask(3, &[0], 4);
@@ -182,14 +182,14 @@ fn a_piece_that_one_peer_is_to_bring_alone_is_begun_anew_by_another_if_that_take
 }
 
 #[test]
-fn who_calls_again_to_bring_a_piece_alone_comes_after_those_who_have_not_tried() {
+fn a_peer_that_connects_again_to_send_a_piece_alone_comes_after_new_peers() {
     let mut picking = Picking::new(2, 2);
     picking.wrong();
     let blocks = picking.ask(100, &[0], 4);
     picking.now += 4 * LATE;
     assert_eq!(picking.ask(101, &[0], 4), []);
     assert_eq!(picking.ask(5, &[0], 4), blocks);
-    // Twice as long now; and if there is nobody else, it is their turn.
+    // Twice as long now; without another peer, it is their turn.
     picking.now += 7 * LATE;
     assert_eq!(picking.ask(102, &[0], 4), []);
     picking.now += 4 * LATE;
@@ -197,7 +197,7 @@ fn who_calls_again_to_bring_a_piece_alone_comes_after_those_who_have_not_tried()
 }
 
 #[test]
-fn what_comes_after_it_was_given_back_is_taken_and_who_is_asked_now_need_not_bring_it() {
+fn a_block_that_was_given_back_is_accepted_and_its_new_request_cancelled() {
     let mut picking = Picking::new(2, 2);
     let asked = picking.ask(1, &[0], 4);
     assert!(matches!(picking.bring(1, asked[0]), Received::Block { .. }));
@@ -208,13 +208,13 @@ fn what_comes_after_it_was_given_back_is_taken_and_who_is_asked_now_need_not_bri
     let other = picking.ask(1, &[1], 4);
     picking.give_back(1, &other);
     assert_eq!(picking.bring(1, other[0]), Received::Block { cancel: Vec::new() });
-    // What is counted as free is what can be asked for.
+    // Blocks that are counted as free can be requested.
     assert_eq!(picking.ask(2, &[0], 4), asked[3..]);
     assert_eq!(picking.ask(2, &[0], 4), []);
 }
 
 #[test]
-fn what_was_looked_for_in_vain_is_not_looked_for_again_until_something_comes_back() {
+fn a_search_in_vain_is_not_repeated_until_a_piece_comes_back() {
     let mut picking = Picking::new(1000, 1000);
     let begun = picking.ask(1, &[0], 4);
     assert_eq!(picking.ask(2, &[0], 4), []);
@@ -231,7 +231,7 @@ fn what_was_looked_for_in_vain_is_not_looked_for_again_until_something_comes_bac
 }
 
 #[test]
-fn whatever_happens_all_that_is_counted_is_right_and_who_brings_everything_is_enough_in_the_end() {
+fn counts_are_right_after_any_event_and_one_peer_with_all_pieces_is_enough() {
     for seed in 0..200 {
         let mut picking = Picking::new(8, 1 + seed % 4);
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -239,7 +239,7 @@ fn whatever_happens_all_that_is_counted_is_right_and_who_brings_everything_is_en
         let mut whole = Vec::new();
         for step in 0..2_000 {
             picking.now += Duration::from_millis(rng.random_range(0..3_000));
-            // At last, only the one is left who has everything.
+            // At last, only the peer with all pieces is left.
             let peer = if step < 1_000 { rng.random_range(0..5) } else { 4 };
             if step == 1_000 {
                 (0..4).for_each(|gone| {
@@ -259,7 +259,7 @@ fn whatever_happens_all_that_is_counted_is_right_and_who_brings_everything_is_en
                         whole.push(piece.piece);
                     }
                 }
-                // What it gives back may come all the same.
+                // Blocks that it gives back may come all the same.
                 4 if peer < 4 || rng.random_bool(0.1) => {
                     let blocks = asked[peer].clone();
                     picking.give_back(peer as u64, &blocks);

@@ -1,4 +1,4 @@
-//! The peers of a torrent: how they come and go, and what they say of themselves.
+//! The peers of a torrent: how they come and go, their pieces and their interest.
 
 use std::{
     collections::BTreeMap,
@@ -31,11 +31,11 @@ use crate::{
     rate::Meter,
 };
 
-/// Of who left before so many others, nobody knows the address any more.
+/// The most peers that have left and are remembered with their addresses.
 const GONE: usize = 256;
 
 impl Torrent {
-    /// Takes in a peer that has shaken hands, if it is wanted.
+    /// Adds a peer after the handshake, if it is wanted.
     pub(crate) fn join(
         &self,
         seat: &Seat,
@@ -48,10 +48,10 @@ impl Torrent {
             state.candidates.forget(address);
             return Err("it is this very session");
         }
-        // A peer chooses its id.
+        // A peer chooses its id: only the same id in the same network is the same peer.
         let alike = |other: &Peer| network(other.address.ip()) == network(address.ip());
         if let Some((key, other)) = state.peers.iter().find(|(_, peer)| peer.id == id && alike(&peer.peer)) {
-            // Both called at the same time: both keep the call of the one with the greater id.
+            // Both connected at the same time: both keep the connection of the one with the greater id.
             if other.called == seat.called || seat.called != (ours.as_bytes() > id.as_bytes()) {
                 return Err("it is connected already");
             }
@@ -104,7 +104,7 @@ impl Torrent {
         if let Some(learning) = &mut *self.learning.lock() {
             learning.gone(peer.key);
         }
-        // What it was asked for is to be asked of others.
+        // Other connections request the blocks that were requested from it.
         self.wake_all();
     }
 
@@ -117,7 +117,7 @@ impl Torrent {
         state.candidates.add(address, Source::Peers(site(peer.address.ip())), Instant::now());
     }
 
-    /// The others, where they can be called; those of this network are nobody's business outside.
+    /// The other peers that listen; addresses of this network are not sent outside.
     pub(crate) fn others(&self, peer: &Peer) -> BTreeMap<Endpoint, PexFlags> {
         let state = self.state.lock();
         let others = state.peers.values().filter(|entry| entry.peer.key != peer.key);
@@ -195,7 +195,7 @@ impl Torrent {
         }
     }
 
-    /// A peer says which pieces it has, as the first thing.
+    /// Takes the pieces of a peer, from its first message.
     pub(crate) fn peer_has(&self, peer: &Peer, pieces: impl IntoIterator<Item = u32>) {
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), have, .. } = &mut *state else { return };
@@ -232,7 +232,7 @@ impl Torrent {
         }
     }
 
-    /// A peer has a piece no more (BEP 54).
+    /// A peer no longer has a piece (BEP 54).
     pub(crate) fn peer_lost(&self, peer: &Peer, piece: u32) {
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), have, .. } = &mut *state else { return };
@@ -257,17 +257,17 @@ impl Torrent {
         }
     }
 
-    /// Whether a peer has something that is wanted.
+    /// Whether a peer has pieces that are wanted.
     pub(crate) fn is_interested_in(&self, peer: &Peer) -> bool {
         self.state.lock().peers.get(&peer.key).is_some_and(|entry| entry.wanted > 0)
     }
 
-    /// Whether both have everything, and nothing to say.
+    /// Whether both sides have all pieces, and no use for the connection.
     pub(crate) fn both_have_all(&self, peer: &Peer) -> bool {
         let state = self.state.lock();
         let all = |entry: &Entry| match &entry.has {
             Has::All => true,
-            // One that was connected before the torrent was known has said nothing yet that counts.
+            // A peer that connected before the torrent was known has named no pieces yet that count.
             Has::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
         };
         state.have.pieces() > 0
@@ -275,8 +275,8 @@ impl Torrent {
             && state.peers.get(&peer.key).is_some_and(all)
     }
 
-    /// A peer says whether it wants something. One that does is answered at once while there are slots and
-    /// none waits for one.
+    /// A peer says whether it is interested. If it is, it is unchoked at once while there are slots and none
+    /// waits for one.
     pub(crate) fn peer_wants(&self, peer: &Peer, interested: bool) {
         let mut state = self.state.lock();
         let slots = self.session.config.upload_slots;
@@ -293,7 +293,7 @@ impl Torrent {
         }
     }
 
-    /// Every ten seconds: whose requests are answered.
+    /// Decides which peers are unchoked; called every ten seconds.
     pub(crate) fn choke(&self) {
         let mut state = self.state.lock();
         let seeding = state.picker.as_ref().is_none_or(Picker::nothing_is_wanted);
@@ -305,7 +305,7 @@ impl Torrent {
                 interested: *interested,
                 unchoked: peer.unchoked.load(Relaxed),
                 asks: peer.asks.swap(false, Relaxed) || peer.up.rate() > 0,
-                // A peer that does not bring what it was asked for gets nothing for what it brought.
+                // A peer that does not send requested blocks gets nothing for the ones that it sent.
                 rate: match seeding {
                     true => peer.up.rate(),
                     false if peer.snubs.load(Relaxed) => 0,

@@ -1,4 +1,4 @@
-//! The pieces of a torrent: which blocks are asked for, and what becomes of those that come.
+//! The pieces of a torrent: which blocks are requested, and how received ones are stored.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 
@@ -13,12 +13,12 @@ use crate::{
 };
 
 impl Torrent {
-    /// Pieces that have come since so many had.
+    /// Adds the pieces that have come after the first `told`.
     pub(crate) fn came_since(&self, told: usize, pieces: &mut Vec<u32>) {
         pieces.extend_from_slice(&self.state.lock().came[told..]);
     }
 
-    /// Blocks to ask a peer for.
+    /// Adds the blocks to request from a peer to `asked`.
     pub(crate) fn pick(&self, peer: &Peer, ask: &Ask<'_>, asked: &mut Vec<Block>) {
         let Some(info) = self.ready().map(|ready| &ready.info) else { return };
         let mut state = self.state.lock();
@@ -60,21 +60,21 @@ impl Torrent {
         picker.pick(&wish, searched, &mut rand::rng(), asked);
     }
 
-    /// A peer will not bring blocks that it was asked for. Others are to be [woken](Self::wake_all), if they
-    /// are to ask for them.
+    /// A peer will not send requested blocks. The other peers are to be [woken](Self::wake_all) if they are
+    /// to get the requests.
     pub(crate) fn give_back(&self, peer: &Peer, blocks: impl IntoIterator<Item = Block>) {
         if let Some(picker) = &mut self.state.lock().picker {
             picker.give_back(peer.key, blocks, &mut rand::rng());
         }
     }
 
-    /// Bytes have come that nobody asked for.
+    /// Counts bytes that were not requested.
     pub(crate) fn unasked(&self, bytes: u64) {
         self.wasted.fetch_add(bytes, Relaxed);
     }
 
-    /// A block has come of a peer that was asked for it. A piece that is whole with it is to be
-    /// [stored](Self::store), on a thread that may block.
+    /// A requested block was received. If it completes a piece, the caller [stores](Self::store) the piece,
+    /// on a thread that may block.
     pub(crate) fn received(&self, peer: &Peer, piece: u32, begin: u32, data: &[u8]) -> Option<Whole> {
         let bytes = data.len() as u64;
         let mut state = self.state.lock();
@@ -106,7 +106,7 @@ impl Torrent {
         let stored = if right {
             (|| {
                 let range = content.geometry().piece(piece)?;
-                // The padding behind a file of v2 is in no message, and in the store.
+                // The store has the padding behind a file of v2; no message has it.
                 data.resize((range.end - range.start) as usize, 0);
                 content.write(range.start, &data)?;
                 content.mark_complete(piece)
@@ -157,16 +157,16 @@ impl Torrent {
         self.wake_all();
     }
 
-    /// Something that was written is not in the store, or may not be: what is complete is what it says now.
+    /// Counts the complete pieces of the store again, after it has lost writes, or may have.
     pub(crate) fn recount(&self, error: &str) {
         let Some(ready) = self.ready() else { return };
-        // What comes meanwhile was not lost.
+        // Pieces that come meanwhile were not lost.
         let before = self.have().0;
         let there = ready.content.pieces();
         let mut state = self.state.lock();
         let lost: Vec<_> = match &there {
             Ok(there) => before.iter().filter(|piece| !there.contains(*piece)).collect(),
-            // Nothing is promised then.
+            // Then no piece is sure to be there.
             Err(_) => before.iter().collect(),
         };
         lost.iter().for_each(|piece| state.lose(*piece));
@@ -177,7 +177,7 @@ impl Torrent {
         }
     }
 
-    /// The store takes no more.
+    /// The store refuses pieces: fetching ends.
     fn fail(&self, piece: u32, error: &str) {
         tracing::error!(info_hash = %self.info_hash, piece, error, "the store does not take a piece");
         self.state.lock().picker = None;
@@ -185,12 +185,12 @@ impl Torrent {
         self.wake_all();
     }
 
-    /// A complete piece cannot be read any more, or is wrong: it is offered to nobody until it was repaired,
-    /// or fetched again. If the store counts it as missing, it comes from other peers; otherwise a torrent
-    /// that is being fetched would not be complete with it, and ends. On a thread that may block.
+    /// A complete piece cannot be read any more, or is wrong: it is not offered until it is repaired or
+    /// fetched again. If the store counts it as missing, it comes from other peers; otherwise fetching ends,
+    /// since the torrent would not be complete with it. On a thread that may block.
     pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
         let comes_again = matches!(error, StoreError::Wrong { .. } | StoreError::NotWritten { .. });
-        // It may have come again since it was read, or come while the store is asked.
+        // It may have been fetched again since it was read, or during this call.
         let told = self.state.lock().came.len();
         let there = self.ready().and_then(|ready| ready.content.pieces().ok()).filter(|_| comes_again);
         let is_there = there.is_some_and(|there| there.contains(piece));
@@ -231,7 +231,7 @@ pub(crate) mod tests {
 
     const PIECE: [u8; 16 << 10] = [0; 16 << 10];
 
-    /// A torrent of one piece, and these bytes as its complete piece in a store.
+    /// A torrent of one piece, with `bytes` as its complete piece in a store.
     pub(crate) fn torrent(bytes: Option<&[u8]>) -> Arc<Torrent> {
         let mut info = b"d6:lengthi16384e4:name1:x12:piece lengthi16384e6:pieces20:".to_vec();
         info.extend(Sha1::digest(PIECE));
@@ -254,7 +254,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn old_news_of_a_piece_that_has_come_again_changes_nothing() {
+    fn a_late_read_error_of_a_piece_that_has_come_again_changes_nothing() {
         let torrent = torrent(None);
         let bring = || {
             let mut state = torrent.state.lock();

@@ -1,4 +1,4 @@
-//! The connections that a torrent may have, and which of them end when others want in.
+//! The connections that a torrent may have, and which of them end for others.
 
 use std::{
     cmp::Reverse,
@@ -28,13 +28,13 @@ pub(crate) struct Seat {
     pub(crate) stop: CancellationToken,
 }
 
-/// The same, as the torrent keeps it.
+/// A seat, as the torrent keeps it.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) ip: IpAddr,
     called: bool,
     since: Instant,
-    /// When something went over it last, or it began.
+    /// When bytes were last transferred, or it began.
     pub(super) moved: Instant,
     pub(super) stop: CancellationToken,
     permit: Permit,
@@ -51,9 +51,9 @@ pub(crate) enum NoSeat {
 /// How readily a connection ends for another: the greatest first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Dispensable {
-    /// Whether neither wants anything of the other.
+    /// Whether neither side is interested in the other.
     useless: bool,
-    /// Whether nothing goes either way.
+    /// Whether no bytes are transferred.
     idle: bool,
     /// Connections of its site.
     of_site: usize,
@@ -62,18 +62,18 @@ pub(crate) struct Dispensable {
     age: Duration,
 }
 
-/// A connection that is younger does not end for others,
+/// A younger connection does not end for another,
 const YOUNG: Duration = Duration::from_secs(30);
-/// unless nothing goes over it and its site has more than twice as many as that of the newcomer.
+/// unless it is idle and its site has more than twice as many connections as the newcomer's.
 const YOUNGEST: Duration = Duration::from_secs(5);
-/// A call of one's own that is useful does not end for others, unless nothing has gone over it for this time: a peer
-/// that is asked may take some turns to answer.
+/// An outgoing connection that is useful does not end for another, unless it was idle for this time: a peer
+/// may take some turns until it unchokes.
 const OLD: Duration = Duration::from_secs(120);
 
 impl Torrent {
-    /// Takes a place for a connection with `ip`. If there is none, the most dispensable connection of the same side
-    /// (callers, or calls of one's own) ends; if the networks of `ip` have as many as they may, one of theirs. If
-    /// there is no `permit`, the place comes with that of the connection that ends.
+    /// Takes a place for a connection with `ip`. If there is none, the most dispensable connection of the
+    /// same side (incoming or outgoing) ends; if the networks of `ip` have as many as allowed, one of theirs.
+    /// Without a `permit`, the place gets the permit of the connection that ends.
     pub(crate) fn seat(
         self: &Arc<Self>,
         ip: IpAddr,
@@ -123,7 +123,7 @@ impl TorrentState {
         now: Instant,
     ) -> Result<Option<PeerKey>, &'static str> {
         if self.banned.contains(&network(ip)) {
-            return Err("it brought wrong bytes");
+            return Err("it sent wrong bytes");
         }
         let most = config.connections_per_torrent;
         let of_side = self.seats.values().filter(|taken| taken.called == called).count();
@@ -174,7 +174,7 @@ impl TorrentState {
             let still = now.saturating_duration_since(taken.moved);
             let ends = match taken.called && !rank.useless {
                 true => still >= OLD,
-                // Those of a crowd do not turn out active ones of others.
+                // A crowded site does not replace active connections of other sites.
                 false => crowds || rank.age >= YOUNG && (rank.useless || rank.idle || rank.of_site >= beside),
             };
             ends.then_some((rank, *key))
@@ -189,8 +189,8 @@ impl TorrentState {
     }
 }
 
-const CROWDED: &str = "there are as many connections to its network as may be";
-const FULL: &str = "there are as many connections as may be";
+const CROWDED: &str = "too many connections to its network";
+const FULL: &str = "too many connections";
 
 impl Drop for Seat {
     fn drop(&mut self) {
@@ -220,7 +220,7 @@ mod tests {
         Arc::new(Torrent::new(InfoHash::new([1; 20]), Arc::new(resources), None))
     }
 
-    /// As if there were permits without end.
+    /// Takes a seat with a permit.
     fn seat(torrent: &Arc<Torrent>, ip: IpAddr, called: bool, now: Instant) -> Result<Seat, NoSeat> {
         torrent.seat(ip, called, Permits::new(4).take(called), now)
     }
@@ -255,7 +255,7 @@ mod tests {
             let torrent = torrent();
             let seats = callers(&torrent, (0..100).map(ip), now);
             assert_eq!(seats.len(), most, "{first} << {shift}");
-            // Later, those that do nothing make room in their own network.
+            // Later, idle ones make room in their own network.
             assert!(seat(&torrent, ip(1), true, now + YOUNG).is_ok());
             let ended = seats.iter().filter(|seat| seat.stop.is_cancelled()).count();
             assert_eq!(ended, usize::from(most < 45), "{first} << {shift}");
@@ -263,13 +263,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn callers_and_calls_of_ones_own_leave_each_other_a_quarter() {
+    async fn incoming_and_outgoing_connections_leave_each_other_a_quarter() {
         let (torrent, now) = (torrent(), Instant::now());
         let called = callers(&torrent, (0..100).map(|n| ip(0, n)), now);
         let calls = own(&torrent, (0..100).map(|n| ip(1, n)), now);
         assert_eq!((called.len(), calls.len()), (45, 15));
         assert_eq!(torrent.to_call(), None);
-        // When there is more to call, calls end for calls: those that bring nothing for long.
+        // A new address replaces an outgoing connection that was idle for long.
         assert!(seat(&torrent, ip(2, 0), true, now + OLD - YOUNG).is_err());
         let later = seat(&torrent, ip(2, 0), true, now + OLD).unwrap();
         assert!(called.iter().all(|seat| !seat.stop.is_cancelled()));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_permit_a_seat_comes_with_that_of_the_connection_that_ends() {
+    async fn without_a_permit_a_seat_gets_the_permit_of_the_connection_that_ends() {
         let (torrent, now) = (torrent(), Instant::now());
         assert_eq!(torrent.seat(ip(1, 1), false, None, now).err(), Some(NoSeat::NoPermit));
         let all = callers(&torrent, (0..45).map(|n| ip(0, n)), now);
@@ -290,14 +290,14 @@ mod tests {
         assert!(all.iter().all(|seat| !seat.stop.is_cancelled()));
         assert!(torrent.seat(ip(1, 1), false, None, now + YOUNG).is_ok());
         drop(all);
-        // Not with that of the other side.
+        // Not with a permit of the other side.
         let calls = own(&torrent, [ip(1, 1); 8].into_iter(), now);
         assert_eq!(torrent.seat(ip(1, 1), false, None, now + OLD).err(), Some(NoSeat::NoPermit));
         assert!(calls.iter().all(|seat| !seat.stop.is_cancelled()));
     }
 
     #[tokio::test]
-    async fn an_upload_slot_that_becomes_free_is_for_those_that_wait() {
+    async fn a_freed_upload_slot_is_for_waiting_peers() {
         let (torrent, now) = (torrent(), Instant::now());
         let seats = callers(&torrent, (0..10).map(|n| ip(0, n)), now);
         let wants = |n: u8| {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_crowded_network_takes_no_seat_from_calls_of_ones_own() {
+    async fn a_crowded_network_takes_no_seat_from_outgoing_connections() {
         let (torrent, now) = (torrent(), Instant::now());
         let calls = own(&torrent, [ip(1, 1); 8].into_iter(), now);
         let called = callers(&torrent, (0..100).map(|n| ip(0, n)), now);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_crowd_turns_out_no_active_callers_of_other_sites() {
+    async fn a_crowd_replaces_no_active_connections_of_other_sites() {
         let (torrent, now) = (torrent(), Instant::now());
         let seats = callers(&torrent, (0..45).map(|n| ip(0, n)), now);
         for (n, seat) in (0..).zip(&seats) {
@@ -347,7 +347,7 @@ mod tests {
         let (torrent, begin) = (torrent(), Instant::now());
         let site = |n: u8| IpAddr::from([10, 0, n / 3, n]);
         let mut seats = callers(&torrent, (0..45).map(site), begin);
-        // One that is idle, the fastest, and the others by what they take.
+        // An idle one, the fastest, and the others by falling rate.
         for (n, seat) in seats.iter().enumerate().skip(1) {
             let id = PeerId::new([n as u8 + 2; 20]);
             let peer = torrent.join(seat, SocketAddr::new(site(n as u8), 1), id).unwrap();

@@ -1,4 +1,4 @@
-//! How a torrent is, for the callers that look at it.
+//! The state of a torrent.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -36,7 +36,7 @@ pub struct UnreachedPeer {
     pub address: SocketAddr,
     /// Why it was not reached, or why its connection ended at once.
     pub error: String,
-    /// The time until it is called again.
+    /// The time until the next attempt.
     pub next_in: Duration,
 }
 
@@ -50,16 +50,16 @@ pub struct Status {
     pub down: (u64, u64),
     /// Bytes of blocks that were sent: in all, and per second now.
     pub up: (u64, u64),
-    /// Bytes of blocks that came and were of no use: wrong, too late, or not asked for.
+    /// Bytes of received blocks that were of no use: wrong, too late, or not requested.
     pub wasted: u64,
     /// Pieces that were offered and are no longer, since the torrent was added: they cannot be read, or are
-    /// wrong. Some may have come again.
+    /// wrong. Some may have been fetched again.
     pub lost: u32,
     /// Bytes of pieces that are not in the store.
     pub left: u64,
     /// The connected peers.
     pub peers: Vec<PeerStatus>,
-    /// Addresses from [`Handle::found`](crate::Handle::found) that were not reached when they were called last.
+    /// Addresses from [`Handle::found`](crate::Handle::found) that were not reached at the latest attempt.
     pub unreached: Vec<UnreachedPeer>,
     /// Addresses that are banned because they sent wrong bytes; IPv6 networks of 64 bits.
     pub banned: Vec<IpAddr>,

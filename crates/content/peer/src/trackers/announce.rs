@@ -1,4 +1,4 @@
-//! What is said to a tracker, what it answers, and what of that is believed.
+//! Announces, the answers of trackers, and the parts of answers that are believed.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -13,7 +13,7 @@ use swarmkeep_tracker_protocol as protocol;
 pub struct Identity {
     /// The torrent.
     pub info_hash: InfoHash,
-    /// What the client calls itself.
+    /// The peer id of the client.
     pub peer_id: PeerId,
     /// The port at which it listens, in both families.
     pub port: u16,
@@ -39,11 +39,11 @@ pub(super) struct Announce<'a> {
     pub(super) progress: Progress,
     pub(super) event: AnnounceEvent,
     pub(super) want: Option<u32>,
-    /// What an earlier answer asked to be told (`tracker id`).
+    /// The `tracker id` of an earlier answer.
     pub(super) tracker_id: Option<&'a [u8]>,
 }
 
-/// What a tracker answered.
+/// The answer of a tracker.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
     pub(super) interval: Duration,
@@ -71,7 +71,7 @@ pub enum TrackerError {
     Lookup {
         /// The host.
         host: String,
-        /// The system's word on it.
+        /// The error of the system.
         problem: String,
     },
     /// Sending failed, or the connection broke.
@@ -79,7 +79,7 @@ pub enum TrackerError {
     Connection {
         /// Its address.
         to: SocketAddr,
-        /// The system's word on it.
+        /// The error of the system.
         problem: String,
     },
     /// It did not answer in time.
@@ -110,8 +110,8 @@ pub enum TrackerError {
     /// The answer is too long.
     #[error("an answer of more than {0} bytes")]
     TooLong(usize),
-    /// The answer is compressed, though that was not asked for.
-    #[error("an answer with the encoding {0}, which was not asked for")]
+    /// The answer is compressed, though that was not requested.
+    #[error("an answer with the encoding {0}, which was not requested")]
     Encoding(String),
     /// It redirected too often.
     #[error("more than {0} redirects")]
@@ -121,12 +121,12 @@ pub enum TrackerError {
     Redirect {
         /// Where to.
         to: String,
-        /// What is wrong with that.
+        /// The reason.
         problem: String,
     },
-    /// The URL is that of a service in this machine or network that does not look like a tracker.
+    /// The URL leads to a service in this machine or network and does not look like a tracker's.
     #[error(
-        "{0} is not public, and its URL is not exactly that of an announce: a torrent must not make requests of other services"
+        "{0} is not public, and its URL is not exactly an announce URL: a torrent must not make requests to other services"
     )]
     NotATracker(SocketAddr),
 }
@@ -150,13 +150,13 @@ const fn family_name(family: Family) -> &'static str {
 /// The most peers that are taken from one answer; more are of no use at once.
 pub(super) const MOST_PEERS: usize = 1000;
 
-/// The peers of an answer whose address can be that of a host, at most [`MOST_PEERS`].
+/// The peers of an answer with addresses that hosts can have, at most [`MOST_PEERS`].
 pub(super) fn useful(peers: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
-    let somebody = |peer: &Endpoint| match peer.ip() {
+    let valid = |peer: &Endpoint| match peer.ip() {
         IpAddr::V4(ip) => !(ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast()),
         IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
     };
-    peers.filter(somebody).take(MOST_PEERS).collect()
+    peers.filter(valid).take(MOST_PEERS).collect()
 }
 
 /// Text of a remote host, made fit for a terminal: without control characters, and not too long.
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_strangers_words_reach_no_terminal_as_they_are() {
+    fn control_characters_of_a_remote_host_reach_no_terminal() {
         assert_eq!(readable(b"\x1b[2Jgone\r\n"), "[2Jgone");
         assert_eq!(readable(b"\xff\xfe"), "\u{fffd}\u{fffd}");
         assert_eq!(readable(&[b'a'; 100_000]).len(), 256);
@@ -181,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_bounded_and_somebodys() {
+    fn peers_are_bounded_and_have_valid_addresses() {
         let peer = |text: &str| text.parse::<Endpoint>().unwrap();
-        let nobody = ["0.0.0.0:1", "0.1.2.3:1", "224.0.0.1:1", "255.255.255.255:1", "[::]:1", "[ff02::1]:1"];
-        let somebody = ["127.0.0.1:1", "192.0.2.1:1", "[::1]:1", "[2001:db8::1]:1"];
-        let all = nobody.iter().chain(&somebody).map(|text| peer(text));
-        assert_eq!(useful(all), somebody.map(peer));
+        let invalid = ["0.0.0.0:1", "0.1.2.3:1", "224.0.0.1:1", "255.255.255.255:1", "[::]:1", "[ff02::1]:1"];
+        let valid = ["127.0.0.1:1", "192.0.2.1:1", "[::1]:1", "[2001:db8::1]:1"];
+        let all = invalid.iter().chain(&valid).map(|text| peer(text));
+        assert_eq!(useful(all), valid.map(peer));
         assert_eq!(useful((0..100_000).map(|_| peer("192.0.2.1:1"))).len(), MOST_PEERS);
     }
 }

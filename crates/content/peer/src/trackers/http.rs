@@ -44,10 +44,10 @@ pub(super) struct HttpClient {
     sweeping: AbortHandle,
 }
 
-/// What a connection is to. The name matters to TLS.
+/// The server of a connection. The name matters to TLS.
 type Origin = (Scheme, String, SocketAddr);
 
-/// What is remembered of a server.
+/// The state of a server.
 #[derive(Debug)]
 struct Server {
     line: Line,
@@ -62,23 +62,23 @@ struct Idle {
 
 type Sender = SendRequest<Empty<Bytes>>;
 
-/// How many announces one server is asked for at a time, each over a connection of its own: a thousand
-/// torrents are told to a tracker that takes 50 ms in 3 seconds.
+/// The most announces to one server at a time, each over a connection of its own: with answers after 50 ms,
+/// a thousand torrents take 3 seconds.
 const AT_ONCE: usize = 16;
 
 /// For how long connections are kept for the torrents that are announced next. There are no more of them than
 /// announces at a time: one is opened only when none is idle.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
 
-/// The longest answer: twice what 1,000 peers take in the long form, with their ids. libtorrent takes four
-/// times as much.
+/// The longest answer: twice the length of 1,000 peers in the long form, with their ids. libtorrent takes
+/// four times as much.
 const LONGEST_ANSWER: usize = 256 * 1024;
 
 /// The longest head of an answer, and the most headers.
 const LONGEST_HEAD: usize = 16 * 1024;
 const MOST_HEADERS: usize = 64;
 
-/// How far a client lets itself be sent on: from http to https, to another name, and as much again.
+/// The most redirects: from http to https, to another name, and as much again.
 const MOST_REDIRECTS: usize = 4;
 
 /// The longest `tracker id` that is remembered.
@@ -90,7 +90,7 @@ impl HttpClient {
         let sweeping = tokio::spawn(close_idle(Arc::clone(&origins))).abort_handle();
         Ok(Self {
             origins,
-            // What a clock can add up.
+            // Small enough for a clock to add.
             patience: options.http_patience.min(Duration::from_secs(24 * 60 * 60)),
             user_agent: HeaderValue::from_str(&options.user_agent).ok(),
             tls: Tls::new(options.root_certificates.as_deref())?,
@@ -99,7 +99,7 @@ impl HttpClient {
         })
     }
 
-    /// Announces to the tracker of `url`, which is at `to`; `asked` is when this was wanted.
+    /// Announces to the tracker of `url`, which is at `to`; `asked` is the time of the call.
     pub(super) async fn announce(
         &self,
         url: &TrackerUrl,
@@ -128,7 +128,7 @@ impl HttpClient {
             let next = url.join(next).map_err(|error| wrong(error.to_string()))?;
             match (url.scheme, next.scheme) {
                 (_, Scheme::Udp) => return Err(wrong("HTTP does not lead to UDP".into())),
-                // What is in the URL identifies the user to the tracker.
+                // The URL identifies the user to the tracker.
                 (Scheme::Https, Scheme::Http) => return Err(wrong("https does not lead to http".into())),
                 _ => {}
             }
@@ -141,8 +141,7 @@ impl HttpClient {
         }
     }
 
-    /// One request and its answer. A turn is waited for as long as it takes, all else until `ends` or, if the
-    /// turn took that long, for the patience anew.
+    /// One request and its answer, until `ends`. The wait for a turn may take any time, and moves `ends`.
     async fn get(
         &self,
         url: &TrackerUrl,
@@ -249,7 +248,7 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S
     Ok(sender)
 }
 
-/// Closes connections that nobody has used for a while.
+/// Closes connections that were not used for a while.
 async fn close_idle(origins: Arc<Known<Origin, Server>>) {
     loop {
         sleep(LONGEST_IDLE / 2).await;
@@ -271,7 +270,7 @@ impl Server {
     }
 }
 
-/// What comes before the body.
+/// The part before the body.
 struct Head {
     status: StatusCode,
     headers: HeaderMap,
@@ -281,7 +280,7 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-/// What hyper's errors have to say is in their sources.
+/// The text of an error and its sources: hyper's errors have the details there.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -292,7 +291,7 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// The URL with an announce in its query, behind what is there already: a passkey, say.
+/// The URL with an announce in its query, behind its own query: a passkey, for example.
 fn with_query(url: &TrackerUrl, announce: &Announce<'_>) -> TrackerUrl {
     let Announce { identity, progress, event, want, tracker_id } = *announce;
     let key = format!("{:08x}", identity.key);
@@ -305,8 +304,7 @@ fn with_query(url: &TrackerUrl, announce: &Announce<'_>) -> TrackerUrl {
         want,
         compact: Some(true),
         no_peer_id: true,
-        // What BEP 7 has for the other family's address is not told: that family announces itself, and is
-        // believed.
+        // The other family's address (BEP 7) is not sent: that family announces itself, and is believed.
         key: Some(Escaped::encode(key.as_bytes(), &mut key_room)),
         tracker_id: tracker_id.map(|id| Escaped::encode(id, &mut id_room)),
         ..AnnounceRequest::new(identity.info_hash, identity.peer_id, identity.port)
@@ -382,7 +380,7 @@ mod tests {
         }
     }
 
-    /// Bodies in which anything may be wrong: what is read of them is bounded all the same.
+    /// Any part of these bodies may be wrong: the result is bounded all the same.
     #[test]
     fn mutilated_answers_are_answers_or_errors() {
         let good: [&[u8]; 3] = [

@@ -1,4 +1,4 @@
-//! Many torrents with one tracker: who asks it stands in line, and a failure is for all who did.
+//! Many torrents with one tracker: announces wait in a line, and a failure is for all of them.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -23,15 +23,14 @@ impl Line {
         Self { turns: Semaphore::new(at_once), silent: Mutex::default() }
     }
 
-    /// Waits for a turn. The error is that of another who has found out since `asked` that the tracker is
-    /// silent.
+    /// Waits for a turn. Fails if another announce has found out since `asked` that the tracker is silent.
     pub(super) async fn turn(&self, asked: Instant) -> Result<SemaphorePermit<'_>, TrackerError> {
         let permit = self.turns.acquire().await.expect("it is never closed");
         self.check(asked)?;
         Ok(permit)
     }
 
-    /// Whether somebody has found out since `asked` that the tracker is silent.
+    /// Fails if another announce has found out since `asked` that the tracker is silent.
     pub(super) fn check(&self, asked: Instant) -> Result<(), TrackerError> {
         match &*self.silent.lock() {
             Some((found_out, error)) if *found_out >= asked => Err(error.clone()),
@@ -45,15 +44,15 @@ impl Line {
     }
 }
 
-/// What is remembered of trackers, or of hosts, while it is in use, and of so many that are not.
+/// The state of trackers, or of hosts: of all that are in use, and of some others.
 #[derive(Debug)]
 pub(super) struct Known<K, V>(Mutex<HashMap<K, Arc<V>>>);
 
-/// Beyond this, what nobody uses is forgotten. Connections that idle are among that.
+/// Beyond this number, unused values are dropped. Idle connections are among them.
 const MOST_UNUSED: usize = 1024;
 
 impl<K: Eq + Hash, V> Known<K, V> {
-    /// What is remembered of `key`.
+    /// The value of `key`, which `new` makes if there is none.
     pub(super) fn get(&self, key: K, new: impl FnOnce() -> V) -> Arc<V> {
         let mut known = self.0.lock();
         if known.len() >= MOST_UNUSED && !known.contains_key(&key) {
@@ -62,7 +61,6 @@ impl<K: Eq + Hash, V> Known<K, V> {
         Arc::clone(known.entry(key).or_insert_with(|| Arc::new(new())))
     }
 
-    /// Everything that is remembered.
     pub(super) fn all(&self) -> Vec<Arc<V>> {
         self.0.lock().values().map(Arc::clone).collect()
     }
@@ -79,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_use_is_remembered_and_of_the_rest_so_much() {
+    fn used_values_stay_and_the_number_of_others_is_limited() {
         let known = Known::default();
         let used = known.get(usize::MAX, || 0);
         for key in 0..10 * MOST_UNUSED {
@@ -90,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_told_that_the_tracker_is_silent_and_who_comes_later_is_not() {
+    async fn waiting_announces_fail_when_the_tracker_is_silent_and_later_ones_do_not() {
         let line = Line::new(1);
         let first = line.turn(Instant::now()).await.unwrap();
         let asked = Instant::now();

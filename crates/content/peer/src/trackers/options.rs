@@ -1,4 +1,4 @@
-//! How trackers are asked.
+//! The options of the client of trackers.
 
 use std::{
     collections::HashMap,
@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-/// How a [`TrackerClient`](super::TrackerClient) asks. Start with [`new`](Self::new), and set other values.
+/// Options of a [`TrackerClient`](super::TrackerClient). Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ClientOptions {
@@ -15,8 +15,8 @@ pub struct ClientOptions {
     /// before.
     ///
     /// BEP 15 waits for 15 seconds and sends 9 times, which takes more than two hours, and meanwhile the next
-    /// tracker is not asked. A tracker that has not answered after 3 seconds does not answer after 15 either.
-    /// The back-off between announces takes the place of the longer waits.
+    /// tracker gets no announce. A tracker that has not answered after 3 seconds does not answer after 15
+    /// either. The back-off between announces takes the place of the longer waits.
     pub udp_wait: Duration,
     /// How often a datagram is sent in all, at least once.
     pub udp_tries: u32,
@@ -25,18 +25,18 @@ pub struct ClientOptions {
     pub http_patience: Duration,
     /// The name of the client over HTTP. One with characters that cannot be in a header is left out.
     pub user_agent: String,
-    /// The PEM file with the authorities whose certificates are accepted; `None` is those of the system.
+    /// The PEM file with the authorities of accepted certificates; `None` is those of the system.
     pub root_certificates: Option<PathBuf>,
     /// The addresses of hosts that are not looked up.
     pub hosts: HashMap<String, Vec<IpAddr>>,
     /// The local addresses that trackers see, the first of each family. Trackers of a family without an
-    /// address are not asked.
+    /// address get no announces.
     pub addresses: Vec<IpAddr>,
 }
 
 impl ClientOptions {
-    /// What suits trackers on the Internet: a datagram is sent 3 times and waited for 21 seconds in all, an
-    /// answer over HTTP for 30 seconds. Any address of both families.
+    /// For trackers on the Internet: a datagram is sent 3 times and waited for 21 seconds in all, an answer
+    /// over HTTP for 30 seconds. Any address of both families.
     pub fn new() -> Self {
         Self {
             udp_wait: Duration::from_secs(3),

@@ -15,31 +15,31 @@ use tokio::{
 
 use super::{announce::TrackerError, line::Known, url::TrackerUrl};
 
-/// Remembers what names stand for. Looking one up takes a blocking thread, so only so many are at once.
+/// Remembers the addresses of names. A look-up takes a blocking thread, so their number is limited.
 #[derive(Debug)]
 pub(super) struct Resolver {
-    /// Those that are not looked up.
+    /// Names that are not looked up.
     fixed: HashMap<String, Vec<IpAddr>>,
     hosts: Known<String, Mutex<Option<Lookup>>>,
     lookups: Semaphore,
 }
 
-/// What a name was found to stand for, and until when that is believed.
+/// The addresses of a name, and until when they are believed.
 #[derive(Debug)]
 struct Lookup {
     until: Instant,
     addresses: Result<Vec<IpAddr>, TrackerError>,
 }
 
-/// The system's resolver says for how long an answer holds, but not to us. Announces are half an hour apart;
-/// what this saves is the look-ups of many torrents at once.
+/// The system's resolver does not say for how long an answer holds. Announces are half an hour apart; this
+/// saves the look-ups of many torrents at once.
 const BELIEVED: Duration = Duration::from_secs(5 * 60);
 
 /// For how long a name that is not found is not looked up again.
 const MISSING: Duration = Duration::from_secs(30);
 
-/// The system's resolver gives up after 10 seconds as a rule (two tries of 5); this is in case that it does
-/// not.
+/// The system's resolver gives up after 10 seconds as a rule (two tries of 5); this is for the case that it
+/// does not.
 const LONGEST_LOOKUP: Duration = Duration::from_secs(20);
 
 /// How many of the addresses of a host are tried in turn.
@@ -52,8 +52,8 @@ impl Resolver {
         Self { fixed, hosts: Known::default(), lookups: Semaphore::new(16) }
     }
 
-    /// An address of a tracker in a family: the `nth` of them, around and around, so that who fails tries the
-    /// next.
+    /// The `nth` address of a tracker in a family, around and around, so that the next try after a failure
+    /// uses the next.
     ///
     /// # Errors
     /// [`TrackerError::NoAddress`] if it has none in the family, [`TrackerError::Lookup`] if the name is not
@@ -77,7 +77,7 @@ impl Resolver {
 
     async fn lookup(&self, host: &str) -> Result<Vec<IpAddr>, TrackerError> {
         let known = self.hosts.get(host.to_owned(), Mutex::default);
-        // Whoever else wants to know this waits for the same look-up.
+        // Other announces wait for the same look-up.
         let mut known = known.lock().await;
         if let Some(lookup) = &*known
             && lookup.until > Instant::now()

@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use tokio::net::TcpStream;
 
-/// Connects by TLS; certificates must be of an authority that the system believes, or of those in a file.
+/// Connects by TLS; certificates must be of an authority that the system trusts, or of one in a file.
 #[cfg(feature = "tls")]
 pub(super) struct Tls(tokio_rustls::TlsConnector);
 
@@ -44,7 +44,7 @@ impl Tls {
             }
             None => {
                 let found = rustls_native_certs::load_native_certs();
-                // Systems have old ones among them that cannot be used, and nobody minds.
+                // Systems have old ones among them that cannot be used, which is no error.
                 store.add_parsable_certificates(found.certs);
                 if store.is_empty() {
                     tracing::warn!(errors = ?found.errors, "no authority is believed: trackers over https will fail");
@@ -70,7 +70,7 @@ impl Tls {
     }
 }
 
-/// There is none, and no URL that asks for it is understood.
+/// There is no TLS, and URLs with https are refused.
 #[cfg(not(feature = "tls"))]
 pub(super) struct Tls;
 

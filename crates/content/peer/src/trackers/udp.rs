@@ -42,7 +42,7 @@ struct Half {
     receiving: AbortHandle,
 }
 
-/// What the task that receives has in common with those who wait.
+/// The state that the receiving task shares with the requests that wait.
 #[derive(Debug)]
 struct FamilySocket {
     family: Family,
@@ -50,26 +50,26 @@ struct FamilySocket {
     waiting: Mutex<HashMap<u32, Waiting>>,
 }
 
-/// Who waits for an answer, and from where it must come.
+/// A request that waits for an answer, and the address from which that must come.
 #[derive(Debug)]
 struct Waiting {
     from: SocketAddr,
     answer: oneshot::Sender<Vec<u8>>,
 }
 
-/// What is remembered of a tracker at one address.
+/// The state of a tracker at one address.
 #[derive(Debug)]
 struct Tracker {
     line: Line,
     connection: AsyncMutex<Option<(ConnectionId, Instant)>>,
 }
 
-/// For how long a connection id is used after it has come (BEP 15). What is begun with it then goes on for
-/// less than a minute, and trackers take it for two.
+/// For how long a connection id is used (BEP 15). An announce that begins with it then goes on for less than
+/// a minute, and trackers accept it for two.
 const CONNECTION: Duration = Duration::from_secs(60);
 
-/// How many announces one tracker is asked for at a time: their answers, of a kilobyte or so each, fit into
-/// the buffer that a socket has by default.
+/// The most announces to one tracker at a time: their answers, of a kilobyte or so each, fit into the buffer
+/// that a socket has by default.
 const AT_ONCE: usize = 32;
 
 /// The longest datagram there is.
@@ -87,8 +87,8 @@ impl UdpClient {
         Ok(Self { v4: or_none(v4), v6: or_none(v6), first_wait, tries })
     }
 
-    /// Announces to the tracker at `to` with the options of BEP 41 in `options`; `asked` is when this was
-    /// wanted.
+    /// Announces to the tracker at `to` with the options of BEP 41 in `options`. `asked` is the time of the
+    /// call.
     pub(super) async fn announce(
         &self,
         to: SocketAddr,
@@ -117,8 +117,8 @@ impl UdpClient {
         announce: &Announce<'_>,
         asked: Instant,
     ) -> Result<Answer, TrackerError> {
-        // With an id that another has got: perhaps it is no longer good, because the tracker has been started
-        // again or this machine is elsewhere now. Then it takes one more.
+        // With a known id. Perhaps it is no longer good, because the tracker was started again or this
+        // machine has another address now. Then the announce gets a new one.
         let known = *tracker.connection.lock().await;
         if let Some((id, got)) = known
             && got.elapsed() < CONNECTION
@@ -134,7 +134,7 @@ impl UdpClient {
             }
         }
         let id = {
-            // Whoever else needs one waits for the same.
+            // Other announces wait for the same id.
             let mut connection = tracker.connection.lock().await;
             tracker.line.check(asked)?;
             match *connection {
@@ -177,7 +177,7 @@ impl Drop for Half {
 }
 
 impl FamilySocket {
-    /// Hands each answer to who waits for it. What comes from elsewhere than was asked, or for nobody, is
+    /// Hands each answer to the request that waits for it. Other packets, or from other addresses, are
     /// dropped.
     async fn receive(self: Arc<Self>) {
         let mut packet = vec![0; LONGEST];
@@ -198,13 +198,13 @@ impl FamilySocket {
             if waiting.get(&id).is_some_and(|waiting| is_same(waiting.from, from))
                 && let Some(waiting) = waiting.remove(&id)
             {
-                // Whoever has given up in this moment needs it no more.
+                // The request may have been given up just now.
                 drop(waiting.answer.send(packet.to_vec()));
             }
         }
     }
 
-    /// A transaction id that nobody can guess, and what comes with it from that address.
+    /// A transaction id that cannot be guessed, and the answer with it that comes `from` that address.
     fn expect(&self, from: SocketAddr) -> Expected<'_> {
         let (sender, answer) = oneshot::channel();
         let mut waiting = self.waiting.lock();
@@ -218,8 +218,8 @@ impl FamilySocket {
     }
 }
 
-/// Whether another connection id could help. BEP 15 has no number for that error, and trackers have the word
-/// in common.
+/// Whether another connection id could help. BEP 15 has no number for that error, but all trackers use this
+/// word.
 fn is_about_the_connection(error: &TrackerError) -> bool {
     match error {
         TrackerError::Silent => true,
@@ -298,8 +298,8 @@ impl Request<'_> {
         self.exchange(packet, tries, read).await
     }
 
-    /// Sends a packet until it is answered. It keeps its transaction id, so an answer counts whichever of
-    /// them it is to.
+    /// Sends a packet until it is answered. All copies have the same transaction id, so an answer to any of
+    /// them counts.
     async fn exchange<T>(
         &self,
         packet: impl FnOnce(TransactionId) -> Vec<u8>,

@@ -9,7 +9,7 @@ use swarmkeep_tracker_protocol::udp::AnnounceRequest;
 /// 1,280 bytes that every IPv6 link carries.
 const LONGEST: usize = 1024;
 
-/// How a tracker is asked.
+/// The protocol of a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Scheme {
     Udp,
@@ -17,7 +17,7 @@ pub(super) enum Scheme {
     Https,
 }
 
-/// Where a tracker is and what it is asked for. Equal ones are the same tracker.
+/// The parts of a tracker's URL. Equal ones are the same tracker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TrackerUrl {
     pub(super) scheme: Scheme,
@@ -28,7 +28,7 @@ pub(super) struct TrackerUrl {
     pub(super) target: String,
 }
 
-/// Why the tracker at a URL cannot be asked.
+/// Why the tracker at a URL cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
@@ -62,13 +62,13 @@ pub enum UrlError {
 }
 
 impl TrackerUrl {
-    /// Reads a URL. What surrounds it as white space is not part of it: files have such.
+    /// Reads a URL. White space around it is ignored: torrent files have some.
     pub(super) fn parse(url: &str) -> Result<Self, UrlError> {
         let url = url.trim();
         if url.len() > LONGEST {
             return Err(UrlError::TooLong(url.len()));
         }
-        // A fragment is for who asks, not for who answers.
+        // A fragment is for the client, not for the server.
         let (url, _) = url.split_once('#').unwrap_or((url, ""));
         let uri: Uri = url.parse().map_err(|error| UrlError::Syntax(format!("{error}")))?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
@@ -91,9 +91,9 @@ impl TrackerUrl {
         }
         let port = match authority.port() {
             Some(port) => port.as_u16(),
-            // `host:` and ports above 65,535 are no port either, but say so.
+            // `host:` and ports above 65,535 are no port either, but an error.
             None if authority.as_str().len() > authority.host().len() => {
-                return Err(UrlError::Syntax("the port is none".into()));
+                return Err(UrlError::Syntax("the port is not a number up to 65535".into()));
             }
             None => usual.ok_or(UrlError::NoPort)?,
         };
@@ -152,7 +152,7 @@ impl TrackerUrl {
         options
     }
 
-    /// Whether the path is exactly one of a tracker, after at most one passkey. Such a path has no dots and no
+    /// Whether the path is exactly a tracker's, after at most one passkey. Such a path has no dots and no
     /// escapes, so no service reads it as another path.
     pub(super) fn is_an_announce(&self) -> bool {
         let (path, _) = self.target.split_once('?').unwrap_or((&self.target, ""));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_of_a_tracker_says_why() {
+    fn an_invalid_url_has_a_reason() {
         let error = |text: &str| TrackerUrl::parse(text).unwrap_err();
         for text in [
             "",

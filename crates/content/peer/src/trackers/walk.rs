@@ -1,5 +1,5 @@
-//! Which tracker is announced to when, and with what event, over one address family. No I/O and no clock:
-//! time is handed in.
+//! Which tracker gets which announce, and when, over one address family. No I/O and no clock: time is a
+//! parameter.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub enum AnnounceTo {
     /// different trackers would not find each other. µTorrent, Transmission and qBittorrent do the same.
     #[default]
     EveryTier,
-    /// One tracker in all, as in BEP 12: that of the first tier that has a tracker that answers.
+    /// One tracker in all, as in BEP 12: of the first tier with a tracker that answers.
     FirstThatAnswers,
 }
 
-/// After so many failures in a row, one more makes the next wait no longer; the bound on the interval is
-/// reached long before.
+/// The failures in a row after which the wait no longer grows; the bound on the interval is reached long
+/// before.
 const MOST_DOUBLINGS: u32 = 16;
 
 /// For how long a tracker without an address in this family is not looked up again. Names change seldom, and
@@ -31,15 +31,15 @@ const ABSENT: Duration = Duration::from_secs(60 * 60);
 /// The longest wait between two tries of a tracker that does not answer, as in libtorrent.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(60 * 60);
 
-/// The longest wait of all: that of a client that was refused (BEP 31).
+/// The longest wait of all: for a client that was refused (BEP 31).
 const LONGEST_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The tiers of one torrent, as they are asked over one family.
+/// The tiers of one torrent over one family.
 #[derive(Debug)]
 pub(super) struct Walk {
     pace: TrackersOptions,
     tiers: Vec<Tier>,
-    /// Whether the download has become complete while trackers were told of it.
+    /// Whether the download has become complete since the announces began.
     completed: bool,
     /// Whether something was left at the latest step.
     is_leecher: bool,
@@ -47,30 +47,30 @@ pub(super) struct Walk {
 
 #[derive(Debug)]
 struct Tier {
-    /// In the order in which they are asked.
+    /// In the order in which they are tried.
     legs: Vec<Leg>,
     /// When the next announce is due.
     due: Instant,
-    /// The tracker that is being asked.
+    /// The tracker with an announce that is under way.
     asking: Option<usize>,
 }
 
-/// What is known of one tracker over one family.
+/// The state of one tracker over one family.
 #[derive(Debug)]
 pub(super) struct Leg {
-    /// Which one, in the list of the torrent.
+    /// Its number in the list of the torrent.
     pub(super) tracker: usize,
-    /// Whether a `started` was taken.
+    /// Whether it accepted a `started`.
     pub(super) started: bool,
-    /// Whether that one said that something is left to download.
+    /// Whether that `started` said that something is left to download.
     was_leecher: bool,
     completed: bool,
-    /// What it is being asked, and whether something is left to download.
+    /// The announce that is under way, and whether something is left to download.
     pub(super) asked: Option<(AnnounceEvent, bool)>,
     /// Failures since the latest answer.
     pub(super) failures: u32,
     rest: Rest,
-    /// Before which it does not want to be asked, said in its latest answer.
+    /// The earliest time of the next announce, by its latest answer.
     not_before: Option<Instant>,
 }
 
@@ -82,10 +82,10 @@ enum Rest {
     ForGood,
 }
 
-/// What to do now.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Announce to this tracker and tell how it went.
+    /// Announce to this tracker and report the result.
     Ask(usize, AnnounceEvent),
     /// Ask again at that time, or when something has happened.
     Wait(Option<Instant>),
@@ -94,7 +94,7 @@ pub(super) enum Step {
 /// Why there was no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It may answer another time; not before so long if it said so.
+    /// It may answer another time; not before this time if it said so.
     Again(Option<Duration>),
     /// It said that it never will (BEP 31).
     Never,
@@ -103,9 +103,9 @@ pub(super) enum Failure {
 }
 
 impl Walk {
-    /// Walks over `tiers`, of numbers of trackers in the order in which they are to be asked.
+    /// Walks over `tiers`, of numbers of trackers in the order in which they are to be tried.
     pub(super) fn new(tiers: &[Vec<usize>], mut pace: TrackersOptions, now: Instant) -> Self {
-        // Times stay within what a clock can add up, whatever the options.
+        // A clock can add up these times, whatever the options.
         pace.longest_interval = pace.longest_interval.min(LONGEST_RETRY);
         pace.shortest_interval = pace.shortest_interval.min(pace.longest_interval);
         let leg = |&tracker: &usize| Leg {
@@ -122,8 +122,8 @@ impl Walk {
         Self { pace, tiers: tiers.iter().map(tier).collect(), completed: false, is_leecher: true }
     }
 
-    /// What to do at `now`, with something left to download or not. Each announce that this asks for must be
-    /// followed by [`answered`](Self::answered) or [`failed`](Self::failed); until then its tier waits.
+    /// The next step at `now`, with something left to download or not. Each announce of it must be followed
+    /// by [`answered`](Self::answered) or [`failed`](Self::failed); until then its tier waits.
     pub(super) fn step(&mut self, now: Instant, is_leecher: bool) -> Step {
         let mut next = None;
         self.is_leecher = is_leecher;
@@ -148,8 +148,8 @@ impl Walk {
         Step::Wait(next)
     }
 
-    /// A tracker has answered, with its interval and its shortest one if it gave that. Of its tier, it is the
-    /// first to be asked from now on.
+    /// A tracker has answered, with its interval and its shortest one if it gave that. It is the first of its
+    /// tier from now on.
     pub(super) fn answered(
         &mut self,
         tracker: usize,
@@ -187,7 +187,7 @@ impl Walk {
             Failure::Never => Rest::ForGood,
             Failure::Again(told) => {
                 let doubled = first_back_off.saturating_mul(1 << leg.failures.min(MOST_DOUBLINGS));
-                // Half of it at random: those whose tracker fell over do not all come back at once.
+                // Half of it at random: clients of a tracker that fell over do not all come back at once.
                 let wait =
                     doubled.min(longest_interval).min(LONGEST_BACK_OFF).mul_f64(rng.random_range(0.5..1.0));
                 Rest::Until(now + wait.max(told.unwrap_or_default().min(LONGEST_RETRY)))
@@ -198,19 +198,19 @@ impl Walk {
         }
     }
 
-    /// The download is complete: whoever has seen it begin is told, without waiting for an interval to end.
+    /// The download is complete: trackers that accepted `started` get `completed` without a wait for the
+    /// interval.
     pub(super) fn complete(&mut self) {
         self.completed = true;
     }
 
-    /// Whether a tracker is still to hear that the download is complete, with something left to download or
-    /// not.
+    /// Whether a tracker is still to get `completed`, with something left to download or not.
     pub(super) fn owes_completed(&self, leg: &Leg, is_leecher: bool) -> bool {
         leg.owes_completed(self.completed && !is_leecher)
     }
 
-    /// With something left, trackers would not take `completed` for the end of a download, and never hear of
-    /// that again.
+    /// With something left, trackers would not count `completed` as the end of a download, and it is sent
+    /// only once.
     fn is_complete(&self) -> bool {
         self.completed && !self.is_leecher
     }
@@ -225,7 +225,7 @@ impl Walk {
         self.tiers.iter().flat_map(|tier| &tier.legs)
     }
 
-    /// What is known of a tracker, and when it will be asked next if it is the next of its tier to be asked.
+    /// The state of a tracker, and the time of its next announce if it is the next of its tier.
     pub(super) fn leg(&self, tracker: usize, now: Instant) -> Option<(&Leg, Option<Instant>)> {
         let mut before_it_failed = true;
         for tier in &self.tiers {
@@ -249,8 +249,8 @@ impl Walk {
 }
 
 impl Tier {
-    /// Which one to ask next, and when: the first that has not just failed or, if all have, the first to be
-    /// tried again. Whoever is still to be told of the end of the download comes in between.
+    /// The next tracker, and when: the first that has not just failed or, if all have, the first to be tried
+    /// again. A tracker that is still to get `completed` comes in between.
     fn next(&self, now: Instant, completed: bool) -> Option<(usize, Instant)> {
         let rested = |leg: &Leg| match leg.rest {
             Rest::ForGood => None,
@@ -273,7 +273,7 @@ impl Tier {
 }
 
 impl Leg {
-    /// Whether it is just being told that the download is complete.
+    /// Whether a `completed` is under way.
     pub(super) fn is_told_of_completion(&self) -> bool {
         matches!(self.asked, Some((AnnounceEvent::Completed, _)))
     }
@@ -332,7 +332,7 @@ mod tests {
             self.walk.step(self.now, self.is_leecher)
         }
 
-        /// Everything that is to be asked now.
+        /// All announces that are due now.
         fn asked(&mut self) -> Vec<(usize, AnnounceEvent)> {
             std::iter::from_fn(|| match self.step() {
                 Step::Ask(tracker, event) => Some((tracker, event)),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answered_is_the_first_of_its_tier_from_then_on() {
+    fn a_tracker_that_answered_is_the_first_of_its_tier_from_then_on() {
         let mut test = Test::of(&[&[0, 1, 2]], AnnounceTo::EveryTier);
         for tracker in [0, 1] {
             assert_eq!(test.asked(), [(tracker, Started)]);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn by_the_letter_of_bep_12_a_tier_is_asked_only_while_all_of_those_before_fail() {
+    fn by_the_letter_of_bep_12_a_tier_is_asked_only_while_all_before_it_fail() {
         let mut test = Test::of(&[&[0, 1], &[2], &[3]], AnnounceTo::FirstThatAnswers);
         assert_eq!(test.asked(), [(0, Started)]);
         test.fails(0);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn started_is_told_until_it_is_taken() {
+    fn started_is_sent_until_it_is_accepted() {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
         for _ in 0..5 {
             assert_eq!(test.asked(), [(0, Started)]);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn completed_is_told_at_once_until_it_is_taken_and_never_again() {
+    fn completed_is_sent_at_once_until_it_is_accepted_and_never_again() {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
         test.asked();
         test.answers(0);
@@ -462,7 +462,7 @@ mod tests {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
         test.asked();
         test.answers(0);
-        // What is left was counted just before the last piece came.
+        // `left` was counted just before the last piece came.
         test.walk.complete();
         assert_eq!(test.asked(), []);
         test.is_leecher = false;
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn who_began_complete_never_tells_completed() {
+    fn a_torrent_that_began_complete_never_sends_completed() {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
         test.is_leecher = false;
         test.walk.complete();
@@ -479,7 +479,7 @@ mod tests {
         test.walk.complete();
         test.pass(HOUR);
         assert_eq!(test.asked(), [(0, Regular)]);
-        // Nor does a tracker hear of it that hears of the torrent only now.
+        // Nor does a tracker get it that gets its first `started` only now.
         let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
         test.asked();
         test.answers(0);
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_is_asked_at_ever_longer_intervals_up_to_the_longest_and_not_by_all_at_once() {
+    fn a_tracker_that_fails_is_tried_at_growing_random_intervals_up_to_the_longest() {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
         let mut longest = MINUTE / 2;
         let mut waits = Vec::new();
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_when_to_come_back_is_left_alone_until_then() {
+    fn a_tracker_that_says_when_to_come_back_is_left_alone_until_then() {
         let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
         test.asked();
         test.walk.failed(0, Failure::Again(Some(2 * HOUR)), test.now, &mut test.rng);
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_address_in_the_family_is_no_failure_and_looked_up_seldom() {
+    fn a_missing_address_in_the_family_is_no_failure_and_looked_up_seldom() {
         let mut test = Test::of(&[&[0], &[1]], AnnounceTo::FirstThatAnswers);
         assert_eq!(test.asked(), [(0, Started)]);
         test.walk.failed(0, Failure::Absent, test.now, &mut test.rng);

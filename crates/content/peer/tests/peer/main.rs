@@ -1,4 +1,4 @@
-//! What peers ask each other for: hashes, and what a link does not tell.
+//! Requests between peers: hashes, and the metadata of magnet links.
 
 mod hashes;
 mod metadata;

@@ -1,4 +1,4 @@
-//! Info dictionaries of peers that may lie: the right one is found, and who sent another is named.
+//! Info dictionaries of peers that may lie: the right one is found, and the senders of others are named.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ type Fetch = MetadataFetch<u32>;
 
 const LONGEST: u32 = 1 << 20;
 
-/// What stands for an info dictionary of so many bytes: none of this reads it.
+/// Bytes in the place of an info dictionary: no test here reads them.
 fn dictionary(length: usize) -> Vec<u8> {
     (0..length as u32).map(|nth| (nth.wrapping_mul(0x9e37_79b1) >> 9) as u8).collect()
 }
@@ -30,7 +30,7 @@ fn piece(info: &[u8], nth: u32) -> &[u8] {
     &info[begin..info.len().min(begin + METADATA_PIECE as usize)]
 }
 
-/// All that a peer is asked for now.
+/// All requests to a peer now.
 fn asked(fetch: &mut Fetch, peer: u32, now: Instant) -> Vec<u32> {
     std::iter::from_fn(|| fetch.request(peer, now)).collect()
 }
@@ -88,7 +88,7 @@ fn hashes_of_v1_of_v2_and_of_hybrids_must_all_be_those_of_the_whole() {
 }
 
 #[test]
-fn who_sent_a_wrong_piece_among_many_is_named_when_the_right_dictionary_is_here() {
+fn the_sender_of_a_wrong_piece_among_many_is_named_when_the_right_dictionary_is_here() {
     let info = dictionary(9 * METADATA_PIECE as usize);
     let mut other = info.clone();
     other[5 * METADATA_PIECE as usize + 7] ^= 1;
@@ -111,7 +111,7 @@ fn who_sent_a_wrong_piece_among_many_is_named_when_the_right_dictionary_is_here(
     // Now one sends all. A peer that did not send any of that comes first.
     assert_eq!(asked(&mut fetch, 1, now), [], "it is one of those");
     assert_eq!(asked(&mut fetch, 4, now), [0, 1, 2, 3]);
-    assert_eq!(asked(&mut fetch, 1, now), [], "nobody else is asked meanwhile");
+    assert_eq!(asked(&mut fetch, 1, now), [], "no other peer is asked meanwhile");
     let now = now + Duration::from_secs(14);
     assert_eq!(asked(&mut fetch, 2, now), []);
     let now = now + Duration::from_secs(1);
@@ -159,20 +159,20 @@ fn the_size_that_most_claim_is_fetched_and_none_that_is_too_long() {
     assert_eq!(asked(&mut fetch, 2, now), [0, 1, 2, 3]);
     assert_eq!(fetch.data(1, 1, 900_000, &[0; 16384]), Ok(Fetched::Part), "of use no more, but asked for");
     assert_eq!(asked(&mut fetch, 3, now), [4, 5, 6]);
-    // What a peer sends must be of the size that it claimed, and as long as its piece.
+    // A piece must be of the size that its peer claimed, and as long as it should be.
     let (sent, claimed) = (99_999, 100_000);
     assert_eq!(fetch.data(3, 4, sent, piece(&info, 4)), Err(MetadataFault::OtherSize { claimed, sent }));
     let length = MetadataFault::Length { piece: 6, length: 16384, expected: 1696 };
     assert_eq!(fetch.data(3, 6, claimed, &[0; 16384]), Err(length));
     fetch.gone(3);
     (0..4).for_each(|nth| _ = sends(&mut fetch, 2, nth, &info).unwrap());
-    assert_eq!(asked(&mut fetch, 2, now), [4, 5, 6], "what the one that has gone did not send");
+    assert_eq!(asked(&mut fetch, 2, now), [4, 5, 6], "not sent by the peer that has gone");
     (4..6).for_each(|nth| _ = sends(&mut fetch, 2, nth, &info).unwrap());
     assert_eq!(sends(&mut fetch, 2, 6, &info), Ok(Fetched::Whole { info, liars: vec![] }));
 }
 
 #[test]
-fn who_is_slow_or_rejects_is_waited_for_and_others_are_asked() {
+fn a_slow_or_rejecting_peer_pauses_and_others_get_its_requests() {
     let info = dictionary(6 * METADATA_PIECE as usize);
     let (mut fetch, began) = (fetch(&info), Instant::now());
     let after = |seconds| began + Duration::from_secs(seconds);
@@ -184,7 +184,7 @@ fn who_is_slow_or_rejects_is_waited_for_and_others_are_asked() {
     assert_eq!(asked(&mut fetch, 2, after(11)), [], "it has rejected");
     assert_eq!(asked(&mut fetch, 3, after(12)), [4]);
     assert_eq!(asked(&mut fetch, 3, after(14)), []);
-    assert_eq!(asked(&mut fetch, 3, after(15)), [0, 1, 2], "what the first did not send in time");
+    assert_eq!(asked(&mut fetch, 3, after(15)), [0, 1, 2], "not sent by the first in time");
     assert_eq!(asked(&mut fetch, 1, after(15)), [], "it has enough to send");
     assert_eq!(sends(&mut fetch, 1, 0, &info), Ok(Fetched::Part), "late, but of use");
     assert_eq!(sends(&mut fetch, 3, 0, &info), Ok(Fetched::Part));
@@ -195,7 +195,7 @@ fn who_is_slow_or_rejects_is_waited_for_and_others_are_asked() {
     }
     let whole = sends(&mut fetch, 2, 5, &info);
     assert_eq!(whole, Ok(Fetched::Whole { info: info.clone(), liars: vec![] }));
-    assert_eq!(sends(&mut fetch, 1, 1, &info), Ok(Fetched::Part), "nobody is at fault for being late");
+    assert_eq!(sends(&mut fetch, 1, 1, &info), Ok(Fetched::Part), "late is no fault");
 }
 
 #[test]
@@ -222,12 +222,12 @@ fn many_that_claim_a_size_and_send_nothing_do_not_keep_one_from_sending_the_righ
 }
 
 #[test]
-fn whoever_comes_again_and_again_and_sends_nothing_waits_behind_who_was_there() {
+fn a_silent_peer_that_connects_again_and_again_waits_behind_earlier_peers() {
     let info = dictionary(2 * METADATA_PIECE as usize);
     let (mut fetch, began) = (fetch(&info), Instant::now());
     let size = info.len() as u32;
     fetch.offered(0, size).unwrap();
-    // The first attempt ends with a wrong piece of somebody else's: from here on one sends all.
+    // The first attempt ends with a wrong piece of another peer: from here on one sends all.
     fetch.offered(1, size).unwrap();
     assert_eq!((fetch.request(0, began), fetch.request(1, began)), (Some(0), Some(1)));
     assert_eq!(sends(&mut fetch, 0, 0, &info), Ok(Fetched::Part));
@@ -253,7 +253,7 @@ fn whoever_comes_again_and_again_and_sends_nothing_waits_behind_who_was_there() 
 }
 
 #[test]
-fn who_sends_all_has_so_much_time_and_more_when_it_was_too_slow_before() {
+fn a_peer_that_sends_all_has_limited_time_and_more_after_it_was_too_slow() {
     let info = dictionary(40 * METADATA_PIECE as usize);
     let mut other = info.clone();
     other[3] ^= 1;
@@ -298,11 +298,11 @@ fn who_sends_all_has_so_much_time_and_more_when_it_was_too_slow_before() {
     panic!("it was not fetched");
 }
 
-/// What peers in a test do.
+/// The behaviour of a peer in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Sends,
-    /// Sends pieces of another dictionary, every so manieth.
+    /// Sends pieces of another dictionary: every n-th one.
     Lies(u32),
     ClaimsAnotherSize(u32),
     Rejects,

@@ -242,7 +242,7 @@ async fn a_torrent_makes_no_requests_of_services_that_are_no_trackers() {
     ] {
         let url = format!("http://{}{target}", service.at);
         let failure = Torrent::one(&url, &client(), &seldom()).failure().await;
-        assert!(failure.contains("is not exactly that of an announce"), "{target}: {failure}");
+        assert!(failure.contains("is not exactly an announce URL"), "{target}: {failure}");
     }
     assert_eq!(service.connections.load(Relaxed), 0);
     let torrent = Torrent::one(&format!("http://{}/a-passkey/announce", service.at), &client(), &seldom());

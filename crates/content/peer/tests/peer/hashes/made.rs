@@ -9,7 +9,7 @@ pub(crate) const BLOCK: usize = 16 << 10;
 pub(crate) type Hash = [u8; 32];
 
 /// A file, every hash of its tree (padding among them), layer by layer, and its bytes if it was made from
-/// such.
+/// bytes.
 pub(crate) struct Made {
     pub(crate) length: usize,
     pub(crate) layers: Vec<Vec<Hash>>,
@@ -17,7 +17,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// A file of so many bytes.
+    /// A file of `length` bytes.
     pub(crate) fn of_bytes(seed: u32, length: usize) -> Self {
         let words = (0..length as u32).map(|nth| (nth ^ seed << 20).wrapping_mul(0x9e37_79b1));
         let content: Vec<u8> = words.map(|word| (word >> 13) as u8).collect();
@@ -25,13 +25,13 @@ impl Made {
         Self { length, layers: layers(leaves), content }
     }
 
-    /// A file of so many blocks of which nobody knows the bytes.
+    /// A file of `blocks` blocks that has no bytes, but only hashes.
     pub(crate) fn of_hashes(seed: u8, blocks: usize) -> Self {
         let leaf = |nth: usize| Sha256::digest([&nth.to_le_bytes()[..], &[seed]].concat()).into();
         Self { length: blocks * BLOCK, layers: layers((0..blocks).map(leaf).collect()), content: Vec::new() }
     }
 
-    /// A file whose tree has something else in the place of padding, from the hash of that block on.
+    /// A file with a tree that has something else in the place of padding, from the hash of that block on.
     pub(crate) fn with_wrong_padding(blocks: usize, from: usize) -> Self {
         let mut made = Self::of_hashes(1, blocks);
         made.layers[0][from..].fill([9; 32]);
@@ -61,7 +61,7 @@ fn layers(mut leaves: Vec<Hash>) -> Vec<Vec<Hash>> {
     layers
 }
 
-/// A torrent of such files, in pieces of 2^`log` blocks: as a torrent file has it, and as a peer sends it.
+/// A torrent of `files` in pieces of 2^`log` blocks: as a torrent file has it, and as a peer sends it.
 pub(crate) fn torrent(files: &[Made], log: u32) -> (Info, Info) {
     let mut info = Vec::new();
     let mut writer = Writer::new(&mut info);

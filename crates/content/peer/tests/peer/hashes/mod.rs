@@ -1,5 +1,5 @@
-//! Hashes of v2 torrents: whatever is asked for is right or rejected, and what peers send is right or their
-//! own fault.
+//! Hashes of v2 torrents: every request gets the right answer or a rejection, and wrong hashes are the fault
+//! of the peer that sends them.
 
 mod made;
 
@@ -14,7 +14,7 @@ use swarmkeep_peer::hashes::{
 };
 use swarmkeep_peer_wire::{HashRange, Hashes};
 
-/// Answers as a peer does that has all files.
+/// Answers like a peer with all files.
 fn serve(info: &Info, files: &[Made], range: &HashRange<'_>) -> Result<Vec<Hash>, Refusal> {
     match answer(info, range)? {
         Answer::Hashes(hashes) => Ok(hashes),
@@ -43,7 +43,7 @@ fn serve(info: &Info, files: &[Made], range: &HashRange<'_>) -> Result<Vec<Hash>
     }
 }
 
-/// What BEP 52 and libtorrent have as the answer, from all layers; `None` if it is to be rejected.
+/// The answer of BEP 52 and libtorrent, from all layers; `None` if the request is to be rejected.
 fn expected(file: &Made, base: usize, index: usize, length: usize, proof: usize) -> Option<Vec<Hash>> {
     let levels = length.next_power_of_two().ilog2() as usize;
     let cut_off = !length.is_power_of_two() && index + length < file.blocks().div_ceil(1 << base);
@@ -94,7 +94,7 @@ fn every_range_of_small_files_is_answered_as_from_the_whole_tree() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_rejected_and_why_is_said() {
+fn a_request_without_an_answer_is_rejected_with_a_reason() {
     // 17 MiB in pieces of 32 MiB, and twice 33 MiB.
     let files = [Made::of_hashes(1, 1088), Made::of_hashes(2, 2112)];
     let (info, bare) = torrent(&files, 11);
@@ -154,7 +154,7 @@ fn lengths() -> impl Strategy<Value = usize> {
     (blocks, 0..BLOCK).prop_map(|(blocks, less)| (blocks * BLOCK).saturating_sub(less))
 }
 
-/// A range, and the hashes that go with it: a message that outlives what it is about.
+/// A message that owns its range and its hashes.
 #[derive(Debug, Clone)]
 struct Owned {
     root: Hash,
@@ -178,7 +178,7 @@ impl Owned {
     }
 }
 
-/// What peers in a test do.
+/// The behaviour of a peer in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Answers,
@@ -188,8 +188,8 @@ enum Habit {
     Leaves,
 }
 
-/// Fetches all hashes of peers of such habits, of which the first answers and has everything; the others have
-/// every so manieth piece.
+/// Fetches all hashes from peers with `habits`. The first answers and has every piece, the second has every
+/// second piece, and so on.
 fn fetched(bare: Info, whole: &Info, files: &[Made], habits: &[Habit]) -> Info {
     let mut fetch = HashFetch::new(bare).unwrap();
     let mut now = Instant::now();
@@ -294,7 +294,7 @@ fn files_of_many_chunks_are_fetched_and_are_checked_as_they_come() {
         let mut fetch = HashFetch::new(bare.clone()).unwrap();
         let now = Instant::now();
         let mut asked = Vec::new();
-        // Each peer is asked for some, as it would be if all others did not answer.
+        // Each peer gets requests, as if all others did not answer.
         for peer in 0..9 {
             while let Some(range) = fetch.request(peer, now, |_| true) {
                 asked.push((peer, Owned::new(range, serve(&whole, &files, &range).unwrap())));
@@ -349,7 +349,7 @@ fn hashes_that_were_not_asked_for_or_are_wrong_are_their_senders_fault() {
         change(&mut other);
         other
     };
-    // Nothing of it was asked for.
+    // Not requested.
     for other in [
         with(&|other| other.numbers[1] = 512),
         with(&|other| other.numbers[0] = 1),
@@ -361,8 +361,8 @@ fn hashes_that_were_not_asked_for_or_are_wrong_are_their_senders_fault() {
         assert_eq!(fetch.hashes(1, &other.message()), Err(HashFault::NotAsked), "{:?}", other.numbers);
         assert_eq!(fetch.rejected(1, &other.range(), now), Err(HashFault::NotAsked));
     }
-    assert_eq!(fetch.hashes(2, &right.message()), Err(HashFault::NotAsked), "of somebody else");
-    // Asked for, and not so.
+    assert_eq!(fetch.hashes(2, &right.message()), Err(HashFault::NotAsked), "of another peer");
+    // Requested, but wrong.
     let mut peer = 10;
     for wrong in [
         with(&|other| other.hashes[0][0] ^= 1),
@@ -428,7 +428,7 @@ fn a_tree_with_something_else_in_the_place_of_padding_is_not_taken() {
 }
 
 #[test]
-fn who_does_not_answer_or_rejects_is_waited_for_and_others_are_asked() {
+fn a_silent_or_rejecting_peer_pauses_and_others_get_its_requests() {
     let files = [Made::of_hashes(1, 6 * 512)];
     let (whole, bare) = torrent(&files, 0);
     let mut fetch = HashFetch::new(bare).unwrap();
@@ -444,12 +444,12 @@ fn who_does_not_answer_or_rejects_is_waited_for_and_others_are_asked() {
     };
     let indexes = |asked: &[Owned]| asked.iter().map(|asked| asked.numbers[1] / 512).collect::<Vec<_>>();
     let silent = ask(&mut fetch, 1, 0);
-    assert_eq!(indexes(&silent), [1, 2, 3, 4], "four at once, and none of which it has nothing");
+    assert_eq!(indexes(&silent), [1, 2, 3, 4], "four at once, and only of pieces that it has");
     assert_eq!(indexes(&ask(&mut fetch, 2, 0)), [5]);
     assert_eq!(indexes(&ask(&mut fetch, 3, 1)), []);
     let after = ask(&mut fetch, 3, 2);
-    assert_eq!(after.len(), 4, "what the others were asked for and have not answered yet");
-    assert_eq!(indexes(&ask(&mut fetch, 1, 19)), [], "who did not answer is not asked for more");
+    assert_eq!(after.len(), 4, "the open requests of the others");
+    assert_eq!(indexes(&ask(&mut fetch, 1, 19)), [], "a silent peer gets no more requests");
     assert_eq!(ask(&mut fetch, 5, 20).len(), 4, "and is not waited for any more");
     fetch.gone(5);
     assert_eq!(fetch.hashes(1, &silent[3].message()), Ok(Taken::Part), "late, but right");
