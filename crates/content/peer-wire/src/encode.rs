@@ -22,7 +22,7 @@ pub trait Encode {
     }
 }
 
-/// The length prefix of a message with so many bytes behind its id.
+/// The length prefix of a message with `behind_id` bytes behind its id.
 #[inline]
 pub(crate) fn prefix(behind_id: usize) -> [u8; 4] {
     u32::try_from(behind_id + 1).expect("no payload is as long as 4 GiB").to_be_bytes()

@@ -43,7 +43,7 @@ bitflags! {
 impl Handshake {
     /// Length in bytes.
     pub const LEN: usize = 68;
-    /// Bytes up to the info hash: who is called answers when it has them.
+    /// Bytes up to the info hash: they are enough to answer an incoming handshake.
     const WITHOUT_PEER_ID: usize = 48;
 
     /// Takes a handshake from the front of `bytes`; `None` while it is not complete.

@@ -27,7 +27,7 @@ impl<'a> HashRange<'a> {
     pub const MOST_LAYERS: u32 = 49;
 
     /// The range of `length` hashes from `index` on in the layer `base_layer` (0: hashes of blocks) of the
-    /// file whose tree has `root`, with a proof of `proof_layers` layers.
+    /// tree with the root `root`, with a proof of `proof_layers` layers.
     ///
     /// `length` should be a power of two from 2 to [`MOST`](Self::MOST). BEP 52 allows a shorter range at the
     /// end of a layer; libtorrent (2.0.8) requests a range of 1 for a file of 512 n + 1 pieces.
@@ -125,7 +125,7 @@ pub struct Hashes<'a> {
 }
 
 impl<'a> Hashes<'a> {
-    /// The hashes of `range`, followed by those that prove it, from the lowest layer up.
+    /// The hashes of `range`, followed by the hashes that prove it, from the lowest layer up.
     ///
     /// # Errors
     /// [`Error::HashRange`] if there are fewer hashes than in the range, or more than one per proof layer

@@ -3,11 +3,11 @@
 //!
 //! A connection begins with a [`Handshake`] each way; then both sides send [`Message`]s.
 //!
-//! - **In**: a [`ReceiveBuffer`] takes what the socket gives and gives messages that borrow from it. What a
-//!   message may be is said by [`Limits`], made from the torrent: a frame that no message of this torrent
-//!   could be is refused by its first five bytes, before the rest of it is waited for.
+//! - **In**: a [`ReceiveBuffer`] takes the bytes of the socket and returns messages that borrow from it.
+//!   [`Limits`], made from the torrent, say which messages are allowed: a frame that no message of this
+//!   torrent could be is refused by its first five bytes, before the rest of it is waited for.
 //! - **Out**: a [`SendQueue`] takes messages and blocks, copies the small and keeps the large as they are,
-//!   and gives slices for one vectored write over many of them.
+//!   and returns slices for one vectored write over many of them.
 //! - **On top**: an [`Extended`] message is read with the ids that were agreed on ([`ExtensionIds`]) into an
 //!   [`ExtendedMessage`].
 //!
@@ -58,12 +58,11 @@ pub use swarmkeep_bittorrent::{
     bencode::{Length, Sink},
 };
 
-/// What was wrong in the bytes of a peer. The connection cannot go on: the beginning of the next message is
-/// not known.
+/// An error in the bytes of a peer. The connection cannot go on: the beginning of the next message is not
+/// known.
 ///
 /// Only [`Extension`](Error::Extension), [`Bencode`](Error::Bencode) and [`Endpoint`](Error::Endpoint) come
-/// from reading an [`Extended`] message, whose frame was valid: the caller decides whether the connection
-/// goes on.
+/// from reading an [`Extended`] message in a valid frame: the caller decides whether the connection goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -72,7 +71,7 @@ pub enum Error {
     Length {
         /// The message.
         id: MessageId,
-        /// What the prefix says: the id and what follows it.
+        /// The length of the prefix: the id and the bytes after it.
         length: u32,
         /// The least that such a message has.
         least: u32,
@@ -82,7 +81,7 @@ pub enum Error {
     /// A length prefix that exceeds the longest message.
     #[error("a message of {length} bytes: none may have more than {most}")]
     Longest {
-        /// What the prefix says.
+        /// The length of the prefix.
         length: u32,
         /// The most that any message may have.
         most: u32,
@@ -134,15 +133,15 @@ pub enum Error {
     /// A range of hashes that BEP 52 does not allow.
     #[error("a range of hashes: {what}, got {value}")]
     HashRange {
-        /// The field and what holds for it.
+        /// The field and the rule for it.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: u32,
     },
     /// Not the handshake of BEP 3; it may be an encrypted one.
     #[error("the handshake does not begin with \"BitTorrent protocol\"")]
     Protocol,
-    /// A torrent whose pieces the protocol cannot number.
+    /// A torrent with more pieces than the protocol can number, or none.
     #[error(
         "no torrent has {length} bytes in pieces of {piece_length}: from 1 to 4294967295 pieces can be named"
     )]
@@ -152,12 +151,12 @@ pub enum Error {
         /// Bytes per piece.
         piece_length: u32,
     },
-    /// An extended message whose contents are wrong.
+    /// An extended message with wrong contents.
     #[error("{extension}: {what}")]
     Extension {
         /// Which.
         extension: Extension,
-        /// The field and what is wrong with it.
+        /// The field and its fault.
         what: &'static str,
     },
     /// The bytes are not bencoded.

@@ -1,12 +1,12 @@
-//! The limits of what a peer may send, and reading messages within them.
+//! The limits of the messages of a peer, and reading messages within them.
 
 use crate::{
     Bitfield, Block, Error, Extended, HashRange, Hashes, Message, MessageId, Piece, PieceIndex, hashes,
 };
 
-/// The limits of what a peer may send in one torrent. They keep no state between messages.
+/// The limits of the messages that a peer may send in one torrent. They keep no state between messages.
 ///
-/// The longest frame bounds what a connection buffers: see [`longest`](Self::longest).
+/// The longest frame bounds the buffer of a connection: see [`longest`](Self::longest).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The last there could be, while the torrent is not known.
@@ -25,8 +25,8 @@ impl Limits {
     /// The default limit of the bytes of a frame that has no other bound: the bitfield of 8 million pieces.
     pub const LONGEST_FRAME: u32 = 1 << 20;
 
-    /// For a torrent whose metadata is not known yet (magnet links): any piece is allowed, and bitfields are
-    /// [not checked](Bitfield::check).
+    /// For a torrent without known metadata (magnet links): any piece is allowed, and bitfields are [not
+    /// checked](Bitfield::check).
     pub const fn new() -> Self {
         Self {
             last_piece: PieceIndex(u32::MAX - 1),
@@ -123,20 +123,20 @@ impl Limits {
     /// message after 13. Nothing after the frame is read.
     ///
     /// # Errors
-    /// What is wrong with the message. `bytes` stay unchanged: the next message cannot be found.
-    // Always: a call writes and reads what the caller would keep in registers, and takes twice as long
-    // (docs/reports/peer-wire.md).
+    /// The error of the message. `bytes` stay unchanged: the next message cannot be found.
+    // Always: a call writes to memory the values that the caller would keep in registers, and takes twice as
+    // long (docs/reports/peer-wire.md).
     #[inline(always)]
     pub fn decode<'a>(&self, bytes: &mut &'a [u8]) -> Result<Option<Message<'a>>, Error> {
-        /// Says what was read. In each arm, so that a message is made where it is to be.
+        /// Returns a message. In each arm, so that it is made in its place.
         macro_rules! done {
             ($message:expr, $rest:expr) => {{
                 *bytes = $rest;
                 Ok(Some($message))
             }};
         }
-        // What names a block is most of what a seeder reads. All of it is there or not: so one comparison is
-        // enough for that.
+        // Most messages that a seeder reads name a block. Each is there as a whole or not at all: so one
+        // comparison is enough.
         if let Some((frame, rest)) = bytes.split_first_chunk::<17>()
             && number(frame, 0) == 13
         {
@@ -221,7 +221,7 @@ impl Limits {
         }
     }
 
-    /// The same for what does not come by the thousand.
+    /// The same for messages that are rare.
     #[inline(never)]
     fn decode_seldom<'a>(
         &self,
@@ -276,7 +276,7 @@ impl Limits {
         Ok(Some(message))
     }
 
-    /// What is said of a length does not depend on whether the id came with it.
+    /// The error of a length does not depend on whether the id came with it.
     #[cold]
     fn length_error(&self, id: MessageId, length: u32, least: u32, most: u32) -> Error {
         match self.longest_length() {

@@ -151,7 +151,7 @@ impl<'a> Message<'a> {
         self.encode_parts(out, |_, _| {});
     }
 
-    /// Writes the head, and does with the payload what is said, if there may be one.
+    /// Writes the head, and calls `with` for the payload, if there may be one.
     #[inline]
     fn encode_parts<S: Sink>(&self, out: &mut S, with: impl Fn(&mut S, &[u8])) {
         /// The head first.

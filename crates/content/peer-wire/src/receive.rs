@@ -45,7 +45,7 @@ impl ReceiveBuffer {
         Self { bytes: Vec::new(), start: 0, end: 0, limits }
     }
 
-    /// The limits of what the peer may send.
+    /// The limits of the peer's messages.
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -74,7 +74,7 @@ impl ReceiveBuffer {
         &mut self.bytes[self.end..]
     }
 
-    /// Takes note that `count` bytes were read into [`space`](Self::space).
+    /// Records that `count` bytes were read into [`space`](Self::space).
     ///
     /// # Panics
     /// If `count` is more than the length of the space.
@@ -97,7 +97,7 @@ impl ReceiveBuffer {
     /// The next message, if it is complete.
     ///
     /// # Errors
-    /// What is wrong with the message; the connection has to end.
+    /// The error of the message; the connection has to end.
     #[inline]
     pub fn next_message(&mut self) -> Result<Option<Message<'_>>, Error> {
         let mut rest = &self.bytes[self.start..self.end];

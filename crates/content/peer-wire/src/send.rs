@@ -51,9 +51,9 @@ pub struct SendQueue<P> {
 
 const SLICES: usize = 64;
 
-/// What lies in a queue between two places where the memory changes.
+/// A part of a queue that is contiguous in memory.
 enum Part<P> {
-    /// The next so many of the copied bytes.
+    /// The number of the next copied bytes.
     Bytes(usize),
     /// A block, and how much of it is gone.
     Block { block: P, sent: usize },
@@ -74,7 +74,7 @@ pub struct LoneBlock<'a, P> {
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the send queue is full: wait until it has room")]
 pub struct Full<P = ()>(
-    /// What was not taken.
+    /// The value that was not taken.
     pub P,
 );
 
@@ -84,12 +84,12 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
     pub const SLICES: usize = SLICES;
 
     /// An empty queue that becomes full at `high` bytes and stops being full at `low`. A good high-water mark
-    /// is what the socket takes in a few milliseconds; a good low-water mark is half of it.
+    /// is as much as the socket takes in a few milliseconds; a good low-water mark is half of it.
     pub const fn new(low: usize, high: usize) -> Self {
         Self { bytes: Vec::new(), sent: 0, parts: VecDeque::new(), in_blocks: 0, low, high, full: false }
     }
 
-    /// Adds a message or a handshake, whose bytes are copied: for everything except blocks.
+    /// Adds a message or a handshake, and copies its bytes: for everything except blocks.
     ///
     /// # Errors
     /// [`Full`] if as many copied bytes wait as the high-water mark. Blocks do not count, so that they do not
@@ -253,8 +253,7 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         self.full |= self.len() >= self.high;
     }
 
-    /// Makes room of copied bytes that are gone: at once if all are, else when they are as many as those that
-    /// are not.
+    /// Frees the copied bytes that are sent: at once if all are, else when they are as many as the others.
     #[inline]
     fn forget(&mut self) {
         let left = self.bytes.len() - self.sent;

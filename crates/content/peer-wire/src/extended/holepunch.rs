@@ -29,7 +29,7 @@ impl HolepunchError {
     pub const NOT_CONNECTED: Self = Self(2);
     /// The peer does not support the extension.
     pub const NO_SUPPORT: Self = Self(3);
-    /// The endpoint is that of the relay.
+    /// The endpoint is the relay itself.
     pub const NO_SELF: Self = Self(4);
 }
 

@@ -23,7 +23,7 @@ pub struct Extended<'a> {
     /// 0 for the extended handshake. Otherwise the id that the receiver gave to the extension in its own
     /// handshake.
     pub id: u8,
-    /// What follows.
+    /// The bytes after the id.
     pub payload: &'a [u8],
 }
 
@@ -67,7 +67,7 @@ pub enum Extension {
 /// The ids that one side gives to extensions. It reads messages of these ids, and the other side writes them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ExtensionIds {
-    /// In the order of [`Extension::NEGOTIATED`]; 0 for those that are not there.
+    /// In the order of [`Extension::NEGOTIATED`]; 0 for missing ones.
     ids: [u8; 5],
 }
 
@@ -119,7 +119,7 @@ impl<'a> ExtendedMessage<'a> {
         })
     }
 
-    /// The message for a peer whose extended handshake has the ids `theirs`; `None` if that peer does not
+    /// The message for a peer with the ids `theirs` in its extended handshake; `None` if that peer does not
     /// support the extension.
     pub fn to_peer(self, theirs: &ExtensionIds) -> Option<ToPeer<'a>> {
         let id = match self {
@@ -252,14 +252,14 @@ impl<'a> Fields<'a> {
         Error::Extension { extension: self.extension, what }
     }
 
-    /// The number of a key that may be left out, if it fits; or `what`.
+    /// The number of an optional key. Fails with `what` if it does not fit.
     fn number<N: TryFrom<i64>>(&self, key: &str, what: &'static str) -> Result<Option<N>, Error> {
         let Some(value) = self.dict.get(key.as_bytes()) else { return Ok(None) };
         let number = value.integer().and_then(|number| number.try_into().ok());
         number.ok_or_else(|| self.wrong(what)).map(Some)
     }
 
-    /// The byte string of a key that may be left out; or `what`.
+    /// The byte string of an optional key. Fails with `what` if it is none.
     fn bytes(&self, key: &str, what: &'static str) -> Result<Option<&'a [u8]>, Error> {
         let Some(value) = self.dict.get(key.as_bytes()) else { return Ok(None) };
         value.bytes().ok_or_else(|| self.wrong(what)).map(Some)

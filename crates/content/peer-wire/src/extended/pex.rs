@@ -24,9 +24,9 @@ pub struct Pex<'a> {
     pub added6: &'a [[u8; 18]],
     /// [`PexFlags`] for each of `added6`, or nothing.
     pub added6_flags: &'a [u8],
-    /// IPv4 peers who are gone.
+    /// IPv4 peers that are gone.
     pub dropped: &'a [[u8; 6]],
-    /// IPv6 peers who are gone.
+    /// IPv6 peers that are gone.
     pub dropped6: &'a [[u8; 18]],
 }
 
@@ -35,12 +35,12 @@ pub struct Pex<'a> {
 pub struct PexPeer {
     /// The endpoint where it listens.
     pub endpoint: Endpoint,
-    /// What is known of it.
+    /// Facts that the sender knows about it.
     pub flags: PexFlags,
 }
 
 bitflags! {
-    /// What a peer knows of another. Bits without a name here are kept as they are.
+    /// Facts that a peer knows about another. Bits without a name here are kept as they are.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct PexFlags: u8 {
         /// Prefers encryption.

@@ -1,4 +1,4 @@
-//! What other codecs get wrong, each a test; and every error says which field, and why.
+//! Defects of other codecs, each a test; and every error says which field, and why.
 
 use swarmkeep_peer_wire::{
     Bitfield, Block, Encode, Error, Extended, ExtendedMessage, Extension, ExtensionIds, Handshake, HashRange,
@@ -21,7 +21,7 @@ fn block(id: u8, piece: u32, begin: u32, length: u32) -> Vec<u8> {
 fn error(bytes: &[u8]) -> Error {
     let mut rest = bytes;
     let error = limits().decode(&mut rest).expect_err("no peer may send it");
-    assert_eq!(rest, bytes, "nothing is taken of what is wrong");
+    assert_eq!(rest, bytes, "a wrong message stays");
     error
 }
 
@@ -60,7 +60,7 @@ fn short_bodies_are_errors_and_never_a_panic() {
 
 #[test]
 fn nothing_is_read_outside_the_frame() {
-    // Of all that fits within a frame, none changes with what stands behind it.
+    // No message within a frame changes with the bytes behind it.
     for id in 0..=30 {
         for length in 1..=20 {
             let mut body = vec![0; length];
@@ -94,7 +94,7 @@ fn trailing_bytes_are_an_error() {
         let expected = Error::Length { id: MessageId(id), length: length + 1, least: length, most: length };
         assert_eq!(error(&bytes), expected);
     }
-    // Behind what is bencoded, too.
+    // Behind a bencoded value, too.
     for payload in [&b"d8:msg_typei0e5:piecei0eex"[..], b"d8:msg_typei2e5:piecei0eex"] {
         let wrong = Extended { id: 4, payload }.read(&ExtensionIds::ALL).unwrap_err();
         assert_eq!(wrong.to_string(), "ut_metadata: something stands behind the dictionary");
@@ -114,7 +114,7 @@ fn nothing_is_reserved_on_the_word_of_a_prefix() {
     assert_eq!(buffer.next_message(), Ok(None));
     assert!(!buffer.space().is_empty());
     assert_eq!(buffer.capacity(), ReceiveBuffer::FIRST);
-    // It grows with what really comes: never to more than about twice as much.
+    // It grows with the bytes that really come: never to more than about twice as much.
     let mut came = 5;
     while came < 1 << 20 {
         let space = buffer.space();
@@ -440,7 +440,7 @@ fn every_wrong_extended_message_says_which_field_and_why() {
         let wrong = Extended { id: id(extension), payload }.read(&ExtensionIds::ALL).expect_err(message);
         assert_eq!(wrong.to_string(), message);
     }
-    // What is not known is no error (BEP 9).
+    // An unknown kind is no error (BEP 9).
     let unknown = Extended { id: id(Extension::Metadata), payload: b"d8:msg_typei9e5:piecei3eex" };
     let expected = ExtendedMessage::Metadata(MetadataMessage::Unknown { kind: 9, piece: 3 });
     assert_eq!(unknown.read(&ExtensionIds::ALL), Ok(expected));

@@ -1,4 +1,4 @@
-//! Messages as they are on the wire, and what is wrong with them.
+//! Messages as they are on the wire, and wrong ones.
 
 mod defects;
 mod properties;

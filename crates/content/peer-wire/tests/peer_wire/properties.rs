@@ -1,4 +1,4 @@
-//! What holds of every message, split anywhere.
+//! Properties of every message, split anywhere.
 
 use std::io::IoSlice;
 
@@ -19,7 +19,7 @@ fn limits() -> Limits {
         .unwrap()
 }
 
-/// What messages borrow from.
+/// The values that messages borrow from.
 #[derive(Debug, Clone)]
 struct Owned {
     kind: u8,
@@ -291,7 +291,7 @@ proptest! {
                         let mut again = Vec::new();
                         message.encode(&mut again);
                         let used = before.len() - rest.len();
-                        prop_assert_eq!(&again[..], &before[..used], "what was read is written as it was");
+                        prop_assert_eq!(&again[..], &before[..used], "written as it was read");
                         if let Message::Extended(extended) = message {
                             let _ = extended.read(&ExtensionIds::ALL);
                         }

@@ -25,7 +25,7 @@ fn it_is_full_from_the_high_mark_until_the_low_one() {
     assert_eq!(taken, 4, "the block that reaches the mark is taken");
     assert!(queue.is_full());
     let Err(Full(back)) = queue.push_piece(PieceIndex(9), 0, block(9)) else { panic!("it is full") };
-    assert_eq!(back, block(9), "what was not taken is given back");
+    assert_eq!(back, block(9), "it is given back");
     queue.advance(queue.len() - 2 * BLOCK - 1);
     assert!(queue.is_full() && queue.push_piece(PieceIndex(9), 0, block(9)).is_err());
     queue.advance(1);
@@ -77,7 +77,7 @@ fn many_messages_between_blocks_are_one_slice() {
 }
 
 #[test]
-fn what_is_copied_does_not_pile_up_while_the_queue_is_never_empty() {
+fn copied_bytes_do_not_pile_up_while_the_queue_is_never_empty() {
     let mut queue = SendQueue::new(0, 1 << 20);
     for nth in 0..10_000 {
         queue.push_piece(PieceIndex(nth), 0, block(nth % 7)).unwrap();
@@ -121,7 +121,7 @@ fn a_writer_that_fails_or_takes_nothing_loses_nothing() {
 }
 
 #[test]
-fn a_thousand_blocks_and_messages_arrive_over_a_socket_that_takes_what_it_likes() {
+fn a_thousand_blocks_and_messages_arrive_over_a_socket() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let receiver = thread::spawn(move || {

@@ -111,7 +111,7 @@ fn the_handshake_is_68_bytes_with_the_bits_where_the_beps_have_them() {
         (Reserved::DHT, 7, 0x01),
         (Reserved::FAST, 7, 0x04),
         (Reserved::V2, 7, 0x10),
-        // What others set is kept.
+        // Bits that others set are kept.
         (Reserved::from_bits_retain(1 << 63), 0, 0x80),
     ] {
         let mut expected = b"\x13BitTorrent protocol\0\0\0\0\0\0\0\0".to_vec();
@@ -133,7 +133,7 @@ fn the_handshake_is_68_bytes_with_the_bits_where_the_beps_have_them() {
     }
 }
 
-/// What a peer of the ids 1 to 5 is sent, after the length, 20 and the id.
+/// Messages for a peer with the ids 1 to 5, after the length, 20 and the id.
 fn extended() -> Vec<(ExtendedMessage<'static>, u8, &'static [u8])> {
     let mut handshake =
         ExtendedHandshake::new(ExtensionIds::NONE.with(Extension::Metadata, 3).with(Extension::Pex, 1));
@@ -222,7 +222,7 @@ fn every_extended_message_is_written_and_read_as_the_beps_have_it() {
 }
 
 #[test]
-fn what_a_peer_does_not_know_is_not_sent_to_it_and_what_we_do_not_know_is_handed_up() {
+fn messages_unknown_to_the_peer_are_not_made_and_received_unknown_ones_are_returned() {
     for (message, id, payload) in extended() {
         let frame = Extended { id, payload };
         match message {
