@@ -1,6 +1,5 @@
-//! The attributes of a file (BEP 47).
+//! The attributes of a file (BEP 47), from its `attr`.
 
-/// What `attr` says of a file (BEP 47).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Attributes {
     pub(super) padding: bool,

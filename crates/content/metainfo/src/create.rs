@@ -44,7 +44,8 @@ impl Format {
 ///
 /// ```
 /// # use swarmkeep_metainfo::piece_length_for;
-/// assert_eq!([0, 700 << 20, 1_650_000_000, 50 << 30].map(piece_length_for), [16 << 10, 256 << 10, 512 << 10, 16 << 20]);
+/// let lengths = [0, 700 << 20, 1_650_000_000, 50 << 30].map(piece_length_for);
+/// assert_eq!(lengths, [16 << 10, 256 << 10, 512 << 10, 16 << 20]);
 /// ```
 pub const fn piece_length_for(total: u64) -> u32 {
     const USUAL: u64 = 4096;
@@ -105,7 +106,7 @@ pub struct Creation {
     hashed: Vec<bool>,
 }
 
-/// What a torrent says beside its files.
+/// The fields of a torrent beside its files.
 #[derive(Debug, Clone, Default)]
 struct Says {
     format: Format,
@@ -118,7 +119,7 @@ struct Says {
 }
 
 impl Creation {
-    /// Begins a torrent. `name` is that of its folder or of its only file.
+    /// Begins a torrent. `name` is the name of its folder or of its only file.
     pub fn builder(name: impl AsRef<[u8]>, format: Format) -> CreationBuilder {
         let says = Says { format, ..Says::default() };
         CreationBuilder { says, name: name.as_ref().to_vec(), files: Vec::new(), piece_length: None }
@@ -272,7 +273,7 @@ impl Creation {
             }
             writer.bytes(b"length").integer(file.length() as i64).bytes(b"path").list();
             if file.is_padding() {
-                // As the BEP suggests, and other programs do: those that know nothing of padding write it
+                // As the BEP suggests, and other programs do: programs that know nothing of padding write it
                 // there.
                 writer.bytes(b".pad").bytes(file.length().to_string().as_bytes());
             } else {
@@ -345,7 +346,7 @@ pub(super) fn write_trackers<S: Sink>(writer: &mut Writer<'_, S>, tiers: &[Vec<S
     if let Some(first) = tiers.first() {
         writer.bytes(b"announce").bytes(first[0].as_bytes());
     }
-    // One alone is told by `announce`.
+    // One tracker alone is in `announce`.
     if tiers.iter().flatten().count() > 1 {
         writer.bytes(b"announce-list").list();
         for tier in tiers {
@@ -393,11 +394,11 @@ struct NewFile {
 }
 
 impl CreationBuilder {
-    /// Adds a file of `length` bytes. `path` is the names of its folders, below that of the torrent, and its
+    /// Adds a file of `length` bytes. `path` has the names of its folders, without the torrent's own, and its
     /// own name. An empty `path` means that it is the only file and is in no folder.
     ///
     /// Files are sorted as in v2: by names, byte for byte, folder by folder. The torrent has the names as
-    /// they are, also those that other systems cannot write.
+    /// they are, also if other systems cannot write them.
     pub fn file(
         &mut self,
         path: impl IntoIterator<Item = impl AsRef<[u8]>>,

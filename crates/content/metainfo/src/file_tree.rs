@@ -1,9 +1,9 @@
-//! The `file tree` of BEP 52: a dictionary for each folder and each file, with the key "" in that of a file.
+//! The `file tree` of BEP 52: a dictionary for each folder and each file; a file's has the key "".
 
 use super::{BLOCK, Error, FileList, FileListBuilder, PathFault, attributes::attributes, hash_tree::Hash};
 use swarmkeep_bittorrent::bencode::{Token, Value};
 
-/// The files of a `file tree`: those that have bytes begin with a piece, with padding before them.
+/// The files of a `file tree`: each non-empty one begins with a piece, with padding before it.
 #[derive(Debug)]
 pub(super) struct FileTree {
     pub(super) files: FileListBuilder,
@@ -21,7 +21,7 @@ pub(super) struct FileRoot {
     pub(super) hash: Hash,
 }
 
-/// What a dictionary of the tree is, from its first key on.
+/// The kind of a dictionary of the tree, known from its first key on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Folder,
@@ -85,7 +85,7 @@ impl FileTree {
         Ok(read)
     }
 
-    /// Reads what is within the key "", to its end.
+    /// Reads the value of the key "", to its end.
     fn file<'a>(
         &mut self,
         tokens: &mut impl Iterator<Item = Token<'a>>,

@@ -21,7 +21,7 @@ use super::{
 /// Windows and macOS without regard to case, and no file has the path of another file's folder. There is at
 /// least one file that is not padding.
 ///
-/// A torrent may have any names. Those that cannot be written are changed in its list, and kept beside it:
+/// A torrent may have any names. Names that cannot be written are changed in its list, and kept beside it:
 /// characters become `_`, and of several files of one path the later ones get a number.
 ///
 /// Takes 16 bytes per file and 8 per name, plus the names themselves. Consecutive files in the same folder
@@ -30,11 +30,11 @@ use super::{
 pub struct FileList {
     /// The names of all nodes, as they are written.
     names: String,
-    /// Those of the torrent that are others: of which nodes, in ascending order, and where each ends.
+    /// Names that differ from the torrent's: of which nodes, in ascending order, and where each ends.
     changed: Vec<Changed>,
     originals: Vec<u8>,
     links: usize,
-    /// Files and folders; a folder comes before what lies in it.
+    /// Files and folders; a folder comes before its contents.
     nodes: Vec<Node>,
     entries: Vec<Entry>,
     length: u64,
@@ -45,7 +45,7 @@ pub struct FileList {
 struct Node {
     /// The folder it lies in, or [`NONE`].
     parent: u32,
-    /// Where in `names` its name ends; it begins where that of the node before ends.
+    /// Where in `names` its name ends; it begins where the name of the node before ends.
     end: u32,
 }
 
@@ -69,16 +69,16 @@ struct Entry {
 const NONE: u32 = u32::MAX;
 
 impl FileList {
-    /// The most names in a path, that of the torrent's folder included. v2 nests dictionaries to the same
-    /// depth, and [`bencode`](swarmkeep_bittorrent::bencode) reads a depth of 128.
+    /// The most names in a path, with the torrent's folder. v2 nests dictionaries to the same depth, and
+    /// [`bencode`](swarmkeep_bittorrent::bencode) reads a depth of 128.
     pub const MOST_NAMES: usize = 100;
 
     /// The longest path, in bytes, with a separator between names: half of `PATH_MAX` of Linux, to leave the
     /// other half to the folder that the torrent is written to.
     pub const LONGEST_PATH: usize = 2048;
 
-    /// The most numbers that are tried in vain for files whose path is that of another; libtorrent tries as
-    /// many. It is enough for 32 files of one path, or any number of pairs.
+    /// The most numbers that are tried in vain for files with the path of another; libtorrent tries as many.
+    /// It is enough for 32 files of one path, or any number of pairs.
     const MOST_TRIED: u32 = 500;
 
     /// Begins a list of files that are to be written by these names and no others.
@@ -194,9 +194,9 @@ impl FileList {
         Error::path(file, self.path(self.entries[file].node).join("/").as_bytes(), fault)
     }
 
-    /// Makes sure that all files can be where they are to be, next to each other. `depths` has how many names
-    /// the path of each node has, `lengths` how many bytes. With `changes`, those that cannot get other
-    /// names.
+    /// Makes sure that all files can be where they are to be, next to each other. `depths` has the number of
+    /// names in the path of each node, `lengths` the number of bytes. With `changes`, files that cannot be
+    /// there get other names.
     fn settle(&mut self, depths: &[u8], lengths: &[u16], changes: bool) -> Result<(), Error> {
         let (order, same) = self.same_nodes(depths);
         let mut refused = Vec::new();
@@ -277,8 +277,8 @@ impl FileList {
         Ok(())
     }
 
-    /// The nodes in the order of their depths and of what they are compared by; and for each node, one that
-    /// stands for all that have its path. O(n log n).
+    /// The nodes in the order of depth and compared name; and for each node, one that stands for all
+    /// nodes of its path. O(n log n).
     fn same_nodes(&self, depths: &[u8]) -> (Vec<u32>, Vec<u32>) {
         let count = self.nodes.len() as u32;
         let mut folded = String::new();
@@ -300,7 +300,7 @@ impl FileList {
             NONE => (NONE, compared(node)),
             parent => (same[parent as usize].get(), compared(node)),
         };
-        // Folders of one depth are known when what lies in them is compared.
+        // Folders of one depth are known when their contents are compared.
         for level in nodes.chunk_by_mut(|&one, &other| depths[one as usize] == depths[other as usize]) {
             level.sort_unstable_by(|&one, &other| key(one).cmp(&key(other)));
             for alike in level.chunk_by(|&one, &other| key(one) == key(other)) {
@@ -311,7 +311,7 @@ impl FileList {
     }
 }
 
-/// What tells two names in one folder apart.
+/// The form of a name in which names in one folder are compared.
 fn compared(name: &str) -> Cow<'_, str> {
     if names::IGNORES_CASE { Cow::Owned(names::folded(name)) } else { Cow::Borrowed(name) }
 }
@@ -349,8 +349,8 @@ impl<'a> File<'a> {
         self.index
     }
 
-    /// The names of its folders, from that of the torrent on, and its own name, as they are written. Empty
-    /// for padding, which is not written to disk.
+    /// The names of its folders, from the torrent's own on, and its own name, as they are written. Empty for
+    /// padding, which is not written to disk.
     pub fn path(self) -> Vec<&'a str> {
         self.list.path(self.entry().node)
     }

@@ -4,14 +4,14 @@ use sha2::{Digest, Sha256};
 
 pub(super) type Hash = [u8; 32];
 
-/// A tree whose leaves come one by one. Holds a hash a level.
+/// A tree that takes its leaves one by one. Holds one hash per level.
 #[derive(Debug, Clone)]
 pub(super) struct HashTree {
     /// The roots of the full trees that the leaves so far are made up of, large ones first: one for each bit
     /// of `leaves`.
     roots: Vec<Hash>,
     leaves: u64,
-    /// What stands where leaves are missing.
+    /// The hash in the place of missing leaves.
     missing: Hash,
 }
 
@@ -47,12 +47,12 @@ impl HashTree {
     }
 }
 
-/// What stands for a tree of 2^`levels` leaves that are all missing, which are 32 zero bytes each.
+/// The root of a tree of 2^`levels` missing leaves, which are 32 zero bytes each.
 pub(super) fn missing(levels: u32) -> Hash {
     HashTree::new([0; 32]).root(levels)
 }
 
-/// Levels of the smallest tree that has so many leaves.
+/// Levels of the smallest tree of `leaves` leaves.
 pub(super) const fn levels(leaves: u64) -> u32 {
     leaves.next_power_of_two().trailing_zeros()
 }

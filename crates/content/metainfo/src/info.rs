@@ -56,7 +56,7 @@ impl Info {
     /// [`knows_hashes`](Self::knows_hashes).
     ///
     /// # Errors
-    /// What is wrong with it, and in which file.
+    /// The fault of the dictionary, and in which file it is.
     pub fn parse(info: &[u8]) -> Result<Self, Error> {
         if info.len() > LONGEST {
             return Err(Error::TooLong(info.len()));
@@ -64,8 +64,7 @@ impl Info {
         Self::read(Value::parse(info)?, None)
     }
 
-    /// Reads an info dictionary. `layers` is what the torrent file has for `piece layers`, if there is a
-    /// torrent file.
+    /// Reads an info dictionary. `layers` is `piece layers` of the torrent file, if there is a torrent file.
     pub(super) fn read(info: Value<'_>, layers: Option<Option<Value<'_>>>) -> Result<Self, Error> {
         let wrong = |key, what| Error::Field { key, what };
         let dict = info.dict().ok_or(wrong("info", "is not a dictionary"))?;
@@ -221,7 +220,7 @@ impl Info {
         self.v2.as_ref().map(|v2| v2.info_hash)
     }
 
-    /// The info hashes by which trackers and peers know the torrent: two for a hybrid, first that of v1.
+    /// The info hashes by which trackers and peers know the torrent: two for a hybrid, v1 first.
     pub fn info_hashes(&self) -> impl Iterator<Item = InfoHash> + Clone {
         let v1 = self.has_v1().then_some(self.info_hash);
         v1.into_iter().chain(self.info_hash_v2().map(truncated))
@@ -252,8 +251,8 @@ impl Info {
         self.v1.is_some() || self.v2.as_ref().is_some_and(known)
     }
 
-    /// Begins to verify a piece whose bytes come in parts; otherwise like [`verify`](Self::verify). `None` if
-    /// there is no such piece, or its hash is not known.
+    /// Begins to verify a piece that comes in parts; otherwise like [`verify`](Self::verify). `None` if there
+    /// is no such piece, or its hash is not known.
     pub fn check(&self, piece: u32) -> Option<PieceCheck<'_>> {
         let length = self.piece_range(piece)?;
         let length = (length.end - length.start) as u32;
@@ -273,7 +272,7 @@ impl Info {
         self.v2.as_ref()
     }
 
-    /// The length of pieces, and what is to be changed.
+    /// The length of pieces, and the v2 part to change.
     pub(super) const fn v2_mut(&mut self) -> (u32, Option<&mut V2>) {
         (self.piece_length, self.v2.as_mut())
     }
@@ -283,7 +282,7 @@ impl Info {
         file_of_root(&self.files, nth)
     }
 
-    /// What hashes a piece of v2, and the hash that it should have.
+    /// The hasher of a piece of v2, and the hash that the piece should have.
     fn blocks(&self, piece: u32) -> Option<(Blocks, &Hash)> {
         let (v2, root) = self.root(piece)?;
         let nth = piece - root.first_piece;
@@ -388,8 +387,7 @@ fn piece_hashes(pieces: Value<'_>) -> Result<Vec<[u8; 20]>, Error> {
     }
 }
 
-/// The roots in the order of their hashes, those that are equal as they come. Equal ones are those of the
-/// same content.
+/// The roots in the order of their hashes, equal ones in their own order: they are of the same content.
 fn by_hash(roots: &[FileRoot], files: &FileList) -> Result<Vec<u32>, Error> {
     let root = |nth: u32| &roots[nth as usize];
     // Fits: there are no more files.
@@ -401,13 +399,13 @@ fn by_hash(roots: &[FileRoot], files: &FileList) -> Result<Vec<u32>, Error> {
     {
         None => Ok(by_hash),
         Some(two) => {
-            let what = "is that of another file, which is not as long";
+            let what = "belongs to a file of another length";
             Err(Error::File { file: file_of_root(files, two[1]), key: "pieces root", what })
         }
     }
 }
 
-/// Which entry of the files has a root: those that have bytes have one each.
+/// Which entry of the files has a root: each non-empty file has one.
 fn file_of_root(files: &FileList, nth: u32) -> usize {
     let mut with_bytes = files.iter().filter(|file| !file.is_padding() && file.length() > 0);
     with_bytes.nth(nth as usize).expect("there is a root for each file that has bytes").index()
@@ -442,7 +440,7 @@ fn piece_layers(
             continue;
         }
         let wrong = |what| Error::Layer { file: file_of_root(files, nth as u32), what };
-        // What is missing is learnt from peers, as for a link.
+        // Missing layers are learnt from peers, as for a link.
         let Some(layer) = known.get(&root.hash) else { continue };
         let (hashes, rest) = layer.as_chunks::<32>();
         if !rest.is_empty() {

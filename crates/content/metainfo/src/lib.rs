@@ -11,7 +11,8 @@
 //! use swarmkeep_metainfo::Metainfo;
 //!
 //! let torrent = b"d8:announce21:udp://t.example:6969/4:infod6:lengthi5e4:name5:hello\
-//!     12:piece lengthi16384e6:pieces20:\xaa\xf4\xc6\x1d\xdc\xc5\xe8\xa2\xda\xbe\xde\x0f\x3b\x48\x2c\xd9\xae\xa9\x43\x4dee";
+//!     12:piece lengthi16384e6:pieces20:\xaa\xf4\xc6\x1d\xdc\xc5\xe8\xa2\xda\xbe\xde\x0f\x3b\x48\x2c\xd9\
+//!     \xae\xa9\x43\x4dee";
 //! let metainfo = Metainfo::parse(torrent)?;
 //! assert_eq!(metainfo.tiers(), [["udp://t.example:6969/"]]);
 //! let info = metainfo.info();
@@ -78,7 +79,7 @@ impl Metainfo {
     /// it does not [know all hashes](Info::knows_hashes).
     ///
     /// # Errors
-    /// What is wrong with it, and in which file.
+    /// The fault of the torrent, and in which file it is.
     pub fn parse(torrent: &[u8]) -> Result<Self, Error> {
         if torrent.len() > LONGEST {
             return Err(Error::TooLong(torrent.len()));
@@ -126,12 +127,12 @@ impl Metainfo {
         &self.tiers
     }
 
-    /// What is shared.
+    /// The info dictionary.
     pub const fn info(&self) -> &Info {
         &self.info
     }
 
-    /// What is shared.
+    /// The info dictionary.
     pub fn into_info(self) -> Info {
         self.info
     }
@@ -147,12 +148,12 @@ pub enum Error {
     /// Longer than [`LONGEST`].
     #[error("{0} bytes of metainfo: no more than {LONGEST} are read")]
     TooLong(usize),
-    /// A key whose value is missing or wrong.
+    /// The value of a key is missing or wrong.
     #[error("`{key}` {what}")]
     Field {
         /// The key, as it stands in the dictionary.
         key: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
     /// The `name` is not valid for a file or folder.
@@ -160,7 +161,7 @@ pub enum Error {
     Name {
         /// The name, escaped and cut to [`Error::LONGEST_PATH`] bytes.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         fault: PathFault,
     },
     /// The path of a file is not valid.
@@ -170,7 +171,7 @@ pub enum Error {
         file: usize,
         /// Its path, joined by `/`, escaped and cut to [`Error::LONGEST_PATH`] bytes.
         path: String,
-        /// What is wrong with it.
+        /// The fault.
         fault: PathFault,
     },
     /// The entry of a file in the dictionary is wrong in another way than its path.
@@ -180,7 +181,7 @@ pub enum Error {
         file: usize,
         /// The key, as it stands in the dictionary.
         key: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
     /// The v1 and v2 parts of a hybrid differ in this file: they would fetch different content.
@@ -188,7 +189,7 @@ pub enum Error {
     Hybrid {
         /// Which file, counted from 0 in the order of the list, padding left out.
         file: usize,
-        /// What differs.
+        /// The difference.
         what: &'static str,
     },
     /// The hashes of a file's pieces (`piece layers`) do not match its `pieces root`.
@@ -196,7 +197,7 @@ pub enum Error {
     Layer {
         /// Which file, counted from 0 in the order of the list.
         file: usize,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
     /// The text is not a magnet link.
@@ -225,7 +226,7 @@ impl Error {
         Self::Path { file, path: Self::printable(path), fault }
     }
 
-    /// What may stand in a log: no control characters, and not too long.
+    /// A name in a form for logs: without control characters, and not too long.
     fn printable(name: &[u8]) -> String {
         let mut out = String::new();
         for letter in String::from_utf8_lossy(&name[..name.len().min(Self::LONGEST_PATH)]).chars() {
@@ -263,7 +264,7 @@ fn tiers(announce: Option<Value<'_>>, announce_list: Option<Value<'_>>) -> Vec<V
     if tiers.is_empty() { tiers_of([announce.and_then(Value::text)]) } else { tiers }
 }
 
-/// Those that may be trackers, up to [`MOST_TRACKERS`].
+/// The URLs that may be trackers, up to [`MOST_TRACKERS`].
 fn tiers_of<'a>(tiers: impl IntoIterator<Item = impl IntoIterator<Item = &'a str>>) -> Vec<Vec<String>> {
     let mut room = MOST_TRACKERS;
     let mut some = Vec::new();

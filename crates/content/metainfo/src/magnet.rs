@@ -18,10 +18,12 @@ use swarmkeep_bittorrent::{
 /// ```
 /// use swarmkeep_metainfo::Magnet;
 ///
-/// let link = "magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a&dn=a%20name&tr=udp%3a%2f%2ft.example%3a6969";
+/// let hash = "c12fe1c06bba254a9dc9f519b335aa7c1367a88a";
+/// let link = format!("magnet:?xt=urn:btih:{hash}&dn=a%20name&tr=udp%3a%2f%2ft.example%3a6969");
 /// let magnet: Magnet = link.parse()?;
-/// assert_eq!(magnet.info_hash().to_string(), "c12fe1c06bba254a9dc9f519b335aa7c1367a88a");
-/// assert_eq!((magnet.name(), magnet.trackers()), (Some("a name"), &["udp://t.example:6969".to_owned()][..]));
+/// assert_eq!(magnet.info_hash().to_string(), hash);
+/// assert_eq!(magnet.name(), Some("a name"));
+/// assert_eq!(magnet.trackers(), ["udp://t.example:6969"]);
 /// assert_eq!(magnet.to_string(), link);
 /// # Ok::<(), swarmkeep_metainfo::Error>(())
 /// ```
@@ -45,8 +47,8 @@ impl Magnet {
     /// The most peers that are read; further ones are ignored.
     pub const MOST_PEERS: usize = 256;
 
-    /// The info hash that trackers and peers use, as [`Info::info_hash`]: that of v1, or the first 20 bytes
-    /// of that of v2.
+    /// The info hash that trackers and peers use, as [`Info::info_hash`]: the one of v1, or the first 20
+    /// bytes of the one of v2.
     pub fn info_hash(&self) -> InfoHash {
         self.info_hashes().next().expect("one of the two is there")
     }
@@ -107,8 +109,8 @@ impl Magnet {
         }
     }
 
-    /// Takes what `xt` says, if it is about BitTorrent: links may also name what other networks call the
-    /// same.
+    /// Takes the value of `xt`, if it is about BitTorrent: links may also have the names of other networks
+    /// for the same content.
     fn topic(&mut self, topic: &str) -> Result<(), Error> {
         if let Some(hash) = urn(topic, "urn:btih:") {
             let hash = v1_hash(hash)
@@ -214,7 +216,7 @@ fn unnumbered(name: &[u8]) -> &[u8] {
     }
 }
 
-/// What follows `prefix`, which is the same in upper and lower case (RFC 8141).
+/// The rest after `prefix`, which is the same in upper and lower case (RFC 8141).
 fn urn<'a>(topic: &'a str, prefix: &str) -> Option<&'a str> {
     let (start, rest) = topic.split_at_checked(prefix.len())?;
     start.eq_ignore_ascii_case(prefix).then_some(rest)
@@ -298,13 +300,13 @@ mod tests {
         );
         let magnet = read(&format!("magnet:?xt=urn:btmh:1220{V2}"));
         assert_eq!((magnet.info_hash().to_string(), magnet.info_hash_v1()), (V2[..40].into(), None));
-        // BEP 53, and what other networks add.
+        // BEP 53, and the parameters of other networks.
         let magnet = read(&format!("MAGNET:?so=0,2,4-7&xt=urn:sha1:YNCK&XT.1=URN:BTIH:{V1}&DN=n&xl=5&&x"));
         assert_eq!((magnet.info_hash().to_string(), magnet.name()), (V1.into(), Some("n")));
     }
 
     #[test]
-    fn what_only_helps_is_taken_where_it_can_be_used() {
+    fn optional_parameters_are_taken_if_they_can_be_used() {
         let magnet = read(&format!(
             "magnet:?dn=%ff&dn=a%0ab&dn=p%e2%80%aeq&dn=&dn=a+b%2Bc%20%C3%A9&dn=other&xt=urn:btih:{V1}\
              &tr=&tr=a%00&tr.1=http://x/?a=b+c&tr.12=udp%3A%2F%2Fb&tr.x=no&tr=%zz"

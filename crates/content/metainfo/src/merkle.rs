@@ -48,8 +48,7 @@ impl<'a> MerkleTree<'a> {
         hash_tree::levels(self.file.blocks())
     }
 
-    /// The layer whose hashes are those of pieces. For a file of at most one piece it is the layer of the
-    /// root.
+    /// The layer of the hashes of pieces. For a file of at most one piece it is the layer of the root.
     pub const fn piece_layer(&self) -> u32 {
         let (layer, height) = (hash_tree::levels((self.piece_length / BLOCK) as u64), self.height());
         if layer < height { layer } else { height }
@@ -126,8 +125,8 @@ impl<'a> MerkleTree<'a> {
         root == *self.root()
     }
 
-    /// Begins to hash the blocks below one hash of a layer, whose bytes are [`BlockHasher::range`] of the
-    /// file. `None` if the layer has no such hash, or only padding below it.
+    /// Begins to hash the blocks below one hash of a layer: the bytes [`BlockHasher::range`] of the file.
+    /// `None` if the layer has no such hash, or only padding below it.
     pub fn blocks(&self, layer: u32, index: u64) -> Option<BlockHasher> {
         let whole = 1_u64 << self.height().checked_sub(layer)?;
         let width = u64::from(BLOCK) << layer;
@@ -202,7 +201,7 @@ impl BlockHasher {
 /// The hashes of a subtree.
 #[derive(Debug, Clone)]
 pub struct BlockHashes {
-    /// That of the hash at the top, in its layer.
+    /// The index of the hash at the top, in its layer.
     index: u64,
     /// From the hashes of blocks up to the top, without padding.
     layers: Vec<Vec<Hash>>,
@@ -247,7 +246,7 @@ impl Info {
         let (piece_length, v2) = self.v2_mut();
         let nth = v2.as_ref().and_then(|v2| v2.with_root(root).first().copied());
         let (Some(v2), Some(nth)) = (v2, nth) else {
-            return Err(Error::Field { key: "pieces root", what: "is that of no file" });
+            return Err(Error::Field { key: "pieces root", what: "belongs to no file" });
         };
         let set = v2.set_layer(nth, layer, piece_length);
         set.map_err(|what| Error::Layer { file: self.file_of_root(nth), what })
@@ -273,8 +272,8 @@ impl V2 {
         MerkleTree { file, piece_length, nodes }
     }
 
-    /// Gives a file of several pieces the hashes of those, and each file of the same root, if it is theirs;
-    /// else says what is wrong.
+    /// Sets the piece layer of a file of several pieces, and of each file with the same root, if it has that
+    /// root. Otherwise fails with its fault.
     pub(super) fn set_layer(
         &mut self,
         nth: u32,
@@ -325,8 +324,8 @@ impl V2 {
 /// that. Without those, a hash near the root would be computed from millions.
 const FIRST_KEPT: u32 = 4;
 
-/// The layers that are kept above a piece layer of so many hashes: how far above it, and where among its
-/// nodes and how many they are. That of the root is not among them.
+/// The layers that are kept above a piece layer of `pieces` hashes, without the root: how far above it, where
+/// among its nodes, and how many nodes.
 fn kept_layers(pieces: usize) -> impl Iterator<Item = (u32, (usize, usize))> {
     let mut at = pieces;
     (FIRST_KEPT..hash_tree::levels(pieces as u64)).map(move |level| {
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hash_of_every_layer_is_that_of_the_whole_tree() {
+    fn every_hash_of_every_layer_is_as_in_the_whole_tree() {
         for (log, blocks) in [0, 1, 3].into_iter().flat_map(|log| counts().map(move |blocks| (log, blocks))) {
             let data = content((blocks << 14) - 100);
             let layers = plain(data.chunks(1 << 14).map(|block| Sha256::digest(block).into()).collect());
@@ -513,14 +512,14 @@ mod tests {
         ];
         assert_eq!(Metainfo::parse(&with_layers.concat()).unwrap().info(), &info);
         let memory = info.v2().unwrap().nodes.len();
-        assert_eq!(memory, 21 + 2, "once for both files, and what is kept above");
+        assert_eq!(memory, 21 + 2, "once for both files, and the layers above");
     }
 
     #[test]
     fn files_of_one_root_are_as_long_as_each_other() {
         let error =
             Info::parse(&info_of(&[(40_000, [1; 32]), (5, [2; 32]), (40_001, [1; 32])], BLOCK)).unwrap_err();
-        assert_eq!(error.to_string(), "file 4: `pieces root` is that of another file, which is not as long");
+        assert_eq!(error.to_string(), "file 4: `pieces root` belongs to a file of another length");
     }
 
     #[test]

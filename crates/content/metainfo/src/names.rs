@@ -1,4 +1,4 @@
-//! By which names files can be written.
+//! The names by which files can be written.
 
 use std::{borrow::Cow, str::Chars};
 
@@ -68,7 +68,7 @@ pub enum PathFault {
         "has the path of file {0} but for upper and lower case: where that makes no difference, one would overwrite the other"
     )]
     CaseOnly(usize),
-    /// The path is that of a folder of other files; on Windows and macOS without regard to case.
+    /// The path is a folder of other files; on Windows and macOS without regard to case.
     #[error("is also the folder of another")]
     Folder,
 }
@@ -78,7 +78,7 @@ pub(super) fn check(name: &[u8]) -> Result<&str, PathFault> {
     check_on(name, cfg!(windows))
 }
 
-/// What a file or folder is called on this system.
+/// The name of a file or folder on this system.
 pub(super) fn written(name: &[u8]) -> Cow<'_, str> {
     written_on(name, cfg!(windows))
 }
@@ -167,7 +167,7 @@ fn is_device(name: &str) -> bool {
 
 /// The letters of a name as file systems compare them that take upper and lower case for the same. No less
 /// than any of them takes for the same, but for composed and decomposed letters (Unicode normalization),
-/// which are told apart here and not on macOS.
+/// which are different here and not on macOS.
 pub(super) fn fold(name: &str, out: &mut String) {
     if name.is_ascii() {
         out.extend(name.bytes().map(|byte| byte.to_ascii_lowercase() as char));

@@ -46,7 +46,7 @@ pub(super) struct Hashing {
 }
 
 impl Hashing {
-    /// A piece of `length` bytes; in v1 with so much `padding` behind them.
+    /// A piece of `length` bytes; in v1 with `padding` bytes behind them.
     pub(super) fn new(length: u32, padding: Option<u32>, v2: Option<Blocks>) -> Self {
         Self { missing: Some(length), v1: padding.map(|padding| (Sha1::new(), padding)), v2 }
     }
@@ -85,7 +85,7 @@ pub(super) struct Blocks {
     levels: u32,
     block: Sha256,
     in_block: u32,
-    /// Bytes of the file that are still to come. What follows is padding, which is not in the tree.
+    /// Bytes of the file that are still to come. Padding follows, which is not in the tree.
     missing: u32,
 }
 
@@ -127,8 +127,8 @@ impl Blocks {
 impl Info {
     /// Whether `data` is the piece: [`piece_len`](Self::piece_len) bytes, with zeroes for padding.
     ///
-    /// v1: the SHA-1 of the bytes is that of the piece. v2: the tree over the file's blocks of 16 KiB has the
-    /// root in the piece layer, or `pieces root` for a file of at most one piece; the last block may be
+    /// v1: the SHA-1 of the bytes is the hash of the piece. v2: the tree over the file's blocks of 16 KiB has
+    /// the root in the piece layer, or `pieces root` for a file of at most one piece; the last block may be
     /// shorter, and the hash of a missing block is 32 zero bytes. A hybrid must satisfy both; padding counts
     /// for v1 only.
     ///

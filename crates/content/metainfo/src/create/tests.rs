@@ -139,7 +139,7 @@ proptest! {
             prop_assert_eq!(pieces.bytes(), Some(&plain[..]));
         }
 
-        // Neither the order of files nor that of pieces makes a difference.
+        // Neither the order of files nor the order of pieces makes a difference.
         let mut other = Creation::builder("torrent", format);
         other.piece_length(piece_length).private(private);
         for (path, (length, executable)) in taken.iter().rev() {
@@ -178,7 +178,7 @@ fn a_single_file_lies_in_no_folder_and_has_no_padding() {
 }
 
 #[test]
-fn what_is_said_of_a_torrent_stands_where_it_belongs() {
+fn the_fields_of_a_torrent_are_where_they_belong() {
     let plain = made(single(Format::Hybrid, 20_000).build().unwrap(), false);
     let mut builder = single(Format::Hybrid, 20_000);
     builder.tier(["udp:a", "udp:b"]).tier([""; 0]).tier(["udp:c"]);
@@ -192,7 +192,7 @@ fn what_is_said_of_a_torrent_stands_where_it_belongs() {
     assert_eq!(dict.get(b"comment").and_then(Value::text), Some("c"));
     assert_eq!(dict.get(b"created by").and_then(Value::text), Some("p"));
     assert_eq!(dict.get(b"creation date").and_then(Value::integer), Some(-5));
-    // One tracker is told by `announce` alone.
+    // One tracker is in `announce` alone.
     let one = made(single(Format::V1, 5).tier(["udp:a"]).build().unwrap(), false);
     assert!(Value::parse(&one).unwrap().dict().unwrap().get(b"announce-list").is_none());
     assert_eq!(Metainfo::parse(&one).unwrap().tiers(), [["udp:a"]]);
@@ -203,7 +203,7 @@ fn what_is_said_of_a_torrent_stands_where_it_belongs() {
 }
 
 #[test]
-fn names_are_kept_byte_for_byte_also_those_that_cannot_be_written() {
+fn names_are_kept_byte_for_byte_also_if_they_cannot_be_written() {
     let long = [b'x'; 300];
     let names: [&[u8]; 10] =
         [b"A", b"Re: x", b"Vol. 1.", b"What?.txt", b"a", b"a\nb", b"a\\b", b"aux.txt", &long, b"\xff\xfe"];
@@ -227,7 +227,7 @@ fn names_are_kept_byte_for_byte_also_those_that_cannot_be_written() {
 }
 
 #[test]
-fn what_no_torrent_can_have_is_refused_before_anything_is_hashed() {
+fn impossible_torrents_are_refused_before_anything_is_hashed() {
     let refused = |builder: &CreationBuilder| builder.build().unwrap_err();
     let builder = |name: &str| Creation::builder(name, Format::V1);
     assert_eq!(refused(&builder("n")), Error::NoFiles);
