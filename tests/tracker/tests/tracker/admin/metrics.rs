@@ -289,7 +289,7 @@ fn grafana_and_the_alerts_ask_only_for_metrics_that_exist() {
     let alerts = include_str!("../../../../../crates/tracker/server/packaging/alerts.yml");
     let missing: Vec<_> = names_in(alerts).filter(|name| !exists(name)).collect();
     assert_eq!(missing, [""; 0]);
-    // Those that docs/operate/restart.md names.
+    // Those that docs/operate/admin.md names.
     let rules: Vec<_> = alerts.split("- alert: ").skip(1).collect();
     for name in [
         "snapshot_refused",

@@ -1,4 +1,4 @@
-//! The floods of docs/design/packed-store.md, in numbers: `.ci/long floods` prints the tables of that page.
+//! The floods of docs/reports/packed-store.md, in numbers: `.ci/long floods` prints the tables of that page.
 
 use std::time::Instant;
 
