@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use swarmkeep::{Budget, Retention, Swept, Timestamp, Unavailable, catalog::Repository};
+use swarmkeep::{Budget, Swept, Timestamp, Unavailable, catalog::Repository};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
@@ -29,37 +29,26 @@ pub(crate) async fn sweep_for_ever(
         sleep_until(next_pass).await;
         next_pass = Instant::now() + period;
         let retention = rules.now().retention;
-        let step = async || {
-            steps.tick().await;
-            now()
+        let pass = async {
+            let totals = repository.totals().await?;
+            let budget = step_budget(totals.peers() + totals.swarms, period);
+            let mut pass = Swept::default();
+            while !pass.pass_complete {
+                steps.tick().await;
+                let began = Instant::now();
+                let step = repository.sweep(now(), retention, budget).await?;
+                metrics.sweeps().step(&step, began.elapsed());
+                pass += step;
+            }
+            Ok::<_, Unavailable>(pass)
         };
-        match sweep_once(&repository, retention, metrics, period, step).await {
+        match pass.await {
             Ok(Swept { visited, expired, swarms_removed, .. }) => {
                 debug!(visited, expired, swarms_removed, "swept")
             }
             Err(unavailable) => warn!(%unavailable, "a sweep was cut short"),
         }
     }
-}
-
-async fn sweep_once(
-    repository: &Repository,
-    retention: Retention,
-    metrics: &Metrics,
-    period: Duration,
-    mut step: impl AsyncFnMut() -> Timestamp,
-) -> Result<Swept, Unavailable> {
-    let totals = repository.totals().await?;
-    let budget = step_budget(totals.peers() + totals.swarms, period);
-    let mut pass = Swept::default();
-    while !pass.pass_complete {
-        let now = step().await;
-        let began = Instant::now();
-        let swept = repository.sweep(now, retention, budget).await?;
-        metrics.sweeps().step(&swept, began.elapsed());
-        pass += swept;
-    }
-    Ok(pass)
 }
 
 /// What one step must visit so that all of them get through `visits` in half the period: the store may grow
