@@ -47,7 +47,7 @@ Which format:
             files in a folder .pad, Transmission 3 reads no hybrid, and aria2 1.36 computes another
             info hash.
 
-What goes in:
+Contents:
   All files below PATH, including hidden ones, in the order of their names. The permission of the
   owner to execute a file is kept; empty folders, owners, times and other permissions are not.
   Names go in byte for byte; where a system cannot write one, clients there write another.
@@ -68,7 +68,7 @@ Exit codes:
 
 /// Make a torrent file of a file or a folder.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = DETAILS, after_help = "See --help for examples, formats, and what goes in.")]
+#[command(after_long_help = DETAILS, after_help = "See --help for examples, formats and contents.")]
 pub(crate) struct Args {
     /// The file or folder to share.
     path: PathBuf,
@@ -81,8 +81,8 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// A tracker to announce to. Each --tracker is a tier, which is asked when the tier before does not
-    /// answer. Commas separate trackers of one tier, which are asked in any order (BEP 12).
+    /// A tracker to announce to. Each --tracker is a tier, which is used when the tier before does not
+    /// answer. Commas separate trackers of one tier, which are used in any order (BEP 12).
     #[arg(long, value_name = "URL[,URL…]")]
     tracker: Vec<String>,
 
@@ -132,11 +132,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How much is read at once: little enough to be still in the processor's cache when it is hashed a second
-/// time.
+/// Bytes per read: few enough to be still in the processor's cache when they are hashed a second time.
 const READ: usize = 256 << 10;
 
-/// So many of the files that cannot go in are named.
+/// The most names in the error about files that a torrent cannot have.
 const NAMED: usize = 10;
 
 #[derive(Serialize)]
@@ -203,7 +202,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     bar.finish_and_clear();
     content.check_all()?;
     let torrent = creation.finish()?;
-    // What is written is what others will read.
+    // The report describes the bytes that are written.
     let metainfo = Metainfo::parse(&torrent)?;
     output.write(&torrent, *force)?;
     report(args, &content, &output, &metainfo)
@@ -265,10 +264,10 @@ fn piece_length(text: &str) -> Result<NonZeroU32, String> {
     let bytes = units::bytes(text)?;
     let length =
         u32::try_from(bytes.get()).ok().filter(|length| *length <= swarmkeep_metainfo::LONGEST_PIECE);
-    length.and_then(NonZeroU32::new).ok_or_else(|| "pieces of more than 1GiB are read by nobody".into())
+    length.and_then(NonZeroU32::new).ok_or_else(|| "no client reads pieces of more than 1GiB".into())
 }
 
-/// Whether anybody could announce to it.
+/// Refuses a text that is no URL of a tracker.
 fn tracker(url: &str) -> Result<&str, String> {
     let schemes = ["udp", "http", "https", "ws", "wss"];
     let host = url.split_once("://").filter(|(scheme, _)| schemes.contains(&&*scheme.to_ascii_lowercase()));
@@ -278,23 +277,22 @@ fn tracker(url: &str) -> Result<&str, String> {
     }
 }
 
-/// What is to be shared.
+/// The file or folder to share.
 struct Content {
     /// Without symbolic links.
     root: PathBuf,
     /// Whether it is one file.
     single: bool,
-    /// The torrent's: as it was called, where that is a name.
+    /// The name of the torrent: the last part of `called` if that is a name, and else of `root`.
     name: OsString,
-    /// As it was called, for messages.
+    /// The path of the command line, for messages.
     called: PathBuf,
     files: Vec<Found>,
     empty_folders: usize,
 }
 
-/// A file that was found.
 struct Found {
-    /// Below the root; nothing of a single file.
+    /// Below the root; empty for a single file.
     path: PathBuf,
     metadata: Metadata,
 }
@@ -317,7 +315,7 @@ impl Content {
         }
         match refused.len() {
             0 => {
-                // As the torrent has them.
+                // In the torrent's order.
                 content.files.sort_unstable_by(|one, other| one.path.cmp(&other.path));
                 Ok(content)
             }
@@ -341,7 +339,7 @@ impl Content {
             for entry in fs::read_dir(&full).map_err(wrong)? {
                 let entry = entry.map_err(wrong)?;
                 let path = folder.join(entry.file_name());
-                // Not that of what a symbolic link leads to.
+                // Follows no symbolic link.
                 let metadata =
                     entry.metadata().map_err(|error| format!("{}: {error}", entry.path().display()))?;
                 empty = false;
@@ -361,7 +359,7 @@ impl Content {
             return self.files.push(Found { path, metadata });
         }
         let (kind, help) = match metadata.file_type() {
-            kind if kind.is_symlink() => ("a symbolic link", ": put what it leads to in its place"),
+            kind if kind.is_symlink() => ("a symbolic link", ": replace it by its target"),
             _ => ("a socket, a device or a pipe", ""),
         };
         let called = if self.single { self.called.clone() } else { self.called.join(path) };
@@ -376,7 +374,7 @@ impl Content {
         if self.single { self.root.clone() } else { self.root.join(&found.path) }
     }
 
-    /// Whether a file is the one that was found, as it was then.
+    /// Checks that a file is the one that was found, and unchanged.
     fn check(&self, found: &Found, now: &Metadata) -> Result<(), String> {
         let times = |metadata: &Metadata| {
             let [modified, changed] = [metadata.mtime(), metadata.ctime()];
@@ -387,7 +385,6 @@ impl Content {
         if same { Ok(()) } else { Err(self.changed(found)) }
     }
 
-    /// Looks at all files once more.
     fn check_all(&self) -> Result<(), String> {
         self.files.iter().try_for_each(|found| match fs::symlink_metadata(self.path(found)) {
             Ok(now) => self.check(found, &now),
@@ -401,18 +398,17 @@ impl Content {
 }
 
 impl Found {
-    /// Whether it is this file.
     fn same(&self, other: &Metadata) -> bool {
         (self.metadata.dev(), self.metadata.ino()) == (other.dev(), other.ino())
     }
 }
 
-/// Reads the content and hashes it, on many threads: each takes the next piece, so that all read at about the
-/// same place.
+/// Reads the content and hashes it, on many threads. Each takes the next piece, so all read at about the same
+/// place.
 struct Reading<'a> {
     creation: &'a Creation,
     content: &'a Content,
-    /// Of each entry of the torrent, the file that it is; padding has that of the next one.
+    /// For each entry of the torrent the index of its file; for padding, of the next file.
     found: Vec<usize>,
     bar: &'a ProgressBar,
     next: AtomicU64,
@@ -443,7 +439,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// What one thread does.
+    /// The work of one thread.
     fn pieces(&self) -> Result<Vec<PieceHash>, String> {
         let (mut hashes, mut open, mut buffer) = (Vec::new(), None, vec![0; READ]);
         while !self.failed.load(Ordering::Relaxed) {
@@ -480,7 +476,7 @@ impl<'a> Reading<'a> {
                 _ => {
                     let file = File::open(self.content.path(found)).map_err(wrong)?;
                     self.content.check(found, &file.metadata().map_err(wrong)?)?;
-                    // Only makes it faster, where it does anything.
+                    // Without it, reading is slower, but right.
                     _ = fadvise(&file, 0, None, Advice::Sequential);
                     &mut open.insert((nth, file)).1
                 }
@@ -499,14 +495,13 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Where the torrent file goes.
 struct Output {
     path: PathBuf,
     folder: PathBuf,
 }
 
 impl Output {
-    /// Looks whether it could be written there, before anything is read.
+    /// Checks that the torrent file can be written, before content is read.
     fn of(args: &Args, content: &Content) -> Result<Self, Box<dyn Error>> {
         let path = args.output.clone().unwrap_or_else(|| {
             let mut name = content.name.clone();
@@ -528,7 +523,7 @@ impl Output {
         match path.symlink_metadata() {
             Ok(metadata) if !metadata.is_file() => Err(format!("{shown} is there, and is no file"))?,
             Ok(metadata) if content.files.iter().any(|found| found.same(&metadata)) => {
-                Err(format!("{shown} is what is shared"))?;
+                Err(format!("{shown} is part of the content"))?;
             }
             Ok(_) if !args.force => Err(format!("{shown} is there already: --force overwrites it"))?,
             Ok(_) => {}
@@ -538,10 +533,10 @@ impl Output {
         Ok(Self { path, folder })
     }
 
-    /// Whole, or not at all.
+    /// Writes the whole file, or none of it.
     fn write(&self, torrent: &[u8], force: bool) -> Result<(), String> {
         let wrong = |error: io::Error| format!("{}: {error}", self.path.display());
-        // As any new file: what umask takes away is taken away.
+        // As for any new file, less the bits of umask.
         let readable = fs::Permissions::from_mode(0o666);
         let mut file = Builder::new()
             .prefix(".swarmkeep-")

@@ -20,12 +20,12 @@ use crate::store::{
 #[derive(Clone)]
 pub(crate) struct Kept {
     pub(crate) torrents: Arc<Library>,
-    /// The store and its folder, if it is one of files.
+    /// The store and its folder, if the store is a folder of files.
     files: Option<(FileStore, PathBuf)>,
 }
 
 impl Kept {
-    /// Opens a store. Says so if torrent files of it are missing.
+    /// Opens a store. Prints a warning if torrent files are missing.
     pub(crate) fn open(
         path: &Path,
         torrent_files: Option<&Path>,
@@ -47,7 +47,7 @@ impl Kept {
     }
 
     /// Takes up the files of a torrent that lie in its place already, if the store does not have it. If that
-    /// fails it says so, and the torrent goes elsewhere.
+    /// fails, prints the error, and the torrent gets another place.
     pub(crate) fn take_up(&self, metainfo: &Metainfo, torrent: &[u8]) {
         if let Err(error) = self.try_take_up(metainfo.info(), torrent) {
             eprintln!("seedkeep: {}: {error}", metainfo.info().name().escape_debug());
@@ -74,7 +74,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Keeps a torrent file. Says so if the torrent cannot go where it belongs.
+    /// Keeps a torrent file. Prints a warning if the torrent cannot get its own name.
     pub(crate) fn add(&self, metainfo: &Metainfo, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let info = metainfo.info();
         verify_unknown(&self.torrents, info)?;

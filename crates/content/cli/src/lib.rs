@@ -1,4 +1,4 @@
-//! The `seedkeep` program as a library: what it does when it is called.
+//! The `seedkeep` program as a library.
 
 use std::{
     error::Error,
@@ -67,7 +67,7 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        // The reader of the output has seen enough of it.
+        // The reader of the output has closed the pipe.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("seedkeep: {error}");

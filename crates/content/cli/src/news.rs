@@ -35,7 +35,8 @@ struct ToldOf {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// A tracker answers, or fails for another reason than before. `url` is missing if the torrent names none.
+    /// A tracker answers, or fails for another reason than before. `url` is missing if the torrent names no
+    /// tracker.
     Tracker {
         info_hash: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +46,7 @@ pub(crate) enum Event {
     },
     /// Pieces that were complete are no longer offered: they cannot be read, have changed, or are wrong.
     Lost { info_hash: String, pieces: u32 },
-    /// A peer is connected, or is no more, or one of `--peer` cannot be reached.
+    /// A peer has connected or disconnected, or one of `--peer` cannot be reached.
     Peer {
         info_hash: String,
         address: SocketAddr,
@@ -77,7 +78,7 @@ pub(crate) enum PeerIs {
 }
 
 impl News {
-    /// The changes of a torrent since the last call. `waits` says that it has nobody to ask but trackers.
+    /// The changes of a torrent since the last call. `waits`: it needs peers, and only trackers name them.
     pub(crate) fn of(&mut self, handle: &Handle, waits: bool) -> Vec<Event> {
         let (status, trackers) = (handle.status(), handle.trackers());
         let info_hash = || handle.info_hash().to_string();
@@ -123,7 +124,7 @@ impl News {
     }
 }
 
-/// The result of asking a tracker over either family; none while it was not asked.
+/// The result of the announces to a tracker over both families; `None` before the first one has ended.
 fn came(tracker: &TrackerStatus) -> Option<Came> {
     let families = [&tracker.v4, &tracker.v6];
     let answers = |family: &&&FamilyStatus| family.latest.is_some() && family.error.is_none();
@@ -135,12 +136,12 @@ fn came(tracker: &TrackerStatus) -> Option<Came> {
             peers: latest().map(|answer| answer.peers).sum(),
         });
     }
-    // One that is being asked over the other family may answer yet.
+    // The tracker may still answer over the other family.
     if families.iter().any(|family| family.is_asking && family.failures == 0) {
         return None;
     }
     let failed = families.iter().filter(|family| family.error.is_some());
-    // Most machines without IPv6 know why.
+    // Most machines without IPv6 lack it on purpose.
     let worst = failed.max_by_key(|family| (family.next_in.is_some(), family.address.is_some()))?;
     let error = worst.error.as_ref()?.to_string();
     let again = families.iter().filter_map(|family| family.next_in).min();
@@ -148,7 +149,7 @@ fn came(tracker: &TrackerStatus) -> Option<Came> {
 }
 
 impl Event {
-    /// The event in words, unless it is of no interest to people.
+    /// The event in words; `None` if it is of no interest to people.
     pub(crate) fn words(&self, name: &str) -> Option<String> {
         let again = |again: &Option<u64>, verb: &str| match again {
             Some(seconds) => format!("; {verb} again in {}", short(Duration::from_secs(*seconds))),
@@ -157,11 +158,11 @@ impl Event {
         Some(match self {
             Self::Tracker { url: None, came: Came::Failure { error, .. }, .. } => format!("{name}: {error}"),
             Self::Tracker { url, came: Came::Failure { error, again: next }, .. } => {
-                format!("{name}: {}: {error}{}", url.as_deref()?, again(next, "asked"))
+                format!("{name}: {}: {error}{}", url.as_deref()?, again(next, "tried"))
             }
             Self::Tracker { url, came: Came::Answer { seeders, leechers, .. }, .. } => {
                 let [seeders, leechers] = [(*seeders, "seeder"), (*leechers, "leecher")]
-                    .map(|(count, what)| counted(count as usize, what));
+                    .map(|(count, unit)| counted(count as usize, unit));
                 format!("{name}: {}: {seeders}, {leechers}", url.as_deref()?)
             }
             Self::Peer { address, is: PeerIs::Unreached { error, again: next }, .. } => {
@@ -176,7 +177,7 @@ impl Event {
     }
 }
 
-/// A time in one unit, the largest of which it has two.
+/// A time in one unit: the largest of which it has at least two.
 pub(crate) fn short(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {

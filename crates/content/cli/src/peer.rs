@@ -33,7 +33,7 @@ use crate::{
     units,
 };
 
-/// The exit code if it was stopped before everything was fetched.
+/// The exit code of a program that is stopped before everything is fetched.
 const INCOMPLETE: u8 = 3;
 
 const FETCH_DETAILS: &str = "\
@@ -70,8 +70,8 @@ pub(crate) struct FetchArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sharing {
-    /// The store: a block device, an image, a folder, or `memory:` for as long as the program runs. The default
-    /// is the current folder, if it is needed.
+    /// The store: a block device, an image, a folder, or `memory:` for as long as the program runs. The
+    /// default is the current folder, if it is needed.
     #[arg(long, value_name = "STORE")]
     pub(crate) store: Option<PathBuf>,
 
@@ -98,16 +98,16 @@ pub(crate) struct Sharing {
     #[command(flatten)]
     cache: Cache,
 
-    /// How many seconds a fetched piece may take to become durable: what a crash can lose. The more, the more
-    /// blocks of a store are written whole.
+    /// The most seconds until a fetched piece is durable. A crash can lose these pieces. With more seconds,
+    /// more blocks of a store are written whole.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     write_within: u64,
 
-    /// The most connections in all. Callers have three quarters of them at most, and so have own calls.
+    /// The most connections in all: at most three quarters incoming, and at most three quarters outgoing.
     #[arg(long, value_name = "N", default_value_t = 200)]
     connections: usize,
 
-    /// The number of peers per torrent whose requests are answered at a time.
+    /// The number of peers per torrent that receive blocks at a time.
     #[arg(long, value_name = "N", default_value_t = 8)]
     slots: usize,
 
@@ -127,13 +127,13 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             Some(link) => links.push(link.parse::<Magnet>()?),
             None => match read_torrent(torrent)? {
                 (metainfo, torrent) if metainfo.info().knows_hashes() => torrents.push((metainfo, torrent)),
-                // Peers have what is missing.
+                // Peers have the missing hashes.
                 (metainfo, _) => links.push(Magnet::from(&metainfo)),
             },
         }
     }
     let kept = args.sharing.open(args.sharing.store(), For::Adding)?;
-    // Nobody has to be asked about what is in the store.
+    // The store may know the torrent of a link.
     for link in std::mem::take(&mut links) {
         match kept.torrents.torrent_file(&link.info_hash()) {
             Ok(Some(torrent)) => torrents.push((Metainfo::parse(&torrent)?, torrent)),
@@ -141,7 +141,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             Err(error) => return Err(error.into()),
         }
     }
-    // Before there is anything to interrupt: it may take long. What fails is told when it is shared.
+    // It may take long, so it is done while Ctrl-C still ends the program. Errors are reported by `share`.
     for (metainfo, torrent) in &torrents {
         kept.take_up(metainfo, torrent);
         let _ = kept.add(metainfo, torrent);
@@ -154,18 +154,17 @@ fn is_link(text: &str) -> bool {
     text.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("magnet:"))
 }
 
-/// When to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
     /// Everything is there.
     Complete,
-    /// Somebody interrupts; everything should be there then.
+    /// A signal. It is an error if something is still missing then.
     Seeded,
-    /// Somebody interrupts.
+    /// A signal.
     Interrupted,
 }
 
-/// Shares torrents over `store` until somebody interrupts, or `until`. New torrents are kept in `kept`.
+/// Shares torrents over `store` until a signal, or `until`. New torrents are kept in `kept`.
 pub(crate) fn share(
     sharing: &Sharing,
     store: Arc<dyn ContentRepository>,
@@ -188,7 +187,7 @@ pub(crate) fn share(
         };
         let ended = work.run(torrents, until, &mut signals, &mut shown).await;
         let (shared, failed) = (work.shared, work.failed);
-        // Whatever has happened, what was fetched is made durable, and nobody is left waiting.
+        // Also after an error: fetched pieces are made durable, and trackers notified.
         let stopped = session.stop().await;
         if !shared.is_empty() {
             shown.end(&shared)?;
@@ -201,28 +200,28 @@ pub(crate) fn share(
             false => ExitCode::from(INCOMPLETE),
         })
     });
-    // A name that is being looked up takes as long as the system's resolver wants.
+    // Does not wait for the system's resolver, which may take long.
     runtime.shutdown_background();
     done
 }
 
-/// All that is shared, and is to be.
+/// The torrents and links of a session.
 struct Work<'a> {
     session: &'a Session,
     /// Where torrents are kept.
     kept: Option<&'a Kept>,
-    /// Who is called besides those that trackers and peers tell of.
+    /// Peers of the command line.
     peers: &'a [SocketAddr],
-    /// Of which it is not known yet what they name.
+    /// Links whose metainfo has not been fetched yet.
     unlearnt: Vec<Magnet>,
     shared: Vec<SharedTorrent>,
-    /// Whether something went wrong with one of them; the others go on.
+    /// Whether one of the torrents has failed; the others go on.
     failed: bool,
 }
 
 impl Work<'_> {
-    /// Shares until somebody interrupts, or until everything is there that can be; whether it is. What a link
-    /// names begins as soon as that is known, whatever the others wait for.
+    /// Shares until a signal, or until all torrents are complete or have failed. Returns whether they are.
+    /// The torrent of a link begins as soon as its metainfo is known.
     async fn run(
         &mut self,
         torrents: Vec<(Metainfo, Vec<u8>)>,
@@ -284,7 +283,7 @@ impl Work<'_> {
         }
     }
 
-    /// The result for one torrent. An error is told at once, since the others may go on for long.
+    /// The result for one torrent. An error is reported at once, since the others may go on for long.
     fn noted<T>(&mut self, came: Result<T, Box<dyn Error>>, shown: &Shown) -> Option<T> {
         match came {
             Ok(came) => Some(came),
@@ -315,7 +314,7 @@ impl Work<'_> {
     }
 }
 
-/// What asks the program to end.
+/// The signals that end the program.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -339,7 +338,7 @@ impl Sharing {
         self.store.as_deref().unwrap_or(Path::new("."))
     }
 
-    /// Opens a store, which may be another than the one that is named.
+    /// Opens `store`, which need not be the one of the options.
     pub(crate) fn open(&self, store: &Path, wanted: For) -> Result<Kept, Box<dyn Error>> {
         Kept::open(store, self.torrent_files.folder(), wanted)
     }
@@ -362,7 +361,7 @@ impl Sharing {
         }
         let usual = vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
         match Session::start(config(usual), Arc::clone(&store)).await {
-            // Taken, or there is no IPv6.
+            // The port is in use, or there is no IPv6.
             Err(swarmkeep_peer::Error::Listen { .. }) => {
                 Session::start(config(vec![(Ipv4Addr::UNSPECIFIED, 0).into()]), store).await
             }
@@ -371,7 +370,7 @@ impl Sharing {
     }
 }
 
-/// In Azureus' style: two letters that no other program has, the version, and twelve random letters.
+/// In the style of Azureus: two letters that no other program has, the version, and twelve random letters.
 fn peer_id() -> PeerId {
     let mut id = *b"-KP0100-............";
     let random = rand::random::<[u8; 12]>();
@@ -407,15 +406,14 @@ impl SharedTorrent {
     }
 }
 
-/// How it is shown: bars to people, lines of JSON to programs.
+/// The output: bars for people, lines of JSON for programs.
 struct Shown {
     json: bool,
-    /// Whether there is somebody to see bars.
+    /// Whether stderr is a terminal, which shows bars.
     seen: bool,
     all: MultiProgress,
-    /// Of what is shared.
+    /// Of torrents.
     bars: Vec<ProgressBar>,
-    /// Of links.
     links: Vec<ProgressBar>,
     news: News,
 }
@@ -436,13 +434,13 @@ enum Event<'a> {
     Stopped {
         torrents: Vec<Told<'a>>,
     },
-    /// Something went wrong with one torrent, and the others go on.
+    /// One torrent has failed; the others go on.
     Error {
         error: String,
     },
 }
 
-/// A magnet link of which it is not known yet what it names.
+/// A magnet link whose metainfo has not been fetched yet.
 #[derive(Serialize)]
 struct Learnt<'a> {
     info_hash: String,
@@ -493,15 +491,15 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Which pieces are there: a digit for each of 64 stretches of the torrent, or for each piece if they are
-/// fewer. 0 is none of a stretch, 9 all, and what is between is in parts.
+/// The complete pieces: a digit for each of 64 stretches of the torrent, or for each of fewer pieces.
+/// 0 is none of a stretch, 9 all, and 1 to 8 are the eighths between.
 fn levels(have: &PieceBits) -> String {
     let pieces = u64::from(have.pieces());
     let cells = pieces.min(64);
     let mut counts = vec![0; cells as usize];
     have.iter().for_each(|piece| counts[(u64::from(piece) * cells / pieces) as usize] += 1);
     let level = |(cell, count): (u64, u64)| {
-        // Those pieces whose product above is in the cell.
+        // The number of pieces that the line above counts in this cell.
         let size = ((cell + 1) * pieces).div_ceil(cells) - (cell * pieces).div_ceil(cells);
         match count {
             0 => '0',
@@ -539,7 +537,7 @@ impl Shown {
     fn error(&self, error: &dyn Error) {
         self.say(&format!("seedkeep: {error}"));
         if self.json {
-            // A reader that has gone is noticed by the next event.
+            // If the reader has closed the pipe, the next event returns the error.
             let _ = line(&Event::Error { error: error.to_string() });
         }
     }
@@ -556,7 +554,7 @@ impl Shown {
         Ok(())
     }
 
-    /// How it goes.
+    /// Prints news and progress.
     fn tell(&mut self, work: &Work<'_>) -> Result<(), Box<dyn Error>> {
         let alone = work.peers.is_empty();
         for shared in &work.shared {
@@ -605,7 +603,7 @@ impl Shown {
         }
         for (bar, Learnt { info_hash, name, peers }) in self.links.iter().zip(learning) {
             let name = name.map_or(info_hash, |name| name.escape_debug().to_string());
-            bar.set_message(format!("finding out what it is, from {}: {name}", counted(peers, "peer")));
+            bar.set_message(format!("fetching the metainfo from {}: {name}", counted(peers, "peer")));
             bar.tick();
         }
     }
@@ -614,7 +612,7 @@ impl Shown {
         self.bars.iter().chain(&self.links).for_each(ProgressBar::finish_and_clear);
     }
 
-    /// What came of it.
+    /// Prints the totals.
     fn end(&mut self, shared: &[SharedTorrent]) -> Result<(), Box<dyn Error>> {
         self.clear();
         if self.json {

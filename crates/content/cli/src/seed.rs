@@ -50,9 +50,9 @@ Exit codes:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = DETAILS, after_help = "See --help for examples and the exit codes.")]
 pub(crate) struct Args {
-    /// Torrent files, and then, if their content is not beside them, one path to it: the file or folder of the
-    /// torrent, or the folder with the content of all. Without any, all torrents of the store are seeded. With
-    /// --store and without DATA, only the store is searched.
+    /// Torrent files, and then, if their content is not beside them, one path to it: the file or folder of
+    /// the torrent, or the folder with the content of all. Without any, all torrents of the store are seeded.
+    /// With --store and without DATA, only the store is searched.
     #[arg(value_name = "FILE.torrent|DATA")]
     paths: Vec<PathBuf>,
 
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (paths, data) = torrents_and_data(&args.paths)?;
     let mut torrents = paths.iter().map(|path| read_whole_torrent(path)).collect::<Result<Vec<_>, _>>()?;
     let named = args.sharing.store.as_deref();
-    // The store of the current folder knows more of its own files than a look at them tells.
+    // The store of the current folder has more information about its files than their bytes.
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
     let needs_store = || paths.is_empty() || torrents.iter().any(|(metainfo, _)| is_here(metainfo.info()));
     let in_store = match named {

@@ -34,7 +34,7 @@ A store is a block device, an image of one in a file, or a folder with the torre
   seedkeep store format disk.image --size 100GiB     make an image (or: format /dev/sdX)
   seedkeep store add disk.image some.torrent ~/dir   add a torrent, and the files that exist already
   seedkeep store list disk.image                     show the torrents
-  seedkeep store check disk.image                    read everything, and report what is wrong
+  seedkeep store check disk.image                    read everything, and report damage
   seedkeep store repair disk.image                   mark wrong pieces, to fetch them again
   seedkeep store export disk.image NAME --to ~/dir   write ordinary files
   seedkeep store mount disk.image /mnt               or read the files without a copy
@@ -68,7 +68,7 @@ enum Command {
     Export(export::Args),
     /// Delete torrents and their content.
     Remove(list::RemoveArgs),
-    /// Read everything, and report what is wrong and which pieces it affects.
+    /// Read everything, and report damage and the pieces that it affects.
     Check(check::Args),
     /// Check, and mark wrong pieces as missing, so that a fetch repairs them.
     Repair(check::RepairArgs),
@@ -124,7 +124,7 @@ impl TorrentFiles {
 }
 
 impl StoreArg {
-    /// Opens the store. Damage that is found is printed.
+    /// Opens the store. Prints its damage.
     fn open(&self, wanted: opened::For) -> Result<opened::Opened, Box<dyn Error>> {
         opened::Opened::open(&self.path, self.torrent_files.folder(), wanted)
     }
@@ -134,7 +134,7 @@ impl StoreArg {
     }
 }
 
-/// Reads a torrent file: what it says, and its bytes.
+/// Reads a torrent file. Returns its metainfo and its bytes.
 pub(crate) fn read_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box<dyn Error>> {
     let shown = path.display();
     let mut torrent = Vec::new();
@@ -152,11 +152,11 @@ pub(crate) fn read_whole_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box
         return Ok((metainfo, torrent));
     }
     let shown = path.display();
-    let what = "it has no hashes of some pieces (`piece layers`)";
-    Err(format!("{shown}: {what}; `seedkeep fetch {shown}` learns them from peers").into())
+    let lack = "it has no hashes of some pieces (`piece layers`)";
+    Err(format!("{shown}: {lack}; `seedkeep fetch {shown}` learns them from peers").into())
 }
 
-/// Says which files of a torrent are written under other names than it has, and how many links are left out.
+/// Prints which files of a torrent are written under other names, and how many links are left out.
 pub(crate) fn tell_changes(info: &Info) {
     let (name, files) = (info.name().escape_debug(), info.files());
     let changed: Vec<_> = files
@@ -191,7 +191,7 @@ pub(crate) fn torrents_and_data(paths: &[PathBuf]) -> Result<(Vec<&Path>, Option
     Ok((torrents.into_iter().map(|(_, path)| path).collect(), data.first().map(|(_, path)| *path)))
 }
 
-/// A bar over bytes, where somebody sees it.
+/// A bar over bytes; hidden where stderr is no terminal.
 pub(crate) fn bar(bytes: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -204,7 +204,7 @@ pub(crate) fn bar(bytes: u64) -> ProgressBar {
     bar
 }
 
-/// Bytes of torrents, which an image may say to be more than there are.
+/// Bytes of torrents. A damaged image may claim more than 2⁶⁴.
 fn total(torrents: &[opened::Torrent]) -> u64 {
     torrents.iter().fold(0, |sum: u64, torrent| sum.saturating_add(torrent.summary.geometry.len()))
 }
@@ -227,11 +227,11 @@ pub(crate) fn in_runs(numbers: &[u32]) -> String {
 }
 
 /// `1 block`, `2 blocks`.
-pub(crate) fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+pub(crate) fn counted(count: usize, unit: &str) -> String {
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
-/// As `println!`, and whoever closes the pipe ends the program without a word.
+/// Like `println!`, but returns an error if the pipe is closed; then the program ends without a message.
 macro_rules! say {
     ($($words:tt)*) => {
         std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*)))?
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_in_runs() {
+    fn numbers_are_printed_in_runs() {
         assert_eq!(in_runs(&[]), "");
         assert_eq!(in_runs(&[1, 4, 5, 6, 7, 9, 10, u32::MAX]), "1, 4–7, 9, 10, 4294967295");
     }

@@ -1,4 +1,4 @@
-//! `seedkeep store add`: a torrent file, and what there is of its files, into a store.
+//! `seedkeep store add`: a torrent file, and those of its pieces that exist, into a store.
 
 use std::{
     error::Error,
@@ -28,8 +28,7 @@ use super::{
     tell_changes, torrents_and_data,
 };
 
-/// What was put in is made durable at least this often, so that little of it is put in again after an
-/// interruption.
+/// Bytes after which added pieces are made durable, so that few are added again after an interruption.
 const FLUSHED: u64 = 128 << 20;
 
 /// Add torrents, and the files of them that exist already.
@@ -47,7 +46,7 @@ pub(super) struct Args {
     paths: Vec<PathBuf>,
 
     /// Take up the content that lies in the folder of the store, under the torrents' names, instead of
-    /// copying DATA. What is missing of it can be fetched.
+    /// copying DATA. Missing pieces can be fetched.
     #[arg(long)]
     in_place: bool,
 
@@ -63,7 +62,7 @@ struct Added<'a> {
     bytes: u64,
     pieces: u32,
     complete: u32,
-    /// Pieces whose bytes are not those of the torrent.
+    /// Pieces with other bytes than the torrent has.
     wrong: Vec<u32>,
     /// Pieces that are not there, or not all of them.
     missing: Vec<u32>,
@@ -73,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (torrents, data) = torrents_and_data(&args.paths)?;
     if let (true, Some(data)) = (args.in_place, data) {
         let (data, store) = (data.display(), args.store.path.display());
-        return Err(format!("{data}: --in-place takes up what lies in {store}, and copies nothing").into());
+        return Err(format!("{data}: --in-place takes up the files in {store}, and copies nothing").into());
     }
     let torrents = torrents.into_iter().map(read_whole_torrent).collect::<Result<Vec<_>, _>>()?;
     let found: Vec<_> = torrents
@@ -106,7 +105,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             }
         }
     }
-    // With the labels, without which a list reads torrent files.
+    // Also writes the labels, without which a list reads torrent files.
     store.repository.flush()?;
     Ok(match all_right {
         _ if failed => ExitCode::FAILURE,
@@ -119,7 +118,7 @@ fn missing(info: &Info, data: &Path) -> String {
     format!("none of the files of {} is in {}", info.name(), data.display())
 }
 
-/// Whether DATA is the place that a new torrent would get in a folder.
+/// Whether DATA is the place that a new torrent would get in the folder of the store.
 fn lies_there(store: &Opened, args: &Args, info: &Info, data: Option<&Path>) -> bool {
     let (folder, own) = (&args.store.path, args.store.path.join(top(info)));
     let is_data = |path: &Path| {
@@ -133,7 +132,7 @@ fn lies_there(store: &Opened, args: &Args, info: &Info, data: Option<&Path>) -> 
         && (is_data(folder) || is_data(&own))
 }
 
-/// Adds one torrent. Returns whether all that is wanted of it was there and right.
+/// Adds one torrent. Returns whether all pieces that were to be added are right.
 fn add(
     store: &Opened,
     args: &Args,
@@ -159,7 +158,6 @@ fn add(
     tell(store, args, info, wrong, missing)
 }
 
-/// Adds one torrent whose files lie in the folder of the store.
 fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Result<bool, Box<dyn Error>> {
     let (folder, name) = (&args.store.path, info.name().escape_debug());
     let Kind::Files(files) = &store.kind else {
@@ -210,16 +208,16 @@ fn tell(
             added.pieces,
             BinaryBytes(added.bytes)
         );
-        for (pieces, what) in [(&added.wrong, "not those of the torrent"), (&added.missing, "missing")] {
+        for (pieces, state) in [(&added.wrong, "not those of the torrent"), (&added.missing, "missing")] {
             if !pieces.is_empty() {
-                say!("  {what}: {}", in_runs(pieces));
+                say!("  {state}: {}", in_runs(pieces));
             }
         }
     }
     Ok(added.wrong.is_empty() && added.missing.is_empty())
 }
 
-/// Puts in every piece that the store lacks and that is right.
+/// Adds every right piece that the store lacks.
 fn fill(
     store: &Opened,
     info: &Info,
@@ -227,7 +225,7 @@ fn fill(
     wrong: &mut Vec<u32>,
     missing: &mut Vec<u32>,
 ) -> Result<(), Box<dyn Error>> {
-    // Pieces are smaller than what a store likes to be given.
+    // The cache joins pieces to writes of a size that suits the store.
     let options = StripeCacheOptions::new().write_memory(64 << 20).read_memory(0);
     let cache = StripeCache::new(Arc::clone(&store.repository), options)?;
     let content = cache.open(&info.info_hash())?;
@@ -256,14 +254,14 @@ fn fill(
                 }
             }
             if unflushed >= FLUSHED {
-                // A stripe that is not whole has the next pieces to come.
+                // Stripes that are not whole wait for the next pieces.
                 cache.flush_older(Duration::MAX)?;
                 unflushed = 0;
             }
             Ok(())
         },
     );
-    // What was put in so far stays in, whatever happened.
+    // Pieces that were added before an error stay.
     cache.flush()?;
     bar.finish_and_clear();
     Ok(done?)

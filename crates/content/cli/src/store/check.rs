@@ -26,7 +26,7 @@ use super::{
     print_json, probe, say, total,
 };
 
-/// Read everything, and report what is wrong and which pieces it affects.
+/// Read everything, and report damage and the pieces that it affects.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -49,17 +49,17 @@ pub(super) struct RepairArgs {
 
     /// Mark all pieces that cannot be read, however many. Without this option, none of them is marked if
     /// there are more than 16: the device or its cable may have failed, and they may be readable later. Also
-    /// look for the torrents of a store on a device that somebody else uses now.
+    /// look for the torrents of a store on a device that has another use now.
     #[arg(long)]
     force: bool,
 }
 
-/// So many pieces that cannot be read are bad sectors.
+/// Up to this number, pieces that cannot be read are taken for bad sectors.
 const MOST_UNREADABLE: usize = 16;
 
 #[derive(Serialize)]
 struct Checked {
-    /// What is wrong with the store as a whole.
+    /// Of the store as a whole.
     damage: Vec<String>,
     torrents: Vec<Findings>,
     ok: bool,
@@ -76,15 +76,14 @@ struct Findings {
     name: Option<String>,
     pieces: u32,
     complete: u32,
-    /// Whether hashes were compared: they are known if the store has the torrent file.
+    /// Whether hashes were compared: the store needs the torrent file.
     verified: bool,
-    /// Pieces whose bytes are not those of the torrent.
+    /// Pieces with other bytes than the torrent has.
     wrong: Vec<u32>,
-    /// Pieces that the medium does not give.
     unreadable: Vec<u32>,
-    /// Bytes of those pieces.
+    /// Bytes of wrong and unreadable pieces.
     lost: u64,
-    /// Files that they have bytes of.
+    /// Files with bytes of these pieces.
     files: Vec<String>,
 }
 
@@ -104,7 +103,7 @@ fn check(store: &Opened, names: &[String]) -> Result<Vec<Findings>, Box<dyn Erro
     Ok(findings)
 }
 
-/// The pieces that are wrong, and those that cannot be read.
+/// Returns the wrong and the unreadable pieces.
 fn read_all(
     content: &dyn Content,
     info: Option<&Info>,
@@ -129,8 +128,8 @@ fn read_all(
                     if complete.contains(piece) {
                         match verify(content, info, piece, &mut chunk) {
                             Ok(true) => {}
-                            Ok(false) => _ = found.lock().expect("nobody panics").0.insert(piece),
-                            Err(_) => _ = found.lock().expect("nobody panics").1.insert(piece),
+                            Ok(false) => _ = found.lock().expect("no panics").0.insert(piece),
+                            Err(_) => _ = found.lock().expect("no panics").1.insert(piece),
                         }
                     }
                     bar.inc(range.end - range.start);
@@ -138,7 +137,7 @@ fn read_all(
             });
         }
     });
-    let (wrong, unreadable) = found.into_inner().expect("nobody panics");
+    let (wrong, unreadable) = found.into_inner().expect("no panics");
     Ok((wrong.into_iter().collect(), unreadable.into_iter().collect()))
 }
 
@@ -169,7 +168,7 @@ impl Findings {
         }
     }
 
-    /// Whether nothing that it has is unverified.
+    /// Whether all of its pieces were verified.
     const fn is_known(&self) -> bool {
         self.verified || self.complete == 0
     }
@@ -191,9 +190,9 @@ impl Findings {
             self.complete,
             self.pieces
         );
-        for (pieces, what) in [(&self.wrong, "wrong"), (&self.unreadable, "not readable")] {
+        for (pieces, state) in [(&self.wrong, "wrong"), (&self.unreadable, "not readable")] {
             if !pieces.is_empty() {
-                say!("  {what}: {}", in_runs(pieces));
+                say!("  {state}: {}", in_runs(pieces));
             }
         }
         if self.lost > 0 {
@@ -216,7 +215,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     let at = &args.check.store;
     let store = match at.open_quietly(For::Writing) {
-        // The store says so if a repair helps.
+        // The error says so if a repair helps.
         Err(error)
             if !at.path.is_dir()
                 && matches!(error.downcast_ref(), Some(StoreError::NotAStore { what, .. }) if what.contains("repair it")) =>
@@ -259,11 +258,11 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if is_known { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
-/// Opens a store that has no root any more, or not all of its device. `why` it is none.
+/// Opens a store without a root, or without a part of its device. `why`: the error of opening it as usual.
 fn salvage(at: &StoreArg, force: bool, why: Box<dyn Error>) -> Result<Opened, Box<dyn Error>> {
     let device = FileDevice::open(&at.path, true)?;
-    if let Some(who) = probe::owner_of(&device)?.filter(|_| !force) {
-        return Err(format!("{why}; it holds {who}, which repair writes over only with --force").into());
+    if let Some(owner) = probe::owner_of(&device)?.filter(|_| !force) {
+        return Err(format!("{why}; it holds {owner}, which repair overwrites only with --force").into());
     }
     eprintln!("seedkeep: {why}\nseedkeep: looking for its torrents: this may read all of it");
     if BlockStore::salvage(&device)? == 0 {
@@ -276,7 +275,8 @@ fn salvage(at: &StoreArg, force: bool, why: Box<dyn Error>) -> Result<Opened, Bo
     Ok(store)
 }
 
-/// Marks pieces as missing; how many there were. A second look costs little, and what is marked is forgotten.
+/// Marks pieces as missing, and returns their number. Verifies each of them again, since a marked piece is
+/// lost.
 fn mark<'a>(
     content: &dyn Content,
     info: Option<&Info>,
@@ -291,8 +291,8 @@ fn mark<'a>(
     Ok(marked)
 }
 
-/// Verifies the pieces that a store has of a torrent without its torrent file, before it gets one. What is
-/// wrong is marked as missing.
+/// Verifies the pieces of a torrent in a store without its torrent file, before the store gets it. Wrong
+/// pieces are marked as missing.
 pub(crate) fn verify_unknown(library: &Library, info: &Info) -> Result<(), Box<dyn Error>> {
     let (info_hash, repository) = (info.info_hash(), library.store());
     let is_known = || Ok::<_, StoreError>(library.metainfo(&info_hash)?.is_some());

@@ -32,7 +32,7 @@ use super::{
 /// Write torrents back to ordinary files, each piece verified.
 ///
 /// Files that are not complete are in a folder `.INFO-HASH.part`, numbered as in the torrent. A second call
-/// writes only what is missing there. An existing file that is not the torrent's is never written to.
+/// writes only the missing pieces. An existing file that is not the torrent's is never written to.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -67,7 +67,7 @@ struct Exported {
     written: u32,
     /// Pieces that the store does not have.
     missing: Vec<u32>,
-    /// Pieces that the store has, and whose bytes are not those of the torrent or cannot be read.
+    /// Pieces that the store has, but with other bytes than the torrent has, or unreadable.
     wrong: Vec<u32>,
     /// Files that are not whole.
     partial: Vec<String>,
@@ -130,7 +130,7 @@ fn export(
     for piece in 0..info.piece_count() {
         let range = content.geometry().piece(piece)?;
         bar.inc(range.end - range.start);
-        // Zeroes, also where padding is, which is read from nowhere.
+        // Zeroes: padding is not read.
         bytes.clear();
         bytes.resize((range.end - range.start) as usize, 0);
         if files.were_there(range.clone()) {
@@ -184,12 +184,12 @@ impl Exported {
             self.kept,
             BinaryBytes(self.bytes)
         );
-        for (pieces, what) in [
+        for (pieces, state) in [
             (&self.missing, "not in the store"),
             (&self.wrong, "wrong in the store (see `seedkeep store check`)"),
         ] {
             if !pieces.is_empty() {
-                say!("  {what}: {}", in_runs(pieces));
+                say!("  {state}: {}", in_runs(pieces));
             }
         }
         for file in &self.partial {
@@ -199,32 +199,30 @@ impl Exported {
     }
 }
 
-/// The files that a torrent is written to. A piece has bytes of several, and each is opened once for a run of
-/// pieces.
+/// The files of an exported torrent. Each is opened once for a run of pieces.
 struct Files<'a> {
     info: &'a Info,
     to: Target<'a>,
-    /// The name of the folder of files that are not whole. No torrent has its own info hash in a name, so
-    /// nothing that is exported can be called so.
+    /// The name of the folder of files that are not whole. No torrent has its own info hash in a name, so no
+    /// exported file can have this name.
     parts_name: String,
     parts: OwnedFd,
     states: Vec<FileState>,
     open: Option<(usize, File)>,
 }
 
-/// What was found of a file.
+/// The state of a file before the export.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FileState {
-    /// It is there, and as long as it should be.
+    /// It exists, in its full length.
     Whole,
-    /// Part of it is, of an earlier call.
+    /// An earlier call has written part of it.
     Begun,
-    /// Nothing.
     New,
 }
 
 impl<'a> Files<'a> {
-    /// Looks for all files before any is made.
+    /// Looks for all files before it makes one.
     fn open(info: &'a Info, to: &'a Path) -> Result<Self, Box<dyn Error>> {
         let to = Target::open(to)?;
         let parts_name = format!(".{}.part", info.info_hash());
@@ -272,7 +270,7 @@ impl<'a> Files<'a> {
         folder::open(&self.parts, &file.to_string(), flags, 0o666)
     }
 
-    /// Whether something of all files of a range was there before.
+    /// Whether all files of a range existed before, in part at least.
     fn were_there(&self, range: Range<u64>) -> bool {
         self.info
             .files()
@@ -280,8 +278,8 @@ impl<'a> Files<'a> {
             .all(|segment| self.names(segment.file).is_empty() || self.states[segment.file] != FileState::New)
     }
 
-    /// Does something to each part of a range that lies in a file, given the file, where in it, and whether
-    /// it is whole already. It says whether the file is the torrent's.
+    /// Calls `act` for each part of a range that lies in a file, with the file, the offset in it, and whether
+    /// it is whole already. `act` returns whether the file is the torrent's.
     fn each<B: AsRef<[u8]>>(
         &mut self,
         offset: u64,
@@ -328,7 +326,7 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Gives files that are whole their names. The others.
+    /// Gives files that are whole their names. Returns the others.
     fn finish(self, lacking: &BTreeSet<usize>) -> Result<Vec<String>, Box<dyn Error>> {
         let mut partial = Vec::new();
         for file in self.info.files().iter() {
@@ -353,19 +351,18 @@ impl<'a> Files<'a> {
                 give_name(&self.parts, &file.index().to_string(), &folder, name).map_err(told(&path))?;
             }
         }
-        // It stays as long as something is in it.
+        // Fails while the folder contains files.
         let _ = rustix::fs::unlinkat(&self.to.top, &self.parts_name, AtFlags::REMOVEDIR);
         Ok(partial)
     }
 
-    /// Folders and name of a file; nothing of padding.
+    /// Folders and name of a file; none for padding.
     fn names(&self, file: usize) -> Vec<&'a str> {
         self.info.files().get(file).map(|file| file.path()).unwrap_or_default()
     }
 }
 
-/// The folder that was named, from which files are reached name by name: through no link, whoever has put it
-/// there.
+/// The folder of the command line. Files below it are reached name by name, through no symbolic link.
 struct Target<'a> {
     path: &'a Path,
     top: OwnedFd,
@@ -381,7 +378,6 @@ impl<'a> Target<'a> {
         self.path.join(PathBuf::from_iter(names))
     }
 
-    /// What is at the end of these names.
     fn stat(&self, names: &[&str]) -> Result<Option<Stat>, Box<dyn Error>> {
         let Some((name, folders)) = names.split_last() else { return Ok(None) };
         let Some(folder) = self.enter(folders)? else { return Ok(None) };
@@ -399,7 +395,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The same, made where it is not there.
+    /// The same, but makes missing folders.
     fn make(&self, names: &[&str]) -> Result<OwnedFd, Box<dyn Error>> {
         let make = |folder: &OwnedFd, name: &str| match mkdirat(folder, name, Mode::from_raw_mode(0o777)) {
             Err(Errno::EXIST) => Ok(()),
@@ -408,7 +404,7 @@ impl<'a> Target<'a> {
         self.walk(names, make).map_err(not_entered)
     }
 
-    /// The folder to which these names lead, or the first that is not entered.
+    /// The folder to which these names lead, or the path of the first that cannot be entered.
     fn walk(
         &self,
         names: &[&str],
@@ -432,10 +428,10 @@ fn not_entered((path, error): (PathBuf, io::Error)) -> Box<dyn Error> {
     }
 }
 
-/// Gives a file a name that nothing has.
+/// Gives a file a name, which must be free.
 fn give_name(parts: &OwnedFd, part: &str, folder: &OwnedFd, name: &str) -> io::Result<()> {
     match rustix::fs::renameat_with(parts, part, folder, name, RenameFlags::NOREPLACE) {
-        // Network file systems do not know it.
+        // Network file systems do not have this call.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             rustix::fs::linkat(parts, part, folder, name, AtFlags::empty())?;
             Ok(rustix::fs::unlinkat(parts, part, AtFlags::empty())?)
@@ -451,7 +447,7 @@ fn told(path: &Path) -> impl FnOnce(io::Error) -> Box<dyn Error> {
 
 fn another(path: &Path) -> Box<dyn Error> {
     format!(
-        "{} is there already, and is not what the torrent has: move it away, or export elsewhere",
+        "{} is there already, and is not the torrent's: move it away, or export elsewhere",
         path.display()
     )
     .into()

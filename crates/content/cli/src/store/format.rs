@@ -14,7 +14,7 @@ use swarmkeep_content::{
     block::{Allocation, BlockStore, FileDevice, FormatOptions},
 };
 
-use super::{print_json, probe::what_is_on, say};
+use super::{print_json, probe::content_of, say};
 use crate::units::bytes;
 
 /// Make an empty store on a block device, or in a new image.
@@ -41,12 +41,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "COUNT")]
     torrents: Option<u32>,
 
-    /// Take the lowest free block for content and the highest for i-nodes, which keeps content in front, where
-    /// disks are fastest, instead of the next free block after the last one taken.
+    /// Use the lowest free block for content and the highest for i-nodes, instead of the next free block
+    /// after the last used one. This keeps content in front, where disks are fastest.
     #[arg(long)]
     ordered: bool,
 
-    /// Overwrite what is on the device.
+    /// Overwrite the content of the device.
     #[arg(long)]
     force: bool,
 
@@ -72,7 +72,6 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             check_room(&args.path, size.get())?;
             let device = FileDevice::create_image(&args.path, size.get())?;
             if let Err(error) = BlockStore::format(&device, options) {
-                // It was made here, and is of no use.
                 let _ = std::fs::remove_file(&args.path);
                 return Err(error.into());
             }
@@ -90,9 +89,9 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             return Err(format!("{shown} is there already: --size is for an image that is to be made").into());
         }
         (Ok(_), None) => {
-            // Held until it is formatted: nobody else can put something on it meanwhile.
+            // Open, and so locked, until it is formatted.
             let device = Arc::new(FileDevice::open(&args.path, true)?);
-            match what_is_on(&device).map_err(|error| format!("{shown}: {error}"))? {
+            match content_of(&device).map_err(|error| format!("{shown}: {error}"))? {
                 Some(found) if !args.force => {
                     return Err(format!(
                         "{shown} holds {found}, which would be lost; --force writes over it"
@@ -123,12 +122,12 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses an image for which its file system has no room, before all that there is of it is taken.
+/// Refuses an image for which its file system has no room, before allocating.
 fn check_room(path: &Path, size: u64) -> Result<(), String> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // What the system cannot tell, the making of the image will.
+    // If this fails, making the image will report why.
     let Ok(room) = rustix::fs::statvfs(folder) else { return Ok(()) };
-    // Some is kept for root. A file system of no size has no limit.
+    // Some blocks are reserved for root. A file system with a size of 0 has no limit.
     let blocks = if rustix::process::geteuid().is_root() { room.f_bfree } else { room.f_bavail };
     let free = blocks.saturating_mul(room.f_frsize);
     if room.f_blocks == 0 || size <= free {

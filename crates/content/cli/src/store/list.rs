@@ -32,18 +32,18 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Row {
     info_hash: String,
-    /// Unknown if the store has no torrent file of it.
+    /// `None` without the torrent file.
     name: Option<String>,
     bytes: u64,
     piece_length: u32,
     pieces: u32,
     complete: u32,
     files: Option<u32>,
-    /// Whether its torrent file is there.
+    /// Whether the store has its torrent file.
     torrent_file: bool,
 }
 
-/// Rows that are made while they are printed: a hundred thousand of them take much memory.
+/// Rows, made one by one while they are printed: a hundred thousand of them use much memory.
 struct Rows<'a, F>(&'a [Torrent], F);
 
 impl<'a, F: Fn(&'a Torrent) -> Row> Serialize for Rows<'a, F> {
@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The lines of a Markdown table, of rows that are made twice instead of kept: first for the widths.
+/// The lines of a Markdown table. Makes the rows twice, first for the widths, instead of keeping them.
 fn lines<I: Iterator<Item = Vec<String>>>(rows: impl Fn() -> I) -> impl Iterator<Item = String> {
     let mut widths = Vec::new();
     for row in rows() {
@@ -143,14 +143,14 @@ pub(super) fn remove(args: &RemoveArgs) -> Result<ExitCode, Box<dyn Error>> {
     let store = args.store.open(For::Writing)?;
     let delete = |info_hash: &InfoHash| -> Result<bool, Box<dyn Error>> {
         let is_deleted = store.repository.delete(info_hash)?;
-        // No other store has a folder in a store's own.
+        // The folder of torrent files within a folder belongs to this store alone.
         if is_deleted && matches!(store.kind, Kind::Files(_)) && args.store.torrent_files.folder().is_none() {
             store.torrents.forget(info_hash)?;
         }
         Ok(is_deleted)
     };
     for name in &args.torrents {
-        // One that is lost has nothing but its info hash.
+        // A lost torrent has no more than its info hash.
         if let Ok(info_hash) = name.parse()
             && delete(&info_hash)?
         {
@@ -190,7 +190,7 @@ struct Stats {
     block_size: Option<u32>,
     /// How often the root was written.
     generation: Option<u64>,
-    /// Torrents of which nothing is known any more but the name.
+    /// Torrents of which only the info hash is known.
     lost: Vec<String>,
     damage: Vec<String>,
 }

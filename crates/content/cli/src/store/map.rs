@@ -1,4 +1,4 @@
-//! `seedkeep store map`: who has which block of a device, as text and as a picture.
+//! `seedkeep store map`: the owner of each block of a device, as text and as a picture.
 
 use std::{
     collections::HashMap,
@@ -23,11 +23,10 @@ use super::{
     print_json, say,
 };
 
-/// Cells of a row of the map.
 const COLUMNS: usize = 64;
-/// Rows of the map, at most: where there are more blocks than cells, a cell is several.
+/// The most rows. If there are more blocks than cells, a cell stands for several.
 const ROWS: usize = 32;
-/// What stands for torrents. More than so many share letters.
+/// Letters of torrents, which share them in turn.
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// Colours of torrents, which share them in turn.
@@ -53,7 +52,7 @@ pub(super) struct Args {
 struct Map<'a> {
     block_size: u32,
     blocks: u32,
-    /// What is in none of them is free.
+    /// Other blocks are free.
     runs: Vec<Run<'a>>,
 }
 
@@ -67,7 +66,7 @@ struct Run<'a> {
     name: Option<&'a str>,
 }
 
-/// The blocks of a device, and what its torrents are called.
+/// The owners of the blocks of a device, and the titles of its torrents.
 struct Layout {
     runs: Vec<(Range<u32>, Owner)>,
     blocks: u32,
@@ -149,12 +148,11 @@ impl Layout {
         }
     }
 
-    /// What a cell is.
     fn cell(&self, blocks: u32) -> String {
         format!("{} of {}", counted(blocks as usize, "block"), BinaryBytes(self.block_size.into()))
     }
 
-    /// The owners of cells of so many blocks each: who has most of a cell, unless more of it is free.
+    /// The owner of most blocks of each cell; `None` if more of them are free.
     fn cells(&self, blocks_per_cell: u32) -> Vec<Option<Owner>> {
         let mut cells: Vec<Vec<(Owner, u32)>> =
             vec![Vec::new(); self.blocks.div_ceil(blocks_per_cell) as usize];

@@ -39,17 +39,17 @@ use super::{
 };
 use crate::cache::Cache;
 
-/// How long the kernel may believe what it was told. Nothing changes: the store is not written to meanwhile.
+/// How long the kernel may cache attributes and entries. They do not change: the store is not written to.
 const FOR_EVER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The unit in which sizes are told.
+/// The unit of sizes that are reported to the kernel.
 const UNIT: u32 = 4096;
 
 /// Mount the torrents' files read-only in a folder.
 ///
 /// Torrents appear under their names; if several have the same name, each is in a folder that is named by its
 /// info hash. An incomplete file can be read up to its first missing byte. The program runs until the folder
-/// is unmounted (`umount FOLDER`), or it is interrupted (Ctrl-C), and what was open is closed.
+/// is unmounted (`umount FOLDER`), or it is interrupted (Ctrl-C), and all files are closed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let shown = args.folder.display();
     if fs::read_dir(&args.folder).map_err(|error| format!("{shown}: {error}"))?.next().is_some() {
-        return Err(format!("{shown} is not empty: what is in it would be hidden").into());
+        return Err(format!("{shown} is not empty: its content would be hidden").into());
     }
     let store = args.store.open(For::Reading)?;
     if let Some(missing) = store.missing_torrent_files()? {
@@ -80,9 +80,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let options = StripeCacheOptions::new().write_memory(0).read_memory(args.cache.bytes());
     let named = Arc::<Mutex<HashSet<_>>>::default();
     let (library, known) = (Arc::clone(&store.torrents), Arc::clone(&named));
-    // Read again when they are needed: all of them would take much memory.
+    // Hashes are read again when they are needed: all of them would use much memory.
     let hashes = move |info_hash: &InfoHash| match library.metainfo(info_hash)? {
-        None if known.lock().expect("nobody panics").contains(info_hash) => Err(StoreError::Unavailable {
+        None if known.lock().expect("no panics").contains(info_hash) => Err(StoreError::Unavailable {
             info_hash: *info_hash,
             why: "its torrent file cannot be read any more".to_owned(),
         }),
@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let metainfo = |info_hash: &InfoHash| {
         let metainfo = store.metainfo(info_hash)?;
         if metainfo.is_some() {
-            named.lock().expect("nobody panics").insert(*info_hash);
+            named.lock().expect("no panics").insert(*info_hash);
         }
         Ok(metainfo)
     };
@@ -113,7 +113,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     ];
     config.acl = if args.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(4);
-    // Opened before there is anything to miss.
+    // Opened before the mount, so that no change is missed.
     let mounts = File::open("/proc/self/mountinfo");
     let users = Arc::clone(&view.users);
     let mut session =
@@ -139,9 +139,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         };
         told();
         if let Err(error) = unmounter.unmount() {
-            eprintln!("seedkeep: unmounting: {error}; told once more, it goes as soon as nobody uses it");
+            eprintln!("seedkeep: unmounting: {error}; a second signal unmounts it lazily");
             told();
-            // What is open stays readable until it is closed.
+            // Open files stay readable until they are closed.
             if let Err(error) = rustix::mount::unmount(&folder, UnmountFlags::DETACH) {
                 eprintln!("seedkeep: unmounting: {error}");
                 process::exit(1);
@@ -152,7 +152,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (end, ended) = mpsc::channel();
     let session_ends = end.clone();
     thread::spawn(move || session_ends.send(session.run()));
-    // Now there is somebody who answers, and nobody has been told that it can be unmounted.
+    // The session answers requests now, so `metadata` returns. Until the line is printed, no user unmounts.
     let ready = || {
         let device = folder.metadata()?.dev();
         say!("{files} files of {count} torrents at {shown}");
@@ -160,13 +160,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     };
     let device = ready().inspect_err(|_| _ = undo.unmount())?;
     thread::spawn(move || {
-        // Where the system does not tell what is mounted, the session still ends by itself, if it can.
+        // Without /proc the end of the session, if it comes, still ends the program.
         if mounts.and_then(|mounts| wait_until_unmounted(&mounts, device)).is_ok() {
             users.wait_until_none();
             let _ = end.send(Ok(()));
         }
     });
-    // A namespace that was made meanwhile may have a copy of the mount, which ends with this process.
+    // A namespace made since then may have a copy of the mount, which ends with this process.
     ended.recv()??;
     Ok(ExitCode::SUCCESS)
 }
@@ -188,7 +188,7 @@ fn wait_until_unmounted(mut mounts: &File, device: u64) -> io::Result<()> {
     }
 }
 
-/// How many files are open. What is open can be read to its end, unmounted or not.
+/// The number of open files. They can be read to their ends, unmounted or not.
 #[derive(Default)]
 struct Users {
     count: Mutex<u64>,
@@ -197,20 +197,20 @@ struct Users {
 
 impl Users {
     fn count(&self) -> MutexGuard<'_, u64> {
-        self.count.lock().expect("nobody panics")
+        self.count.lock().expect("no panics")
     }
 
     fn wait_until_none(&self) {
-        let _none = self.fewer.wait_while(self.count(), |count| *count > 0).expect("nobody panics");
+        let _none = self.fewer.wait_while(self.count(), |count| *count > 0).expect("no panics");
     }
 }
 
 /// The files and folders, numbered from 1 on, the root first.
 struct View {
     nodes: Vec<Node>,
-    /// Each with what to call it.
+    /// With their titles.
     contents: Vec<(String, Arc<dyn Content>)>,
-    /// Wrong pieces that were told.
+    /// Wrong pieces that were reported already.
     wrong: Mutex<BTreeSet<(usize, u32)>>,
     users: Arc<Users>,
     statistics: Statistics,
@@ -228,14 +228,14 @@ enum Kind {
     File(Part),
 }
 
-/// A file: part of a torrent.
+/// A file of a torrent.
 #[derive(Clone, Copy)]
 struct Part {
     content: usize,
     offset: u64,
     length: u64,
     executable: bool,
-    /// Whether all of it can be read.
+    /// Whether all of its pieces are complete.
     whole: bool,
 }
 
@@ -260,7 +260,7 @@ impl View {
             if let Some(name) = torrent.name() {
                 *tops.entry(name.to_owned()).or_default() += 1;
             }
-            // A torrent may be called like the folder of another.
+            // A torrent's name may be the info hash of another, and so its folder.
             *tops.entry(torrent.info_hash().to_string()).or_default() += 1;
         }
         for torrent in torrents {
@@ -281,7 +281,7 @@ impl View {
                 view.add(&[&hash], part(0, geometry.len(), false));
                 continue;
             };
-            // Files without a folder of their own, and those of which others have the name, are put into one.
+            // Puts files without a folder of their own, and torrents whose name is not unique, into a folder.
             let files = metainfo.info().files();
             let mut names = files.iter().filter(|file| !file.is_padding()).map(|file| file.path());
             let name = metainfo.info().name();
@@ -297,7 +297,7 @@ impl View {
         Ok(view)
     }
 
-    /// Adds a file, and the folders that it lies in.
+    /// Adds a file and its folders.
     fn add(&mut self, path: &[&str], part: Part) {
         let mut parent = 1;
         for (at, name) in path.iter().enumerate() {
@@ -343,7 +343,7 @@ impl View {
         }
     }
 
-    /// Bytes of a file, as many as can be read in a row.
+    /// Bytes of a file, up to the first missing one.
     fn bytes(&self, part: &Part, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
         let length = part.length.saturating_sub(offset).min(size.into()) as usize;
         if length == 0 {
@@ -360,7 +360,7 @@ impl View {
             read => read,
         };
         if let Err(StoreError::Wrong { piece }) = read
-            && self.wrong.lock().expect("nobody panics").insert((part.content, piece))
+            && self.wrong.lock().expect("no panics").insert((part.content, piece))
         {
             let title = title.escape_debug();
             eprintln!(
@@ -395,8 +395,8 @@ impl Filesystem for View {
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let flags = match self.node(number).map(|node| &node.kind) {
             Some(Kind::File(part)) if part.whole => FopenFlags::FOPEN_KEEP_CACHE,
-            // The page cache would take a short read for the end of the file, and whoever copies it would not
-            // know.
+            // The page cache would take a short read for the end of the file, and a copy would be short
+            // without an error.
             Some(Kind::File(_)) => FopenFlags::FOPEN_DIRECT_IO,
             Some(Kind::Folder(_)) => return reply.error(Errno::EISDIR),
             None => return reply.error(Errno::ENOENT),

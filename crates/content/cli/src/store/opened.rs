@@ -20,7 +20,7 @@ use swarmkeep_metainfo::Metainfo;
 
 use super::counted;
 
-/// How long to wait for another process that has the store open.
+/// The longest wait for another process that has the store open.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The folder of the torrent files of devices: one for all commands and users.
@@ -30,10 +30,9 @@ const OF_DEVICES: &str = "/var/lib/seedkeep/torrents";
 pub(crate) struct Opened {
     pub(crate) repository: Arc<dyn ContentRepository>,
     pub(crate) torrents: Arc<Library>,
-    /// The folder of its torrent files.
     pub(crate) torrent_files: PathBuf,
     pub(crate) kind: Kind,
-    /// The damage that was found when it was opened.
+    /// Damage found while opening it.
     pub(crate) damage: Vec<String>,
 }
 
@@ -45,24 +44,23 @@ pub(crate) enum Kind {
 /// The purpose of opening a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum For {
-    /// To look at it. Others may do so at the same time, if it is on a device or an image. A folder is mended
-    /// all the same: that is how it is read.
+    /// Several processes may read a device or an image at the same time. A folder is mended also then, since
+    /// opening it does so.
     Reading,
-    /// To change its content.
     Writing,
-    /// To put something into it: a folder need not be a store yet.
+    /// A folder need not be a store yet.
     Adding,
 }
 
 /// A torrent of a store.
 pub(crate) struct Torrent {
     pub(crate) summary: Summary,
-    /// Its torrent file in short, if there is one.
+    /// A summary of its torrent file, if there is one.
     pub(crate) description: Option<Description>,
 }
 
 impl Opened {
-    /// Opens the store at a path. Prints its damage.
+    /// Opens the store at `path`. Prints its damage.
     pub(crate) fn open(
         path: &Path,
         torrent_files: Option<&Path>,
@@ -131,7 +129,7 @@ impl Opened {
         Ok(torrents)
     }
 
-    /// The torrents of these names: info hashes, names, or beginnings of info hashes. All if there is no name.
+    /// The torrents of these names, info hashes, or beginnings of info hashes. All if `names` is empty.
     pub(crate) fn named(&self, names: &[String]) -> Result<Vec<Torrent>, Box<dyn Error>> {
         let mut torrents = self.torrents()?;
         if names.is_empty() {
@@ -177,13 +175,13 @@ impl Opened {
         if_readable(self.torrents.metainfo(info_hash))
     }
 
-    /// Says how many torrents of the store have no torrent file, if any. Reads no torrent file.
+    /// A message with the number of torrents without a torrent file, if any. Reads no torrent file.
     pub(crate) fn missing_torrent_files(&self) -> Result<Option<String>, Box<dyn Error>> {
         let torrents = self.repository.list()?;
         Ok(self.kept(torrents.iter().map(|torrent| torrent.info_hash)).1)
     }
 
-    /// The torrent files that are kept, and how many of some torrents have none, if any.
+    /// The info hashes of the torrent files, and a message with the number of torrents without one, if any.
     pub(crate) fn kept(
         &self,
         torrents: impl ExactSizeIterator<Item = InfoHash>,
@@ -202,8 +200,7 @@ impl Opened {
         (kept, (missing > 0).then_some(told))
     }
 
-    /// Damage of the store as a whole: torrent files that are missing, damage that was found when it was opened,
-    /// torrents that are lost.
+    /// Damage of the store as a whole: missing torrent files, damage found while opening it, lost torrents.
     pub(crate) fn all_damage(&self) -> Result<Vec<String>, Box<dyn Error>> {
         let mut damage: Vec<_> = self.missing_torrent_files()?.into_iter().collect();
         damage.extend(self.damage.iter().cloned());
@@ -219,7 +216,7 @@ impl Opened {
         Ok(damage)
     }
 
-    /// Which of the torrent files cannot be read, or are not those of their torrents. Reads all of them.
+    /// Messages about torrent files that cannot be read, or belong to another torrent. Reads all of them.
     pub(crate) fn damaged_torrent_files(&self) -> Result<Vec<String>, Box<dyn Error>> {
         let mut damage = Vec::new();
         for Summary { info_hash, .. } in self.repository.list()? {
@@ -236,12 +233,12 @@ impl Opened {
     }
 }
 
-/// Of a torrent file that cannot be read, nothing. [`Opened::damaged_torrent_files`] says why.
+/// `None` for a torrent file that cannot be read. [`Opened::damaged_torrent_files`] reports the reason.
 fn if_readable<T>(read: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
     if let Err(StoreError::Io { .. }) = read { Ok(None) } else { read }
 }
 
-/// Opens a store that another process may hold a little longer: one that was killed unlocks it some time later.
+/// Opens a store, or waits for the lock of another process: one that was killed frees it some time later.
 fn patiently<S>(open: impl Fn() -> Result<S, StoreError>) -> Result<S, StoreError> {
     let began = Instant::now();
     loop {

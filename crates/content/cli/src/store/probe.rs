@@ -1,4 +1,4 @@
-//! What is on a device already, before it is written over.
+//! The content that a device has before it is overwritten.
 
 use std::{io, sync::Arc};
 
@@ -7,11 +7,11 @@ use swarmkeep_content::{
     block::{BlockDevice, BlockStore, FileDevice, SECTOR, sectors},
 };
 
-/// Sectors at the beginning and at the end, 1 MiB, in which most of what uses a device leaves a trace.
+/// Sectors at the beginning and at the end, 1 MiB, in which most users of a device leave a trace.
 const EDGE: u64 = 256;
 
-/// Where known owners of devices sign them: offset, signature, who. Checked in this order. From the
-/// documentation of each.
+/// Signatures of known owners of devices: offset, bytes, owner. Checked in this order. From the documentation
+/// of each.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
     (0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
@@ -31,19 +31,19 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0x1fe, b"\x55\xaa", "a partition table or a boot sector (MBR)"),
 ];
 
-/// How many places between the edges are looked at.
+/// Sectors between the edges that are read.
 const SAMPLES: u64 = 64;
 
-/// What lies on a device; `None` if it is nothing but zeroes wherever it was looked at.
-pub(super) fn what_is_on(device: &Arc<FileDevice>) -> io::Result<Option<String>> {
+/// The content of a device; `None` if all bytes that were read are zero.
+pub(super) fn content_of(device: &Arc<FileDevice>) -> io::Result<Option<String>> {
     if let Ok(store) = BlockStore::boot_read_only(Arc::clone(device)) {
         let torrents = store.list().map_or(0, |torrents| torrents.len());
         return Ok(Some(format!("a content store with {torrents} torrents")));
     }
     let edge = EDGE.min(device.sectors());
     let start = read(device, 0, edge)?;
-    if let Some(who) = signer(&start) {
-        return Ok(Some(who.to_owned()));
+    if let Some(owner) = signer(&start) {
+        return Ok(Some(owner.to_owned()));
     }
     let something = |first: u64, bytes: &[u8]| {
         bytes.iter().position(|&byte| byte != 0).map(|byte| first * SECTOR as u64 + byte as u64)
@@ -59,7 +59,7 @@ pub(super) fn what_is_on(device: &Arc<FileDevice>) -> io::Result<Option<String>>
     Ok(first.map(|byte| format!("something this program does not know, at byte {byte}")))
 }
 
-/// The owner that has signed a device, if this program knows it.
+/// The owner of a device by its signature, if this program knows it.
 pub(super) fn owner_of(device: &FileDevice) -> io::Result<Option<&'static str>> {
     Ok(signer(&read(device, 0, EDGE.min(device.sectors()))?))
 }
@@ -68,7 +68,7 @@ fn signer(start: &[u8]) -> Option<&'static str> {
     let signed = |&&(at, signature, _): &&(usize, &[u8], _)| {
         start.get(at..at + signature.len()).is_some_and(|found| found == signature)
     };
-    SIGNATURES.iter().find(signed).map(|&(.., who)| who)
+    SIGNATURES.iter().find(signed).map(|&(.., owner)| owner)
 }
 
 fn read(device: &FileDevice, first: u64, count: u64) -> io::Result<Vec<u8>> {
@@ -84,26 +84,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_on_a_device_is_named() {
+    fn the_content_of_a_device_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("device");
         let on = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            what_is_on(&Arc::new(FileDevice::open(&path, true).unwrap())).unwrap()
+            content_of(&Arc::new(FileDevice::open(&path, true).unwrap())).unwrap()
         };
         assert_eq!(on(&[0; 3 << 20]), None);
         assert_eq!(on(&[]), None);
         let mut bytes = vec![0; 3 << 20];
         bytes[(3 << 20) - 5] = 1;
         assert_eq!(on(&bytes).unwrap(), "something this program does not know, at byte 3145723");
-        // As it is where a partition table was wiped, and what it led to was not.
+        // As after wiping a partition table, but not its partitions.
         let mut bytes = vec![0; 64 << 20];
         bytes[5 << 20] = 1;
         assert_eq!(on(&bytes).unwrap(), "something this program does not know, at byte 5242880");
-        for &(at, signature, who) in SIGNATURES {
+        for &(at, signature, owner) in SIGNATURES {
             let mut bytes = vec![0; 3 << 20];
             bytes[at..at + signature.len()].copy_from_slice(signature);
-            assert_eq!(on(&bytes).unwrap(), who);
+            assert_eq!(on(&bytes).unwrap(), owner);
         }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn top(info: &Info) -> &str {
     paths.next().map_or("", |path| path[0])
 }
 
-/// Says so if a new torrent could not get its own name in a folder.
+/// Prints a warning if a new torrent could not get its own name in a folder.
 pub(crate) fn tell_place(files: &FileStore, folder: &Path, info: &Info) -> Result<(), Box<dyn Error>> {
     let (root, own) = (folder.canonicalize()?, folder.join(top(info)));
     let paths = files.paths(&info.info_hash())?;
@@ -30,15 +30,15 @@ pub(crate) fn tell_place(files: &FileStore, folder: &Path, info: &Info) -> Resul
     Ok(())
 }
 
-/// Which pieces of a torrent are right where its files lie.
+/// The pieces of a torrent whose files were verified where they lie.
 pub(crate) struct Checked {
     pub(crate) right: PieceBits,
-    /// Those of them that are not all zeroes, which any file may have, and wrong pieces that are not.
+    /// Right pieces that are not all zeroes, which any file may have; `other`: such wrong pieces.
     content: PieceBits,
     other: PieceBits,
     /// Pieces with other bytes.
     pub(crate) wrong: Vec<u32>,
-    /// Pieces of which a file is not there, or cannot be read, and the first reason.
+    /// Pieces of which a file is missing or unreadable.
     pub(crate) missing: Vec<u32>,
     pub(crate) why: Option<io::Error>,
 }
@@ -80,9 +80,9 @@ pub(crate) fn check(info: &Info, place: &Place) -> Result<Checked, StoreError> {
     Ok(checked)
 }
 
-/// Verifies the files of a torrent that lie in the store's folder, keeps the torrent file, and has the store
-/// take up those files of which no more pieces are wrong than right: a beginning, or a damaged copy, and not
-/// another file with a piece in common. `None` if there are none.
+/// Verifies the files of a torrent that lie in the store's folder, keeps the torrent file, and lets the store
+/// take up the files with at least as many right pieces as wrong ones: a beginning, or a damaged copy, and
+/// not another file with a piece in common. `None` if there are none.
 pub(crate) fn take_up(
     torrents: &Library,
     torrent: &[u8],
@@ -106,7 +106,7 @@ pub(crate) fn take_up(
     let Some(renamed) = torrents.add_with(info, torrent, adopt)? else { return Ok(None) };
     for path in renamed {
         let name = info.name().escape_debug();
-        eprintln!("{name}: what lay in the place of one of its files is {} now", path.display());
+        eprintln!("{name}: a file in the place of one of its files was renamed to {}", path.display());
     }
     let kept = files.open(&info.info_hash())?.pieces()?;
     checked.missing.extend((0..kept.pieces()).filter(|&it| checked.right.contains(it) && !kept.contains(it)));

@@ -20,8 +20,8 @@ pub(crate) fn scratch() -> TempDir {
     folder
 }
 
-/// Files such as make a difference: hidden, executable, empty, of whole pieces and not, in names that sort
-/// otherwise by another rule.
+/// Files of all kinds: hidden, executable, empty, of whole pieces and not, with names that sort otherwise by
+/// another rule.
 pub(crate) fn put(some: &Path) {
     for (nth, (path, length)) in [
         ("sub/z", 5),
@@ -69,12 +69,12 @@ pub(crate) fn ended(command: &mut Command) -> Ended {
     Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
 }
 
-/// Runs `create` in a folder, with words that are separated by blanks.
+/// Runs `create` in a folder. Blanks separate `words`.
 pub(crate) fn create(folder: &Path, words: &str) -> Ended {
     ended(seedkeep(folder).args(words.split(' ')))
 }
 
-/// As [`create`], where it is to succeed.
+/// As [`create`], which has to succeed.
 pub(crate) fn done(folder: &Path, words: &str) -> String {
     let ended = create(folder, words);
     assert_eq!(ended.code, 0, "{words}: {}{}", ended.out, ended.errors);

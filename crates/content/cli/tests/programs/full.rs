@@ -1,4 +1,4 @@
-//! Stores where there is no room.
+//! Stores without free space.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// Runs a command of the shell in a folder, in which `small` is a file system of 1 MiB; `seedkeep` is the
-/// program. What it prints to stderr, and how it ends.
+/// program. Returns its exit code and stderr.
 fn in_small(folder: &Path, command: &str) -> (Option<i32>, String) {
     fs::create_dir_all(folder.join("small")).unwrap();
     let command = format!("mount -t tmpfs -o size=1M none small && {command}");
@@ -56,7 +56,7 @@ fn a_file_system_that_is_full_is_named_as_the_cause() {
     let (code, errors) = in_small(folder.path(), &prepare);
     assert_eq!(code, Some(0), "{errors}");
     // An image with holes that cannot be filled, and a folder. A piece is written as many blocks, of which
-    // one may fail before the others are asked for.
+    // one may fail before the others are requested.
     let image = "truncate -s 64M small/store && seedkeep store format small/store --block-size 16KiB";
     for make in [image, "mkdir small/store"] {
         let mut told = vec![in_small(

@@ -1,4 +1,4 @@
-//! The program `seedkeep` with other programs, and where it needs more than this machine may have.
+//! The program `seedkeep` with other programs, and on machines with special rights or devices.
 
 #[path = "../common/mod.rs"]
 mod common;

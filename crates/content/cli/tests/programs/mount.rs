@@ -27,19 +27,19 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [FUSE]:
             programs_read_whole_torrents_where_they_are,
-            what_is_missing_is_an_error_and_never_zeroes,
-            wrong_bytes_are_an_error_and_are_told_once,
+            missing_bytes_are_an_error_and_never_zeroes,
+            wrong_bytes_are_an_error_and_are_reported_once,
             torrents_of_one_name_stand_apart,
             torrent_files_are_not_in_memory_all_at_once,
             a_folder_with_something_in_it_is_not_hidden,
             unmounting_ends_while_a_file_is_open,
-            what_is_open_when_it_is_unmounted_is_read_to_its_end;
+            an_open_file_is_read_to_its_end_after_unmounting;
         [FUSE, MOUNT]:
             unmounting_ends_though_a_namespace_has_a_copy
     }
 }
 
-/// A store on an image, in a folder with torrents' files beside it.
+/// Makes a store on an image, in a folder with torrents' files beside it.
 fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
     let device = FileDevice::create_image(&folder.join("image"), 64 << 20).unwrap();
     BlockStore::format(&device, FormatOptions::new()).unwrap();
@@ -61,7 +61,7 @@ fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
     library.store().flush().unwrap();
 }
 
-/// The files of a torrent, as they are to be.
+/// The right files of a torrent.
 fn expected(folder: &Path, name: &str) {
     let metainfo = torrents::torrent(name);
     for file in metainfo.info().files().iter().filter(|file| !file.is_padding()) {
@@ -94,7 +94,7 @@ impl Mounted {
         Self { process, at }
     }
 
-    /// Tells it to end, and waits until it has.
+    /// Sends it a signal, and waits until it ends.
     fn end(mut self) {
         tell(&self.process);
         assert_eq!(self.process.wait().unwrap().code(), Some(0));
@@ -112,7 +112,6 @@ impl Drop for Mounted {
     }
 }
 
-/// To end.
 fn tell(process: &Child) {
     kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGTERM).unwrap();
 }
@@ -161,7 +160,7 @@ fn programs_read_whole_torrents_where_they_are() {
     // Any part of a file, and nothing behind its end.
     let part = "dd if=one.bin bs=1000 skip=7 count=13 status=none | sha256sum; tail -c 3 one.bin | sha256sum; dd if=one.bin bs=1000003 skip=1 status=none | wc -c";
     assert_eq!(lines(&mounted.at, part), lines(&folder.join("data"), part));
-    // It is there to be read.
+    // It is read-only.
     let refused = sh(&mounted.at, "touch new || rm one.bin || echo 1 >> one.bin || mkdir folder");
     assert!(
         !refused.status.success()
@@ -171,7 +170,7 @@ fn programs_read_whole_torrents_where_they_are() {
     mounted.end();
 }
 
-fn what_is_missing_is_an_error_and_never_zeroes() {
+fn missing_bytes_are_an_error_and_never_zeroes() {
     let folder = scratch_folder();
     let folder = folder.path();
     // Of the large one the fifth piece of 64 KiB is missing, of the others the one that has bytes of b.bin
@@ -188,7 +187,7 @@ fn what_is_missing_is_an_error_and_never_zeroes() {
         (fs::read(folder.join("copy")).unwrap(), fs::read(folder.join("data/one.bin")).unwrap());
     assert!(copy.len() == 4 << 16 && whole.starts_with(&copy), "{} bytes", copy.len());
     assert_eq!(fs::metadata(mounted.at.join("one.bin")).unwrap().len(), 1_000_003);
-    // What is behind the gap can be read.
+    // Bytes behind the gap can be read.
     let behind = "tail -c 600000 one.bin | sha256sum";
     assert_eq!(lines(&mounted.at, behind), lines(&folder.join("data"), behind));
     for (file, whole) in [
@@ -206,7 +205,7 @@ fn what_is_missing_is_an_error_and_never_zeroes() {
     mounted.end();
 }
 
-fn wrong_bytes_are_an_error_and_are_told_once() {
+fn wrong_bytes_are_an_error_and_are_reported_once() {
     let folder = scratch_folder();
     let folder = folder.path();
     image(folder, &["one-v2", "some-hybrid"], |_, _| false);
@@ -245,7 +244,7 @@ fn torrents_of_one_name_stand_apart() {
     tops.sort_unstable();
     assert_eq!(lines(&mounted.at, "ls").lines().collect::<Vec<_>>(), tops);
     assert_eq!(fs::metadata(mounted.at.join(hash("some-v1")).join("some/b.bin")).unwrap().len(), 262_144);
-    // Others who read do not mind; who writes is refused.
+    // Other readers are allowed; writers are refused.
     let store = |words: &[&str]| {
         Command::new(env!("CARGO_BIN_EXE_seedkeep"))
             .arg("store")
@@ -256,7 +255,7 @@ fn torrents_of_one_name_stand_apart() {
     };
     assert!(store(&["check"]).status.success());
     assert!(String::from_utf8_lossy(&store(&["repair"]).stderr).contains("in use"));
-    // Unmounted by somebody else, it ends.
+    // Unmounted by another program, it ends.
     assert!(Command::new("umount").arg(&mounted.at).status().unwrap().success());
     assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
 }
@@ -304,7 +303,7 @@ fn a_folder_with_something_in_it_is_not_hidden() {
     let told = String::from_utf8_lossy(&mount.stderr);
     assert_eq!(mount.status.code(), Some(1), "{told}");
     let shown = at.display();
-    assert!(told.contains(&format!("{shown} is not empty: what is in it would be hidden")), "{told}");
+    assert!(told.contains(&format!("{shown} is not empty: its content would be hidden")), "{told}");
     assert_eq!(fs::read(at.join(".hidden")).unwrap(), b"precious");
 }
 
@@ -322,13 +321,13 @@ fn unmounting_ends_while_a_file_is_open() {
     read(0);
     tell(&mounted.process);
     until("it is out of the way", || fs::read_dir(&mounted.at).is_ok_and(|entries| entries.count() == 0));
-    // Too far behind for what the system reads ahead.
+    // Beyond the read-ahead of the system.
     read(1_000_003 - 100);
     drop(open);
     assert_eq!(ends(&mut mounted.process), Some(0));
 }
 
-/// Waits for the end of a process; its exit code, `None` if it does not end.
+/// Waits for the end of a process. Returns its exit code, `None` if it does not end.
 fn ends(process: &mut Child) -> Option<i32> {
     for _ in 0..600 {
         if let Some(status) = process.try_wait().unwrap() {
@@ -339,7 +338,7 @@ fn ends(process: &mut Child) -> Option<i32> {
     None
 }
 
-fn what_is_open_when_it_is_unmounted_is_read_to_its_end() {
+fn an_open_file_is_read_to_its_end_after_unmounting() {
     let folder = scratch_folder();
     let folder = folder.path();
     image(folder, &["one-v2"], |_, _| false);
@@ -347,7 +346,7 @@ fn what_is_open_when_it_is_unmounted_is_read_to_its_end() {
     let open = fs::File::open(mounted.at.join("one.bin")).unwrap();
     lines(folder, "umount --lazy mounted");
     std::thread::sleep(std::time::Duration::from_millis(300));
-    // Too far behind for what the system reads ahead.
+    // Beyond the read-ahead of the system.
     std::os::unix::fs::FileExt::read_exact_at(&open, &mut [0; 100], 1_000_003 - 100).unwrap();
     drop(open);
     assert_eq!(ends(&mut mounted.process), Some(0));

@@ -1,4 +1,4 @@
-//! What other programs make of our torrents, and we of what they make.
+//! Other programs read our torrents, and `seedkeep` reads theirs.
 
 use std::{
     fs::File,
@@ -20,13 +20,12 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [ARIA2]: aria2_reads_ours;
         [LIBTORRENT]: libtorrent_makes_the_same_torrents_and_reads_ours;
-        [MKFS_EXT4, MKSWAP]: what_real_programs_make_is_named_and_not_formatted;
+        [MKFS_EXT4, MKSWAP]: devices_of_real_programs_are_named_and_not_formatted;
         [TRANSMISSION_SHOW]: transmission_reads_ours
     }
 }
 
-/// Makes a torrent of what is at a path, and reads ours and the magnet link of it: prints its info hashes and
-/// theirs.
+/// Makes a torrent of a path, and reads ours and its magnet link: prints the info hashes of all three.
 const MAKE_AND_READ: &str = r#"
 import json, sys
 import libtorrent as lt
@@ -83,7 +82,7 @@ fn libtorrent_makes_the_same_torrents_and_reads_ours() {
             assert_eq!(v2, &told["info_hash_v2"]);
             assert!(v1.is_null() || v1 == &told["info_hash"]);
             let urls = ["udp://t.example:1/x", "http://b.example/a?b=c", "udp://c.example:2"];
-            // It shuffles each tier.
+            // libtorrent shuffles each tier.
             let mut tiers = read["tiers"].as_array().unwrap().clone();
             tiers.sort_by_key(|tracker| urls.iter().position(|url| tracker[0] == *url));
             let expected = urls.iter().zip([0, 0, 1]).map(|(url, tier)| serde_json::json!([url, tier]));
@@ -115,7 +114,7 @@ fn some_hybrid() -> PathBuf {
 fn transmission_reads_ours() {
     let folder = scratch();
     let show = |path: &Path| ended(Command::new("transmission-show").arg(path).current_dir(folder.path()));
-    // 3.00 reads no hybrid of anybody's.
+    // Transmission 3.00 reads no hybrids.
     let formats = if show(&some_hybrid()).code == 0 { &["--v1", "--hybrid"][..] } else { &["--v1"] };
     with_v1(folder.path(), formats, |info| {
         let read = show(Path::new("made"));
@@ -136,7 +135,7 @@ fn aria2_reads_ours() {
     let folder = scratch();
     let show =
         |path: &Path| ended(Command::new("aria2c").arg("--show-files").arg(path).current_dir(folder.path()));
-    // 1.36 takes a hybrid for another torrent, whoever made it.
+    // aria2 1.36 takes every hybrid for another torrent.
     let hybrid = show(&some_hybrid()).out.contains("Info Hash: 6913a13f298073ff086a8163eef06f8964f00dda");
     let formats = if hybrid { &["--v1", "--hybrid"][..] } else { &["--v1"] };
     with_v1(folder.path(), formats, |info| {
@@ -153,15 +152,15 @@ fn aria2_reads_ours() {
     });
 }
 
-fn what_real_programs_make_is_named_and_not_formatted() {
+fn devices_of_real_programs_are_named_and_not_formatted() {
     let folder = tempfile::tempdir().unwrap();
-    for (program, what) in [("mkfs.ext4", "an ext2, ext3 or ext4 file system"), ("mkswap", "swap space")] {
+    for (program, name) in [("mkfs.ext4", "an ext2, ext3 or ext4 file system"), ("mkswap", "swap space")] {
         let path = folder.path().join(program);
         File::create(&path).unwrap().set_len(16 << 20).unwrap();
         let made = ended(Command::new(find(program).unwrap()).arg("-q").arg(&path));
         assert_eq!(made.code, 0, "{}", made.errors);
         let refused =
             ended(Command::new(env!("CARGO_BIN_EXE_seedkeep")).args(["store", "format"]).arg(&path));
-        assert!(refused.code == 1 && refused.errors.contains(what), "{}", refused.errors);
+        assert!(refused.code == 1 && refused.errors.contains(name), "{}", refused.errors);
     }
 }

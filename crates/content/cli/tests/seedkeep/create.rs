@@ -1,4 +1,4 @@
-//! `seedkeep create`, as somebody uses it, on real files.
+//! `seedkeep create` on real files.
 
 use std::{
     ffi::OsStr,
@@ -26,7 +26,7 @@ fn refused(folder: &Path, words: &str, code: i32) -> String {
     ended.errors
 }
 
-/// Whether every piece of the files that lie in `folder` is what the torrent says.
+/// Verifies every piece of the files in `folder`.
 fn assert_verifies(info: &Info, folder: &Path) {
     for piece in 0..info.piece_count() {
         let mut check = info.check(piece).unwrap();
@@ -43,7 +43,7 @@ fn assert_verifies(info: &Info, folder: &Path) {
 }
 
 #[test]
-fn every_format_is_what_its_files_are_and_says_so() {
+fn each_format_describes_its_files() {
     let folder = scratch();
     let folder = folder.path();
     for format in FORMATS {
@@ -135,7 +135,7 @@ fn options_stand_in_the_torrent_and_the_magnet_link_is_printed() {
 }
 
 #[test]
-fn what_torrents_cannot_hold_is_refused_by_name() {
+fn files_that_torrents_cannot_have_are_refused_by_name() {
     let folder = scratch();
     let folder = folder.path();
     let some = folder.join("some");
@@ -232,7 +232,7 @@ fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
         assert!(said.contains("would lie in the folder that is shared"), "{said}");
     }
     let before = fs::read(folder.join("some/B")).unwrap();
-    assert!(refused(folder, "some/B -o some/B --force", 1).contains("some/B is what is shared"));
+    assert!(refused(folder, "some/B -o some/B --force", 1).contains("some/B is part of the content"));
     assert_eq!(fs::read(folder.join("some/B")).unwrap(), before);
     fs::create_dir(folder.join("taken")).unwrap();
     assert!(refused(folder, "some -o taken --force", 1).contains("is no file"));
@@ -276,7 +276,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
         let folder = folder.path().canonicalize().unwrap();
         let large = folder.join("some/large");
         fs::create_dir(folder.join("some")).unwrap();
-        // Takes a second or so, in which nothing is on the disk.
+        // Reading it takes about a second. It is all hole, and so takes no space on the disk.
         File::create(&large).unwrap().set_len(1 << 30).unwrap();
         let child = reading(&folder, "some --hybrid", &large);
         change(&large);

@@ -56,7 +56,7 @@ pub(crate) fn prepared() -> tempfile::TempDir {
     folder
 }
 
-/// A seeder, until it is dropped: where it listens, and what it tells.
+/// A seeder, until it is dropped; the address at which it listens, and its events.
 pub(crate) struct Seeder(Child, pub(crate) String, pub(crate) Receiver<String>);
 
 impl Seeder {
@@ -66,9 +66,9 @@ impl Seeder {
         seeder
     }
 
-    /// Answers what is told before it listens, too.
-    pub(crate) fn of(folder: &Path, what: &str) -> (Self, Vec<Value>) {
-        let mut command = seedkeep(folder, &format!("seed {what} --listen 127.0.0.1:0 --json"));
+    /// Also returns the events before it listens.
+    pub(crate) fn of(folder: &Path, paths: &str) -> (Self, Vec<Value>) {
+        let mut command = seedkeep(folder, &format!("seed {paths} --listen 127.0.0.1:0 --json"));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut told = Vec::new();
@@ -92,7 +92,7 @@ impl Drop for Seeder {
     }
 }
 
-/// All that is told by one that is interrupted once it has told of something, and its exit code.
+/// All events of a program that is interrupted after a certain event, and its exit code.
 pub(crate) fn interrupted(
     folder: &Path,
     line: &str,
@@ -124,7 +124,7 @@ pub(crate) fn seconds_later() -> impl Fn(&Value) -> bool {
     }
 }
 
-/// The last thing that was told of the torrent.
+/// The last event of the torrent.
 pub(crate) fn last(output: &Output) -> Value {
     let printed = String::from_utf8_lossy(&output.stdout);
     let event: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
@@ -133,7 +133,7 @@ pub(crate) fn last(output: &Output) -> Value {
 }
 
 #[test]
-fn what_is_seeded_is_fetched_into_a_store_of_each_kind() {
+fn a_seeded_torrent_is_fetched_into_a_store_of_each_kind() {
     let folder = prepared();
     let seeder = Seeder::start(folder.path());
     for store in ["files", "image", "memory:"] {
@@ -167,7 +167,7 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
 }
 
 #[test]
-fn what_create_was_given_seed_seeds_where_it_lies() {
+fn seed_reads_the_content_where_create_found_it() {
     for format in ["", "--v2", "--hybrid"] {
         let folder = tempfile::tempdir().unwrap();
         let work = folder.path().join("work");
@@ -177,14 +177,14 @@ fn what_create_was_given_seed_seeds_where_it_lies() {
         let elsewhere = tempfile::tempdir().unwrap();
         fs::copy(work.join("album.torrent"), elsewhere.path().join("a.torrent")).unwrap();
         let there = work.display();
-        for (at, what) in [
+        for (at, paths) in [
             (&*work, "album.torrent".to_owned()),
             (folder.path(), "work/album.torrent".to_owned()),
             (&work, format!("{}/a.torrent", elsewhere.path().display())),
             (elsewhere.path(), format!("a.torrent {there}")),
             (elsewhere.path(), format!("a.torrent {there}/album")),
         ] {
-            let (seeder, told) = Seeder::of(at, &what);
+            let (seeder, told) = Seeder::of(at, &paths);
             assert_eq!((&told[0]["event"], &told[0]["complete"]), (&"verified".into(), &told[0]["pieces"]));
             let store = tempfile::tempdir().unwrap();
             let out = store.path().display();
@@ -199,13 +199,13 @@ fn what_create_was_given_seed_seeds_where_it_lies() {
                 let fetched = store.path().join(path.strip_prefix(&work).unwrap());
                 assert!(fs::read(fetched).unwrap() == fs::read(path).unwrap(), "{path:?}");
             }
-            assert_eq!(tree(&work), before, "nothing is written, and nothing made beside it: {what}");
+            assert_eq!(tree(&work), before, "seeding {paths} changes no file and makes none");
         }
     }
 }
 
 #[test]
-fn what_is_right_of_some_files_is_seeded_and_nothing_is_fetched_into_them() {
+fn right_pieces_of_files_are_seeded_and_nothing_is_fetched_into_them() {
     let folder = prepared();
     let at = folder.path();
     let mut bytes = fs::read(at.join("data")).unwrap();
@@ -250,7 +250,7 @@ fn a_fetch_takes_up_a_torrent_that_is_there_and_leaves_all_else_alone() {
     let folder = prepared();
     let at = folder.path();
     let right = fs::read(at.join("data")).unwrap();
-    // All of it: nobody has to be asked.
+    // All of it is there: no peer is needed.
     let output = done(at, "fetch data.torrent --listen 127.0.0.1:0 --json");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("data: all of it is there already, in ./data"), "{said}");
@@ -296,9 +296,9 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// As other clients lay a torrent in a folder, some of it, with files that have nothing to do with it.
+/// A part of a torrent, as other clients leave it in a folder, with unrelated files.
 #[test]
-fn a_fetch_takes_up_what_another_client_has_left() {
+fn a_fetch_takes_up_files_of_another_client() {
     let folder = prepared();
     let at = folder.path();
     let album = at.join("album");
@@ -327,7 +327,7 @@ fn a_fetch_takes_up_what_another_client_has_left() {
     let told = String::from_utf8(done(other.path(), &line).stderr).unwrap();
     assert!(told.contains("album: 18 of 62 pieces are there already, in ./album"), "{told}");
     for track in ["4", "5"] {
-        assert!(told.contains(&format!("/album/{track}.found now")), "{told}");
+        assert!(told.contains(&format!("/album/{track}.found")), "{told}");
     }
     assert_eq!(names(&mine), ["1", "2", "3", "4", "4.found", "5", "5.found", "cover"]);
     for track in tracks {
@@ -337,7 +337,6 @@ fn a_fetch_takes_up_what_another_client_has_left() {
     assert!(fs::read(mine.join("5.found")).unwrap() == late(7));
 }
 
-/// What a download folder is to people: their content, and nothing that they did not ask for.
 #[test]
 fn two_torrents_of_one_name_lie_side_by_side_and_nothing_else_does() {
     let folder = prepared();
@@ -378,7 +377,7 @@ fn a_torrent_that_cannot_be_seeded_ends_no_other() {
 }
 
 #[test]
-fn where_there_is_nothing_to_seed_it_says_what_to_do() {
+fn with_nothing_to_seed_the_error_names_the_remedy() {
     let folder = prepared();
     let at = folder.path();
     fs::create_dir_all(at.join("empty")).unwrap();
@@ -431,13 +430,13 @@ fn tracker(answer: &'static str) -> String {
 }
 
 #[test]
-fn what_trackers_and_named_peers_say_is_told_once() {
+fn results_of_trackers_and_named_peers_are_reported_once() {
     let folder = prepared();
     let at = folder.path();
     let refuses = tracker("d14:failure reason12:no such lucke");
     let answers = tracker("d8:completei3e10:incompletei1e8:intervali1800e5:peers0:e");
     let dead = "http://127.0.0.1:9/announce";
-    // All of one tier are asked in turn, until one answers.
+    // The trackers of one tier receive announces in turn, until one answers.
     done(at, &format!("create data -o t.torrent --tracker {dead} --tracker {refuses} --tracker {answers}"));
     done(at, "create data -o none.torrent");
     let line = "fetch t.torrent --store memory: --listen 127.0.0.1:0 --peer 127.0.0.1:9";
@@ -471,12 +470,12 @@ fn what_trackers_and_named_peers_say_is_told_once() {
         said
     };
     let said = words(line, &[dead, &refuses, &answers, "; called again in "]);
-    for (url, what) in
+    for (url, result) in
         [(dead, "refused"), (&refuses, "refused: no such luck"), (&answers, "3 seeders, 1 leecher")]
     {
         let lines: Vec<_> = said.lines().filter(|line| line.contains(&format!("data: {url}: "))).collect();
-        assert!(lines.len() == 1 && lines[0].contains(what), "{said}");
-        assert_eq!(lines[0].contains("; asked again in "), url != answers, "{said}");
+        assert!(lines.len() == 1 && lines[0].contains(result), "{said}");
+        assert_eq!(lines[0].contains("; tried again in "), url != answers, "{said}");
     }
     assert!(said.contains("data: peer 127.0.0.1:9: ") && said.contains("; called again in "), "{said}");
     let said = words("fetch none.torrent --store memory: --listen 127.0.0.1:0", &["--peer is given"]);
@@ -522,15 +521,15 @@ fn a_magnet_link_is_enough_and_its_torrent_file_is_kept() {
         let same = fs::read(folder.path().join(format!("{torrent}.out/data"))).unwrap()
             == fs::read(folder.path().join("data")).unwrap();
         assert!(same, "{torrent}");
-        // It is there: nobody is asked.
-        let nobody = Magnet::from(&metainfo);
-        let fetch = format!("fetch {nobody} --store image --listen 127.0.0.1:0 --json");
+        // All of it is in the store: no peer is needed.
+        let link = Magnet::from(&metainfo);
+        let fetch = format!("fetch {link} --store image --listen 127.0.0.1:0 --json");
         assert_eq!(last(&done(folder.path(), &fetch))["downloaded"], 0, "{torrent}");
     }
 }
 
 #[test]
-fn a_link_that_nobody_knows_is_waited_for_until_somebody_interrupts() {
+fn a_link_without_peers_is_waited_for_until_a_signal() {
     let folder = prepared();
     let line = "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a&dn=it --store files \
                 --listen 127.0.0.1:0 --json";
@@ -545,7 +544,7 @@ fn a_link_that_nobody_knows_is_waited_for_until_somebody_interrupts() {
 }
 
 #[test]
-fn nothing_waits_for_a_link_that_nobody_knows() {
+fn no_torrent_waits_for_a_link_without_peers() {
     let folder = prepared();
     done(folder.path(), "create data -o v2.torrent --v2 --piece-length 16KiB");
     done(folder.path(), "store add full v2.torrent data");
@@ -568,11 +567,11 @@ fn nothing_waits_for_a_link_that_nobody_knows() {
 }
 
 #[test]
-fn what_goes_wrong_with_one_ends_no_other() {
+fn a_failed_torrent_ends_no_other() {
     let folder = prepared();
     let seeder = Seeder::start(folder.path());
     let metainfo = Metainfo::parse(&fs::read(folder.path().join("data.torrent")).unwrap()).unwrap();
-    // Twice the same, of which the second cannot be added; the first goes on.
+    // The same torrent twice. The second cannot be added; the first goes on.
     let (link, at) = (Magnet::from(&metainfo), &seeder.1);
     let line = format!("fetch data.torrent {link} --store files --listen 127.0.0.1:0 --peer {at} --json");
     let output = seedkeep(folder.path(), &line).output().unwrap();
@@ -597,7 +596,7 @@ fn completions_and_manual_pages_have_every_command() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn errors_name_the_cause() {
     let folder = prepared();
     for (line, said) in [
         ("fetch data --store files", "data: "),
@@ -614,7 +613,7 @@ fn what_cannot_be_done_is_said() {
     }
 }
 
-/// Names that Windows, or no system at all, could write.
+/// Names that only some systems, or none, can write.
 #[test]
 fn torrents_of_any_names_are_seeded_in_place_and_fetched_under_names_that_can_be_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -634,7 +633,7 @@ fn torrents_of_any_names_are_seeded_in_place_and_fetched_under_names_that_can_be
         fs::write(folder.join("album").join(OsStr::from_bytes(name)), written.repeat(5000)).unwrap();
     }
     done(folder, "create album -o plain.torrent");
-    // And a link, which leads out.
+    // And a symbolic link that leads out of the torrent.
     let torrent = fs::read(folder.join("plain.torrent")).unwrap();
     let at = torrent.windows(8).position(|window| window == b"5:filesl").unwrap() + 8;
     let link = b"d4:attr1:l6:lengthi0e4:pathl4:linke12:symlink pathl2:..6:secretee";
@@ -673,7 +672,7 @@ fn torrents_of_any_names_are_seeded_in_place_and_fetched_under_names_that_can_be
 }
 
 #[test]
-fn what_a_torrent_file_of_v2_lacks_is_learnt_from_peers() {
+fn missing_hashes_of_a_v2_torrent_are_fetched_from_peers() {
     let folder = prepared();
     let folder = folder.path();
     done(folder, "create data --v2 -o whole.torrent --piece-length 16KiB");

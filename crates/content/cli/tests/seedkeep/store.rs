@@ -1,4 +1,4 @@
-//! `seedkeep store`, as somebody uses it: real files, real images and devices, processes that are killed.
+//! `seedkeep store` on real files, images and devices, with processes that are killed.
 
 use std::{
     collections::BTreeMap,
@@ -28,14 +28,13 @@ fn command() -> Command {
     command
 }
 
-/// What a command prints, and how it ends.
 struct Ended {
     code: i32,
     out: String,
     errors: String,
 }
 
-/// Runs a command whose words are separated by blanks; `@` is a folder.
+/// Runs a command. Blanks separate `words`; `@` stands for `folder`.
 fn store(folder: &Path, words: &str) -> Ended {
     let words = words.split(' ').map(|word| word.replace('@', folder.to_str().unwrap()));
     let Output { status, stdout, stderr } = command().args(words).output().unwrap();
@@ -43,7 +42,7 @@ fn store(folder: &Path, words: &str) -> Ended {
     Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
 }
 
-/// As [`store`], of a command that is to succeed.
+/// As [`store`], for a command that has to succeed.
 fn done(folder: &Path, words: &str) -> String {
     let ended = store(folder, words);
     assert_eq!(ended.code, 0, "{words}: {}{}", ended.out, ended.errors);
@@ -97,7 +96,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Where bytes lie in an image: the stripe cache writes from several threads, so nobody knows in which order.
+/// The offset of bytes in an image: the stripe cache writes from several threads, in an unknown order.
 fn place_of(bytes: &[u8], image: &Path) -> u64 {
     let image = fs::read(image).unwrap();
     let mut places = image.windows(bytes.len()).enumerate().filter(|(_, window)| *window == bytes);
@@ -106,7 +105,7 @@ fn place_of(bytes: &[u8], image: &Path) -> u64 {
     place as u64
 }
 
-/// Changes a byte, as a disk does that goes bad.
+/// Changes a byte, as a failing disk does.
 fn rot(path: &Path, at: u64) {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
@@ -151,7 +150,7 @@ fn a_newcomers_path_from_an_image_to_files_and_back() {
 }
 
 #[test]
-fn what_rots_is_found_named_repaired_and_fetched_again() {
+fn damage_is_found_named_repaired_and_fetched_again() {
     let folder = scratch_folder();
     let folder = folder.path();
     fixture(folder, "some-v1");
@@ -176,7 +175,7 @@ fn what_rots_is_found_named_repaired_and_fetched_again() {
         told.out
     );
 
-    // Nothing wrong is exported, and what is right is.
+    // Right pieces are exported, and wrong ones are not.
     let exported = store(folder, "export @/image some --to @/out");
     assert_eq!(exported.code, 3, "{}", exported.out);
     let out = files(&folder.join("out"));
@@ -230,7 +229,7 @@ fn an_add_that_is_killed_goes_on_where_it_was_durable() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // By what it has written: it makes durable every 128 MiB.
+        // By the number of bytes written: it makes them durable every 128 MiB.
         while written(add.id()) < kill_after {
             assert!(add.try_wait().unwrap().is_none(), "it ended before it was killed");
             thread::sleep(Duration::from_millis(1));
@@ -271,7 +270,7 @@ fn an_export_that_is_killed_goes_on_where_it_was() {
         .unwrap();
     let hash = torrents::torrent("large-v1").info().info_hash();
     let part = out.join(format!(".{hash}.part/0"));
-    // Half of it is written, by what the file takes.
+    // Half of it is written, by the blocks of the file.
     while !part.metadata().is_ok_and(|part| std::os::unix::fs::MetadataExt::blocks(&part) * 512 > 128 << 20) {
         assert!(export.try_wait().unwrap().is_none(), "it ended before it was killed");
         thread::sleep(Duration::from_millis(1));
@@ -359,7 +358,7 @@ fn a_store_in_use_is_refused_to_a_second_writer() {
         );
     }
     drop(held);
-    // Those who look at it do not keep each other out.
+    // Readers do not lock each other out.
     let reader = BlockStore::open_read_only(&folder.join("image")).unwrap();
     done(folder, "check @/image");
     assert_eq!(store(folder, "repair @/image").code, 1);
@@ -422,7 +421,7 @@ fn content_in_a_folder_is_taken_up_where_it_lies() {
         "some: nothing of it that could be taken up lies in ",
     );
 
-    // A part of it, with a file that is not its own.
+    // A part of it, with an unrelated file.
     fixture(folder, "some-hybrid");
     rot(&folder.join("data/some/b.bin"), 200_000);
     fs::write(folder.join("data/some/d.bin"), "mine").unwrap();
@@ -431,7 +430,7 @@ fn content_in_a_folder_is_taken_up_where_it_lies() {
     assert_eq!((ended.code, &added["wrong"]), (3, &serde_json::json!([11])), "{}", ended.errors);
     let missing = added["missing"].as_array().unwrap().len() as u64;
     assert_eq!(added["complete"], 23 - 1 - missing);
-    assert!(ended.errors.contains("d.bin.found now"), "{}", ended.errors);
+    assert!(ended.errors.contains("d.bin.found"), "{}", ended.errors);
     assert_eq!(fs::read(folder.join("data/some/d.bin.found")).unwrap(), b"mine");
 
     // Another torrent of the same files gets a copy.
@@ -442,7 +441,7 @@ fn content_in_a_folder_is_taken_up_where_it_lies() {
 }
 
 #[test]
-fn what_is_wrong_with_data_is_told() {
+fn wrong_data_is_reported() {
     let folder = scratch_folder();
     let folder = folder.path();
     fixture(folder, "some-v1");
@@ -454,7 +453,7 @@ fn what_is_wrong_with_data_is_told() {
     assert!(done(folder, "list @/image").contains("no torrents"), "nothing was taken in");
     fs::remove_file(folder.join("data/some/e.bin")).unwrap();
     rot(&folder.join("data/some/b.bin"), 200_000);
-    // Their own folder will do as well.
+    // The folder of the torrent itself works as well.
     let (code, added) = json(folder, "add @/image @/some-v1.torrent @/data/some --json");
     assert_eq!((code, &added["wrong"]), (3, &serde_json::json!([6])));
     assert!(!added["missing"].as_array().unwrap().is_empty());
@@ -502,7 +501,7 @@ fn several_torrents_are_added_at_once_and_one_that_fails_ends_no_other() {
     });
     done(folder, "format @/image --size 32MiB");
     done(folder, &format!("add @/image {}", all[1]));
-    // Else a list would read the torrent file.
+    // Without the label, a list would read the torrent file.
     let added = BlockStore::open_read_only(&folder.join("image")).unwrap();
     let torrents = added.list().unwrap();
     assert!(torrents.iter().any(|torrent| !added.label(&torrent.info_hash).unwrap().is_empty()));
@@ -528,7 +527,7 @@ fn an_ordered_store_has_its_i_nodes_at_the_end() {
 }
 
 #[test]
-fn a_store_whose_root_is_gone_is_repaired() {
+fn a_store_without_a_root_is_repaired() {
     let folder = scratch_folder();
     let folder = folder.path();
     let (image, size) = (folder.join("image"), 64 << 20);
@@ -556,7 +555,7 @@ fn a_store_whose_root_is_gone_is_repaired() {
     for name in ["some-v1", "one-v2", "many-v1"] {
         fixture(folder, name);
     }
-    for (what, told, damage) in damages {
+    for (name, told, damage) in damages {
         let _ = fs::remove_file(image);
         done(folder, "format @/image --size 64MiB --block-size 4MiB");
         done(folder, "add @/image @/some-v1.torrent @/one-v2.torrent @/many-v1.torrent @/data");
@@ -564,22 +563,22 @@ fn a_store_whose_root_is_gone_is_repaired() {
         damage();
         let listed = store(folder, "list @/image");
         let helps = listed.errors.contains(told) && listed.errors.contains("repair");
-        assert!(listed.code == 1 && helps, "{what}: {}", listed.errors);
+        assert!(listed.code == 1 && helps, "{name}: {}", listed.errors);
         let repaired = store(folder, "repair @/image");
-        assert!(repaired.code == 0, "{what}: {}{}", repaired.out, repaired.errors);
+        assert!(repaired.code == 0, "{name}: {}{}", repaired.out, repaired.errors);
         assert!(done(folder, "check @/image").contains("All is well."));
-        assert_eq!(json(folder, "list @/image --json").1.as_array().unwrap().len(), 2, "{what}");
+        assert_eq!(json(folder, "list @/image --json").1.as_array().unwrap().len(), 2, "{name}");
         done(folder, "add @/image @/many-v1.torrent @/data");
         done(folder, "export @/image --all --to @/out");
-        assert_eq!(files(&folder.join("out")), files(&folder.join("data")), "{what}");
+        assert_eq!(files(&folder.join("out")), files(&folder.join("data")), "{name}");
         fs::remove_dir_all(folder.join("out")).unwrap();
     }
-    // An earlier version is refused before anything is looked for.
+    // An earlier version is refused before the search for torrents.
     image_of_version(2, folder);
     let refused = store(folder, "repair @/v2.img");
     let is_short = refused.errors.contains("version 2") && refused.errors.lines().count() == 1;
     assert!(refused.code == 1 && is_short, "{}", refused.errors);
-    // Nor is what somebody else has put there written over.
+    // Nor is a file system that was made there since.
     let file = File::options().write(true).open(image).unwrap();
     file.write_all_at(&vec![0; 8 << 20], 0).unwrap();
     file.write_all_at(b"\x53\xef", 0x438).unwrap();
@@ -609,7 +608,7 @@ fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
         assert_eq!(fs::read(folder.join(mine)).unwrap(), b"mine", "{mine}");
     }
 
-    // Nor one that is a folder of the torrent, or that of its parts.
+    // Nor a link in place of a folder of the torrent, or of the folder of its parts.
     fixture(folder, "some-v1");
     done(folder, "add @/image @/some-v1.torrent @/data");
     let hash = torrents::torrent("some-v1").info().info_hash();
@@ -623,14 +622,14 @@ fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
         assert!(exported.code == 1 && exported.errors.contains(&why), "{}", exported.errors);
         fs::remove_file(planted).unwrap();
     }
-    // Where the link itself was named, it is followed.
+    // A link on the command line is followed.
     std::os::unix::fs::symlink(folder.join("elsewhere"), folder.join("named")).unwrap();
     done(folder, "export @/image some --to @/named");
     assert!(folder.join("elsewhere/some/b.bin").exists());
 }
 
 #[test]
-fn whoever_closes_the_pipe_hears_no_complaint() {
+fn a_closed_pipe_is_no_error() {
     let folder = scratch_folder();
     let folder = folder.path();
     done(folder, "format @/image --size 32MiB");

@@ -58,7 +58,7 @@ fn a_file_that_changes_while_it_is_seeded_is_no_longer_offered() {
     let line = format!("fetch data.torrent --store memory: --listen 127.0.0.1:0 --peer {} --json", part.1);
     let (told, _) = interrupted(at, &line, seconds_later());
     assert_eq!(told.last().unwrap()["torrents"][0]["complete"], 0, "{told:?}");
-    // It was asked for pieces, and found that they are gone.
+    // It received requests for pieces that it could not read any more.
     let seeds: Vec<_> = part.2.try_iter().collect();
     assert!(seeds.iter().any(|told| told.contains(r#""event":"lost""#)), "{seeds:?}");
     // Dropping it asserts that it ends with 0.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The torrent file that is kept of a fixture.
+/// The path of a fixture's torrent file in the folder of torrent files.
 fn kept(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{}.torrent", torrents::torrent(name).info().info_hash()))
 }
@@ -22,7 +22,7 @@ fn torrent_files_are_in_a_folder_beside_an_image_or_in_the_one_that_is_named() {
         done(folder, words);
         assert!(fs::read(kept(&folder.join(place), "some-v1")).unwrap() == torrents::fixture("some-v1"));
     }
-    // Another image may have the folder. A folder of files has its own.
+    // Another image may share the folder of torrent files. A store in a folder has its own.
     done(folder, "remove @/image some");
     assert!(kept(&folder.join("torrents"), "some-v1").exists());
     done(folder, "remove @/data some");
@@ -63,7 +63,7 @@ fn an_image_that_is_moved_without_its_folder_says_so_and_is_verified_once_its_to
 }
 
 #[test]
-fn a_damaged_torrent_file_is_told_and_kept_again() {
+fn a_damaged_torrent_file_is_reported_and_kept_again() {
     let folder = scratch_folder();
     let folder = folder.path();
     done(folder, "format @/image --size 32MiB");
@@ -94,7 +94,7 @@ fn a_damaged_torrent_file_is_told_and_kept_again() {
 }
 
 #[test]
-fn what_could_not_be_verified_is_not_trusted() {
+fn unverified_pieces_are_not_trusted() {
     let folder = scratch_folder();
     let folder = folder.path();
     fixture(folder, "some-v1");
@@ -133,7 +133,7 @@ fn content_is_not_taken_up_if_its_torrent_file_cannot_be_kept() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_read_is_told_first_and_ends_no_command() {
+fn a_folder_that_cannot_be_read_is_reported_first_and_ends_no_command() {
     let folder = scratch_folder();
     let folder = folder.path();
     fixture(folder, "some-v1");
