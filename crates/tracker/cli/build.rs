@@ -5,11 +5,11 @@ use std::{path::Path, process::Command};
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     for file in ["HEAD", "logs/HEAD"] {
-        // What is not there would be looked for, and all built again, each time.
+        // For a file that does not exist, cargo would build everything again each time.
         let path = git(&["rev-parse", "--git-path", file]).filter(|path| Path::new(path).exists());
         path.inspect(|path| println!("cargo::rerun-if-changed={path}"));
     }
-    // In a checkout of something else, this file is not known.
+    // In the checkout of another project, this file is unknown.
     let is_ours = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
     let commit = is_ours.then(|| git(&["rev-parse", "--short=10", "HEAD"])).flatten();
     let commit = commit.map_or_else(String::new, |commit| format!(" ({commit})"));

@@ -1,4 +1,4 @@
-//! `swarmkeep check`: whether a tracker answers, for what starts it again if it does not.
+//! `swarmkeep check`: whether a tracker answers, for the service manager that restarts it if it does not.
 
 use std::{
     error::Error,
@@ -37,12 +37,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     ca: Option<PathBuf>,
 
-    /// Accept any certificate of https:// targets, such as on the machine itself, whose name is in none.
+    /// Accept any certificate of https:// targets, such as on the machine itself, since none has its name.
     #[arg(long)]
     insecure: bool,
 }
 
-/// A target as it was given, and whether it is asked over TLS.
 #[derive(Debug, Clone)]
 struct Asked {
     text: String,
@@ -68,10 +67,9 @@ impl FromStr for Asked {
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// After how long to ask again over UDP, which may lose a question or an answer.
+/// The time between requests over UDP, which may lose a request or an answer.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// The most of an answer that is read.
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
 pub(crate) fn run(
@@ -95,7 +93,6 @@ pub(crate) fn run(
     .map_err(|error| format!("{text}: {error}").into())
 }
 
-/// Which certificates are accepted.
 fn authorities(ca: Option<&Path>, insecure: bool) -> Result<Arc<ClientConfig>, Box<dyn Error>> {
     let provider = Arc::new(ring::default_provider());
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -119,7 +116,7 @@ fn authorities(ca: Option<&Path>, insecure: bool) -> Result<Arc<ClientConfig>, B
     Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// Accepts any certificate whose key the server has.
+/// Accepts any certificate if the server has its key.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 
@@ -162,7 +159,7 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     let here: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((here, 0))?;
-    // Answers of others are not for this socket, then.
+    // Then the socket receives no datagrams of other senders.
     socket.connect(address)?;
     socket.set_read_timeout(Some(AGAIN))?;
     let mine = TransactionId(process::id());
@@ -185,7 +182,7 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     Err("there is no answer".into())
 }
 
-/// What a server answers over HTTP with status 200.
+/// The body of an HTTP answer with status 200.
 fn get(address: SocketAddr, host: &str, path: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     ask(connect(address)?, host, path)
 }
@@ -200,7 +197,7 @@ fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<Vec<u8>,
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
-        // Many servers end a connection over TLS without saying so.
+        // Many servers end a TLS connection without `close_notify`.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof && !answer.is_empty() => {}
         read => _ = read?,
     }

@@ -15,38 +15,38 @@ Examples:
   curl http://old.example:6969/scrape | swarmkeep import --state /var/lib/swarmkeep -
   swarmkeep import --dry-run statedump.txt.gz
 
-What is taken:
+Content:
   How often each torrent was downloaded, and nothing else: peers announce themselves again within
-  the hour. An import never lowers a count and never adds to one: what is there is raised to at
-  least what the file says. So the same file can be imported twice, and a newer one of the same
+  the hour. An import never lowers a count and never adds to one: it raises a count to at least
+  the number in the file. So the same file can be imported twice, and a newer one of the same
   tracker again until the switch is done. Of several counts of one torrent, in one file or in
-  several, the highest is taken: two trackers' counts are not added up. Nor is what ours counted
-  since it began: import before its first peers come.
+  several, the highest is used: counts of two trackers are not added up. Nor are counts of this
+  tracker since it began: import before its first peers come.
 
 Formats, each also compressed by gzip:
   scrape             The answer to a scrape over HTTP (BEP 48). opentracker and others answer with
                      all their torrents to one that asks for none.
   opentracker-state  INFOHASH:MINUTES:DOWNLOADS, as opentracker's /stats?mode=statedump has them.
   opentracker-txtp   INFOHASH:SEEDERS:LEECHERS:DOWNLOADS, its /stats?mode=tpbs&format=txtp.
-  lines              INFOHASH, a tab, comma, blank, colon or bar, and DOWNLOADS: what any database
-                     gives, that of torrust-tracker too.
+  lines              INFOHASH, a tab, comma, blank, colon or bar, and DOWNLOADS: the output of any
+                     database, such as the one of torrust-tracker.
 
   aquatic counts no downloads, so there is nothing to import from it.
 
 Errors:
-  Everything is read before anything is taken. If anything is wrong in any file, it is said where,
-  and nothing is taken; --skip-bad takes the rest: all good lines, and of a file that is cut off or
-  broken what comes before.
+  Everything is read before anything is imported. If a file has an error, its place is reported, and
+  nothing is imported; --skip-bad imports the rest: all good lines, and the beginning of a file that
+  is cut off or broken.
 
 Exit codes:
-  0  the counts are taken
-  1  something is wrong, and nothing is taken; if only the copy of the counts failed, the report is
+  0  the counts are imported
+  1  an error, and nothing is imported; if only the copy of the counts failed, the report is
      printed, and the error says that they are imported
   2  the command line is wrong";
 
 /// Import the download counts of another tracker.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = DETAILS, after_help = "See --help for examples, formats, and what is taken.")]
+#[command(after_long_help = DETAILS, after_help = "See --help for examples, formats and content.")]
 pub(crate) struct Args {
     /// Files of the other tracker; - is standard input.
     #[arg(required = true, value_name = "FILE")]
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = formats())]
     from: Option<Format>,
 
-    /// Read everything and show what would be imported, without importing it.
+    /// Read everything and report its counts, without importing them.
     #[arg(long)]
     dry_run: bool,
 
@@ -115,8 +115,8 @@ fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn some(count: u64, what: &str) -> String {
-    format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+fn some(count: u64, unit: &str) -> String {
+    format!("{} {unit}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
 fn formats() -> impl TypedValueParser<Value = Format> {

@@ -60,7 +60,7 @@ enum Command {
     },
 }
 
-/// Commands that were this program's, and what they are called now.
+/// Former commands of this program, and their successors.
 const MOVED: [(&str, &str); 7] = [
     ("store bench", "cargo store-bench"),
     ("load --report", "cargo load-report"),
@@ -105,7 +105,7 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        // The reader of the output has seen enough of it.
+        // The reader of the output has closed the pipe.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("swarmkeep: {error}");
@@ -127,8 +127,7 @@ fn command() -> clap::Command {
     })
 }
 
-/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit
-/// code 2.
+/// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.
 fn refuse(message: String) -> ! {
     eprintln!("swarmkeep: {message}");
     process::exit(2)
@@ -138,7 +137,7 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// As `println!`, and whoever closes the pipe ends the program without a word.
+/// Like `println!`, but returns an error if the pipe is closed; then the program ends without a message.
 macro_rules! say {
     ($($words:tt)*) => {
         std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*)))?

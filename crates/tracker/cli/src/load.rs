@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::units;
 
-/// What the program ends with when answers were wrong.
+/// The exit code if answers were wrong.
 const WRONG: u8 = 3;
 
 const DETAILS: &str = "\
@@ -35,12 +35,12 @@ Examples:
     --window 32 --mix connect=50,announce=50,scrape=1 --server-pid 1234 --json
 
 Loops:
-  closed   a worker sends when it has an answer. Shows what a tracker can do at
-           most. Latencies are those of a tracker that is as busy as it can be,
-           and grow with the workers; a stall is one slow answer per worker
+  closed   a worker sends when it has an answer. Shows the most requests per
+           second of a tracker. Latencies are those of a tracker that is fully
+           busy, and grow with the workers; a stall is one slow answer per worker
   open     --rate: requests are sent when the schedule has them, and latency
-           counts from then, whatever has become of earlier ones. Shows what
-           users of a tracker with this number of requests per second feel
+           counts from then, even if earlier ones are still unanswered. Shows
+           the latencies of a tracker at this number of requests per second
 
 Population:
   --peers peers in --torrents torrents that all workers share, sizes by Zipf's
@@ -57,15 +57,15 @@ Answers:
   return it, and wrong with --strict.
 
 Ctrl-C:
-  The first ends the measurement, and the report is of what was measured. The
-  second ends the program.
+  The first ends the measurement, and the report covers the time until then.
+  The second ends the program.
 
 Exit codes:
   0  measured; some requests may have failed, as the report says
-  1  no measurement: nobody answered, or fewer than half of the requests
+  1  no measurement: there was no answer, or fewer than half of the requests
      succeeded
   2  options that are wrong
-  3  answers were wrong: whatever its speed, this is no tracker";
+  3  answers were wrong";
 
 /// Put a tracker under load, check its answers and report.
 #[derive(Debug, clap::Args)]
@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::time)]
     duration: Duration,
 
-    /// Duration of the warm-up, whose requests are not counted.
+    /// Duration of the warm-up before the measurement.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::time)]
     warm_up: Duration,
 
@@ -169,7 +169,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
 
-    /// Process of the tracker, whose CPU time per million answers and memory are reported.
+    /// Process of the tracker, to report its CPU time per million answers and its memory.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
 
@@ -215,7 +215,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     verdict(&[report])
 }
 
-/// What the program ends with.
+/// The exit code.
 ///
 /// # Errors
 /// Fewer than half of the requests succeeded.
@@ -231,8 +231,8 @@ pub fn verdict(reports: &[Report]) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures with a line a second on standard error, and a bar if that is a terminal. Ends the program if the
-/// options are wrong together. SIGINT ends the measurement.
+/// Measures with a line per second on standard error, and a bar if that is a terminal. Ends the program if
+/// options conflict. SIGINT ends the measurement.
 ///
 /// # Errors
 /// Nothing was measured.
@@ -252,7 +252,7 @@ pub fn measure(config: &Config) -> Result<Report, swarmkeep_load::Error> {
     };
     let line = |text: &str| if bar.is_hidden() { eprintln!("{text}") } else { bar.println(text) };
     let report = swarmkeep_load::run_until(config, &stop, &mut |progress| match progress {
-        // Not filled: what is shown is what comes next.
+        // Without `fill`, the warm-up follows at once.
         Progress::Filling { peers: 0, .. } => bar.tick(),
         Progress::Filling { announced, peers } => {
             bar.set_message("peers announced");
@@ -297,7 +297,7 @@ fn interrupts(stop: Arc<AtomicBool>) -> io::Result<Runtime> {
 }
 
 impl Args {
-    /// What to measure.
+    /// The measurement of these options.
     pub fn config(&self) -> Config {
         let mut config = Config::new(self.target.iter().cloned());
         config.duration = self.duration;

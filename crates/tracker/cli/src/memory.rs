@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path};
 
-/// The bytes of memory that this process may take: the memory of the machine, or the limit of its control group
-/// if that is lower. `None` if the system tells neither.
+/// The bytes of memory that this process may use: the memory of the machine, or the limit of its control
+/// group if that is lower. `None` if the system reports neither.
 pub(crate) fn memory() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = least_limit(&groups, Path::new("/sys/fs/cgroup"));
@@ -13,8 +13,8 @@ pub(crate) fn memory() -> Option<u64> {
     group.into_iter().chain(machine).min()
 }
 
-/// The least limit of the control groups that `groups` lists, as in `/proc/self/cgroup`, and of the groups above:
-/// version 2, and the memory controller of version 1.
+/// The least limit of the control groups that `groups` lists, as in `/proc/self/cgroup`, and of the groups
+/// above: version 2, and the memory controller of version 1.
 fn least_limit(groups: &str, mount: &Path) -> Option<u64> {
     let limits = groups.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -25,7 +25,7 @@ fn least_limit(groups: &str, mount: &Path) -> Option<u64> {
         };
         let path = Path::new(path.trim_start_matches('/'));
         let limits = path.ancestors().flat_map(|path| files.iter().map(move |file| path.join(file)));
-        // "max", and files that do not exist, are no limits.
+        // "max" is no limit, nor is a file that does not exist.
         limits.filter_map(|file| fs::read_to_string(mount.join(file)).ok()?.trim().parse().ok()).min()
     });
     limits.min()

@@ -109,7 +109,7 @@ fn unknown(variable: &str, nearest: Option<String>) -> String {
     format!("{variable} in the environment is not a setting, and is ignored{meant}")
 }
 
-/// Serves until it is told to stop.
+/// Serves until SIGINT or SIGTERM.
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let ReadSettings { settings, effective: Effective { settings: running, unknown_variables, .. } } =
         ReadSettings::at_start();
@@ -133,12 +133,12 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
 
     allow_all_files_that_may_be();
     let bound = Bound::open(&config, sockets)?;
-    // With the lists that it began with.
+    // Frees the lists of the settings.
     drop(config);
-    // Before there are threads, and before anything that a stranger has sent is read.
+    // Before threads start, and before bytes of remote peers are read.
     if let Some(user) = settings.fixed.user {
         user.become_for_good()?;
-        // The system forgets this when a process changes its user.
+        // The system resets this when a process changes its user.
         secret::keep_out_of_dumps();
     }
     settings
@@ -147,7 +147,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         .give_up_privileges()
         .map_err(|error| format!("cannot give up the capabilities that --xdp takes: {error}"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // Here, since connections to servers live in the runtime.
+    // Within the runtime, in which connections to servers live.
     let built = match runtime.block_on(store.build(&sizes)) {
         Ok(built) => built,
         Err(NotBuilt::Settings(wrong)) => crate::refuse(wrong),
@@ -155,7 +155,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     };
     let unkept = || built.repository.clone();
     let mut pace = Pace::default();
-    // Some clients come a little early.
+    // Some clients announce a little early.
     pace.again_after = Duration::from_secs(u64::from(settings.live.interval) * 3 / 4);
     let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(unkept(), pace)));
     let server = bound.over(state.as_ref().map_or_else(unkept, |state| state.repository()))?;
@@ -170,7 +170,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     built.watch(&server.control().metrics);
     let closing = Closing(state);
     let served = runtime.block_on(async {
-        // Before anyone can read that we listen and then tell us to stop.
+        // Before the line about listening, after which a signal may come.
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let hangup = signal(SignalKind::hangup())?;
@@ -189,7 +189,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             match kept.drawn_secret.take() {
                 None => say(dashboard),
                 Some(secret) if io::stderr().is_terminal() => eprintln!("{dashboard}#token={secret}"),
-                // Whatever is not a terminal is kept, and read by others.
+                // Logs are kept, and other users may read them: they get no token.
                 Some(_) => say(format!("{dashboard} (`swarmkeep token >> FILE` and --admin-tokens FILE let you in)")),
             }
             if !settings.fixed.admin_tls && !address.ip().is_loopback() {
@@ -221,7 +221,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
                 manager::stopping();
             })
             .await;
-        // A shared store may be far away, or gone.
+        // A shared store may answer late or never.
         let totals = timeout(Duration::from_millis(100), control.repository.totals()).await;
         let totals = totals.ok().and_then(Result::ok);
         let (counts, totals) = (control.metrics.counts(), totals.unwrap_or_default());
@@ -230,9 +230,9 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         info!(reason, requests, torrents = totals.swarms, peers, "stopped");
         Ok(())
     });
-    // What it needs of the runtime is there still.
+    // Closing needs the runtime.
     let closed = closing.0.as_ref().map_or(Ok(()), |state| state.close());
-    // Not waiting for lists that are being read.
+    // Does not wait until lists are read.
     runtime.shutdown_background();
     served.and(closed.map_err(Into::into))
 }
@@ -250,16 +250,16 @@ impl Drop for Closing {
     }
 }
 
-/// Brings back what the folder holds, and says what that was.
+/// Loads the state in the folder, and logs the result.
 fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error>> {
-    // What is in it is nobody else's to read.
+    // Only this user may read the folder.
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
         format!("cannot make the folder {}: {error}; make one that this process may write to", path.display())
     })?;
     let folder = Arc::new(Directory::open(path)?);
-    if let Some(whose) = folder.others_may_write()? {
+    if let Some(owners) = folder.others_may_write()? {
         let path = path.display();
-        warn!("others may write to the folder of --state {path}: {whose}; take that right from them");
+        warn!("others may write to the folder of --state {path}: {owners}; take that right from them");
     }
     let loaded = state.open(folder, Some(every), Arc::new(swarmkeep_tracker::now))?;
     for (file, reason) in &loaded.refused {
@@ -287,10 +287,9 @@ fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// Each HTTP connection is a file, and what a process may open unless it asks (1,024 on most systems) is less
-/// than it could.
+/// Raises the limit of open files, by default 1,024 on most systems: each HTTP connection is one.
 fn allow_all_files_that_may_be() {
     let limit = getrlimit(Resource::Nofile);
-    // Refused, it goes on with fewer connections.
+    // If this fails, the tracker has fewer connections.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -1,9 +1,9 @@
-//! One schema, three places: what a subcommand takes as `--option` can stand in the environment and in a TOML
-//! file as well.
+//! One schema, three places: each `--option` of a subcommand can also be set in the environment and in a TOML
+//! file.
 //!
 //! The schema is the [`clap::Args`] of the subcommand. A value from the environment (`SWARMKEEP_OPTION`) or
-//! the file (`option = …`) becomes the default of its option, so that what is given nearer wins: the command
-//! line over the environment over the file.
+//! the file (`option = …`) becomes the default of its option: the command line overrides the environment, and
+//! the environment overrides the file.
 
 use std::{
     collections::BTreeMap,
@@ -22,13 +22,12 @@ use clap::{
 use swarmkeep_redis::without_password;
 use toml::de::{DeTable, DeValue};
 
-/// What the name of an option in the environment begins with.
+/// The prefix of an option in the environment.
 const PREFIX: &str = "SWARMKEEP_";
 
-/// The option that names the file. It stands on the command line or in the environment.
+/// The option that names the file, on the command line or in the environment.
 pub(crate) const FILE: &str = "config";
 
-/// Why settings cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("cannot read {path}: {source}", path = path.display())]
@@ -39,7 +38,6 @@ pub(crate) enum Error {
     UnknownKey { place: SettingOrigin, key: String, nearest: Option<String> },
     #[error("{place}: {key}: {message}")]
     Value { place: SettingOrigin, key: String, message: String },
-    /// What clap says of the command line.
     #[error("{0}")]
     CommandLine(#[from] clap::Error),
 }
@@ -48,12 +46,12 @@ fn meant(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|nearest| format!("; `{nearest}` is meant, perhaps")).unwrap_or_default()
 }
 
-/// Settings that do not go together.
+/// Settings that conflict.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Contradiction(pub(crate) String);
 
-/// Where a value stands.
+/// The place of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SettingOrigin {
     Line(PathBuf, usize),
@@ -73,14 +71,14 @@ impl fmt::Display for SettingOrigin {
     }
 }
 
-/// The settings of a subcommand, from everywhere.
+/// The settings of a subcommand, from all places.
 #[derive(Debug)]
 pub(crate) struct Effective {
-    /// As clap has them, the subcommand included.
+    /// The result of clap, with the subcommand.
     pub(crate) matches: ArgMatches,
     /// Each setting by its name, in the order of the help.
     pub(crate) settings: Vec<Setting>,
-    /// Variables that begin like ours and are none.
+    /// Variables that begin with [`PREFIX`] but are no settings, each with the nearest name.
     pub(crate) unknown_variables: Vec<(String, Option<String>)>,
 }
 
@@ -93,13 +91,13 @@ pub(crate) struct Setting {
     pub(crate) value_name: String,
     pub(crate) is_list: bool,
     pub(crate) values: Vec<String>,
-    /// Whether there may be passwords in them.
+    /// Whether the values may contain passwords.
     pub(crate) is_secret: bool,
     pub(crate) place: SettingOrigin,
 }
 
 impl Setting {
-    /// The values, as they may be shown.
+    /// The values without passwords.
     pub(crate) fn shown(&self) -> Vec<String> {
         let shown = |value: &String| if self.is_secret { without_password(value) } else { value.clone() };
         self.values.iter().map(shown).collect()
@@ -112,7 +110,7 @@ impl Setting {
     }
 }
 
-/// Reads the settings of `command`'s subcommand that `arguments` name, whose schema is `schema`.
+/// Reads the settings of the subcommand of `command` that `arguments` name. `schema` is its schema.
 pub(crate) fn read(
     command: &Command,
     schema: &Command,
@@ -185,12 +183,12 @@ fn is_list(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::Append)
 }
 
-/// How an option is called on the command line and in a file.
+/// The name of an option on the command line and in a file.
 fn name_of(id: &str) -> String {
     id.replace('_', "-")
 }
 
-/// How an option is called in the environment.
+/// The name of an option in the environment.
 fn variable_of(id: &str) -> String {
     format!("{PREFIX}{}", id.to_ascii_uppercase())
 }
@@ -219,14 +217,14 @@ fn setting(
     }
 }
 
-/// The option's name that is spelled most like `id`, if any is.
+/// The name of an option that is most similar to `id`, if any is similar.
 fn nearest(id: &str, names: &[String]) -> Option<String> {
     let likeness = |name: &String| strsim::jaro_winkler(id, name);
     let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
     (likeness(nearest) > 0.7).then(|| nearest.clone())
 }
 
-/// The values that a file gives, by option.
+/// The values of a file, by option.
 fn read_file(
     path: &Path,
     schema: &Command,
@@ -250,7 +248,7 @@ fn read_file(
         };
         Error::Toml { place: place(span.start), message }
     })?;
-    // Wherever the program is started, the files beside this one are meant.
+    // Paths in the file are relative to its folder, wherever the program is started.
     let folder = std::path::absolute(path).map_err(|source| Error::Read { path: path.into(), source })?;
     let folder = folder.parent().unwrap_or(Path::new("/"));
     let mut given = BTreeMap::new();
@@ -293,7 +291,7 @@ fn read_file(
     Ok(given)
 }
 
-/// Whether each value is one that the option takes, in the option's own words.
+/// Checks each value with the parser of its option.
 fn check(schema: &Command, id: &str, place: &SettingOrigin, values: &[String]) -> Result<(), Error> {
     let name = name_of(id);
     let schema = schema.clone().no_binary_name(true);
@@ -314,8 +312,8 @@ fn check(schema: &Command, id: &str, place: &SettingOrigin, values: &[String]) -
     Ok(())
 }
 
-/// The settings as a file that can be read again: each with its help, and a comment that says where it comes
-/// from. Without a value, or if `commented`, it stands behind a `#`.
+/// The settings as a file that can be read again: each with its help, and a comment that names its place.
+/// Without a value, or if `commented`, it is a comment itself.
 pub(crate) fn to_toml(settings: &[Setting], commented: bool) -> String {
     let mut out = String::new();
     let place_of = |heading| settings.iter().position(|setting| setting.heading == heading);
@@ -410,7 +408,7 @@ mod tests {
         /// Whether.
         #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set)]
         whether: bool,
-        /// With whom.
+        /// The link.
         #[arg(long, hide_default_value = true)]
         link: Option<String>,
     }
@@ -419,7 +417,7 @@ mod tests {
         Schema::augment_args(Command::new("run"))
     }
 
-    /// A file that goes away with this.
+    /// A file, deleted when this is dropped.
     struct File(PathBuf);
 
     impl File {
@@ -494,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line_and_what_is_allowed() {
+    fn errors_name_the_line_and_the_allowed_values() {
         for (file, expected) in [
             (
                 "\nhow_much = 3",
@@ -532,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_are_none_of_ours_are_told() {
+    fn unknown_variables_are_reported() {
         let variables = [("SWARMKEEP_HOWMANY", "1"), ("SWARMKEEP_9", "tcp://192.0.2.1:9")];
         let unknown = read(&[], &variables, None).unwrap().unknown_variables;
         let nearest = Some("SWARMKEEP_HOW_MANY".into());
@@ -547,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_can_be_read_again() {
+    fn printed_settings_can_be_read_again() {
         let effective = read(&["--place=\"a\" # \u{e9}\\", "--place=-3", "--whether"], &[], None).unwrap();
         let text = to_toml(&effective.settings, false);
         let again = read(&[], &[], Some(&text)).unwrap();

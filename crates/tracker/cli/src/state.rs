@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     restore: bool,
 
-    /// Forget the counts of all torrents with fewer downloads, such as those that strangers have made up.
+    /// Forget the counts of all torrents with fewer downloads, such as made-up torrents.
     #[arg(long, value_name = "N")]
     forget_below: Option<u32>,
 
@@ -46,9 +46,9 @@ struct Kept {
     snapshots: Vec<Snapshot>,
     /// The download counts, and their copy.
     downloads: Vec<Database>,
-    /// Whether the copy was put in the place of the counts.
+    /// Whether the copy has replaced the counts.
     restored: bool,
-    /// Torrents whose counts were forgotten.
+    /// The number of forgotten counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     forgotten: Option<u64>,
 }

@@ -22,9 +22,8 @@ pub(crate) struct Args {
 }
 
 fn scopes() -> impl TypedValueParser<Value = Scope> {
-    PossibleValuesParser::new(Scope::ALL.map(Scope::name)).map(|name| {
-        Scope::ALL.into_iter().find(|scope| scope.name() == name).expect("one of those that are allowed")
-    })
+    PossibleValuesParser::new(Scope::ALL.map(Scope::name))
+        .map(|name| Scope::ALL.into_iter().find(|scope| scope.name() == name).expect("an allowed one"))
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {

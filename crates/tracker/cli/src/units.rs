@@ -5,7 +5,7 @@ use std::{num::NonZero, time::Duration};
 /// A number of bytes.
 ///
 /// # Errors
-/// What was expected.
+/// The expected format.
 pub fn bytes(text: &str) -> Result<NonZero<u64>, String> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
     counted(text, &units)
@@ -16,7 +16,7 @@ pub fn bytes(text: &str) -> Result<NonZero<u64>, String> {
 /// A time in milliseconds, seconds, minutes or hours.
 ///
 /// # Errors
-/// What was expected.
+/// The expected format.
 pub fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit = match unit {

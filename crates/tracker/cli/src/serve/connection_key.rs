@@ -18,8 +18,8 @@ const LONGEST: usize = 4096;
 
 /// Derives the key from the secret in a file.
 pub(super) fn read(path: &Path) -> Result<ConnectionKey, Contradiction> {
-    let wrong = |what: String| Contradiction(format!("connection-key: {}: {what}", path.display()));
-    // A named pipe that nobody writes to is not waited for.
+    let wrong = |problem: String| Contradiction(format!("connection-key: {}: {problem}", path.display()));
+    // Does not wait for the writer of a named pipe.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let open = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = open.map_err(|error| wrong(format!("cannot read it: {error}")))?;
@@ -34,7 +34,7 @@ pub(super) fn read(path: &Path) -> Result<ConnectionKey, Contradiction> {
     // One byte more than the longest secret and the end of its line.
     let read = file.take(LONGEST as u64 + 3).read_to_end(&mut secret);
     read.map_err(|error| wrong(format!("cannot read it: {error}")))?;
-    // The last line may have an end on one machine and none on another.
+    // The end of the last line may differ between machines.
     let secret = secret.strip_suffix(b"\n").unwrap_or(&secret);
     let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
     if !(SHORTEST..=LONGEST).contains(&secret.len()) {

@@ -1,4 +1,4 @@
-//! What is logged, to standard error.
+//! The log, on standard error.
 
 use std::io::{self, IsTerminal as _};
 
@@ -8,7 +8,7 @@ use tracing_subscriber::{
 
 use super::schema::LogFormat;
 
-/// The log of a running tracker, whose level can change.
+/// The log of a running tracker. Its level can change.
 pub(super) struct Log(reload::Handle<LevelFilter, Registry>);
 
 impl Log {

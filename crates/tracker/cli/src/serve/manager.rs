@@ -1,5 +1,4 @@
-//! The service manager: sockets that it hands over (sd_listen_fds(3)), and what it is told of how the tracker
-//! is (sd_notify(3)).
+//! The service manager: sockets from it (sd_listen_fds(3)), and notifications to it (sd_notify(3)).
 
 use std::{convert::Infallible, env, future::pending, time::Duration};
 
@@ -10,13 +9,13 @@ use swarmkeep_tracker::{Control, Sockets};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, warn};
 
-/// How often the manager is told what the tracker does, if not oftener for its watchdog.
+/// The longest time between notifications. The watchdog of the manager may need a shorter one.
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
 
-/// How soon to look again at threads that have not started, or that are stuck.
+/// The time between looks at threads that have not started, or that are stuck.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Sockets that were handed over and are of no use here.
+/// Unusable sockets from the manager.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WrongSocket {
     #[error(
@@ -27,8 +26,8 @@ pub(crate) enum WrongSocket {
     ManyAdmins,
 }
 
-/// The sockets that were handed over: datagrams are for UDP, streams for HTTP unless they are named `https`
-/// or `admin`.
+/// The sockets from the manager: datagrams are for UDP, streams for HTTP unless they are named `https` or
+/// `admin`.
 pub(crate) fn sockets() -> Result<Sockets, WrongSocket> {
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -52,8 +51,8 @@ pub(crate) fn sockets() -> Result<Sockets, WrongSocket> {
     Ok(sockets)
 }
 
-/// Tells the manager that the tracker answers once it does, and from then on how much; and while its threads
-/// and timers run, that it need not be started again.
+/// Notifies the manager once the tracker answers, and from then on of its status, and of its watchdog while
+/// threads and timers run.
 pub(crate) async fn report(control: Control) -> Infallible {
     if env::var_os("NOTIFY_SOCKET").is_none() {
         return pending().await;
@@ -94,32 +93,30 @@ pub(crate) async fn report(control: Control) -> Infallible {
     }
 }
 
-/// The store's totals; `None` if it needs longer for them.
+/// The store's totals; `None` if it needs more than `longest`.
 async fn totals(repository: &Repository, longest: Duration) -> Option<Totals> {
     timeout(longest, repository.totals()).await.ok()?.ok()
 }
 
-/// That settings are being read again. [`ready`] tells that they have been.
+/// Notifies of settings that are being read again. [`ready`] ends it.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => warn!(%error, "the service manager is not told of reading settings again"),
+        Err(error) => warn!(%error, "cannot notify the service manager of reading settings again"),
     }
 }
 
-/// That settings have been read again.
 pub(crate) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// That the tracker has been told to stop.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Where there is no manager, nobody is told.
+/// Does nothing without a manager.
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        warn!(%error, "cannot tell the service manager");
+        warn!(%error, "cannot notify the service manager");
     }
 }

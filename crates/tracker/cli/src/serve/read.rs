@@ -7,7 +7,7 @@ use clap::FromArgMatches as _;
 use super::schema::Settings;
 use crate::settings::{self, Effective};
 
-/// The settings from everywhere, as they are at this moment.
+/// The current settings from all places.
 pub(super) struct ReadSettings {
     pub(super) effective: Effective,
     pub(super) settings: Settings,
@@ -21,7 +21,7 @@ impl ReadSettings {
         Ok(Self { settings: Settings::from_arg_matches(matches)?, effective })
     }
 
-    /// Or ends the program, as clap does.
+    /// Ends the program after an error, as clap does.
     pub(super) fn at_start() -> Self {
         match Self::now() {
             Ok(read) => read,

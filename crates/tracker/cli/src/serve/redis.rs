@@ -1,4 +1,4 @@
-//! The store on Redis: its settings, and how it is reached when the tracker starts.
+//! The store on Redis: its settings, and the connection at the start.
 
 use std::{fmt, fs, path::PathBuf, process, str::FromStr, time::Duration};
 
@@ -14,10 +14,9 @@ use crate::units::counted;
 
 const REDIS: &str = "Store on Redis (--repository redis)";
 
-/// One tracker counts all torrents and peers per this time, for all.
+/// The time between counts of all torrents and peers, by one tracker for all.
 const TOTALS_AGE: Duration = Duration::from_secs(2);
 
-/// Where the store on Redis is, and how patient to be with it.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Redis {
     /// URL of the server, redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// over TLS; may be
@@ -43,11 +42,11 @@ pub(crate) struct Redis {
     redis_prefix: String,
 
     /// Program in the servers that keeps the store: the module `swarmkeep`, which every server then needs, or
-    /// functions in Lua; `auto` takes that of the existing store, or else the module where it is loaded.
+    /// functions in Lua; `auto` uses the existing store's, or else the module where it is loaded.
     #[arg(long, value_enum, default_value = "auto", help_heading = REDIS)]
     redis_engine: RedisEngine,
 
-    /// Name of this tracker among those that share the store, in metrics and for the lease of the sweep.
+    /// Name of this tracker among the trackers of the store, in metrics and for the lease of the sweep.
     /// Default: HOST-PROCESS.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = REDIS)]
     redis_node: Option<String>,
@@ -66,7 +65,7 @@ enum RedisEngine {
 }
 
 impl Redis {
-    /// What they say together. Reads the files.
+    /// The servers of these settings. Reads the files.
     pub(crate) fn servers(&self) -> Result<Servers, Contradiction> {
         let wrong = |text: String| Err(Contradiction(text));
         if self.redis_url.is_empty() {
@@ -77,8 +76,8 @@ impl Redis {
         self.check_password()?;
         let mut urls = Vec::with_capacity(self.redis_url.len());
         for url in &self.redis_url {
-            if let Some(what) = url.problem() {
-                return wrong(format!("redis-url: {url}: {what}"));
+            if let Some(problem) = url.problem() {
+                return wrong(format!("redis-url: {url}: {problem}"));
             }
             urls.push(url.0.clone());
         }
@@ -104,7 +103,7 @@ impl Redis {
             }
             let unread = |error| Contradiction(format!("redis-ca: cannot read {}: {error}", path.display()));
             let pem = fs::read(path).map_err(unread)?;
-            // Without any, nobody would be trusted, and each server's certificate be said to be wrong.
+            // Without an authority, the errors would blame the certificates of the servers.
             if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
                 return wrong(format!("redis-ca: {}: it has no certificate in PEM", path.display()));
             }
@@ -113,7 +112,7 @@ impl Redis {
         Ok(Servers { config, node, patience: self.redis_patience })
     }
 
-    /// Whether the file of the password has one, which the next connection will use.
+    /// Checks that the file of the password has one, which the next connection will use.
     pub(crate) fn check_password(&self) -> Result<(), Contradiction> {
         let Some(path) = &self.redis_password_file else { return Ok(()) };
         password_in(path).map_err(|error| Contradiction(format!("redis-password-file: {error}")))?;
@@ -122,17 +121,16 @@ impl Redis {
     }
 }
 
-/// The servers of a store, to be reached.
 pub(crate) struct Servers {
     config: RedisConfig,
-    /// What this tracker is called among others.
+    /// The name of this tracker.
     pub(crate) node: String,
     patience: Duration,
 }
 
 impl Servers {
-    /// Reaches the store, in the runtime that its connections stay in. Tries again for as long as a request
-    /// would.
+    /// Connects to the store, in the runtime that its connections stay in. Tries again for as long as a
+    /// request would.
     pub(crate) async fn reach(&self, config: &RepositoryConfig) -> Result<RedisRepository, Error> {
         const PAUSE: Duration = Duration::from_millis(100);
         let enough = Instant::now() + self.patience;
@@ -145,12 +143,12 @@ impl Servers {
     }
 }
 
-/// A URL that may have a password in it, which is not shown.
+/// A URL. Its password, if any, is not shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Url(String);
 
 impl Url {
-    /// What is wrong with it, as far as that is seen before it is used.
+    /// The reason why it is invalid, as far as that is known before a connection.
     fn problem(&self) -> Option<&'static str> {
         let rest = ["redis://", "rediss://"].iter().find_map(|scheme| self.0.strip_prefix(scheme));
         let Some(rest) = rest else { return Some("it begins with neither redis:// nor rediss://") };
@@ -164,7 +162,7 @@ impl Url {
 impl FromStr for Url {
     type Err = std::convert::Infallible;
 
-    // What is wrong with it is said later: clap would show what it refuses.
+    // `Redis::servers` checks it: an error of clap would show the password.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(Self(text.into()))
     }

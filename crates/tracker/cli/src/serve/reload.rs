@@ -1,5 +1,5 @@
-//! SIGHUP: the settings are read again, what can change changes, and the log says what did and what needs a
-//! restart.
+//! SIGHUP: the settings are read again. Live settings change, and the log names them, and the settings that
+//! need a restart.
 
 use std::{convert::Infallible, error::Error};
 
@@ -16,11 +16,9 @@ use super::{
 };
 use crate::settings::Setting;
 
-/// What a running tracker was last told, and by what it is told more.
+/// A running tracker, with its settings.
 pub(super) struct Reload {
-    /// What it was started with.
     pub(super) fixed: Fixed,
-    /// What it runs with.
     pub(super) running: Vec<Setting>,
     pub(super) kept: Kept,
     pub(super) log: Log,
@@ -32,7 +30,7 @@ impl Reload {
     pub(super) async fn on(mut self, mut signals: Signal) -> Infallible {
         while signals.recv().await.is_some() {
             manager::reloading();
-            // Long lists take seconds, in which all else goes on.
+            // Long lists take seconds.
             let reloaded = spawn_blocking(move || {
                 if let Err(error) = self.reload() {
                     error!(%error, "the settings stay as they were");
@@ -42,7 +40,6 @@ impl Reload {
             self = reloaded.await.expect("reading settings does not panic");
             manager::ready();
         }
-        // There will be no more.
         std::future::pending().await
     }
 
@@ -66,7 +63,7 @@ impl Reload {
         }
         info!(changed = live.len(), need_restart = fixed.len(), "settings read again");
         for (running, read) in self.running.iter_mut().zip(effective.settings) {
-            // What needs a restart is told each time until there was one.
+            // Changes that need a restart are logged at each signal.
             if live.iter().any(|change| change.name == read.name) {
                 *running = read;
             }
@@ -75,7 +72,6 @@ impl Reload {
     }
 }
 
-/// A setting that has another value.
 #[derive(Debug, PartialEq, Eq)]
 struct Change {
     name: String,
@@ -83,7 +79,7 @@ struct Change {
     to: String,
 }
 
-/// What has changed: what can while the tracker runs, and what cannot.
+/// The changes to live settings, and the changes to other settings.
 fn changes(before: &[Setting], after: &[Setting]) -> (Vec<Change>, Vec<Change>) {
     let live = Live::augment_args(Command::new("live"));
     let is_live =

@@ -1,5 +1,5 @@
-//! Every setting of a tracker: the options of `swarmkeep serve`, which stand in its environment and its file
-//! as well.
+//! Every setting of a tracker: the options of `swarmkeep serve`, which can also be set in its environment and
+//! its file.
 
 use std::{
     error::Error,
@@ -39,7 +39,6 @@ use crate::{
     units::{bytes, counted},
 };
 
-/// All settings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Settings {
     #[command(flatten)]
@@ -55,11 +54,11 @@ impl Settings {
     }
 }
 
-/// What is settled when the tracker starts.
+/// Settings that need a restart to change.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Fixed {
     /// Address and port to listen on over UDP; may be repeated; or `off`. `[::]:PORT` is for both families,
-    /// unless an IPv4 address has that port. Answers leave from the address that was asked.
+    /// unless an IPv4 address has that port. Answers leave from the address that received the request.
     #[arg(long, value_name = "ADDR", default_values = EVERYWHERE, value_parser = listen, help_heading = LISTENING)]
     pub(crate) udp: Vec<Listen>,
 
@@ -100,9 +99,9 @@ pub(crate) struct Fixed {
     #[command(flatten)]
     pub(crate) xdp: Xdp,
 
-    /// File with the secret of connection ids over UDP, 32 bytes or more, that others cannot read. Trackers with
-    /// the same secret accept each other's ids, and a restarted tracker accepts its earlier ones. Default: the
-    /// secret of the store on Redis, or a random one.
+    /// File with the secret of connection ids over UDP, 32 bytes or more, that others cannot read. Trackers
+    /// with the same secret accept each other's ids, and a restarted tracker accepts its earlier ones.
+    /// Default: the secret of the store on Redis, or a random one.
     #[arg(long, value_name = "FILE", help_heading = LISTENING)]
     pub(crate) connection_key: Option<PathBuf>,
 
@@ -166,7 +165,7 @@ pub(crate) struct Fixed {
     pub(crate) log_format: LogFormat,
 }
 
-/// What can change while the tracker runs.
+/// Settings that can change while the tracker runs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Live {
     /// Time that clients wait between announces. With its jitter it must be shorter than the lifetime.
@@ -183,7 +182,7 @@ pub(crate) struct Live {
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = clap::value_parser!(u32).range(0..=100), help_heading = ANSWERS)]
     pub(crate) jitter: u32,
 
-    /// Shortest time between two announces of a client over HTTP, even if its user asks for one.
+    /// Shortest time between two announces of a client over HTTP, even if its user requests one.
     #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = ANSWERS)]
     pub(crate) min_interval: Option<u32>,
 
@@ -206,7 +205,7 @@ pub(crate) struct Live {
     pub(crate) most_peers: NonZero<usize>,
 
     /// Give seeders also to clients that start with nothing left and nothing downloaded. rqbit over HTTP and
-    /// webtorrent over UDP announce so while they have only a magnet link, and find nobody in a swarm of
+    /// webtorrent over UDP announce so while they have only a magnet link, and receive no peers in a swarm of
     /// seeders otherwise. Seeders that start are then given seeders too.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ANSWERS)]
     pub(crate) seeders_for_links: bool,
@@ -249,8 +248,7 @@ pub(crate) struct Live {
     #[arg(long, value_name = "RULE", default_value = "near", value_parser = local_peers, help_heading = ACCESS)]
     pub(crate) local_peers: LocalPeers,
 
-    /// Address or network of proxies, such as 192.0.2.0/24, whose X-Forwarded-For is trusted; may be
-    /// repeated.
+    /// Address or network of proxies with a trusted X-Forwarded-For, such as 192.0.2.0/24; may be repeated.
     #[arg(long, value_name = "NET", value_parser = network, help_heading = ACCESS)]
     pub(crate) http_proxy: Vec<IpNet>,
 
@@ -276,7 +274,7 @@ pub(crate) const LISTENING: &str = "Listening";
 const STORE: &str = "Store";
 const STATE: &str = "Across restarts";
 const ANSWERS: &str = "Answers";
-const ACCESS: &str = "Who may take part";
+const ACCESS: &str = "Access";
 const LOGS: &str = "Logs";
 const PROCESS: &str = "Process";
 
@@ -300,7 +298,7 @@ fn listen(text: &str) -> Result<Listen, String> {
 /// All interfaces at the usual port.
 const EVERYWHERE: [&str; 2] = ["0.0.0.0:6969", "[::]:6969"];
 
-/// What clients are answered while the store cannot be reached.
+/// The answer to announces while the store cannot be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WhenUnavailable {
     Error,
@@ -316,7 +314,6 @@ impl From<WhenUnavailable> for swarmkeep_tracker::WhenUnavailable {
     }
 }
 
-/// As what to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     Text,
@@ -324,7 +321,7 @@ pub(crate) enum LogFormat {
 }
 
 impl Settings {
-    /// What the store is built from.
+    /// The sizes of the store.
     pub(crate) fn repository(&self, key: HashKey) -> RepositoryConfig {
         let Fixed { lifetime, max_swarms, max_peers_per_swarm, .. } = self.fixed;
         let mut config = RepositoryConfig::new(key).lifetime(Duration::from_secs(lifetime.into()));
@@ -343,12 +340,12 @@ impl Settings {
         config
     }
 
-    /// How much memory the store may take.
+    /// The limit on the memory of the store.
     fn most_bytes(&self) -> Option<usize> {
         match (self.fixed.max_bytes, self.fixed.repository) {
             (Some(most), _) => Some(most).filter(|most| *most > 0),
             (None, Chosen::Embedded(row)) if row.bounded.contains(BoundedBy::BYTES) => {
-                // Where the system does not tell, there is a limit all the same.
+                // There is a limit also if the memory is unknown.
                 let half = memory().unwrap_or(1 << 30) / 2;
                 Some(usize::try_from(half).unwrap_or(usize::MAX))
             }
@@ -356,7 +353,7 @@ impl Settings {
         }
     }
 
-    /// How many endpoints one address has in one torrent.
+    /// The most endpoints of one address in one torrent.
     fn endpoints_per_address(&self) -> Option<NonZero<usize>> {
         let listening = self.listening().unwrap_or_default();
         let is_alone = listening.iter().flatten().all(|address| address.ip().is_loopback())
@@ -365,7 +362,7 @@ impl Settings {
         NonZero::new(self.fixed.endpoints_per_address.unwrap_or(unset))
     }
 
-    /// Which store there is to be, with what it takes to build it but its sizes.
+    /// The store, with all but its sizes.
     pub(crate) fn store(&self) -> Result<Store, Contradiction> {
         let Fixed { repository, redis, state, .. } = &self.fixed;
         match repository {
@@ -374,7 +371,7 @@ impl Settings {
                 repository.name()
             ))),
             Chosen::Embedded(row) => Ok(Store::Embedded(row)),
-            // Each would bring back peers and downloads of its own past, among those of all.
+            // Each tracker would add peers and downloads of its own past to the shared ones.
             Chosen::Redis if state.is_some() => Err(Contradiction(
                 "state is of no use with the repository redis, which outlives this tracker: leave --state out, and have the server write to \
                  its disk (appendonly yes)"
@@ -407,7 +404,7 @@ impl Settings {
         }
     }
 
-    /// What the server is started with.
+    /// The configuration of the server.
     pub(crate) fn server(&self, kept: &mut Kept) -> Result<Config, Box<dyn Error>> {
         let Fixed { workers, http_connections, http_connections_per_address, repository, lifetime, .. } =
             &self.fixed;
@@ -439,14 +436,15 @@ impl Settings {
         Ok(config)
     }
 
-    /// The tokens that the API takes: those of the file, or one that is drawn.
+    /// The tokens of the API: from the file, or a random one.
     fn tokens(&self, kept: &mut Kept) -> Result<Vec<Token>, Box<dyn Error>> {
         let Some(path) = &self.fixed.admin_tokens else {
             let (token, secret) = Token::draw(&[Scope::Read, Scope::Write])?;
             kept.drawn_secret = Some(secret);
             return Ok(vec![token]);
         };
-        let wrong = |what: &dyn Display| Contradiction(format!("admin-tokens: {}: {what}", path.display()));
+        let wrong =
+            |problem: &dyn Display| Contradiction(format!("admin-tokens: {}: {problem}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
         warn_of_others(path, "the tokens");
         let lines = text
@@ -489,7 +487,7 @@ impl Settings {
         Ok(())
     }
 
-    /// By what rules it answers. Reads the lists, but those that are in force and have not changed.
+    /// The rules of its answers. Reads the lists, except lists of `now` that have not changed.
     pub(crate) fn rules(&self, kept: &mut Kept, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
         let mut rules = self.times()?;
         let Live { allow_list, deny_list, passkeys, requests, requests_at_once, .. } = &self.live;
@@ -500,7 +498,7 @@ impl Settings {
         }
         rules.local_peers = self.live.local_peers;
         rules.http_ip_parameter = self.live.http_ip_parameter;
-        // Said by clap where both stand on the command line.
+        // Clap checks this only on the command line.
         if allow_list.is_some() && deny_list.is_some() {
             let message = "allow-list and deny-list exclude each other: give one of them";
             return Err(Contradiction(message.into()).into());
@@ -521,7 +519,7 @@ impl Settings {
         Ok(rules)
     }
 
-    /// How long clients are told to wait.
+    /// The rules for the times that clients wait.
     fn times(&self) -> Result<Rules, Contradiction> {
         let Live {
             interval, longest_interval, jitter, min_interval, when_unavailable, retry_interval, ..
@@ -555,23 +553,23 @@ impl Settings {
     }
 }
 
-/// What outlives the settings it was made from.
+/// Keys, limits and certificates that stay when settings are read again.
 pub(crate) struct Kept {
     passkey_key: HashKey,
     rate_key: HashKey,
     limiter: Option<((u32, u32), Arc<RateLimiter>)>,
     tls: Option<Tls>,
-    /// Of the file, if one is named.
+    /// From the file of the setting.
     pub(crate) connection_key: Option<ConnectionKey>,
-    /// Of the token that was drawn because there are no others.
+    /// The secret of the random token.
     pub(crate) drawn_secret: Option<String>,
     /// Whether a service manager has handed over sockets for clients.
     pub(crate) handed_over: bool,
 }
 
 impl Kept {
-    /// Room for so many addresses that ask faster than they may: 512 KiB, which stays in a core's cache. An
-    /// address that asks more slowly needs none.
+    /// The number of addresses above their rate for which there is room: 512 KiB, which stays in a core's
+    /// cache. A slower address needs no room.
     const ADDRESSES: usize = 1 << 16;
 
     pub(crate) fn new() -> Result<Self, ConfigError> {
@@ -586,7 +584,7 @@ impl Kept {
         })
     }
 
-    /// The one there is, unless another is wanted.
+    /// The present limiter, or a new one if its limits have changed.
     fn limiter(&mut self, rate: u32, burst: u32) -> Option<Arc<RateLimiter>> {
         if rate == 0 {
             self.limiter = None;

@@ -13,7 +13,7 @@ pub(super) fn warn_of_others(path: &Path, secret: &str) {
     }
 }
 
-/// Has the system write no core dump of this process, and let no other one read its memory unless it is root's.
+/// Prevents core dumps of this process, and reads of its memory by other processes, except by root.
 pub(super) fn keep_out_of_dumps() {
     if let Err(error) = set_dumpable(false) {
         warn!(%error, "a core dump would contain the secrets of this process");

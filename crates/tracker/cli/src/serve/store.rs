@@ -1,4 +1,4 @@
-//! Which store keeps the swarms, and how it comes to be.
+//! The choice of the store, and building it.
 
 use std::sync::Arc;
 
@@ -12,17 +12,16 @@ use swarmkeep_tracker::{ConnectionKey, Metrics, SharedStore};
 
 use super::redis::Servers;
 
-/// Which store keeps the swarms.
+/// The choice of the store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Chosen {
-    /// One of the catalog, in this process.
+    /// A store of the catalog, in this process.
     Embedded(&'static Implementation),
-    /// One that has settings of its own.
     Redis,
 }
 
 impl Chosen {
-    /// What they are called: rows, families, and the other one. A family says what it is.
+    /// The names of rows, of families, and `redis`. Families and `redis` have a help text.
     pub(crate) fn values() -> impl Iterator<Item = PossibleValue> {
         catalog::names().chain([Self::Redis.name()]).map(|name| {
             let (summary, bounded) = match Self::find(name) {
@@ -46,16 +45,14 @@ impl Chosen {
     }
 }
 
-/// A store, and what it takes to build it.
+/// A store to build.
 pub(crate) enum Store {
     Embedded(&'static Implementation),
     Redis(Box<Servers>),
 }
 
-/// Why there is no store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotBuilt {
-    /// The settings do not allow it.
     #[error("{0}")]
     Settings(String),
     #[error(
@@ -68,7 +65,7 @@ pub(crate) enum NotBuilt {
 }
 
 impl Store {
-    /// What this tracker is called among those that share the store, if it is shared.
+    /// The name of this tracker among the trackers of the store, if it is shared.
     pub(crate) fn node(&self) -> Option<&str> {
         match self {
             Self::Embedded(_) => None,
@@ -76,7 +73,7 @@ impl Store {
         }
     }
 
-    /// Builds it in the runtime in which it will be asked, where its connections stay.
+    /// Builds it in the runtime that its connections stay in.
     pub(crate) async fn build(&self, config: &RepositoryConfig) -> Result<Built, NotBuilt> {
         match self {
             Self::Embedded(row) => match row.build(config) {
@@ -96,7 +93,6 @@ impl Store {
     }
 }
 
-/// A store that was built.
 pub(crate) struct Built {
     pub(crate) repository: Repository,
     redis: Option<Arc<RedisRepository>>,
@@ -108,7 +104,7 @@ impl Built {
         self.redis.as_ref().map(|store| ConnectionKey::new(&store.shared_secret("connection ids")))
     }
 
-    /// Tells the operator of a store that is shared.
+    /// Adds a shared store to the metrics.
     pub(crate) fn watch(&self, metrics: &Metrics) {
         if let Some(store) = self.redis.clone() {
             metrics.watch_shared_store(move || {

@@ -1,5 +1,5 @@
-//! Root at the start, for low ports and files of root's; from then on a user who may do nothing in
-//! particular.
+//! The user of the process: root at the start, for low ports and files of root, then a user without
+//! privileges.
 
 use std::str::FromStr;
 
@@ -9,22 +9,21 @@ use nix::{
     unistd::{self, Gid, Group, Uid, getgroups, getresgid, getresuid, setgroups, setresgid, setresuid},
 };
 
-/// Whom the tracker runs as.
+/// The user and group of the tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct User {
     uid: Uid,
     gid: Gid,
 }
 
-/// Why privileges were not given up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("cannot become the user: only root can; start as root, or leave --user out")]
     NotRoot,
     #[error(
-        "cannot give up privileges, {what}: {source}; leave --user out where this is done by who starts the tracker"
+        "cannot give up privileges, {step}: {source}; leave --user out where the service manager does this"
     )]
-    Refused { what: &'static str, source: Errno },
+    Refused { step: &'static str, source: Errno },
     #[error("privileges could be taken back after they were given up; do not trust this system with --user")]
     NotGone,
 }
@@ -42,9 +41,9 @@ impl User {
         if !Self::is_root() {
             return Err(Error::NotRoot);
         }
-        let refused = |what| move |source| Error::Refused { what, source };
+        let refused = |step| move |source| Error::Refused { step, source };
         prctl::set_no_new_privs().map_err(refused("those of programs to execute"))?;
-        // In this order: whoever is not root any more cannot change groups.
+        // In this order: only root can change groups.
         setgroups(&[]).map_err(refused("groups"))?;
         setresgid(gid, gid, gid).map_err(refused("group"))?;
         setresuid(uid, uid, uid).map_err(refused("user"))?;
@@ -67,7 +66,7 @@ impl User {
 impl FromStr for User {
     type Err = String;
 
-    /// A user's name and, behind a colon, a group's; without it, the user's own group.
+    /// Parses `NAME` or `NAME:GROUP`. The default group is the user's own.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, group) = text.split_once(':').map_or((text, None), |(name, group)| (name, Some(group)));
         let user = unistd::User::from_name(name)

@@ -9,9 +9,9 @@ use crate::settings::Contradiction;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Xdp {
-    /// Network interface whose datagrams come past the system's sockets (AF_XDP), for less CPU time. Firewall
-    /// and tcpdump do not see them any more. It takes root or three capabilities at the start; where it does
-    /// not work, the tracker says so and goes on with sockets.
+    /// Network interface from which datagrams bypass the system's sockets (AF_XDP), for less CPU time.
+    /// Firewall and tcpdump do not see them any more. It takes root or three capabilities at the start; where
+    /// it does not work, the tracker says so and goes on with sockets.
     #[arg(long, value_name = "INTERFACE", help_heading = LISTENING)]
     xdp: Option<String>,
 
@@ -34,7 +34,7 @@ enum Mode {
 }
 
 impl Xdp {
-    /// What the server is started with.
+    /// The configuration for the server.
     pub(crate) fn settings(&self, is_udp: bool) -> Result<Option<swarmkeep_tracker::Xdp>, Contradiction> {
         let Some(interface) = &self.xdp else { return Ok(None) };
         if !is_udp {
@@ -50,7 +50,7 @@ impl Xdp {
         Ok(Some(xdp))
     }
 
-    /// Gives up the capabilities that only attaching takes. No thread may have been started: each has its
+    /// Gives up the capabilities that only attaching needs. Call it before threads start: each thread has its
     /// own.
     pub(crate) fn give_up_privileges(&self) -> Result<(), rustix::io::Errno> {
         if self.xdp.is_none() {

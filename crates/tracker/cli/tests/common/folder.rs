@@ -1,4 +1,4 @@
-//! A folder of a test's own.
+//! The folder of one test.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A folder that goes away with this value. Every user may read it.
+/// A folder, deleted when this is dropped. Every user may read it.
 pub(crate) struct Folder(TempDir);
 
 impl Folder {
@@ -22,7 +22,6 @@ impl Folder {
         self.0.path()
     }
 
-    /// The path of a file in it.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }

@@ -18,7 +18,7 @@ pub(crate) fn files_of_pair(folder: &Folder) -> [String; 2] {
     ["certificate.pem", "key.pem"].map(|name| folder.join(name).to_str().expect("text").into())
 }
 
-/// Writes both, anew.
+/// Writes a new certificate and its key.
 pub(crate) fn write_pair(folder: &Folder) -> CertificateDer<'static> {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(["127.0.0.1".into()]).expect("randomness");
@@ -42,7 +42,7 @@ pub(crate) fn scrape_over_https(at: SocketAddr, certificate: &CertificateDer<'st
     connection
 }
 
-/// By a client that trusts that certificate and no other.
+/// Connects a client that trusts this certificate and no other.
 pub(crate) fn over_https(at: SocketAddr, certificate: &CertificateDer<'static>) -> OverTls {
     let mut roots = RootCertStore::empty();
     roots.add(certificate.clone()).expect("a certificate");
@@ -64,7 +64,7 @@ pub(crate) fn ask<S: Read + Write>(connection: &mut BufReader<S>) {
 
 pub(crate) fn get<S: Read + Write>(connection: &mut BufReader<S>, path: &str) -> Vec<u8> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    connection.get_mut().write_all(request.as_bytes()).expect("somebody listens");
+    connection.get_mut().write_all(request.as_bytes()).expect("a server");
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         assert_ne!(connection.read_line(&mut head).expect("an answer soon"), 0, "{head}");

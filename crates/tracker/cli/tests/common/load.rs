@@ -14,7 +14,8 @@ use swarmkeep_load::{Config, Progress, Report, Target, run_until};
 
 use crate::common::A_MINUTE;
 
-/// Returns the report of a load that goes on during `meanwhile`, which can wait for the next second with answers.
+/// Returns the report of a load that goes on during `meanwhile`. That can wait for the next second with
+/// answers.
 pub(crate) fn under_load(tracker: SocketAddr, meanwhile: impl FnOnce(&dyn Fn())) -> Report {
     let mut config = Config::new([Target::Udp(tracker)]);
     config.strict = true;

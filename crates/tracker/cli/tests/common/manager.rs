@@ -10,7 +10,7 @@ use swarmkeep_tests::udp::uninterrupted;
 
 use crate::common::{A_MINUTE, Folder, Serve, swarmkeep};
 
-/// What a service is told by, and tells.
+/// A service manager, with the socket for notifications.
 pub(crate) struct Manager {
     socket: UnixDatagram,
     folder: Folder,
@@ -32,7 +32,7 @@ impl Manager {
     }
 
     pub(crate) fn next(&self) -> String {
-        self.try_next(A_MINUTE).expect("told soon")
+        self.try_next(A_MINUTE).expect("a notification")
     }
 
     pub(crate) fn next_but_health(&self) -> String {

@@ -27,7 +27,7 @@ use swarmkeep_tests::udp::{Client, announce};
 /// A running tracker; killed if a test fails before it has ended.
 pub(crate) struct Serve {
     child: Child,
-    /// What it prints to standard error. In a lock, so that several threads may send signals.
+    /// Its standard error. In a lock, so that several threads may send signals.
     lines: Mutex<Receiver<String>>,
     pub(crate) first_line: String,
 }
@@ -37,7 +37,7 @@ impl Serve {
         Self::run(swarmkeep(arguments))
     }
 
-    /// With these arguments, among them a file that says where to listen over UDP.
+    /// With these arguments, among them a file with the UDP addresses.
     pub(crate) fn start_at_file(arguments: &[&str]) -> Self {
         let mut command = swarmkeep(arguments);
         command.env_remove("SWARMKEEP_UDP");
@@ -57,12 +57,12 @@ impl Serve {
         serve
     }
 
-    /// The addresses that it says it listens on over UDP, and over HTTP.
+    /// The printed addresses over UDP, and over HTTP.
     pub(crate) fn addresses(&self) -> [Vec<SocketAddr>; 2] {
         ["udp", "http"].map(|protocol| self.addresses_of(protocol))
     }
 
-    /// The addresses that it says it listens on over a protocol.
+    /// The printed addresses over a protocol.
     pub(crate) fn addresses_of(&self, protocol: &str) -> Vec<SocketAddr> {
         let (listening, _) = self.first_line.split_once(';').unwrap_or_else(|| panic!("{}", self.first_line));
         let listening = listening.strip_prefix("listening on ").expect("it listens");
@@ -87,7 +87,7 @@ impl Serve {
         swarmkeep_tests::serve::signal(self.pid(), signal).expect("it runs");
     }
 
-    /// What is printed up to a line with this text.
+    /// The output up to a line with this text.
     pub(crate) fn printed_until(&mut self, text: &str) -> String {
         let mut printed = String::new();
         while !printed.contains(text) {
@@ -99,14 +99,13 @@ impl Serve {
         printed
     }
 
-    /// Sends a signal by its name and waits for the end; returns the exit code and what was printed.
+    /// Sends a signal by its name and waits for the end; returns the exit code and the output.
     pub(crate) fn stop(self, signal: &str) -> (Option<i32>, String) {
         self.signal(signal);
         self.end()
     }
 
-    /// Reads on to the line that says where it listens, which becomes the first one; answers what was printed
-    /// before that.
+    /// Reads up to the line with its addresses, which becomes the first one; returns the lines before it.
     pub(crate) fn until_it_listens(&mut self) -> String {
         let mut before = String::new();
         while !self.first_line.starts_with("listening on") {
@@ -117,20 +116,20 @@ impl Serve {
         before
     }
 
-    /// Kills it; returns what was printed and not read.
+    /// Kills it; returns the output that was not read.
     pub(crate) fn kill(mut self) -> String {
         self.child.kill().expect("a child");
         self.child.wait().expect("a child");
         self.lines().iter().collect()
     }
 
-    /// Waits for the end; answers the exit code and what was printed after the first line.
+    /// Waits for the end; returns the exit code and the output after the first line.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         (self.code(), self.lines().iter().collect())
     }
 
     fn lines(&mut self) -> &Receiver<String> {
-        self.lines.get_mut().expect("nobody panics with it")
+        self.lines.get_mut().expect("no panics")
     }
 
     fn code(&mut self) -> Option<i32> {
@@ -147,7 +146,7 @@ impl Drop for Serve {
 
 pub(crate) fn swarmkeep(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
-    // Not where another one listens.
+    // Listens at no default address, which may be in use.
     command.arg("serve").args(arguments);
     command.envs(["SWARMKEEP_ADMIN", "SWARMKEEP_UDP", "SWARMKEEP_HTTP"].map(|variable| (variable, "off")));
     command
@@ -156,9 +155,9 @@ pub(crate) fn swarmkeep(arguments: &[&str]) -> Command {
 /// The user `nobody`, and its group.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// The same of the program for a user who is not root: `nobody`, where root runs the tests.
+/// The same command for a user other than root: `nobody`, where root runs the tests.
 pub(crate) fn not_as_root(folder: &Folder, command: &Command) -> Command {
-    // Where everybody can read it. Not by this process, of which others that are started might hold the file
+    // Copied to a folder that all users can read; not by this process, since its children might hold the file
     // open.
     let program = folder.join("swarmkeep");
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_swarmkeep")).arg(&program).status();
@@ -178,7 +177,7 @@ pub(crate) fn refused(arguments: &[&str]) -> String {
     message
 }
 
-/// Waits for the end of a tracker that does not start; answers its exit code and all that it printed.
+/// Waits for the end of a tracker that does not start; returns its exit code and output.
 pub(crate) fn ends(command: Command) -> (Option<i32>, String) {
     let serve = Serve::run(command);
     let first_line = serve.first_line.clone();
@@ -186,20 +185,20 @@ pub(crate) fn ends(command: Command) -> (Option<i32>, String) {
     (code, first_line + &rest)
 }
 
-/// When a line was logged: it begins as `2026-11-22T17:53:29.123456Z`.
+/// The time of a log line, which begins as `2026-11-22T17:53:29.123456Z`.
 pub(crate) fn logged_at(line: &str) -> SystemTime {
     let stamp = line.split(' ').next().expect("a line has a beginning");
     let numbers: Vec<u64> =
         stamp.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
     let [year, month, day, hours, minutes, seconds, micros] = numbers[..] else { panic!("{line}") };
-    // Days since the epoch in a calendar whose years begin with March.
+    // Days since the epoch in a calendar with years that begin in March.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 719_469;
     let seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds;
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros)
 }
 
-/// What a line says it took: `took=1.5ms`.
+/// The duration in a log line: `took=1.5ms`.
 pub(crate) fn took(line: &str) -> Duration {
     let (_, took) = line.split_once("took=").unwrap_or_else(|| panic!("{line}"));
     let took = took.split_whitespace().next().expect("a time");

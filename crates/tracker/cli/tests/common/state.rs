@@ -1,4 +1,4 @@
-//! A tracker that keeps its state in a folder, and what it says of that.
+//! A tracker that keeps its state in a folder.
 
 use std::{
     io::{Read as _, Write as _},
@@ -31,7 +31,7 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// And what it said before it listened.
+    /// Also returns its output before it listened.
     pub(crate) fn start(state: &Path, more: &[&str]) -> (Self, String) {
         Self::run(command(state, more))
     }
@@ -49,7 +49,7 @@ impl Tracker {
         admin(&mut self.serve)
     }
 
-    /// Leechers, or seeders where nothing is left, and what peers were given.
+    /// Returns the number of leechers, or of seeders if nothing is left, and the peers of the answer.
     pub(crate) fn starts(&mut self, swarm: u16, port: u16, left: u64) -> (u32, Vec<Endpoint>) {
         let request = of(self.connection_id, swarm, port, AnnounceEvent::Started, left);
         let (counts, peers) = self.client.announce(request);
@@ -60,7 +60,7 @@ impl Tracker {
         self.client.announce(of(self.connection_id, swarm, port, AnnounceEvent::Completed, 0));
     }
 
-    /// Two peers of two prefixes finish, so that the count is kept for good.
+    /// Two peers of two prefixes complete, so that the count is kept for good.
     pub(crate) fn downloads_twice(&mut self, swarm: u16) {
         self.starts(swarm, 1, 1);
         self.completes(swarm, 1);
@@ -82,12 +82,12 @@ impl Tracker {
         self.client.scrape(self.connection_id, &[hash(swarm)])[0]
     }
 
-    /// Soon: a swarm that has come is looked up in the database.
+    /// Waits, since the database looks up a new swarm a little later.
     pub(crate) fn has_downloads(&mut self, swarm: u16, least: u32) {
         until("it has its downloads", || self.scrape(swarm).completed >= least);
     }
 
-    /// What it says at the end.
+    /// Returns its last output.
     pub(crate) fn stop(self) -> String {
         let (code, said) = self.serve.stop("TERM");
         assert_eq!(code, Some(0), "{said}");
@@ -95,7 +95,7 @@ impl Tracker {
     }
 }
 
-/// Where it says that its dashboard is.
+/// The printed address of its dashboard.
 pub(crate) fn admin(serve: &mut Serve) -> SocketAddr {
     let printed = serve.printed_until("dashboard at ");
     let (_, address) = printed.split_once("dashboard at http://").expect("an address");
@@ -120,11 +120,11 @@ pub(crate) fn hash(swarm: u16) -> [u8; 20] {
 }
 
 pub(crate) fn metrics(admin: SocketAddr) -> String {
-    let mut stream = TcpStream::connect(admin).expect("somebody listens");
+    let mut stream = TcpStream::connect(admin).expect("a server");
     stream.set_read_timeout(Some(A_MINUTE)).expect("above zero");
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .expect("somebody listens");
+        .expect("a server");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer soon");
     text
@@ -136,7 +136,7 @@ pub(crate) fn metric(admin: SocketAddr, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("{name}: {text}")).parse().expect("a number")
 }
 
-/// Soon shows these lines.
+/// Waits until the metrics have these lines.
 pub(crate) fn metrics_show(admin: SocketAddr, lines: &[&str]) {
     let began = Instant::now();
     loop {

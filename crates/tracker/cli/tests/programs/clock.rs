@@ -13,7 +13,7 @@ use crate::common::{Folder, Serve, load::under_load, swarmkeep};
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! { [FAKETIME]:
-        a_clock_that_jumps_forgets_nobody_and_turns_nobody_away,
+        a_clock_that_jumps_forgets_no_peer_and_refuses_no_client,
         a_clock_that_is_set_after_the_start_makes_ids_of_neighbours_good_and_leaves_its_own
     }
 }
@@ -25,7 +25,7 @@ fn with_clock(offset: &str, arguments: &[&str]) -> Serve {
         .env("LD_PRELOAD", faketime().expect("a need of these tests"))
         .env("FAKETIME_TIMESTAMP_FILE", offset)
         .env("FAKETIME_NO_CACHE", "1")
-        // A monotonic clock is one that nobody sets.
+        // A monotonic clock is never set.
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     Serve::run(command)
 }
@@ -49,7 +49,7 @@ fn a_clock_that_is_set_after_the_start_makes_ids_of_neighbours_good_and_leaves_i
     neighbour.announce(announce(id));
 }
 
-fn a_clock_that_jumps_forgets_nobody_and_turns_nobody_away() {
+fn a_clock_that_jumps_forgets_no_peer_and_refuses_no_client() {
     let folder = Folder::new();
     let offset = folder.write("offset", "+0");
     let settings = ["--udp=127.0.0.1:0", "--lifetime=30", "--interval=20", "--jitter=0"];

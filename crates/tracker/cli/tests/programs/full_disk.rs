@@ -1,4 +1,4 @@
-//! `swarmkeep serve --state` on a disk without room.
+//! `swarmkeep serve --state` on a full disk.
 
 use std::{
     fs,
@@ -24,12 +24,12 @@ use crate::common::{
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [MOUNT]:
-            a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_caught_up_with,
+            a_full_disk_is_logged_once_while_the_tracker_goes_on_and_refused_writes_are_caught_up_with,
             a_file_system_that_is_read_only_ends_the_tracker_and_can_be_looked_at
     }
 }
 
-fn a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_caught_up_with() {
+fn a_full_disk_is_logged_once_while_the_tracker_goes_on_and_refused_writes_are_caught_up_with() {
     let disk = Disk::mount("8m");
     let state = disk.path().join("state");
     let (mut tracker, _) = Tracker::start(&state, &["--snapshot-every=1s", "--admin=127.0.0.1:0"]);
@@ -80,7 +80,7 @@ fn a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_cau
     assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 2, completed: 2, leechers: 0 });
     tracker.stop();
 
-    // It starts where there is no room, too, and says at the end that it could not keep what it knows.
+    // It also starts on a full disk, and at the end reports that it could not save its state.
     disk.fill();
     let (mut tracker, said) = Tracker::start(&state, &[]);
     assert!(!said.contains("ERROR"), "{said}");
@@ -123,7 +123,7 @@ impl Disk {
         self.0.path()
     }
 
-    /// Has no byte left then, until this file is removed.
+    /// Leaves no byte free until the returned file is removed.
     fn fill(&self) -> PathBuf {
         let path = self.path().join("filler");
         let mut file = fs::File::create(&path).expect("room");
@@ -134,7 +134,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: a tracker is there still if the test has failed.
+        // Lazily: after a failed test a tracker may still run.
         let unmounted = Command::new("umount").arg("-l").arg(self.path()).status();
         assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.path().display());
     }

@@ -1,4 +1,4 @@
-//! The program `swarmkeep` where it needs more than this machine may have.
+//! The program `swarmkeep` on machines with special rights or programs.
 
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "the other tests use the rest")]

@@ -26,18 +26,18 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [ROOT]:
             running_as_root_is_warned_of,
-            who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_back
+            a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good
     }
 }
 
-fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_back() {
+fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
     let nobody = User::from_name("nobody").expect("looked up").expect("everywhere");
     let folder = Folder::new();
     let pair = write_pair(&folder);
     let [certificate, key] = files_of_pair(&folder);
-    // Read as root, before.
+    // Root reads it before the change of the user.
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("ours");
-    // In groups that it is to leave.
+    // With groups that the tracker has to leave.
     let mut command = Command::new("setpriv");
     command.args(["--groups=1,2", env!("CARGO_BIN_EXE_swarmkeep"), "serve", "--admin=off", "--user=nobody"]);
     command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0"]);
@@ -70,7 +70,7 @@ fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_ba
     let memory = fs::metadata(format!("/proc/{}/mem", serve.pid())).expect("it runs");
     assert_eq!(memory.uid(), 0);
 
-    // What is for root's eyes only cannot be read again.
+    // Files that only root can read cannot be read again.
     serve.signal("HUP");
     let printed = serve.printed_until("the settings stay as they were");
     assert!(printed.contains(&format!("cannot take the key from {key}: Permission denied")), "{printed}");

@@ -1,4 +1,4 @@
-//! A thread of the tracker that stands still.
+//! A thread of the tracker that is stuck.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ const TRACING: Need = Need::other("the right to trace a process", "allow ptrace"
     let tells = fs::read_to_string(format!("/proc/{}/syscall", child.id())).is_ok();
     let _ = child.kill();
     let _ = child.wait();
-    // The tracker has secrets, and is traced by root only.
+    // The tracker has secrets, so only root may trace it.
     may && tells && Uid::effective().is_root()
 });
 
@@ -44,7 +44,7 @@ fn a_thread_that_is_stuck_ends_the_pings_until_it_goes_on() {
     let manager = Manager::new();
     let mut serve = manager.run(&["--udp=127.0.0.1:0", "--workers=2"], Duration::from_secs(1));
     assert_eq!(manager.next(), "READY=1\n");
-    // One that waits for datagrams is stopped alone, as a debugger would.
+    // Only a thread that waits for datagrams is stopped, as by a debugger.
     let waits = |task: &PathBuf| {
         let call = fs::read_to_string(task.join("syscall")).unwrap_or_default();
         call.split(' ').next() == Some(&libc::SYS_ppoll.to_string())
@@ -62,11 +62,11 @@ fn a_thread_that_is_stuck_ends_the_pings_until_it_goes_on() {
     serve.printed_until("threads have not looked at their sockets for seconds");
     assert!(stopped.elapsed() > Duration::from_secs(3), "not for a short pause");
     drop(stuck);
-    while manager.try_next(A_MINUTE).expect("told soon") != "WATCHDOG=1\n" {}
+    while manager.try_next(A_MINUTE).expect("a notification") != "WATCHDOG=1\n" {}
     assert_eq!(serve.stop("TERM").0, Some(0));
 }
 
-/// A thread of another process, stopped until this is dropped: that process cannot end before.
+/// A thread of another process, stopped until this is dropped. The process cannot end before.
 struct Stopped(Pid);
 
 impl Drop for Stopped {

@@ -48,7 +48,7 @@ fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
 }
 
 #[test]
-fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
+fn a_tracker_that_stood_still_counts_lost_requests_and_answers_again() {
     let mut serve = Serve::run({
         let interval = ["--interval=600", "--longest-interval=900", "--jitter=0"];
         let listening = ["--udp=127.0.0.1:0", "--admin=127.0.0.1:0"];
@@ -68,14 +68,14 @@ fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
     }
     serve.signal("CONT");
     let asked = || interval_asking_every(Duration::from_millis(500), udp[0]);
-    // It has lost some, so it asks clients to come less often, for some seconds.
+    // It has lost requests, so for some seconds its answers have a longer interval.
     until("the interval is stretched", || (601..=900).contains(&asked()));
     until("the lost datagrams are counted", || drops(admin) >= 10_000);
     assert_eq!(serve.stop("TERM").0, Some(0));
 }
 
 #[test]
-fn a_tracker_that_is_told_to_stop_ends_before_the_load_and_says_nothing_of_lost_requests() {
+fn a_tracker_that_stops_ends_before_the_load_and_reports_no_lost_requests() {
     for signal in ["TERM", "INT"] {
         let serve = Serve::start(&["--udp=127.0.0.1:0"]);
         let [udp, _] = serve.addresses();
@@ -84,7 +84,7 @@ fn a_tracker_that_is_told_to_stop_ends_before_the_load_and_says_nothing_of_lost_
             assert_eq!(code, Some(0), "{printed}");
             assert!(!printed.contains("unanswered"), "{printed}");
         });
-        // Each worker waits for one answer at a time; at the end, for one that cannot come.
+        // Each worker waits for one answer at a time; the last one cannot come.
         assert!(report.interrupted && report.wrong == 0, "{report:?}");
     }
 }

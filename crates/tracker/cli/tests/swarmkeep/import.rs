@@ -1,4 +1,4 @@
-//! `swarmkeep import`, as somebody uses it: files as other trackers write them.
+//! `swarmkeep import` on files as other trackers write them.
 
 use std::{
     fmt::Write as _,
@@ -31,33 +31,33 @@ fn ended(output: Output) -> Ended {
     Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
 }
 
-/// Runs `import` in a folder, with words that are separated by blanks.
+/// Runs `import` in a folder. Blanks separate `words`.
 fn import(folder: impl AsRef<Path>, words: &str) -> Ended {
     ended(swarmkeep(folder.as_ref(), words).output().unwrap())
 }
 
-/// What a dry run finds.
+/// The report of a dry run.
 fn found(folder: impl AsRef<Path>, words: &str) -> Value {
     let ended = import(folder, &format!("--dry-run --json {words}"));
     assert_eq!((ended.code, &*ended.errors), (0, ""), "{words}");
     serde_json::from_str(&ended.out).unwrap()
 }
 
-/// What is wrong with a dry run.
+/// The error of a dry run.
 fn refused(folder: impl AsRef<Path>, words: &str) -> String {
     let ended = import(folder, &format!("--dry-run --json {words}"));
     assert_eq!((ended.code, &*ended.out), (1, ""), "{words}: {}", ended.errors);
     ended.errors
 }
 
-/// As [`found`], with bytes that come through standard input.
+/// As [`found`], with bytes through standard input.
 fn piped(words: &str, bytes: &[u8]) -> Ended {
     let mut command = swarmkeep(Path::new(FIXTURES), words);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     thread::scope(|scope| {
-        // It need not read to the end.
+        // The program need not read to the end.
         scope.spawn(move || _ = stdin.write_all(bytes));
         ended(child.wait_with_output().unwrap())
     })
@@ -170,14 +170,14 @@ fn nothing_is_taken_if_anything_is_wrong_unless_it_is_said_to_be_left_out() {
 }
 
 #[test]
-fn what_is_no_file_of_a_tracker_is_named() {
+fn files_of_no_tracker_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let put = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
     put("empty", b"");
     put("page", b"<!doctype html>\n");
     put("zipped", b"\x28\xb5\x2f\xfd rest");
     put("sqlite3.db", b"SQLite format 3\0 and more");
-    for (file, what) in [
+    for (file, error) in [
         ("empty", "empty: it is empty"),
         ("page", "begins with \"<!doctype html>\"; --from FORMAT says what it is, --help the formats"),
         ("zipped", "zstd -dc"),
@@ -187,16 +187,16 @@ fn what_is_no_file_of_a_tracker_is_named() {
         ("--skip-bad page", "begins with"),
     ] {
         let errors = refused(&folder, file);
-        assert!(errors.contains(what), "{file}: {errors}");
+        assert!(errors.contains(error), "{file}: {errors}");
     }
     assert_eq!(import(&folder, "page").code, 2, "without --state and without --dry-run");
     assert_eq!(import(&folder, "--from tea page").code, 2);
 }
 
 #[test]
-fn an_import_whose_copy_fails_says_that_the_counts_are_imported() {
+fn an_import_without_a_copy_reports_that_the_counts_are_imported() {
     let folder = tempfile::tempdir().unwrap();
-    // No file can have this name.
+    // A folder has the name of the copy.
     fs::create_dir_all(folder.path().join("state/downloads.redb.copy.partial/x")).unwrap();
     fs::write(folder.path().join("one"), format!("{:040x}\t7\n", 1)).unwrap();
     let Ended { code, out, errors } = import(folder.path(), "--state state one");
@@ -205,7 +205,7 @@ fn an_import_whose_copy_fails_says_that_the_counts_are_imported() {
 }
 
 #[test]
-fn what_is_imported_is_kept_once_and_raises_what_is_less() {
+fn imported_counts_are_kept_once_and_raise_lower_ones() {
     let folder = tempfile::tempdir().unwrap();
     let torrents = |each: u32| {
         (0..30_000_u32)

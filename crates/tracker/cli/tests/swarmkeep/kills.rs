@@ -1,5 +1,5 @@
-//! The tracker under load, killed at random moments, while it writes a snapshot too, and started again: what
-//! it has answered for is there.
+//! The tracker under load, killed at random moments, also while it writes a snapshot, and started again: it
+//! has kept the announces that it promised to keep.
 //!
 //! For many kills: `KILLS=1000 cargo test --release -p swarmkeep-cli --test swarmkeep kills:: --
 //! --nocapture`; `KILLS_SEED` for other ones.
@@ -29,15 +29,14 @@ use swarmkeep_tracker_protocol::{
     udp::{AnnounceRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId},
 };
 
-/// So many that writing a snapshot takes a while. One peer each, so that a scrape tells how it is with that
-/// one.
+/// Enough swarms that writing a snapshot takes a while. Each has one peer, so that a scrape shows its state.
 const SWARMS: usize = 100_000;
-/// Those that most announces are for: their peers come, complete and go within one life of the tracker.
+/// The swarms of most announces: their peers start, complete and stop within one life of the tracker.
 const BUSY: usize = 2_000;
 const SCRAPED: usize = 70;
 
 #[test]
-fn what_was_answered_for_outlives_kills_at_any_moment() {
+fn answered_announces_outlive_kills_at_any_moment() {
     let kills = env::var("KILLS").map_or(8, |kills| kills.parse().expect("a number of kills"));
     let seed = env::var("KILLS_SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let folder =
@@ -59,12 +58,11 @@ fn what_was_answered_for_outlives_kills_at_any_moment() {
         tracker = Tracker::start(folder.path(), &mut story);
         story.check(&tracker);
         if kill % 50 == 0 || kill == kills {
-            // Past the test harness, which shows nothing of a test that passes.
+            // To stderr itself: the test harness shows no output of a test that passes.
             let _ = writeln!(stderr(), "{kill} kills in {} s: {}", began.elapsed().as_secs(), story.counted);
         }
     }
-    // And the end in peace, after which all is equal; those that are gone come back, and have their
-    // downloads.
+    // After a clean stop all is equal. Peers that were gone come back, and their swarms have their downloads.
     story.load(&tracker, &mut |_| false, 2_000);
     story.stop(tracker);
     let tracker = Tracker::start(folder.path(), &mut story);
@@ -75,7 +73,7 @@ fn what_was_answered_for_outlives_kills_at_any_moment() {
     story.stop(tracker);
 }
 
-/// Each torrent has a download, so that those of one address are kept.
+/// Gives each torrent a download, so that downloads of one address are kept.
 fn are_known(folder: &Path) {
     let mut known: Vec<_> = (0..SWARMS).map(|swarm| (InfoHash::new(hash(swarm)), 1)).collect();
     known.sort();
@@ -83,18 +81,18 @@ fn are_known(folder: &Path) {
     downloads.raise(&known).expect("room");
 }
 
-/// What was seen of one peer, which is alone in its swarm.
+/// The history of one peer, which is alone in its swarm.
 #[derive(Default)]
 struct Slot {
-    /// When the tracker was started.
+    /// At the start of the tracker.
     base: Peer,
-    /// What it announced since.
+    /// Its announces since then.
     announced: Vec<Announced>,
     /// Downloads that were ever sent.
     sent: u32,
-    /// Downloads that no kill can take.
+    /// Downloads that outlive any kill.
     settled: u32,
-    /// Those that a scrape has shown since the start.
+    /// Downloads that a scrape has shown since the start.
     seen: u32,
 }
 
@@ -148,7 +146,7 @@ impl What {
 }
 
 impl Slot {
-    /// As of the last announce, be it answered or not.
+    /// After the last announce, answered or not.
     fn now(&self) -> Peer {
         self.announced.last().map_or(self.base, |last| last.what.leads_to())
     }
@@ -161,7 +159,7 @@ impl Slot {
         self.announced.iter().filter(|it| it.answered.is_some_and(|answered| answered <= when)).count()
     }
 
-    /// Whether a tracker may know the peer so that holds at least what was announced by then.
+    /// Whether this may be the peer in a tracker with at least all announces that were answered at `by`.
     fn may_be(&self, peer: Peer, by: Option<SystemTime>) -> bool {
         let sure = by.map_or(0, |by| self.answered_by(by));
         (sure..=self.announced.len()).any(|n| match n.checked_sub(1) {
@@ -171,15 +169,15 @@ impl Slot {
     }
 }
 
-/// What has been announced to all the trackers that were killed, one after the other.
+/// The announces to all trackers that were killed, one after the other.
 struct Story {
     slots: Vec<Slot>,
     rng: SplitMix64,
-    /// What a snapshot holds that the next tracker is to find.
+    /// The next tracker has all announces that were answered at this time.
     held_by: Option<SystemTime>,
-    /// How long a snapshot takes.
+    /// The duration of a snapshot.
     took: Duration,
-    /// How long a start takes.
+    /// The duration of a start.
     start: Duration,
     counted: Counted,
 }
@@ -223,7 +221,7 @@ struct Tracker {
 }
 
 impl Tracker {
-    /// Starts it, and sees that it refuses nothing of what it finds.
+    /// Starts it, and asserts that it refuses no part of its state.
     fn start(folder: &Path, story: &mut Story) -> Self {
         let began = Instant::now();
         let mut serve = Serve::run(swarmkeep(&arguments(folder)));
@@ -276,7 +274,7 @@ impl Story {
         longest.mul_f64(self.below(1 << 20) as f64 / (1 << 20) as f64)
     }
 
-    /// Has every peer come that is not there.
+    /// Starts every absent peer.
     fn fill(&mut self, tracker: &Tracker) {
         let absent = (0..SWARMS).filter(|&n| self.slots[n].now() == Peer::Absent).collect::<Vec<_>>();
         let mut absent = absent.into_iter();
@@ -291,7 +289,7 @@ impl Story {
         );
     }
 
-    /// Announces at random until that is enough, or so often.
+    /// Announces at random until `enough`, or `most` times.
     fn load(&mut self, tracker: &Tracker, enough: &mut dyn FnMut(Instant) -> bool, most: usize) {
         let mut left = most;
         let next = move |slots: &[Slot], rng: &mut SplitMix64| {
@@ -316,7 +314,7 @@ impl Story {
         self.drive(tracker, 16, next, enough);
     }
 
-    /// Keeps some announces under way, and notes when each is answered.
+    /// Keeps `at_once` announces unanswered, and notes the time of each answer.
     fn drive(
         &mut self,
         tracker: &Tracker,
@@ -351,22 +349,22 @@ impl Story {
                     panic!("{:?}", &answer[..len]);
                 };
                 let swarm =
-                    waiting.remove(&response.header.transaction_id.0).expect("asked, and answered once");
+                    waiting.remove(&response.header.transaction_id.0).expect("one answer per request");
                 let last = self.slots[swarm].announced.last_mut().expect("it has announced");
                 last.answered = Some(SystemTime::now());
                 self.counted.announces += 1;
             }
             if at_once < 64 {
-                // Others want to use this machine.
+                // Leaves time for other programs on this machine.
                 thread::sleep(Duration::from_millis(2));
             }
         }
     }
 
-    /// Loads a tracker until its moment has come.
+    /// Loads a tracker until a random moment, and kills it.
     fn live_and_die(&mut self, tracker: Tracker, folder: &Path) {
         let partial = folder.join("swarms.snapshot.partial");
-        // While a snapshot is written, or after some time, before which downloads may have settled.
+        // The moment is while a snapshot is written, or after some time. Before, downloads may have settled.
         let waits_for_writing = self.below(100) < 40;
         let most = if waits_for_writing {
             Duration::from_secs(3)
@@ -390,7 +388,7 @@ impl Story {
         };
         self.load(&tracker, &mut enough, usize::MAX);
         if self.below(10) == 0 {
-            // By somebody without patience, while it takes its last snapshot.
+            // As after an impatient stop: while it takes its last snapshot.
             tracker.serve.signal("TERM");
             thread::sleep(self.random(2 * self.took));
             self.counted.while_stopping += 1;
@@ -403,8 +401,8 @@ impl Story {
             .lines()
             .filter(|line| line.contains("snapshot taken"))
             .inspect(|_| self.counted.snapshots += 1);
-        // A snapshot begins after the line about the one before. The file takes the latest's place a moment
-        // before its own line: one more may be there, which holds more.
+        // A snapshot begins after the line about the one before. It is renamed a moment before its own line:
+        // the folder may have one more, with more announces.
         let taken = taken.collect::<Vec<_>>();
         self.took = taken.last().map_or(self.took, |line| took(line));
         self.held_by = taken.iter().rev().nth(1).map(|line| logged_at(line));
@@ -417,7 +415,7 @@ impl Story {
         }
     }
 
-    /// Starts one and kills it before it is ready, or just then.
+    /// Starts a tracker and kills it before it is ready, or at that moment.
     fn die_early(&mut self, folder: &Path) {
         let mut child = swarmkeep(&arguments(folder)).stderr(Stdio::null()).spawn().expect("it starts");
         thread::sleep(self.random(self.start));
@@ -426,7 +424,7 @@ impl Story {
         self.counted.while_starting += 1;
     }
 
-    /// Ends one in peace: it keeps everything.
+    /// Stops a tracker with SIGTERM: it keeps everything.
     fn stop(&mut self, tracker: Tracker) {
         let (code, said) = tracker.serve.stop("TERM");
         assert_eq!(code, Some(0), "{said}");
@@ -438,7 +436,7 @@ impl Story {
         }
     }
 
-    /// Compares everything that a tracker has found when it was started.
+    /// Compares the whole state of a tracker after its start.
     fn check(&mut self, tracker: &Tracker) {
         let all = (0..SWARMS).collect::<Vec<_>>();
         let mut pending = Vec::new();
@@ -468,12 +466,12 @@ impl Story {
         self.check_downloads(tracker, pending);
     }
 
-    /// Compares the downloads of peers that have come since.
+    /// Compares the downloads of peers that have started since.
     fn check_again(&mut self, tracker: &Tracker) {
         self.check_downloads(tracker, (0..SWARMS).collect());
     }
 
-    /// Swarms get theirs from the database, soon.
+    /// Waits, since the database gives new swarms their downloads a little later.
     fn check_downloads(&mut self, tracker: &Tracker, mut pending: Vec<usize>) {
         let began = Instant::now();
         while !pending.is_empty() {
@@ -502,7 +500,7 @@ fn hash(swarm: usize) -> [u8; 20] {
     hash
 }
 
-/// Counts of swarms, some packets at once.
+/// Counts of swarms, with some packets unanswered at a time.
 fn scrape(tracker: SocketAddr, swarms: &[usize]) -> Vec<(usize, ScrapeStats)> {
     let mut client = Client::of(tracker);
     let connection_id = client.connect();

@@ -69,7 +69,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Sends SIGINT and waits for the end; returns the exit code and what was printed to both outputs after that.
+/// Sends SIGINT and waits for the end; returns the exit code and the later text of both outputs.
 fn interrupt(mut child: Child) -> (Option<i32>, String) {
     swarmkeep_tests::serve::signal(child.id(), "INT").expect("it runs");
     let began = Instant::now();
@@ -83,8 +83,8 @@ fn interrupt(mut child: Child) -> (Option<i32>, String) {
     (output.status.code(), text(&output.stdout) + &text(&output.stderr))
 }
 
-/// Stands between clients and a tracker, and sends on each request, and what `change` makes of its response.
-/// Ends when no request has come for a while.
+/// A proxy between clients and a tracker. `change` may change each response. Ends after a while without
+/// requests.
 fn tap(tracker: &str, mut change: impl FnMut(&Request<'_>, &mut Vec<u8>) + Send + 'static) -> String {
     let [clients, upstream] = [(); 2].map(|()| {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
@@ -106,7 +106,7 @@ fn tap(tracker: &str, mut change: impl FnMut(&Request<'_>, &mut Vec<u8>) + Send 
     address
 }
 
-/// Runs on a terminal of 80 columns; returns what standard error wrote there, in lines, and standard output.
+/// Runs on a terminal of 80 columns; returns the lines of standard error there, and standard output.
 fn on_a_terminal(arguments: &[&str]) -> (Vec<String>, String) {
     let window = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     let terminal = openpty(Some(&window), None).expect("a terminal");
@@ -114,14 +114,14 @@ fn on_a_terminal(arguments: &[&str]) -> (Vec<String>, String) {
     let child = command.env("TERM", "xterm").stdout(Stdio::piped()).stderr(terminal.slave).spawn();
     drop(command);
     let mut screen = Vec::new();
-    // A terminal that nobody writes to any more ends with an error.
+    // A terminal without a writer ends with an error.
     let _ = File::from(terminal.master).read_to_end(&mut screen);
     let lines = text(&screen);
     let lines = lines.split(['\r', '\n', '\u{1b}']).map(|part| match part.strip_prefix('[') {
         Some(code) => code.trim_start_matches(|c: char| c.is_ascii_digit()).get(1..).unwrap_or_default(),
         None => part,
     });
-    // A line is filled up with spaces, and the bar follows.
+    // Spaces fill each line, and the bar follows.
     let lines = lines.flat_map(|line| {
         let (line, bar) = line.split_at(line.find(['█', '░']).unwrap_or(line.len()));
         [line.trim_end().to_owned(), bar.trim_end().to_owned()]
@@ -285,7 +285,7 @@ fn the_announcer_among_the_peers_is_a_note_unless_asked() {
 }
 
 #[test]
-fn ctrl_c_prints_what_was_measured() {
+fn ctrl_c_prints_the_report_so_far() {
     let serve = Serve::start();
     let arguments = ["--target", &serve.addresses[0], "--concurrency", "4", "--duration", "10m"];
     let mut child =
@@ -377,7 +377,7 @@ fn reports_and_progress_fit_in_80_columns() {
 }
 
 #[test]
-fn nobody_there_is_an_error() {
+fn no_answer_is_an_error() {
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let output = load(&["--target", &free, "--timeout", "100ms"]);
     assert_eq!(output.status.code(), Some(1));
@@ -386,10 +386,10 @@ fn nobody_there_is_an_error() {
 
 #[test]
 fn options_that_cannot_be_are_refused() {
-    let says = |arguments: &[&str], what: &str| {
+    let says = |arguments: &[&str], reason: &str| {
         let output = load(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(text(&output.stderr).contains(what), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(reason), "{}", text(&output.stderr));
     };
     says(&[], "--target");
     says(&["--target", "192.0.2.1:6969"], "a load test takes down what is not made for it");

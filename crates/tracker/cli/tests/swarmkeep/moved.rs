@@ -1,4 +1,4 @@
-//! Commands that were this program's.
+//! Former commands of this program.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What the log tells about strangers: nothing above `debug`, and no passkey and no peer id at any level.
+//! The log about clients: nothing above `debug`, and no passkey and no peer id at any level.
 
 use std::{
     fs::{self, Permissions},
@@ -74,7 +74,7 @@ fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
             "--http-connections-per-address=5",
         ]);
         let [udp, http] = serve.addresses();
-        // First, as the flood over UDP uses up what may be logged in a second.
+        // First, as the flood over UDP uses up the log lines per second.
         misbehave_over_http(http[0]);
         misbehave_over_udp(udp[0]);
         serve.signal("HUP");
@@ -92,7 +92,7 @@ fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
     }
 }
 
-/// Everything that a tracker refuses.
+/// Sends requests of all kinds that a tracker refuses.
 fn misbehave_over_udp(tracker: SocketAddr) {
     let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 77), 0)).expect("loopback");
     socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
@@ -115,7 +115,7 @@ fn misbehave_over_udp(tracker: SocketAddr) {
         with_path(&format!("/{PASSKEY}/announce")),
         with_path("/mallory-12345678/announce"),
     ];
-    // For more than a second, so that what was left out is told.
+    // For more than a second, after which the number of omitted lines is logged.
     let longest = Instant::now() + Duration::from_millis(1200);
     let mut answer = [0; 2048];
     while Instant::now() < longest {
@@ -123,7 +123,7 @@ fn misbehave_over_udp(tracker: SocketAddr) {
             socket.send_to(packet, tracker).expect("sent");
         }
         for _ in 0..4 {
-            socket.recv(&mut answer).expect("an answer to all but what is cut short");
+            socket.recv(&mut answer).expect("an answer to all but the cut packet");
         }
     }
 }

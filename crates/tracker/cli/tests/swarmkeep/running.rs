@@ -1,5 +1,4 @@
-//! `swarmkeep serve` among what runs it: certificates that are renewed, a user that is not root, a service
-//! manager.
+//! `swarmkeep serve` in operation: certificates that are renewed, a user other than root, a service manager.
 
 use std::{
     env, fs,
@@ -46,16 +45,16 @@ fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one()
 }
 
 #[test]
-fn https_without_a_usable_certificate_and_key_is_refused_with_what_is_wrong() {
+fn https_without_a_usable_certificate_and_key_is_refused_with_the_reason() {
     let (folder, other) = (Folder::new(), Folder::new());
     write_pair(&folder);
     write_pair(&other);
     let [certificate, key] = files_of_pair(&folder);
     let [_, key_of_another] = files_of_pair(&other);
     let nowhere = folder.join("nowhere").to_str().expect("text").to_owned();
-    let says = |arguments: &[&str], what: &str| {
+    let says = |arguments: &[&str], reason: &str| {
         let message = refused(&[&["--https=127.0.0.1:0"], arguments].concat());
-        assert!(message.contains(what), "{what}: {message}");
+        assert!(message.contains(reason), "{reason}: {message}");
     };
     says(&[], "HTTPS needs both --tls-certificate and --tls-key");
     says(&["--tls-certificate", &certificate], "HTTPS needs both --tls-certificate and --tls-key");
@@ -66,7 +65,7 @@ fn https_without_a_usable_certificate_and_key_is_refused_with_what_is_wrong() {
 }
 
 #[test]
-fn a_user_that_is_unknown_or_root_is_refused_and_so_is_anyone_but_root_who_names_one() {
+fn a_user_that_is_unknown_or_root_is_refused_and_so_is_any_user_without_root() {
     for (user, problem) in [
         ("no-such-user", "there is no such user on this machine"),
         ("nobody:no-such-group", "there is no such group on this machine"),
@@ -127,7 +126,7 @@ fn a_stream_named_https_is_for_https() {
     let (https_at, http_at) = (one.local_addr().expect("bound"), other.local_addr().expect("bound"));
     let arguments = ["--tls-certificate", &certificate, "--tls-key", &key];
     let serve = Serve::run(handed([one.into(), other.into()], "https:http", &arguments));
-    assert_eq!(serve.addresses_of("udp"), [], "nobody asked for it");
+    assert_eq!(serve.addresses_of("udp"), [], "not configured");
     assert_eq!((serve.addresses_of("http"), serve.addresses_of("https")), (vec![http_at], vec![https_at]));
     scrape(http_at);
     scrape_over_https(https_at, &pair);
@@ -152,7 +151,7 @@ fn completions_and_manual_pages_have_every_command_and_setting() {
 }
 
 #[test]
-fn a_token_that_is_printed_opens_the_api_and_a_stop_is_logged_with_what_was_done() {
+fn a_printed_token_opens_the_api_and_a_stop_is_logged_with_the_totals() {
     let token = |rights: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
         command.arg("token").args(rights).output().expect("the program starts")
@@ -190,10 +189,10 @@ fn the_admin_server_is_reached_over_https_if_it_should_and_through_a_socket_that
         let mut connection = over_https(address, &pair);
         assert_eq!(get(&mut connection, "/health/live"), br#"{"status":"live"}"#);
         let how = " (`swarmkeep token >> FILE` and --admin-tokens FILE let you in)\n";
-        assert_eq!(token, how, "none for who keeps what is printed");
+        assert_eq!(token, how, "no token in a log");
         let mut plain = TcpStream::connect(address).expect("loopback");
         plain.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-        plain.write_all(b"GET /health/live HTTP/1.1\r\n\r\n").expect("somebody listens");
+        plain.write_all(b"GET /health/live HTTP/1.1\r\n\r\n").expect("a server");
         let mut answer = Vec::new();
         plain.read_to_end(&mut answer).expect("closed soon");
         assert!(!answer.starts_with(b"HTTP"));
@@ -210,7 +209,7 @@ fn the_admin_server_is_reached_over_https_if_it_should_and_through_a_socket_that
 }
 
 #[test]
-fn what_is_handed_over_and_of_no_use_is_refused() {
+fn unusable_sockets_of_the_manager_are_refused() {
     let tcp = || TcpListener::bind("127.0.0.1:0").expect("loopback").into();
     let unix: OwnedFd = UnixDatagram::unbound().expect("a socket").into();
     let not_listening = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -244,7 +243,7 @@ fn sockets_for_another_process_are_not_taken() {
 }
 
 #[test]
-fn the_service_manager_is_told_of_readiness_reloading_health_and_stopping_in_their_order() {
+fn the_service_manager_is_notified_of_readiness_reloading_health_and_stopping_in_their_order() {
     let manager = Manager::new();
     let mut serve = manager.run(&["--udp=127.0.0.1:0", "--http=127.0.0.1:0"], Duration::from_secs(1));
     assert_eq!(manager.next(), "READY=1\n", "first of all");
@@ -282,7 +281,7 @@ fn the_service_manager_is_told_of_readiness_reloading_health_and_stopping_in_the
     assert_eq!(manager.try_next(Duration::from_millis(100)), None, "the last word");
 }
 
-/// The exit code of a check, and what it prints.
+/// The exit code and the output of a check.
 fn check(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).arg("check").args(arguments).output();
     let output = output.expect("the program starts");
@@ -290,7 +289,7 @@ fn check(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_check_over_https_accepts_the_certificate_that_it_is_told_to() {
+fn a_check_over_https_accepts_the_given_certificate() {
     let (folder, other) = (Folder::new(), Folder::new());
     write_pair(&folder);
     write_pair(&other);
@@ -313,7 +312,7 @@ fn a_check_over_https_accepts_the_certificate_that_it_is_told_to() {
 }
 
 #[test]
-fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_what_is_wrong() {
+fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_the_reason() {
     let check = |target: &str| check(&[target]);
     let mut serve =
         Serve::start(&["--udp=127.0.0.1:0", "--udp=[::1]:0", "--http=127.0.0.1:0", "--admin=127.0.0.1:0"]);
@@ -322,7 +321,7 @@ fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_what_is_w
     let (_, admin) = printed.split_once("http://").expect("an address");
     let (admin, _) = admin.split_once('/').expect("a token behind it");
     let ready = format!("http://{admin}/health/ready");
-    // Not before its first sample.
+    // It is ready after its first sample.
     until("it is ready", || check(&ready).0 == Some(0));
     for target in [
         udp[0].to_string(),
@@ -348,7 +347,7 @@ fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_what_is_w
 }
 
 #[test]
-fn the_packaged_settings_are_those_that_the_program_prints() {
+fn the_packaged_settings_are_the_printed_ones() {
     let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/packaging/swarmkeep.toml");
     let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).args(["config", "--default"]).output();
     let printed = String::from_utf8(output.expect("the program starts").stdout).expect("text");
@@ -359,7 +358,7 @@ fn the_packaged_settings_are_those_that_the_program_prints() {
     );
 }
 
-/// The program with two sockets as a service manager hands them over: its third and fourth file.
+/// The program with two sockets from a service manager: its third and fourth file.
 fn handed(sockets: [OwnedFd; 2], names: &str, arguments: &[&str]) -> Command {
     let [third, fourth] = sockets;
     let mut command = Command::new("sh");

@@ -1,4 +1,4 @@
-//! `swarmkeep serve` as a program: what it prints, how it ends, what it refuses.
+//! `swarmkeep serve` as a program: its output, its exit codes, its errors.
 
 use std::{
     io::{Read, Write},
@@ -24,7 +24,7 @@ fn scrape(at: SocketAddr) {
 }
 
 #[test]
-fn one_protocol_alone_is_served_where_only_it_is_asked_for() {
+fn one_protocol_alone_can_be_served() {
     for (arguments, counts) in [(["--udp", "127.0.0.1:0"], (1, 0)), (["--http", "127.0.0.1:0"], (0, 1))] {
         let serve = Serve::start(&arguments);
         let [udp, http] = serve.addresses();
@@ -38,7 +38,7 @@ fn serves_until_sigterm_or_sigint_and_then_ends() {
     for signal in ["TERM", "INT"] {
         let http = ["--http", "127.0.0.1:0", "--http", "[::1]:0"];
         let udp = ["--udp", "127.0.0.1:0", "--udp", "[::1]:0"];
-        // Not of running as root.
+        // Without the warning of running as root.
         let serve = Serve::start(&[&["--log", "error"][..], &udp, &http].concat());
         assert!(serve.first_line.contains("; repository packed, at most "), "{}", serve.first_line);
         let [udp, http] = serve.addresses();
@@ -74,10 +74,10 @@ fn a_wrong_repository_is_refused_with_the_names_there_are() {
 }
 
 #[test]
-fn wrong_options_are_refused_with_what_is_allowed() {
-    let says = |arguments: &[&str], what: &str| {
+fn wrong_options_are_refused_with_the_allowed_values() {
+    let says = |arguments: &[&str], reason: &str| {
         let message = refused(&[arguments, &["--http=127.0.0.1:0"]].concat());
-        assert!(message.contains(what), "{message}");
+        assert!(message.contains(reason), "{message}");
     };
     says(&["--udp", "localhost"], "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off");
     says(&["--http-proxy", "192.0.2.0/33"], "expected a network or address, such as 192.0.2.0/24 or ::1");

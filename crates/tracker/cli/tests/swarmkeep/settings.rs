@@ -1,4 +1,4 @@
-//! The settings of `swarmkeep serve`: what `config` prints, and what SIGHUP changes.
+//! The settings of `swarmkeep serve`: the output of `config`, and changes by SIGHUP.
 
 use std::process::{Command, Output};
 
@@ -74,7 +74,7 @@ fn the_version_has_the_commit_of_a_checkout() {
     assert_eq!(String::from_utf8(said).unwrap(), expected);
 }
 
-/// What an operator of another tracker does: takes its section's file, and looks up the names of its settings.
+/// As an operator of another tracker does: takes the file of its section, and looks up names of settings.
 #[test]
 fn settings_that_are_named_to_operators_of_other_trackers_exist() {
     let page = include_str!("../../../../../docs/operate/coming-from.md");
@@ -116,7 +116,7 @@ fn a_relative_path_in_a_file_starts_at_its_folder() {
         printed.contains(&format!("\ndeny-list = \"{}\" # from", folder.join("denied").display())),
         "{printed}"
     );
-    // On the command line, at the current folder.
+    // A path on the command line is relative to the current folder.
     let errors = crate::common::refused(&["--udp=127.0.0.1:0", "--deny-list", "denied"]);
     assert!(errors.contains("denied"), "{errors}");
 }
@@ -213,7 +213,7 @@ fn wrong_settings_are_refused_with_exit_code_2() {
 }
 
 #[test]
-fn sighup_changes_what_can_change_and_says_what_needs_a_restart() {
+fn sighup_changes_live_settings_and_names_others_that_need_a_restart() {
     let folder = Folder::new();
     let first = "interval = 600\njitter = 0\nudp = [\"127.0.0.1:0\"]\n";
     let file = folder.write("a.toml", first);
@@ -252,7 +252,7 @@ fn sighup_changes_what_can_change_and_says_what_needs_a_restart() {
 }
 
 #[test]
-fn logs_are_objects_of_json_where_asked_for() {
+fn logs_can_be_json_objects() {
     let folder = Folder::new();
     let file = folder.write("a.toml", "log-format = \"json\"\n");
     let mut serve = Serve::start(&["--udp", "127.0.0.1:0", "--config", &file]);

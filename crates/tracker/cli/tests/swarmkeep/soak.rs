@@ -1,5 +1,5 @@
-//! The tracker at full load with everything on, for as long as somebody has time: `SWARMKEEP_SOAK_SECS=600
-//! cargo test --release -p swarmkeep-cli --test swarmkeep soak -- --ignored --nocapture`.
+//! The tracker at full load with everything on, for as long as you like: `SWARMKEEP_SOAK_SECS=600 cargo test
+//! --release -p swarmkeep-cli --test swarmkeep soak -- --ignored --nocapture`.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ use crate::common::{Serve, swarmkeep};
 use swarmkeep_load::{Config, Mix, Report, Swarms, Target, run};
 use swarmkeep_tests::serve::signal;
 
-/// Until the population has announced, and all that grows once has grown.
+/// Until the population has announced, and memory has stopped to grow.
 const WARM_UP: Duration = Duration::from_secs(30);
 
 const TOKEN: &str = "a-secret-of-this-test";
@@ -63,7 +63,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
         ];
         let loads =
             loads.map(|(target, workers, window)| scope.spawn(move || load(target, workers, window, secs)));
-        // Somebody has the dashboard open, somebody scrapes metrics, somebody edits the list.
+        // One client has the dashboard open, another one scrapes metrics and edits the list.
         scope.spawn(|| {
             let mut events = get(admin, "/api/v1/events", TOKEN);
             events.set_read_timeout(Some(Duration::from_secs(60))).expect("above zero");
@@ -127,7 +127,7 @@ fn load(target: Target, workers: usize, window: usize, secs: u64) -> Report {
     config.duration = Duration::from_secs(secs);
     let is_http = matches!(config.targets[0], Target::Http { .. });
     config.mix = Mix { connect: if is_http { 0 } else { 5 }, announce: 90, scrape: 5 };
-    // Torrents of its own, so that it knows what to expect of them.
+    // Other torrents than the other load, so that each can check its answers.
     config.seed += u64::from(is_http);
     let (torrents, peers) = if is_http { (5_000, 20_000) } else { (100_000, 300_000) };
     (config.swarms, config.peers) = (Swarms::Zipf(torrents), peers);

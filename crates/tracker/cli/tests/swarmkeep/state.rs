@@ -1,5 +1,5 @@
-//! `swarmkeep serve --state`: what a tracker knows after it was stopped, killed, given damaged files or a
-//! folder it may not write to.
+//! `swarmkeep serve --state`: the state of a tracker after a stop, after a kill, with damaged files, and with
+//! a folder that it may not write to.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,7 +43,7 @@ fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
     let state = folder.path().join("made by it");
     let (mut tracker, said) = Tracker::start(&state, &[]);
     assert!(said.contains("there is no snapshot: beginning with nothing but download counts"), "{said}");
-    // Swarm n has n seeders, a leecher, and as many downloads as seeders; and one has nobody any more.
+    // Swarm n has n seeders, a leecher, and as many downloads as seeders; another one has no peers any more.
     for n in 0..20 {
         for port in 1..=n {
             tracker.starts(n, port, 1);
@@ -59,12 +59,12 @@ fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
     let said = tracker.stop();
     assert!(said.contains("snapshot taken") && said.contains(" peers=210 "), "{said}");
 
-    // Somebody asks all the while. There are so many that what is loaded late is seen.
+    // Another thread sends requests all the time, so that an answer before the end of loading is noticed.
     let asking = thread::spawn(move || {
         let (socket, began) = (UdpSocket::bind("127.0.0.1:0").expect("loopback"), Instant::now());
         socket.set_read_timeout(Some(Duration::from_millis(1))).expect("above zero");
         while began.elapsed() < A_MINUTE {
-            // Refused while nobody listens.
+            // Refused before the tracker listens.
             let _ = socket.send_to(&CONNECT, udp);
             if uninterrupted(|| socket.recv(&mut [0; 64])).is_ok() {
                 let mut client = Client::of(udp);
@@ -83,14 +83,14 @@ fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
     tracker.stops(7, 200);
     let after: Vec<_> = (0..20).map(|n| tracker.scrape(n)).collect();
     assert_eq!(after, before);
-    // Whose swarm had gone gets it when it is there again.
+    // The downloads of a swarm without peers come back with its next peer.
     tracker.starts(99, 1, 0);
     tracker.has_downloads(99, 2);
     tracker.stop();
 }
 
-/// A snapshot that is older than the counts, as after a kill. There are so many torrents that a tracker which
-/// answers before it has read all counts is seen.
+/// With a snapshot that is older than the counts, as after a kill. There are enough torrents to notice an
+/// answer before all counts are read.
 #[test]
 fn the_first_answer_has_the_stored_counts() {
     const TORRENTS: u32 = 300_000;
@@ -131,7 +131,7 @@ fn a_tracker_that_is_started_again_knows_how_long_ago_a_peer_announced() {
     let (secrets, secret) = (Folder::new(), "secret-for-reading-only");
     let tokens = format!("--admin-tokens={}", secrets.write("tokens", &format!("{secret} read,peers")));
     let start = || {
-        // Their clock counts seconds.
+        // The clock of peers counts seconds.
         let short = ["--interval=1s", "--jitter=0", "--lifetime=100s", "--admin=127.0.0.1:0", &tokens];
         let (mut tracker, said) = Tracker::start(folder.path(), &short);
         let admin = tracker.admin();
@@ -154,7 +154,7 @@ fn a_tracker_that_is_started_again_knows_how_long_ago_a_peer_announced() {
 }
 
 #[test]
-fn a_killed_tracker_knows_what_was_announced_before_its_last_snapshot_and_the_downloads_that_it_has_saved() {
+fn a_killed_tracker_keeps_announces_before_its_last_snapshot_and_saved_downloads() {
     let folder = folder();
     let admin = "--admin=127.0.0.1:0";
     let (mut tracker, _) = Tracker::start(folder.path(), &["--snapshot-every=1s", admin]);
@@ -163,7 +163,7 @@ fn a_killed_tracker_knows_what_was_announced_before_its_last_snapshot_and_the_do
         tracker.starts(1, port, 1);
         tracker.completes(1, port);
     }
-    // One may have begun before.
+    // The first snapshot may have begun before the announces.
     tracker.serve.printed_until("snapshot taken");
     tracker.serve.printed_until("snapshot taken");
     metrics_show(at, &["swarmkeep_unsaved_downloads 0"]);
@@ -179,7 +179,7 @@ fn a_killed_tracker_knows_what_was_announced_before_its_last_snapshot_and_the_do
     let downloads = tracker.scrape(1).completed;
     assert!((50..=60).contains(&downloads), "{downloads}: each of 60 at most once");
 
-    // The database is enough: this one has taken no snapshot since.
+    // The database is enough: this tracker has taken no snapshot.
     (101..=110).for_each(|port| drop(tracker.starts(2, port, 1)));
     (101..=109).for_each(|port| tracker.completes(2, port));
     tracker.elsewhere(2, 110, AnnounceEvent::Completed);
@@ -231,7 +231,7 @@ fn a_damaged_snapshot_or_one_of_a_later_version_is_refused_and_the_one_before_is
         tracker.has_downloads(1, 2);
         tracker.stop();
 
-        // It goes on from there: with neither good, with nothing but the counts.
+        // If both snapshots are damaged, it begins with nothing but the counts.
         assert!(path(PREVIOUS).exists());
         let damaged = [LATEST, PREVIOUS].map(|name| change(&path(name), damage));
         let (mut tracker, said) = Tracker::start(folder.path(), &[]);
@@ -245,9 +245,9 @@ fn a_damaged_snapshot_or_one_of_a_later_version_is_refused_and_the_one_before_is
     }
 }
 
-/// The tracker starts, says so, serves and is not ready; the check finds it, and the copy is restored.
+/// The tracker starts, logs the damage, serves and is not ready; the check fails, and the copy is restored.
 #[test]
-fn damaged_download_counts_are_told_of_and_the_tracker_goes_on_until_their_copy_is_restored() {
+fn damaged_download_counts_are_logged_and_the_tracker_goes_on_until_their_copy_is_restored() {
     for damage in [|bytes: &mut Vec<u8>| bytes.clear(), |bytes: &mut Vec<u8>| bytes[..20_000].fill(0xa5)] {
         let folder = folder();
         let (file, copy) = (folder.path().join("downloads.redb"), folder.path().join("downloads.redb.copy"));
@@ -321,8 +321,7 @@ fn a_check_of_a_folder_changes_nothing_in_it_even_after_a_kill() {
     assert!(folder.path().join(Directory::LOCK).exists(), "a change locks the folder");
 }
 
-/// Made-up torrents from one address, from many ports, again after a restart; and what two networks have
-/// downloaded.
+/// Made-up torrents from one address, from many ports, again after a restart; and downloads of two networks.
 #[test]
 fn made_up_downloads_of_one_address_do_not_stay() {
     let folder = folder();
@@ -347,7 +346,7 @@ fn import(folder: &Path, lines: String) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// What `swarmkeep state` says of a folder.
+/// The exit code and output of `swarmkeep state`.
 fn state(folder: &Path, more: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
         .arg("state")
@@ -358,7 +357,7 @@ fn state(folder: &Path, more: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Its peers are a day old: as under a clock that is a day ahead.
+/// All peers have expired, as under a clock that is ahead.
 #[test]
 fn a_snapshot_that_has_expired_is_warned_of_and_kept() {
     let folder = folder();
@@ -385,7 +384,7 @@ fn a_folder_is_one_tracker_s() {
     assert_eq!(code, Some(1), "{said}");
     let why = format!("{} is in use by another process: stop that one", folder.path().display());
     assert!(said.contains(&why), "{said}");
-    // Which goes on.
+    // The first tracker goes on.
     first.starts(1, 1, 0);
     first.stop();
     let (mut next, _) = Tracker::start(folder.path(), &[]);
@@ -393,9 +392,9 @@ fn a_folder_is_one_tracker_s() {
     next.stop();
 }
 
-/// The folder is root's where root runs this, and else closed to its owner.
+/// The folder belongs to root where root runs this, and else its owner may not write to it.
 #[test]
-fn a_folder_that_cannot_be_written_to_ends_the_tracker_with_whose_it_is_and_what_to_do() {
+fn a_folder_that_cannot_be_written_to_ends_the_tracker_with_its_owner_and_the_remedy() {
     let folder = Folder::new();
     let state = folder.join("state");
     fs::create_dir(&state).expect("ours");
@@ -404,7 +403,7 @@ fn a_folder_that_cannot_be_written_to_ends_the_tracker_with_whose_it_is_and_what
     let user = if owner.is_root() { NOBODY } else { owner.as_raw() };
     for lock in [None, Some("lock")] {
         if let Some(lock) = lock {
-            // That of an earlier start, when it could be written to.
+            // The lock of an earlier start, with the right to write.
             fs::write(state.join(lock), "").expect("ours");
             chown(state.join(lock), Some(user), None).expect("ours, or root may");
         }
@@ -412,10 +411,10 @@ fn a_folder_that_cannot_be_written_to_ends_the_tracker_with_whose_it_is_and_what
         let (code, said) = ends(command());
         fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).expect("ours");
         assert_eq!(code, Some(1), "{said}");
-        let whose = format!("it belongs to user {owner} and group ");
+        let owners = format!("it belongs to user {owner} and group ");
         let us = format!("with mode 0555, and this process is user {user} and group ");
         let advice = format!(" {}`", state.display());
-        for text in [&format!("cannot write to {}", state.display()), &whose, &us, "as by `ch", &advice] {
+        for text in [&format!("cannot write to {}", state.display()), &owners, &us, "as by `ch", &advice] {
             assert!(said.contains(text), "{text}: {said}");
         }
         assert!(!said.contains("listening"), "{said}");
@@ -495,7 +494,7 @@ fn a_folder_that_was_moved_is_loaded_into_another_store() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_to_is_told_of_once_while_the_tracker_goes_on() {
+fn a_folder_that_cannot_be_written_to_is_logged_once_while_the_tracker_goes_on() {
     let folder = Folder::new();
     let state = folder.join("state");
     fs::create_dir(&state).expect("ours");
@@ -547,7 +546,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("room")
 }
 
-/// The bytes that are in a file then.
+/// Changes a file, and returns its new bytes.
 fn change(path: &Path, how: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = fs::read(path).expect("there");
     how(&mut bytes);
