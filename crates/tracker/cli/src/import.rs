@@ -103,14 +103,14 @@ fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
         [some(torrents, "torrent"), HumanCount(with_downloads).to_string(), some(downloads, "download")];
     say!("{torrents}, {with} of them downloaded, {downloads} in all");
     if duplicates > 0 {
-        say!("{} of torrents that had one: the highest is taken", some(duplicates, "more count"));
+        say!("{} of torrents that had one: the highest is used", some(duplicates, "more count"));
     }
     if with_downloads == 0 {
         say!("no downloads at all: does that tracker count them?");
     }
     match raised {
         Some(raised) => say!("{} raised, the others had as many", some(raised, "torrent")),
-        None => say!("nothing is taken: --dry-run"),
+        None => say!("nothing is imported: --dry-run"),
     }
     Ok(())
 }

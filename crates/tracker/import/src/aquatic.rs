@@ -1,13 +1,13 @@
-//! aquatic's scrape exports, which have everything but downloads: known, so that nobody takes their other
-//! numbers for some.
+//! aquatic's scrape exports, which have no downloads. They are recognized, so that their other numbers are
+//! not imported.
 
 use super::lines::info_hash;
 
-/// Why an export cannot be taken.
+/// The reason to refuse an export.
 pub(super) const NO_DOWNLOADS: &str = "a scrape export of aquatic, in which there are seeders and leechers only: aquatic counts no \
-                                       downloads, so there is nothing to take from it";
+                                       downloads, so there is nothing to import from it";
 
-/// Whether a line is of an export: `4 INFOHASH SEEDERS LEECHERS`, or with a 6 for those over IPv6.
+/// Whether a line is of an export: `4 INFOHASH SEEDERS LEECHERS`, or with a 6 for IPv6.
 pub(super) fn is_export(line: &[u8]) -> bool {
     let Some((b'4' | b'6', [b' ', rest @ ..])) = line.split_first() else { return false };
     info_hash(rest).is_ok_and(|(_, rest)| {

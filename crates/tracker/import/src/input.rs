@@ -1,18 +1,17 @@
-//! Bytes of a file, read from front to back through a buffer of fixed size, each with its place.
+//! Bytes of a file with their offsets, read from front to back through a buffer of fixed size.
 
 use std::io::{self, ErrorKind, Read};
 
-/// How much is read at once; also how far ahead [`Input::head`] can look.
+/// The most bytes per read, and the most that [`Input::head`] returns.
 const BUFFER: usize = 128 << 10;
 
-/// A file as its reader goes through it.
 pub(super) struct Input<'a> {
     from: Box<dyn Read + 'a>,
     buffer: Box<[u8]>,
-    /// What of the buffer was read and not yet taken.
+    /// The bytes of the buffer that were read and not yet consumed: from `start` to `end`.
     start: usize,
     end: usize,
-    /// How many bytes were taken.
+    /// The number of consumed bytes.
     at: u64,
 }
 
@@ -21,12 +20,12 @@ impl<'a> Input<'a> {
         Self { from: Box::new(from), buffer: vec![0; BUFFER].into(), start: 0, end: 0, at: 0 }
     }
 
-    /// The place of the next byte, counted from 0.
+    /// The offset of the next byte.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
 
-    /// The next `length` bytes, which stay; fewer where the file ends before.
+    /// The next `length` bytes, or fewer at the end of the file. Does not consume them.
     pub(super) fn head(&mut self, length: usize) -> io::Result<&[u8]> {
         debug_assert!(length <= BUFFER);
         if self.start + length > BUFFER {
@@ -37,7 +36,7 @@ impl<'a> Input<'a> {
         Ok(&self.buffer[self.start..self.end.min(self.start + length)])
     }
 
-    /// The next byte, which stays.
+    /// The next byte. Does not consume it.
     #[inline]
     pub(super) fn peek(&mut self) -> io::Result<Option<u8>> {
         if self.start == self.end {
@@ -46,7 +45,7 @@ impl<'a> Input<'a> {
         Ok(self.buffer[self.start..self.end].first().copied())
     }
 
-    /// Takes the next byte.
+    /// Consumes the next byte.
     #[inline]
     pub(super) fn next(&mut self) -> io::Result<Option<u8>> {
         let byte = self.peek()?;
@@ -54,7 +53,7 @@ impl<'a> Input<'a> {
         Ok(byte)
     }
 
-    /// Takes up to `length` bytes, and shows what came in parts. Answers how many there were.
+    /// Consumes up to `length` bytes, calls `part` with each part of them, and returns their number.
     pub(super) fn pass(&mut self, length: u64, mut part: impl FnMut(&[u8])) -> io::Result<u64> {
         let mut left = length;
         while left > 0 && self.peek()?.is_some() {
@@ -66,7 +65,7 @@ impl<'a> Input<'a> {
         Ok(length - left)
     }
 
-    /// Takes a line, without what ends it, of which no more than `most` bytes are kept.
+    /// Consumes a line, and stores up to `most` bytes of it in `line`, without the end of the line.
     pub(super) fn line(&mut self, most: usize, line: &mut Vec<u8>) -> io::Result<LineEnd> {
         line.clear();
         if self.peek()?.is_none() {
@@ -117,15 +116,15 @@ impl<'a> Input<'a> {
     }
 }
 
-/// How a line ended.
+/// The end of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineEnd {
     Newline,
-    /// After more than was kept.
+    /// After more than `most` bytes.
     TooLong,
     /// Without a newline.
     File,
-    /// There was no line any more.
+    /// There was no more line.
     Nothing,
 }
 
@@ -143,7 +142,7 @@ impl Read for Input<'_> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time, as a slow pipe does.
+    /// Returns one byte per read, as a slow pipe does.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_at_is_still_there() {
+    fn peeked_bytes_are_not_consumed() {
         let mut input = Input::new(Slow(b"some bytes"));
         assert_eq!(input.head(4).unwrap(), b"some");
         assert_eq!(input.head(99).unwrap(), b"some bytes");

@@ -98,7 +98,7 @@ pub struct Totals {
     pub downloads: u64,
     /// The number of counts for torrents that already had one.
     pub duplicates: u64,
-    /// The number of torrents whose stored count was lower, if there is a state folder.
+    /// The number of torrents with a lower stored count, if there is a state folder.
     pub raised: Option<u64>,
 }
 
@@ -188,8 +188,8 @@ fn bar(bytes: u64) -> ProgressBar {
     bar
 }
 
-fn some(count: u64, what: &str) -> String {
-    format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+fn some(count: u64, unit: &str) -> String {
+    format!("{} {unit}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
 fn is_stdin(file: &Path) -> bool {
@@ -225,7 +225,7 @@ fn read_file(file: &Path, options: &Options, counts: &mut Vec<Count>) -> Result<
     match done {
         Ok(()) => {}
         Err(Stop::Broken(broken)) => reading.refuse(broken.at, broken.what),
-        Err(Stop::Failed(what)) => return Err(wrong(&what).into()),
+        Err(Stop::Failed(error)) => return Err(wrong(&error).into()),
     }
     let Reading { read, refused, wrong, .. } = reading;
     let taken = Taken { file: name, format, gzip, read, refused, wrong };
@@ -233,7 +233,7 @@ fn read_file(file: &Path, options: &Options, counts: &mut Vec<Count>) -> Result<
         let [good, bad] = [some(read, "good count"), some(refused, "wrong one")];
         let named = taken.named();
         return Err(format!(
-            "{}: {good} and {bad}, so nothing is taken; --skip-bad leaves these out:{named}",
+            "{}: {good} and {bad}, so nothing is imported; --skip-bad leaves these out:{named}",
             taken.file
         )
         .into());
@@ -242,7 +242,7 @@ fn read_file(file: &Path, options: &Options, counts: &mut Vec<Count>) -> Result<
 }
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
-/// Other ways to compress, by the beginning of their files.
+/// Other compressions, by the beginning of their files.
 const COMPRESSED: [(&[u8], &str); 3] =
     [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ\0", "xz")];
 const SQLITE: &[u8] = b"SQLite format 3\0";
@@ -260,7 +260,7 @@ fn guess(input: &mut Input<'_>) -> Result<Format, String> {
     }
     if head.starts_with(SQLITE) {
         return Err(
-            "it is a database of SQLite: `sqlite3 -readonly FILE 'SELECT info_hash, completed FROM torrents' | swarmkeep import … -` reads that of torrust-tracker"
+            "it is a database of SQLite: `sqlite3 -readonly FILE 'SELECT info_hash, completed FROM torrents' | swarmkeep import … -` reads the one of torrust-tracker"
                 .into(),
         );
     }
@@ -285,7 +285,7 @@ fn guess(input: &mut Input<'_>) -> Result<Format, String> {
         _ => {
             let line = line.get(..60).unwrap_or(line).escape_ascii();
             Err(format!(
-                "no tracker's file that is known begins with \"{line}\"; --from FORMAT says what it is, --help the formats"
+                "no known file of a tracker begins with \"{line}\"; --from FORMAT names its format, --help lists the formats"
             ))
         }
     }
@@ -339,7 +339,7 @@ mod tests {
         let broken = match reader(&mut reading) {
             Ok(()) => None,
             Err(Stop::Broken(Wrong { at, what })) => Some(format!("{at}: {what}")),
-            Err(Stop::Failed(what)) => Some(what),
+            Err(Stop::Failed(error)) => Some(error),
         };
         let refused = reading.wrong.iter().map(|Wrong { at, what }| format!("{at}: {what}")).collect();
         Read { counts, refused, broken }
@@ -359,7 +359,7 @@ mod tests {
         for rest in [":1", "\t1", ",1", "|1", " 1", " 1\r"] {
             assert_eq!(guess(&line(rest)), Ok(Format::Lines), "{rest}");
         }
-        // Hexadecimal digits that could be the length of a key.
+        // The digits of this info hash could be the length of a key.
         assert_eq!(guess(format!("d{}:1\n", "5".repeat(39)).as_bytes()), Ok(Format::Lines));
     }
 
@@ -370,7 +370,7 @@ mod tests {
         assert!(guess(b"\x28\xb5\x2f\xfd\0").contains("zstd -dc"));
         assert!(guess(b"SQLite format 3\0\x10\0").contains("sqlite3 -readonly"));
         assert!(guess(format!("4 {HASH} 1 2\n").as_bytes()).contains("aquatic counts no downloads"));
-        assert!(guess(b"<html>\nno").starts_with("no tracker's file that is known begins with \"<html>\";"));
+        assert!(guess(b"<html>\nno").starts_with("no known file of a tracker begins with \"<html>\";"));
         assert!(guess(&[0xff; 1000]).contains(r"\xff"));
         assert!(guess(b"d").contains("begins with \"d\""));
     }

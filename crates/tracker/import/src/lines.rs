@@ -1,4 +1,4 @@
-//! Text with one torrent a line: an info hash in hexadecimal digits, and numbers behind it.
+//! Text with one torrent per line: an info hash in hexadecimal digits, and numbers behind it.
 
 use std::str;
 
@@ -9,10 +9,10 @@ use super::{
     reading::{Reading, Stop},
 };
 
-/// Longer than any line that counts something.
+/// Longer than any right line.
 pub(super) const LONGEST: usize = 256;
 
-/// What may stand between an info hash and its count: what databases' own programs put there.
+/// Separators between an info hash and its count, as programs of databases print them.
 pub(super) const BETWEEN: &[u8] = b"\t, :|";
 
 /// Reads `INFOHASH COUNT` lines.
@@ -28,7 +28,7 @@ pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(
     })
 }
 
-/// Reads lines, each with `parse`, which says what is wrong.
+/// Reads lines, each with `parse`.
 pub(super) fn each(
     input: &mut Input<'_>,
     reading: &mut Reading<'_>,
@@ -45,13 +45,13 @@ pub(super) fn each(
         };
         match parsed {
             Ok((info_hash, downloads)) => reading.take(info_hash, downloads),
-            Err(what) => reading.refuse(format!("line {number}"), what),
+            Err(error) => reading.refuse(format!("line {number}"), error),
         }
     }
     Ok(())
 }
 
-/// The info hash that a line begins with, and what follows.
+/// The info hash at the beginning of a line, and the rest.
 pub(super) fn info_hash(line: &[u8]) -> Result<(InfoHash, &[u8]), String> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
     let (hash, rest) = line.split_at(digits);
@@ -63,13 +63,13 @@ pub(super) fn info_hash(line: &[u8]) -> Result<(InfoHash, &[u8]), String> {
     Ok((hash, rest))
 }
 
-/// A number of downloads.
-pub(super) fn number(digits: &[u8], what: &str) -> Result<u32, String> {
+/// A number of downloads. `name` is for errors.
+pub(super) fn number(digits: &[u8], name: &str) -> Result<u32, String> {
     let text = str::from_utf8(digits).ok().filter(|_| digits.iter().all(u8::is_ascii_digit));
     let Some(text) = text.filter(|text| !text.is_empty()) else {
-        return Err(format!("{what} is no number: \"{}\"", digits.escape_ascii()));
+        return Err(format!("{name} is no number: \"{}\"", digits.escape_ascii()));
     };
-    text.parse().map_err(|_| format!("{what} is above 4,294,967,295: {text}"))
+    text.parse().map_err(|_| format!("{name} is above 4,294,967,295: {text}"))
 }
 
 #[cfg(test)]
@@ -79,7 +79,7 @@ mod tests {
     const HASH: &str = "00112233445566778899aabbccddeeff00112233";
 
     #[test]
-    fn counts_stand_behind_what_databases_put_between() {
+    fn counts_stand_behind_separators_of_databases() {
         let lines = format!(
             "{HASH}\t1\n{HASH},2\r\n{HASH} 3\n\n{}:4\n{HASH}|5\n{HASH}\t4294967295\n",
             HASH.to_uppercase()
@@ -92,9 +92,9 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_says_what_and_where_and_does_not_end_the_file() {
+    fn a_wrong_line_has_an_error_with_its_number_and_does_not_end_the_file() {
         let good = format!("{HASH},7\n");
-        for (line, what) in [
+        for (line, error) in [
             (HASH.to_owned(), "an info hash without a tab, comma, blank, colon or bar and a count behind it"),
             (
                 format!("{HASH};1"),
@@ -114,7 +114,7 @@ mod tests {
         ] {
             let read = read(Format::Lines, format!("{good}{line}\n{good}").as_bytes());
             assert_eq!((read.counts.len(), read.broken), (2, None), "{line}");
-            assert!(read.refused[0].starts_with(&format!("line 2: {what}")), "{:?}", read.refused);
+            assert!(read.refused[0].starts_with(&format!("line 2: {error}")), "{:?}", read.refused);
         }
     }
 

@@ -1,9 +1,9 @@
-//! What opentracker prints with `GET /stats` and counts of downloads in it, one line a torrent.
+//! Answers of opentracker to `GET /stats` with counts of downloads, one torrent per line.
 //!
-//! `mode=statedump` has `INFOHASH:BASE:DOWNLOADS`, where the base is when somebody last announced, in minutes
-//! since 1970: what its option `-l` reads again. `mode=tpbs&format=txtp` has
+//! `mode=statedump` has `INFOHASH:BASE:DOWNLOADS`. The base is the time of the last announce, in minutes
+//! since 1970. The option `-l` reads this format again. `mode=tpbs&format=txtp` has
 //! `INFOHASH:SEEDERS:LEECHERS:DOWNLOADS`. The same without `p` ends before the downloads, and looks like a
-//! statedump whose times are those of 1970.
+//! statedump with times in 1970.
 
 use std::ops::RangeInclusive;
 
@@ -15,7 +15,7 @@ use super::{
     reading::{Reading, Stop},
 };
 
-/// When opentracker was around: from 2005 to 2099, in minutes since 1970.
+/// The times at which opentracker can run: from 2005 to 2099, in minutes since 1970.
 pub(super) const BASES: RangeInclusive<u64> = 18_408_960..=68_374_080;
 
 const NO_STATE: &str = "not INFOHASH:MINUTES:DOWNLOADS";
@@ -35,7 +35,7 @@ pub(super) fn read_state(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Re
     })
 }
 
-/// Reads what `format=txtp` gives.
+/// Reads an answer to `format=txtp`.
 pub(super) fn read_txtp(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
     each(input, reading, |line| {
         let (info_hash, [seeders, leechers, downloads]) =
@@ -51,7 +51,7 @@ fn time(digits: &[u8]) -> bool {
     number(digits, "").is_ok_and(|base| BASES.contains(&base.into()))
 }
 
-/// The info hash, and what stands behind its colons.
+/// The info hash, and the `N` fields behind it.
 fn fields<'a, const N: usize>(line: &'a [u8], otherwise: &str) -> Result<(InfoHash, [&'a [u8]; N]), String> {
     let (info_hash, rest) = info_hash(line)?;
     let fields = rest.strip_prefix(b":").ok_or(otherwise)?;
@@ -86,8 +86,8 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_say_what_and_where() {
-        for (format, fields, what) in [
+    fn wrong_lines_have_errors_with_their_numbers() {
+        for (format, fields, error) in [
             (Format::OpentrackerState, ":29912345", "not INFOHASH:MINUTES:DOWNLOADS"),
             (Format::OpentrackerState, ":29912345:1:2", "not INFOHASH:MINUTES:DOWNLOADS"),
             (Format::OpentrackerState, " 29912345 1", "not INFOHASH:MINUTES:DOWNLOADS"),
@@ -106,7 +106,7 @@ mod tests {
         ] {
             let read = read(format, format!("{HASH}{fields}\n").as_bytes());
             assert!(read.counts.is_empty());
-            assert!(read.refused[0].starts_with(&format!("line 1: {what}")), "{:?}", read.refused);
+            assert!(read.refused[0].starts_with(&format!("line 1: {error}")), "{:?}", read.refused);
         }
     }
 }

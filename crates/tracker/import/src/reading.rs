@@ -1,4 +1,4 @@
-//! What the readers of the formats find in a file, and why they stop.
+//! The results and the errors of the readers of all formats.
 
 use std::io::{self, ErrorKind};
 
@@ -7,23 +7,23 @@ use swarmkeep_bittorrent::InfoHash;
 
 use super::{Count, input::Input};
 
-/// So many of the things that are wrong in a file are named.
+/// The most wrong entries of a file that are reported.
 const NAMED: usize = 5;
 
-/// Where the readers of the formats put what they find.
+/// The counts and the wrong entries of a file.
 pub(super) struct Reading<'a> {
     counts: &'a mut Vec<Count>,
     pub(super) read: u64,
     pub(super) refused: u64,
-    /// The first of them.
+    /// The first wrong entries.
     pub(super) wrong: Vec<Wrong>,
 }
 
-/// Why a file is not read to its end.
+/// The reason why a file is not read to its end.
 pub(super) enum Stop {
-    /// Something is wrong in it behind which nothing can be understood.
+    /// An error after which the rest has no meaning.
     Broken(Wrong),
-    /// It is not such a file, or it cannot be read.
+    /// The file has another format, or it cannot be read.
     Failed(String),
 }
 
@@ -37,7 +37,7 @@ impl<'a> Reading<'a> {
         self.counts.push((info_hash, downloads));
     }
 
-    /// Counts something that is wrong, with its place.
+    /// Counts a wrong entry.
     pub(super) fn refuse(&mut self, at: String, what: String) {
         self.refused += 1;
         if self.wrong.len() < NAMED {
@@ -47,8 +47,7 @@ impl<'a> Reading<'a> {
 }
 
 impl Stop {
-    /// For an error while a file is read: what does not decompress is broken, the rest is the machine's
-    /// fault.
+    /// An error of a read: the file is broken if it cannot be decompressed; other errors are the machine's.
     pub(super) fn reading(error: io::Error, input: &Input<'_>) -> Self {
         match error.kind() {
             ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput => {
@@ -69,6 +68,6 @@ impl Stop {
 pub struct Wrong {
     /// Its position: a line from 1, or a byte from 0 (before compression).
     pub at: String,
-    /// What is wrong.
+    /// The error.
     pub what: String,
 }

@@ -1,5 +1,5 @@
-//! Answers to a scrape over HTTP (BEP 48), also of all torrents there are: hundreds of megabytes, so they are
-//! read in one pass that keeps nothing.
+//! Answers to a scrape over HTTP (BEP 48). An answer with all torrents may have hundreds of megabytes, so the
+//! reader makes one pass and keeps none of it.
 //!
 //! `d5:filesd20:…d8:completei5e10:downloadedi50e10:incompletei10eeee`
 
@@ -53,7 +53,7 @@ pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(
     }
 }
 
-/// Reads what an answer says of one torrent, from its info hash on.
+/// Reads one torrent of an answer, from its info hash on.
 fn torrent(pull: &mut Pull<'_, '_>, length: u64, reading: &mut Reading<'_>) -> Result<(), Stop> {
     let place = pull.at;
     let info_hash = pull.string(length)?;
@@ -74,7 +74,7 @@ fn torrent(pull: &mut Pull<'_, '_>, length: u64, reading: &mut Reading<'_>) -> R
     Ok(())
 }
 
-/// The downloads that a torrent's dictionary says, or what is wrong with them.
+/// The downloads in a torrent's dictionary, or the reason why they are wrong.
 fn fields(pull: &mut Pull<'_, '_>) -> Result<Result<u32, String>, Stop> {
     let token = pull.token()?;
     if token != Token::Dict {
@@ -102,29 +102,29 @@ fn fields(pull: &mut Pull<'_, '_>) -> Result<Result<u32, String>, Stop> {
     Ok(downloads)
 }
 
-/// What an answer consists of.
+/// A token of bencode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
-    /// One of more than 64 bits is the nearest that has them.
+    /// Saturates at 64 bits.
     Integer(i64),
-    /// A byte string of a length, which comes next.
+    /// The length of a byte string. Its bytes follow.
     Bytes(u64),
     List,
     Dict,
     End,
 }
 
-/// Goes through bencoded values from front to back.
+/// Reads bencoded values from front to back.
 struct Pull<'i, 'f> {
     input: &'i mut Input<'f>,
-    /// Where the last token began.
+    /// The offset of the last token.
     at: u64,
 }
 
-/// So much of a byte string is looked at: more than a known key has.
+/// More bytes than any known key has.
 const KEPT: usize = 64;
 
-/// What a byte string begins with.
+/// The beginning of a byte string.
 struct Kept {
     bytes: [u8; KEPT],
     length: usize,
@@ -147,8 +147,8 @@ impl Deref for Kept {
 }
 
 impl Pull<'_, '_> {
-    fn wrong(&self, what: &str) -> Stop {
-        Stop::broken(format!("byte {}", self.at), what.to_owned())
+    fn wrong(&self, error: &str) -> Stop {
+        Stop::broken(format!("byte {}", self.at), error.to_owned())
     }
 
     fn cut_off(&mut self) -> Stop {
@@ -197,7 +197,7 @@ impl Pull<'_, '_> {
         }
     }
 
-    /// The number that begins with a digit and ends before a byte.
+    /// The number that begins with the digit `first` and ends before the byte `end`.
     fn digits(&mut self, first: u8, end: u8) -> Result<i64, Stop> {
         if !first.is_ascii_digit() {
             return Err(self.wrong("not bencoded: no digit where one is needed"));
@@ -217,7 +217,7 @@ impl Pull<'_, '_> {
         }
     }
 
-    /// The length of the next key of the dictionary that is open; nothing at its end.
+    /// The length of the next key of the open dictionary; `None` at its end.
     fn key(&mut self) -> Result<Option<u64>, Stop> {
         match self.token()? {
             Token::Bytes(length) => Ok(Some(length)),
@@ -226,7 +226,7 @@ impl Pull<'_, '_> {
         }
     }
 
-    /// Passes a byte string, and gives what it begins with.
+    /// Passes a byte string, and returns its beginning.
     fn string(&mut self, length: u64) -> Result<Kept, Stop> {
         let mut kept = Kept { bytes: [0; KEPT], length: 0 };
         let passed = self.input.pass(length, |part| kept.extend(part));
@@ -241,9 +241,9 @@ impl Pull<'_, '_> {
         self.pass_rest(token)
     }
 
-    /// Passes a value whose first token was taken, however nested.
+    /// Passes the rest of a value after its first token, however nested.
     fn pass_rest(&mut self, mut token: Token) -> Result<(), Stop> {
-        // One bit for each list or dictionary that is open: whether it is a dictionary.
+        // One bit for each open list or dictionary: whether it is a dictionary.
         let (mut dicts, mut open, mut key_next) = (0_u128, 0, false);
         loop {
             if key_next && !matches!(token, Token::Bytes(_) | Token::End) {
@@ -292,7 +292,7 @@ mod tests {
         read(Format::Scrape, bytes)
     }
 
-    /// An answer of one torrent, whose dictionary is given.
+    /// An answer with a torrent that has this dictionary, and another torrent.
     fn of_one(value: &[u8]) -> Vec<u8> {
         [b"d5:filesd20:aaaaaaaaaaaaaaaaaaaa", value, b"20:bbbbbbbbbbbbbbbbbbbbd10:downloadedi3eeee"].concat()
     }
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_wrong_torrent_is_refused_and_the_next_one_read() {
-        for (value, what) in [
+        for (value, error) in [
             (&b"de"[..], "no `downloaded`"),
             (b"d8:completei1ee", "no `downloaded`"),
             (b"d10:downloadedi-1ee", "`downloaded` is below zero"),
@@ -325,7 +325,7 @@ mod tests {
             (b"l1:ae", "no dictionary behind the info hash"),
         ] {
             let read = scrape(&of_one(value));
-            assert_eq!(read.refused, [format!("byte 9: {what}")], "{}", value.escape_ascii());
+            assert_eq!(read.refused, [format!("byte 9: {error}")], "{}", value.escape_ascii());
             assert_eq!((read.counts.len(), read.broken), (1, None));
         }
         let read = scrape(b"d5:filesd19:aaaaaaaaaaaaaaaaaaad10:downloadedi1ee0:le21:aaaaaaaaaaaaaaaaaaaaade100:\
@@ -343,8 +343,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_says_what_and_where() {
-        for (bytes, what) in [
+    fn broken_answers_have_errors_with_their_places() {
+        for (bytes, error) in [
             (&b""[..], "byte 0: an early end: the file was cut off"),
             (b"d5:files", "byte 8: an early end: the file was cut off"),
             (b"d5:filesd20:aaaa", "byte 16: an early end: the file was cut off"),
@@ -374,7 +374,7 @@ mod tests {
             (b"d01:a", "byte 1: not bencoded: a number that begins with zero"),
             (b"dx", "byte 1: not bencoded: a byte that no value begins with"),
         ] {
-            assert_eq!(scrape(bytes).broken.as_deref(), Some(what), "{}", bytes.escape_ascii());
+            assert_eq!(scrape(bytes).broken.as_deref(), Some(error), "{}", bytes.escape_ascii());
         }
     }
 
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_is_noticed_and_what_came_before_is_kept() {
+    fn every_cut_is_noticed_and_earlier_torrents_are_kept() {
         let whole = of_one(b"d10:downloadedi7ee");
         for length in 0..whole.len() {
             let read = scrape(&whole[..length]);
@@ -405,7 +405,7 @@ mod tests {
             scrape(&bytes);
         }
 
-        /// Closer to what the reader expects: any order of its parts.
+        /// Closer to a right answer: its parts in any order.
         #[test]
         fn arbitrary_parts_never_panic(parts in prop::collection::vec(prop::sample::select(vec![
             "d", "e", "l", "i1e", "i-7e", "i", "5:files", "10:downloaded", "20:aaaaaaaaaaaaaaaaaaaa", "0:", "9:", "14:failure reason", "\n",

@@ -64,7 +64,7 @@ fn piped(words: &str, bytes: &[u8]) -> Ended {
 }
 
 #[test]
-fn each_format_has_the_same_counts_and_is_told_by_itself() {
+fn each_format_has_the_same_counts_and_is_recognized() {
     for (file, format, gzip) in [
         ("opentracker-scrape.benc", "scrape", false),
         ("opentracker-scrape.benc.gz", "scrape", true),
@@ -94,7 +94,7 @@ fn files_without_downloads_are_not_mistaken_for_others() {
     let errors = refused(FIXTURES, "aquatic-scrape-export.txt");
     assert!(errors.contains("aquatic-scrape-export.txt: this is a scrape export of aquatic"), "{errors}");
     let errors = refused(FIXTURES, "opentracker-txt.txt");
-    assert!(errors.contains("0 good counts and 5 wrong ones, so nothing is taken"), "{errors}");
+    assert!(errors.contains("0 good counts and 5 wrong ones, so nothing is imported"), "{errors}");
     assert!(errors.contains("format=txtp has them"), "{errors}");
     assert!(
         refused(FIXTURES, "--from lines opentracker-txt.txt")
@@ -111,15 +111,15 @@ fn of_several_files_the_highest_counts_are_taken() {
 }
 
 #[test]
-fn people_are_told_in_words() {
+fn the_report_for_people_is_in_words() {
     let ended = import(FIXTURES, "--dry-run opentracker-scrape.benc.gz lines.tsv");
     assert_eq!(
         ended.out,
         "opentracker-scrape.benc.gz: scrape, gzip, 5 counts\n\
          lines.tsv: lines, 5 counts\n\
          5 torrents, 4 of them downloaded, 4,296,201,880 downloads in all\n\
-         5 more counts of torrents that had one: the highest is taken\n\
-         nothing is taken: --dry-run\n"
+         5 more counts of torrents that had one: the highest is used\n\
+         nothing is imported: --dry-run\n"
     );
 }
 
@@ -137,7 +137,7 @@ fn standard_input_is_read_where_the_format_allows() {
 }
 
 #[test]
-fn nothing_is_taken_if_anything_is_wrong_unless_it_is_said_to_be_left_out() {
+fn nothing_is_imported_after_an_error_unless_errors_are_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let mut lines = String::new();
     for number in 0..20 {
@@ -145,7 +145,7 @@ fn nothing_is_taken_if_anything_is_wrong_unless_it_is_said_to_be_left_out() {
     }
     fs::write(folder.path().join("half"), lines).unwrap();
     let errors = refused(&folder, "half");
-    assert!(errors.contains("half: 10 good counts and 10 wrong ones, so nothing is taken; --skip-bad leaves these out:\n  line 2: the count is no number: \"-7\"\n  line 4: "), "{errors}");
+    assert!(errors.contains("half: 10 good counts and 10 wrong ones, so nothing is imported; --skip-bad leaves these out:\n  line 2: the count is no number: \"-7\"\n  line 4: "), "{errors}");
     assert!(errors.contains("and 5 more"), "{errors}");
     let half = found(&folder, "--skip-bad half");
     assert_eq!(
@@ -179,7 +179,7 @@ fn files_of_no_tracker_are_named() {
     put("sqlite3.db", b"SQLite format 3\0 and more");
     for (file, error) in [
         ("empty", "empty: it is empty"),
-        ("page", "begins with \"<!doctype html>\"; --from FORMAT says what it is, --help the formats"),
+        ("page", "begins with \"<!doctype html>\"; --from FORMAT names its format, --help lists the formats"),
         ("zipped", "zstd -dc"),
         ("sqlite3.db", "sqlite3.db: it is a database of SQLite: `sqlite3 -readonly FILE "),
         ("missing", "missing: No such file"),
