@@ -52,7 +52,7 @@ Population:
 
 Answers:
   Each is checked: transaction id, action, length, counts that cannot be, an
-  interval from a second to a day, more peers than asked for, one twice and one
+  interval from a second to a day, more peers than requested, one twice and one
   at port 0. The announcing peer among the peers is a note, since some trackers
   return it, and wrong with --strict.
 
@@ -127,7 +127,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     peers: Option<u64>,
 
-    /// Number of peers that each announce asks for; -1 leaves it to the tracker.
+    /// Number of peers that each announce requests; -1 leaves it to the tracker.
     #[arg(long, value_name = "N", default_value = "50", allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1..))]
     numwant: i32,
 

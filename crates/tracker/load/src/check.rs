@@ -4,33 +4,33 @@ use swarmkeep::{Endpoint, Family};
 
 use crate::Config;
 
-/// What is wrong with an answer.
+/// The fault of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Wrong {
     #[error("an answer to a request that was never sent, or a second one: transaction {0:#010x}")]
     Transaction(u32),
-    #[error("not what the protocol says: {0}")]
+    #[error("against the protocol: {0}")]
     Malformed(String),
-    #[error("asked for {asked}, answered with {answered}")]
+    #[error("{answered} as the answer to {asked}")]
     Action { asked: &'static str, answered: &'static str },
-    #[error("{got} peers where at most {want} were asked for")]
+    #[error("{got} peers where at most {want} were requested")]
     TooMany { got: usize, want: u32 },
     #[error("{0} twice in one answer")]
     Duplicate(Endpoint),
     #[error("{0} in the response to its own announce")]
     Oneself(Endpoint),
-    #[error("{seeders} seeders and {leechers} leechers, {what}")]
-    Counts { seeders: u32, leechers: u32, what: &'static str },
+    #[error("{seeders} seeders and {leechers} leechers, {problem}")]
+    Counts { seeders: u32, leechers: u32, problem: &'static str },
     #[error("an interval of {0} seconds")]
     Interval(u32),
-    #[error("an answer about something that was not asked for")]
+    #[error("an answer that was not requested")]
     Unasked,
-    #[error("counts of {got} swarms where {asked} were asked for")]
+    #[error("counts of {got} swarms where {asked} were requested")]
     Scraped { got: usize, asked: usize },
 }
 
 impl Wrong {
-    /// What such answers are counted under.
+    /// The name under which such answers are counted.
     pub(crate) const fn reason(&self) -> &'static str {
         match self {
             Self::Transaction(_) => "transaction id",
@@ -47,31 +47,31 @@ impl Wrong {
     }
 }
 
-/// What an announce's answer is held against.
+/// The properties of an announce that its answer has to match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// Where the tracker must have seen the announcer, if that is knowable.
+    /// The endpoint at which the tracker sees the announcing peer, if it is known.
     pub(crate) own: Option<Endpoint>,
     pub(crate) seeder: bool,
     pub(crate) stopped: bool,
 }
 
-/// More peers than any swarm has: what a counter that went below 0 shows.
+/// More peers than any swarm has. A counter that went below 0 shows more.
 const MOST_PEERS: u32 = 100_000_000;
-/// Intervals that a client can live with: a second, for tests, to a day.
+/// Reasonable intervals: a second, for tests, to a day.
 const INTERVALS: std::ops::RangeInclusive<u32> = 1..=86_400;
 
-/// Checks answers without allocating, once it has seen the longest.
+/// Checks answers. Allocates only for an answer that is longer than all before.
 #[derive(Debug)]
 pub(crate) struct Checker {
     want: Option<u32>,
     announcer_uncounted: bool,
     strict: bool,
-    /// What is unusual in the latest right answer to an announce.
+    /// Unusual in the latest right answer to an announce.
     pub(crate) note: Option<Wrong>,
     peers: Vec<Endpoint>,
-    /// Which peers have been seen in this answer: an open-addressed table of their indices. What an earlier
-    /// answer has left there has an older stamp.
+    /// The peers of this answer: an open-addressed table of their indices. Entries of earlier answers have an
+    /// older stamp.
     seen: Vec<(u32, u32)>,
     stamp: u32,
 }
@@ -89,7 +89,7 @@ impl Checker {
         }
     }
 
-    /// Checks the answer to an announce; answers how many other peers it brought.
+    /// Checks the answer to an announce. Returns the number of other peers in it.
     pub(crate) fn announce<E: std::fmt::Display>(
         &mut self,
         asked: Announced,
@@ -111,7 +111,7 @@ impl Checker {
             return Err(oneself);
         }
         let got = self.peers.len();
-        // Over HTTP, a tracker may give so many of each family (BEP 7).
+        // Over HTTP, `want` may be the number of peers of each family (BEP 7).
         let v4 = self.peers.iter().filter(|peer| peer.family() == Family::V4).count();
         let most = v4.max(got - v4);
         if let Some(want) = self.want.filter(|&want| most > want as usize) {
@@ -119,7 +119,7 @@ impl Checker {
         }
         self.distinct()?;
         let others = got - usize::from(oneself.is_some());
-        let wrong = |what| Err(Wrong::Counts { seeders, leechers, what });
+        let wrong = |problem| Err(Wrong::Counts { seeders, leechers, problem });
         if seeders > MOST_PEERS || leechers > MOST_PEERS {
             return wrong("more than any swarm has");
         }
@@ -137,12 +137,11 @@ impl Checker {
         Ok(others)
     }
 
-    /// Checks the counts of a scrape.
     pub(crate) fn scrape(&self, asked: usize, counts: impl Iterator<Item = (u32, u32)>) -> Result<(), Wrong> {
         let mut got = 0;
         for (seeders, leechers) in counts {
             if seeders > MOST_PEERS || leechers > MOST_PEERS {
-                return Err(Wrong::Counts { seeders, leechers, what: "more than any swarm has" });
+                return Err(Wrong::Counts { seeders, leechers, problem: "more than any swarm has" });
             }
             got += 1;
         }
@@ -174,7 +173,7 @@ impl Checker {
     }
 }
 
-/// Good enough for a table that nobody attacks, and cheap: the generator shares a machine with the tracker.
+/// Good enough for a table without attackers, and cheap: the generator shares a machine with the tracker.
 fn hash(peer: &Endpoint) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     match peer {

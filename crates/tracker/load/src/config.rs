@@ -12,7 +12,7 @@ use swarmkeep_tracker_protocol::udp::MAX_SCRAPE;
 
 use crate::{Error, machine::cores};
 
-/// The configuration of a load test. Start with [`new`](Self::new), and change what differs.
+/// The configuration of a load test. Start with [`new`](Self::new), and change some fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
@@ -20,7 +20,7 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// The duration of the measurement, at most [`LONGEST`](Self::LONGEST).
     pub duration: Duration,
-    /// The duration of the warm-up, whose requests are not counted.
+    /// The duration of the warm-up. Its requests are not counted.
     pub warm_up: Duration,
     /// The number of clients, each with its own socket.
     pub workers: usize,
@@ -39,7 +39,7 @@ pub struct Config {
     pub swarms: Swarms,
     /// The number of peers.
     pub peers: u64,
-    /// The number of peers that each announce asks for; `None` leaves it to the tracker.
+    /// The number of peers that each announce requests; `None` leaves it to the tracker.
     pub want: Option<u32>,
     /// The mix of the kinds of requests.
     pub mix: Mix,
@@ -61,14 +61,14 @@ pub struct Config {
     pub fill: bool,
     /// The seed of the random population and requests.
     pub seed: u64,
-    /// The process whose CPU time and memory are reported.
+    /// The process of the tracker. The report then has its CPU time and memory.
     pub server_pid: Option<u32>,
     /// Whether the tracker's counts may exclude the announcing peer, as some trackers do.
     pub announcer_uncounted: bool,
     /// Whether an answer with the announcing peer among its peers is wrong. Otherwise it is right and noted,
     /// since some trackers answer so.
     pub strict: bool,
-    /// The interface whose frames UDP workers send and receive by AF_XDP, past their sockets. Takes one
+    /// The interface over which UDP workers send and receive frames by AF_XDP, past their sockets. Takes one
     /// thread.
     pub xdp: Option<String>,
     /// Whether targets may be other machines.
@@ -146,7 +146,7 @@ impl Config {
         }
     }
 
-    /// Where workers send from and to, in turns.
+    /// The sources and targets of workers, which use them in turns.
     pub(crate) fn origins(&self) -> Vec<Origin> {
         let mut origins = Vec::new();
         for target in &self.targets {
@@ -202,7 +202,7 @@ impl Config {
         say(!(1..=4096).contains(&self.window()), "the window is from 1 to 4,096 requests")?;
         let paced = |rate: f64| (0.001..=10_000_000.0).contains(&rate);
         say(self.rate.is_some_and(|rate| !paced(rate)), "the rate is from 0.001 to 10,000,000 a second")?;
-        say(self.want.is_some_and(|want| want > 3000), "at most 3,000 peers can be asked for")?;
+        say(self.want.is_some_and(|want| want > 3000), "at most 3,000 peers can be requested")?;
         say(!(1..=MAX_SCRAPE).contains(&self.scrape_hashes), "a scrape has from 1 to 74 info hashes")?;
         for share in [self.seeders, self.started, self.completed, self.stopped] {
             say(!(0.0..=1.0).contains(&share), "shares are from 0 to 1")?;
@@ -329,7 +329,7 @@ pub enum Target {
     Http {
         /// Where to connect to.
         address: SocketAddr,
-        /// What stands in the `Host` field.
+        /// The value of the `Host` field.
         host: String,
         /// The announce URL's path, such as `/announce`.
         path: String,
@@ -358,7 +358,7 @@ impl FromStr for Target {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let wrong = |what: &str| Error::Config(format!("{text}: {what}"));
+        let wrong = |problem: &str| Error::Config(format!("{text}: {problem}"));
         let resolve = |host: &str| {
             let found = host.to_socket_addrs().map_err(|error| wrong(&format!("{error}; give host:port")))?;
             found.into_iter().next().ok_or_else(|| wrong("the name has no address"))
@@ -390,7 +390,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Where a worker sends from and to.
+/// The source and the target of a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     pub(crate) target: Target,
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_settings_are_refused() {
         let good = || Config::new([target("127.0.0.1:1")]);
         good().validate().unwrap();
         let bad: [fn(&mut Config); 16] = [

@@ -1,4 +1,4 @@
-//! One thread's workers: what they send when, until the time is over.
+//! The workers of one thread: they send requests and receive answers until the time is over.
 
 use std::{
     io,
@@ -31,26 +31,26 @@ use crate::{
     stats::{Kind, Purpose, Recorder, Sending, Totals},
 };
 
-/// A worker's side of a protocol: a socket, what is in flight on it, and how answers are read.
+/// A worker's side of a protocol: a socket, its requests in flight, and the parser of its answers.
 pub(crate) trait Client: Sized + Send {
-    /// Buffers that the workers of a thread share. What is pushed lies there until it is flushed.
+    /// Buffers that the workers of a thread share. Pushed requests lie there until a flush.
     type Shared;
-    /// What the poller is to tell of.
+    /// The events that wake the poller.
     const EVENTS: EpollFlags;
 
     fn open(config: &Config, origin: &Origin, worker: usize) -> io::Result<Self>;
     fn shared(config: &Config, frames: Option<Frames>) -> Self::Shared;
-    /// What else answers come by.
+    /// The second source of answers.
     fn frames(_: &mut Self::Shared) -> Option<&mut Frames> {
         None
     }
     fn socket(&self) -> BorrowedFd<'_>;
-    /// Whether the socket is another one than when this was last asked.
+    /// Whether the socket is another one than at the last call.
     fn take_is_new(&mut self) -> bool;
     fn in_flight(&self) -> usize;
-    /// How many requests more may be in flight now.
+    /// The number of requests that may now be added to those in flight.
     fn room(&self, now: u64, filling: bool) -> usize;
-    /// What has to be sent next.
+    /// The kind of the next request.
     fn step(&self, now: u64) -> Step;
     fn is_connected(&self) -> bool;
     /// Queues a request. Its time is set when it is flushed, and if that is earlier its intended time too.
@@ -64,26 +64,25 @@ pub(crate) trait Client: Sized + Send {
     /// Whether nothing more may be pushed before a flush.
     fn is_full(shared: &Self::Shared) -> bool;
     fn flush(&mut self, shared: &mut Self::Shared, clock: &Clock, recorder: &mut Recorder);
-    /// Takes in the answer that has come as a frame, or those that have come to the socket.
+    /// Reads the received frame, or all answers from the socket.
     fn receive(&mut self, shared: &mut Self::Shared, clock: &Clock, recorder: &mut Recorder);
-    /// Gives up on what has been in flight for too long.
+    /// Gives up requests that have been in flight for too long.
     fn expire(&mut self, now: u64, recorder: &mut Recorder);
-    /// The peers whose first announce has come to nothing since this was last asked for.
+    /// The peers with a first announce that has failed since the last call.
     fn take_lost_fill(&mut self) -> std::vec::Drain<'_, u64>;
 }
 
-/// What a client has to send next.
+/// The kind of a client's next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A connect, for want of a connection id or because it is getting old.
+    /// A connect, because there is no connection id, or an old one.
     Connect,
-    /// Whatever comes next.
     Anything,
     /// Nothing, until a connect has been answered.
     Wait,
 }
 
-/// What all threads of a run share.
+/// The state that all threads of a run share.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) config: &'a Config,
@@ -92,15 +91,15 @@ pub(crate) struct Run<'a> {
     pub(crate) threads: usize,
     /// Whether the run has to end early.
     pub(crate) stop: &'a AtomicBool,
-    /// Threads whose workers are connected and whose share of the fill is done.
+    /// The number of threads that have connected their workers and finished their share of the fill.
     pub(crate) ready: AtomicUsize,
     pub(crate) connected: AtomicUsize,
     pub(crate) filled: AtomicU64,
-    /// Where threads wait when they are ready.
+    /// Ready threads wait here.
     pub(crate) gate: Gate,
 }
 
-/// When everything begins and ends, in nanoseconds of the clock.
+/// The times of a run, in nanoseconds of the clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) warm_up: u64,
@@ -123,7 +122,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Lets everyone go; home, if there are no times.
+    /// Releases all threads. Without times, they end.
     pub(crate) fn open(&self, times: Option<Times>) {
         *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(times);
         self.opens.notify_all();
@@ -140,15 +139,15 @@ impl Gate {
     }
 }
 
-/// In flight of all workers together while they connect and fill: what a socket with default buffers holds,
-/// and some in reserve.
+/// The most requests in flight of all workers together while they connect and fill: fewer than fit into the
+/// default buffer of a socket.
 const FILL_FLIGHT: usize = 128;
 
-/// How often each first announce is sent before it counts as lost, and each worker tries to connect before
-/// the start.
+/// The most times that each first announce is sent before it counts as lost, and that each worker tries to
+/// connect before the start.
 const TRIES: u32 = 3;
 
-/// Frames that a queue may have answers in before others, and the time, get their turn.
+/// The most frames of a queue that are read before other queues, and timeouts, are looked at.
 const MOST_FRAMES: usize = 256;
 
 /// Runs the workers of one thread to the end.
@@ -183,7 +182,7 @@ struct Thread<'a, C: Client> {
     shared: C::Shared,
     poller: Poller,
     recorder: Recorder,
-    /// How often timeouts are looked for, and seconds handed in.
+    /// The time between looks for timeouts. Seconds are handed in as often.
     scan_period: u64,
     next_scan: u64,
 }
@@ -270,7 +269,7 @@ impl<'a, C: Client> Thread<'a, C> {
         Ok(())
     }
 
-    /// Sends what a worker has to do before all else, `most` requests of it; answers how many that were.
+    /// Sends up to `most` of a worker's requests before the start, and returns their number.
     fn send_chores(&mut self, n: usize, chore: &mut Chore, most: usize, now: u64) -> io::Result<usize> {
         let worker_number = self.global(n);
         let Self { workers, shared, recorder, run, poller, .. } = self;
@@ -284,7 +283,7 @@ impl<'a, C: Client> Thread<'a, C> {
                 }
                 Step::Anything => match chore.next() {
                     Some(peer) => {
-                        // The next id is another matter.
+                        // The next connection id has tries of its own.
                         chore.connects = 0;
                         let announcing = run.population.first_announce(worker_number, peer);
                         (Ask::Announce(announcing), Kind::Announce, Purpose::Fill(peer))
@@ -303,7 +302,7 @@ impl<'a, C: Client> Thread<'a, C> {
         Ok(sent)
     }
 
-    /// Warm-up, measurement, and waiting for what is still in flight.
+    /// Warm-up, measurement, and waiting for requests in flight.
     fn measure(&mut self, times: Times) -> io::Result<()> {
         let Run { clock, config, stop, .. } = self.run;
         let Times { warm_up, begin, mut end } = times;
@@ -345,7 +344,7 @@ impl<'a, C: Client> Thread<'a, C> {
             }
         }
         self.recorder.totals.end = end;
-        // What came due by the end and was never sent has failed as well.
+        // Requests that came due by the end and were never sent have failed as well.
         if let Some(schedule) = &mut schedule {
             while let Some((n, _)) = schedule.take(end - 1) {
                 self.workers[n].owed += 1;
@@ -364,7 +363,7 @@ impl<'a, C: Client> Thread<'a, C> {
         Ok(())
     }
 
-    /// Sends what a worker may and should send now.
+    /// Sends the requests of a worker that are due and have room.
     fn pump(
         &mut self,
         n: usize,
@@ -376,7 +375,7 @@ impl<'a, C: Client> Thread<'a, C> {
         let now = run.clock.now();
         while client.room(now, false) > 0 {
             let intended = match schedule {
-                // Set when it is sent.
+                // The flush sets it.
                 None if now >= end => break,
                 None => u64::MAX,
                 Some(_) if *owed == 0 => break,
@@ -419,7 +418,7 @@ impl<'a, C: Client> Thread<'a, C> {
         self.poller.wait(nanoseconds)
     }
 
-    /// Takes in the answers that the poller has woken for, and goes on with each of their workers.
+    /// Reads the answers for which the poller has woken, and calls `go_on` for each of their workers.
     fn receive(&mut self, mut go_on: impl FnMut(&mut Self, usize) -> io::Result<()>) -> io::Result<()> {
         for event in 0..self.poller.woken {
             let woken = self.poller.source(event);
@@ -428,7 +427,7 @@ impl<'a, C: Client> Thread<'a, C> {
             for _ in 0..if queue.is_some() { MOST_FRAMES } else { 1 } {
                 let next = |queue| C::frames(&mut self.shared)?.next(queue);
                 let Some(n) = queue.map_or(Some(woken), next) else { break };
-                // Answers to one worker come together.
+                // Answers to one worker follow each other.
                 if let Some(other) = answered.replace(n).filter(|&other| other != n) {
                     go_on(self, other)?;
                 }
@@ -439,7 +438,7 @@ impl<'a, C: Client> Thread<'a, C> {
         Ok(())
     }
 
-    /// Looks for timeouts, if it is time again.
+    /// Looks for timeouts, if it is time. Returns whether it was.
     fn scan(&mut self, now: u64) -> bool {
         if now < self.next_scan {
             return false;
@@ -459,13 +458,13 @@ impl<'a, C: Client> Thread<'a, C> {
     }
 }
 
-/// What a worker does before all else.
+/// A worker's requests before the start: connects and its share of the fill.
 struct Chore {
     connects: u32,
     fill: Option<Peekable<Fill>>,
-    /// First announces that have come to nothing.
+    /// First announces that have failed.
     again: Vec<u64>,
-    /// How many of them may be sent once more.
+    /// The number of them that may be sent once more.
     patience: u64,
     told: u64,
 }
@@ -496,7 +495,7 @@ impl Chore {
     }
 }
 
-/// Which sockets have something to read.
+/// The sockets with answers.
 struct Poller {
     epoll: Epoll,
     events: Vec<EpollEvent>,
@@ -513,15 +512,15 @@ impl Poller {
         Ok(self.epoll.add(client.socket(), EpollEvent::new(C::EVENTS, number as u64))?)
     }
 
-    /// The number of a worker whose socket woke the poller; those of queues come after those of all workers.
+    /// The number of the worker that an event belongs to. Numbers of queues follow the numbers of workers.
     fn source(&self, event: usize) -> usize {
         self.events[event].data() as usize
     }
 
-    /// Waits for so many nanoseconds, to the microsecond, or until there is something to read.
+    /// Waits for `nanoseconds`, to the microsecond, or until there is something to read.
     fn wait(&mut self, nanoseconds: u64) -> io::Result<()> {
         const MILLISECOND: u64 = SECOND / 1000;
-        // What takes whole milliseconds is waited for in one call; the rest needs a finer timer.
+        // One call waits for whole milliseconds; the rest needs a finer timer.
         let whole = nanoseconds / MILLISECOND;
         self.woken = self.look(whole.min(1000) as u16)?;
         if self.woken == 0 && whole == 0 && nanoseconds > 0 {

@@ -13,7 +13,7 @@ use swarmkeep_xdp::{Attached, Datagrams, Frame, Mode, Path, Queue, Settings};
 
 use crate::{Config, Error, clock::Clock};
 
-/// All queues of an interface, and whose the frames are.
+/// All queues of an interface, and the workers of their frames.
 #[derive(Debug)]
 pub(crate) struct Frames {
     interface: String,
@@ -21,16 +21,16 @@ pub(crate) struct Frames {
     queues: Vec<Queue>,
     workers: Workers,
     received: Option<Received>,
-    /// When the answers came that are read now.
+    /// The time of the answers that are read now.
     now: Option<u64>,
     unsent: usize,
 }
 
-/// How frames get from a worker to its tracker.
+/// The way of frames from a worker to its tracker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Route {
     path: Path,
-    /// The answers come by this queue.
+    /// The queue of the answers.
     queue: usize,
 }
 
@@ -74,7 +74,7 @@ impl Frames {
         self.attached.mode().map_or("none", Mode::name)
     }
 
-    /// What is readable when a frame was received.
+    /// Sockets that become readable when a frame is received.
     pub(crate) fn queues(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
         self.queues.iter().map(Queue::socket)
     }
@@ -101,7 +101,7 @@ impl Frames {
         Err(Error::Xdp { interface: self.interface.clone(), reason })
     }
 
-    /// Goes on to the next answer in a queue, and returns the number of its worker.
+    /// Takes the next answer from a queue, and returns the number of its worker.
     pub(crate) fn next(&mut self, number: usize) -> Option<usize> {
         let queue = &mut self.queues[number];
         while let Some(frame) = queue.receive() {
@@ -117,8 +117,7 @@ impl Frames {
         None
     }
 
-    /// Reads the answer that [`next`](Self::next) has found, once, and the time; returns whether there was
-    /// one.
+    /// Reads the answer that [`next`](Self::next) has taken, once, and its time. Returns `false` without one.
     pub(crate) fn read(&mut self, clock: &Clock, read: impl FnOnce(Route, &[u8], u64)) -> bool {
         let Some(Received { frame, payload, route }) = self.received.take() else { return false };
         let queue = &mut self.queues[route.queue];
@@ -127,7 +126,7 @@ impl Frames {
         true
     }
 
-    /// Sends a request, with the next [`flush`](Self::flush) at the latest. Returns whether it could.
+    /// Sends a request, with the next [`flush`](Self::flush) at the latest. Returns whether there was room.
     pub(crate) fn send(&mut self, route: &Route, request: &[u8]) -> bool {
         let queue = &mut self.queues[route.queue];
         let frame = if request.len() > LONGEST_REQUEST { None } else { queue.take() };
@@ -150,7 +149,7 @@ impl Frames {
     pub(crate) fn flush(&mut self) {
         (self.unsent, self.now) = (0, None);
         for queue in &mut self.queues {
-            // The interface is down, and the requests will have failed by their timeout.
+            // If the interface is down, the requests fail by their timeout.
             let _ = queue.flush();
         }
     }
@@ -160,7 +159,7 @@ impl Frames {
 #[derive(Debug, Default)]
 struct Workers {
     workers: HashMap<SocketAddr, Worker>,
-    /// How many of them have received a frame.
+    /// The number of workers that have received a frame.
     heard: usize,
 }
 

@@ -27,10 +27,10 @@ use crate::{
 /// The longest answer that is read.
 const LONGEST_ANSWER: usize = 1 << 20;
 
-/// How long a worker waits that could not connect.
+/// The wait of a worker that could not connect.
 const REFUSED_PAUSE: u64 = SECOND / 100;
 
-/// A client of an HTTP tracker. Its connects are those of TCP.
+/// A client of an HTTP tracker. Its connects are handshakes of TCP.
 #[derive(Debug)]
 pub(crate) struct HttpClient {
     target: SocketAddr,
@@ -38,16 +38,16 @@ pub(crate) struct HttpClient {
     own: Option<IpAddr>,
     want: Option<u32>,
     timeout: u64,
-    /// What each request begins and ends with.
+    /// The beginnings of requests, and their end.
     announce: Vec<u8>,
     scrape: Vec<u8>,
     tail: Vec<u8>,
-    /// Kept for as long as the tracker keeps it. A closed one has a socket that nothing comes from.
+    /// Kept for as long as the tracker keeps it. After its end, a socket that receives nothing.
     stream: TcpStream,
     is_open: bool,
     is_new: bool,
     flight: Option<Flight>,
-    /// The scrape in flight is about these.
+    /// The torrents of the scrape in flight.
     hashes: Vec<InfoHash>,
     out: Vec<u8>,
     written: usize,
@@ -71,7 +71,6 @@ enum Expected {
     Scrape,
 }
 
-/// What the head of an answer said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     len: usize,
@@ -88,7 +87,7 @@ enum Body {
     UntilClosed,
 }
 
-/// Why a request came to nothing, if the answer was not wrong.
+/// The reason of a failed request without a wrong answer.
 type Failure = String;
 
 pub(crate) struct HttpBuffers {
@@ -110,7 +109,7 @@ impl HttpClient {
         }
     }
 
-    /// Ends the connection: an answer that is still to come on it cannot be taken for another's.
+    /// Ends the connection, so that a late answer cannot be taken for the next one.
     fn close(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         (self.is_open, self.head) = (false, None);
@@ -120,7 +119,7 @@ impl HttpClient {
     fn broken(&mut self, error: &io::Error, now: u64, recorder: &mut Recorder) {
         let refused = error.kind() == ErrorKind::ConnectionRefused;
         let reason =
-            if refused { "refused: nobody listens there".into() } else { format!("connection: {error}") };
+            if refused { "refused: no server listens there".into() } else { format!("connection: {error}") };
         self.lose(&reason, now, recorder);
         self.close();
         self.not_before = now + REFUSED_PAUSE;
@@ -144,7 +143,7 @@ impl HttpClient {
         Ok(())
     }
 
-    /// Writes what has not been written. What the socket does not take goes out when it has room again.
+    /// Writes the rest of the request, as far as the socket has room.
     fn write(&mut self) -> io::Result<()> {
         while self.written < self.out.len() {
             match self.stream.write(&self.out[self.written..]) {
@@ -157,7 +156,7 @@ impl HttpClient {
         Ok(())
     }
 
-    /// Reads what has come; whether the connection has ended.
+    /// Reads all received bytes. Returns whether the connection has ended.
     fn read(&mut self) -> io::Result<bool> {
         let mut buffer = [0; 8192];
         loop {
@@ -174,10 +173,10 @@ impl HttpClient {
         }
     }
 
-    /// Takes in the answer, if it is all there.
+    /// Checks the answer, if it is whole.
     fn answer(&mut self, ended: bool, now: u64, shared: &mut HttpBuffers, recorder: &mut Recorder) {
         let Some(Flight { sending, expected }) = self.flight else {
-            // What comes unasked is an answer to nothing.
+            // An answer without a request.
             if !self.inn.is_empty() {
                 recorder.wrong(None, self.inn.len(), &Wrong::Unasked, now);
                 self.close();
@@ -219,7 +218,7 @@ impl HttpClient {
         }
     }
 
-    /// The head and where the body is, once it is whole. A chunked one is put together in `chunked`.
+    /// The head and the range of the body, once it is whole. A chunked body is joined in `chunked`.
     fn whole(
         &mut self,
         ended: bool,
@@ -270,9 +269,9 @@ impl Head {
     }
 }
 
-/// Puts a chunked body together; whether it is whole.
+/// Joins a chunked body in `out`. Returns whether it is whole.
 fn dechunk(mut bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Wrong> {
-    let wrong = |what: &str| Wrong::Malformed(format!("HTTP: {what}"));
+    let wrong = |problem: &str| Wrong::Malformed(format!("HTTP: {problem}"));
     out.clear();
     loop {
         let (start, len) = match httparse::parse_chunk_size(bytes) {
@@ -299,7 +298,7 @@ fn dechunk(mut bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Wrong> {
     }
 }
 
-/// How many peers a right body brought, or why the tracker refused.
+/// The number of peers in a right body, or the reason why the tracker refused.
 fn check(
     expected: Expected,
     body: &[u8],
@@ -324,7 +323,7 @@ fn check(
         Expected::Scrape => match ScrapeResponse::parse(body).map_err(malformed)? {
             Err(failure) => refused(failure),
             Ok(scrape) => {
-                // A tracker may leave out what it does not know (BEP 48).
+                // A tracker may leave out unknown torrents (BEP 48).
                 let mut got = 0;
                 for (info_hash, _) in scrape.swarms() {
                     if !hashes.contains(&info_hash) {
@@ -346,7 +345,7 @@ fn check(
 impl Client for HttpClient {
     type Shared = HttpBuffers;
 
-    // A connection is told of once when it is made, and whenever something has come.
+    // One event when the connection is made, and one whenever bytes are received.
     const EVENTS: EpollFlags = EpollFlags::EPOLLIN
         .union(EpollFlags::EPOLLOUT)
         .union(EpollFlags::EPOLLRDHUP)
@@ -359,7 +358,7 @@ impl Client for HttpClient {
             env!("CARGO_PKG_VERSION")
         );
         let scrape = origin.target.scrape_path().unwrap_or_default();
-        let nobody = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+        let unconnected = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
         Ok(Self {
             target: *address,
             source: origin.source,
@@ -369,7 +368,7 @@ impl Client for HttpClient {
             announce: format!("GET {path}?").into(),
             scrape: format!("GET {scrape}?").into(),
             tail: tail.into(),
-            stream: nobody.into(),
+            stream: unconnected.into(),
             is_open: false,
             is_new: false,
             flight: None,
@@ -479,7 +478,7 @@ impl Client for HttpClient {
                     (self.is_open, self.flight) = (true, None);
                     recorder.succeeded(&sending, 0, 0, now);
                 }
-                // Not yet.
+                // Not connected yet.
                 Ok(Some(error)) if error.kind() == ErrorKind::NotConnected => {}
                 Ok(Some(error)) | Err(error) => self.broken(&error, now, recorder),
             }

@@ -8,9 +8,9 @@
 //! use swarmkeep_load::{Config, run};
 //!
 //! let mut config = Config::new(["127.0.0.1:6969".parse()?]);
-//! config.rate = Some(200.0); // a second and worker, whatever the tracker does
+//! config.rate = Some(200.0); // per second and worker
 //! let report = run(&config, &mut |_| {})?;
-//! println!("{} a second, p99 {} µs", report.requests_per_second, report.latency.all.p99);
+//! println!("{} per second, p99 {} µs", report.requests_per_second, report.latency.all.p99);
 //! assert_eq!(report.wrong, 0, "{:?}", report.wrong_answers);
 //! # Ok::<(), swarmkeep_load::Error>(())
 //! ```
@@ -49,19 +49,19 @@ pub enum Error {
     Config(String),
     /// The target is another machine, and the configuration does not allow that.
     #[error(
-        "{0} is not on this machine: a load test takes down what is not made for it. Measure over the loopback, or say \
+        "{0} is not on this machine: a load test takes down targets that are not made for it. Measure over the loopback, or say \
          that the target is yours"
     )]
     NotYours(Target),
     /// A socket could not be opened, or the system refused to wait for it.
     #[error("{what}: {source}")]
     Socket {
-        /// What was attempted.
+        /// The failed action.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The frames of the interface are not to be had.
+    /// The frames of the interface cannot be used.
     #[error("AF_XDP on {interface}: {reason}")]
     Xdp {
         /// Its name.

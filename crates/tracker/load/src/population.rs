@@ -1,4 +1,4 @@
-//! Who announces what: the peers of a load test, and each worker's stream of requests.
+//! The peers of a load test, and each worker's stream of requests.
 
 use swarmkeep::{AnnounceEvent, InfoHash, PeerId, Random, SplitMix64};
 use swarmkeep_workload::{PeerIndex, Workload};
@@ -8,20 +8,20 @@ use crate::{
     config::{Config, Mix, Swarms},
 };
 
-/// The first port that a peer listens at; below are those of the system and of trackers' black lists.
+/// The first port that a peer listens at. Lower ports belong to the system, and trackers may refuse them.
 const FIRST_PORT: u16 = 1025;
 const PORTS: u64 = (u16::MAX - FIRST_PORT) as u64 + 1;
 
 /// The peers of a load test.
 ///
 /// Peers are numbered through all swarms, and every peer belongs to one worker, which knows its history. So
-/// it is at one [`Origin`](crate::config::Origin), since a tracker takes a peer's address from the packet.
+/// it has one [`Origin`](crate::config::Origin), since a tracker takes a peer's address from the packet.
 /// Within a swarm no two peers have the same endpoint.
 #[derive(Debug)]
 pub(crate) struct Population {
     workload: Workload,
     seed: u64,
-    /// Peers that each worker has for itself; shared if there are none.
+    /// The number of peers per worker; `None` if workers share torrents.
     private: Option<u64>,
     origins: u64,
     workers: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Population {
     born_seeders: f64,
 }
 
-/// What a worker is to send.
+/// A request of a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Ask {
     Connect,
@@ -45,7 +45,7 @@ pub(crate) enum Ask {
     Scrape,
 }
 
-/// An announce, apart from what the protocol adds.
+/// An announce, without the fields of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Announcing {
     pub(crate) info_hash: InfoHash,
@@ -83,7 +83,7 @@ impl Population {
             started: config.started.max(config.stopped),
             stopped: config.stopped,
             completed: config.completed / (1.0 - config.seeders),
-            // As many leechers join as complete and as leave, so that the share of seeders stays.
+            // As many leechers join as complete and as stop, so that the share of seeders stays.
             born_seeders: config.seeders - config.completed / config.stopped,
         };
         let (largest, at_one) = (population.largest(), population.largest().div_ceil(population.step()));
@@ -96,10 +96,10 @@ impl Population {
         Ok(population)
     }
 
-    /// What the worker with this number sends, without end.
+    /// The requests of the worker with this number, without end.
     pub(crate) fn stream(&self, worker: usize) -> Stream<'_> {
-        // Seeds are drawn, since the states of SplitMix64 are a step apart: neighbours would be one another's
-        // stream, shifted.
+        // Seeds are random numbers: with consecutive states of SplitMix64, the streams of neighbours would be
+        // the same, but shifted.
         let seed =
             SplitMix64::new(self.seed ^ (worker as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95)).next_u64();
         let members = self.members(worker as u64);
@@ -136,7 +136,7 @@ impl Population {
         }
     }
 
-    /// How far apart in number two peers are that may be at one address.
+    /// The distance between numbers of peers at one address.
     fn step(&self) -> u64 {
         if self.private.is_some() { 1 } else { self.origins }
     }
@@ -155,14 +155,14 @@ impl Population {
         }
     }
 
-    /// Peers of a swarm at one address are `step` apart, so that a `step`-th of their numbers is another port
-    /// for each.
+    /// Peers of a swarm at one address have numbers that are `step` apart, so that the numbers divided by
+    /// `step` give each its own port.
     fn port(&self, at: PeerIndex) -> u16 {
         let offset = at.swarm.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         FIRST_PORT + ((u64::from(at.peer) / self.step() + offset) % PORTS) as u16
     }
 
-    /// Peers of the largest swarm, which is the first.
+    /// The number of peers of the largest swarm, which is the first.
     fn largest(&self) -> u64 {
         let (mut low, mut high) = (0, self.workload.peers());
         while low < high {
@@ -199,8 +199,8 @@ impl Iterator for Fill {
     }
 }
 
-/// About the golden section of `n`, and without a factor in common: so many times a number, modulo `n`, is
-/// another for each.
+/// A number near the golden section of `n` without a common factor: its multiples, modulo `n`, are all
+/// different.
 fn coprime(n: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b != 0 {
@@ -212,7 +212,7 @@ fn coprime(n: u64) -> u64 {
     (start.max(1)..).find(|&step| gcd(step, n.max(1)) == 1).expect("every range as long as n holds one")
 }
 
-/// A worker's requests. The same seed and worker give the same ones, whatever the tracker answers and when.
+/// A worker's requests. They depend on the seed and the worker only, not on answers and their times.
 #[derive(Debug)]
 pub(crate) struct Stream<'p> {
     population: &'p Population,
@@ -222,17 +222,17 @@ pub(crate) struct Stream<'p> {
     hashes: Vec<[u8; InfoHash::LEN]>,
 }
 
-/// What has become of a peer.
+/// The state of a peer.
 #[derive(Debug, Clone, Copy)]
 struct History {
     client: Client,
-    /// The number of clients that have been there before.
+    /// The number of earlier clients.
     before: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Client {
-    /// It has sent nothing in this run: it has been there for long, or is about to start.
+    /// It has sent nothing in this run: it is old, or about to start.
     Unseen,
     Leecher,
     Seeder,
@@ -240,7 +240,6 @@ enum Client {
 }
 
 impl Stream<'_> {
-    /// The next request.
     pub(crate) fn next(&mut self) -> Ask {
         let Mix { connect, announce, scrape } = self.population.mix;
         let [connect, announce, scrape] = [connect, announce, scrape].map(u64::from);
@@ -260,7 +259,7 @@ impl Stream<'_> {
         Ask::Scrape
     }
 
-    /// What the scrape that came last asks about.
+    /// The torrents of the last scrape.
     pub(crate) fn hashes(&self) -> &[[u8; InfoHash::LEN]] {
         &self.hashes
     }
@@ -273,7 +272,7 @@ impl Stream<'_> {
         let &Population { started, stopped, completed, born_seeders, .. } = self.population;
         let mut announcing = self.population.announcing(self.members.first + n * self.members.step);
         let History { client, before } = &mut self.histories[n as usize];
-        // Shares are of all announces, and `stopped` of them are those with which another client starts.
+        // Shares are of all announces. In a share of `stopped`, another client starts.
         let (was, luck, again) = match *client {
             Client::Unseen => {
                 (if announcing.left == 0 { Client::Seeder } else { Client::Leecher }, luck, started)
@@ -399,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_weights_are_what_was_asked_for_and_stay_so() {
+    fn shares_and_weights_are_as_configured_and_stay_so() {
         let (population, _) = population(|c| {
             c.mix = Mix { connect: 25, announce: 50, scrape: 25 };
             (c.stopped, c.completed, c.started, c.seeders) = (0.2, 0.04, 0.3, 0.25);

@@ -27,8 +27,8 @@ pub struct Report {
     pub seconds: f64,
     /// Whether the run was stopped before its duration was over.
     pub interrupted: bool,
-    /// Requests of the measurement that were sent or were due: the sum of those that succeeded, failed or got
-    /// a wrong answer.
+    /// Requests of the measurement that were sent or were due: the sum of requests that succeeded, failed or
+    /// got a wrong answer.
     pub requests: u64,
     /// Requests with a right answer.
     pub succeeded: u64,
@@ -46,8 +46,8 @@ pub struct Report {
     pub failures: BTreeMap<String, u64>,
     /// The number of wrong answers by reason, with the first of each.
     pub wrong_answers: BTreeMap<String, WrongAnswers>,
-    /// The number of right answers with something that only some trackers do, by what it is, with the first
-    /// of each.
+    /// The number of right answers with a peculiarity of some trackers, by peculiarity, with the first of
+    /// each.
     pub notes: BTreeMap<String, WrongAnswers>,
     /// By kind: connect, announce, stopped (announces with that event) and scrape.
     pub by_kind: BTreeMap<&'static str, OfKind>,
@@ -98,7 +98,7 @@ pub struct Settings {
     pub swarms: Swarms,
     /// Peers in the population.
     pub peers: u64,
-    /// The number of peers that each announce asked for; absent if that was left to the tracker.
+    /// The number of peers that each announce requested; absent if that was left to the tracker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub want: Option<u32>,
     /// The mix of the kinds of requests.
@@ -113,7 +113,7 @@ pub struct Settings {
     pub stopped: f64,
     /// Whether each peer announced once before.
     pub fill: bool,
-    /// The interface whose frames were sent and received, past the sockets.
+    /// The interface that sent and received frames, past the sockets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xdp: Option<String>,
     /// The seed.
@@ -126,7 +126,7 @@ pub struct Settings {
 pub struct WrongAnswers {
     /// Their number.
     pub count: u64,
-    /// What was wrong with the first, or noted.
+    /// The fault or the note of the first one.
     pub example: String,
 }
 
@@ -217,7 +217,7 @@ pub struct Second {
     pub second: u64,
     /// Right answers.
     pub succeeded: u64,
-    /// Requests whose failure became known in this second.
+    /// Requests that failed in this second.
     pub failed: u64,
     /// Wrong answers.
     pub wrong: u64,
@@ -229,7 +229,7 @@ pub struct Second {
     pub max: f64,
 }
 
-/// What comes out of a run.
+/// The results of a run.
 pub(crate) struct Measured {
     pub(crate) totals: Totals,
     pub(crate) times: Times,
@@ -304,8 +304,8 @@ impl Report {
         let interrupted = if self.interrupted { "; interrupted" } else { "" };
         line("", &format!("on {}, {:.2} s{interrupted}", self.machine, self.seconds));
         line("", "");
-        let mut count = |what: &str, count: u64, rest: &str| {
-            let lead = format!("{what:<11}{:>14}", grouped(count));
+        let mut count = |label: &str, count: u64, rest: &str| {
+            let lead = format!("{label:<11}{:>14}", grouped(count));
             if rest.is_empty() { line(&lead, "") } else { line(&(lead + "  "), rest) }
         };
         count("requests", self.requests, "");
@@ -316,8 +316,8 @@ impl Report {
         for (reason, wrong) in &self.wrong_answers {
             count("", wrong.count, &format!("{reason}; the first: {}", wrong.example));
         }
-        for (what, noted) in &self.notes {
-            count("noted", noted.count, &format!("{what}; the first: {}", noted.example));
+        for (reason, noted) in &self.notes {
+            count("noted", noted.count, &format!("{reason}; the first: {}", noted.example));
         }
         count("late", self.late, "");
         count("per second", self.requests_per_second.round() as u64, "");

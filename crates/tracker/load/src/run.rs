@@ -51,7 +51,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&Progress)) -> Result<Repor
     run_until(config, &AtomicBool::new(false), progress)
 }
 
-/// The same, and ends early when `stop` becomes true: the report is then of what was measured until then.
+/// The same, but ends early when `stop` becomes true: the report then covers the measurement until then.
 ///
 /// # Errors
 /// Any [`Error`]. [`Error::Interrupted`] if the measurement has not begun.
@@ -124,7 +124,7 @@ fn run_clients<C: Client>(
         };
 
         while run.ready.load(Ordering::Acquire) < threads.len() {
-            // One that ends before it is ready has failed.
+            // A thread that ends before it is ready has failed.
             if threads.iter().any(thread::ScopedJoinHandle::is_finished) {
                 run.gate.open(None);
                 let failed = join(threads).err();
@@ -141,7 +141,7 @@ fn run_clients<C: Client>(
             let no_answer = || Error::NoAnswer(report::targets(config));
             return Err(if stopped() { Error::Interrupted } else { no_answer() });
         }
-        // Soon, so that all threads are awake when the first request is due.
+        // A little later, so that all threads are awake when the first request is due.
         let times = Times::from(run.clock.now() + SECOND / 200, config);
         run.gate.open(Some(times));
 
@@ -167,7 +167,7 @@ fn run_clients<C: Client>(
     })
 }
 
-/// Puts the seconds of all threads together as they come, until all threads have ended.
+/// Adds up the seconds of all threads, until all threads have ended.
 fn collect(
     seconds: mpsc::Receiver<stats::Second>,
     threads: usize,
@@ -198,7 +198,7 @@ fn collect(
             close(open.pop_first().expect("it is there").1.1);
         }
     }
-    // Threads end in different seconds when answers are still owed.
+    // Threads end in different seconds if they wait for answers.
     open.into_values().for_each(|(_, second)| close(second));
     series
 }
@@ -207,12 +207,12 @@ fn add(sum: &mut Histogram<u32>, other: &Histogram<u32>) {
     sum.add(other).expect("the same bounds");
 }
 
-/// As many sockets as there are workers, where the system lets a process raise its own limit.
+/// Raises the limit of open files for the sockets of all workers, if the system allows it.
 fn allow_sockets(count: usize) {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < count as u64
     {
-        // What is refused here shows when a socket cannot be opened, with the system's own words.
+        // If this fails, opening a socket fails with the error of the system.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, (count as u64).min(hard), hard);
     }
 }

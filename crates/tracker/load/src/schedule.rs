@@ -1,12 +1,12 @@
-//! When requests are to be sent in an open loop, whatever has become of the earlier ones.
+//! The times of requests in an open loop, which do not depend on earlier requests.
 
 use crate::clock::SECOND;
 
-/// The schedule of one thread's workers, who take turns: each has the same rate, and their requests are
+/// The schedule of one thread's workers, which take turns: each has the same rate, and their requests are
 /// spread evenly.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schedule {
-    /// When the first request is due.
+    /// The time of the first request.
     first: u64,
     /// Nanoseconds from one worker's request to the next worker's.
     gap: f64,
@@ -16,20 +16,20 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// For `workers` of `all` workers, each with `rate` requests per second from `begin` on; `turn` is which
-    /// of the `threads`.
+    /// For the `workers` of one thread, each with `rate` requests per second from `begin` on; `turn` is the
+    /// number of the thread among the `threads`.
     pub(crate) fn new(begin: u64, rate: f64, workers: usize, turn: usize, threads: usize) -> Self {
         let gap = SECOND as f64 / rate / workers as f64;
         let first = begin + (gap * turn as f64 / threads as f64) as u64;
         Self { first, gap, workers: workers as u64, due: 0 }
     }
 
-    /// When the next request is due.
+    /// The time of the next request.
     pub(crate) fn next(&self) -> u64 {
         self.at(self.due)
     }
 
-    /// The worker whose request has come due, and when that was.
+    /// The worker of the next request and its time, if it is due.
     pub(crate) fn take(&mut self, now: u64) -> Option<(usize, u64)> {
         let at = self.next();
         if at > now {
@@ -40,7 +40,7 @@ impl Schedule {
         Some((worker as usize, at))
     }
 
-    /// When a worker's `n`-th request is due.
+    /// The time of a worker's `n`-th request.
     pub(crate) fn intended(&self, worker: usize, n: u64) -> u64 {
         self.at(n * self.workers + worker as u64)
     }
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_due_at_its_own_time() {
+    fn missed_requests_are_due_at_their_own_times() {
         let mut schedule = Schedule::new(0, 1.0, 1, 0, 1);
         let all: Vec<_> = std::iter::from_fn(|| schedule.take(3 * SECOND)).collect();
         assert_eq!(all, [(0, 0), (0, SECOND), (0, 2 * SECOND), (0, 3 * SECOND)]);

@@ -1,4 +1,4 @@
-//! What a process costs, as Linux tells in `/proc`.
+//! CPU time and memory of a process, from `/proc`.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ pub(crate) struct Usage {
     pub(crate) rss_bytes: u64,
 }
 
-/// What the tracker's process cost while it was measured.
+/// CPU time and memory of the tracker's process during the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Server {
@@ -37,7 +37,7 @@ impl Usage {
         Some(Self { cpu_seconds: cpu_ticks(&stat)? as f64 / ticks as f64, rss_bytes: rss_bytes(&status)? })
     }
 
-    /// What was spent since then on so many answers.
+    /// The CPU time since `before`, for a number of `answers`.
     pub(crate) fn since(&self, before: &Self, pid: u32, answers: u64) -> Server {
         let cpu_seconds = self.cpu_seconds - before.cpu_seconds;
         Server {

@@ -1,4 +1,4 @@
-//! What was sent, what came back and when: counted by each thread for itself, put together at the end.
+//! Counts and latencies of requests and answers: each thread has its own, which are added up at the end.
 
 use std::{collections::BTreeMap, sync::mpsc};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{check::Wrong, clock::SECOND};
 
-/// The kinds of requests that are told apart in reports.
+/// The kinds of requests in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Connect,
@@ -29,22 +29,22 @@ impl Kind {
     }
 }
 
-/// What a request was sent for, and when it was to be.
+/// The kind, the purpose and the times of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sending {
     pub(crate) kind: Kind,
-    /// When the schedule had it, in nanoseconds of the clock; in a closed loop, when it was sent.
+    /// Its time in the schedule, in nanoseconds of the clock; in a closed loop, the time of sending.
     pub(crate) intended: u64,
     pub(crate) sent: u64,
     pub(crate) purpose: Purpose,
 }
 
-/// Whether a request is part of what is measured.
+/// The part of a run that a request belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The first announce of the worker's peer with this number, before all else.
+    /// The first announce of the worker's peer with this number, before the warm-up.
     Fill(u64),
-    /// Connecting before all else, and warm-up.
+    /// The first connects, and the warm-up.
     WarmUp,
     Measured,
 }
@@ -56,37 +56,36 @@ fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that a histogram takes")
 }
 
-/// What one thread has seen; nobody else writes here.
+/// The results of one thread. No other thread writes to it.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) totals: Totals,
-    /// When the measurement begins; nothing of it has while this is not known.
+    /// The begin of the measurement, once it is known.
     begin: Option<u64>,
     second: Second,
     publish: mpsc::Sender<Second>,
 }
 
-/// What threads have seen, together.
+/// The results of several threads.
 #[derive(Debug)]
 pub(crate) struct Totals {
     pub(crate) kinds: [OfKind; 4],
     pub(crate) failures: Reasons,
     /// Wrong answers by reason.
     pub(crate) wrong: Reasons,
-    /// What is unusual in right answers.
+    /// Right answers that are unusual, by reason.
     pub(crate) notes: Reasons,
-    /// Of these, answers that belong to no request.
+    /// Wrong answers that belong to no request.
     pub(crate) strays: u64,
     /// Answers that came after their requests had failed.
     pub(crate) late: u64,
     /// Peers in all right answers to announces.
     pub(crate) peers: u64,
-    /// How much later than intended requests were sent that had room in the window: the generator's own
-    /// lateness.
+    /// The delays of requests that had room in the window: the generator's own lateness.
     pub(crate) lag: Histogram<u64>,
-    /// When the measurement ended.
+    /// The end of the measurement.
     pub(crate) end: u64,
-    /// When the last answer came that counts.
+    /// The time of the last answer that counts.
     pub(crate) last_answer: u64,
     pub(crate) fill: Filled,
 }
@@ -95,9 +94,9 @@ pub(crate) struct Totals {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Filled {
-    /// Peers whose first announce was answered.
+    /// Peers with an answer to their first announce.
     pub announced: u64,
-    /// Peers whose first announce was not answered, although it was sent several times.
+    /// Peers without an answer to their first announce, although it was sent several times.
     pub lost: u64,
 }
 
@@ -110,11 +109,11 @@ pub(crate) struct OfKind {
     pub(crate) wrong: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
-    /// Nanoseconds from when the request was intended to its right answer.
+    /// Nanoseconds from the intended time of a request to its right answer.
     pub(crate) latency: Histogram<u64>,
 }
 
-/// How often what happened, with the first example of each; bounded, whatever a tracker makes up.
+/// Counts by reason, with the first example of each. Bounded, since a tracker may make up reasons.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons(pub(crate) BTreeMap<String, (u64, String)>);
 
@@ -137,10 +136,10 @@ impl Reasons {
     }
 }
 
-/// What one thread saw in one second of the measurement.
+/// The results of one thread in one second of the measurement.
 #[derive(Debug)]
 pub(crate) struct Second {
-    /// From 0; the last also has what came after the end.
+    /// From 0; the last second also has the answers after the end.
     pub(crate) index: u64,
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
@@ -160,7 +159,7 @@ impl Recorder {
         Self { totals: Totals::new(), begin: None, second: Second::new(0), publish }
     }
 
-    /// Sets when second 0 begins.
+    /// Sets the begin of second 0.
     pub(crate) const fn begin(&mut self, at: u64) {
         self.begin = Some(at);
     }
@@ -170,12 +169,12 @@ impl Recorder {
         let index = now.saturating_sub(self.begin.unwrap_or_default()) / SECOND;
         while self.second.index < index {
             let next = Second::new(self.second.index + 1);
-            // Nobody listens any more when the whole run has failed.
+            // The receiver is gone if the whole run has failed.
             let _ = self.publish.send(std::mem::replace(&mut self.second, next));
         }
     }
 
-    /// Hands in the rest.
+    /// Hands in the last second.
     pub(crate) fn finish(mut self) -> Totals {
         let _ = self.publish.send(self.second);
         self.totals
@@ -191,7 +190,7 @@ impl Recorder {
         }
     }
 
-    /// How late a request was sent though nothing kept it back.
+    /// Records the delay of a request that had room in the window.
     pub(crate) fn lag(&mut self, nanoseconds: u64) {
         self.totals.lag.saturating_record(nanoseconds);
     }
@@ -215,9 +214,9 @@ impl Recorder {
         }
     }
 
-    /// A request that failed. One of the warm-up whose failure falls into the measurement counts: until then
-    /// its worker had nothing else to do, and a tracker that loses the first thousand would look like one
-    /// that never lost any.
+    /// A failed request. A request of the warm-up that fails during the measurement counts: its worker waited
+    /// for it until then, and otherwise a tracker that loses the first thousand would look like one without
+    /// losses.
     pub(crate) fn failed(&mut self, sending: &Sending, reason: &str, now: u64) {
         let measured = match sending.purpose {
             Purpose::Measured => true,
@@ -241,8 +240,7 @@ impl Recorder {
         }
     }
 
-    /// An answer that is wrong. It counts whenever it comes: a tracker that is wrong while it is filled is
-    /// wrong.
+    /// A wrong answer. It counts at any time: a tracker that is wrong while it is filled is wrong.
     pub(crate) fn wrong(&mut self, sending: Option<&Sending>, bytes: usize, wrong: &Wrong, now: u64) {
         self.totals.wrong.add(wrong.reason(), 1, || wrong.to_string());
         match sending {
@@ -258,7 +256,7 @@ impl Recorder {
         }
     }
 
-    /// A right answer that is unusual, whenever it comes.
+    /// A right answer that is unusual. It counts at any time.
     pub(crate) fn note(&mut self, note: Option<Wrong>) {
         if let Some(note) = note {
             self.totals.notes.add(note.reason(), 1, || note.to_string());
@@ -296,7 +294,7 @@ impl Totals {
         }
     }
 
-    /// Adds what another thread has seen.
+    /// Adds the results of another thread.
     pub(crate) fn add(&mut self, other: &Self) {
         for (sum, kind) in self.kinds.iter_mut().zip(&other.kinds) {
             sum.requests += kind.requests;
@@ -333,7 +331,7 @@ impl Totals {
         all
     }
 
-    /// Answers of every sort that came to what is measured.
+    /// All answers to measured requests.
     pub(crate) fn answers(&self) -> u64 {
         self.kinds.iter().map(|kind| kind.succeeded + kind.wrong).sum()
     }
@@ -386,11 +384,11 @@ mod tests {
             (all.latency().len(), all.latency().max()),
             (4000, all.latency().highest_equivalent(4000))
         );
-        assert_eq!(all.kinds[1].requests, 4004, "what failed counts as asked");
+        assert_eq!(all.kinds[1].requests, 4004, "failed requests count");
     }
 
     #[test]
-    fn what_a_tracker_makes_up_is_bounded() {
+    fn reasons_of_a_tracker_are_bounded() {
         let mut reasons = Reasons::default();
         (0..1000).for_each(|n| reasons.add(&format!("error: {n}"), 1, String::new));
         assert!(reasons.0.len() <= Reasons::MOST + 1);

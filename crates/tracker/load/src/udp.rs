@@ -1,4 +1,4 @@
-//! A worker over UDP (BEP 15): a connected socket, a connection id, and what is in flight.
+//! A worker over UDP (BEP 15): a connected socket, a connection id, and requests in flight.
 
 use std::{
     collections::VecDeque,
@@ -30,51 +30,51 @@ use crate::{
     stats::{Kind, Purpose, Recorder, Sending},
 };
 
-/// Datagrams a system call.
+/// Datagrams per system call.
 const BATCH: usize = 32;
 
 /// The longest request: a scrape of 74 info hashes.
 const LONGEST_REQUEST: usize = 1496;
 
-/// How long a worker waits before it tries an address again at which no tracker listens.
+/// The wait of a worker before it tries an address without a tracker again.
 const REFUSED_PAUSE: u64 = SECOND / 100;
 
-/// How many of the latest lost requests a worker remembers, to know their answers if they come after all.
+/// The number of the latest lost requests that a worker remembers, to recognize their late answers.
 const REMEMBERED: usize = 1024;
 
 /// A client of a UDP tracker.
 #[derive(Debug)]
 pub(crate) struct UdpClient {
     socket: UdpSocket,
-    /// The way of frames, known since the first of them came.
+    /// The way of frames, known from the first received frame.
     route: Option<Route>,
     family: Family,
     /// The address that the tracker must see, if it is on this machine.
     own: Option<std::net::IpAddr>,
     want: Option<u32>,
     timeout: u64,
-    /// From this age on a connection id is not used, and the next is asked for a little before.
+    /// The age from which on a connection id is not used. The next one is requested a little before.
     lifetime: u64,
     connection: Option<(ConnectionId, u64)>,
     connecting: u32,
     window: usize,
     in_flight: usize,
-    /// What is in flight, each at the place of its number: twice as many places as the window has, so that
-    /// one is always free.
+    /// The requests in flight, each at the place of its number. There are twice as many places as in the
+    /// window, so that one is always free.
     flights: Box<[Flight]>,
-    /// Number of the next request. Transaction ids are these numbers, scrambled, so that an answer's is known
-    /// to be one that was sent, is still to be sent, or never was.
+    /// The number of the next request. Transaction ids are scrambled numbers, so that the id of an answer
+    /// shows whether its request was sent.
     next: u32,
     first: u32,
     lost: VecDeque<u32>,
-    /// Peers whose first announce has been lost.
+    /// Peers with a lost first announce.
     lost_fill: Vec<u64>,
     not_before: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Flight {
-    /// Whether there is one.
+    /// Whether there is a request.
     busy: bool,
     number: u32,
     sending: Sending,
@@ -88,7 +88,7 @@ enum Expected {
     Scrape(u8),
 }
 
-/// What the clients of a thread share.
+/// The buffers that the clients of a thread share.
 pub(crate) struct UdpBuffers {
     checker: Checker,
     frames: Option<Frames>,
@@ -106,7 +106,7 @@ impl UdpClient {
         number as usize & (self.flights.len() - 1)
     }
 
-    /// Takes the number's request out of the flight, if it is in it.
+    /// Removes the request with this number, if it is in flight.
     fn land(&mut self, number: u32) -> Option<Flight> {
         let slot = self.slot(number);
         let flight = &mut self.flights[slot];
@@ -144,16 +144,15 @@ impl UdpClient {
         }
     }
 
-    /// An error of the socket itself. Over UDP the system tells that nobody listens with the next call.
+    /// An error of the socket itself. Over UDP, the call after a request reports that no server listens.
     fn broken(&mut self, error: io::ErrorKind, text: &str, now: u64, recorder: &mut Recorder) {
         let reason =
-            if error == ErrorKind::ConnectionRefused { "refused: nobody listens there" } else { text };
+            if error == ErrorKind::ConnectionRefused { "refused: no server listens there" } else { text };
         self.lose_all(reason, now, recorder);
         self.connection = None;
         self.not_before = now + REFUSED_PAUSE;
     }
 
-    /// Takes in one answer.
     fn answer(&mut self, packet: &[u8], now: u64, checker: &mut Checker, recorder: &mut Recorder) {
         let bytes = packet.len();
         let response = Response::parse(packet, self.family);
@@ -192,7 +191,7 @@ impl UdpClient {
         }
     }
 
-    /// How many peers a right answer brought, or in words why the tracker refused.
+    /// The number of peers in a right answer, or the reason why the tracker refused.
     fn check(
         &mut self,
         flight: &Flight,
@@ -205,14 +204,14 @@ impl UdpClient {
             (_, Response::Error(error)) => {
                 let message = String::from_utf8_lossy(error.message);
                 let message: String = message.chars().filter(|c| !c.is_control()).take(80).collect();
-                // Trackers have many words for it, and this one in all of them.
+                // Refusals of a connection id differ between trackers, but all have this word.
                 if message.to_ascii_lowercase().contains("connection") {
                     self.connection = None;
                 }
                 return Ok(Err(format!("error: {message}")));
             }
             (Expected::Connect, Response::Connect(connect)) => {
-                // As old as its request, not as its answer: the tracker may have made it right away.
+                // Its age counts from the request, not from the answer: the tracker may have made it then.
                 self.connection = Some((connect.connection_id, flight.sending.sent.min(now)));
                 0
             }
@@ -236,14 +235,14 @@ impl UdpClient {
         }))
     }
 
-    /// Whether the number's request was sent and given up.
+    /// Whether the request with this number was sent and given up.
     fn is_late(&mut self, number: u32) -> bool {
         match self.lost.iter().position(|&lost| lost == number) {
             Some(at) => {
                 self.lost.remove(at);
                 true
             }
-            // Lost so long ago that it has been forgotten, perhaps: the doubt is the tracker's.
+            // Perhaps it was lost long ago and is forgotten: the tracker gets the benefit of the doubt.
             None => {
                 let was_sent = number.wrapping_sub(self.first) < self.next.wrapping_sub(self.first);
                 was_sent && self.lost.len() == REMEMBERED
@@ -262,7 +261,7 @@ impl Client for UdpClient {
         let socket = UdpSocket::bind((origin.source, 0))?;
         socket.connect(target)?;
         socket.set_nonblocking(true)?;
-        // Answers to a whole window, none of them lost here.
+        // Room for the answers to a whole window.
         let window = config.window();
         socket2::SockRef::from(&socket).set_recv_buffer_size((window * 4096).max(1 << 18))?;
         let places = (window.max(FILL_WINDOW) * 2).next_power_of_two();
@@ -293,7 +292,7 @@ impl Client for UdpClient {
     }
 
     fn shared(config: &Config, frames: Option<Frames>) -> UdpBuffers {
-        // An answer that is longer than what was asked for is cut off here, and wrong.
+        // An answer with more than the requested peers is cut off here, and wrong.
         let longest = 64 + 18 * config.want.map_or(250, |want| want as usize + 1);
         UdpBuffers {
             checker: Checker::new(config),
@@ -334,7 +333,7 @@ impl Client for UdpClient {
         match age {
             Some(age) if age < self.lifetime - self.lifetime / 24 => Step::Anything,
             _ if self.connecting == 0 => Step::Connect,
-            // The next id is on its way, and this one still good.
+            // The next id was requested, and this one is still good.
             Some(age) if age < self.lifetime => Step::Anything,
             _ => Step::Wait,
         }
@@ -411,8 +410,7 @@ impl Client for UdpClient {
                 sent += 1;
             }
         }
-        // A socket that is full once is empty again in no time: loopback queues nothing here, a network card
-        // not for long.
+        // A full socket is soon empty again: loopback queues nothing here, a network card not for long.
         let mut patience = 100;
         while sent < queued {
             let done = if queued - sent == 1 {
@@ -442,7 +440,7 @@ impl Client for UdpClient {
                     patience -= 1;
                     std::thread::yield_now();
                 }
-                // What the system says here is about an earlier datagram, and these have not been sent.
+                // The error is about an earlier datagram, and these have not been sent.
                 Err(error) => return self.broken(error.kind(), &format!("send: {error}"), now, recorder),
             }
         }
@@ -462,7 +460,7 @@ impl Client for UdpClient {
         loop {
             let received = if self.in_flight <= 1 {
                 self.socket.recv(&mut inn[0]).map(|len| {
-                    // Nothing tells here that the rest has been cut off.
+                    // A full buffer may mean that the rest was cut off.
                     lens[0] = (len, len == inn[0].len());
                     1
                 })
@@ -491,7 +489,7 @@ impl Client for UdpClient {
                             self.answer(&buffer[..len], now, checker, recorder);
                         }
                     }
-                    // The poller tells if there is more.
+                    // The poller wakes if there is more.
                     if self.in_flight == 0 || received < BATCH {
                         return;
                     }
@@ -526,7 +524,7 @@ impl Client for UdpClient {
 /// workers together.
 const FILL_WINDOW: usize = 32;
 
-/// An odd factor has an inverse modulo 2³²: no two numbers have one transaction id.
+/// An odd factor has an inverse modulo 2³², so two numbers never have the same transaction id.
 const ODD: u32 = 0x9e37_79b1;
 
 const INVERSE: u32 = {

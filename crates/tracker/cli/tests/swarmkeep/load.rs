@@ -263,7 +263,7 @@ fn wrong_answers_end_with_3() {
 }
 
 #[test]
-fn the_announcer_among_the_peers_is_a_note_unless_asked() {
+fn the_announcing_peer_among_the_peers_is_a_note_unless_strict() {
     let serve = Serve::start();
     let tap = tap(&serve.addresses[0], |request, response| {
         if let Request::Announce(announce) = request {
@@ -392,7 +392,7 @@ fn options_that_cannot_be_are_refused() {
         assert!(text(&output.stderr).contains(reason), "{}", text(&output.stderr));
     };
     says(&[], "--target");
-    says(&["--target", "192.0.2.1:6969"], "a load test takes down what is not made for it");
+    says(&["--target", "192.0.2.1:6969"], "a load test takes down targets that are not made for it");
     says(&["--target", "127.0.0.1:1", "--duration", "61m"], "from 1 ms to 1 hour");
     says(&["--target", "127.0.0.1:1", "--mix", "announce"], "weights like connect=50,announce=50,scrape=1");
     says(&["--target", "127.0.0.1:1", "--stopped", "2"], "shares are from 0 to 1");

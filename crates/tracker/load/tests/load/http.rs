@@ -36,7 +36,7 @@ fn announced(ports: &[u16]) -> Vec<u8> {
     writer.finish(&head, ports.len() * 6, None).to_vec()
 }
 
-/// What a right tracker answers.
+/// The answer of a right tracker.
 fn right(path: &str, query: &str) -> Vec<u8> {
     if path == "/announce" {
         let request = AnnounceRequest::parse(query.as_bytes()).expect("an announce");
@@ -175,7 +175,7 @@ fn failures_have_their_reasons() {
     let report = run_until(&config, || calls.load(Ordering::Relaxed) >= 40);
     let reasons: Vec<_> = report.failures.keys().map(String::as_str).collect();
     assert_eq!(reasons, ["closed before it was answered", "error: not here", "status 503", "timeout"]);
-    assert_eq!((report.wrong, report.late), (0, 0), "what comes late comes on a connection that is no more");
+    assert_eq!((report.wrong, report.late), (0, 0), "late answers come on closed connections");
     assert!(report.succeeded > 0);
 }
 

@@ -1,4 +1,4 @@
-//! The load generator against trackers, good ones and such as answer wrongly.
+//! The load generator against good and wrong trackers.
 
 mod common;
 mod http;

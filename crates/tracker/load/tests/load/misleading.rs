@@ -1,4 +1,4 @@
-//! Where benchmarks of trackers mislead, each point with a test: what such a tool hides, this one shows.
+//! Points at which benchmarks of trackers mislead, each with a test that this one does not.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -48,7 +48,7 @@ fn a_stall_is_one_slow_answer_in_a_closed_loop_and_in_an_open_one_all_that_were_
     (open.workers, open.duration, open.rate) = (1, Duration::from_millis(1200), Some(200.0));
     let report = run(&open);
     assert_eq!(report.requests, 240, "none is left out for the stall");
-    // Half the requests were due in it, and waited for 300 ms on average.
+    // Half of the requests were due in the stall, and waited for 300 ms on average.
     assert!(report.latency.all.p90 > 250_000.0, "{:?}", report.latency);
     assert!(report.latency.all.mean > 80_000.0, "{:?}", report.latency);
 }
@@ -65,7 +65,7 @@ fn an_open_loop_counts_from_the_schedule_even_if_the_window_is_full() {
 }
 
 #[test]
-fn what_is_due_and_cannot_be_sent_has_failed() {
+fn requests_that_are_due_and_cannot_be_sent_have_failed() {
     let mut left = 20;
     let fake = Fake::start(move |request| {
         left -= 1;
@@ -98,7 +98,7 @@ fn info_hashes_are_shared_so_that_answers_carry_peers() {
     let mut private = config(Target::Udp(tracker.udp[0]));
     (private.swarms, private.peers, private.fill, private.seed) = (Swarms::Private(5), 20, true, 2);
     let report = run(&private);
-    assert_eq!(report.peers.total, 0, "nobody meets anybody");
+    assert_eq!(report.peers.total, 0, "workers share no torrents");
     assert!(report.succeeded > 0 && report.wrong == 0);
 }
 
@@ -143,7 +143,7 @@ fn late_answers_are_drained_and_never_taken_for_anothers() {
     let counted = Arc::clone(&announces);
     let fake = Fake::start(move |request| {
         let mut answers = Vec::new();
-        // Those held back come first, so that whoever takes the next answer for its own takes one of these.
+        // Late answers come first, so that a client that confuses answers takes one of them.
         while held.first().is_some_and(|(since, _)| since.elapsed() > Duration::from_millis(120)) {
             answers.push(held.remove(0).1);
         }
@@ -198,7 +198,7 @@ fn connection_ids_are_used_until_they_are_old_and_then_renewed() {
     let report = run(&config);
     let connects = *connects.lock().unwrap();
     assert_eq!((report.failed, report.wrong), (0, 0), "{:?}", report.failures);
-    // Four workers, each every 192 ms at most; and once at the start.
+    // Four workers, each every 192 ms or later, and once at the start.
     assert!((4 * 2..=4 * 9).contains(&connects), "{connects}");
     assert!(report.by_kind["announce"].requests > 2 * connects, "{:?}", report.by_kind);
 }
@@ -223,10 +223,10 @@ fn a_tracker_that_has_forgotten_the_connection_is_connected_to_again() {
     assert!(report.success_percent > 90.0);
 }
 
-/// What tells an announce from others.
+/// The fields that differ between announces.
 type Announced = (InfoHash, PeerId, u16, AnnounceEvent, u64);
 
-/// A tracker that remembers whom it has seen.
+/// A tracker that remembers all announces.
 fn remembering() -> (Fake, Arc<Mutex<Vec<Announced>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let writes = Arc::clone(&seen);
@@ -280,7 +280,7 @@ fn the_same_seed_sends_the_same_requests() {
 }
 
 #[test]
-fn what_is_sent_in_the_warm_up_is_not_counted() {
+fn requests_of_the_warm_up_are_not_counted() {
     let (mut first, seen) = (None, Arc::new(Mutex::new(0_u64)));
     let counted = Arc::clone(&seen);
     let fake = Fake::start(move |request| {
@@ -295,7 +295,7 @@ fn what_is_sent_in_the_warm_up_is_not_counted() {
     cold.warm_up = Duration::from_millis(1000);
     let report = run(&cold);
     let seen = *seen.lock().unwrap();
-    // Half of the warm-up was as fast as the rest; of the slow half there is no trace.
+    // Half of the warm-up was as fast as the rest; the slow half leaves no trace.
     assert!(report.requests < seen - seen / 5, "{} of {seen}", report.requests);
     assert!(report.latency.all.p90 < 150_000.0, "{:?}", report.latency);
     assert!(report.seconds >= 0.29, "{}", report.seconds);
@@ -321,12 +321,12 @@ fn a_worker_that_waits_in_vain_from_the_warm_up_on_has_failed() {
 }
 
 #[test]
-fn the_trackers_cpu_time_and_memory_are_told_and_it_must_be_there() {
+fn the_trackers_cpu_time_and_memory_are_reported_and_it_must_exist() {
     let tracker = tracker();
     let mut config = config(Target::Udp(tracker.udp[0]));
     (config.server_pid, config.duration) = (Some(std::process::id()), Duration::from_millis(500));
     let report = run(&config);
-    let server = report.server.expect("asked for");
+    let server = report.server.expect("configured");
     assert!(server.cpu_seconds > 0.0 && server.rss_bytes_before > 1 << 20, "{server:?}");
     let per_million = server.cpu_seconds * 1e6 / report.requests as f64;
     assert!((server.cpu_seconds_per_million / per_million - 1.0).abs() < 0.01, "{server:?}");
@@ -336,7 +336,7 @@ fn the_trackers_cpu_time_and_memory_are_told_and_it_must_be_there() {
 }
 
 #[test]
-fn json_is_one_object_with_what_scripts_need() {
+fn json_is_one_object_with_the_fields_for_scripts() {
     let tracker = tracker();
     let mut config = config(Target::Udp(tracker.udp[0]));
     config.mix = "connect=50,announce=50,scrape=1".parse().unwrap();
@@ -355,7 +355,7 @@ fn json_is_one_object_with_what_scripts_need() {
 }
 
 #[test]
-fn nobody_there_is_an_error_and_not_a_report() {
+fn no_answer_is_an_error_and_not_a_report() {
     let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut config = config(Target::Udp(free));
     config.timeout = Duration::from_millis(50);

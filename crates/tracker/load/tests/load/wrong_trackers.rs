@@ -1,4 +1,4 @@
-//! A fast wrong tracker fails: each fake here is wrong in one way, and found out.
+//! A fast wrong tracker fails: each fake here is wrong in one way, and detected.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, AnnounceResponseHeader, ConnectRequest, Request, TransactionId,
 };
 
-/// Measures a tracker that answers announces with what `wrong` says.
+/// Measures a tracker that answers announces with `wrong`.
 fn announcing(wrong: impl Fn(&AnnounceRequest<'_>) -> Vec<u8> + Send + 'static) -> Report {
     measured(move |request| match request {
         Request::Announce(announce) => wrong(announce),
@@ -81,13 +81,13 @@ fn the_one_that_asks_among_the_peers() {
 }
 
 #[test]
-fn more_peers_than_asked_for() {
+fn more_peers_than_requested() {
     let ports: Vec<u16> = (1..=11).collect();
     found_out(&announcing(move |announce| announced(announce, &ports)), "too many peers");
 }
 
 #[test]
-fn far_more_peers_than_asked_for() {
+fn far_more_peers_than_requested() {
     let ports: Vec<u16> = (1..=2000).collect();
     let report = announcing(move |announce| announced(announce, &ports));
     assert!(report.wrong > 0 && report.by_kind["announce"].succeeded == 0, "{:?}", report.wrong_answers);

@@ -1,5 +1,4 @@
-//! Trackers to be put under load: the real one, and scripted ones that are wrong, slow or silent in a known
-//! way.
+//! Trackers for load tests: the real one, and scripted ones that are wrong, slow or silent in a known way.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::{
@@ -20,8 +19,8 @@ use swarmkeep_tracker_protocol::udp::{
     ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
 };
 
-/// Asserts that no answer was wrong, and that all failures are requests beyond what a busy machine could send of
-/// `rate`.
+/// Asserts that no answer was wrong, and that all failures are requests of `rate` that a busy machine could
+/// not send.
 pub(crate) fn assert_only_unsent(report: &Report, rate: Option<f64>) {
     let is_unsent = |failure: &String| rate.is_some() && failure.starts_with("never sent");
     assert!(report.failures.keys().all(is_unsent), "{:?}", report.failures);
@@ -34,7 +33,7 @@ pub(crate) fn tracker() -> Tracker {
     Tracker::over(&listening(&addresses, &addresses), build("packed", |config| config))
 }
 
-/// A tracker that does to each request what a closure says, in one thread.
+/// A tracker that answers each request by a closure, in one thread.
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -77,7 +76,7 @@ impl Drop for Fake {
     }
 }
 
-/// What a tracker without any other peer answers.
+/// The answer of a tracker without any other peer.
 pub(crate) fn right(request: &Request<'_>) -> Vec<u8> {
     match request {
         Request::Connect(connect) => connected(connect, 7),
@@ -93,7 +92,7 @@ pub(crate) fn connected(connect: &ConnectRequest, id: u64) -> Vec<u8> {
     out.to_vec()
 }
 
-/// An answer with these peers at 127.0.0.1, and counts to fit.
+/// An answer with these peers at 127.0.0.1, and the right counts.
 pub(crate) fn announced(announce: &AnnounceRequest<'_>, ports: &[u16]) -> Vec<u8> {
     let count = ports.len() as u32 + 1;
     let head = AnnounceResponseHeader {
@@ -132,8 +131,8 @@ pub(crate) fn transaction_of(request: &Request<'_>) -> TransactionId {
     }
 }
 
-/// An HTTP tracker that answers what a closure says to the target of each request, each connection in a
-/// thread of its own.
+/// An HTTP tracker that answers the path and query of each request by a closure, each connection in its own
+/// thread.
 pub(crate) struct HttpFake {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -142,7 +141,7 @@ pub(crate) struct HttpFake {
 }
 
 impl HttpFake {
-    /// `script` is given the path and the query, and answers all bytes of the answer; none end the
+    /// `script` receives the path and the query, and returns all bytes of the answer. No bytes end the
     /// connection.
     pub(crate) fn start(script: impl FnMut(&str, &str) -> Vec<u8> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -170,7 +169,7 @@ impl HttpFake {
         format!("http://{}/announce", self.address).parse().unwrap()
     }
 
-    /// How often somebody has connected.
+    /// The number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
