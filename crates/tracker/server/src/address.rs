@@ -155,7 +155,7 @@ mod tests {
                 assert_eq!(
                     rule.listed(ip("224.0.0.1"), listener),
                     None,
-                    "nobody is there, whatever the rule"
+                    "no peer is there, whatever the rule"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! Who counts as one client, by the address.
+//! The part of an address that counts as one client.
 
 use std::net::IpAddr;
 

@@ -31,7 +31,7 @@ fn wall() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The clock that goes on while the machine is suspended, on systems that have one.
+/// A clock that goes on while the machine is suspended, on systems that have one.
 #[cfg(target_os = "linux")]
 const PASSING: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
@@ -41,7 +41,7 @@ fn passed() -> Duration {
     clock_gettime(PASSING).try_into().expect("it begins at zero")
 }
 
-/// The seconds since any moment in which the machine was not suspended: no thread runs then.
+/// Seconds since some moment, without the time in which the machine was suspended and no thread ran.
 pub(crate) fn awake_secs() -> u64 {
     clock_gettime(ClockId::Monotonic).tv_sec.cast_unsigned()
 }
@@ -49,7 +49,7 @@ pub(crate) fn awake_secs() -> u64 {
 /// How often the clocks are compared.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// For ever: lets connection ids follow the machine's clock, and says when it was set.
+/// For ever: lets connection ids follow the machine's clock, and logs when it was set.
 pub(crate) async fn follow(ids: &ConnectionIds, metrics: &Metrics) -> Infallible {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -9,15 +9,15 @@ use crate::{Rules, Tls, Token, xdp::Xdp};
 #[non_exhaustive]
 pub struct Config {
     /// The addresses to listen on over UDP. Without any address here and in `http` and `https`, the tracker
-    /// listens at port 6969 on every interface over UDP and HTTP. All interfaces of IPv6 (`[::]`) are for IPv4
-    /// too, unless an IPv4 address has the same port and transport; on a machine without IPv6, they are left
-    /// out if there is another address. Answers leave from the address that was asked.
+    /// listens at port 6969 on every interface over UDP and HTTP. All interfaces of IPv6 (`[::]`) are for
+    /// IPv4 too, unless an IPv4 address has the same port and transport; on a machine without IPv6, they are
+    /// left out if there is another address. Answers leave from the address that received the request.
     pub udp: Vec<SocketAddr>,
     /// The number of threads that answer over UDP, 256 at most. Each has its own sockets. `None` is one per
     /// core.
     pub udp_workers: Option<NonZero<usize>>,
-    /// The interface whose datagrams come past the system's sockets. It takes privileges when the sockets are
-    /// opened, and none afterwards.
+    /// The interface with datagrams that bypass the system's sockets. It takes privileges when the sockets
+    /// are opened, and none afterwards.
     pub xdp: Option<Xdp>,
     /// The first rules of the tracker.
     pub rules: Rules,
@@ -31,7 +31,7 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// The most HTTP and HTTPS connections that are open at once. When all are in use, a new connection
     /// replaces one that has been idle for long. A connection takes a file descriptor and up to 40 KiB; an
-    /// HTTPS connection takes up to 80 KiB, since so much of a handshake is kept until it is complete.
+    /// HTTPS connection takes up to 80 KiB, since its handshake is kept until it is complete.
     pub http_connections: usize,
     /// The most HTTP connections per IPv4 address, or per 64-bit network of IPv6. Further connections are
     /// closed at once. [Proxies](Rules::http_proxies) have no limit.
@@ -46,14 +46,14 @@ pub struct Config {
     pub admin_tokens: Vec<Token>,
     /// Whether the admin server uses HTTPS instead of HTTP. It needs `tls` too.
     pub admin_tls: bool,
-    /// The names by which the admin server is reached, besides `localhost` and IP addresses. Requests for other
-    /// names get status 421: a web page can have its own name point to any address, and could read the answers.
+    /// The names of the admin server, besides `localhost` and IP addresses. Requests for other names get
+    /// status 421: a web page can have its own name point to any address, and could read the answers.
     pub admin_hosts: Vec<String>,
     /// The name of the store in metrics and on the dashboard.
     pub repository_name: Option<String>,
     /// The most bytes that the store may take, as metrics show them. It limits nothing itself.
     pub store_limit: Option<u64>,
-    /// The name of this tracker, among those that share its store, in metrics and on the dashboard.
+    /// The name of this tracker, among the trackers that share its store, in metrics and on the dashboard.
     pub node: Option<String>,
 }
 

@@ -57,16 +57,16 @@ impl Control {
     }
 }
 
-/// Logs how loading went.
+/// Logs the result of loading a list.
 fn told<L>(
     loaded: Result<L, AccessError>,
     path: &Path,
-    what: &str,
+    name: &str,
     len: impl FnOnce(&L) -> usize,
 ) -> Result<L, AccessError> {
     match &loaded {
-        Ok(list) => info!(file = %path.display(), entries = len(list), "{what} read again"),
-        Err(error) => error!(%error, "the {what} stays as it was"),
+        Ok(list) => info!(file = %path.display(), entries = len(list), "{name} read again"),
+        Err(error) => error!(%error, "the {name} stays as it was"),
     }
     loaded
 }

@@ -1,4 +1,4 @@
-//! How many datagrams the system has thrown away because nobody took them from their socket in time.
+//! The number of datagrams that the system has dropped because the queue of their socket was full.
 
 use std::{
     fs, io,
@@ -16,20 +16,19 @@ const TABLES: [&str; 2] = ["/proc/self/net/udp", "/proc/self/net/udp6"];
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
     inodes: Mutex<Vec<u64>>,
-    /// What was counted the last time: a socket that is closed takes its count with it.
+    /// The highest count so far: the count of a socket is lost when it is closed.
     most: AtomicU64,
 }
 
 impl Drops {
-    /// Counts those of this socket too.
+    /// Counts the drops of this socket too.
     pub(crate) fn watch(&self, socket: &UdpSocket) -> io::Result<()> {
         let inode = rustix::fs::fstat(socket)?.st_ino;
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner).push(inode);
         Ok(())
     }
 
-    /// How many there were by now. Reads all UDP sockets of the network namespace: some 50 µs where there are
-    /// few.
+    /// The drops so far. Reads all UDP sockets of the network namespace: some 50 µs if there are few.
     pub(crate) fn count(&self) -> u64 {
         let inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
         let tables = TABLES.iter().filter_map(|path| fs::read_to_string(path).ok());
@@ -38,7 +37,7 @@ impl Drops {
     }
 }
 
-/// The sum of the last column over the lines of these inodes.
+/// The sum of the last column in the lines of these inodes.
 fn dropped_in(table: &str, inodes: &[u64]) -> u64 {
     let line = |line: &str| {
         let mut columns = line.split_ascii_whitespace();
@@ -49,7 +48,7 @@ fn dropped_in(table: &str, inodes: &[u64]) -> u64 {
     table.lines().skip(1).filter_map(line).sum()
 }
 
-/// Which column it is (proc_pid_net(5)).
+/// The column of the inode (proc_pid_net(5)).
 const INODE: usize = 9;
 
 #[cfg(test)]
@@ -57,14 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_to_a_full_socket_is_counted_for_it_and_for_no_other() {
+    fn datagrams_to_a_full_socket_are_counted_for_it_and_for_no_other() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let [full, other, sender] = [(); 3].map(|()| UdpSocket::bind(address).expect("loopback"));
             let (drops, others) = (Drops::default(), Drops::default());
             drops.watch(&full).expect("a socket");
             others.watch(&other).expect("a socket");
             assert_eq!(drops.count(), 0);
-            // The system's own default is 208 KiB, and each of these counts for 4 KiB or more.
+            // The default of the system is 208 KiB, and each datagram counts for 4 KiB or more.
             for _ in 0..1000 {
                 sender.send_to(&[0; 1400], full.local_addr().expect("bound")).expect("loopback");
             }

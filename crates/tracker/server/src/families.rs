@@ -1,4 +1,4 @@
-//! The families of addresses that a socket is for.
+//! The address families that a socket serves.
 
 use std::{
     io,

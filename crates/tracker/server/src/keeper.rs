@@ -1,5 +1,4 @@
-//! What a running tracker looks after once per second: lists that have changed, and whether it has more to do
-//! than it can.
+//! Checks of a running tracker, once per second: lists that have changed, and overload.
 
 use std::{
     convert::Infallible,
@@ -21,32 +20,31 @@ use crate::{
     access::{Access, Change, Passkeys, Watched},
 };
 
-/// How often to look. A list that has changed is taken after two looks at most, if it is not being written
-/// to.
+/// The time between two checks. A changed list is loaded after two checks at most, unless it is being
+/// written.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// When the torrents of a new list are removed a second time: an announce that was let in by the old one may
-/// have waited for a store for so long.
+/// After this time, forbidden torrents are removed a second time: an announce that the old list admitted may
+/// have waited for the store until then.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// Swarms and peers that one step of a removal visits, some 100 µs of work, and the pause after it.
+/// The swarms and peers that one step of a removal visits, some 100 µs of work, and the pause after it.
 const STEP: Budget = Budget::peers(1024);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Looks after a tracker.
 pub(crate) struct Keeper {
     control: Control,
     access: Option<(Arc<Access>, Watched)>,
     passkeys: Option<(Arc<Passkeys>, Watched)>,
-    /// By which list torrents were last removed.
+    /// The list of the latest removal of torrents.
     removed_by: Option<Arc<Access>>,
-    /// That removal, which ends with the tracker: the next one over the same store may have other rules.
+    /// That removal. It ends with the tracker: the next tracker over the same store may have other rules.
     removing: JoinSet<()>,
     load: Load,
 }
 
 impl Keeper {
-    /// Of a tracker that can use so many cores at most.
+    /// The keeper of a tracker that uses at most `cores`.
     pub(crate) fn new(control: Control, cores: usize) -> Self {
         let machine = thread::available_parallelism().map_or(1, Into::into);
         let drops = control.metrics.drops();
@@ -83,7 +81,7 @@ impl Keeper {
         }
     }
 
-    /// If there is another list, begins to remove what it forbids.
+    /// If there is another list, begins to remove the torrents that it forbids.
     fn remove_forbidden(&mut self) {
         let access = self.control.rules.now().access.as_ref().map(|list| Arc::clone(list.access()));
         let Some(access) = access else {
@@ -95,7 +93,7 @@ impl Keeper {
         }
         self.removed_by = Some(Arc::clone(&access));
         let (repository, rules) = (self.control.repository.clone(), self.control.rules.clone());
-        // A long list that others replace must not wait for this.
+        // A replaced list need not stay in memory for this.
         let access = Arc::downgrade(&access);
         self.removing = JoinSet::new();
         self.removing.spawn(async move {
@@ -104,11 +102,11 @@ impl Keeper {
                 match remove(&repository, &access, &rules).await {
                     Ok(swarms) => {
                         if passes == 0 || swarms > 0 {
-                            info!(swarms, "removed what the list forbids");
+                            info!(swarms, "removed forbidden torrents");
                         }
                         passes += 1;
                     }
-                    Err(unavailable) => error!(%unavailable, "cannot remove what the list forbids yet"),
+                    Err(unavailable) => error!(%unavailable, "cannot remove forbidden torrents yet"),
                 }
                 drop(access);
                 if passes == 2 {
@@ -120,7 +118,7 @@ impl Keeper {
     }
 }
 
-/// Whether the file of the list in force has changed and come to rest since that was loaded.
+/// Whether the file of the current list has changed since it was loaded, and is not being written.
 fn has_changed<L>(seen: &mut Option<(Arc<L>, Watched)>, in_force: Option<(&Arc<L>, &Watched)>) -> bool {
     let Some((list, loaded)) = in_force else {
         *seen = None;
@@ -144,7 +142,7 @@ fn is_current(access: &Arc<Access>, rules: &LiveRules) -> bool {
     rules.now().access.as_ref().is_some_and(|list| Arc::ptr_eq(list.access(), access))
 }
 
-/// Removes the swarms that a list does not let, unless there is another list by then; how many there were.
+/// Removes the swarms that a list forbids, until there is another list. Returns their number.
 async fn remove(
     repository: &Repository,
     access: &Arc<Access>,
@@ -161,8 +159,7 @@ async fn remove(
     Ok(count)
 }
 
-/// How much of the cores the process has used, and how many requests were lost because it was too late, until
-/// when.
+/// The core time of the process and its lost requests at some moment.
 struct Load {
     cores: usize,
     since: Instant,
@@ -174,7 +171,7 @@ impl Load {
     /// Above this share of the time of the cores, requests begin to wait for each other.
     const MOST: f64 = 0.85;
 
-    /// Whether too much was used, or anything lost, since this was last asked.
+    /// Whether too much core time was used, or a request lost, since the last call.
     fn is_over(&mut self, now: Instant, cpu: Duration, drops: u64) -> bool {
         let used = cpu.saturating_sub(self.cpu).as_secs_f64();
         let had = (now - self.since).as_secs_f64() * self.cores as f64;
@@ -196,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_uses_most_of_the_cores_or_loses_requests_has_too_much_to_do() {
+    fn a_tracker_that_uses_most_of_the_cores_or_loses_requests_is_overloaded() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut load = Load { cores: 2, since: start, cpu: second, drops: 5 };
         assert!(!load.is_over(start + second, second * 2, 5));

@@ -91,7 +91,7 @@ pub enum Error {
     HandedOver {
         /// `udp`, `http` or `https`.
         protocol: &'static str,
-        /// What is wrong with it.
+        /// The problem with it.
         source: io::Error,
     },
     /// HTTPS or [`Config::admin_tls`] without [`Config::tls`].
@@ -104,12 +104,12 @@ pub enum Error {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
     /// A certificate and its key cannot be used, or do not match.
     #[error(
-        "cannot use the key in {} with the certificate in {}: {problem}; give a certificate, before those that vouch for it, and its own key",
+        "cannot use the key in {} with the certificate in {}: {problem}; give the certificate first, then its chain, and its own key",
         key.display(),
         certificate.display()
     )]
@@ -118,7 +118,7 @@ pub enum Error {
         certificate: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// What is wrong with them.
+        /// The problem with them.
         problem: String,
     },
     /// There is no interface of this name.
@@ -135,7 +135,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether somebody else listens there.
+    /// Whether another process listens there.
     fn is_in_use(&self) -> bool {
         matches!(self, Self::Bind { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
     }

@@ -9,7 +9,7 @@ use swarmkeep::HashKey;
 
 use crate::access::{Access, AccessError, InfoHashList, Passkeys, Watched};
 
-/// Whether a list names the torrents that are served, or those that are not.
+/// Whether a list names the torrents that are served, or the torrents that are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListKind {
     /// Only the torrents on the list are served.

@@ -144,7 +144,7 @@ pub struct SharedStore {
 pub struct XdpStatus {
     /// `zero-copy`, `native` or `generic`; `None` if all datagrams come through sockets.
     pub mode: Option<&'static str>,
-    /// The number of addresses, each with a port, whose datagrams come past the sockets.
+    /// The number of addresses, each with a port, with datagrams that bypass the sockets.
     pub addresses: usize,
     /// The number of connects that the program at the interface has answered, over IPv4 and over IPv6. The
     /// counts of all requests contain them.
@@ -156,12 +156,12 @@ pub struct XdpStatus {
 }
 
 impl Metrics {
-    /// Counters for one who answers over UDP.
+    /// Adds the counters of a handler over UDP.
     pub(crate) fn udp(&self, counters: &Arc<Counters>) {
         add(&self.udp, counters);
     }
 
-    /// Counters for one who answers over HTTP.
+    /// Adds the counters of a handler over HTTP.
     pub(crate) fn http(&self, counters: &Arc<Counters>) {
         add(&self.http, counters);
     }
@@ -183,7 +183,7 @@ impl Metrics {
         Counts { udp, http: sum(&self.http), sweeps: self.sweeps.counts() }
     }
 
-    /// Counts what the system drops of what is sent to this socket.
+    /// Counts the datagrams to this socket that the system drops.
     pub(crate) fn watch_drops(&self, socket: &UdpSocket) {
         if let Err(error) = self.drops.watch(socket) {
             warn!(%error, "drops of a socket will not be counted");
@@ -197,7 +197,7 @@ impl Metrics {
         self.drops.count() + ring_full + no_place
     }
 
-    /// Sets how to ask for the state of the way past the system's sockets. Only the first call has an effect.
+    /// Sets the function that returns the state of XDP. Only the first call has an effect.
     pub(crate) fn watch_xdp(&self, ask: impl Fn() -> XdpStatus + Send + Sync + 'static) {
         let _ = self.xdp.set(Ask(Box::new(ask)));
     }
@@ -207,7 +207,7 @@ impl Metrics {
         self.xdp.get().map(|ask| ask.0())
     }
 
-    /// Sets whose handshakes are counted. Only the first call has an effect.
+    /// Sets the certificate with the counted handshakes. Only the first call has an effect.
     pub(crate) fn watch_tls(&self, tls: Tls) {
         let _ = self.tls.set(tls);
     }
@@ -264,7 +264,7 @@ pub struct Threads {
     pub starting: usize,
     /// Threads that have shown a sign of life in the last 5 seconds.
     pub well: usize,
-    /// Threads whose last sign of life is more than 5 seconds ago.
+    /// Threads with their last sign of life more than 5 seconds ago.
     pub stuck: usize,
 }
 
@@ -293,7 +293,7 @@ fn sum(all: &Mutex<Vec<Arc<Counters>>>) -> ProtocolCounts {
     sum
 }
 
-/// What one thread, or all connections of HTTP, count.
+/// The counters of one thread, or of all connections of HTTP.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     requests: [[AtomicU64; Kind::ALL.len()]; 2],
@@ -324,7 +324,7 @@ impl Counters {
         }
     }
 
-    /// Counts what an announce has changed.
+    /// Counts the changes by an announce.
     pub(crate) fn changed(&self, changes: Changes) {
         let counted = [
             (Changes::JOINED, &self.joined),
@@ -419,7 +419,7 @@ pub struct ProtocolCounts {
     lenient: [u64; Field::ALL.len()],
     /// Peers that joined a swarm.
     pub joined: u64,
-    /// Peers that left a swarm, without those that expired.
+    /// Peers that left a swarm, without expired peers.
     pub left: u64,
     /// Finished downloads.
     pub completed: u64,

@@ -52,34 +52,33 @@ use crate::block::Block;
 /// One hash and one cache line, three each over IPv6; no lock and no allocation.
 pub struct RateLimiter {
     key: SipHasher13,
-    /// [Shares](SHARES) a millisecond: as many as there are tokens a second.
+    /// [Shares](SHARES) per millisecond: the same number as tokens per second.
     rate: u64,
     /// Shares in a full bucket.
     burst: u64,
     sets: Box<[Set]>,
-    /// After so many milliseconds full buckets are forgotten.
+    /// Milliseconds after which full buckets are forgotten.
     forget_after: u64,
-    /// When that was done last.
+    /// The time of the last such pass.
     forgot: AtomicU64,
-    /// Held by who forgets them.
+    /// Held during such a pass.
     forgetting: Mutex<()>,
     of_a_tenth: OnceLock<Box<Self>>,
 }
 
-/// How many shares of a token there are: so that a whole number of them comes in each millisecond, whatever
-/// the rate.
+/// The shares of a token, so that each millisecond adds a whole number of them at any rate.
 const SHARES: u64 = 1000;
 
-/// How many times the limit of a network of 64 bits one of 56 bits has, and how many times that one of 48 bits.
+/// The limit of a network of 56 bits in limits of 64 bits, and of 48 bits in limits of 56 bits.
 const WIDER: u64 = 5;
 
-/// How much of the time a bucket has, counted in shares.
+/// The bits of the time in a bucket, counted in shares.
 const CLOCK_BITS: u32 = 40;
-/// How much of the hash.
+/// The bits of the hash.
 const TAG_BITS: u32 = u64::BITS - CLOCK_BITS;
 
-/// A quarter of what the clock can tell apart. No bucket needs longer to fill, and after as long the full
-/// ones are forgotten.
+/// A quarter of the range of the clock. No bucket needs longer to fill, and after this time full buckets are
+/// forgotten.
 const QUARTER: u64 = 1 << (CLOCK_BITS - 2);
 
 impl RateLimiter {
@@ -121,11 +120,12 @@ impl RateLimiter {
         match Block::of(ip) {
             Block::V4(bits) => self.take(self.find(&bits.to_be_bytes()), SHARES, now),
             Block::V6(bits) => {
-                // Networks of different sizes differ in the length of what is hashed.
+                // Networks of different sizes differ in the number of hashed bytes.
                 let bytes = bits.to_be_bytes();
                 let buckets = [(8, SHARES), (7, SHARES / WIDER), (6, SHARES / WIDER / WIDER)]
                     .map(|(length, token)| (self.find(&bytes[..length]), token));
-                // If another thread takes the last token of one, those of the others are lost.
+                // If another thread takes the last token of a bucket, the tokens of the buckets before it are
+                // lost.
                 buckets.iter().all(|((set, tag), token)| self.has(set, *tag, *token, now))
                     && buckets.into_iter().all(|(found, token)| self.take(found, token, now))
             }
@@ -146,9 +146,9 @@ impl RateLimiter {
             if missing + token > self.burst {
                 return false;
             }
-            // Of two threads to which an unknown address comes at once, the other one tries again, unless it
-            // has chosen another place because it was earlier or later: then one more request is admitted,
-            // and the first place counts from then on.
+            // If an unknown address comes to two threads at once, the second one tries again, unless it has
+            // chosen another place at another time: then one more request is admitted, and the first place
+            // counts from then on.
             if place.replace(bucket, Bucket::new(tag, now, missing + token)) {
                 return true;
             }
@@ -168,23 +168,23 @@ impl RateLimiter {
         size_of_val(&*self.sets)
     }
 
-    /// Where an address or network has its bucket, and how that is told from the others there.
+    /// The set of the bucket of an address or network, and the tag of the bucket in it.
     fn find(&self, address: &[u8]) -> (&Set, u64) {
         let hash = self.key.hash(address);
         let set = (u128::from(hash) * self.sets.len() as u128) >> 64;
-        // From the other end of the hash, and never that of no bucket.
+        // From the other end of the hash, and never the tag of `NONE`.
         let tag = (hash & ((1 << TAG_BITS) - 1)).max(1);
         (&self.sets[set as usize], tag)
     }
 
-    /// The time in shares; of which buckets have the lowest bits.
+    /// The time in shares. A bucket contains its lowest bits.
     fn shares_at(&self, millis: u64) -> u64 {
         millis.wrapping_mul(self.rate)
     }
 
-    /// Whether it is so long since full buckets were forgotten that their times could be mistaken soon.
+    /// Whether full buckets were forgotten so long ago that their times will soon be ambiguous.
     fn is_late(&self, now_millis: u64) -> bool {
-        // What was written before is seen with it.
+        // Synchronises with the store of `forgot`: the buckets before it are seen.
         now_millis.saturating_sub(self.forgot.load(Acquire)) >= self.forget_after
     }
 
@@ -194,15 +194,15 @@ impl RateLimiter {
         if !self.is_late(now_millis) {
             return;
         }
-        // A bucket that was taken from in the quarter before is full at the end of the next one, but its time
-        // cannot be told for much longer.
+        // A bucket that lost tokens in one quarter is full at the end of the next one, but its time is soon
+        // ambiguous.
         let passed = (now_millis - self.forgot.load(Relaxed)).saturating_mul(self.rate);
         let all_are_full = passed >= 2 * QUARTER;
         let now = self.shares_at(now_millis);
         for place in self.sets.iter().flat_map(|set| &set.0) {
             let bucket = place.load();
             if bucket != Bucket::NONE && (all_are_full || bucket.missing(now) == 0) {
-                // If somebody takes from it meanwhile, it is full no longer.
+                // If another thread takes a token meanwhile, it is no longer full.
                 place.replace(bucket, Bucket::NONE);
             }
         }
@@ -218,7 +218,7 @@ impl fmt::Debug for RateLimiter {
     }
 }
 
-/// The buckets among which an address has its own: as many as fill a cache line.
+/// The buckets among which an address has its own: one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Set([BucketSlot; Set::PLACES]);
@@ -247,24 +247,24 @@ impl Set {
     }
 }
 
-/// Where a bucket is.
+/// The place of a bucket.
 #[derive(Debug, Default)]
 struct BucketSlot(AtomicU64);
 
 impl BucketSlot {
     fn load(&self) -> Bucket {
-        // A bucket says all about itself: nothing else has to be seen with it.
+        // A bucket is complete in itself: no other memory has to be seen with it.
         Bucket(self.0.load(Relaxed))
     }
 
-    /// Puts one bucket in the place of another, if that is still there.
+    /// Replaces `old` by `new`, if it is still there.
     fn replace(&self, old: Bucket, new: Bucket) -> bool {
         self.0.compare_exchange(old.0, new.0, Relaxed, Relaxed).is_ok()
     }
 }
 
-/// A bucket is the time at which it will be full, in shares, and above it the tag of its address: what is
-/// missing now comes until then.
+/// The time at which the bucket will be full, in shares, and above it the tag of its address. The missing
+/// shares are added until then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bucket(u64);
 
@@ -272,7 +272,7 @@ impl Bucket {
     /// No address has a tag of 0.
     const NONE: Self = Self(0);
 
-    /// A bucket from which so many shares are missing now.
+    /// A bucket from which `missing` shares are missing now.
     fn new(tag: u64, now: u64, missing: u64) -> Self {
         Self(tag << CLOCK_BITS | now.wrapping_add(missing) & ((1 << CLOCK_BITS) - 1))
     }
@@ -281,8 +281,8 @@ impl Bucket {
         self.0 >> CLOCK_BITS
     }
 
-    /// How many shares are missing now. The time at which it was or will be full is within half of what the
-    /// clock can tell apart.
+    /// How many shares are missing now. The time at which it was or will be full is within half of the range
+    /// of the clock.
     fn missing(self, now: u64) -> u64 {
         if self == Self::NONE {
             return 0;
@@ -315,12 +315,11 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// How many of so many requests at once are admitted.
+    /// How many of `requests` at once are admitted.
     fn admitted(limiter: &RateLimiter, ip: IpAddr, now: u64, requests: usize) -> usize {
         (0..requests).filter(|_| limiter.admit(ip, now)).count()
     }
 
-    /// A made-up address, mostly another one each time.
     fn made_up(rng: &mut SplitMix64) -> IpAddr {
         let bits = rng.next_u64();
         match bits % 4 {
@@ -329,8 +328,8 @@ mod tests {
         }
     }
 
-    /// What the limiter is to do for one address, in plain arithmetic: thousandths of tokens that come each
-    /// millisecond.
+    /// The expected behaviour for one address, in plain arithmetic: each millisecond adds thousandths of
+    /// tokens.
     struct Model {
         rate: u64,
         burst: u64,
@@ -350,8 +349,8 @@ mod tests {
     }
 
     proptest! {
-        /// Waits are of the length in which tokens come, and now and then of any length up to one that the
-        /// clock of a bucket cannot tell.
+        /// Most waits are as short as the time for a token, and some of any length up to more than the range
+        /// of the clock of a bucket.
         #[test]
         fn one_address_alone_is_admitted_exactly_as_its_bucket_allows(
             (rate, burst) in (
@@ -406,13 +405,13 @@ mod tests {
             (first..=first + (count - 1)).map(|n| admitted(&limiter, subnet(n), now, 3)).sum::<usize>()
         };
         assert_eq!(all(0, 256, 0), 5 * 20, "a network of 56 bits");
-        assert_eq!(all(256, 65_280, 0), 20 * 20, "the rest of that of 48 bits");
+        assert_eq!(all(256, 65_280, 0), 20 * 20, "the rest of the network of 48 bits");
         assert_eq!(all(0, 65_535, 1000), 250, "its rate, in the first networks that ask");
         let neighbours = ["2001:db8:1::1", "2001:db7::1", "192.0.2.1"];
         neighbours
             .iter()
             .for_each(|other| assert_eq!(admitted(&limiter, ip(other), 1000, 100), 20, "{other}"));
-        // What is refused costs nothing: as much comes again as has passed.
+        // A refused request costs nothing: the tokens of the time that has passed are there.
         assert_eq!(admitted(&limiter, subnet(65_535), 2000, 100), 20);
     }
 
@@ -436,13 +435,13 @@ mod tests {
             "RateLimiter(1000000 a second, 100000000 at once, room for 16 addresses)"
         );
         assert_eq!(limiter(1, 1, 65_536).heap_bytes(), 512 << 10);
-        // What an empty bucket lacks must come within a quarter of the clock.
+        // An empty bucket must fill within a quarter of the range of the clock.
         assert!(u64::from(RateLimiter::MOST_BURST) * SHARES <= QUARTER);
     }
 
-    /// As it is of one thread that has looked at the clock earlier than another.
+    /// The time of a thread that has read the clock earlier than another.
     #[test]
-    fn a_time_that_goes_back_a_little_admits_no_more_and_refuses_nobody_for_long() {
+    fn a_time_that_goes_back_a_little_admits_no_more_and_does_not_refuse_for_long() {
         let limiter = limiter(10, 5, 64);
         assert_eq!(admitted(&limiter, HERE, 1000, 3), 3);
         assert_eq!(admitted(&limiter, HERE, 995, 100), 1, "5 ms are 5 hundredths of a token");
@@ -451,10 +450,9 @@ mod tests {
         assert_eq!(admitted(&limiter, HERE, 1100, 100), 1);
     }
 
-    /// Waits around all multiples of what the clock of a bucket can tell apart, with others asking meanwhile
-    /// or nobody.
+    /// Waits around all multiples of the range of the clock, with or without requests of others meanwhile.
     #[test]
-    fn who_comes_back_after_any_time_finds_a_full_bucket() {
+    fn an_address_finds_a_full_bucket_after_any_time() {
         let (rate, burst) = (1000, 50);
         let turn = (1 << CLOCK_BITS) / u64::from(rate);
         for eighths in 1..=40 {
@@ -500,7 +498,7 @@ mod tests {
         for (n, requests) in asked.into_iter().enumerate() {
             assert_eq!(admitted(&limiter, address(n), 0, requests), requests);
         }
-        // The one that has asked 10 times goes, then the new ones themselves.
+        // The address with 10 requests is displaced, then the new ones.
         for n in 100..200 {
             assert!(limiter.admit(address(n), 0));
         }
@@ -523,7 +521,7 @@ mod tests {
                 limiter.admit(made_up(&mut rng), now);
             }
             if now % 100 == 0 {
-                // Just as often as the rate allows, and after a minute's worth of burst.
+                // Exactly at the rate, after a full burst.
                 let burst = if now == 0 { 20 } else { 1 };
                 for &ip in &good {
                     assert_eq!(admitted(&limiter, ip, now, burst), burst, "{ip} at {now} ms");
@@ -533,7 +531,7 @@ mod tests {
                 let_in += bad.iter().filter(|&&ip| limiter.admit(ip, now)).count();
             }
         }
-        // 20 at once and 10 a second are 119 by the last request of each, after 9.99 seconds.
+        // 20 at once and 10 per second are 119 by the last request of each, after 9.99 seconds.
         assert!(let_in <= 119 * bad.len(), "{let_in}");
     }
 
@@ -546,7 +544,7 @@ mod tests {
             for _ in 0..threads {
                 scope.spawn(|| {
                     for n in 0..burst / 4 {
-                        // Each request of 256 moves time on, for all.
+                        // One request in 256 advances the time for all.
                         let tick = u64::from(n % 256 == 0);
                         let now = clock.fetch_add(tick, Relaxed) + tick;
                         admitted.fetch_add(usize::from(limiter.admit(HERE, now)), Relaxed);

@@ -1,4 +1,4 @@
-//! What clients are told whose requests are not answered as they want.
+//! The errors that clients receive.
 
 use swarmkeep::bittorrent;
 use swarmkeep_tracker_protocol::{
@@ -35,7 +35,7 @@ pub(crate) enum Refusal {
         "this tracker takes no peers at local addresses such as yours (its operator can let it: --local-peers)"
     )]
     Address,
-    #[error("the proxy in front of the tracker does not say whose announce this is")]
+    #[error("the proxy in front of the tracker does not name the client")]
     NoClient,
     #[error("there is no scrape of all torrents: name those it is about")]
     FullScrape,
@@ -48,7 +48,6 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Under what it is counted.
     pub(crate) const fn reason(&self) -> Reason {
         match self {
             Self::Field(_) | Self::Request(_) | Self::FullScrape | Self::TooManyTorrents(_) => {

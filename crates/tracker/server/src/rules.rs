@@ -1,4 +1,4 @@
-//! The rules by which requests are answered: what can change while the tracker runs.
+//! The rules by which requests are answered. They can change while the tracker runs.
 
 use std::{
     convert::Infallible,
@@ -32,8 +32,8 @@ pub struct Rules {
     /// The shortest time in seconds between two announces of a client over HTTP, even if its user asks for
     /// one.
     pub min_interval_secs: Option<u32>,
-    /// The interval in seconds after an answer [without the store](WhenUnavailable::Empty). It is never longer
-    /// than the interval, and it has the same jitter and grows in the same way.
+    /// The interval in seconds after an answer [without the store](WhenUnavailable::Empty). It is never
+    /// longer than the interval, and it has the same jitter and grows in the same way.
     pub retry_interval_secs: u32,
     /// The answer to clients while the store cannot be reached.
     pub when_unavailable: WhenUnavailable,
@@ -61,13 +61,13 @@ pub struct Rules {
     pub access: Option<AccessList>,
     /// The list of members, if only members are served. They name their passkey in the URL, in any form of
     /// [`TrackerUrl`](swarmkeep_tracker_protocol::TrackerUrl). A scrape over UDP cannot, and is refused. The
-    /// file is checked as that of `access`.
+    /// file is checked like the file of `access`.
     pub passkeys: Option<PasskeyList>,
     /// The limit on the number of requests per address. Over UDP, only requests with a valid connection id
     /// count, and requests above the limit are ignored: a client without an answer waits longer each time
     /// (BEP 15). Over HTTPS, a tenth of the limit holds for connections, before their handshakes begin.
     pub rate: Option<Arc<RateLimiter>>,
-    /// The networks whose addresses have no limit on requests.
+    /// The networks without a limit on requests.
     pub unlimited: Vec<IpNet>,
 }
 
@@ -97,7 +97,7 @@ impl Rules {
         }
     }
 
-    /// Whether this address may ask now.
+    /// Admits a request from this address now, or refuses it.
     pub(crate) fn is_in_time(&self, ip: IpAddr, now: Timestamp) -> Result<(), Refusal> {
         if self.admits(self.rate.as_deref(), ip, now) { Ok(()) } else { Err(Refusal::TooOften) }
     }
@@ -107,14 +107,14 @@ impl Rules {
         self.admits(self.rate.as_deref().map(RateLimiter::of_a_tenth), ip, now)
     }
 
-    /// Addresses without a limit take nothing from the networks that they are in.
+    /// Addresses without a limit take no tokens from their wider networks.
     fn admits(&self, limiter: Option<&RateLimiter>, ip: IpAddr, now: Timestamp) -> bool {
         let is_unlimited = || self.unlimited.iter().any(|network| network.contains(&ip));
-        // Seconds are fine enough for who may ask some hundred times in each.
+        // Seconds are fine enough for limits of some hundred requests per second.
         limiter.is_none_or(|limiter| is_unlimited() || limiter.admit(ip, now.as_secs() * 1000))
     }
 
-    /// Whether a member asks, if only members may.
+    /// Refuses a request without the passkey of a member, if only members are served.
     pub(crate) fn is_member(&self, passkey: Option<Escaped<'_>>) -> Result<(), Refusal> {
         let Some(list) = &self.passkeys else { return Ok(()) };
         let passkey = passkey.ok_or(Refusal::NoPasskey)?;
@@ -122,23 +122,22 @@ impl Rules {
         passkey.parse::<LONGEST_PASSKEY, _>(known).ok_or(Refusal::WrongPasskey)
     }
 
-    /// Whether this torrent may be here.
     pub(crate) fn is_allowed(&self, info_hash: &InfoHash) -> Result<(), Refusal> {
         let allowed = self.access.as_ref().is_none_or(|list| list.access().admits(info_hash));
         if allowed { Ok(()) } else { Err(Refusal::NotAllowed) }
     }
 
-    /// How many peers a client gets that asks for so many.
+    /// The number of peers for a client with this `numwant`.
     pub(crate) fn want(&self, asked: Option<u32>) -> usize {
         asked.map_or(self.default_want, |want| want as usize).min(self.most_want)
     }
 
-    /// Whether a client may have no more than a link, whatever it says to be left.
+    /// Whether a client may have only a magnet link, whatever its `left`.
     pub(crate) fn may_have_a_link(&self, event: AnnounceEvent, downloaded: u64) -> bool {
         self.seeders_for_links && event == AnnounceEvent::Started && downloaded == 0
     }
 
-    /// Where a peer is listed that announces from `ip` to a socket of this reach.
+    /// The endpoint of a peer that announces from `ip` to a socket of this reach.
     pub(crate) fn endpoint(&self, ip: IpAddr, port: u16, listener: Reach) -> Result<Endpoint, Refusal> {
         if port == 0 {
             return Err(Refusal::Field(bittorrent::Error::PortZero));
@@ -173,9 +172,9 @@ pub struct LiveRules(Arc<Live>);
 #[derive(Debug)]
 struct Live {
     rules: ArcSwap<Rules>,
-    /// Held by who changes them.
+    /// Held while they are changed.
     changing: Mutex<()>,
-    /// By how much the interval is stretched, in thousandths.
+    /// The factor of the interval, in thousandths.
     stretch: AtomicU32,
 }
 
@@ -189,8 +188,8 @@ impl LiveRules {
         }))
     }
 
-    /// The rules at this moment. Taken once for each request of HTTP and each step of a batch of UDP, so that
-    /// one request is not judged by two sets of rules.
+    /// The rules at this moment. Call it once per request of HTTP and per step of a batch of UDP, so that
+    /// only one set of rules applies to a request.
     pub(crate) fn now(&self) -> Guard<Arc<Rules>> {
         self.0.rules.load()
     }
@@ -201,11 +200,11 @@ impl LiveRules {
         let Ok(()) = self.renew(|_| Ok::<_, Infallible>(rules));
     }
 
-    /// Replaces the rules by rules that are made from them. One caller at a time: what `make` reads from
-    /// files is never older than what it replaces.
+    /// Replaces the rules by rules that are made from them. One caller at a time: the files that `make` reads
+    /// are never older than the rules that it replaces.
     ///
     /// # Errors
-    /// Those of `make`. The rules then stay as they were.
+    /// The errors of `make`. The rules then stay as they were.
     pub fn renew<E>(&self, make: impl FnOnce(&Rules) -> Result<Rules, E>) -> Result<(), E> {
         let _one_at_a_time = self.0.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.rules.load_full();
@@ -218,7 +217,7 @@ impl LiveRules {
         f64::from(self.0.stretch.load(Relaxed)) / f64::from(UNSTRETCHED)
     }
 
-    /// Stretches the interval a little more, or a little less.
+    /// Makes the interval a little longer if overloaded, otherwise a little shorter.
     pub(crate) fn adapt(&self, overloaded: bool) {
         let rules = self.now();
         let longest = rules.longest_interval_secs.unwrap_or(0);
@@ -229,12 +228,12 @@ impl LiveRules {
         self.0.stretch.store(next.clamp(UNSTRETCHED, most), Relaxed);
     }
 
-    /// How many seconds one client is told to wait.
+    /// The interval in seconds for one client.
     pub(crate) fn interval(&self, rules: &Rules, rng: &mut dyn Random) -> u32 {
         self.stretched(rules.interval_secs, rules, rng)
     }
 
-    /// How many seconds one client is told to wait that was answered without the store.
+    /// The interval in seconds for one client after an answer without the store.
     pub(crate) fn retry_interval(&self, rules: &Rules, rng: &mut dyn Random) -> u32 {
         self.stretched(rules.retry_interval_secs.min(rules.interval_secs), rules, rng)
     }
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_retry_waits_as_stretched_but_no_longer_than_others() {
+    fn the_retry_interval_is_stretched_but_never_longer_than_the_interval() {
         let mut rng = SplitMix64::new(1);
         let rules = Rules { longest_interval_secs: Some(2000), retry_interval_secs: 100, ..every(1000) };
         let live = LiveRules::new(rules.clone());

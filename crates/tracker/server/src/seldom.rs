@@ -1,4 +1,4 @@
-//! Logs that strangers could fill.
+//! Limits for logs that strangers could fill.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,11 +7,11 @@ use tracing::debug;
 
 use crate::clock::now;
 
-/// So many times per second.
+/// A limit of `most` times per second.
 #[derive(Debug)]
 pub(crate) struct Seldom {
     most: u64,
-    /// The second, and how many times there were in it in the lowest bits.
+    /// The second, and in the lowest bits the number of times in it.
     times: AtomicU64,
     left_out: AtomicU64,
 }
@@ -23,7 +23,7 @@ impl Seldom {
         Self { most, times: AtomicU64::new(0), left_out: AtomicU64::new(0) }
     }
 
-    /// Whether it has not been so often in this second.
+    /// Whether there were fewer than `most` times in this second.
     pub(crate) fn is_time(&self, now: Timestamp) -> bool {
         let this_second = now.as_secs() << Self::COUNT_BITS;
         let count = |times: u64| {
@@ -37,15 +37,15 @@ impl Seldom {
         is_time
     }
 
-    /// How many times it was not the time since this was last asked.
+    /// The number of times above the limit since the last call.
     fn left_out(&self) -> u64 {
         self.left_out.swap(0, Relaxed)
     }
 }
 
-/// Whether what a stranger has done may be logged now.
+/// Whether an event of a stranger may be logged now.
 pub(crate) fn may_log_stranger() -> bool {
-    // More than anybody reads, and far from filling a disk.
+    // More than a person reads, and far from filling a disk.
     static STRANGERS: Seldom = Seldom::new(100);
     let may = STRANGERS.is_time(now());
     if may {
@@ -57,7 +57,7 @@ pub(crate) fn may_log_stranger() -> bool {
     may
 }
 
-/// Logs what a stranger has done, at `debug`, where addresses may stand; no more than 100 times per second.
+/// Logs an event of a stranger at `debug`, which may contain addresses; no more than 100 times per second.
 macro_rules! log_stranger {
     ($($event:tt)*) => {
         if tracing::enabled!(tracing::Level::DEBUG) && $crate::seldom::may_log_stranger() {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seldom_is_so_many_times_a_second() {
+    fn times_per_second_are_limited() {
         for (most, expected) in
             [(1, [true, false, false, true, false, true]), (2, [true, true, false, true, true, true])]
         {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_clock_is_behind_counts_in_the_later_second() {
+    fn a_thread_with_a_late_clock_counts_in_the_later_second() {
         let seldom = Seldom::new(1);
         let times = [8, 7, 7, 9].map(|secs| seldom.is_time(Timestamp::from_secs(secs)));
         assert_eq!(times, [true, false, false, true]);

@@ -32,11 +32,11 @@ use crate::{
     xdp::{Attachment, Opened},
 };
 
-/// A tracker whose sockets are open.
+/// A tracker with open sockets.
 #[derive(Debug)]
 pub struct Server {
     xdp: Option<Opened>,
-    /// For each address, one socket for each thread.
+    /// For each address, one socket per thread.
     udp: Vec<Vec<UdpSocket>>,
     http: Vec<TcpListener>,
     https: Vec<TcpListener>,
@@ -161,7 +161,7 @@ impl Server {
         let stopped = Arc::new(stopped);
         let ids = Arc::new(ConnectionIds::new(connection_key));
         let mut tasks = JoinSet::new();
-        // A queue belongs to one thread, and there are no more of them than threads.
+        // A queue belongs to one thread, and there are no more queues than threads.
         let (guard, queues) = xdp.map(Opened::into_fronts).unzip();
         let mut queues = queues.into_iter().flatten();
         for sockets in by_worker(udp) {
@@ -196,8 +196,8 @@ impl Server {
             tasks.spawn(async move { http::serve(http, handler, &config, now, http_stopped).await });
         }
 
-        // Nothing ends before it is told to, so what does has panicked, and going on without it would be a
-        // tracker that does not answer and does not say why.
+        // A task that ends before the signal to stop has panicked. A tracker without it would not answer, and
+        // would not say why.
         let ended = tokio::select! {
             () = stop => None,
             ended = tasks.join_next() => ended,
@@ -240,7 +240,7 @@ impl Bound {
     /// [`Error::Bind`], [`Error::HandedOver`], [`Error::NoCertificate`], or [`Error::NoInterface`].
     pub fn open(config: &Config, open: Sockets) -> Result<Self, Error> {
         let cores = || thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
-        // Each is a thread of the runtime's, which has no more than twice as many for such work.
+        // Each takes a thread of the runtime, which has no more than 512 for such work.
         let workers = config.udp_workers.unwrap_or_else(cores).min(const { NonZero::new(256).unwrap() });
         let given = (config.udp.len(), config.http.len(), config.https.len());
         let handed_over = (open.udp.len(), open.http.len(), open.https.len());
@@ -287,7 +287,7 @@ impl Bound {
         let mut rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
         let connection_key = ConnectionKey::draw(&mut RandCore(&mut rng));
         let stopping = io::pipe().map_err(Error::NoPipe)?;
-        // Without the first rules, whose lists would stay in memory when others have replaced them.
+        // The config keeps no rules: their lists would stay in memory after others have replaced them.
         let rules = LiveRules::new(mem::take(&mut config.rules));
         let control = Control { repository, rules, metrics: Arc::default() };
         if let Some(tls) = &config.tls {
@@ -305,7 +305,7 @@ impl Bound {
     }
 }
 
-/// For ever: takes care of the way past the sockets, if there is one.
+/// For ever: maintains the way past the sockets, if there is one.
 async fn care(attachment: Option<&Attachment>, ids: &ConnectionIds) -> Infallible {
     match attachment {
         Some(attachment) => attachment.care(ids).await,
@@ -313,11 +313,10 @@ async fn care(attachment: Option<&Attachment>, ids: &ConnectionIds) -> Infallibl
     }
 }
 
-/// How long stopping may take: half of it for what is in the sockets, half for what an asynchronous store
-/// still owes.
+/// The longest stop: half of it for requests in the sockets, half for answers of an asynchronous store.
 const LONGEST_STOP: Duration = Duration::from_millis(600);
 
-/// Each thread's sockets, from each address's.
+/// The sockets per thread, from the sockets per address.
 fn by_worker(udp: Vec<Vec<UdpSocket>>) -> Vec<Vec<(Arc<UdpSocket>, Listener)>> {
     let mut workers: Vec<_> = (0..udp.first().map_or(0, Vec::len)).map(|_| Vec::new()).collect();
     for (nth, sockets) in udp.into_iter().enumerate() {
@@ -329,11 +328,11 @@ fn by_worker(udp: Vec<Vec<UdpSocket>>) -> Vec<Vec<(Arc<UdpSocket>, Listener)>> {
     workers
 }
 
-/// All interfaces, with the family first that every machine has.
+/// All interfaces. Every machine has the first family.
 const EVERYWHERE: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
 
-/// The sockets that were handed over or, where there are none, those at the addresses. On a machine without
-/// IPv6, all its interfaces are left out if there is another address.
+/// The sockets that were handed over or, if there are none, new sockets at the addresses. On a machine
+/// without IPv6, all its interfaces are left out if there is another address.
 fn either<P, S>(
     protocol: &'static str,
     open: Vec<P>,

@@ -1,4 +1,5 @@
-//! The store as requests ask it: it answers, or it cannot be reached. A synchronous store is called directly.
+//! Calls to the store for requests: it answers, or it cannot be reached. A synchronous store is called
+//! directly.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use tracing::warn;
 
 use crate::{clock::now, seldom::Seldom};
 
-/// For how long an asynchronous store may think. Clients of UDP ask again after 15 seconds (BEP 15).
+/// The longest wait for an asynchronous store. UDP clients repeat a request after 15 seconds (BEP 15).
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The store has not answered. Why is logged, and for nobody else.
+/// The store has not answered. The reason is logged, and clients do not see it.
 #[derive(Debug)]
 pub(crate) struct NoAnswer;
 
@@ -33,7 +34,7 @@ pub(crate) async fn announce(
     }
 }
 
-/// Hands the counts of each swarm to `each`, in order.
+/// Calls `each` with the counts of each swarm, in order.
 pub(crate) async fn scrape(
     repository: &Repository,
     info_hashes: impl Iterator<Item = InfoHash>,
@@ -48,7 +49,7 @@ pub(crate) async fn scrape(
     Ok(())
 }
 
-/// The counts of each swarm, in order. The store is asked about all of them at once.
+/// The counts of each swarm, in order, in one call to the store.
 pub(crate) async fn scrape_async(
     store: &dyn AsyncTorrentRepository,
     info_hashes: impl Iterator<Item = InfoHash>,
@@ -58,7 +59,7 @@ pub(crate) async fn scrape_async(
     answered(Box::pin(counts)).await
 }
 
-/// Waits for an answer of the store, but no longer than [`PATIENCE`].
+/// Waits for an answer of the store, at most [`PATIENCE`].
 pub(crate) async fn answered<T>(answer: Answer<'_, T>) -> Result<T, NoAnswer> {
     static WARNED: Seldom = Seldom::new(1);
     let error = match timeout(PATIENCE, answer).await {

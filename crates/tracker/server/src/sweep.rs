@@ -1,4 +1,4 @@
-//! Forgetting, at a steady pace.
+//! Sweeps of the store, at a steady pace.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{LiveRules, Metrics};
 /// The pause between two steps of a pass.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Fewest visits a step, so that a small store is through at the first.
+/// The fewest visits per step, so that a small store takes one step.
 const FEWEST_VISITS: u64 = 256;
 
 /// Sweeps the store once every `period`, for ever, in steps that spread over half of it.
@@ -51,8 +51,7 @@ pub(crate) async fn sweep_for_ever(
     }
 }
 
-/// What one step must visit so that all of them get through `visits` in half the period: the store may grow
-/// meanwhile.
+/// The visits per step so that a pass of `visits` takes half the period: the store may grow meanwhile.
 fn step_budget(visits: u64, period: Duration) -> Budget {
     let steps = (period / 2).div_duration_f64(STEP).max(1.0) as u64;
     Budget::peers(visits.div_ceil(steps).max(FEWEST_VISITS) as usize)

@@ -1,4 +1,4 @@
-//! TLS: the certificate that connections begin with, and what carries them with it or without.
+//! TLS: the certificate, and the streams of connections with it or without.
 
 use std::{
     fmt,
@@ -46,7 +46,7 @@ pub struct Tls {
 
 /// The handshakes of all connections.
 struct Handshakes {
-    /// A permit for each that is being computed: one core is left for everything else.
+    /// A permit for each handshake that is being computed: one core is left for other work.
     computing: Semaphore,
     completed: AtomicU64,
     failed: AtomicU64,
@@ -57,9 +57,9 @@ struct Handshakes {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeCounts {
-    /// Those that were completed.
+    /// Completed handshakes.
     pub completed: u64,
-    /// Those that failed, or were given up.
+    /// Handshakes that failed or were given up.
     pub failed: u64,
     /// Connections that were closed before a handshake began, since their addresses made too many.
     pub refused: u64,
@@ -142,8 +142,8 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
         .with_single_cert(chain, secret)
         .map_err(unusable)?;
     config.alpn_protocols = vec![b"http/1.1".into()];
-    // Who comes again in half an hour need not be shown the certificate again, and nothing is kept here for
-    // that. One ticket is enough for who has one connection at a time.
+    // A client that returns in half an hour need not get the certificate again, and no state is kept here for
+    // that. One ticket is enough for a client with one connection at a time.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = ring::Ticketer::new().map_err(unusable)?;
     config.send_tls13_tickets = 1;
@@ -156,7 +156,7 @@ impl Handshakes {
         Self { computing: Semaphore::new(most), completed, failed, refused }
     }
 
-    /// Computes a handshake as its parts come, when fewer than the most others are being computed.
+    /// Computes a handshake as its parts come, whenever a permit is free.
     async fn shake<T>(
         self: Arc<Self>,
         mut accept: impl Future<Output = io::Result<T>> + Unpin,
@@ -170,7 +170,7 @@ impl Handshakes {
                 counted.completed = result.is_ok();
                 return result;
             }
-            // Until there is more of it.
+            // Wait for the next part.
             let mut waits = true;
             poll_fn(|_| if std::mem::take(&mut waits) { Poll::Pending } else { Poll::Ready(()) }).await;
         }
@@ -190,16 +190,16 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// How much of an answer is encrypted before the system has taken it: a record's worth.
+/// How much of an answer is encrypted before the system takes it: one record.
 const UNSENT: usize = 16 * 1024;
 
-/// What carries a connection. A handshake is a part of the first reading or writing, so that whoever bounds
-/// the time and the memory until there is a request bounds that too.
+/// The stream of a connection. A handshake is a part of the first read or write, so that limits on the time
+/// and the memory until the first request hold for it too.
 pub(crate) enum Stream {
     Plain(TcpStream),
     Handshake(Pin<Box<dyn Future<Output = io::Result<TlsStream<TcpStream>>> + Send>>),
     Tls(Box<TlsStream<TcpStream>>),
-    /// There was no agreement, which has been told once.
+    /// The handshake failed, and its error was returned once.
     Failed,
 }
 
@@ -215,7 +215,7 @@ impl Stream {
         !matches!(self, Self::Plain(_))
     }
 
-    /// What bytes can be read from and written to.
+    /// The stream after the handshake.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Open<'_>>> {
         if let Self::Handshake(accept) = self {
             *self = match ready!(accept.as_mut().poll(cx)) {
@@ -279,7 +279,7 @@ impl AsyncWrite for Stream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
-            // Nothing has been written, and a handshake sends on its own what it has to say.
+            // Nothing has been written, and a handshake flushes its own messages.
             Self::Handshake(_) | Self::Failed => Poll::Ready(Ok(())),
         }
     }

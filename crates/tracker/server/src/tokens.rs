@@ -43,7 +43,7 @@ impl Scope {
         }
     }
 
-    /// What a request takes.
+    /// The scope that a request needs.
     pub(crate) fn of(method: &Method, path: &str) -> Self {
         match *method {
             Method::GET | Method::HEAD if path.ends_with("/peers") => Self::Peers,
@@ -151,12 +151,12 @@ pub enum TokenError {
     NoEntropy(SysError),
 }
 
-/// What this process hashes tokens with, and knows its own cursors by.
+/// The key with which this process hashes tokens and authenticates its cursors.
 #[derive(Clone, Copy)]
 pub(crate) struct Key([u8; 16]);
 
 impl Key {
-    /// The one of this process.
+    /// The key of this process.
     pub(crate) fn drawn() -> Result<Self, SysError> {
         static KEY: OnceLock<Key> = OnceLock::new();
         if let Some(key) = KEY.get() {
@@ -167,8 +167,8 @@ impl Key {
         Ok(*KEY.get_or_init(|| Self(bytes)))
     }
 
-    /// A SipHash-2-4 of 128 bits that nobody else can make. It is compared as it is: to learn from how long
-    /// that takes, one would have to know what one's own guess hashes to.
+    /// A SipHash-2-4 of 128 bits, which only this process can compute. A comparison need not take constant
+    /// time: without the key, the hash of a guess is unknown.
     pub(crate) fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> u128 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         for part in [purpose].iter().chain(parts) {
@@ -185,8 +185,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Wrong tokens a second that are told so. Further ones are told to wait, right or wrong being all the same
-/// to who only guesses.
+/// The most wrong tokens per second with that answer. Further ones get the answer to wait.
 const MOST_WRONG_PER_SECOND: u32 = 10;
 
 /// The tokens of one tracker, and how many wrong ones it has seen.
@@ -198,7 +197,7 @@ pub(crate) struct Tokens {
     second: Mutex<(Instant, u32)>,
 }
 
-/// Why no scopes.
+/// Why there are no scopes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unknown {
     None,
@@ -211,7 +210,7 @@ impl Tokens {
         Self { tokens, wrong: AtomicU64::new(0), second: Mutex::new((Instant::now(), 0)) }
     }
 
-    /// How many wrong ones there were.
+    /// The number of wrong tokens so far.
     pub(crate) fn wrong(&self) -> u64 {
         self.wrong.load(Relaxed)
     }
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawn_token_is_one_that_nobody_else_has() {
+    fn every_drawn_token_is_different() {
         let [(first, secret), (second, _)] = [(); 2].map(|()| Token::draw(&[Scope::Read]).expect("entropy"));
         assert_eq!((secret.len(), first.digest == second.digest), (32, false));
         assert_eq!(Token::new(&secret, &[Scope::Write]).expect("long enough").digest, first.digest);
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_something_takes_write_and_addresses_take_peers() {
+    fn changes_take_write_and_addresses_take_peers() {
         for (method, path, scope) in [
             (Method::GET, "/stats", Scope::Read),
             (Method::HEAD, "/torrents/x", Scope::Read),

@@ -1,4 +1,4 @@
-//! The way past the system's sockets while a tracker runs: a program at an interface, and queues of it.
+//! XDP while a tracker runs: a program at an interface, and its queues, which bypass the system's sockets.
 
 use std::{
     convert::Infallible,
@@ -22,18 +22,18 @@ use crate::{
 };
 pub use swarmkeep_xdp::Mode as XdpMode;
 
-/// An interface whose datagrams come past the system's sockets (AF_XDP). Where that does not work, they come
+/// An interface with datagrams that bypass the system's sockets (AF_XDP). Where that does not work, they come
 /// through the sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Xdp {
     /// The name of the interface.
     pub interface: String,
-    /// The mode to begin with; those that cost more are tried after it.
+    /// The mode to begin with; modes that cost more are tried after it.
     pub mode: XdpMode,
-    /// Whether the program at the interface answers connects itself. `None`: where its answers arrive for
-    /// sure, which is not in native mode at an interface without hardware, such as one end of a veth pair,
-    /// whose other end drops them unless it has a program or GRO too.
+    /// Whether the program at the interface answers connects itself. `None`: if its answers arrive for sure,
+    /// which is not so in native mode at an interface without hardware, such as one end of a veth pair: the
+    /// other end drops them unless it has a program or GRO too.
     pub connects: Option<bool>,
 }
 
@@ -44,10 +44,10 @@ impl Xdp {
     }
 }
 
-/// How often the time of connection ids is set, which has steps of 8 seconds.
+/// The time between two updates of the time of connection ids, which has steps of 8 seconds.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// After how many of these the addresses of the interface are read again, some 50 µs of work.
+/// After this many of them the addresses of the interface are read again, some 50 µs of work.
 const ADDRESSES_AFTER: u32 = 5;
 
 /// A program that is attached, and the queues for the threads.
@@ -81,7 +81,8 @@ pub(crate) struct Attachment {
 }
 
 impl Opened {
-    /// Attaches, for as many threads as there are sockets for each address. Says what came of it.
+    /// Attaches the program, with at most one queue per thread: as many as sockets per address. Logs the
+    /// result.
     ///
     /// # Errors
     /// [`Error::NoInterface`]. Where it does not work, the system's sockets receive everything.
@@ -130,7 +131,7 @@ impl Opened {
         Ok(Self { guard, queues, listening, interface })
     }
 
-    /// One front for each queue.
+    /// One front per queue.
     pub(crate) fn into_fronts(self) -> (Guard, impl Iterator<Item = Box<dyn Front + Send>>) {
         let Self { guard, queues, listening, interface } = self;
         let front = move |queue| FrameFront::new(queue, Arc::clone(&listening), interface);
@@ -144,11 +145,11 @@ fn has_hardware(interface: &str) -> bool {
 
 impl Attachment {
     fn attached(&self) -> Option<MutexGuard<'_, Attached>> {
-        // What is done under the lock does not panic half-way.
+        // No code under the lock panics.
         Some(self.attached.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// For ever: keeps up with the time, and with the addresses of the interface.
+    /// For ever: follows the time and the addresses of the interface.
     pub(crate) async fn care(&self, ids: &ConnectionIds) -> Infallible {
         let mut times = interval(EVERY);
         times.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -185,12 +186,12 @@ impl Attachment {
         unreachable!("times do not end")
     }
 
-    /// Gives all datagrams that come from now on to the system's sockets.
+    /// Passes all datagrams from now on to the system's sockets.
     pub(crate) fn stop(&self) {
         if let Some(mut attached) = self.attached()
             && let Err(error) = attached.pass_all()
         {
-            warn!(interface = self.name, %error, "XDP: what comes now is lost");
+            warn!(interface = self.name, %error, "XDP: requests from now on are lost");
         }
     }
 

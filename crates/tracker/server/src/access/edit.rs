@@ -63,7 +63,7 @@ pub fn remove_line(path: impl AsRef<Path>, info_hash: &InfoHash) -> Result<bool,
     Ok(true)
 }
 
-/// Whether a file that could be loaded has a line that means this.
+/// Whether a file that could be loaded has a line with this info hash.
 fn lists(path: &Path, info_hash: &InfoHash) -> Result<bool, AccessError> {
     let (mut lines, mut found) = (Lines::open(path)?, false);
     while let Some(line) = lines.next()? {
@@ -81,16 +81,16 @@ fn append(path: &Path, line: &str) -> io::Result<()> {
         file.read_exact(&mut last)?;
     }
     let end = if last == [b'\n'] { "" } else { "\n" };
-    // In one piece, or half a line might be all that a crash leaves.
+    // In one write: a crash between two would leave half a line.
     let written = file.write_all(format!("{end}{line}").as_bytes()).and_then(|()| file.sync_all());
     if written.is_err() {
-        // What went wrong first is what to tell.
+        // The first error is the one to report.
         let _ = file.set_len(before);
     }
     written
 }
 
-/// Writes all lines to `new` but those that mean `info_hash`.
+/// Writes all lines to `new`, except those with `info_hash`.
 fn copy_without(
     path: &Path,
     mut lines: Lines<'_>,
@@ -111,7 +111,7 @@ fn copy_without(
 /// Makes a new file ready to take the place of an old one.
 fn finish(new: &NamedTempFile, old: &fs::Metadata) -> io::Result<()> {
     let file = new.as_file();
-    // Only root can give a file away. Anybody else's file stays readable to whom its mode allows.
+    // Only root can change the owner. Otherwise the mode alone decides which users can read the file.
     let _ = fchown(file, Some(old.uid()), Some(old.gid()));
     file.set_permissions(old.permissions())?;
     file.sync_all()
@@ -148,7 +148,7 @@ mod tests {
             self.0.path().join("list")
         }
 
-        /// What is in the file, which has no others beside it.
+        /// The text of the file, which is the only one in its folder.
         fn text(&self) -> String {
             assert_eq!(fs::read_dir(self.0.path()).unwrap().count(), 1, "nothing is left behind");
             fs::read_to_string(self.path()).unwrap()
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_a_line_of_its_own() {
+    fn an_added_entry_is_a_line_of_its_own() {
         for (before, after) in [
             ("", ""),
             ("\n", "\n"),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_in_any_notation_is_not_added() {
+    fn an_entry_in_any_notation_is_not_added_again() {
         for notation in notations() {
             let list = List::new(&notation);
             assert!(!list.add().unwrap());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_goes_in_all_its_notations_and_no_other_byte_does() {
+    fn removing_an_entry_removes_all_its_notations_and_no_other_byte() {
         let [upper, base32, v2] = notations();
         for (before, after) in [
             (format!("{HEX}\n"), String::new()),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_what_is_not_there_leaves_the_file_itself_in_place() {
+    fn removing_a_missing_entry_leaves_the_file_in_place() {
         let list = List::new(&format!("{OTHER}\n#{HEX}"));
         let before = Signature::of(&fs::metadata(list.path()).unwrap());
         assert!(!list.remove().unwrap());
@@ -262,9 +262,9 @@ mod tests {
         assert_eq!(list.text(), text);
     }
 
-    /// While it is long to copy, somebody else appends to it.
+    /// Another process appends to the file during a long copy.
     #[test]
-    fn what_somebody_else_writes_meanwhile_is_not_lost() {
+    fn a_line_of_another_process_is_not_lost() {
         let text = format!("{OTHER}\n").repeat(100_000) + HEX + "\n";
         for _ in 0..20 {
             let list = List::new(&text);

@@ -15,9 +15,9 @@ const BUFFER: usize = 1 << 16;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The set of what `read` makes of the entries of a file. `shortest` is the length of the shortest line with
-/// an entry, end included: the memory that is asked for is that of as many entries as could fit into the
-/// file, and what was not used is given back.
+/// The set of the values that `read` returns for the entries of a file. `shortest` is the length of the
+/// shortest line with an entry, end included. Memory is reserved for the most entries that fit into the file;
+/// unused memory is freed.
 pub(super) fn read_set<const N: usize>(
     path: &Path,
     shortest: u64,
@@ -37,14 +37,13 @@ pub(super) fn read_set<const N: usize>(
     SortedSet::new(entries).map_err(|entries| too_long(entries.len()))
 }
 
-/// An open list. Forgets what it has read when it is dropped, as far as the language allows: it may have been
-/// passkeys.
+/// An open list. When dropped, it erases its buffer as far as the language allows: the lines may be passkeys.
 pub(super) struct Lines<'p> {
     path: &'p Path,
     file: File,
     metadata: fs::Metadata,
     buffer: Box<[u8]>,
-    /// What of the buffer is still to come.
+    /// The bytes of the buffer that are not returned yet.
     rest: Range<usize>,
     line: u64,
 }
@@ -55,16 +54,16 @@ pub(super) struct Line<'l> {
     pub(super) number: u64,
     /// The byte order mark, if one stands before it.
     pub(super) mark: &'l [u8],
-    /// As it stands in the file behind that, with its end, if it has one.
+    /// The bytes in the file after the mark, with the end of the line, if it has one.
     pub(super) bytes: &'l [u8],
-    /// Without comment and blanks around it; empty if there is none.
+    /// The entry without comment and blanks around it; empty if there is none.
     pub(super) entry: &'l str,
 }
 
 impl<'p> Lines<'p> {
     pub(super) fn open(path: &'p Path) -> Result<Self, AccessError> {
         let read = |source| AccessError::Read { path: path.to_owned(), source };
-        // To open a pipe would be to wait for its other end.
+        // Opening a pipe would wait for its other end.
         if !fs::metadata(path).map_err(read)?.is_file() {
             return Err(AccessError::NotAFile { path: path.to_owned() });
         }
@@ -82,7 +81,7 @@ impl<'p> Lines<'p> {
         self.metadata.len()
     }
 
-    /// The next line; `None` behind the last.
+    /// The next line; `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<Line<'_>>, AccessError> {
         let length = loop {
             let rest = &self.buffer[self.rest.clone()];
@@ -116,7 +115,7 @@ impl<'p> Lines<'p> {
         Ok(Some(Line { number: self.line, mark, bytes, entry }))
     }
 
-    /// Reads on, behind what is left of the buffer. How many bytes: 0 at the end of the file.
+    /// Appends bytes of the file to the rest of the buffer. Returns their number: 0 at the end of the file.
     fn fill(&mut self) -> Result<usize, AccessError> {
         self.buffer.copy_within(self.rest.clone(), 0);
         self.rest = 0..self.rest.len();
@@ -136,7 +135,7 @@ impl<'p> Lines<'p> {
 impl Drop for Lines<'_> {
     fn drop(&mut self) {
         self.buffer.fill(0);
-        // Without a reader, the line above may be left out.
+        // Without a reader, the compiler may remove the line above.
         hint::black_box(&self.buffer);
     }
 }
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_said_so_with_its_line() {
+    fn an_error_names_the_line_that_is_not_text() {
         let utf_16: Vec<u8> = "\u{feff}abc\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (bytes, line) in [(&b"a\n\xe9\n"[..], 2), (b"\0", 1), (b"a\n\nb\0 # c\n", 3), (&utf_16, 1)] {
             let error = entries(bytes).unwrap_err();
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_said_so() {
+    fn only_regular_files_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let error = |path: &Path| Lines::open(path).err().unwrap().to_string();
         let missing = folder.path().join("missing");

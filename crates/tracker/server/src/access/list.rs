@@ -19,7 +19,7 @@ impl InfoHashList {
     /// Blocks on the disk.
     ///
     /// # Errors
-    /// [`AccessError`] names the line that is wrong, and what was expected there.
+    /// [`AccessError`] names the invalid line and the expected form.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, AccessError> {
         let read = |path: &Path, line: &Line<'_>| entry(path, line).map(Into::into);
         read_set(path.as_ref(), SHORTEST_LINE, read).map(Self)
@@ -63,9 +63,9 @@ impl fmt::Debug for InfoHashList {
     }
 }
 
-/// Parses an info hash in upper or lower case: 40 hexadecimal digits; 64 for a v2 torrent, of whose SHA-256
-/// trackers use the first 20 bytes (BEP 52); or the 32 characters of base32 (RFC 4648) of old magnet links
-/// (BEP 9).
+/// Parses an info hash in upper or lower case: 40 hexadecimal digits; 64 for the SHA-256 of a v2 torrent, of
+/// which trackers use the first 20 bytes (BEP 52); or the 32 characters of base32 (RFC 4648) of old magnet
+/// links (BEP 9).
 pub fn parse_info_hash(text: &str) -> Option<InfoHash> {
     match text.len() {
         32 => base32(text.as_bytes()),
@@ -99,7 +99,7 @@ fn base32(text: &[u8]) -> Option<InfoHash> {
 /// 32 characters and a line's end.
 const SHORTEST_LINE: u64 = 33;
 
-/// About how much of a line is shown that is wrong.
+/// About how many bytes of an invalid line are shown.
 const SHOWN: usize = 80;
 
 /// The info hash of a line that has an entry.
@@ -111,7 +111,7 @@ pub(super) fn entry(path: &Path, line: &Line<'_>) -> Result<InfoHash, AccessErro
     })
 }
 
-/// The beginning of a text, with nothing in it that a terminal would act on.
+/// The beginning of a text, without characters that control a terminal.
 fn shown(text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars() {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_info_hash_is_none() {
+    fn other_text_is_no_info_hash() {
         let v2 = HEX.repeat(2);
         for text in [
             "",
@@ -186,12 +186,12 @@ mod tests {
         assert!(list.contains(&HEX.parse().unwrap()));
         assert!(!list.contains(&InfoHash::default()));
         assert_eq!(format!("{list:?}"), "InfoHashList(1 entries)");
-        let empty = load("# nobody\n").unwrap();
+        let empty = load("# none\n").unwrap();
         assert_eq!((empty.len(), empty.is_empty()), (0, true));
     }
 
     #[test]
-    fn a_wrong_line_is_shown_with_its_number_and_what_was_expected() {
+    fn an_error_names_the_line_and_the_expected_form() {
         assert_eq!(
             load(&format!("{HEX}\n\n# a comment\n{HEX} and more # x\n")).unwrap_err(),
             format!(

@@ -77,13 +77,13 @@ pub enum AccessError {
     Read {
         /// The list.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The path is a directory, a pipe or a device, which cannot be watched and read again.
     #[error("{} is not a regular file: give a text file with one entry a line", path.display())]
     NotAFile {
-        /// What was given for a list.
+        /// The given path.
         path: PathBuf,
     },
     /// An entry is not text.
@@ -133,7 +133,7 @@ pub enum AccessError {
     TooLong {
         /// The list.
         path: PathBuf,
-        /// How many there are, or may be by the file's length.
+        /// Their number, or the most by the length of the file.
         entries: usize,
     },
     /// The file could not be edited.
@@ -141,11 +141,11 @@ pub enum AccessError {
     Write {
         /// The list.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Another process wrote to the file during the edit. The file stays as that process left it.
-    #[error("{} was written to by somebody else meanwhile: try again", path.display())]
+    #[error("another process wrote to {} during the edit: try again", path.display())]
     WrittenMeanwhile {
         /// The list.
         path: PathBuf,
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allow_list_admits_what_is_on_it_and_a_deny_list_all_else() {
+    fn an_allow_list_admits_its_entries_and_a_deny_list_all_others() {
         let [on, off] = [1, 2].map(|byte| InfoHash::new([byte; 20]));
         let list = || InfoHashList::from_iter([on]);
         for (access, admitted) in [

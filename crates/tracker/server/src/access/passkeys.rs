@@ -12,8 +12,8 @@ use super::{AccessError, lines::read_set, set::SortedSet};
 ///
 /// The set contains only a keyed hash of each passkey (SipHash-2-4 with 128 bits). So no passkey can be read
 /// from the tracker's memory or logs after the file has been read. The time of a lookup reveals nothing:
-/// without the key of the hash, nobody can choose a passkey whose hash is near another. The probability that
-/// two of n passkeys have the same hash is n² / 2^129: for 10 million, 10^-25.
+/// without the key of the hash, it is impossible to choose a passkey with a hash near another. The
+/// probability that two of n passkeys have the same hash is n² / 2^129: for 10 million, 10^-25.
 #[derive(Clone)]
 pub struct Passkeys {
     key: SipHasher24,
@@ -21,12 +21,11 @@ pub struct Passkeys {
 }
 
 impl Passkeys {
-    /// Reads a text file with [one passkey per line](crate::access), each [of its form](is_passkey). Upper and
-    /// lower case differ. `key` is a random secret that has no other use. Blocks on the disk.
+    /// Reads a text file with [one passkey per line](crate::access), each [of its form](is_passkey). Upper
+    /// and lower case differ. `key` is a random secret that has no other use. Blocks on the disk.
     ///
     /// # Errors
-    /// [`AccessError`] names the line that is wrong and what was expected there. It never contains the line
-    /// itself.
+    /// [`AccessError`] names the invalid line and the expected form. It never contains the line itself.
     pub fn load(path: impl AsRef<Path>, key: HashKey) -> Result<Self, AccessError> {
         let [first, second] = key.words();
         let key = SipHasher24::new_with_keys(first, second);
@@ -37,8 +36,8 @@ impl Passkeys {
         Ok(Self { key, hashes })
     }
 
-    /// Whether the set contains this passkey. Bytes that cannot be a passkey are not hashed, however many
-    /// there are.
+    /// Whether the set contains this passkey. Bytes that cannot be a passkey are not hashed, whatever their
+    /// number.
     pub fn admits(&self, passkey: &[u8]) -> bool {
         hash(&self.key, passkey).is_some_and(|hash| self.hashes.contains(&hash))
     }
@@ -66,10 +65,10 @@ impl fmt::Debug for Passkeys {
     }
 }
 
-/// 8 characters and a line's end.
+/// 8 characters and the end of the line.
 const SHORTEST_LINE: u64 = 9;
 
-/// What is kept of a passkey; `None` if this is none.
+/// The stored hash of a passkey; `None` if `passkey` is not one.
 fn hash(key: &SipHasher24, passkey: &[u8]) -> Option<[u8; 16]> {
     is_passkey(passkey).then(|| key.hash(passkey).as_bytes())
 }
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_admitted_and_nobody_else() {
+    fn only_members_are_admitted() {
         let longest = "x".repeat(128);
         let passkeys =
             load(&format!("# ours\r\nAlice-1_\r\n\nbobbobbob # since 2019\n{longest}\nAlice-1_")).unwrap();
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_depends_on_the_key() {
+    fn the_stored_hash_depends_on_the_key() {
         let [one, other] = [1, 2].map(|key| load_under(key, "AliceAlice\n").unwrap());
         let kept = |passkeys: &Passkeys| hash(&passkeys.key, b"AliceAlice").unwrap();
         assert!(one.hashes.contains(&kept(&one)) && other.hashes.contains(&kept(&other)));

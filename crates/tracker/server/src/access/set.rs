@@ -1,31 +1,30 @@
 //! An immutable set: a sorted array, and the position at which each prefix begins.
 
-/// Which of all arrays of `N` bytes belong. Made for entries whose first bytes are uniform, as hashes are: a
-/// lookup then reads one place of the prefix table and a few entries that lie side by side. Others cost O(log
-/// n).
+/// A set of arrays of `N` bytes. If the first bytes of the entries are uniform, as in hashes, a lookup reads
+/// one place of the prefix table and a few neighbouring entries. Otherwise it costs O(log n).
 ///
-/// Memory is `N` bytes an entry and at most 1 more for the table.
+/// Memory is `N` bytes per entry, and at most 1 more for the table.
 #[derive(Clone)]
 pub(super) struct SortedSet<const N: usize> {
     entries: Box<[[u8; N]]>,
-    /// Of each prefix, where its entries begin; with the end of the last one.
+    /// The first entry of each prefix, and the end of the last prefix.
     starts: Box<[u32]>,
     prefix_bits: u32,
 }
 
-/// How many entries at least share a prefix, if they are spread evenly; fewer than twice as many. Five
-/// entries of 20 bytes lie in two or three cache lines, and a table for fewer would cost more than a byte an
-/// entry.
+/// The fewest entries per prefix if they are uniform; the most are fewer than twice this number. Five
+/// entries of 20 bytes lie in two or three cache lines. With fewer, the table would cost more than a byte
+/// per entry.
 const ENTRIES_PER_PREFIX: usize = 4;
 
-/// How many entries of one prefix are gone through one by one: their cache lines come at once, where halving
-/// would wait for each before it knows the next. In 10 million entries, a lookup that waits for the one
-/// before takes 190 ns so, and 490 ns by halving alone.
+/// The most entries of one prefix for a linear search, which loads their cache lines at once, where a binary
+/// search waits for each before it knows the next. In 10 million entries, a lookup that waits for the one
+/// before takes 190 ns with it, and 490 ns with a binary search alone.
 const WALKED: usize = 16;
 
 impl<const N: usize> SortedSet<N> {
-    /// The set of `entries`, which may come in any order and more than once; they themselves if there are
-    /// more than a `u32` can count. Sorts in place.
+    /// The set of `entries`, in any order and possibly repeated. Returns them as the error if a `u32` cannot
+    /// count them. Sorts in place.
     pub(super) fn new(mut entries: Vec<[u8; N]>) -> Result<Self, Vec<[u8; N]>> {
         entries.sort_unstable();
         entries.dedup();
@@ -86,7 +85,7 @@ mod tests {
         SortedSet::new(entries).ok().unwrap()
     }
 
-    /// Entries as hashes are, as an adversary would have them, and the least and greatest of all.
+    /// Entries like hashes, entries that an adversary would choose, and the least and greatest of all.
     fn entry() -> impl Strategy<Value = [u8; 20]> {
         prop_oneof![
             any::<[u8; 20]>(),
@@ -141,8 +140,7 @@ mod tests {
         }
     }
 
-    /// Entries that are equal in all that the table looks at are found by halving, not by going through them:
-    /// by the time that takes for so many more of them.
+    /// Entries with the same prefix are found by binary search. The time of the lookups shows it.
     #[test]
     fn entries_of_one_prefix_take_no_walk() {
         let numbered = |n: u32| {
@@ -156,7 +154,7 @@ mod tests {
         let began = std::time::Instant::now();
         let found = (0..100_000).filter(|n| set.contains(&numbered(40 * n + n % 2))).count();
         assert_eq!(found, 50_000);
-        // A twentieth if halved, and hundreds of times as long if walked.
+        // A twentieth with binary search, and hundreds of times as long with linear search.
         assert!(began.elapsed() < 4 * made, "{:?} and {made:?}", began.elapsed());
     }
 }

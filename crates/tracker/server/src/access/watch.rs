@@ -15,9 +15,9 @@ use std::{
 #[derive(Debug, Clone)]
 pub struct Watched {
     path: PathBuf,
-    /// What the caller knows of.
+    /// The state at the last [`Changed`](Change::Changed), or at the beginning.
     known: Seen,
-    /// What the latest look has seen.
+    /// The state at the latest look.
     seen: Seen,
 }
 
@@ -87,9 +87,9 @@ impl Seen {
     }
 }
 
-/// What differs between a file and one that was renamed over it, or the same written in place. The time of
-/// its last change of any kind (`ctime`) is among it because nobody can set that: a copy may have the length
-/// and the time of writing of what it was copied over.
+/// Differs after a file is written in place or replaced by a rename. It contains the time of the last change
+/// of any kind (`ctime`), which no program can set: a copy may have the length and the time of writing of
+/// the file that it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Signature {
     device: u64,
@@ -153,7 +153,7 @@ mod tests {
         (0..times).map(|_| watched.look()).collect()
     }
 
-    /// The second look at what is new tells, and none after that.
+    /// The second look at a new file returns `Changed`; later looks do not.
     const TOLD: [Change; 4] = [Changing, Changed, Same, Same];
 
     #[test]

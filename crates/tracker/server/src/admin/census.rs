@@ -1,4 +1,4 @@
-//! The busiest torrents: a walk through the store in the background, for as long as somebody wants to know.
+//! The busiest torrents: walks through the store in the background, while clients ask for them.
 
 use std::{
     cmp::Reverse,
@@ -20,27 +20,27 @@ use crate::store::NoAnswer;
 /// How many are kept.
 pub(super) const MOST: usize = 100;
 
-/// How many torrents one step looks at, and how long it waits before the next: 150,000 a second, of which the
-/// store notices a hundredth of a core.
+/// How many torrents a step visits, and the pause after it: 150,000 per second, which cost the store a
+/// hundredth of a core.
 const STEP: usize = 1024;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long to wait between two walks: at least so long, and as long as ten walks take.
+/// The pause between two walks: at least this, and as long as ten walks take.
 const REST: Duration = Duration::from_secs(2);
 const RESTS: u32 = 10;
 
-/// For how long one question keeps the walks going.
+/// For how long walks go on after a request.
 const INTEREST: Duration = Duration::from_secs(60);
 
-/// How long the first to ask waits for a walk through a small store.
+/// How long the first request waits for a walk through a small store.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What the latest walk has found, and whether to go on another.
+/// The result of the latest walk, and the time of the latest request.
 #[derive(Debug)]
 pub(super) struct Census {
     latest: watch::Sender<Option<Arc<Busiest>>>,
     asked: watch::Sender<Option<Instant>>,
-    /// How far the walk is that is under way.
+    /// How many torrents the current walk has visited.
     under_way: Mutex<Option<u64>>,
 }
 
@@ -54,19 +54,19 @@ impl Default for Census {
     }
 }
 
-/// What one walk has found.
+/// The result of one walk.
 #[derive(Debug)]
 pub(super) struct Busiest {
     pub(super) finished: Instant,
     pub(super) took: Duration,
-    /// How many torrents it has looked at.
+    /// The number of visited torrents.
     pub(super) torrents: u64,
     /// Those with the most peers, the busiest first.
     pub(super) busiest: Vec<SwarmSummary>,
 }
 
 impl Census {
-    /// What the latest walk has found, if there was one; sets walks going.
+    /// The result of the latest walk, if there was one. Starts walks.
     pub(super) async fn ask(&self) -> Option<Arc<Busiest>> {
         self.asked.send_replace(Some(Instant::now()));
         let mut latest = self.latest.subscribe();
@@ -74,7 +74,7 @@ impl Census {
         found.ok()?.ok()?.clone()
     }
 
-    /// How many torrents the walk that is under way has looked at.
+    /// How many torrents the current walk has visited.
     pub(super) fn under_way(&self) -> Option<u64> {
         *self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,13 +83,13 @@ impl Census {
         *self.under_way.lock().unwrap_or_else(PoisonError::into_inner) = walked;
     }
 
-    /// Waits until somebody wants to know. Who has asked and listens to events still does.
+    /// Waits for a request. A client that has made one and listens to events keeps the walks going.
     async fn wanted(&self, is_listened_to: impl Fn() -> bool) {
         let mut asked = self.asked.subscribe();
         loop {
             match *asked.borrow_and_update() {
                 Some(at) if is_listened_to() || at.elapsed() < INTEREST => return,
-                // Nobody listens, and nobody has asked for a minute: the next question is a first one.
+                // No client listens, and there was no request for a minute: the next one is a first one.
                 _ => drop(self.latest.send_if_modified(|latest| latest.take().is_some())),
             }
             if asked.changed().await.is_err() {
@@ -98,7 +98,6 @@ impl Census {
         }
     }
 
-    /// Walks whenever it is wanted, which it is for longer while a client listens to events.
     pub(super) async fn walk_for_ever(
         &self,
         store: &StoreQueries,

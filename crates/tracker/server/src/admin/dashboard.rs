@@ -1,4 +1,4 @@
-//! The dashboard: one page that brings everything with it, and asks the API for the rest.
+//! The dashboard: one page with its styles and scripts, which reads the API.
 
 use axum::{
     http::header,
@@ -9,7 +9,7 @@ use rand::Rng;
 
 const PAGE: &str = include_str!("dashboard.html");
 
-/// Stands in the page where the number goes by which a browser knows its scripts and styles.
+/// The place in the page for the random number by which a browser recognises its scripts and styles.
 const NONCE: &str = "@nonce@";
 
 pub(super) async fn page() -> Response {

@@ -14,8 +14,7 @@ use super::{
     stats::Stats,
 };
 
-/// How often something is sent when there is nothing to say, so that both sides see whether the other is
-/// there.
+/// The time without an event after which one is sent, so that each side notices when the other is gone.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Statistics, once per second

@@ -1,7 +1,6 @@
 //! Metrics in the formats of Prometheus: its text format, and OpenMetrics where a scraper asks for that.
 //!
-//! Labels have a handful of values each. What strangers choose (addresses, peer ids, info hashes, passkeys)
-//! is never one.
+//! Each label has few values. None is chosen by clients (addresses, peer ids, info hashes, passkeys).
 
 use std::{
     fmt::{Display, Write},
@@ -51,8 +50,11 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     }
     if let Some(node) = &admin.identity.node {
         let labels = [("repository", admin.identity.store_name.as_deref().unwrap_or("")), ("node", node)];
-        out.gauge("store_info", "What a store that several trackers share is called, and this one among them; the value is always 1.")
-            .sample(&labels, 1);
+        out.gauge(
+            "store_info",
+            "The name of a store that several trackers share, and of this tracker; the value is always 1.",
+        )
+        .sample(&labels, 1);
     }
     if let Some(store) = admin.control.metrics.shared_store() {
         of_shared_store(&mut out, &store);
@@ -80,8 +82,7 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
         "By how much the machine's clock is ahead of the time that peers age by: it was set since the start.",
     )
     .sample(&[], admin.control.metrics.clock_ahead());
-    out.counter("admin_wrong_tokens", "How often somebody has tried a token that is none.")
-        .sample(&[], admin.tokens.wrong());
+    out.counter("admin_wrong_tokens", "Requests with a wrong token.").sample(&[], admin.tokens.wrong());
 
     out.gauge("process_resident_memory_bytes", "Memory that the process takes, the store's included.")
         .sample(&[], sample.process.resident_bytes);
@@ -104,7 +105,7 @@ fn of_xdp(out: &mut Exposition, status: &XdpStatus) {
     let &XdpStatus { mode, addresses, connects: [v4, v6], ring_full, no_place } = status;
     out.gauge("xdp_info", "The way that datagrams of the interface come; the value is always 1.")
         .sample(&[("mode", mode.unwrap_or("sockets"))], 1);
-    out.gauge("xdp_addresses", "Addresses, each with a port, whose datagrams come past the sockets.")
+    out.gauge("xdp_addresses", "Addresses, each with a port, with datagrams that bypass the sockets.")
         .sample(&[], addresses);
     let mut family = out.counter(
         "xdp_connects",
@@ -151,9 +152,7 @@ fn of_protocols(out: &mut Exposition, counts: &Counts) {
     type Count = fn(&ProtocolCounts) -> u64;
     let counters: [(&str, &str, Count); 5] = [
         ("peers_joined", "Peers that were not in their swarm before.", |counts| counts.joined),
-        ("peers_left", "Peers that have said that they leave; not those that were forgotten.", |counts| {
-            counts.left
-        }),
+        ("peers_left", "Peers that announced that they leave, without expired peers.", |counts| counts.left),
         ("downloads", "Downloads that were finished.", |counts| counts.completed),
         ("received_bytes", "Bytes of requests; over HTTP those of path and query.", |counts| {
             counts.received_bytes
@@ -251,7 +250,7 @@ fn of_state(out: &mut Exposition, state: &StateStatus) {
         out.gauge("snapshot_bytes", "How large the latest snapshot is.").sample(&[], summary.bytes);
     }
     let Some(counts) = state.counts else { return };
-    out.gauge("unsaved_downloads", "Torrents whose downloads are not on the disk yet.")
+    out.gauge("unsaved_downloads", "Torrents with downloads that are not on the disk yet.")
         .sample(&[], counts.unsaved);
     out.gauge("downloads_refused", "Whether the disk has refused download counts the last time.")
         .sample(&[], u8::from(counts.is_refused));
@@ -259,18 +258,16 @@ fn of_state(out: &mut Exposition, state: &StateStatus) {
         .sample(&[], counts.refusals);
     out.counter("downloads_commits", "How often download counts were made durable.")
         .sample(&[], counts.commits);
-    out.counter("downloads_lookups", "Torrents whose stored download count was looked up.")
+    out.counter("downloads_lookups", "Lookups of the stored download count of a torrent.")
         .sample(&[], counts.looked_up);
-    out.gauge(
-        "downloads_unreadable",
-        "Whether there are torrents whose stored download counts cannot be read.",
-    )
-    .sample(&[], u8::from(counts.is_unreadable));
+    out.gauge("downloads_unreadable", "Whether the stored download counts of some torrents cannot be read.")
+        .sample(&[], u8::from(counts.is_unreadable));
     out.gauge("downloads_damaged", "Whether the database of download counts is damaged, and not used.")
         .sample(&[], u8::from(counts.is_damaged));
     out.counter("downloads_left_out", "Torrents not kept because as many are known as may be.")
         .sample(&[], counts.left_out);
-    out.gauge("downloads_database_entries", "Torrents whose downloads are kept.").sample(&[], counts.entries);
+    out.gauge("downloads_database_entries", "Torrents with a stored download count.")
+        .sample(&[], counts.entries);
     out.gauge("downloads_database_bytes", "How large the database of download counts is.")
         .sample(&[], counts.bytes);
 }
@@ -284,7 +281,7 @@ struct Exposition {
 /// The samples of one name.
 struct Samples<'a> {
     text: &'a mut String,
-    /// Without what all names begin with.
+    /// The name without the prefix of all names.
     name: &'static str,
     suffix: &'static str,
 }

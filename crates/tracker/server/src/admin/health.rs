@@ -1,5 +1,5 @@
-//! Whether the tracker lives, and whether it can serve: for what starts it again, and for what sends clients
-//! to it. Both answer from what has been gathered, and tell nothing that is private.
+//! Whether the tracker lives (for a service manager that restarts it), and whether it is ready (for a load
+//! balancer). Both answers come from the latest sample, and contain nothing private.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,10 +13,10 @@ use serde_json::json;
 
 use super::state::AdminState;
 
-/// Samples are taken once per second, and of a store that does not answer every other.
+/// Samples are taken once per second, or every other second while the store does not answer.
 const OLDEST_SAMPLE: Duration = Duration::from_secs(10);
 
-/// After how many snapshots that failed in a row the tracker is not ready: at a stop, it may lose what it knows.
+/// The tracker is not ready after this many failed snapshots in a row: a stop may then lose its state.
 const FAILED_IN_A_ROW: u64 = 3;
 
 pub(super) async fn live(State(admin): State<Arc<AdminState>>) -> Response {
@@ -34,7 +34,7 @@ pub(super) async fn ready(State(admin): State<Arc<AdminState>>) -> Response {
     }
 }
 
-/// What keeps the tracker from being ready, the most urgent first: a word for programs, and words for people.
+/// The reasons why the tracker is not ready, the most urgent first: a word for programs, and text for people.
 fn not_ready(admin: &AdminState) -> [Option<(&'static str, String)>; 6] {
     let sample = admin.latest();
     let is_starting = sample.json.is_empty() || admin.control.metrics.threads().starting > 0;

@@ -14,7 +14,7 @@ use crate::clock::now;
 /// Seconds between two points.
 pub(super) const STEP: u64 = 10;
 
-/// For how long they are kept. All of them take 300 KiB.
+/// For how many seconds points are kept. All of them take 300 KiB.
 pub(super) const LONGEST: u64 = 6 * 60 * 60;
 
 /// The points so far.
@@ -24,7 +24,7 @@ pub(super) struct History(Mutex<Points>);
 #[derive(Debug, Default)]
 struct Points {
     points: VecDeque<Point>,
-    /// What the next point counts from.
+    /// The sample of the latest point.
     latest: Option<Arc<Sample>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Point {
 }
 
 impl History {
-    /// Takes a sample in if it is time.
+    /// Adds a point if it is time.
     pub(super) fn add(&self, sample: &Arc<Sample>) {
         let mut history = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(earlier) = history.latest.clone() else {
@@ -90,7 +90,7 @@ impl History {
         history.points.push_back(point);
     }
 
-    /// Those of the last so many seconds, oldest first.
+    /// The points of the last `seconds`, oldest first.
     pub(super) fn last(&self, seconds: u64) -> Vec<Point> {
         let since = now().as_secs().saturating_sub(seconds);
         let history = self.0.lock().unwrap_or_else(PoisonError::into_inner);

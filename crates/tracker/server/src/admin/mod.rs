@@ -38,7 +38,7 @@ use tokio::sync::watch;
 use self::{problem::Problem, state::AdminState};
 use crate::{Config, Control, Error, Tls, http};
 
-/// The admin address, and what is behind it.
+/// The admin server.
 #[derive(Debug)]
 pub(crate) struct Admin {
     listener: TcpListener,
@@ -47,7 +47,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Takes the listener that is open already, or opens the address that `config` names, if it does.
+    /// Takes the listener that is open already, or opens the address in `config`, if there is one.
     /// `listening` has all addresses over TCP.
     pub(crate) fn listen(
         config: &Config,
@@ -121,13 +121,13 @@ fn router(admin: &Arc<AdminState>) -> Router {
         .with_state(Arc::clone(admin))
 }
 
-/// Lets those without a token have their turn.
+/// Limits the rate of requests without a token.
 async fn paced(State(admin): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
     admin.pace.turn().await;
     next.run(request).await
 }
 
-/// Refuses requests for names that are not the tracker's: a page whose name points here could read the answers.
+/// Refuses requests for names of other hosts: a web page with such a name could read the answers.
 async fn known_by_name(State(admin): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
     let header = request.headers().get(header::HOST).map(|host| Authority::try_from(host.as_bytes()));
     let asked = request.uri().authority().cloned().map(Ok).or(header);
@@ -145,8 +145,7 @@ async fn known_by_name(State(admin): State<Arc<AdminState>>, request: Request, n
     Problem::misdirected().into_response()
 }
 
-/// Adds what holds for every answer: nothing here is to be kept, framed, or taken for what it does not say it
-/// is.
+/// Adds headers to every answer: browsers must not cache it, frame it or guess its type.
 async fn guarded(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [

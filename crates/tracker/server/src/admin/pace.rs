@@ -1,4 +1,4 @@
-//! How fast clients without a token are answered.
+//! The rate of answers to clients without a token.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Turns for those without a good token, so that however many ask, they take a few hundredths of a core: 200
-/// a second, of which 100 may come at once.
+/// Turns for requests without a good token, so that any number of them takes a few hundredths of a core: 200
+/// per second, of which 100 may come at once.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Locked by the one whose turn is next; the others wait for the lock. A turn that is given up costs nothing.
+    /// Locked by the next request; the others wait for the lock. A cancelled request costs no turn.
     next: Mutex<Instant>,
 }
 
@@ -23,7 +23,7 @@ impl Pace {
         Self { next: Mutex::new(Instant::now()) }
     }
 
-    /// Waits for the next one. Nobody waits for long: there are only so many connections.
+    /// Waits for the next turn. The number of connections bounds the wait.
     pub(super) async fn turn(&self) {
         let mut next = self.next.lock().await;
         let now = Instant::now();
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn turns_come_at_a_pace_whoever_asks() {
+    async fn turns_come_at_a_fixed_rate() {
         let pace = Pace::new();
         sleep(Duration::from_secs(10)).await;
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! The answer to a request that fails: a problem (RFC 9457), with what to do about it.
+//! The answer to a request that fails: a problem (RFC 9457), and a solution.
 
 use axum::{
     http::{
@@ -12,14 +12,14 @@ use utoipa::{IntoResponses, ToSchema};
 
 use crate::{store::NoAnswer, tokens::Scope};
 
-/// What is wrong, and what to do about it (RFC 9457).
+/// A problem (RFC 9457).
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Problem {
     /// The HTTP status of the answer.
     status: u16,
     /// The kind of the problem.
     title: &'static str,
-    /// What is wrong here, and what to do about it.
+    /// The problem and the solution.
     detail: String,
     #[serde(skip)]
     header: Option<(HeaderName, &'static str)>,

@@ -1,14 +1,14 @@
-//! What the process takes of its machine.
+//! The resources that the process uses.
 
 use std::{fs, time::Duration};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What it takes at this moment; what the system does not say is 0.
+/// The resources in use at this moment; unknown values are 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Process {
     pub(super) resident_bytes: u64,
-    /// On all cores together, since it began.
+    /// The time on all cores since the start.
     pub(super) cpu: Duration,
     pub(super) open_files: u64,
 }
@@ -24,8 +24,8 @@ impl Process {
     }
 }
 
-/// The length of the folder where the system says so (Linux 6.2), since counting its entries takes a
-/// millisecond for each thousand; elsewhere their number, less the one that is open for this.
+/// The length of the folder if the system gives it (Linux 6.2), since counting entries takes a millisecond
+/// per thousand; otherwise the number of entries, without the file that is open for counting.
 fn open_files() -> u64 {
     match fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
         Ok(0) | Err(_) => fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64 - 1),
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_time_and_files_grow_with_what_is_used() {
+    fn memory_time_and_files_grow_with_use() {
         let before = Process::now();
         let memory = vec![1u8; 64 << 20];
         let files: Vec<_> = (0..10).map(|_| fs::File::open("/proc/self/statm").expect("readable")).collect();

@@ -1,4 +1,4 @@
-//! Questions to the store that may take long, for clients that can wait.
+//! Calls to the store that may take long, for clients that can wait.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use tokio::{runtime::Handle, sync::Semaphore, task::spawn_blocking};
 
 use crate::store::{NoAnswer, answered};
 
-/// How many threads may be at work in the store for the clients of the API, however many ask.
+/// The most threads that work in the store for all clients of the API.
 const MOST_THREADS: usize = 4;
 
-/// The store, as the API and the census ask it.
+/// The store, as the API and the census use it.
 #[derive(Debug)]
 pub(super) struct StoreQueries {
     store: Repository,
-    /// One permit for each thread that may be at work in a synchronous store.
+    /// One permit for each thread that may work in a synchronous store.
     threads: Arc<Semaphore>,
 }
 
@@ -82,14 +82,13 @@ impl StoreQueries {
         answered(self.store.scrape(&info_hash)).await
     }
 
-    /// What a [`page`](Self::page) costs.
+    /// The cost of a [`page`](Self::page).
     pub(super) fn page_cost(&self) -> PageCost {
         self.store.capabilities().page_cost
     }
 
-    /// Waits for the answer to a question that may take a synchronous store long. Such a store works on a
-    /// thread where it holds up nobody, when it is its turn; once begun, that is done whether or not somebody
-    /// waits.
+    /// Waits for a call that may take long. A synchronous store works on a thread for blocking calls, when a
+    /// permit is free; a call that has begun ends even if its client is gone.
     async fn ask<T: Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, Unavailable>> + Send + 'static,

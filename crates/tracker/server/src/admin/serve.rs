@@ -1,4 +1,4 @@
-//! Connections to the admin address: how many, and for how long.
+//! Connections to the admin address, and their limits.
 
 use std::{
     convert::Infallible,
@@ -44,24 +44,22 @@ use crate::{
     seldom::log_stranger,
 };
 
-/// How many connections may be open: a handful of dashboards and scrapers. Each takes up to 100 KiB.
+/// The most open connections: a few dashboards and scrapers. Each takes up to 100 KiB.
 const MOST_CONNECTIONS: usize = 64;
 
-/// How long a client may take from one answer to having sent all of its next request. Scrapers ask every 15
-/// seconds.
+/// The longest time from one answer to the end of the next request. Scrapers ask every 15 seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a client may leave an answer where it is before its connection is closed.
+/// The longest time without progress of an answer before its connection is closed.
 const LONGEST_STALL: Duration = Duration::from_secs(30);
 
-/// The longest head of a request, and the most of an answer that is kept for a client that reads slowly.
+/// The longest head of a request, and the most bytes of an answer in memory for a client that reads slowly.
 const LONGEST_HEAD: usize = 32 * 1024;
 
-/// How long stopping may take.
+/// The longest time that stopping takes.
 const LONGEST_STOP: Duration = Duration::from_millis(400);
 
-/// Answers the requests that come to `listener` until `stop` is ready, and then those that are being
-/// answered.
+/// Answers requests that come to `listener` until `stop` is ready, and then finishes the answers.
 pub(super) async fn serve(
     listener: net::TcpListener,
     tls: Option<Tls>,
@@ -83,11 +81,11 @@ pub(super) async fn serve(
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct AdminServer {
     app: Router,
     connections: Arc<Connections>,
-    /// Of handshakes. Not that of requests, or clients that ask much would keep others from connecting.
+    /// The rate of handshakes. Requests have another one, so that many requests do not delay new clients.
     pace: Pace,
 }
 
@@ -114,7 +112,7 @@ impl ConnectionServer for AdminServer {
     }
 }
 
-/// Answers the requests on one connection, whatever carries it.
+/// Answers the requests on one connection, with TLS or without.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     app: Router,
@@ -143,7 +141,7 @@ async fn connection(
         );
     let mut connection = pin!(connection);
     let ended = tokio::select! {
-        // First what has come: it may be a request.
+        // Received bytes first: they may be a request.
         biased;
         ended = connection.as_mut() => ended,
         () = place.told_to_close() => {
@@ -160,7 +158,7 @@ async fn connection(
     }
 }
 
-/// One connection's place, and whether it must make room when others come. It need not while somebody with a
+/// The place of a connection, and whether it must make room for others. It need not while a client with a
 /// token reads an answer.
 pub(super) struct Visit {
     place: ConnectionPlace,
@@ -179,7 +177,7 @@ impl Visit {
     }
 }
 
-/// A request of somebody with a token, until the last of its answer is gone.
+/// A request with a token, until the end of its answer is sent.
 pub(super) struct Asked(Arc<Visit>);
 
 impl Asked {
@@ -226,7 +224,7 @@ impl HttpBody for AnswerBody {
     }
 }
 
-/// A stream whose writing fails once it has made no progress for [`LONGEST_STALL`].
+/// A stream that fails to write after [`LONGEST_STALL`] without progress.
 struct Watched<S> {
     stream: S,
     visit: Arc<Visit>,
@@ -307,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_answered_need_not_make_room_unless_nothing_is_read() {
+    async fn a_client_keeps_its_place_while_it_reads_an_answer() {
         let (stream, mut client) = tokio::io::duplex(1000);
         let mut stream = watched(stream).await;
         let visit = Arc::clone(&stream.visit);
@@ -332,7 +330,7 @@ mod tests {
         let mut stream = watched(stream).await;
         stream.write_all(&[0; 1000]).await.expect("there is room");
         let began = Instant::now();
-        let error = stream.write_all(&[0]).await.expect_err("nobody reads");
+        let error = stream.write_all(&[0]).await.expect_err("the client does not read");
         assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, LONGEST_STALL));
     }
 

@@ -1,4 +1,4 @@
-//! What all requests to the admin server share.
+//! The state that all requests to the admin server share.
 
 use std::{
     collections::VecDeque,
@@ -24,24 +24,24 @@ use crate::{
     tokens::{Key, Tokens},
 };
 
-/// How often to take a sample.
+/// The time between two samples.
 const STEP: Duration = Duration::from_secs(1);
 
-/// Over how many steps rates and latencies are taken.
+/// The number of steps for rates and latencies.
 const WINDOW: usize = 5;
 
-/// How many clients may listen to events at a time.
+/// The most clients that listen to events at a time.
 const MOST_LISTENERS: usize = 16;
 
-/// How many full scrapes may be under way. Each takes some 20 MiB.
+/// The most full scrapes at a time. Each takes some 20 MiB.
 const MOST_FULL_SCRAPES: usize = 2;
 
-/// What all requests share.
+/// The shared state of all requests.
 #[derive(Debug)]
 pub(super) struct AdminState {
     pub(super) control: Control,
     pub(super) identity: Identity,
-    /// The names by which it is reached.
+    /// The names of the admin server.
     pub(super) hosts: Vec<String>,
     pub(super) tokens: Tokens,
     pub(super) key: Key,
@@ -93,7 +93,7 @@ impl AdminState {
         *self.stopping.borrow()
     }
 
-    /// Takes samples and, while somebody wants them, censuses.
+    /// Takes samples and, while clients ask for them, censuses.
     pub(super) async fn gather_for_ever(&self) -> Infallible {
         let is_listened_to = || self.listeners.available_permits() < MOST_LISTENERS;
         tokio::select! {

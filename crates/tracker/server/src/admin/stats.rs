@@ -19,38 +19,38 @@ use crate::{
     store::{NoAnswer, answered},
 };
 
-/// How long the store may think before it counts as out of reach here; those who announce have more patience.
+/// The longest wait for the store before it counts as out of reach here; announces wait longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the tracker and its store are called, and when it started.
+/// The names of the tracker and its store, and the time of the start.
 #[derive(Debug)]
 pub(super) struct Identity {
     pub(super) store_name: Option<String>,
     /// The most bytes that the store may take.
     pub(super) store_limit: Option<u64>,
-    /// What this tracker is called among those that share the store, if it is admin.
+    /// The name of this tracker among the trackers that share the store, if they do.
     pub(super) node: Option<String>,
     pub(super) started: SystemTime,
 }
 
-/// What was gathered at one time.
+/// The values that were gathered at one time.
 #[derive(Debug)]
 pub(super) struct Sample {
     pub(super) taken: Instant,
     pub(super) stats: Stats,
-    /// `stats` in JSON, for all who listen.
+    /// `stats` in JSON, for all listeners.
     pub(super) json: String,
     pub(super) counts: Counts,
     pub(super) process: Process,
     pub(super) totals: Option<swarmkeep::Totals>,
-    /// When the store has last answered, if it has.
+    /// The time of the last answer of the store, if there was one.
     pub(super) answered: Option<Timestamp>,
     pub(super) memory: Option<MemoryUse>,
     pub(super) drops: u64,
 }
 
 impl Sample {
-    /// What there is before anything has been asked.
+    /// The sample before the first one.
     pub(super) fn before_any(control: &Control) -> Self {
         Self {
             taken: Instant::now(),
@@ -65,8 +65,8 @@ impl Sample {
         }
     }
 
-    /// Gathers. `earlier` is what was gathered at the beginning of the window; `last_answer` is when the
-    /// store last answered before.
+    /// Gathers. `earlier` is the sample at the beginning of the window; `last_answer` is the time of the
+    /// store's last answer before.
     pub(super) async fn take(
         control: &Control,
         identity: &Identity,
@@ -160,7 +160,7 @@ struct Store {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     name: Option<String>,
-    /// The name of this tracker among those that share the store, if it is shared.
+    /// The name of this tracker among the trackers that share the store, if it is shared.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     node: Option<String>,
@@ -290,7 +290,7 @@ impl Latency {
 }
 
 impl Protocol {
-    /// `earlier` is what had been counted at the beginning of the window.
+    /// `earlier` are the counts at the beginning of the window.
     pub(super) fn of(counts: &ProtocolCounts, earlier: &ProtocolCounts, window: Duration) -> Self {
         let requests = |counts: &ProtocolCounts, kind| {
             counts.requests(kind, Family::V4) + counts.requests(kind, Family::V6)

@@ -1,4 +1,4 @@
-//! The accept loop of every server over TCP: a place and a task for each connection.
+//! The accept loop of all servers over TCP: a place and a task for each connection.
 
 use std::{io, net, net::IpAddr, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -18,9 +18,9 @@ use crate::{
     tls::Stream,
 };
 
-/// A server whose connections [`accept`] takes.
+/// A server over TCP, which [`accept`] runs.
 pub(crate) trait ConnectionServer: Send + Sync + 'static {
-    /// What its connections are called in logs.
+    /// The name of its connections in logs.
     const NAME: &'static str;
 
     /// For how long connections that wait at the listener are still accepted after the server has been told
@@ -30,7 +30,7 @@ pub(crate) trait ConnectionServer: Send + Sync + 'static {
     /// The open connections.
     fn connections(&self) -> &Connections;
 
-    /// Waits for a place for a connection from this address, over `tls`. `None` if it is to be closed.
+    /// Waits for a place for a connection from this address, over `tls`. `None`: close it.
     fn admit(&self, from: IpAddr, tls: Option<&Tls>) -> impl Future<Output = Option<ConnectionPlace>> + Send;
 
     /// Answers the requests on a connection.
@@ -41,13 +41,13 @@ pub(crate) trait ConnectionServer: Send + Sync + 'static {
 pub(crate) struct Accepted {
     pub(crate) stream: Stream,
     pub(crate) from: IpAddr,
-    /// From how far the listener is reached.
+    /// The distance from which the listener is reached.
     pub(crate) listener: Reach,
     pub(crate) place: ConnectionPlace,
 }
 
-/// After how long without a request or a connection nothing more counts as received. The runtime may be late
-/// on a busy machine.
+/// After this time without a request or a connection, all have been received. The runtime may be late on a
+/// busy machine.
 pub(super) const QUIET: Duration = Duration::from_millis(20);
 
 /// How long to wait after the system has refused a connection, so that a lasting error does not take a core.

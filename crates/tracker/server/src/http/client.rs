@@ -1,11 +1,11 @@
-//! Whose request it is: the other end of the connection, or whom a proxy names there.
+//! The client of a request: the remote end of the connection, or the client that a proxy names.
 
 use std::net::{IpAddr, SocketAddr};
 
 use hyper::HeaderMap;
 use ipnet::IpNet;
 
-/// The header in which each proxy appends whom it has the request from.
+/// The header to which each proxy appends the sender of the request.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// Whether the operator has listed this address as a proxy's.
@@ -13,12 +13,12 @@ pub(super) fn is_proxy(ip: IpAddr, proxies: &[IpNet]) -> bool {
     proxies.iter().any(|network| network.contains(&ip))
 }
 
-/// Whose request it is that has come from `peer`. Of those that proxies have noted, the last one who is not a
-/// listed proxy: what stands before that one is hearsay. Where all of them are listed, the first one is a
-/// client in the proxies' own network.
+/// The client of a request from `peer`: the last address in the header that is not a listed proxy, since the
+/// addresses before it can be forged. If all are listed, the first one is a client in the proxies' own
+/// network.
 ///
-/// `None` if `peer` is a proxy and does not say: its own address instead would send every peer of a swarm to
-/// the proxy.
+/// `None` if `peer` is a proxy and names no client: with the proxy's own address, all peers of a swarm would
+/// be at the proxy.
 pub(super) fn client_of(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNet]) -> Option<IpAddr> {
     if !is_proxy(peer, proxies) {
         return Some(peer);
@@ -38,7 +38,7 @@ pub(super) fn client_of(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNet]) ->
     client
 }
 
-/// An address as proxies write it: some add the port, and brackets with IPv6.
+/// An address in the notations of proxies: some add the port, and brackets with IPv6.
 fn address(name: &str) -> Option<IpAddr> {
     let bare = || name.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
     let with_port = || name.parse::<SocketAddr>().ok().map(|address| address.ip());
@@ -60,14 +60,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_proxy_speaks_for_itself_only() {
+    fn only_a_proxy_names_another_client() {
         for lines in [&[][..], &["198.51.100.7"], &["10.0.0.1"], &["nonsense"]] {
             assert_eq!(client("192.0.2.1", lines).as_deref(), Some("192.0.2.1"));
         }
     }
 
     #[test]
-    fn a_proxy_names_the_last_one_who_is_no_proxy() {
+    fn the_client_is_the_last_address_that_is_no_proxy() {
         for (lines, named) in [
             (&["198.51.100.7"][..], "198.51.100.7"),
             (&["203.0.113.9, 198.51.100.7"], "198.51.100.7"),

@@ -1,4 +1,4 @@
-//! Which connections there are, how many of them one address may have, and which must make room for another.
+//! The open connections, their limits, and the choice of a connection that makes room for another.
 
 use std::{
     cmp::Reverse,
@@ -17,14 +17,13 @@ use crate::block::Block;
 
 /// The open connections, no more than `most`, and no more than `most_per_address` of one client.
 ///
-/// When all places are taken, whoever has waited for the longest without a request that is complete makes
-/// room, be it idle or slow to say what it wants. Who comes is let in for that reason rather than left
-/// waiting: a crowd that holds connections open could otherwise keep everybody else out for as long as it
-/// likes, while a client whose idle connection is closed opens another.
+/// When all places are in use, the connection that has waited for the longest for a complete request, idle or
+/// slow, makes room for a new one. Otherwise a crowd that holds connections open could keep all other clients
+/// out, while a client opens another connection when its idle one is closed.
 #[derive(Debug)]
 pub(crate) struct Connections {
     table: Mutex<Table>,
-    /// Told whenever a place becomes free.
+    /// Notified when a place becomes free.
     freed: Notify,
     stopping: AtomicBool,
     began: Instant,
@@ -38,7 +37,7 @@ pub(crate) struct Connections {
 pub(crate) enum Yields {
     /// The one that has waited for a request for the longest.
     LongestWaiting,
-    /// The same of the address that has most connections: a crowd displaces itself.
+    /// The same, of the address with the most connections: a crowd displaces itself.
     LargestCrowd,
 }
 
@@ -46,24 +45,23 @@ pub(crate) enum Yields {
 struct Table {
     places: Vec<Option<Arc<Connection>>>,
     free: Vec<usize>,
-    /// For addresses with connections only, so that its size is bounded by theirs.
+    /// Only for addresses with connections, which bounds its size.
     of_address: HashMap<Block, usize>,
-    /// Where to look next for one that makes room.
+    /// Where the next search for a connection to close begins.
     hand: usize,
-    /// How many connections there have been.
+    /// The number of connections so far.
     taken: u64,
 }
 
-/// What is known of a connection.
 #[derive(Debug)]
 struct Connection {
-    /// Milliseconds since the beginning at which its latest answer was ready, or it was opened; [`BUSY`]
-    /// while it has a request.
+    /// The time of the latest answer, or of the opening, in milliseconds since the beginning; [`BUSY`] while
+    /// there is a request.
     waiting_since: AtomicU64,
-    /// Whether it has not asked for anything yet.
+    /// Whether there was no request yet.
     silent: AtomicBool,
-    /// Where it comes from, and its number: older connections have smaller ones.
     from: Block,
+    /// Older connections have smaller numbers.
     number: u64,
     told: Notify,
 }
@@ -73,8 +71,8 @@ const BUSY: u64 = u64::MAX;
 /// A connection that has waited for a request for longer than this can be closed at once.
 pub(crate) const HEARD_OUT: Duration = Duration::from_millis(100);
 
-/// How many are looked at for one that makes room: the one who has waited for the longest of so many is among
-/// the first eighth of all with a probability of 88 %, and 4,096 need not be looked at for each who comes.
+/// How many connections a search visits: the one of 16 that has waited for the longest is among the first
+/// eighth of all with a probability of 88 %, and a new connection need not visit all 4,096.
 const LOOKED_AT: usize = 16;
 
 impl Connections {
@@ -90,8 +88,8 @@ impl Connections {
         }
     }
 
-    /// A place for a connection from `ip`; `None` if that address has as many as it may have. Waits until
-    /// there is room. With `unlimited`, only all connections together are bounded.
+    /// A place for a connection from `ip`; `None` if that address has `most_per_address`. Waits until there
+    /// is room. With `unlimited`, only the number of all connections is limited.
     pub(crate) async fn place(self: &Arc<Self>, ip: IpAddr, unlimited: bool) -> Option<ConnectionPlace> {
         let from = Block::of(ip);
         let block = (!unlimited).then_some(from);
@@ -106,7 +104,7 @@ impl Connections {
                 if table.open() < self.most {
                     let place = self.give_place(&mut table, from, block);
                     if table.open() < self.most {
-                        // Two may have left while only one of those who wait was told.
+                        // Two places may have become free with one notification.
                         self.freed.notify_one();
                     }
                     return Some(place);
@@ -140,12 +138,12 @@ impl Connections {
         ConnectionPlace { connections: Arc::clone(self), connection, nth, block }
     }
 
-    /// Tells one connection to make room, if any is waiting.
+    /// Notifies one connection that waits for a request to make room, if there is one.
     pub(crate) fn make_room(&self) {
         self.table().make_room(self.yields);
     }
 
-    /// Tells those to close that have been waiting for longer than `patience`.
+    /// Notifies connections to close that have waited for a request for longer than `patience`.
     pub(crate) fn close_the_slow(&self, patience: Duration) {
         let Some(before) = self.millis().checked_sub(patience.as_millis() as u64) else { return };
         for connection in self.table().places.iter().flatten() {
@@ -155,9 +153,9 @@ impl Connections {
         }
     }
 
-    /// Tells all connections to close, those that are still to come as well.
+    /// Notifies all connections to close, later ones as soon as they are open.
     pub(crate) fn stop(&self) {
-        // Under the lock, so that a connection is either in the table by now or sees this.
+        // Under the lock: a connection is either in the table by now or sees that it must close.
         let table = self.table();
         self.stopping.store(true, Relaxed);
         table.places.iter().flatten().for_each(|connection| connection.told.notify_one());
@@ -172,7 +170,7 @@ impl Connections {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing that is done under the lock panics half-way.
+        // No code under the lock panics.
         self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -202,7 +200,7 @@ impl Table {
         }
     }
 
-    /// Of the next few that wait at all.
+    /// The longest of the next [`LOOKED_AT`] that wait at all.
     fn end_the_longest_waiting(&mut self) {
         let (mut longest, mut seen) = (None, 0);
         for _ in 0..self.places.len() {
@@ -236,17 +234,17 @@ pub(crate) struct ConnectionPlace {
 }
 
 impl ConnectionPlace {
-    /// Notes that a request has come. Until [`answered`](Self::answered), this connection need not make room.
+    /// Notes a request. Until [`answered`](Self::answered), this connection need not make room.
     pub(crate) fn asked(&self) {
         self.connection.waiting_since.store(BUSY, Relaxed);
     }
 
-    /// Notes that there is an answer.
+    /// Notes the answer.
     pub(crate) fn answered(&self) {
         self.connection.waiting_since.store(self.connections.millis(), Relaxed);
     }
 
-    /// Notes that it has asked for something.
+    /// Notes that there was a request.
     pub(crate) fn speaks(&self) {
         self.connection.silent.store(false, Relaxed);
     }
@@ -255,13 +253,13 @@ impl ConnectionPlace {
         self.connection.silent.load(Relaxed)
     }
 
-    /// Since when it has waited for a request, in milliseconds; `None` while it has one.
+    /// The time since when it waits for a request, in milliseconds; `None` while it has one.
     pub(crate) fn waiting_since(&self) -> Option<u64> {
         Some(self.connection.waiting_since.load(Relaxed)).filter(|&since| since != BUSY)
     }
 
-    /// Whether it can be closed without waiting for a request: the tracker goes on, and a request that was
-    /// sent before would have been seen.
+    /// Whether it can be closed at once: the tracker goes on, and an earlier request would have been
+    /// received.
     pub(crate) fn may_close_at_once(&self) -> bool {
         let waited = |since| Duration::from_millis(self.connections.millis().saturating_sub(since));
         !self.is_stopping() && self.waiting_since().is_some_and(|since| waited(since) >= HEARD_OUT)
@@ -323,13 +321,13 @@ mod tests {
         poll(place.told_to_close()).is_ready()
     }
 
-    /// As if it had been waiting since then.
+    /// Sets the time since when it waits.
     fn waits_since(place: &ConnectionPlace, millis: u64) {
         place.connection.waiting_since.store(millis, Relaxed);
     }
 
     #[test]
-    fn an_address_has_only_so_many() {
+    fn the_connections_of_an_address_are_limited() {
         let connections = Arc::new(Connections::new(100, 2, Yields::LongestWaiting));
         for (address, same, other) in [
             ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"),
@@ -351,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_waited_for_the_longest_makes_room() {
+    fn the_longest_waiting_makes_room() {
         let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
         let places = [30, 10, 20].map(|since| {
             let place = enter(&connections, "192.0.2.1").unwrap();
@@ -370,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_request_need_not_make_room() {
+    fn a_connection_with_a_request_need_not_make_room() {
         let connections = Arc::new(Connections::new(2, 100, Yields::LongestWaiting));
         let busy = enter(&connections, "192.0.2.1").unwrap();
         let waiting = enter(&connections, "192.0.2.1").unwrap();
@@ -406,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slow_are_told_and_nobody_else() {
+    fn only_slow_connections_are_closed() {
         let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
         let [slow, busy, quick] = [(); 3].map(|()| enter(&connections, "192.0.2.1").unwrap());
         std::thread::sleep(Duration::from_millis(500));

@@ -48,7 +48,7 @@ pub struct HttpHandler {
 pub struct HttpRequest<'a> {
     /// The path of the URL, such as `/announce`.
     pub path: &'a str,
-    /// The query: what follows the `?`.
+    /// The query, after the `?`.
     pub query: &'a [u8],
     /// The address of the client. `None` if a trusted proxy does not name one; announces are then refused.
     pub client: Option<IpAddr>,
@@ -65,17 +65,15 @@ impl HttpHandler {
         Self { repository, rules, counters: Arc::default() }
     }
 
-    /// What it counts.
     pub(crate) const fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// By what rules it answers.
     pub(crate) const fn rules(&self) -> &LiveRules {
         &self.rules
     }
 
-    /// Writes the answer to `request` to `out`, whose contents it overwrites. Returns the position in `out`
+    /// Writes the answer to `request` to `out`, and overwrites its contents. Returns the position in `out`
     /// at which the body begins; `None` if there is nothing at the path of the request.
     ///
     /// With a synchronous repository the future is ready at its first poll.
@@ -89,7 +87,7 @@ impl HttpHandler {
         self.answer_by(&self.rules.now(), request, now, rng, out).await
     }
 
-    /// As [`answer`](Self::answer), by these rules from the first step to the last.
+    /// As [`answer`](Self::answer), by these rules in all steps.
     pub(crate) async fn answer_by(
         &self,
         rules: &Rules,
@@ -122,7 +120,7 @@ impl HttpHandler {
         }))
     }
 
-    /// Announces, with the store writing the peers into the answer itself.
+    /// Announces. The store writes the peers directly into the answer.
     async fn announce(
         &self,
         rules: &Rules,
@@ -176,7 +174,7 @@ impl HttpHandler {
 
     async fn scrape(&self, query: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
         let request = ScrapeRequest::parse(query)?;
-        // One more than may be, to see that there are too many.
+        // One more than the limit, to detect that there are too many.
         let mut info_hashes: Vec<_> = request.info_hashes().take(Self::MOST_SCRAPED + 1).collect();
         if info_hashes.is_empty() {
             return Err(Refusal::FullScrape);
@@ -184,7 +182,7 @@ impl HttpHandler {
         if info_hashes.len() > Self::MOST_SCRAPED {
             return Err(Refusal::TooManyTorrents(Self::MOST_SCRAPED));
         }
-        // They are the keys of a dictionary.
+        // The keys of a dictionary are sorted.
         info_hashes.sort_unstable();
         info_hashes.dedup();
         let mut response = ScrapeResponseWriter::new(out);
@@ -199,7 +197,7 @@ impl HttpHandler {
     }
 }
 
-/// What a URL asks for, and the passkey in it if the tracker is private.
+/// The kind of the request, and the passkey in its URL if the tracker is private.
 fn route<'a>(rules: &Rules, request: &HttpRequest<'a>) -> Option<(Kind, Option<Escaped<'a>>)> {
     let path = request.path.as_bytes();
     let url = match rules.passkeys {
@@ -209,7 +207,6 @@ fn route<'a>(rules: &Rules, request: &HttpRequest<'a>) -> Option<(Kind, Option<E
     Some((if url.action? == Action::Scrape { Kind::Scrape } else { Kind::Announce }, url.passkey))
 }
 
-/// Whether the client may ask.
 fn is_admitted(
     rules: &Rules,
     request: &HttpRequest<'_>,
@@ -222,7 +219,6 @@ fn is_admitted(
     rules.is_member(passkey)
 }
 
-/// The announce that a request means.
 fn announce_of(
     request: &AnnounceRequest<'_>,
     rules: &Rules,
@@ -237,14 +233,14 @@ fn announce_of(
         Family::V4 => Families::V4,
         Family::V6 => Families::V6,
     };
-    // A private address shows IPv4 behind a router; an IPv6 address that is not public shows no IPv6.
+    // A private IPv4 address means IPv4 behind a router; an IPv6 address that is not public means no IPv6.
     let has_v4 = request.ipv4.is_some_and(|at| Reach::of_claim((*at.ip()).into()) >= Some(Reach::Private));
     let has_v6 =
         request.ipv6.is_some_and(|at| at.ip().to_canonical().is_ipv6() && is_reached((*at.ip()).into()));
     families.set(Families::V4, families.contains(Families::V4) || client.is_ipv4() || has_v4);
     families.set(Families::V6, families.contains(Families::V6) || client.is_ipv6() || has_v6);
     let want = match request.event {
-        // Nobody is selected, so no room is needed.
+        // No peer is selected, so no room is needed.
         AnnounceEvent::Stopped => 0,
         _ => rules.want(request.want),
     };
@@ -255,7 +251,7 @@ fn announce_of(
         .want(want)
         .seeders_too(rules.may_have_a_link(request.event, request.downloaded))
         .families(families);
-    // Who does not know what is left has not all of it.
+    // A client that does not know `left` does not have the whole torrent.
     Ok(announce.left(request.left.unwrap_or(u64::MAX)))
 }
 
@@ -276,14 +272,12 @@ mod tests {
     const HASH: InfoHash = InfoHash::new([0xaa; 20]);
     const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 
-    /// A handler, as clients see it.
     struct Tracker {
         handler: HttpHandler,
         rng: SplitMix64,
         listener: Reach,
     }
 
-    /// What an announce is answered.
     #[derive(Debug, PartialEq)]
     struct Answer {
         complete: u32,
@@ -309,7 +303,7 @@ mod tests {
 
         #[tokio::main(flavor = "current_thread")]
         async fn get(&mut self, path: &str, query: &[u8], client: Option<IpAddr>) -> Option<Vec<u8>> {
-            let mut out = b"what was there before".to_vec();
+            let mut out = b"earlier contents".to_vec();
             let request = HttpRequest { path, query, client, listener: self.listener };
             let start = self.handler.answer(request, NOW, &mut self.rng, &mut out).await?;
             Some(out.split_off(start))
@@ -350,7 +344,7 @@ mod tests {
             (String::from_utf8(reason.to_vec()).unwrap(), retry_in)
         }
 
-        /// Lets so many leechers announce.
+        /// Lets `count` leechers announce.
         fn fill(&mut self, count: u16, client: impl Fn(u16) -> String) {
             (0..count).for_each(|n| drop(self.announce(&client(n), &at_port(10_000 + n))));
         }
@@ -446,7 +440,7 @@ mod tests {
                 }
             }
             let answer = tracker.announce("198.51.100.1", &at_port(1));
-            assert_eq!(answer.incomplete, 84, "{name}: what they name is not stored");
+            assert_eq!(answer.incomplete, 84, "{name}: claimed addresses are not stored");
         }
     }
 
@@ -461,7 +455,7 @@ mod tests {
         assert_eq!(
             tracker.peers("192.0.2.4", &v6).len(),
             2,
-            "who names an address of the other family gets both"
+            "a client with an address of the other family gets both"
         );
         assert_eq!(tracker.peers("2001:db8::9", &at_port(9)), ["[2001:db8::1]:1"]);
         let local = ["10.0.0.1", "127.0.0.1", "fe80::1", "fd00::1", "0.0.0.0", "::"];
@@ -507,7 +501,7 @@ mod tests {
                 }
             }
             let stopped = AnnounceRequest { event: AnnounceEvent::Stopped, want: Some(50), ..at_port(1) };
-            assert_eq!(tracker.peers("192.0.2.1", &stopped), [""; 0], "who leaves needs nobody");
+            assert_eq!(tracker.peers("192.0.2.1", &stopped), [""; 0], "a client that leaves needs no peers");
         }
     }
 
@@ -524,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_decides_who_seeds() {
+    fn a_client_with_nothing_left_is_a_seeder() {
         let mut tracker = Tracker::named("packed");
         let counts = |answer: Answer| (answer.complete, answer.incomplete, answer.downloaded.unwrap());
         let mut announce = |request: AnnounceRequest<'_>| counts(tracker.announce("192.0.2.1", &request));
@@ -538,14 +532,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_request_is_said_and_nothing_is_stored() {
+    fn an_invalid_request_is_refused_with_its_fault_and_not_stored() {
         let mut tracker = Tracker::named("packed");
         let good = query(|out| at_port(1).write(out));
         for (query, reason) in [
             ("", "info_hash: is missing"),
             ("info_hash=short", "info_hash: expected 20 percent-encoded bytes"),
             (&*good.replace("&port=1&", "&"), "port: is missing"),
-            (&*good.replace("&port=1&", "&port=0&"), "port 0 is not an endpoint anybody can connect to"),
+            (&*good.replace("&port=1&", "&port=0&"), "port 0 is not an endpoint that a peer can connect to"),
         ] {
             assert_eq!(tracker.failure("/announce", query), (reason.into(), None));
         }
@@ -562,7 +556,7 @@ mod tests {
             tracker.announce("192.0.2.1", &AnnounceRequest { left: Some(0), ..at_port(1) });
             let unknown = [0xbb, 0x01].map(|byte| InfoHash::new([byte; 20]));
             let query = query(|out| ScrapeRequest::write([unknown[0], HASH, unknown[1], HASH], out));
-            // A scrape needs no address.
+            // A scrape needs no client address.
             let body = tracker.get("/scrape", query.as_bytes(), None).unwrap();
             let response = ScrapeResponse::parse(&body).unwrap().unwrap();
             let nobody = ScrapeStats::default();

@@ -36,8 +36,8 @@ use super::{
 };
 use crate::{Config, Reach, Tls, families, seldom::log_stranger, tls::Stream};
 
-/// Answers requests on the connections that come to `listeners`, as `config` says, until `stopped` changes or
-/// its sender is gone. Then answers what has been received by then, and takes half a second at most for it.
+/// Answers requests on connections to `listeners`, as configured, until `stopped` changes or its sender is
+/// gone. Then it answers the requests that were received before, which takes at most half a second.
 pub(crate) async fn serve(
     listeners: Vec<(net::TcpListener, Option<Tls>)>,
     handler: Arc<HttpHandler>,
@@ -70,14 +70,14 @@ pub(crate) async fn serve(
     }
 }
 
-/// How many connections may wait to be accepted; the system may allow fewer.
+/// The most connections that wait for `accept`; the system may allow fewer.
 const BACKLOG: i32 = 4096;
 
 /// Opens a listener, for both families as [`families::choose`] says.
 pub(crate) fn listen(address: SocketAddr, listening: &[SocketAddr]) -> io::Result<net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     families::choose(&socket, address, listening)?;
-    // So that a tracker that is started again need not wait for the connections of its predecessor.
+    // A restarted tracker need not wait for the connections of its predecessor.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -85,7 +85,7 @@ pub(crate) fn listen(address: SocketAddr, listening: &[SocketAddr]) -> io::Resul
     Ok(socket.into())
 }
 
-/// Makes a listener from one that somebody else has opened.
+/// Prepares a listener that was opened elsewhere.
 pub(crate) fn adopt(listener: net::TcpListener) -> io::Result<net::TcpListener> {
     if !SockRef::from(&listener).is_listener()? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen"));
@@ -94,22 +94,22 @@ pub(crate) fn adopt(listener: net::TcpListener) -> io::Result<net::TcpListener> 
     Ok(listener)
 }
 
-/// For how long, after the tracker has been told to stop, requests are still received.
+/// For how long requests are still received after the signal to stop.
 const DRAIN: Duration = Duration::from_millis(250);
 
-/// How long stopping may take: [`DRAIN`], and as long again for the answers of an asynchronous store.
+/// The longest stop: [`DRAIN`], and as long again for the answers of an asynchronous store.
 const LONGEST_STOP: Duration = DRAIN.saturating_mul(2);
 
 /// The longest head of a request: a scrape of the most torrents takes 7,200 bytes, browsers and proxies add
 /// one or two thousand.
 const LONGEST_HEAD: usize = 16 * 1024;
 
-/// How often to look for connections that have waited for too long.
+/// The time between two searches for connections that have waited for too long.
 fn look_every(patience: Duration) -> Duration {
     (patience / 10).clamp(Duration::from_millis(10), Duration::from_secs(1))
 }
 
-/// What the connections of all listeners share.
+/// The state that the connections of all listeners share.
 struct HttpServer {
     handler: Arc<HttpHandler>,
     connections: Arc<Connections>,
@@ -151,11 +151,11 @@ impl ConnectionServer for HttpServer {
         });
         // Not `pipeline_flush`: it holds back answers, as many as there may be, while the next request is
         // incomplete. Not `header_read_timeout`: `Connections::close_the_slow` does the same without a timer
-        // for each request, and for those who do not read their answers as well.
+        // for each request, and also for clients that do not read their answers.
         let connection = http1::Builder::new()
             .header_read_timeout(None)
             .max_buf_size(LONGEST_HEAD)
-            // Who has asked and closes his side is still to be answered.
+            // A client that closes its side after a request still gets the answer.
             .half_close(true)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
@@ -208,7 +208,7 @@ impl HttpServer {
     }
 }
 
-/// Answers what has been received on a connection, and ends it.
+/// Answers the received requests of a connection, and closes it.
 async fn answer_the_rest<S>(
     mut connection: Pin<&mut http1::Connection<TokioIo<Stream>, S>>,
     place: &ConnectionPlace,
@@ -230,7 +230,7 @@ where
             return ended;
         }
     }
-    // Not at once, since that would end it with requests unread.
+    // Not earlier, since that would close it with unread requests.
     connection.as_mut().graceful_shutdown();
     timeout(QUIET, connection).await.unwrap_or(Ok(()))
 }
@@ -241,7 +241,7 @@ fn plain(status: StatusCode, text: &str) -> Response<Body> {
     response
 }
 
-/// Bytes from some position on, in one piece.
+/// Bytes from some position on, in one frame.
 struct Body(Option<Cursor<Vec<u8>>>);
 
 impl Body {
@@ -273,7 +273,7 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// The cryptographic generator of whichever thread a connection is on.
+/// The cryptographic generator of the current thread.
 struct ThreadRandom;
 
 impl Random for ThreadRandom {

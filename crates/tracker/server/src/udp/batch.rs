@@ -30,31 +30,30 @@ pub struct Batch {
     pub(super) packets: Box<[PacketBuffer; Batch::MOST]>,
     pub(super) answers: Box<[AnswerBuffer; Batch::MOST]>,
     pub(super) received: ArrayVec<Received, { Batch::MOST }>,
-    /// Where they came in.
+    /// The listener that received them.
     pub(super) listener: Listener,
-    /// When the first of them was received.
+    /// The time at which the first of them was received.
     pub(super) since: Instant,
 }
 
 pub(super) type PacketBuffer = [u8; Batch::LONGEST_REQUEST];
 
-/// One request, whose bytes and whose answer are at the same place in [`Batch::packets`] and
-/// [`Batch::answers`].
+/// One request. Its bytes and its answer are at the same place in [`Batch::packets`] and [`Batch::answers`].
 pub(super) struct Received {
     pub(super) source: SocketAddr,
-    /// The address that was asked, if the socket has several.
+    /// The destination address, if the socket has several.
     pub(super) asked: Option<LocalAddress>,
     pub(super) len: usize,
     pub(super) state: RequestState,
 }
 
-/// A request, and the place of its answer, wherever a [`Front`](super::front::Front) has them.
+/// A request, and the place of its answer in the memory of a [`Front`](super::front::Front).
 pub(crate) struct Exchange<'a> {
     pub(super) source: SocketAddr,
-    /// The address that was asked, if there are several.
+    /// The destination address, if there are several.
     pub(super) asked: Option<LocalAddress>,
     pub(super) listener: Listener,
-    /// When the first of those that were received together came.
+    /// The time at which the first request of the batch was received.
     pub(super) since: Instant,
     pub(super) packet: &'a [u8],
     pub(super) answer: &'a mut AnswerBuffer,
@@ -64,9 +63,7 @@ pub(crate) struct Exchange<'a> {
 /// Requests that are received together.
 pub(crate) type Exchanges<'a> = ArrayVec<Exchange<'a>, { Batch::MOST }>;
 
-/// How far a request has come.
 pub(crate) enum RequestState {
-    /// Nothing has been done.
     Received,
     /// It gets no answer.
     Ignored,
@@ -86,8 +83,8 @@ impl RequestState {
 }
 
 impl Batch {
-    /// The most requests per batch. So many share the cost of system calls and cache misses, and their
-    /// buffers fit into the second-level cache of a core.
+    /// The most requests per batch. They share the cost of system calls and cache misses, and their buffers
+    /// fit into the second-level cache of a core.
     pub const MOST: usize = 32;
 
     /// The longest request that is read in full. A scrape of 74 info hashes fits, and so does an announce
@@ -146,7 +143,7 @@ impl Batch {
         self.received.is_full()
     }
 
-    /// Leaves only what is not answered yet.
+    /// Keeps only requests without an answer.
     pub(super) fn forget_answered(&mut self) {
         for received in &mut self.received {
             if let RequestState::Answered(_) = received.state {
@@ -160,7 +157,7 @@ impl Batch {
         self.answers_from().map(|(answer, to, _)| (answer, to))
     }
 
-    /// The same, with the addresses from which they are to leave.
+    /// The same, with the addresses that they leave from.
     pub(super) fn answers_from(&self) -> impl Iterator<Item = (&[u8], SocketAddr, Option<LocalAddress>)> {
         self.received.iter().zip(self.answers.iter()).filter_map(|(received, answer)| match received.state {
             RequestState::Answered(len) => Some((&answer[..len], received.source, received.asked)),
@@ -181,7 +178,7 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// Buffers whose pages the system gives when they are first used.
+/// Buffers. The system allocates their pages at the first use.
 fn zeroed<const LEN: usize, const COUNT: usize>() -> Box<[[u8; LEN]; COUNT]> {
     vec![[0; LEN]; COUNT].into_boxed_slice().try_into().expect("as many as there are")
 }

@@ -12,8 +12,8 @@ use siphasher::sip::SipHasher13;
 use swarmkeep::{Random, Timestamp};
 use swarmkeep_tracker_protocol::udp::ConnectionId;
 
-/// The secret of connection ids. Trackers with the same key recognise each other's ids, and a tracker with the
-/// key of its last run recognises the ids of that run.
+/// The secret of connection ids. Trackers with the same key recognise each other's ids, and a tracker with
+/// the key of its last run recognises the ids of that run.
 #[derive(Clone)]
 pub struct ConnectionKey([u8; 32]);
 
@@ -48,7 +48,7 @@ impl fmt::Debug for ConnectionKey {
 /// An id is a keyed hash (SipHash-1-3) of the client's IP address and of the time at which it was issued, in
 /// steps of 8 seconds. The lowest byte of that time is in the id, so that recognising an id takes one hash.
 /// Without the key, the other 56 bits can only be guessed. Each hour has its own key, derived from the
-/// [`ConnectionKey`]. The time is that of the machine's clock, on which trackers with one key agree.
+/// [`ConnectionKey`]. The time comes from the machine's clock, on which trackers with one key agree.
 pub struct ConnectionIds {
     key: ConnectionKey,
     latest: RwLock<(Clocks, Hours)>,
@@ -60,8 +60,8 @@ struct Clocks {
     ahead: i64,
     /// The least and the most of the same since the latest jump.
     since: (i64, i64),
-    /// The least between the jumps before that, and until when ids by that clock are valid. Those by a clock that
-    /// was at most 8 seconds ahead of it are valid too.
+    /// The least between the jumps before that, and until when ids by that clock are valid. Those by a clock
+    /// that was at most 8 seconds ahead of it are valid too.
     before: [(i64, Timestamp); 4],
 }
 
@@ -85,7 +85,7 @@ impl Hours {
 
 impl ConnectionIds {
     /// How long an id is valid in seconds, as BEP 15 requires. The real time is at most 8 seconds longer. An
-    /// id of a tracker whose clock is at most 8 seconds ahead is valid too.
+    /// id of a tracker with a clock at most 8 seconds ahead is valid too.
     pub const LIFETIME_SECS: u64 = 120;
 
     pub(crate) const TICK_SECS: u64 = 8;

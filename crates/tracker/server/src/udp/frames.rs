@@ -1,4 +1,4 @@
-//! Queues of an interface, past the sockets of the system (AF_XDP).
+//! Queues of an interface that bypass the sockets of the system (AF_XDP).
 
 use std::{
     io,
@@ -32,7 +32,7 @@ pub(crate) struct FrameFront {
     interface: u32,
     received: ArrayVec<Received, { Batch::MOST }>,
     since: Instant,
-    /// Requests that no frame was free for.
+    /// Requests for which no frame was free.
     turned_away: u64,
 }
 
@@ -69,7 +69,7 @@ impl Front for FrameFront {
         while !received.is_full()
             && let Some(request) = queue.receive()
         {
-            // A program that finds more than datagrams, or an address that was removed just now.
+            // Another program passes more than datagrams, or the address was removed just now.
             let read = Path::read(queue.bytes(&request))
                 .and_then(|(path, payload)| Some((path, payload, listener(listening, path.to)?)));
             let Some((mut path, payload, listener)) = read else {

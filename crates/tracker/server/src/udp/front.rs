@@ -1,4 +1,4 @@
-//! Where requests come in and answers go out.
+//! The trait for the sources of requests, and its implementation for sockets.
 
 use std::{io, net::UdpSocket, os::fd::AsFd, sync::Arc};
 
@@ -17,13 +17,13 @@ pub(crate) struct Listener {
     pub(crate) reach: Reach,
 }
 
-/// Where requests come in and answers go out. It belongs to one thread.
+/// A source of requests, which also sends the answers. It belongs to one thread.
 pub(crate) trait Front {
     /// A descriptor that is readable while there are requests.
     fn descriptor(&self) -> Arc<dyn AsFd>;
 
-    /// Receives [`Batch::MOST`] requests at most, into `batch` or memory of its own, in place of those
-    /// before.
+    /// Receives at most [`Batch::MOST`] requests, into `batch` or memory of its own, in place of the earlier
+    /// ones.
     ///
     /// # Errors
     /// The error of the system; [`io::ErrorKind::WouldBlock`] if there are none.
@@ -32,7 +32,7 @@ pub(crate) trait Front {
     /// The requests that were received, each with the place of its answer.
     fn exchanges<'a>(&'a mut self, batch: &'a mut Batch) -> Exchanges<'a>;
 
-    /// Sends the answers. What the system does not take at once is lost.
+    /// Sends the answers. Those that the system does not take at once are lost.
     fn send(&mut self, batch: &Batch, counters: &Counters);
 }
 

@@ -26,7 +26,7 @@ use crate::{
 
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 
-/// Answers batches of requests in two steps. [`admit`](Self::admit) answers what needs no store;
+/// Answers batches of requests in two steps. [`admit`](Self::admit) answers requests that need no store;
 /// [`finish`](Self::finish) or [`finish_async`](Self::finish_async) answers the rest.
 ///
 /// A source without a valid connection id gets no more bytes than it sent. A packet that is not a request of
@@ -44,13 +44,12 @@ impl Handler {
         Self { connection_ids, rules, counters: Arc::default() }
     }
 
-    /// What it counts.
     pub(crate) const fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Reads every request of `batch`, which came to a socket of this reach, and answers those that need no
-    /// store. Returns whether others wait for the store.
+    /// Reads all requests of `batch`, which a socket of this reach has received, and answers requests that
+    /// need no store. Returns whether others wait for the store.
     pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp) -> bool {
         batch.listener.reach = listener;
         self.admit_all(&mut batch.exchanges(), now)
@@ -156,7 +155,7 @@ impl Handler {
         let mut announces = Announces::new();
         announces.collect(&mut exchanges);
         if !announces.requests.is_empty() {
-            // An error is logged there, and the requests that it concerns have no answer.
+            // `answered` logs an error, and the requests without an answer stay so.
             let _ = store::answered(store.announce_batch(&mut announces.requests, now, rng)).await;
         }
         self.answer_announces(announces.written(), &mut exchanges, rng);
@@ -166,7 +165,7 @@ impl Handler {
     pub(super) async fn scrape_async(&self, store: &dyn AsyncTorrentRepository, batch: &mut Batch) {
         let mut lost = false;
         for Scrape { transaction_id, request, answer, state } in scrapes(&mut batch.exchanges()) {
-            // After one without an answer, the others do not wait as long each.
+            // After one without an answer, the others do not wait for the store.
             let scraped = match lost {
                 false => store::scrape_async(store, request.info_hashes()).await,
                 true => Err(NoAnswer),
@@ -204,7 +203,7 @@ impl Handler {
         }
     }
 
-    /// Writes why there is no other answer. Takes no allocation: floods provoke it.
+    /// Writes an error as the answer, without an allocation: floods provoke it.
     fn refuse(
         &self,
         refusal: Refusal,
@@ -213,7 +212,7 @@ impl Handler {
     ) -> RequestState {
         self.counters.refused(refusal.reason());
         let mut text = ArrayString::<256>::new();
-        // What does not fit is left out.
+        // A long text is cut.
         let _ = write!(text, "{refusal}");
         RequestState::Answered(ErrorResponse { transaction_id, message: text.as_bytes() }.write(out))
     }
@@ -292,7 +291,6 @@ mod tests {
         Rules { interval_secs: 1234, jitter_percent: 0, ..Rules::new() }
     }
 
-    /// A handler, a store and a clock, as a client sees them.
     struct Tracker {
         handler: Handler,
         repository: Repository,
@@ -314,19 +312,17 @@ mod tests {
             Self::over(catalog::find(name).expect("in the catalog").build(&config).unwrap())
         }
 
-        /// How many requests were refused for this reason.
         fn refused(&self, reason: Reason) -> u64 {
             let metrics = Metrics::default();
             metrics.udp(self.handler.counters());
             metrics.counts().udp.refused(reason)
         }
 
-        /// What comes back for `packet`.
         fn send(&mut self, packet: &[u8], source: SocketAddr) -> Option<Vec<u8>> {
             self.send_all(&[(packet, source)]).pop().map(|(answer, _)| answer)
         }
 
-        /// What comes back for packets of one batch; all answers are within the bounds, whatever they are.
+        /// The answers to the packets of one batch. Checks the length of each.
         #[tokio::main(flavor = "current_thread")]
         async fn send_all(&mut self, packets: &[(&[u8], SocketAddr)]) -> Vec<(Vec<u8>, SocketAddr)> {
             let Self { handler, repository, now, rng, batch } = self;
@@ -482,7 +478,7 @@ mod tests {
         }
         let (_, peers) =
             tracker.announce(source, AnnounceRequest { event: AnnounceEvent::Stopped, ..request(id) });
-        assert_eq!(peers, [], "who leaves needs nobody");
+        assert_eq!(peers, [], "a client that leaves needs no peers");
     }
 
     #[test]
@@ -496,18 +492,18 @@ mod tests {
     }
 
     #[test]
-    fn a_good_source_is_told_what_is_wrong() {
+    fn a_connected_client_gets_an_error_for_an_invalid_request() {
         let mut tracker = Tracker::named("packed");
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
         let no_port = AnnounceRequest { port: 0, ..request(id) }.to_vec();
-        assert_eq!(tracker.refusal(&no_port, source), "port 0 is not an endpoint anybody can connect to");
+        assert_eq!(tracker.refusal(&no_port, source), "port 0 is not an endpoint that a peer can connect to");
         let (header, _) = tracker.announce(source, request(id));
         assert_eq!(header.leechers, 1, "none of them was counted");
     }
 
     #[test]
-    fn who_shows_no_good_connection_id_gets_no_more_than_it_sent() {
+    fn a_client_without_a_valid_connection_id_gets_no_more_than_it_sent() {
         let mut tracker = Tracker::named("packed");
         let source = at("192.0.2.1:9");
         let (forged, stale) = (ConnectionId(0x1234_5678_9abc_def0), tracker.connect(source));
@@ -527,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_gets_no_answer() {
+    fn other_packets_get_no_answer() {
         let mut tracker = Tracker::named("packed");
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
@@ -640,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_store_that_is_overloaded_is_told_so() {
+    fn requests_to_an_overloaded_store_get_an_error() {
         let mut tracker = Tracker::named("packed");
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);

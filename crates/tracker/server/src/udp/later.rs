@@ -20,9 +20,9 @@ use super::{
 };
 use crate::clock::now;
 
-/// What has been received at one socket and waits for the store: a bounded queue, and the tasks that empty
-/// it. A task takes as many requests at once as have gathered meanwhile, so the slower the store, the larger
-/// its batches.
+/// The requests from one socket that wait for the store: a bounded queue, and the tasks that empty it. A task
+/// takes as many requests at once as have gathered meanwhile, so the slower the store, the larger its
+/// batches.
 pub(crate) struct Later {
     queue: Arc<Queue>,
     runtime: Handle,
@@ -48,8 +48,7 @@ impl Later {
     /// Batches that the store may be working on for one socket.
     const MOST_TASKS: usize = 16;
 
-    /// Full batches that may wait beside the one that fills: with those that are worked on some 1,500
-    /// requests.
+    /// Full batches that may wait, besides the open one and the batches of tasks: some 1,500 requests in all.
     const MOST_FULL: usize = 31;
 
     pub(crate) fn new(
@@ -63,8 +62,8 @@ impl Later {
         Self { queue: Arc::new(Queue { socket, store, handler, waiting }), runtime }
     }
 
-    /// Takes what waits for the store out of `exchanges`; it is answered when the store has answered. Where
-    /// there is no room, it stays and is told so.
+    /// Takes requests that wait for the store out of `exchanges`, and answers them when the store has
+    /// answered. If there is no room, they get an error at once.
     pub(super) fn take(&self, exchanges: &mut [Exchange<'_>], rng: &mut RandCore<StdRng>) {
         let Queue { handler, .. } = &*self.queue;
         let mut waiting = self.queue.waiting();
@@ -81,7 +80,7 @@ impl Later {
         }
     }
 
-    /// Waits until the store has answered everything, but no longer than that.
+    /// Waits until the store has answered everything, at most `longest`.
     pub(super) fn finish(&self, longest: Duration) {
         let enough = Instant::now() + longest;
         while self.queue.waiting().tasks > 0 && Instant::now() < enough {
@@ -92,13 +91,13 @@ impl Later {
 
 impl Queue {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // What is done under the lock does not panic half-way.
+        // No code under the lock panics.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Waiting {
-    /// Moves what waits for the store to the queue, as far as there is room, and says whether that was all.
+    /// Moves requests that wait for the store to the queue. Returns whether there was room for all.
     fn admit(&mut self, exchanges: &mut [Exchange<'_>]) -> bool {
         for Exchange { source, asked, since, packet, state, .. } in exchanges {
             if !state.waits() {
@@ -131,7 +130,7 @@ impl Waiting {
     }
 }
 
-/// One of the tasks of a queue, counted there until it ends, however it ends.
+/// A task of a queue, which counts it until it ends, even by a panic.
 struct Task {
     queue: Arc<Queue>,
     counted: bool,
@@ -143,7 +142,7 @@ impl Task {
             let Queue { socket, store, handler, .. } = &*self.queue;
             handler.announce_async(&**store, &mut batch, now(), &mut rng).await;
             send(socket, &batch, handler.counters());
-            // Scrapes come last: one asks as much of a store as many announces.
+            // Scrapes come last: one costs a store as much as many announces.
             batch.forget_answered();
             handler.scrape_async(&**store, &mut batch).await;
             send(socket, &batch, handler.counters());
@@ -152,8 +151,7 @@ impl Task {
         }
     }
 
-    /// What to work on. If there is nothing, the task is not counted any more: whoever comes next starts
-    /// another.
+    /// The next batch. If there is none, the task is no longer counted: the next request starts another.
     fn next(&mut self) -> Option<Batch> {
         let mut waiting = self.queue.waiting();
         let next = waiting.next();

@@ -1,4 +1,4 @@
-//! What a packet asks for, or why it is refused.
+//! The meaning of a packet, or the reason why it is refused.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ use crate::{
     seldom::log_stranger,
 };
 
-/// What is the same for all requests of a batch.
+/// The parameters that all requests of a batch share.
 pub(super) struct BatchContext<'a> {
     pub(super) ids: IdsAt,
     pub(super) rules: &'a Rules,
@@ -28,8 +28,8 @@ pub(super) struct BatchContext<'a> {
 }
 
 impl BatchContext<'_> {
-    /// What `packet` asks for, once its source has shown that it receives there; otherwise what to refuse it
-    /// with, if anything. `listener` is where it came in.
+    /// The request in `packet`, if its connection id is valid; otherwise the refusal, if it gets an answer.
+    /// `listener` is the reach of the socket that received it.
     pub(super) fn understand(&self, packet: &[u8], source: SocketAddr, listener: Reach) -> Understood {
         let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
         let (connection_id, transaction_id, asked) = match Request::parse(packet) {
@@ -52,7 +52,7 @@ impl BatchContext<'_> {
             }
         };
         if !self.ids.recognise(connection_id, source.ip()) {
-            // It does not count for an address that may not be its own.
+            // It does not count for the rate: the address may be forged.
             return Understood::Refused(transaction_id, Refusal::NotConnected);
         }
         let understood = self.rules.is_in_time(source.ip(), self.now).and_then(|()| match asked {
@@ -64,7 +64,7 @@ impl BatchContext<'_> {
         understood.unwrap_or_else(|refusal| Understood::Refused(transaction_id, refusal))
     }
 
-    /// The announce that a request means: its peer is at the address that the packet came from, whatever it
+    /// The announce of a request. Its peer is at the source address of the packet, whatever the request
     /// claims.
     fn announce_of(
         &self,
@@ -89,7 +89,6 @@ impl BatchContext<'_> {
     }
 }
 
-/// What a packet is.
 pub(super) enum Understood {
     Connect(ConnectResponse),
     Announce(TransactionId, Announce),
@@ -98,7 +97,8 @@ pub(super) enum Understood {
     Nothing,
 }
 
-/// The longest path and query that are looked at, and the longest that one option holds. libtorrent sends one.
+/// The longest path and query that are looked at, and the longest that one option holds. libtorrent sends
+/// one.
 const LONGEST_URL: usize = 255;
 
 /// The passkey in the URL that an announce names (BEP 41), which is put together in `url`.

@@ -23,7 +23,7 @@ use socket2::{Domain, MsgHdr, SockRef, Socket, Type};
 use super::Batch;
 use crate::{families, metrics::Counters, seldom::log_stranger};
 
-/// What a socket's buffers may hold, where the system lets it: some milliseconds of a million requests a
+/// The size of a socket's buffers, if the system allows it: some milliseconds of a million requests per
 /// second.
 const SOCKET_BUFFER: usize = 4 << 20;
 
@@ -34,7 +34,8 @@ pub(crate) fn bind(
     listening: &[SocketAddr],
     count: NonZero<usize>,
 ) -> io::Result<Vec<UdpSocket>> {
-    // Bound before it shares, the first fails where another process listens, even one that would share.
+    // Bound before it shares the address, the first socket fails if another process listens there, even one
+    // that would share it.
     let first = open(address, listening)?;
     first.bind(&address.into())?;
     first.set_reuse_port(true)?;
@@ -60,7 +61,7 @@ fn open(address: SocketAddr, listening: &[SocketAddr]) -> io::Result<Socket> {
 
 fn prepare(socket: SockRef<'_>) -> io::Result<()> {
     socket.set_nonblocking(true)?;
-    // A wish: the system has limits of its own.
+    // The limits of the system may be lower.
     drop(socket.set_recv_buffer_size(SOCKET_BUFFER));
     drop(socket.set_send_buffer_size(SOCKET_BUFFER));
     Ok(())
@@ -70,7 +71,7 @@ fn prepare(socket: SockRef<'_>) -> io::Result<()> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LocalAddress {
     V4(Ipv4Addr),
-    /// With its interface, if it is valid there only.
+    /// With its interface, if the address is only valid there.
     V6(Ipv6Addr, u32),
 }
 
@@ -88,8 +89,8 @@ impl LocalAddress {
         }
     }
 
-    /// The control message with which a datagram leaves from it, as the system reads it: a header of its length,
-    /// level and type, and then an `in_pktinfo` or `in6_pktinfo`.
+    /// The control message with which a datagram leaves from it, as the system reads it: a header of its
+    /// length, level and type, and then an `in_pktinfo` or `in6_pktinfo`.
     fn control(self) -> ArrayVec<u8, 40> {
         let (level, kind, len) = match self {
             Self::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>()),
@@ -115,7 +116,7 @@ impl LocalAddress {
     }
 }
 
-/// Has the system tell which address each datagram was sent to, if the socket has all of its machine.
+/// Lets the system give the destination of each datagram, if the socket listens on all addresses.
 fn tell_addresses(socket: &UdpSocket) -> io::Result<()> {
     let address = socket.local_addr()?;
     match address.ip().is_unspecified() {
@@ -125,8 +126,8 @@ fn tell_addresses(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-/// Makes so many sockets at each address, as [`bind`] would, of those that somebody else has opened: threads
-/// share one where there are fewer.
+/// Returns `count` sockets per address, as [`bind`] does, from sockets that were opened elsewhere. If there
+/// are fewer, threads share them.
 pub(crate) fn adopt(sockets: Vec<UdpSocket>, count: NonZero<usize>) -> io::Result<Vec<Vec<UdpSocket>>> {
     let mut at: BTreeMap<SocketAddr, Vec<UdpSocket>> = BTreeMap::new();
     for socket in sockets {
@@ -134,13 +135,13 @@ pub(crate) fn adopt(sockets: Vec<UdpSocket>, count: NonZero<usize>) -> io::Resul
         tell_addresses(&socket)?;
         at.entry(socket.local_addr()?).or_default().push(socket);
     }
-    // What is more than there are threads is for the same threads, as if it were at another address.
+    // More sockets than threads are for the same threads, as if they were at another address.
     let shared = at.values().flat_map(|sockets| sockets.chunks(count.get()));
     shared.map(|some| some.iter().cycle().take(count.get()).map(UdpSocket::try_clone).collect()).collect()
 }
 
-/// Receives datagrams from one socket. It must stay with that one, or at least with its family: the system
-/// notes in it how long addresses are, and does not look beyond that the next time.
+/// Receives datagrams from one socket. It must stay with that socket, or at least with its family: the system
+/// stores the length of addresses in it, and reads no more of them the next time.
 pub(super) struct Receiver(MultiHeaders<SockaddrStorage>);
 
 impl Receiver {
@@ -148,7 +149,7 @@ impl Receiver {
         Self(MultiHeaders::preallocate(Batch::MOST, Some(cmsg_space!(libc::in6_pktinfo))))
     }
 
-    /// Replaces what is in `batch` by what is there to be received, [`Batch::MOST`] datagrams at most.
+    /// Replaces the contents of `batch` by the datagrams in the socket, at most [`Batch::MOST`].
     pub(super) fn receive(&mut self, socket: &UdpSocket, batch: &mut Batch) -> io::Result<()> {
         let Batch { packets, received: before, since, .. } = batch;
         let mut buffers = packets.each_mut().map(|packet| [IoSliceMut::new(packet)]);
@@ -169,8 +170,8 @@ impl Receiver {
     }
 }
 
-/// Sends the answers of `batch`. What the system does not take at once is lost, as datagrams may be: it would
-/// hold up all others.
+/// Sends the answers of `batch`. Answers that the system does not take at once are lost, as datagrams may be:
+/// they would delay all others.
 pub(super) fn send(socket: &UdpSocket, batch: &Batch, counters: &Counters) {
     let (mut count, mut bytes) = (0, 0);
     let mut answers = ArrayVec::<_, { Batch::MOST }>::new();
@@ -194,7 +195,7 @@ pub(super) fn send(socket: &UdpSocket, batch: &Batch, counters: &Counters) {
     let mut messages: ArrayVec<_, { Batch::MOST }> = messages.collect();
     let mut rest = &mut messages[..];
     while !rest.is_empty() {
-        // An error is that of the first: sending stops before a later one that fails.
+        // An error concerns the first: sending stops before a later one that fails.
         let done = sendmmsg(socket, rest, SendFlags::DONTWAIT).unwrap_or_else(|error| {
             log_stranger!(%error, "cannot send");
             1
@@ -217,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// What tells one socket from another, however often it is cloned.
+    /// Identifies a socket and its clones.
     fn inode(socket: &UdpSocket) -> String {
         let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
         link.to_str().unwrap().into()

@@ -9,14 +9,14 @@ use super::{
     batch::{Exchange, RequestState},
 };
 
-/// The announces of a batch, as a store takes them: it writes the peers into the answers itself.
+/// The announces of a batch for the store, which writes the peers directly into the answers.
 pub(super) struct Announces<'a> {
     /// The position of each in the batch, and its transaction.
     places: ArrayVec<(usize, TransactionId), { Batch::MOST }>,
     pub(super) requests: ArrayVec<StoreRequest<'a>, { Batch::MOST }>,
 }
 
-/// What the store has written for one announce: its counts and the bytes of its peers, if it has answered.
+/// The answer of the store to one announce, if there is one: the counts and the bytes of the peers.
 pub(super) struct WrittenAnnounce {
     pub(super) place: usize,
     pub(super) transaction_id: TransactionId,

@@ -1,4 +1,4 @@
-//! A thread that answers: its fronts, and its share of the clients.
+//! A thread that answers requests from its fronts.
 
 use std::{
     io::{self, PipeReader},
@@ -27,22 +27,22 @@ use crate::{
     seldom::Seldom,
 };
 
-/// How often fronts that never run dry are looked at before the thread asks again which others have
-/// something, and whether to stop.
+/// How many rounds a thread makes over fronts that are never empty before it checks for other fronts with
+/// requests, and for the signal to stop.
 const ROUNDS: usize = 16;
 
-/// For how long, when told to stop, it goes on answering what has been received: there may be no end to it.
+/// The longest time for received requests after the signal to stop: new ones may never end.
 const LONGEST_DRAIN: Duration = Duration::from_millis(250);
 
 /// How long to wait for requests before showing that the thread is alive.
 const LONGEST_POLL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// How long to wait after the system has refused something, so that a lasting error does not take a core.
+/// The pause after an error of the system, so that a lasting error does not take a core.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
 
-/// One thread: where requests come in, and what it takes to answer them.
+/// One thread: its sources of requests, and the parts that answer them.
 pub(crate) struct Worker {
-    /// One for each listener.
+    /// One per listener.
     pub(crate) sockets: Vec<(Arc<UdpSocket>, Listener)>,
     /// A queue of an interface.
     pub(crate) queue: Option<Box<dyn Front + Send>>,
@@ -51,7 +51,7 @@ pub(crate) struct Worker {
     pub(crate) rng: RandCore<StdRng>,
 }
 
-/// Who answers what needs the store.
+/// The way to answer requests that need the store.
 pub(crate) enum Answers {
     /// The thread itself, from a synchronous store.
     AtOnce(Arc<dyn TorrentRepository>),
@@ -60,7 +60,7 @@ pub(crate) enum Answers {
 }
 
 impl Worker {
-    /// Answers until the other end of `stop` is closed, and then what has been received by then.
+    /// Answers until the other end of `stop` is closed, and then the requests received before.
     pub(crate) fn run(self, stop: &PipeReader) {
         let Self { sockets, queue, handler, answers, rng } = self;
         let sockets = sockets.into_iter().map(|(socket, at)| Box::new(SocketFront::new(socket, at)) as _);
@@ -88,7 +88,7 @@ impl Worker {
             }
             let enough = stopping.then(|| Instant::now() + LONGEST_DRAIN);
             let mut rounds = 0;
-            // One batch from each in turn: however much there is for one, the others have their share.
+            // One batch from each in turn, so that a busy front leaves the others their share.
             while ready.contains(&true) && enough.map_or(rounds < ROUNDS, |enough| Instant::now() < enough) {
                 rounds += 1;
                 for (front, ready) in fronts.iter_mut().zip(&mut ready) {
@@ -103,7 +103,7 @@ impl Worker {
     }
 }
 
-/// What every batch passes over, wherever it comes from.
+/// Answers the batches of all fronts.
 struct BatchAnswerer {
     handler: Arc<Handler>,
     answers: Answers,
@@ -112,7 +112,7 @@ struct BatchAnswerer {
 }
 
 impl BatchAnswerer {
-    /// Receives one batch and answers it; says whether there may be more.
+    /// Receives one batch and answers it. Returns whether there may be more.
     fn exchange(&mut self, front: &mut dyn Front) -> bool {
         let Self { handler, answers, rng, batch } = self;
         if let Err(error) = front.receive(batch) {

@@ -42,7 +42,7 @@ pub(super) struct AccessEntry {
 
 /// Which torrents are served
 #[utoipa::path(get, path = "/access", tag = "access", responses(
-    (status = 200, description = "Whether there is a list, and of what kind.", body = AccessRule),
+    (status = 200, description = "The kind of the list, if there is one.", body = AccessRule),
     (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
     Problems,
 ))]
@@ -60,7 +60,7 @@ pub(super) async fn rule(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Js
 #[utoipa::path(get, path = "/access/{info_hash}", tag = "access",
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
-        (status = 200, description = "What the list says.", body = AccessEntry),
+        (status = 200, description = "The entry of the torrent.", body = AccessEntry),
         (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
         Problems,
     ))]
@@ -118,7 +118,7 @@ async fn edit(
     info_hash: InfoHash,
     edit: fn(&Path, &InfoHash) -> Result<bool, AccessError>,
 ) -> Result<Json<AccessEntry>, Problem> {
-    // Of two edits at once, one could be lost. Once begun, one is done whether or not somebody waits.
+    // One of two concurrent edits could be lost. An edit that has begun ends even if its client is gone.
     let turn = Arc::clone(&admin.editing).lock_owned().await;
     let path = admin.control.rules.now().access.as_ref().map(|list| list.path().to_owned());
     let Some(path) = path else {
@@ -129,7 +129,7 @@ async fn edit(
         let edited =
             spawn_blocking(move || edit(&path, &info_hash)).await.expect("editing a list does not panic");
         edited?;
-        // Though nothing was edited, somebody else may have just done so.
+        // Even if nothing was edited here, another process may have edited the file.
         control.load_access_list().await?;
         drop(turn);
         Ok::<_, AccessError>(())

@@ -1,4 +1,4 @@
-//! Which requests of the API go through.
+//! Authorization of the requests to the API.
 
 use std::{sync::Arc, time::Instant};
 
@@ -17,7 +17,7 @@ use crate::{
     tokens::{Scope, Unknown},
 };
 
-/// Lets a request through whose token has the scope that it takes.
+/// Admits a request if its token has the required scope.
 pub(super) async fn authorize(
     State(admin): State<Arc<AdminState>>,
     mut request: Request,

@@ -45,7 +45,7 @@ pub(super) struct Busiest {
 /// Found by walks through the store in the background, at 150,000 torrents per second. They begin with the
 /// first request, and end a minute after the last request or when no client listens to events.
 #[utoipa::path(get, path = "/busiest", tag = "torrents", params(BusiestQuery), responses(
-    (status = 200, description = "What the latest walk has found.", body = Busiest),
+    (status = 200, description = "The result of the latest walk.", body = Busiest),
     (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
     Problems,
 ))]

@@ -1,4 +1,4 @@
-//! Positions in listings as clients hold them: such that no client can make one up.
+//! Positions in listings, in a form that clients cannot forge.
 
 use data_encoding::BASE64URL_NOPAD;
 use swarmkeep::{Cursor, implement::CursorExt as _};
@@ -13,8 +13,8 @@ pub(super) enum Listing<'a> {
     Peers(&'a [u8; 20]),
 }
 
-/// How many bytes of the code are sent: whoever guesses has one chance in 2^64, and gains a position in a
-/// list that he may read.
+/// How many bytes of the code are sent. A guess has one chance in 2^64, and gains a position in a list that
+/// the client may read.
 const CODE: usize = 8;
 
 /// Where to go on; `None` at the end.
@@ -28,7 +28,7 @@ pub(super) fn decode(key: &Key, listing: Listing<'_>, text: Option<&str>) -> Res
     let Some(text) = text else { return Ok(Cursor::START) };
     let decoded = BASE64URL_NOPAD.decode(text.as_bytes()).unwrap_or_default();
     match decoded.split_at_checked(CODE) {
-        // Only those have a code that `encode` has seen, which are no longer than a cursor.
+        // Only bytes from `encode` have this code, so they are no longer than a cursor.
         Some((given, bytes)) if given == code(key, listing, bytes) => Ok(Cursor::after(bytes)),
         _ => Err(Problem::bad_request(
             "cursor: not one that this tracker has given for this listing since it started; begin again without",

@@ -30,17 +30,17 @@ pub(super) const DOCUMENT: &str = "/api/v1/openapi.json";
 #[openapi(
     info(
         title = "swarmkeep's tracker",
-        description = "What a tracker has counted, which torrents and peers it knows, and what can be done about them. \
+        description = "The counts of a tracker, the torrents and peers that it knows, and changes to them. \
             Every request takes a token (`Authorization: Bearer SECRET`) with a scope: `peers` for addresses of peers, \
-            `write` for what changes something, `read` for everything else. Unknown query parameters are refused. \
+            `write` for changes, `read` for everything else. Unknown query parameters are refused. \
             Peer ids are never shown.",
     ),
     modifiers(&Bearer),
     security(("token" = [])),
     tags(
-        (name = "statistics", description = "What the tracker is doing, and was."),
-        (name = "torrents", description = "What it tracks."),
-        (name = "access", description = "What it may track: the list of torrents, if it has one."),
+        (name = "statistics", description = "The state of the tracker, now and in the last hours."),
+        (name = "torrents", description = "The torrents and their peers."),
+        (name = "access", description = "The list of torrents that are served or refused, if there is one."),
     ),
 )]
 struct Description;

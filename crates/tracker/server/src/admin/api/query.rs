@@ -1,4 +1,4 @@
-//! What a request says: its query and its path, with every limit.
+//! The query and the path of a request, with all limits.
 
 use axum::{
     extract::{FromRequestParts, Path, RawQuery},
@@ -23,7 +23,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// For what takes no parameters.
+/// An empty query.
 pub(super) struct NoQuery;
 
 impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
@@ -54,7 +54,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Torrent {
     }
 }
 
-/// What a number is that may be from 1 to `most`.
+/// The given number, or `without`; an error outside of 1 to `most`.
 pub(super) fn limit(given: Option<u32>, without: u32, most: u32) -> Result<usize, Problem> {
     match given.unwrap_or(without) {
         limit if (1..=most).contains(&limit) => Ok(limit as usize),

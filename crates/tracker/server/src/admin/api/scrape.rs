@@ -23,8 +23,7 @@ use crate::admin::{
     state::AdminState,
 };
 
-/// How many torrents are asked for at once: more where each answer costs a look at every torrent. They take 8
-/// MiB.
+/// How many torrents are read at once: more if each page costs a look at every torrent. They take 8 MiB.
 const fn at_once(cost: PageCost) -> usize {
     match cost {
         PageCost::Ordered => 4096,
@@ -58,7 +57,7 @@ pub(super) async fn scrape(
     let gzip = accepts_gzip(&headers);
     let mut output = Output::new(gzip);
     output.write(b"d5:filesd");
-    // So that a store that cannot be reached is told so, not an answer that ends early.
+    // First, so that the client gets an error, not half an answer, if the store cannot be reached.
     let first = admin.store.page(None, at_once(admin.store.page_cost())).await?;
     let state = Scrape { admin, _place: place, output, read: first, sent: 0 };
     let body = Body::from_stream(try_unfold(Some(state), |state| async {
@@ -74,18 +73,18 @@ pub(super) async fn scrape(
     Ok(response)
 }
 
-/// One that is under way.
+/// A full scrape that is under way.
 struct Scrape {
     admin: Arc<AdminState>,
     _place: OwnedSemaphorePermit,
     output: Output,
-    /// What was read, and how many of those are sent.
+    /// The page that was read last, and how many of its torrents are sent.
     read: Vec<SwarmSummary>,
     sent: usize,
 }
 
 impl Scrape {
-    /// Makes the next part, and what is needed for those behind it if there are any.
+    /// Returns the next part and, unless it is the last, the scrape for the parts after it.
     async fn step(mut self) -> io::Result<(Bytes, Option<Self>)> {
         let most = at_once(self.admin.store.page_cost());
         if self.sent == most {
@@ -137,7 +136,7 @@ impl Output {
         }
     }
 
-    /// Takes what is there by now, with these torrents; with the end if this is the `last` part.
+    /// Adds these torrents, and the end if this is the `last` part, and takes all bytes so far.
     fn part(&mut self, swarms: &[SwarmSummary], last: bool) -> Bytes {
         let mut text = Vec::with_capacity(swarms.len().min(1024) * 96);
         for some in swarms.chunks(1024) {
@@ -174,7 +173,7 @@ fn entry(out: &mut Writer<'_>, swarm: &SwarmSummary) {
     out.end();
 }
 
-/// Whether gzip is among what `Accept-Encoding` lists, and not with a weight of zero.
+/// Whether `Accept-Encoding` lists gzip with a weight above zero.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).any(|coding| {
@@ -190,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gzip_is_for_who_accepts_it() {
+    fn gzip_is_used_if_accepted() {
         let accepts = |lines: &[&str]| {
             let mut headers = HeaderMap::new();
             for line in lines {

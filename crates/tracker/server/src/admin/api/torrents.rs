@@ -75,8 +75,8 @@ pub(super) struct Torrents {
     torrents: Vec<Torrent>,
     /// The `cursor` or, with `sort`, the `after` of the next request; null at the end.
     next: Option<String>,
-    /// With `sort`: what this answer has cost the store. `ordered` is the time of a search and of the listed
-    /// torrents; `whole_store` is a look at every torrent.
+    /// With `sort`: the cost of this answer for the store. `ordered` is the time of a search and of the
+    /// listed torrents; `whole_store` is a look at every torrent.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<&'static str>,
@@ -88,8 +88,8 @@ pub(super) struct Torrents {
 /// exists all the time is listed exactly once, any other at most once. An answer may contain fewer than
 /// `limit` torrents, or none, and still have a `next`.
 ///
-/// With `sort=info_hash`, in ascending order. `cost` says what that has cost: most stores look at every
-/// torrent for each answer, which takes about a second for 10 million torrents.
+/// With `sort=info_hash`, in ascending order. `cost` is the cost of that: most stores look at every torrent
+/// for each answer, which takes about a second for 10 million torrents.
 #[utoipa::path(get, path = "/torrents", tag = "torrents", params(ListQuery), responses(
     (status = 200, description = "Some of them.", body = Torrents),
     (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
@@ -155,7 +155,7 @@ pub(super) async fn show(
 #[utoipa::path(delete, path = "/torrents/{info_hash}", tag = "torrents",
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
-        (status = 200, description = "What was removed.", body = Torrent),
+        (status = 200, description = "The removed torrent.", body = Torrent),
         (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
         Problems,
         (status = 404, description = "It is not known here.", body = Problem, content_type = "application/problem+json"),
@@ -239,5 +239,5 @@ pub(super) async fn peers(
 }
 
 fn unknown() -> Problem {
-    Problem::not_found("this torrent is not known here: nobody announces it")
+    Problem::not_found("this torrent is not known here: no peer announces it")
 }
