@@ -21,7 +21,7 @@ pub use id::{InfoHash, PeerId};
 #[non_exhaustive]
 pub enum Error {
     /// The port is 0, on which no peer can listen.
-    #[error("port 0 is not an endpoint anybody can connect to")]
+    #[error("port 0 is not an endpoint that a peer can connect to")]
     PortZero,
     /// The text is not `ip:port`.
     #[error("expected ip:port: {0}")]

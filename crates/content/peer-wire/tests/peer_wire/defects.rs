@@ -433,7 +433,7 @@ fn every_wrong_extended_message_says_which_field_and_why() {
         (Extension::Holepunch, b"\0\x02", "ut_holepunch: addr_type is 0 or 1"),
         (Extension::Holepunch, b"\0\0abc", "ut_holepunch: addr is too short"),
         (Extension::Holepunch, b"\0\0abcdp", "ut_holepunch: port is missing"),
-        (Extension::Holepunch, b"\0\0abcd\0\0", "port 0 is not an endpoint anybody can connect to"),
+        (Extension::Holepunch, b"\0\0abcd\0\0", "port 0 is not an endpoint that a peer can connect to"),
         (Extension::Holepunch, b"\x02\0abcdpp", "ut_holepunch: err_code has 4 bytes and ends the message"),
         (Extension::Holepunch, b"\x03\0abcdpp\0\0\0\0", "ut_holepunch: msg_type is 0, 1 or 2"),
     ] {
