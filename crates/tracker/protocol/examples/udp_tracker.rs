@@ -9,7 +9,7 @@ use swarmkeep::{
 use swarmkeep_tracker_protocol::udp::*;
 use tokio::net::UdpSocket;
 
-/// The longest answer that is not cut into fragments.
+/// The longest answer without IP fragments.
 const LONGEST: usize = 1452;
 
 struct Tracker {
@@ -28,10 +28,10 @@ pub(crate) async fn serve(socket: UdpSocket) -> Result<(), Box<dyn Error + Send 
         let (len, client) = socket.recv_from(&mut packet).await?;
         let now = SystemTime::now().try_into()?;
         if let Some(len) = tracker.answer(&packet[..len], client, now, &mut out) {
-            // A client that cannot be reached is no reason to end.
+            // An unreachable client does not end the tracker.
             let _ = socket.send_to(&out[..len], client).await;
         }
-        // A little with each request; where there are none, nobody waits for the memory.
+        // A little with each request: without requests, the memory is not needed.
         tracker.store.sweep(now, Retention::DropEmpty, Budget::peers(16));
     }
 }

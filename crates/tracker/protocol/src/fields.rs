@@ -1,9 +1,9 @@
-//! The fields that an announce need not have, and how both protocols read them.
+//! The optional fields of an announce, and how both protocols read them.
 
 use swarmkeep_bittorrent::AnnounceEvent;
 
-/// A field of an announce whose absence has a safe meaning. A value that cannot be read counts as not given, and
-/// refuses no announce.
+/// An optional field of an announce: its absence has a safe meaning. A value that cannot be read counts as
+/// not given, and the announce is not refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
     /// The event. Without it, the announce is a regular one.
@@ -29,7 +29,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// Every variant. Those up to [`Want`](Self::Want) are in both protocols.
+    /// Every variant. The variants up to [`Want`](Self::Want) are in both protocols.
     pub const ALL: [Self; 10] = [
         Self::Event,
         Self::Uploaded,
@@ -85,7 +85,7 @@ impl Fields {
         self.value(Field::Event, event).unwrap_or_default()
     }
 
-    /// A number of bytes. Clients that do not know theirs send -1: over UDP, this is 2⁶⁴ − 1.
+    /// A number of bytes. Clients that do not know it send -1: over UDP, this is 2⁶⁴ − 1.
     pub(crate) fn bytes(&mut self, field: Field, number: Option<i64>) -> Option<u64> {
         self.value(field, number.and_then(|number| number.try_into().ok()))
     }

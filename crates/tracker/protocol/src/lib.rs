@@ -15,18 +15,18 @@ pub use fields::{Field, Fields};
 pub use swarmkeep_bittorrent as bittorrent;
 pub use url::{LONGEST_PASSKEY, TrackerUrl, is_passkey};
 
-/// What was wrong with a message.
+/// The reason why a message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The packet is too short for its action.
     #[error("{got} bytes are too few: {what} takes {least}")]
     TooShort {
-        /// The message that it began as.
+        /// The kind of message.
         what: &'static str,
         /// The fewest bytes of such a message.
         least: usize,
-        /// The bytes there were.
+        /// The number of bytes.
         got: usize,
     },
     /// BEP 15 has no such action on this side of the protocol.
@@ -46,7 +46,7 @@ pub enum Error {
     Parameter {
         /// Its name.
         name: &'static str,
-        /// What is wrong with it.
+        /// The problem with it.
         what: &'static str,
     },
     /// A list ends in the middle of an item.
@@ -54,7 +54,7 @@ pub enum Error {
     List {
         /// Bytes in the list.
         len: usize,
-        /// Bytes an item.
+        /// Bytes per item.
         each: usize,
     },
 }

@@ -1,10 +1,10 @@
-//! The URLs that torrents have of a tracker.
+//! The URLs of a tracker in torrents.
 
 use swarmkeep_bittorrent::query::{Escaped, parameters};
 
 use crate::udp::Action;
 
-/// What the URL of a tracker asks for, and the passkey of a member in it.
+/// The action and the passkey of a member in the URL of a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackerUrl<'a> {
     /// [`Announce`](Action::Announce) or [`Scrape`](Action::Scrape), `None` if the path names neither.
@@ -17,10 +17,11 @@ pub struct TrackerUrl<'a> {
 const PARAMETERS: [&[u8]; 4] = [b"passkey", b"torrent_pass", b"pid", b"uk"];
 
 impl<'a> TrackerUrl<'a> {
-    /// Reads the path and the query of a request over HTTP, or of the URL in an announce over UDP (BEP 41). The
-    /// passkey is a parameter [by its form](is_passkey), or else the part of the path before `announce` or `scrape` (Gazelle, chihaya) or
-    /// behind it (torrust-tracker). A path with neither ends with the passkey (`udp://HOST/PASSKEY`, of older
-    /// versions of torrust-tracker). What is in the path before that is ignored: folders of a site.
+    /// Reads the path and the query of a request over HTTP, or of the URL in an announce over UDP (BEP 41).
+    /// The passkey is a parameter [by its form](is_passkey), or else the part of the path before `announce`
+    /// or `scrape` (Gazelle, chihaya) or behind it (torrust-tracker). A path with neither ends with the
+    /// passkey (`udp://HOST/PASSKEY`, of older versions of torrust-tracker). The rest of the path before it
+    /// is ignored: folders of a site.
     pub fn new(path: &'a [u8], query: &'a [u8]) -> Self {
         let mut parts = path.rsplit(|&byte| byte == b'/').filter(|part| !part.is_empty());
         let (last, before) = (parts.next(), parts.next());
@@ -45,14 +46,14 @@ impl<'a> TrackerUrl<'a> {
 /// The most characters of a passkey.
 pub const LONGEST_PASSKEY: usize = 128;
 
-/// Whether this has the form of a passkey: 8 to 128 of `A-Z`, `a-z`, `0-9`, `_` and `-`. `announce` is the name
-/// of a path, and no passkey.
+/// Whether this has the form of a passkey: 8 to 128 of `A-Z`, `a-z`, `0-9`, `_` and `-`. `announce` is the
+/// name of a path, and no passkey.
 pub fn is_passkey(text: &[u8]) -> bool {
     let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     (8..=LONGEST_PASSKEY).contains(&text.len()) && text.iter().all(is_allowed) && action_of(text).is_none()
 }
 
-/// `.php` is in the URLs of older sites. chihaya has it as a choice.
+/// `.php` is in the URLs of older sites, and an option of chihaya.
 fn action_of(part: &[u8]) -> Option<Action> {
     match part {
         b"announce" | b"announce.php" => Some(Action::Announce),

@@ -77,8 +77,8 @@ impl<'a> AnnounceRequest<'a> {
         }
     }
 
-    /// Parses the query of an announce: what follows the `?`. Unknown parameters are ignored. If a parameter
-    /// is repeated, the last one counts; a repeated info hash is an error.
+    /// Parses the query of an announce, after the `?`. Unknown parameters are ignored. If a parameter is
+    /// repeated, the last one counts; a repeated info hash is an error.
     ///
     /// # Errors
     /// [`Error::Parameter`] names the first of `info_hash`, `peer_id` and `port` that is missing or wrong.
@@ -199,7 +199,7 @@ pub struct ScrapeRequest<'a> {
 }
 
 impl<'a> ScrapeRequest<'a> {
-    /// Parses the query of a scrape: what follows the `?`. A query without info hashes requests all torrents.
+    /// Parses the query of a scrape, after the `?`. A query without info hashes requests all torrents.
     ///
     /// # Errors
     /// [`Error::Parameter`] if an info hash is not 20 bytes long.
@@ -295,9 +295,9 @@ mod tests {
         assert_eq!(request.tracker_id.unwrap().encoded(), b"t");
     }
 
-    /// WebTorrent 1.9 sends `left=` while it has only a link; qBittorrent 4.3 was refused by trackers for
-    /// `event=paused` (qbittorrent/qBittorrent#8164, #14224). chihaya refuses such announces; aquatic takes an
-    /// unknown event for none, and opentracker a `left` that is no number.
+    /// WebTorrent 1.9 sends `left=` while it has only a link; trackers refused qBittorrent 4.3 for
+    /// `event=paused` (qbittorrent/qBittorrent#8164, #14224). chihaya refuses such announces; aquatic ignores
+    /// an unknown event, and opentracker a `left` that is no number.
     #[test]
     fn values_that_cannot_be_read_count_as_not_given() {
         let whole = with("&uploaded=5&downloaded=6&left=7&numwant=8&event=started&compact=1&no_peer_id=1");

@@ -80,7 +80,8 @@ impl<'b> AnnounceResponseWriter<'b> {
         &out[start..]
     }
 
-    /// Writes something at the end, and moves it to where it begins or ends at `to`; says how long it is.
+    /// Writes at the end, and moves the written bytes so that they begin or end at `to`. Returns their
+    /// number.
     fn moved(out: &mut Vec<u8>, to: usize, begins: bool, write: impl FnOnce(&mut Writer<'_>)) -> usize {
         let end = out.len();
         write(&mut Writer::new(out));
@@ -114,7 +115,7 @@ impl<'b> AnnounceResponseWriter<'b> {
 }
 
 impl AnnounceHead<'_> {
-    /// All fields whose keys sort before `peers`, and that key.
+    /// The fields with keys before `peers`, and that key.
     fn write_before(&self, writer: &mut Writer<'_>) {
         let ip = |writer: &mut Writer<'_>, ip: &[u8]| {
             writer.bytes(b"external ip").bytes(ip);
@@ -133,7 +134,7 @@ impl AnnounceHead<'_> {
         writer.bytes(b"peers");
     }
 
-    /// The fields whose keys sort behind `peers6`, and the end.
+    /// The fields with keys after `peers6`, and the end.
     fn write_behind(&self, writer: &mut Writer<'_>) {
         if let Some(tracker_id) = self.tracker_id {
             writer.bytes(b"tracker id").bytes(tracker_id);
@@ -335,7 +336,7 @@ impl<'a> ScrapeResponse<'a> {
     }
 }
 
-/// The fields of a body, or the failure that it tells of.
+/// The fields of a body, or its failure.
 fn answered(body: &[u8]) -> Result<Result<Dict<'_>, FailureResponse<'_>>, Error> {
     let expected = Error::Parameter { name: "the response", what: "expected a dictionary" };
     let fields = Value::parse(body)?.dict().ok_or(expected)?;
@@ -388,7 +389,7 @@ mod tests {
     }
 
     fn written(finish: impl for<'b> FnOnce(AnnounceResponseWriter<'b>) -> &'b [u8]) -> Vec<u8> {
-        let mut out = b"what was there before".to_vec();
+        let mut out = b"earlier contents".to_vec();
         let mut writer = AnnounceResponseWriter::new(&mut out, 2, 1);
         let (v4, v6) = writer.rooms();
         assert_eq!((v4.len(), v6.len()), (12, 18));
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_response_is_refused() {
+    fn other_bytes_are_refused() {
         for (body, expected) in [
             (&b"le"[..], "the response: expected a dictionary"),
             (b"<html>", "not bencoded: a byte that no value begins with at byte 0"),
@@ -504,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_nobody_can_connect_to_are_left_out() {
+    fn invalid_endpoints_are_left_out() {
         let body = b"d8:intervali1e5:peersld2:ip7:1.2.3.44:porti0eed2:ip4:host4:porti1eei3ed2:ip7:1.2.3.44:porti5eeee";
         assert_eq!(peers(body), ["1.2.3.4:5"]);
         assert_eq!(peers(b"d8:intervali1e5:peers6:\x01\x02\x03\x04\x00\x00e"), [""; 0]);

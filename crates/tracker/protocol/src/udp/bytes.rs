@@ -1,12 +1,12 @@
-//! Fields one after the other, out of a packet and into one.
+//! Reads and writes the fields of a packet in their order.
 
 use crate::Error;
 
-/// Takes fields off the front of a packet whose length has been checked once.
+/// Takes fields off the front of a packet, after one check of its length.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Starts on `packet`, which must hold at least the `least` bytes of `what`.
+    /// Starts on `packet`, which must have at least `least` bytes for this kind of message.
     pub(super) fn new(packet: &'a [u8], what: &'static str, least: usize) -> Result<Self, Error> {
         if packet.len() < least {
             return Err(Error::TooShort { what, least, got: packet.len() });
@@ -14,7 +14,7 @@ impl<'a> Reader<'a> {
         Ok(Self(packet))
     }
 
-    /// The next `N` bytes. Callers have asked `new` for the sum of what they take.
+    /// The next `N` bytes. The `least` of `new` is the sum of all of them.
     pub(super) fn array<const N: usize>(&mut self) -> [u8; N] {
         let (field, rest) = self.0.split_first_chunk().expect("`new` has checked the length of all fields");
         self.0 = rest;
@@ -33,13 +33,12 @@ impl<'a> Reader<'a> {
         u64::from_be_bytes(self.array())
     }
 
-    /// What has not been taken.
     pub(super) fn rest(self) -> &'a [u8] {
         self.0
     }
 }
 
-/// Puts fields one after the other into a buffer that is long enough.
+/// Writes fields into a buffer that is long enough.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     out: &'a mut [u8],

@@ -16,7 +16,7 @@ pub enum AnnounceOption<'a> {
     Unknown {
         /// Its number.
         kind: u8,
-        /// What it holds.
+        /// Its value.
         data: &'a [u8],
     },
 }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_ends_the_list() {
+    fn an_option_that_is_cut_short_ends_the_list() {
         assert_eq!(read(b""), []);
         assert_eq!(read(b"\x00\x02\x01c"), []);
         assert_eq!(read(b"\x02"), []);

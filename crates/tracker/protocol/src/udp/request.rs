@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_an_announce_is_kept_and_no_error() {
+    fn bytes_after_an_announce_are_kept_and_no_error() {
         for trailing in [&b"\x02\x09/announce"[..], b"\x02", b"\x00\x00", &[0xff; 1000]] {
             let bytes = [&announce_bytes()[..], trailing].concat();
             let expected = AnnounceRequest { trailing, ..announce() };
@@ -355,8 +355,8 @@ mod tests {
     }
 
     /// libtorrent 2.0 (qBittorrent, Deluge) sends 4 for the `paused` of BEP 21, in a first announce too.
-    /// opentracker and aquatic take every unknown number for none. WebTorrent 1.9 sends -1 for `left` before it
-    /// has the metadata of a link.
+    /// opentracker and aquatic ignore unknown numbers. WebTorrent 1.9 sends -1 for `left` before it has the
+    /// metadata of a link.
     #[test]
     fn numbers_out_of_range_count_as_not_given() {
         for (event, unread) in
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(parse_all(&announce_bytes()), (announce(), vec![]));
     }
 
-    /// The announce, and the fields of it that cannot be read.
+    /// The announce, and its fields that cannot be read.
     fn parse_all(bytes: &[u8]) -> (AnnounceRequest<'_>, Vec<Field>) {
         let Ok(Request::Announce(request)) = Request::parse(bytes) else { panic!("{bytes:?}") };
         (AnnounceRequest { unread: Fields::NONE, ..request }, request.unread.iter().collect())
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_says_why() {
+    fn other_bytes_are_refused_with_a_reason() {
         let error = |bytes: &[u8]| Request::parse(bytes).unwrap_err();
         assert_eq!(error(&[]), Error::TooShort { what: "a request", least: 16, got: 0 });
         assert_eq!(error(&CONNECT[..15]), Error::TooShort { what: "a request", least: 16, got: 15 });

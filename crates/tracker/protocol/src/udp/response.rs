@@ -33,11 +33,11 @@ impl<'a> Response<'a> {
         let transaction_id = TransactionId(fields.u32());
         Ok(match action {
             Action::Connect => {
-                let mut fields = Reader::new(fields.rest(), "what a connect response brings", 8)?;
+                let mut fields = Reader::new(fields.rest(), "the rest of a connect response", 8)?;
                 Self::Connect(ConnectResponse { transaction_id, connection_id: ConnectionId(fields.u64()) })
             }
             Action::Announce => {
-                let mut fields = Reader::new(fields.rest(), "what an announce response brings", 12)?;
+                let mut fields = Reader::new(fields.rest(), "the rest of an announce response", 12)?;
                 let (interval, leechers, seeders) = (fields.u32(), fields.u32(), fields.u32());
                 let header = AnnounceResponseHeader { transaction_id, interval, leechers, seeders };
                 Self::Announce(AnnounceResponse { header, peers: Peers::new(fields.rest(), family)? })
@@ -353,12 +353,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_response_says_why() {
+    fn other_bytes_are_refused_with_a_reason() {
         let error = |bytes: &[u8]| Response::parse(bytes, Family::V4).unwrap_err();
         assert_eq!(error(&[0; 7]), Error::TooShort { what: "a response", least: 8, got: 7 });
         assert_eq!(
             error(&[0; 15]),
-            Error::TooShort { what: "what a connect response brings", least: 8, got: 7 }
+            Error::TooShort { what: "the rest of a connect response", least: 8, got: 7 }
         );
         assert_eq!(error(&[0, 0, 0, 4, 0, 0, 0, 0]), Error::Action(4));
     }
