@@ -63,7 +63,7 @@ impl fmt::Display for Mode {
 #[non_exhaustive]
 pub enum Error {
     /// There is no such interface.
-    #[error("there is no interface `{0}`; `ip link` lists those that there are")]
+    #[error("there is no interface `{0}`; `ip link` lists all interfaces")]
     NoInterface(String),
     /// The interface has been removed since the program was attached.
     #[error("the interface is gone")]
@@ -124,7 +124,7 @@ pub enum Datagrams {
     From(Vec<SocketAddr>),
 }
 
-/// What to attach.
+/// The parameters of an [`Attached`].
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The name of the interface.
@@ -164,7 +164,7 @@ pub struct Attached {
 pub struct ConnectKeys {
     /// The time in steps of 8 seconds.
     pub tick: u64,
-    /// The key of the even hour, then that of the odd hour. An hour has 450 steps.
+    /// The key of the even hour, then the key of the odd hour. An hour has 450 steps.
     pub keys: [[u64; 2]; 2],
 }
 
@@ -284,7 +284,7 @@ impl Attached {
         self.tell_addresses(ours)
     }
 
-    /// Returns the number of addresses, each with a port, whose datagrams the program takes.
+    /// Returns the number of addresses, each with a port, for which the program takes datagrams.
     pub fn addresses(&self) -> usize {
         self.ours.len()
     }
@@ -370,7 +370,7 @@ fn looks_up_routes(family: &str) -> bool {
     forwards.is_ok_and(|forwards| forwards.trim() == "1")
 }
 
-/// The addresses of an interface, with the ports of those that are listened at.
+/// The addresses of an interface at which a server listens, with their ports.
 fn local(interface: &str, listening: &[SocketAddr]) -> Result<BTreeSet<SocketAddr>, Error> {
     let all = getifaddrs().map_err(|error| Error::when("reading addresses")(error.into()))?;
     // With a label, such as `eth0:1`, which an address over IPv4 may have in place of the name.
@@ -393,7 +393,7 @@ pub fn listens(at: SocketAddr, to: SocketAddr) -> bool {
     at.port() == to.port() && (everywhere || at.ip() == to.ip())
 }
 
-/// Opens a socket for questions about interfaces.
+/// Opens a socket for ioctls about interfaces.
 fn any_socket() -> Result<OwnedFd, Error> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None);
     any.map_err(|error| Error::when("opening a socket")(error.into()))
@@ -433,8 +433,8 @@ fn attach(program: &Program, index: u32, queues: usize, mode: Mode) -> Result<(L
     Ok((link, opened.map_err(Error::when("opening a socket at a queue"))?))
 }
 
-/// Tries again for a second while something is in use. The kernel frees the queues and the memory of a mode
-/// that did not work a little later, and a process that this one is starting has copies of them for a moment.
+/// Retries for a second while a resource is busy: the kernel frees the queues and the memory of a failed mode
+/// a little later, and a child process that is being started has copies of them for a moment.
 fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut patience = 200;
     loop {

@@ -25,7 +25,7 @@ const ATTACH_XDP: u32 = 37;
 /// The array can be mapped into memory.
 const MAPPABLE: u32 = 1 << 10;
 
-/// Gives the kernel a command with its attributes, laid out as in `union bpf_attr`.
+/// Runs a command of the kernel with its attributes, laid out as in `union bpf_attr`.
 ///
 /// # Safety
 /// Each address in `attributes` is of memory that lives until this returns, that has the length that the
@@ -77,8 +77,8 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Makes a map whose keys have `key` bytes and whose values have `value` bytes. Keys of arrays and of
-    /// sockets, and values of sockets, are numbers of 4 bytes.
+    /// Makes a map with keys of `key` bytes and values of `value` bytes. Keys of arrays and of sockets, and
+    /// values of sockets, are numbers of 4 bytes.
     pub(crate) fn new(kind: Kind, key: usize, value: usize, entries: u32) -> io::Result<Self> {
         let flags = if kind == Kind::Array { MAPPABLE } else { 0 };
         let fields = [two(kind as u32, key as u32), two(value as u32, entries), two(flags, 0)];

@@ -78,7 +78,7 @@ const FAMILIES: [Family; 2] = [
     Family { ethertype: 0x86dd, source: 22, destination: 38, udp: 54, is_v4: false },
 ];
 
-/// Returns what a load gives for a number that is in network order.
+/// Returns the result of a load of a number in network order.
 const fn wire(number: u16) -> i32 {
     number.to_be() as i32
 }
@@ -135,7 +135,7 @@ fn within(code: &mut Assembler, bytes: i32, pass: Label) {
 }
 
 impl Family {
-    /// Passes everything but a whole datagram whose headers agree on its length.
+    /// Passes everything except a whole datagram with headers that agree on its length.
     fn is_whole(&self, code: &mut Assembler, pass: Label) {
         let udp = i32::from(self.udp);
         within(code, udp + 8, pass);
@@ -194,7 +194,7 @@ impl Family {
         }
     }
 
-    /// Passes datagrams whose destination (a client: whose source) is not in the map.
+    /// Passes datagrams if their destination (for a client: their source) is not in the map.
     fn is_ours(&self, code: &mut Assembler, options: &Options, pass: Label) {
         let (address, port) =
             if options.is_client { (self.source, self.udp) } else { (self.destination, self.udp + 2) };
@@ -221,8 +221,8 @@ impl Family {
         code.jump_if_none(R0, pass);
     }
 
-    /// Replaces the sender's hardware address with that of the next hop towards the source, by the kernel's
-    /// routes and neighbours.
+    /// Replaces the sender's hardware address with the address of the next hop towards the source, by the
+    /// kernel's routes and neighbours.
     fn route(&self, code: &mut Assembler, pass: Label) {
         // `struct bpf_fib_lookup`.
         const ROUTE: i16 = -88;
@@ -261,9 +261,8 @@ impl Family {
         }
     }
 
-    /// Turns a connect into its answer and sends it back. The bytes are those that
-    /// [`Path::write`](crate::Path::write) would write. Jumps to `other` with another datagram, which it
-    /// leaves as it is.
+    /// Turns a connect into its answer and sends it back. The bytes are the same as from
+    /// [`Path::write`](crate::Path::write). Jumps to `other` with any other datagram, unchanged.
     fn answer_connect(&self, code: &mut Assembler, array: i32, counts: i32, other: Label) {
         let payload = self.udp + 8;
         within(code, i32::from(payload) + 16, other);

@@ -37,7 +37,7 @@ use rustix::{
 /// The bytes of a place for a frame. The kernel leaves 256 bytes free before a frame that it has received.
 pub const FRAME: usize = 2048;
 
-/// Descriptors in each ring: two milliseconds of a million datagrams a second.
+/// Descriptors per ring: two milliseconds of a million datagrams per second.
 const RING: u32 = 2048;
 
 /// One half of the places is for frames to be received, the other half for frames to be sent.
@@ -90,7 +90,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Those of the queue of a socket since it was opened.
+    /// The statistics of the queue of a socket since it was opened.
     pub(crate) fn of(socket: &OwnedFd) -> io::Result<Self> {
         let all = xdp_statistics(socket)?;
         Ok(Self { ring_full: all.rx_ring_full.unwrap_or(0), no_place: all.rx_dropped })
@@ -170,13 +170,13 @@ impl Queue {
         Some(Frame { queue: self.number, at: place * FRAME as u32, len: FRAME as u32 })
     }
 
-    /// Returns the bytes of a frame: those that were received, or all of its place.
+    /// Returns the bytes of a frame: the received bytes, or all of its place.
     ///
     /// # Panics
     /// If the frame is of another queue; so do all methods that take a frame.
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         let start = self.start(frame);
-        // SAFETY: only this process has the frame, whose only owner is borrowed.
+        // SAFETY: only this process has the frame, and its only owner is borrowed.
         unsafe { slice::from_raw_parts(start, frame.len as usize) }
     }
 
@@ -193,8 +193,8 @@ impl Queue {
         unsafe { self.memory.start.cast::<u8>().add(frame.at as usize) }
     }
 
-    /// Appends the first `len` bytes of a frame to those that [`flush`](Self::flush) sends. Returns `false`
-    /// if there is no room: the frame is then not sent, and its place is free.
+    /// Appends the first `len` bytes of a frame to the ring, which [`flush`](Self::flush) sends. Returns
+    /// `false` if there is no room: the frame is then not sent, and its place is free.
     ///
     /// # Panics
     /// If `len` exceeds the bytes of the frame.
@@ -256,7 +256,7 @@ impl Queue {
         }
     }
 
-    /// Offers places for frames to be received: half of all, wherever the kernel has them.
+    /// Offers places for frames to be received: half of all places.
     fn offer_places(&mut self) {
         while self.offered < RING
             && let Some(place) = self.free.pop()
@@ -372,7 +372,7 @@ impl<T: Copy> Ring<T> {
     fn put(&mut self, element: T) -> bool {
         let has_room = self.has_room();
         if has_room {
-            // SAFETY: the kernel has consumed what was there.
+            // SAFETY: the kernel has consumed the earlier element.
             unsafe { self.slot().write(element) };
             self.mine = self.mine.wrapping_add(1);
         }
@@ -397,7 +397,7 @@ impl<T: Copy> Ring<T> {
 
 #[cfg(test)]
 #[test]
-fn a_kernel_whose_rings_have_no_flags_is_not_supported() {
+fn a_kernel_with_rings_without_flags_is_not_supported() {
     let socket = std::fs::File::open("/dev/zero").unwrap().into();
     let offsets = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: None };
     // SAFETY: it fails before it maps anything.

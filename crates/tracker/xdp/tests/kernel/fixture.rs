@@ -27,7 +27,7 @@ pub(crate) const KEYS: [[u64; 2]; 2] = [[1, 2], [0x0706_0504_0302_0100, 0x0f0e_0
 
 pub(crate) const TICK: u64 = 224_475_000;
 
-/// What a program has done with a frame.
+/// The action of a program for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Pass,
@@ -41,7 +41,7 @@ pub(crate) struct Fixture {
     /// With the option to answer connects.
     connects: Option<(Words, Map)>,
     _addresses: Map,
-    /// Stands in the map of sockets. It is at no queue.
+    /// In the map of sockets. It is at no queue.
     _socket: OwnedFd,
 }
 
@@ -105,10 +105,10 @@ impl Fixture {
 
     /// Fails unless the program gives this verdict, and leaves the frame as it is.
     #[track_caller]
-    pub(crate) fn assert(&self, what: &str, expected: Verdict, frame: &[u8]) {
+    pub(crate) fn assert(&self, case: &str, expected: Verdict, frame: &[u8]) {
         let (verdict, after) = self.run(frame);
-        assert_eq!(verdict, expected, "{what}: {frame:02x?}");
-        assert!(after == frame, "{what}: {frame:02x?} has become {after:02x?}");
+        assert_eq!(verdict, expected, "{case}: {frame:02x?}");
+        assert!(after == frame, "{case}: {frame:02x?} has become {after:02x?}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The program in the kernel's verifier, and on frames that `BPF_PROG_TEST_RUN` gives to it.
 
-/// The files of the crate, whose private parts these tests use.
+/// The files of the crate: these tests use its private parts.
 #[path = "../../src"]
 #[expect(dead_code, unreachable_pub, reason = "the tests use a part")]
 mod xdp {
@@ -30,7 +30,7 @@ const LOADING: Need = Need::other(
         code.set(assembler::R0, program::PASS);
         code.exit();
         let loaded = kernel::Program::load(&code.finish());
-        // Other errors are faults of the crate, which the tests shall meet.
+        // Other errors are faults of the crate: then the tests must fail.
         !loaded
             .is_err_and(|error| matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported))
     },

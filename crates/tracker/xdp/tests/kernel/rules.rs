@@ -1,4 +1,4 @@
-//! What is answered, what is redirected, and what passes.
+//! Frames that are answered, redirected, or passed.
 
 use swarmkeep_store_tests::{programs::Trial, tests};
 
@@ -18,12 +18,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         [LOADING]:
             connects_are_answered_as_this_process_would,
             nothing_is_answered_before_there_are_keys_or_without_the_option,
-            what_is_no_connect_is_redirected,
+            other_datagrams_are_redirected,
             a_datagram_passes_where_the_queue_has_no_socket,
-            a_client_takes_what_comes_from_its_addresses,
+            a_client_takes_datagrams_from_its_addresses,
             all_variants_load,
             the_kernel_shows_the_name_of_the_program,
-            what_is_no_udp_passes,
+            other_protocols_pass,
             options_fragments_and_extension_headers_pass,
             other_addresses_and_ports_pass,
             senders_that_cannot_be_answered_pass,
@@ -102,7 +102,7 @@ fn nothing_is_answered_before_there_are_keys_or_without_the_option() {
     assert_eq!(with_option.counted(), [0; 2]);
 }
 
-fn what_is_no_connect_is_redirected() {
+fn other_datagrams_are_redirected() {
     let fixture = Fixture::new(true);
     fixture.set_tick(TICK);
     for (from, to) in PATHS {
@@ -130,7 +130,7 @@ fn a_datagram_passes_where_the_queue_has_no_socket() {
     all.iter().for_each(|frame| fixture.assert("no socket", Pass, frame));
 }
 
-fn a_client_takes_what_comes_from_its_addresses() {
+fn a_client_takes_datagrams_from_its_addresses() {
     let (client, server) = (Fixture::with(false, true, [false; 2]), Fixture::new(false));
     for (remote, ours) in PATHS {
         for (fixture, from, to) in [(&client, ours, remote), (&server, remote, ours)] {
@@ -165,7 +165,7 @@ fn arp() -> Vec<u8> {
     arp
 }
 
-fn what_is_no_udp_passes() {
+fn other_protocols_pass() {
     let fixture = Fixture::new(true);
     fixture.set_tick(TICK);
     fixture.assert("ARP", Pass, &arp());
