@@ -122,7 +122,7 @@ impl PasswordFile {
 /// # Errors
 /// The reason, with the name of the file.
 pub fn password_in(file: &Path) -> Result<String, String> {
-    let wrong = |what: String| format!("{}: {what}", file.display());
+    let wrong = |problem: String| format!("{}: {problem}", file.display());
     let bytes = fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     let text = String::from_utf8(bytes).map_err(|_| wrong("expected text in UTF-8".to_owned()))?;
     let password = text.lines().next().filter(|line| !line.is_empty());

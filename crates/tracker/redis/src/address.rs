@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_name_masters_and_what_is_wrong_is_left_out() {
+    fn ranges_name_masters_and_invalid_ranges_are_left_out() {
         let named = Value::BulkString(b"192.0.2.1".to_vec());
         let answer = Value::Array(vec![
             range(0, 99, named.clone(), 7001),

@@ -39,7 +39,7 @@ impl Allowance {
         Self { left: AtomicUsize::new(GREETINGS), exceeded: OnceLock::new() }
     }
 
-    /// Adds the share of calls whose replies take at most `most` bytes.
+    /// Adds the share of calls with replies of at most `most` bytes.
     pub(crate) fn grant(&self, most: usize) {
         self.left.fetch_add(most, Relaxed);
     }
@@ -77,7 +77,7 @@ fn memory_of(reply: &Value) -> usize {
         }
 }
 
-/// A stream whose reading fails as soon as a reply begins to exceed the allowance.
+/// A stream that fails to read as soon as a reply begins to exceed the allowance.
 pub(crate) struct Bounded<S> {
     stream: S,
     replies: Replies,
@@ -99,9 +99,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         let Self { stream, replies, allowance } = self.get_mut();
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(context, buf))?;
-        if let Err(what) = replies.read(&buf.filled()[before..], allowance) {
+        if let Err(excess) = replies.read(&buf.filled()[before..], allowance) {
             buf.set_filled(before);
-            let said = || format!("it answers with {what} than it was asked for");
+            let said = || format!("it answers with {excess} than requested");
             let error = allowance.exceeded.get_or_init(said).as_str();
             return Poll::Ready(Err(io::Error::new(ErrorKind::InvalidData, error)));
         }
@@ -216,7 +216,7 @@ impl Replies {
         Ok(())
     }
 
-    /// The end of an element, and of all arrays whose last one it is.
+    /// The end of an element, and of all arrays that end with it.
     fn end(&mut self) {
         self.at = At::Kind;
         while let Some(elements) = self.open.last_mut() {
@@ -236,7 +236,7 @@ mod tests {
     /// The memory that is counted while replies come equals the memory of the parsed replies, however the
     /// stream is cut. Otherwise a connection would end after some hours.
     #[test]
-    fn what_replies_take_is_what_they_weigh() {
+    fn the_counted_memory_is_the_memory_of_the_replies() {
         let replies =
             b"+OK\r\n-MOVED 1 192.0.2.1:1\r\n-ERR\r\n:-17\r\n$-1\r\n$5\r\na\r\nbc\r\n*-1\r\n*0\r\n$0\r\n\r\n\
             *3\r\n*2\r\n:1\r\n+text\r\n$2\r\nab\r\n*1\r\n*0\r\n";

@@ -19,8 +19,8 @@ pub struct RedisConfig {
     pub urls: Vec<String>,
     /// The prefix of all keys. Stores with different prefixes are separate.
     pub prefix: String,
-    /// The program in the servers that keeps the store. `None` is that of an existing store; for a new one,
-    /// the module if any server has it, and functions otherwise.
+    /// The program in the servers that keeps the store. `None` keeps the program of an existing store; for a
+    /// new one, it is the module if any server has it, and functions otherwise.
     ///
     /// [`connect`](crate::RedisRepository::connect) fails if the other one keeps an existing store, and, with
     /// [`Engine::Module`], if a server lacks the module.
@@ -39,23 +39,23 @@ pub struct RedisConfig {
     /// The approximate age of totals and of the memory use. With 0 they are exact, and cost one call per
     /// shard.
     ///
-    /// Otherwise one process counts every `totals_age`, and stores the sum for all processes. Totals then cost
-    /// one round trip. They are at most about twice as old if they are read at least that often, and eight
-    /// times if they are read less often.
+    /// Otherwise one process counts every `totals_age`, and stores the sum for all processes. Totals then
+    /// cost one round trip. They are at most about twice as old if they are read at least that often, and
+    /// eight times if they are read less often.
     pub totals_age: Duration,
     /// The clock from which the caller takes the times of its calls. The servers' clocks then bound these
-    /// times: a time more than a minute away from a server's clock counts as one minute away, and a shard with
-    /// a later time is set back. So a process with a wrong clock does not harm the others.
+    /// times: a time more than a minute away from a server's clock counts as one minute away, and a shard
+    /// with a later time is set back. So a process with a wrong clock does not harm the others.
     ///
     /// [`connect`](crate::RedisRepository::connect) fails if the clock is more than a minute from the
-    /// server's; later, [`status`](crate::RedisRepository::status) shows both clocks. Without a clock, a shard
-    /// accepts any time, and the latest that it was given counts.
+    /// server's; later, [`status`](crate::RedisRepository::status) shows both clocks. Without a clock, a
+    /// shard accepts any time, and the latest that it was given counts.
     pub clock: Option<fn() -> Timestamp>,
     /// The certificate authority of `rediss://` servers, in PEM; `None` is the authorities that the system
     /// trusts.
     pub root_certificate: Option<Vec<u8>>,
-    /// The file whose first line is the password of URLs without one. It is read for each new connection, so
-    /// that the password can change while the store is in use.
+    /// The file with the password of URLs without one, in its first line. It is read for each new
+    /// connection, so that the password can change while the store is in use.
     pub password_file: Option<PathBuf>,
 }
 

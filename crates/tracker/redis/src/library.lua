@@ -1,25 +1,27 @@
 #!lua name=swarmkeep_LIBRARY
 
--- The functions inside the server. Each call is one step, atomic and bounded, on the shards of its keys. docs/formats/redis.md has the
--- format.
+-- The functions inside the server. Each call is one step, atomic and bounded, on the shards of its keys.
+-- docs/formats/redis.md describes the format.
 --
--- A key holds a shard, a hash with all swarms that fall into it:
---   m                           the newest time told, counts of the whole shard, how many pages its directory has, and the layout
---                               under which it was begun
---   u                           for each page of the directory, when the first of its swarms is due
---   KIND PAGE                   a page of the directory: info hashes, and in a second field when a sweep is to look at each
---   INFO-HASH                   a swarm: its counts, and those of its peers that stand here
---   INFO-HASH KIND PAGE         a page of its peers of a kind, where there are many: endpoints, and in a second field their times
+-- A key contains a shard, a hash with all its swarms:
+--   m                     the newest time, counts of the whole shard, the number of pages of its directory,
+--                         and the layout under which it was created
+--   u                     for each page of the directory, the time when the first of its swarms is due
+--   KIND PAGE             a page of the directory: info hashes, and in a second field when each is due
+--   INFO-HASH             a swarm: its counts, and its peers without pages
+--   INFO-HASH KIND PAGE   a page of its peers of a kind, if there are many: endpoints, and in a second field
+--                         their times
 --
--- The directory and the peers of a kind are tables, and a table is made of pages: keys in one field, a number for each in another.
--- Linear hashing (Litwin, VLDB 1980) says in which page a key stands, so that tables grow and shrink by one page at a time.
+-- The directory and the peers of a kind are tables. A table consists of pages: keys in one field, and a
+-- number for each in another. Linear hashing (Litwin, VLDB 1980) gives the page of a key, so that tables grow
+-- and shrink by one page at a time.
 --
--- Bytes are the cost: Lua here hashes every byte of every string that it gets or makes. So times stand apart from endpoints, pages are
--- small, nothing is cut out that can be looked at in its place, and a selection is answered in pieces, not as one string.
+-- Bytes are the cost: Lua here hashes every byte of every string that it gets or makes. So times are apart
+-- from endpoints, pages are small, strings are read in place if possible, and an answer consists of pieces.
 
 local call, encode, decode, spread, sub, find, byte, char, floor, min, max, frexp, concat, band, sha1, raise, number_of
 
--- While a library is loaded it sees no globals.
+-- A library sees no globals while it is loaded.
 local function bind()
   call, sha1, encode, decode, spread = redis.call, redis.sha1hex, struct.pack, struct.unpack, unpack
   sub, find, byte, char = string.sub, string.find, string.byte, string.char
@@ -28,49 +30,50 @@ local function bind()
   raise, number_of = error, tonumber
 end
 
--- The lengths of keys by kind: seeders and leechers over IPv4, seeders and leechers over IPv6, and info hashes in the directory.
+-- The lengths of keys by kind: seeders and leechers over IPv4, over IPv6, and info hashes in the directory.
 local WIDTH = { 6, 6, 18, 18, 20 }
 local DIRECTORY = 5
--- Where the endpoints of an address are limited, by kind: the lengths that the endpoints of its networks share, from narrow to wide, and
--- the multiples of the limit.
+-- If endpoints per address are limited, by kind: the lengths of the shared prefixes of its networks, from
+-- narrow to wide, and their multiples of the limit.
 local NETWORKS = { { 4 }, { 4 }, { 8, 7, 6 }, { 8, 7, 6 } }
 local TIMES = { 1, 5, 25 }
--- The numbers of a page stand in the field of a kind that is higher by this.
+-- The numbers of a page are in the field of its kind plus this.
 local NUMBERS = 8
--- The most peers of a kind in the field of their swarm. Where there are more they have pages, two at least.
+-- The most peers of a kind in the field of their swarm. More peers have pages, two at least.
 local INLINE = 32
 -- The keys per page, on average, are between these.
 local LEAST, MOST = 32, 64
--- When a swarm is due that is kept for its downloads.
+-- The due time of a swarm that is kept for its downloads.
 local KEPT = 4294967295
 local LARGEST = 4294967295
--- When a swarm is due in which a sweep begins again.
+-- The due time of a swarm in which a sweep begins again.
 local AGAIN = 0
--- One call of a sweep looks at this many peers, and at the rest of the last page.
+-- One call of a sweep visits this many peers, and the rest of the last page.
 local HOLD = 256
 
 local JOINED, REFRESHED, COMPLETED, PROMOTED, DEMOTED, LEFT, CREATED = 1, 2, 4, 8, 16, 32, 64
 local SEEDER, FINISHED, STOPPED, IPV6, WANTS_V4, WANTS_V6, SEEDERS_TOO = 1, 2, 4, 8, 16, 32, 64
 
--- The layout of the caller: the salt, and the rest of it. Whether the caller has just read that this is the store's, and whether the
--- server's clock bounds the times of calls.
+-- The layout of the caller: the salt, and the rest of it. Whether the caller has just read that this is the
+-- layout of the store, and whether the server's clock bounds the times of calls.
 local identity, confirmed, bounded
 local SALT, IDENTITY = 16, 17
 local CONFIRMED, BOUNDED = 1, 2
 -- An announce was not done, in place of its changes.
 local MISSING, ELSEWHERE = 128, 129
--- The most seconds between a told time and the server's clock.
+-- The most seconds between the time of a call and the server's clock.
 local APART = 60
 
-------------------------------------------------------------------------------------------------------------------------------
--- The shard as one call sees it: the fields that it has read, and those to be written when it ends.
+--------------------------------------------------------------------------------------------------------------
+-- The shard during one call: the fields that were read, and the fields to write when it ends.
 
 -- The identity follows.
 local META = '<I4I4I4I4I4I4I4I4I4d'
 local LAYOUT = 45
 
--- Nothing, and why, of a shard of another layout, and of one that is not there where it would be begun. A caller that has confirmed its
--- layout begins it, or takes the place of a layout that the store has given up: `takes` says whether the call may.
+-- Returns nil and the reason for a shard of another layout, and for a missing shard that the call would
+-- create. A caller that has confirmed its layout creates it, or replaces an abandoned layout, if the call may
+-- (`takes`).
 local function find_shard(key, info_hash, takes)
   local values = call('HMGET', key, 'm', info_hash or 'u')
   local raw, value = values[1], values[2]
@@ -121,7 +124,7 @@ local function get(shard, field)
   return value
 end
 
--- An empty field is none.
+-- An empty field is deleted.
 local function put(shard, field, value)
   shard.read[field] = value
   shard.written[field] = value
@@ -164,10 +167,10 @@ local function commit(shard)
   end
 end
 
-------------------------------------------------------------------------------------------------------------------------------
+--------------------------------------------------------------------------------------------------------------
 -- Tables: `of` is their owner, a swarm or the directory, and `kind` the table of the owner.
 
--- Keyed, so that no stranger can choose the keys of one page.
+-- Keyed, so that remote peers cannot choose the keys of one page.
 local function hash_of(of, kind, key)
   if of.limit > 0 and kind ~= DIRECTORY then
     local networks = NETWORKS[kind]
@@ -204,12 +207,12 @@ local function field_of(of, kind, page)
   return of.prefix .. suffix
 end
 
--- Whether its one page stands in the field of its swarm.
+-- Whether its only page is in the field of its swarm.
 local function is_inline(of, kind)
   return of.pages[kind] == 1 and kind ~= DIRECTORY
 end
 
--- The keys of a page: the text in which they stand, from where on, and how many.
+-- The keys of a page: the text with them, the start in it, and their number.
 local function keys_of(of, kind, page)
   if is_inline(of, kind) then
     local keys = of.keys[kind]
@@ -222,7 +225,7 @@ local function keys_of(of, kind, page)
   return keys, 1, #keys / WIDTH[kind]
 end
 
--- Their numbers: the text, and from where on.
+-- Their numbers: the text, and the start in it.
 local function numbers_of(of, kind, page)
   if is_inline(of, kind) then
     local numbers = of.numbers[kind]
@@ -234,7 +237,7 @@ local function numbers_of(of, kind, page)
   return get(of.shard, field_of(of, kind + NUMBERS, page)), 1
 end
 
--- Both, each as a text of its own.
+-- Both, each as its own text.
 local function read_page(of, kind, page)
   local keys, from, count = keys_of(of, kind, page)
   local numbers, times = numbers_of(of, kind, page)
@@ -261,7 +264,7 @@ local function smallest(numbers)
   return least
 end
 
--- `due` is the smallest number of a page of the directory, where it is known.
+-- `due` is the smallest number of a page of the directory, if it is known.
 local function write_page(of, kind, page, keys, numbers, due)
   if is_inline(of, kind) then
     of.keys[kind], of.numbers[kind] = keys, numbers
@@ -269,7 +272,7 @@ local function write_page(of, kind, page, keys, numbers, due)
   end
   put(of.shard, field_of(of, kind, page), keys)
   put(of.shard, field_of(of, kind + NUMBERS, page), numbers)
-  -- Two bytes: more stand in one page only where a network may have that many endpoints.
+  -- Two bytes: a page has more only if a network may have that many endpoints.
   of.fullest[kind] = min(max(of.fullest[kind], #keys / WIDTH[kind]), 65535)
   if kind == DIRECTORY then
     set_page_due(of, page, due or smallest(numbers))
@@ -280,7 +283,7 @@ local function with(text, at, number)
   return sub(text, 1, at - 1) .. encode('<I4', number) .. sub(text, at + 4)
 end
 
--- Of the key in place `i`, from 0.
+-- Sets the number of the key at `i`, from 0.
 local function set_number(of, kind, page, i, number)
   local text, from = numbers_of(of, kind, page)
   text = with(text, from + i * 4, number)
@@ -295,7 +298,7 @@ local function set_number(of, kind, page, i, number)
   return text
 end
 
--- Where `key` stands in a page, from 0.
+-- The position of `key` in a page, from 0.
 local function position(of, kind, page, key)
   local text, from, count = keys_of(of, kind, page)
   local width = WIDTH[kind]
@@ -336,7 +339,7 @@ local function grow(of, kind)
     of.pages[kind], of.keys[kind], of.numbers[kind] = page + 1, '', ''
     write_page(of, kind, from, concat(stay), concat(stay_numbers))
     write_page(of, kind, page, concat(go), concat(go_numbers))
-    -- A sweep that is in the middle of this table has passed the end, where some stand now that it has not seen.
+    -- A sweep in the middle of this table has passed its end, which now has peers that it has not visited.
     if of.kind == kind then
       of.oldest = min(of.oldest, smallest(concat(go_numbers)))
     end
@@ -364,7 +367,7 @@ local function shrink(of, kind)
   end
 end
 
-------------------------------------------------------------------------------------------------------------------------------
+--------------------------------------------------------------------------------------------------------------
 -- The directory.
 
 local function directory(shard)
@@ -398,7 +401,7 @@ local function enter(s, place, due)
   settle(d)
 end
 
--- When a swarm is due. `change` makes the new time of the old one.
+-- Sets the due time of a swarm. `change` returns the new time for the old one.
 local function set_due(s, place, change)
   local d = directory(s.shard)
   local page = page_of(place, d.pages[DIRECTORY])
@@ -418,8 +421,8 @@ local function leave(s, place)
   settle(d)
 end
 
--- The shard has been told a time that has not come. Notes from then count as notes from now, and all of them are looked at again by the next
--- sweep, which finds the times of peers.
+-- Sets the shard back from a time in the future: the next sweep visits all swarms, and sets back the times of
+-- peers.
 local function bring_back(shard, now)
   local m, d = meta(shard), directory(shard)
   m.newest = now
@@ -434,8 +437,8 @@ local function bring_back(shard, now)
   end
 end
 
--- The time that counts: the latest of all that were told. The server's clock is read only where the time moves, or where one of the
--- two clocks is wrong.
+-- The time that counts: the latest of all calls. The server's clock is read only if the time moves, or if one
+-- of the two clocks is wrong.
 local function advance(shard, told)
   local m = shard.m
   local newest = m and m.newest or shard.raw and decode('<I4', shard.raw) or 0
@@ -454,10 +457,10 @@ local function advance(shard, told)
   return newest
 end
 
-------------------------------------------------------------------------------------------------------------------------------
--- Swarms: four tables of peers, a download count, and how far a sweep has come in a large one.
+--------------------------------------------------------------------------------------------------------------
+-- Swarms: four tables of peers, a download count, and the position of a sweep in a large one.
 
--- Above the bits of the kinds that it has.
+-- Flags above the bits of its kinds.
 local DOWNLOADS, KEEPS, LARGE = 16, 32, 64
 local TABLES = '<BI3I4I4I3I2I4I3I2I4I3I2I4I3I2'
 -- The kinds of each set of bits.
@@ -471,10 +474,10 @@ for bits = 0, 15 do
   end
 end
 
--- The one that is looked at: calls see one at a time, and making tables costs more than filling them.
+-- The current swarm: calls read one at a time, and making tables costs more than filling them.
 local swarm = { count = {}, pages = {}, fullest = {}, from = { 1, 1, 1, 1 }, times = { 1, 1, 1, 1 }, keys = {}, numbers = {} }
 
--- Of a field, or an empty one. `limit` is needed where peers are added.
+-- The swarm of a field, or an empty one. `limit` is needed if peers are added.
 local function swarm_of(shard, info_hash, value, limit)
   local s, keys, numbers = swarm, swarm.keys, swarm.numbers
   local count, pages, fullest = s.count, s.pages, s.fullest
@@ -533,7 +536,7 @@ local function save(s)
   if s.kept then
     flags = flags + KEEPS
   end
-  -- How far a sweep has come needs the room of a large one.
+  -- Only a large swarm has room for the position of a sweep.
   local large = s.kind > 0 or pages[1] > 1 or pages[2] > 1 or pages[3] > 1 or pages[4] > 1
   if large then
     flags, n = flags + LARGE, 3
@@ -583,7 +586,7 @@ local function cut(s, kind, page, i)
   m[kind] = m[kind] - 1
 end
 
--- All fields of the swarm go; its entry in the directory is for the caller.
+-- Deletes all fields of the swarm. The caller deletes its entry in the directory.
 local function drop(s)
   local shard = s.shard
   local m = meta(shard)
@@ -602,7 +605,7 @@ local function drop(s)
   put(shard, s.prefix, '')
 end
 
--- It has peers again.
+-- Notes that a swarm has peers again.
 local function is_back(s, place, due)
   s.kept = false
   local m = meta(s.shard)
@@ -612,7 +615,7 @@ local function is_back(s, place, due)
   end)
 end
 
--- The page of a table where an endpoint belongs, and its position there if it is there. `h` is its hash.
+-- The page of an endpoint with the hash `h`, and its position in the page if it is there.
 local function look_up(s, kind, endpoint, h)
   local page = page_of(h, s.pages[kind])
   if s.count[kind] > 0 then
@@ -621,7 +624,8 @@ local function look_up(s, kind, endpoint, h)
   return page
 end
 
--- Whether a network of the endpoint is full, and of the narrowest the kind, page and position of the one that announced least recently.
+-- Whether a network of the endpoint is full, and the kind, page and position of the least recent announcer in
+-- the narrowest full one.
 local function is_full(s, first, pages, endpoint)
   local networks, width = NETWORKS[first], WIDTH[first]
   local widest = sub(endpoint, 1, networks[#networks])
@@ -653,8 +657,8 @@ local function is_full(s, first, pages, endpoint)
   end
 end
 
-------------------------------------------------------------------------------------------------------------------------------
--- Selecting.
+--------------------------------------------------------------------------------------------------------------
+-- Selection of peers.
 
 -- Numbers in [0, 1) from the caller's randomness (L'Ecuyer, CACM 1988).
 local x, y
@@ -668,9 +672,9 @@ local function draw()
   return (x - y) % 2147483562 / 2147483562
 end
 
--- Puts `want` of the peers of the kinds `first` to `last` behind the `n` pieces of `out`, and says how many these are then: peers that
--- follow a random one in their order, and the first ones behind the last. The announcer is none of them: it is the one `mine` of page
--- `my_page` of `my_kind`.
+-- Appends `want` of the peers of the kinds `first` to `last` to the `n` pieces of `out`, and returns the new
+-- number of pieces. The peers follow a random one in their order, cyclically. The announcer, at `mine` of
+-- page `my_page` of `my_kind`, is left out.
 local function select(s, first, last, my_kind, my_page, mine, want, eligible, out, n)
   if want <= 0 then
     return n
@@ -688,7 +692,8 @@ local function select(s, first, last, my_kind, my_page, mine, want, eligible, ou
         i = i + 1
       end
     else
-      -- A random place of a random page, again while it is empty: pages weigh as much as they hold.
+      -- A random place of a random page, repeated while it is empty: the weight of a page is its number of
+      -- peers.
       local slots, fullest, tries = s.pages[kind] * s.fullest[kind], s.fullest[kind], 0
       repeat
         local slot = floor(draw() * slots)
@@ -728,7 +733,7 @@ local function share(want, v4, v6)
   return min(v4, want - six), six
 end
 
-------------------------------------------------------------------------------------------------------------------------------
+--------------------------------------------------------------------------------------------------------------
 -- The functions that are called.
 
 local STATS = '<I4I4I4'
@@ -738,8 +743,8 @@ local function stats(s)
   return count[1] + count[3], count[2] + count[4], s.downloads
 end
 
--- Notes that a peer comes, leaves or changes its role; it stands at `mine` of that page if it is there in that role already. Returns
--- the changes, how many others had to go, and where the peer stands then.
+-- Stores that a peer joins, leaves or changes its role; it is at `mine` of that page if it has that role
+-- already. Returns the changes, the number of evicted peers, and the new position of the peer.
 local function move(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
   local seeder = kind % 2 == 1
   local other = seeder and kind + 1 or kind - 1
@@ -780,7 +785,8 @@ local function move(s, place, kind, page, mine, endpoint, h, flags, now, lifetim
   return changes, evicted, mine
 end
 
--- Puts peers for the one that stands there behind the `n` pieces of `out`: how many pieces these are then, and how many peers are of IPv4.
+-- Appends peers for the peer at that position to the `n` pieces of `out`. Returns the new number of pieces,
+-- and the number of IPv4 peers.
 local function hand_out(s, kind, page, mine, flags, want, room4, room6, out, n)
   local count, seeders_too = s.count, kind % 2 == 0 or flags >= SEEDERS_TOO
   local e4, e6 = 0, 0
@@ -795,7 +801,7 @@ local function hand_out(s, kind, page, mine, flags, want, room4, room6, out, n)
   return select(s, seeders_too and 3 or 4, 4, kind, page, mine, n6, e6, out, n), n4
 end
 
--- One announce. Its answer goes behind the `n` pieces of `out`, and says of how many pieces it is.
+-- One announce. Appends its answer to the `n` pieces of `out`; the answer contains its number of pieces.
 local function announce_one(shards, key, request, out, n)
   local info_hash, place, h, flags, now, lifetime, want, room4, room6, limit, a, b, at =
     decode('<c20I4I4BI4I4I2I2I2I2I4I4', request)
@@ -937,7 +943,7 @@ local function restore(keys, args)
     if not value then
       enter(s, place, added > 0 and oldest + lifetime + 1 or 0)
     elseif added > 0 then
-      -- Where a sweep stands in the middle of the swarm, it begins again.
+      -- A sweep in the middle of the swarm begins again.
       s.kind = 0
       if s.kept then
         is_back(s, place, oldest + lifetime + 1)
@@ -953,8 +959,8 @@ local function restore(keys, args)
   return encode('<I4I4I4I4I4', now, added, known, expired, refused)
 end
 
--- Removes peers older than `since` from a page. Returns how many were there, how many went, and the oldest of the others. No peer
--- has announced later than `now`.
+-- Removes peers older than `since` from a page. Returns the number of peers before, the number removed, and
+-- the oldest time left. Times later than `now` become `now`.
 local function expire(s, kind, page, since, now)
   local keys, numbers = read_page(s, kind, page)
   local width = WIDTH[kind]
@@ -985,8 +991,8 @@ local function expire(s, kind, page, since, now)
   return count, gone, oldest
 end
 
--- Looks at a swarm until the budget is used up: how many peers were seen, how many went, and whether all were seen. Pages from the last
--- one on, since shrinking takes pages from the end.
+-- Visits a swarm until the budget is used up. Returns the number of visited and of removed peers, and whether
+-- all were visited. Begins at the last page, since a shrinking table loses its last page.
 local function expire_swarm(s, since, now, budget)
   local looked, expired = 0, 0
   if s.kind == 0 then
@@ -1010,7 +1016,7 @@ local function expire_swarm(s, since, now, budget)
   return looked, expired, true
 end
 
--- One step of forgetting: of the swarms that are due, until about `HOLD` peers were seen.
+-- One step of expiry, in the swarms that are due, until about `HOLD` peers were visited.
 local function sweep(keys, args)
   local now, lifetime, drops, budget = decode('<I4I4BI4', args[1])
   local shard = open(keys[1], nil, true)
@@ -1089,7 +1095,7 @@ local function sweep(keys, args)
   return encode('<I4I4I4I4B', now, visited, expired, removed, more)
 end
 
--- The shard, the info hashes of the page of its directory in which a hash falls, and how many pages there are.
+-- The shard, the info hashes on the page of its directory for a hash, and the number of pages.
 local function page_at(keys, args)
   local shard = open(keys[1])
   if not shard.raw then
@@ -1116,8 +1122,8 @@ local function walk(keys, args)
   return concat(out)
 end
 
--- The peers of a family on whose pages a hash falls: seeders, then leechers, each as how many pages there are, how many peers follow, their
--- endpoints and their times.
+-- The peers of a family on the pages for a hash: seeders, then leechers, each as the number of pages, the
+-- number of peers, their endpoints and their times.
 local function list(keys, args)
   local info_hash, first, h = decode('<c20BI4', args[1])
   local shard, value = open(keys[1], info_hash)

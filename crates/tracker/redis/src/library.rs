@@ -19,7 +19,6 @@ pub(crate) enum Operation {
     Scrape,
     /// Lists info hashes.
     Names,
-    /// Lists swarms.
     Walk,
     /// Lists peers.
     List,

@@ -60,7 +60,7 @@ pub(crate) const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Durati
 pub(crate) struct Link {
     /// The servers of the given URLs.
     seeds: Vec<Arc<Node>>,
-    /// The servers that other servers have named. The next look at the slots removes those that serve none.
+    /// The servers that other servers have named. The next look at the slots removes servers without slots.
     others: Mutex<Vec<Arc<Node>>>,
     patience: Duration,
     topology: RwLock<Arc<Topology>>,
@@ -117,7 +117,6 @@ impl Link {
         })
     }
 
-    /// Spawns a task on that runtime.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(future);
     }
@@ -143,8 +142,8 @@ impl Link {
         is_in.then_some(place).ok_or_else(|| format!("{} calls are waiting already", self.most_in_flight))
     }
 
-    /// Sends calls whose number was bounded before, and returns their answers. Calls for one slot are done
-    /// in order.
+    /// Sends calls, and returns their answers. The caller has bounded their number. Calls for one slot are
+    /// done in order.
     pub(crate) async fn call_all(&self, calls: &[SlotCall]) -> Vec<Result<Value, Failure>> {
         let deadline = Instant::now() + self.patience;
         let mut answers: Vec<Option<Result<Value, Failure>>> = calls.iter().map(|_| None).collect();
@@ -233,8 +232,8 @@ impl Link {
         topology.nodes.iter().filter_map(|node| (0..SLOTS).find(|&slot| serves(node, slot))).collect()
     }
 
-    /// Whether some server has the module `swarmkeep`, and those that lack it. With `all`, each server must
-    /// answer.
+    /// Whether some server has the module `swarmkeep`, and the servers without it. With `all`, each server
+    /// must answer.
     pub(crate) async fn module(&self, key: &str, all: bool) -> Result<(bool, Vec<String>), Error> {
         let nodes = self.topology.read().nodes.clone();
         let asked = join_all(nodes.iter().map(|node| node.has_module(key, GREETING))).await;
@@ -317,7 +316,6 @@ impl Link {
         outcomes
     }
 
-    /// The server at this address.
     fn node(&self, address: &Address) -> Arc<Node> {
         let mut others = self.others.lock();
         let known = self.seeds.iter().chain(&*others).find(|node| node.address == *address);
@@ -399,7 +397,8 @@ impl Link {
 }
 
 /// Warns of a server that evicts keys: with each key it silently loses a shard. A policy that evicts only
-/// keys with an expiry keeps the shards, which have none. Warns also of a server that takes any amount of memory.
+/// keys with an expiry keeps the shards, which have none. Warns also of a server that takes any amount of
+/// memory.
 async fn warn_of_memory(node: &Node) {
     match node.memory_limit(GREETING).await {
         Ok((_, policy)) if policy.starts_with("allkeys-") => warn!(
@@ -432,7 +431,7 @@ struct Before {
     named: Option<Address>,
 }
 
-/// Room for some calls among those that may wait at once. It is given back on drop.
+/// Room for some of the calls that may wait at once. It is given back on drop.
 #[must_use = "the room is given back when it is dropped"]
 pub(crate) struct InFlightCalls<'a>(&'a Link, usize);
 
@@ -442,7 +441,6 @@ impl Drop for InFlightCalls<'_> {
     }
 }
 
-/// Parses a URL.
 fn seed(url: &str) -> Result<ConnectionInfo, Error> {
     let refused = |reason: String| Error::Url { url: without_password(url), reason };
     let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;

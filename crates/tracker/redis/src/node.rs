@@ -197,7 +197,6 @@ impl Outcome {
     }
 }
 
-/// A server.
 pub(crate) struct Node {
     pub(crate) address: Address,
     info: ConnectionInfo,
@@ -224,7 +223,6 @@ impl Node {
         Self { address, info, access, connections }
     }
 
-    /// Another server, reached in the same way.
     pub(crate) fn at(&self, address: Address) -> Self {
         let addr = match self.info.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -238,7 +236,6 @@ impl Node {
         Self::new(self.info.clone().set_addr(addr), Arc::clone(&self.access))
     }
 
-    /// Whether a connection to it is open.
     pub(crate) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.open.lock().is_some())
     }
@@ -595,7 +592,7 @@ impl Connection {
         }
     }
 
-    /// Sends commands whose replies take at most `most` bytes, and waits for their answers.
+    /// Sends commands with replies of at most `most` bytes, and waits for their answers.
     async fn ask(
         &self,
         node: &Node,
@@ -616,7 +613,7 @@ impl Connection {
                     self.forget(open.made);
                 }
                 Err(match open.allowance.exceeded() {
-                    Some(what) => format!("the connection to {address} was ended: {what}"),
+                    Some(reason) => format!("the connection to {address} was ended: {reason}"),
                     None if is_cut => format!("the connection to {address} was lost: {error}"),
                     None => format!("{address}: {error}"),
                 })
@@ -702,7 +699,7 @@ mod tests {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("PING");
         let answered = tokio::time::timeout(Duration::from_secs(20), open.answers(&pipeline)).await;
-        let error = answered.expect("at once").expect_err("nobody reads the queue");
+        let error = answered.expect("at once").expect_err("no task reads the queue");
         assert!(is_cut(&error), "{error}");
     }
 }

@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// The error for an operator that wants the other one.
+    /// The text of an error for an operator that has set the other one.
     pub(crate) const fn describe(self) -> &'static str {
         match self {
             Self::Functions => "functions keep it",
@@ -92,7 +92,7 @@ impl Engine {
 pub(crate) enum Places {
     /// Its endpoint.
     Endpoints,
-    /// Its IPv4 address or IPv6 /48: where endpoints per address are limited.
+    /// Its IPv4 address or IPv6 /48, if endpoints per address are limited.
     Networks,
 }
 
@@ -101,11 +101,11 @@ impl Places {
         if endpoints_per_address > 0 { Self::Networks } else { Self::Endpoints }
     }
 
-    /// The error for an operator that wants the other one.
+    /// The text of an error for an operator that has set the other one.
     pub(crate) const fn describe(self) -> &'static str {
         match self {
-            Self::Endpoints => "its endpoints an address are not limited",
-            Self::Networks => "its endpoints an address are limited",
+            Self::Endpoints => "its endpoints per address are not limited",
+            Self::Networks => "its endpoints per address are limited",
         }
     }
 

@@ -4,7 +4,8 @@ use redis::Cmd;
 
 use crate::place::Engine;
 
-/// `KEY` stands for a key of the store. A command without this right is refused before its arguments are read.
+/// `KEY` stands for a key of the store. A command without this right is refused before its arguments are
+/// read.
 const OF_ALL: [&str; 5] = ["GET KEY", "SET KEY x NX XX", "PEXPIRE KEY x", "HGET KEY m", "TIME"];
 const OF_FUNCTIONS: [&str; 5] =
     ["HMGET KEY m", "HSET KEY m x x", "HDEL KEY x", "FCALL swarmkeep_none 1 KEY", "FUNCTION LOAD x"];

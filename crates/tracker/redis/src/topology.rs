@@ -24,7 +24,6 @@ impl Topology {
         Self { nodes: Vec::new(), slots: None, kept_out: Vec::new() }
     }
 
-    /// One server for all slots.
     pub(crate) fn single(node: Arc<Node>) -> Self {
         Self { nodes: vec![node], slots: None, kept_out: Vec::new() }
     }

@@ -91,7 +91,6 @@ impl Shared {
         Ok(totals)
     }
 
-    /// Whether a shard has another layout than the store.
     pub(super) fn is_of_another_layout(&self, shard: &Shard) -> bool {
         shard.layout.as_ref().is_ok_and(|layout| *layout != self.calls().layout)
     }

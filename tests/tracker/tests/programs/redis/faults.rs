@@ -639,7 +639,7 @@ fn redis_store_begun_otherwise_is_refused() {
         };
         assert_eq!(refusal(RepositoryConfig::new(key).shards(32)).await, "it has 16 shards");
         let limited = RepositoryConfig::new(key).max_endpoints_per_address(8);
-        assert_eq!(refusal(limited).await, "its endpoints an address are not limited");
+        assert_eq!(refusal(limited).await, "its endpoints per address are not limited");
         // Another key of one's own does not matter: that of the store counts.
         RedisRepository::connect(&settings, &RepositoryConfig::new(key))
             .await

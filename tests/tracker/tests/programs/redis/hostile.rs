@@ -135,7 +135,7 @@ fn redis_that_answers_more_than_it_was_asked_for_is_left_at_once() {
             let settings = impatient(settings([url]), 1000);
             asked.spawn(async move {
                 let store = connect(&settings).await;
-                let refused = proxy.refusal(&store, Says(first.into(), then), "than it was asked for").await;
+                let refused = proxy.refusal(&store, Says(first.into(), then), "than requested").await;
                 let taken = proxy.taken.load(Relaxed);
                 let shown = first.escape_debug();
                 assert!(taken < ON_ITS_WAY, "{shown}: it took {taken} bytes: {refused}");

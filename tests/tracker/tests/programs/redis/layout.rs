@@ -181,7 +181,7 @@ fn redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was
         let two = RedisRepository::connect(&settings, &limited).await.expect("reached");
         let comes = |n| Announce::new(torrent(n), endpoint(n));
         let refused = tell(&one, &comes(1)).await.expect_err("it keeps peers in other places");
-        assert!(refused.reason.contains("endpoints an address are limited"), "{refused}");
+        assert!(refused.reason.contains("endpoints per address are limited"), "{refused}");
         assert_eq!(one.status().layout_refused, Some(refused.reason));
         tell(&two, &comes(1)).await.expect("acknowledged");
         server.command(&["FLUSHALL"]).expect("it answers");

@@ -185,7 +185,7 @@ fn redis_settings_that_differ_from_those_of_the_store_are_refused() {
     let _one = setup.tracker(&urls, &["--endpoints-per-address=8"]);
     let (code, said) = Serve::refused(setup.serve(&urls, &["--endpoints-per-address=0"]));
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("its endpoints an address are limited"), "{said}");
+    assert!(said.contains("its endpoints per address are limited"), "{said}");
     let (code, said) = Serve::refused(setup.serve(&urls, &["--max-bytes=1GiB"]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("this store cannot limit its"), "{said}");
