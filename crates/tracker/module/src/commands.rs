@@ -1,7 +1,6 @@
 //! The commands: their arguments, and their replies.
 //!
-//! The arguments of all are a caller, and a key with a request, or several. So keys are where the server looks
-//! for them.
+//! The arguments are a caller, and one or several keys, each with a request. So the server finds the keys.
 
 use std::ffi::CStr;
 
@@ -88,8 +87,8 @@ pub(crate) const COMMANDS: &[Command] = commands! {
     c"swarmkeep.peers", c"readonly", peers;
 };
 
-/// The shard of the caller's layout; `None` if there is none. A caller that has confirmed its layout takes the
-/// place of another.
+/// The shard of the caller's layout; `None` if there is none. A caller that has confirmed its layout takes
+/// the place of another.
 fn find<'a>(
     call: &Call<'_>,
     key: &'a mut Key<'_>,
@@ -446,7 +445,7 @@ fn list(
     Ok(Reply::Bytes(reply))
 }
 
-/// Peers of a swarm: where to go on (a length and as many bytes; 255 is the end), and each with kind and time.
+/// Peers of a swarm: where to go on (a length and its bytes; 255 is the end), and each with kind and time.
 fn peers(call: &Call<'_>) -> Result<Reply, Refused> {
     const END: u8 = u8::MAX;
 

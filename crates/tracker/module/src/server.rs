@@ -1,8 +1,8 @@
-//! The interface to the server: its functions, its allocator, the data type and the entry point. All unsafe code
-//! of the module.
+//! The interface to the server: its functions, its allocator, the data type and the entry point. All unsafe
+//! code of the module.
 //!
-//! The functions are those of `redismodule.h` of Redis 7, which Valkey has under the same names. The server gives
-//! each by its name, so that neither its header nor a generator is needed.
+//! The functions are those of `redismodule.h` of Redis 7, which Valkey has under the same names. The server
+//! gives each by its name, so that neither its header nor a generator is needed.
 #![expect(unsafe_code, reason = "the server calls through C functions and pointers")]
 
 use std::{
@@ -23,7 +23,6 @@ use crate::{
 const OK: c_int = 0;
 const ERROR: c_int = 1;
 
-/// A value that only the server reads.
 #[repr(C)]
 pub(crate) struct Opaque([u8; 0]);
 
@@ -138,20 +137,21 @@ fn data_type() -> Ptr {
     TYPE.get().expect("a module is loaded before it is called").0
 }
 
-/// The server's allocator, so that the server counts the module's memory. Before the module is loaded, and in its
-/// tests, the allocator of the system.
+/// The server's allocator, so that the server counts the module's memory. Before the module is loaded, and in
+/// its tests, the allocator of the system.
 struct ServerAllocator;
 
 #[global_allocator]
 static ALLOCATOR: ServerAllocator = ServerAllocator;
 
-/// The largest alignment that the server's allocator gives, to pieces whose size is a multiple of it.
+/// The largest alignment of the server's allocator. It aligns pieces if their size is a multiple of it.
 const ALIGNMENT: usize = 16;
 
 // SAFETY: memory is the server's, of the size asked for. Up to `ALIGNMENT`, a size that is a multiple of the
-// alignment is aligned to it: the servers' jemalloc has classes of 8 bytes more each. For a larger alignment, the
-// first aligned address in a longer piece is given, and the address of that piece stands before it. Memory
-// that was taken before the server's functions are known is not freed after: the entry point keeps none of it.
+// alignment is aligned to it: the servers' jemalloc has classes of 8 bytes more each. For a larger alignment,
+// the first aligned address in a longer piece is given, and the address of that piece stands before it.
+// Memory that was taken before the server's functions are known is not freed after: the entry point keeps
+// none of it.
 unsafe impl GlobalAlloc for ServerAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(api) = API.get() else {
@@ -310,7 +310,7 @@ impl Call<'_> {
 
     fn reply(&self, reply: Result<Reply, Refused>) {
         let context = self.context;
-        // SAFETY: the context is the server's, and it copies what it is given.
+        // SAFETY: the context is the server's, which copies the arguments.
         unsafe {
             match reply {
                 Ok(Reply::Nothing) => (api().reply_with_null)(context),
@@ -342,8 +342,8 @@ impl<'a> Key<'a> {
 
     /// Its value.
     pub(crate) fn shard(&mut self) -> Option<&mut Shard> {
-        // SAFETY: the value of a key of this type was made by `Box::into_raw`. Commands run one after another,
-        // and this key is borrowed.
+        // SAFETY: the value of a key of this type was made by `Box::into_raw`. Commands run one after
+        // another, and this key is borrowed.
         unsafe { (api().value_of)(self.key).cast::<Shard>().as_mut() }
     }
 
@@ -532,8 +532,8 @@ unsafe extern "C" fn copy(_from: Ptr, _to: Ptr, value: *const c_void) -> *mut c_
     }
 }
 
-/// Puts a command in the categories `@read` or `@write`, where the server has categories for modules: Redis 7.2
-/// and Valkey.
+/// Puts a command in the categories `@read` or `@write`, where the server has categories for modules: Redis
+/// 7.2 and Valkey.
 ///
 /// # Safety
 /// `get` is the server's `GetApi`, and it is loading the module.

@@ -68,8 +68,8 @@ impl Shard {
         Advanced::To(told.max(newest))
     }
 
-    /// Builds the shard again, with other terms or an earlier time. `None` if a store cannot have these terms;
-    /// then nothing has changed.
+    /// Builds the shard again, with other terms or an earlier time. `None` if a store cannot have these
+    /// terms; then nothing has changed.
     pub(crate) fn rebuild(&mut self, terms: Terms, newest: u32) -> Option<()> {
         *self = self.rebuilt(terms, newest)?;
         Some(())
@@ -115,7 +115,7 @@ impl Shard {
         self.store.import(slice::from_ref(records), self.now())
     }
 
-    /// One step of a sweep. Also returns whether replicas have to sweep: after a pass that has changed something.
+    /// One step of a sweep. Also returns whether replicas must sweep: after a pass with changes.
     pub(crate) fn sweep(&mut self, policy: Retention, budget: u32) -> (Swept, bool) {
         let swept = self.store.sweep(self.now(), policy, Budget::peers(HOLD.min(budget as usize)));
         self.has_swept |= swept.expired > 0 || swept.swarms_removed > 0;
@@ -127,7 +127,6 @@ impl Shard {
         while !self.store.sweep(self.now(), policy, Budget::peers(usize::MAX)).pass_complete {}
     }
 
-    /// All peers that were evicted.
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted_before + self.store.totals().evicted.peers
     }

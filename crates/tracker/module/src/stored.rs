@@ -1,7 +1,7 @@
 //! The bytes of a shard in a file: parts, each with its length outside of it.
 //!
-//! The first part has the version of this format, and the settings of the shard's callers. Each of the others has a
-//! time, and the [`Records`] of some swarms, with ages relative to it.
+//! The first part has the version of this format, and the settings of the shard's callers. Each of the others
+//! has a time, and the [`Records`] of some swarms, with ages relative to it.
 
 use swarmkeep::{Budget, Export, Malformed, Records, Timestamp, TorrentRepository as _};
 
@@ -10,7 +10,6 @@ use crate::{
     shard::Shard,
 };
 
-/// The version of this format.
 pub(crate) const VERSION: u8 = 1;
 
 /// Peers and swarms per part, about.
