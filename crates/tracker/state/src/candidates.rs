@@ -1,5 +1,5 @@
-//! Torrents whose downloads all come from one prefix, which may have made them up. They wait in memory, and
-//! enter the database when another prefix downloads them, or when their first downloader announces again.
+//! Torrents with downloads of only one prefix, which may have made them up. They wait in memory, and enter the
+//! database when another prefix downloads them, or when their first downloader announces again.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -135,8 +135,8 @@ impl Candidates {
         self.hasher.hash_one(prefix(endpoint)) as usize % GROUPS
     }
 
-    /// Searches the next group for torrents whose first downloader has announced again, `after` that time or
-    /// later. Removes them, and returns them with their downloads.
+    /// Searches the next group for torrents that their first downloader has announced again, `after` that time
+    /// or later. Removes them, and returns them with their downloads.
     pub(crate) fn confirmed(
         &mut self,
         store: &dyn TorrentRepository,
@@ -193,7 +193,7 @@ mod tests {
         let others = (0..100).filter(|prefix| candidates.group(&peer(1000 + prefix, 1)) != group);
         let others: Vec<u32> = others.collect();
         assert!(others.len() > 80);
-        // Those are there, and enter when another prefix has them too.
+        // The waiting torrents enter when another prefix has them too.
         for n in others {
             assert_eq!(candidates.add(hash(n), 1, peer(5000, 1), now), Some(2));
         }

@@ -1,4 +1,4 @@
-//! A repository whose download counts outlive it.
+//! A repository with durable download counts.
 
 mod keeper;
 
@@ -64,7 +64,7 @@ pub struct Pace {
     pub every: Duration,
     /// The number of torrents with new downloads after which a commit happens earlier.
     pub torrents: usize,
-    /// The most torrents whose downloads wait in memory, at 64 bytes each, while the disk refuses writes.
+    /// The most torrents with downloads in memory, at 64 bytes each, while the disk refuses writes.
     pub most_unsaved: usize,
     /// The most torrents in the database, about, at 50 bytes each on disk. The downloads of further torrents
     /// are not kept, because clients can make up any number of torrents.
@@ -98,19 +98,19 @@ pub struct CountsStatus {
     pub unsaved: u64,
     /// Whether the last commit failed.
     pub is_refused: bool,
-    /// Whether there are swarms whose stored counts cannot be read.
+    /// Whether the stored counts of some swarms cannot be read.
     pub is_unreadable: bool,
-    /// Torrents whose downloads wait in memory for a second downloader.
+    /// Torrents with downloads that wait in memory for a second downloader.
     pub candidates: u64,
     /// Whether the database is damaged. It is neither read nor written then.
     pub is_damaged: bool,
-    /// Torrents whose downloads were not kept because the database was full.
+    /// Torrents with downloads that were not kept because the database was full.
     pub left_out: u64,
     /// The number of failed commits.
     pub refusals: u64,
     /// The number of successful commits.
     pub commits: u64,
-    /// Swarms whose stored count was looked up.
+    /// Lookups of the stored count of a swarm.
     pub looked_up: u64,
     /// The number of torrents in the database.
     pub entries: u64,
@@ -118,7 +118,7 @@ pub struct CountsStatus {
     pub bytes: u64,
 }
 
-/// Cores rarely meet in one of them, and a word has a bit for each.
+/// Two cores rarely use the same shard, and a word has a bit per shard.
 const SHARDS: usize = 64;
 /// The most new swarms that one shard notes. If there are more, all swarms are looked up.
 const MOST_CREATED: usize = 4096;

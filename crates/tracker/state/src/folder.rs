@@ -26,7 +26,7 @@ pub trait Folder: fmt::Debug + Send + Sync {
     /// The path of the file `name`, for messages.
     fn path(&self, name: &str) -> PathBuf;
 
-    /// All names, in any order. Those that are not UTF-8 are left out.
+    /// All names, in any order. Names that are not UTF-8 are left out.
     ///
     /// # Errors
     /// The errors of the medium, as for all methods here.
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error_with_its_path() {
+    fn a_missing_folder_is_an_error_with_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let error = Directory::open(folder.path().join("missing")).unwrap_err();
         assert!(error.to_string().contains("missing"), "{error}");
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_name_of_a_file_to_be_made_is_replaced_and_never_written_to() {
+    fn creating_a_file_replaces_an_existing_one_and_never_writes_to_it() {
         let folder = tempfile::tempdir().unwrap();
         let (state, victim) = (folder.path().join("state"), folder.path().join("victim"));
         fs::create_dir(&state).unwrap();

@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 
 use crate::{Error, File, Folder, Result};
 
-/// A store whose swarms are written to snapshots and loaded from them.
+/// A store that is written to snapshots and loaded from them.
 #[derive(Debug, Clone)]
 pub(crate) enum Store {
     Sync(Arc<dyn TorrentRepository>),
@@ -83,7 +83,7 @@ const PAUSE_WITHIN: Duration = Duration::from_millis(2);
 /// The bytes after which a snapshot in progress is synced, so that the sync at the end is short.
 const SYNCED_AT_ONCE: usize = 16 << 20;
 /// The bytes of one `import`: a million swarms of one peer. glibc maps allocations of this size separately,
-/// and so returns them. It keeps smaller ones, because a store allocates what it keeps behind them.
+/// and so returns them. It keeps smaller ones, because a store allocates its swarms behind them.
 const TOGETHER: usize = 32 << 20;
 /// More threads would wait for the thread that reads.
 const MOST_LOADERS: usize = 4;
