@@ -64,7 +64,7 @@ impl Announce {
     /// Returns the same for a peer at a socket address.
     ///
     /// # Errors
-    /// [`bittorrent::Error::PortZero`](crate::bittorrent::Error::PortZero): nobody can be reached there.
+    /// [`bittorrent::Error::PortZero`](crate::bittorrent::Error::PortZero): no peer can be reached there.
     pub fn at(info_hash: InfoHash, address: SocketAddr) -> Result<Self, crate::bittorrent::Error> {
         Endpoint::try_from(address).map(|endpoint| Self::new(info_hash, endpoint))
     }
@@ -281,8 +281,8 @@ impl<'a> PeerBuffer<'a> {
     }
 
     /// Returns the numbers of IPv4 and IPv6 peers to select into this buffer, if `v4_eligible` and
-    /// `v6_eligible` peers are eligible: half of `want` for each family, and what one family does not use for
-    /// the other. If `want` is odd, IPv4 gets the larger half.
+    /// `v6_eligible` peers are eligible: half of `want` for each family, and the part that one family does
+    /// not use for the other. If `want` is odd, IPv4 gets the larger half.
     pub fn share(&self, want: usize, v4_eligible: usize, v6_eligible: usize) -> (usize, usize) {
         let (v4, v6) = (v4_eligible.min(self.v4.room()), v6_eligible.min(self.v6.room()));
         let v6 = v6.min((want / 2).max(want.saturating_sub(v4)));
@@ -383,7 +383,7 @@ pub struct Transition {
 }
 
 impl Transition {
-    /// Returns the effect of `announce` on a peer whose role was `before`; `None` for a peer that was not in
+    /// Returns the effect of `announce` on a peer with the role `before`; `None` for a peer that was not in
     /// the swarm.
     pub fn new(announce: &Announce, before: Option<Role>) -> Self {
         let after = (announce.event != AnnounceEvent::Stopped).then(|| announce.role());
@@ -409,8 +409,8 @@ impl Transition {
 }
 
 /// The networks of a compact endpoint of `len` bytes that
-/// [`RepositoryConfig::max_endpoints_per_address`](crate::RepositoryConfig::max_endpoints_per_address) limits,
-/// from narrow to wide: the bytes that their endpoints share, and the multiple of the limit.
+/// [`RepositoryConfig::max_endpoints_per_address`](crate::RepositoryConfig::max_endpoints_per_address)
+/// limits, from narrow to wide: the bytes that their endpoints share, and the multiple of the limit.
 pub(crate) const fn limited_networks(len: usize) -> &'static [(usize, u64)] {
     if len == CompactV4::LEN { &[(4, 1)] } else { &[(8, 1), (7, 5), (6, 25)] }
 }
@@ -422,10 +422,10 @@ pub(crate) fn widest_network(endpoint: &[u8]) -> &[u8] {
     &endpoint[..*bytes]
 }
 
-/// Returns the place of the peer that announced least recently in the narrowest full network of `newcomer`, or
-/// `None` if all its networks have room. Of several, the one with the smallest endpoint: stores with the same
-/// peers choose the same one. `others` are the endpoint, the time and the place of all peers in the widest, and
-/// perhaps of others.
+/// Returns the place of the peer that announced least recently in the narrowest full network of `newcomer`,
+/// or `None` if all its networks have room. Of several, the one with the smallest endpoint: stores with the
+/// same peers choose the same one. `others` are the endpoint, the time and the place of all peers in the
+/// widest, and perhaps of others.
 #[inline]
 pub(crate) fn rival<'a, Time: Copy + Ord, Place: Copy>(
     newcomer: &[u8],
@@ -455,7 +455,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn share_gives_each_family_half_and_the_rest_to_whoever_has_more() {
+    fn share_gives_each_family_half_and_the_rest_to_the_larger_one() {
         let (mut v4, mut v6) = ([0; 70 * CompactV4::LEN], [0; 50 * CompactV6::LEN]);
         let peers = PeerBuffer::new(&mut v4, &mut v6);
         let share = |want, v4, v6| peers.share(want, v4, v6);

@@ -159,7 +159,7 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
 }
 
 /// A synchronous store behind the asynchronous trait. Every future is ready when it is first polled, except
-/// that of a long sweep.
+/// the future of a long sweep.
 #[derive(Debug, Clone)]
 pub struct Immediate<R>(pub R);
 
@@ -272,7 +272,7 @@ pub(crate) fn answer<'a, T>(call: impl Future<Output = T> + Send + 'a) -> Answer
 }
 
 /// Returns the output of a future that is ready when it is first polled: the future of an [`Immediate`]
-/// store, or of a store whose locks block.
+/// store, or of a store with locks that block.
 pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

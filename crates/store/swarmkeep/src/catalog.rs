@@ -114,7 +114,7 @@ rows! {
     }
 }
 
-/// One implementation: what it is called, what it is, and how to build it.
+/// One implementation: its name, its properties, and the function that builds it.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Implementation {
@@ -151,7 +151,7 @@ impl Implementation {
     /// Builds an empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if the store cannot keep what `config` asks for.
+    /// [`ConfigError`] if the store does not support a value of `config`.
     pub fn build(&self, config: &RepositoryConfig) -> Result<Repository, ConfigError> {
         match self.build {
             Build::Sync(build) => build(config).map(|store| Repository::Sync(Immediate(store))),

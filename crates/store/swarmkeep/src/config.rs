@@ -11,7 +11,9 @@ use crate::BoundedBy;
 /// use std::time::Duration;
 /// use swarmkeep::{HashKey, RepositoryConfig};
 ///
-/// let config = RepositoryConfig::new(HashKey::from_os()?).lifetime(Duration::from_secs(2700)).max_swarms(1_000_000);
+/// let config = RepositoryConfig::new(HashKey::from_os()?)
+///     .lifetime(Duration::from_secs(2700))
+///     .max_swarms(1_000_000);
 /// assert_eq!(config.limits().swarms, Some(1_000_000));
 /// # Ok::<(), swarmkeep::ConfigError>(())
 /// ```
@@ -58,8 +60,8 @@ impl RepositoryConfig {
     /// An address is an IPv4 address, or the upper 64 bits of an IPv6 address: a client with one IPv6 address
     /// there usually has all 2^64 of them (RFC 4291, section 2.5.1). Many have a whole /56 or /48 (RFC 6177),
     /// so an IPv6 /56 may have 5 times as many endpoints as an address, and a /48 25 times as many. An
-    /// IPv4-mapped address counts as the IPv4 address. A newcomer to a large swarm costs time in proportion to
-    /// the limit, over IPv6 to 25 times the limit: with 8 about a microsecond, with 1,000 a quarter of a
+    /// IPv4-mapped address counts as the IPv4 address. A newcomer to a large swarm costs time in proportion
+    /// to the limit, over IPv6 to 25 times the limit: with 8 about a microsecond, with 1,000 a quarter of a
     /// millisecond in the packed store.
     #[must_use]
     pub const fn max_endpoints_per_address(mut self, endpoints: usize) -> Self {
@@ -208,7 +210,7 @@ pub enum ConfigError {
     },
     /// A limit that this store does not support.
     #[error(
-        "this store cannot limit its {0}: leave the limit out, or take a store whose capabilities list it"
+        "this store cannot limit its {0}: leave the limit out, or take a store with this limit in its capabilities"
     )]
     UnsupportedLimit(&'static str),
     /// A limit below the smallest one that this store supports.

@@ -14,7 +14,7 @@ pub struct Export {
     at: Cursor,
     /// The position among the peers of the next swarm.
     pub(crate) within: Cursor,
-    /// Swarms that a walk has shown and whose peers were not read yet. `at` is after them.
+    /// Swarms that a walk has shown, with peers that were not read yet. `at` is after them.
     listed: vec::IntoIter<SwarmSummary>,
     /// The latest time at which a peer announced that was read.
     latest: Timestamp,

@@ -3,7 +3,10 @@
 //!
 //! ```
 //! use std::{net::SocketAddr, time::SystemTime};
-//! use swarmkeep::{Announce, HashKey, InfoHash, OsRandom, Packed, PeerBuffer, RepositoryConfig, Timestamp, TorrentRepository};
+//! use swarmkeep::{
+//!     Announce, HashKey, InfoHash, OsRandom, Packed, PeerBuffer, RepositoryConfig, Timestamp,
+//!     TorrentRepository,
+//! };
 //!
 //! let store = Packed::new(&RepositoryConfig::new(HashKey::from_os()?))?;
 //! let (now, mut rng) = (Timestamp::try_from(SystemTime::now())?, OsRandom::new()?);
@@ -21,7 +24,7 @@
 //! [`Packed`] and the B-trees need no feature. In a checkout, `cargo doc --open -p swarmkeep --all-features`
 //! shows these too:
 //!
-//! | feature | what it adds |
+//! | feature | addition |
 //! |---|---|
 //! | `catalog` | every row of the [`catalog`]: `dashmap`, `skipmap` and `tokio` |
 //! | `dashmap` | `DashMapRepository`: a sharded hash map, and a lock around each swarm |
@@ -29,7 +32,7 @@
 //! | `tokio` | the B-trees under the locks of tokio, through [`AsyncTorrentRepository`] |
 //! | `snapshot` | the module `snapshot`: all of a store as one stream of bytes, and back |
 //! | `rand_core` | `RandCore`: any generator of `rand_core` as the caller's randomness |
-//! | `global-alloc` | `packed::use_global_allocator`, for processes whose allocator counts memory |
+//! | `global-alloc` | `packed::use_global_allocator`, for processes with an allocator that counts memory |
 //! | `serde` | reports and identifiers as serde values |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -5,8 +5,8 @@ use std::fmt;
 use crate::ConfigError;
 
 /// A source of random numbers. The selection of peers is only as unpredictable as its source. A public
-/// tracker provides [`OsRandom`] or a cryptographic generator (with the feature `rand_core`, `RandCore` adapts
-/// any); a test provides a seeded one.
+/// tracker provides [`OsRandom`] or a cryptographic generator (with the feature `rand_core`, `RandCore`
+/// adapts any); a test provides a seeded one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a source of random numbers for a store",
     label = "does not implement `swarmkeep::Random`",
@@ -35,8 +35,8 @@ impl dyn Random + '_ {
     }
 }
 
-/// The random numbers of the operating system, fetched 128 at a time. Unpredictable, so fit for a public tracker.
-/// A number takes 26 ns on Linux 6.18; a generator of `rand` is faster.
+/// The random numbers of the operating system, fetched 128 at a time. Unpredictable, so fit for a public
+/// tracker. A number takes 26 ns on Linux 6.18; a generator of `rand` is faster.
 ///
 /// ```
 /// use swarmkeep::{OsRandom, Random as _};
@@ -94,7 +94,7 @@ impl fmt::Debug for OsRandom {
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// Returns a generator whose numbers depend on `seed` alone.
+    /// Returns a generator of numbers that depend on `seed` alone.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -266,8 +266,8 @@ impl Records {
         self.until
     }
 
-    /// Replaces the records by the bytes that `fill` appends, whose ages are relative to `until`. After an
-    /// error the list is empty.
+    /// Replaces the records by the bytes that `fill` appends, with ages relative to `until`. After an error
+    /// the list is empty.
     ///
     /// # Errors
     /// [`Malformed`] if the bytes are not records, or an error of `fill`.

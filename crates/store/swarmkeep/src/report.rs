@@ -43,8 +43,8 @@ pub struct PeerRecord {
     pub endpoint: Endpoint,
     /// The role of the peer in the swarm.
     pub role: Role,
-    /// The time of its last announce, rounded by up to [`Capabilities::clock_resolution_secs`]. A store whose
-    /// clock no longer holds the time of an expired peer shows the earliest time.
+    /// The time of its last announce, rounded by up to [`Capabilities::clock_resolution_secs`]. If the clock
+    /// of a store no longer holds the time of an expired peer, the store shows the earliest time.
     pub last_announce: Timestamp,
     /// The other fields of its last announce; `None` in a store that does not keep them.
     pub details: Option<PeerDetails>,

@@ -23,7 +23,7 @@ macro_rules! one_leecher {
 
 /// A store of swarms: for each info hash, the peers that announced it.
 ///
-/// What holds for all methods:
+/// These rules hold for all methods:
 ///
 /// - A **swarm** is the set of peers of one info hash. The identity of a peer is its **endpoint**, not its
 ///   peer id. A **seeder** has nothing left to download; every other peer is a **leecher**.
@@ -73,25 +73,25 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// **Select.** `peers` is cleared. Then at most [`want`](Announce::want) distinct peers are written, in
     /// compact form: peers that are in the swarm at that moment, never the announcing endpoint, no seeders
     /// for a seeder unless it [asks for them](Announce::seeders_too), only peers of the families asked for,
-    /// none for `stopped`. If at most `want` peers are eligible, all of them are selected; otherwise each with
-    /// the same probability, anew for each announce. If both families are asked for, each gets half of `want`,
-    /// and what one family does not use goes to the other. Selecting allocates nothing.
+    /// none for `stopped`. If at most `want` peers are eligible, all of them are selected; otherwise each
+    /// with the same probability, anew for each announce. If both families are asked for, each gets half of
+    /// `want`, and the part that one family does not use goes to the other. Selecting allocates nothing.
     ///
     /// **Concurrency.** After the announce has returned, no call about other peers (announce, sweep, removal,
     /// eviction) can lose its peer.
     ///
     /// **Limits.** At a limit the announcing peer enters, and the store evicts other peers or swarms: those
-    /// with few peers and old announces before large swarms with recent ones, and no more of them than it needs
-    /// and a few besides. If only swarms of more than 64 peers could go for a new swarm, this one has no room, and
-    /// the announce changes nothing. No number of announces or endpoints of one network (IPv4 /24, IPv6 /48, and few
-    /// of these per /32) makes its swarms worth more: its flood displaces itself, and in a full swarm its peers
-    /// displace each other. So swarms that only one network keeps alive (a seedbox, a VPN exit, a carrier's NAT)
-    /// go before those of other networks. Of equals, a swarm with a peer that came back after a quarter of the lifetime stays; no
-    /// peer does so if clients announce more often.
-    /// [`Announced::evicted`] counts evictions, which may follow the counts and the selection of the answer. The [limit on the endpoints of an
-    /// address](crate::RepositoryConfig::max_endpoints_per_address) holds in each swarm: a new endpoint
-    /// replaces the endpoint of the same address (or /56, or /48) that announced least recently. If the endpoint
-    /// is in the swarm already, none is replaced.
+    /// with few peers and old announces before large swarms with recent ones, and no more of them than it
+    /// needs and a few besides. If only swarms of more than 64 peers could go for a new swarm, this one has
+    /// no room, and the announce changes nothing. No number of announces or endpoints of one network (IPv4
+    /// /24, IPv6 /48, and few of these per /32) makes its swarms worth more: its flood displaces itself, and
+    /// in a full swarm its peers displace each other. So swarms that only one network keeps alive (a seedbox,
+    /// a VPN exit, a carrier's NAT) go before those of other networks. Of equals, a swarm with a peer that
+    /// came back after a quarter of the lifetime stays; no peer does so if clients announce more often.
+    /// [`Announced::evicted`] counts evictions, which may follow the counts and the selection of the answer.
+    /// The [limit on the endpoints of an address](crate::RepositoryConfig::max_endpoints_per_address) holds
+    /// in each swarm: a new endpoint replaces the endpoint of the same address (or /56, or /48) that
+    /// announced least recently. If the endpoint is in the swarm already, none is replaced.
     ///
     /// **Cost.** O(want + log n) for n swarms and peers, and O(limit) more for a new endpoint if the
     /// endpoints of an address are limited. Counts never come from a walk over a swarm.
@@ -213,7 +213,8 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// ```
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor;
 
-    /// Tells the store the time, as every call with a time does, and returns the latest time given to it. O(1).
+    /// Tells the store the time, as every call with a time does, and returns the latest time given to it.
+    /// O(1).
     ///
     /// Later calls count an earlier time as this one. The defaults of [`export`](Self::export) and
     /// [`import`](Self::import) tell the time with it.
@@ -308,9 +309,9 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// more), or fewer if it ends within a swarm. It holds no lock for longer than
     /// [`Capabilities::longest_hold`].
     ///
-    /// The default uses [`walk`](Self::walk), [`peers`](Self::peers) and [`scrape`](Self::scrape), and reads a
-    /// swarm again, up to 32 times, if its counts contradict its peers. A store that can read both under one
-    /// lock overrides it.
+    /// The default uses [`walk`](Self::walk), [`peers`](Self::peers) and [`scrape`](Self::scrape), and reads
+    /// a swarm again, up to 32 times, if its counts contradict its peers. A store that can read both under
+    /// one lock overrides it.
     ///
     /// ```
     #[doc = one_leecher!()]
@@ -355,7 +356,7 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// ```
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool;
 
-    /// Returns what this store declares: limits, clock, costs.
+    /// Returns the properties that this store declares: limits, clock, costs.
     ///
     /// ```
     #[doc = one_leecher!()]
@@ -399,7 +400,8 @@ pub trait TorrentRepositoryExt: TorrentRepository {
     /// let store = Packed::new(&RepositoryConfig::new(HashKey::from_os()?))?;
     /// let (now, mut rng) = (Timestamp::try_from(SystemTime::now())?, OsRandom::new()?);
     /// let torrent = InfoHash::new([7; 20]);
-    /// let announce = |address: &str| Ok::<_, Box<dyn std::error::Error>>(Announce::at(torrent, address.parse()?)?);
+    /// type Parsed = Result<Announce, Box<dyn std::error::Error>>;
+    /// let announce = |address: &str| -> Parsed { Ok(Announce::at(torrent, address.parse()?)?) };
     /// store.announce_vec(&announce("192.0.2.1:6881")?, now, &mut rng);
     /// let (answer, peers) = store.announce_vec(&announce("192.0.2.2:6881")?, now, &mut rng);
     /// assert_eq!((answer.stats.incomplete, peers), (2, vec!["192.0.2.1:6881".parse()?]));

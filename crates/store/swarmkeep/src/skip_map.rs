@@ -65,7 +65,7 @@ impl<T: Send + Sync + 'static> SlotMap<T> for SkipList<T> {
     }
 
     async fn keys(&self, _: Order, after: Option<&InfoHash>, limit: usize, out: &mut Vec<InfoHash>) {
-        // Not by `SkipMap::range`: that of 0.1.3 releases none of the nodes that it leaves, so that a swarm
+        // Not by `SkipMap::range`: in 0.1.3 it releases none of the nodes that it leaves, so that a swarm
         // which was listed is never freed (crossbeam-rs/crossbeam#1178).
         let first = self.0.lower_bound(after.map_or(Bound::Unbounded, Bound::Excluded));
         out.extend(iter::successors(first, Entry::next).take(limit).map(|entry| *entry.key()));

@@ -6,7 +6,9 @@
 //! describes the format byte by byte.
 //!
 //! ```
-//! use swarmkeep::{Budget, Export, HashKey, Packed, Records, RepositoryConfig, Timestamp, TorrentRepository, snapshot};
+//! use swarmkeep::{
+//!     Budget, Export, HashKey, Packed, Records, RepositoryConfig, Timestamp, TorrentRepository, snapshot,
+//! };
 //!
 //! let store = Packed::new(&RepositoryConfig::new(HashKey::from_os()?))?;
 //! let now = Timestamp::from_secs(1_800_000_000);

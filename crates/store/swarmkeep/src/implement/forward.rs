@@ -5,7 +5,7 @@
 ///
 /// `|this|` names `self`, the expression after it is the inner store, and `except` lists the methods that you
 /// write, or leave to their defaults. [`announce_batch`](crate::TorrentRepository::announce_batch) is
-/// forwarded too: its default would undo what the inner store gains from a batch.
+/// forwarded too: its default would undo the gain of the inner store from a batch.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -81,7 +81,7 @@ macro_rules! __forward_repository {
     };
 }
 
-/// The methods of the list, except those that are written already.
+/// The methods of the list, except the methods that are written already.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __forward {

@@ -3,7 +3,7 @@
 //! To take a lock is a future, so that the same code serves locks that block the thread and locks that must
 //! be awaited. The future of a blocking lock is ready when it is first polled ([`Blocks`]); stores with such
 //! locks implement the synchronous trait. A critical section is a plain closure. Nothing is awaited while a
-//! lock is held, so a section whose future is dropped has run completely or not at all.
+//! lock is held, so if the future of a section is dropped, the section has run completely or not at all.
 
 use std::{future::Future, sync::PoisonError};
 

@@ -1,7 +1,7 @@
 //! A repository over any map of swarms. The map finds and locks swarms; everything else is written here once.
 //!
 //! A map-backed store implements [`SwarmMap`]. [`MapRepository`] makes it a [`TorrentRepository`], and
-//! [`Awaited`] an asynchronous one if its locks must be awaited. A map whose entries have their own locks
+//! [`Awaited`] an asynchronous one if its locks must be awaited. A map of entries with their own locks
 //! implements [`SlotMap`] instead; [`Slots`] adds the protocol that loses no announce when an empty swarm is
 //! removed.
 
@@ -88,13 +88,13 @@ pub enum Order {
     Ascending,
 }
 
-/// Maps whose locks block, so that their repository is a synchronous one.
+/// Maps with locks that block, so that their repository is a synchronous one.
 pub trait BlockingMap: SwarmMap {}
 
 /// A repository over a map of swarms.
 pub struct MapRepository<M>(Calls<M>);
 
-/// An asynchronous repository over a map whose locks must be awaited.
+/// An asynchronous repository over a map with locks that must be awaited.
 #[derive(Debug)]
 pub struct Awaited<R>(pub R);
 
@@ -394,8 +394,8 @@ impl<M: SwarmMap> Calls<M> {
                 let mut visited = usize::from(from == Cursor::START);
                 match self.map.write(&info_hash, section).await {
                     None => {
-                        // There is no swarm: at most an empty slot, left by an announce whose future was
-                        // dropped. It is removed.
+                        // There is no swarm: at most an empty slot, left by a dropped announce. It is
+                        // removed.
                         self.remove_idle(&info_hash, policy).await;
                         claim.done();
                     }
@@ -676,5 +676,5 @@ impl<M: SlotMap<LockedSlot<L>>, L: LockFamily> SwarmMap for Slots<M, L> {
 /// Slots with blocking locks, in a map that blocks too.
 impl<M: SlotMap<LockedSlot<L>> + BlockingSlots, L: Blocks> BlockingMap for Slots<M, L> {}
 
-/// Slot maps whose methods block instead of waiting: their futures are ready when they are first polled.
+/// Slot maps with methods that block instead of waiting: their futures are ready at the first poll.
 pub trait BlockingSlots {}

@@ -1,4 +1,4 @@
-//! What the authors of stores need besides the trait.
+//! The parts that the authors of stores need besides the trait.
 //!
 //! There are three ways to a store of your own, from the least work to the most control:
 //!
@@ -7,8 +7,8 @@
 //! - **A wrapper.** [`forward_repository!`](forward_repository) forwards to an inner store the methods that
 //!   you do not write.
 //! - **All of [`TorrentRepository`](crate::TorrentRepository).** Twelve methods are required. [`RecordSwarm`]
-//!   does what a swarm does, and [`Pass`] lets several threads share one sweep. A store with swarms of its
-//!   own uses [`Transition`] for what an announce does to its peer, and
+//!   implements a swarm, and [`Pass`] lets several threads share one sweep. A store with swarms of its own
+//!   uses [`Transition`] for the effect of an announce on its peer, and
 //!   [`PeerBuffer::share`](crate::PeerBuffer::share) to divide a selection between IPv4 and IPv6.
 //!
 //! The package `swarmkeep-conformance` tests the result with one line.

@@ -24,7 +24,7 @@ pub struct Pass<P, V> {
 struct PassState<P, V> {
     /// `None` after the last place.
     next: Option<P>,
-    /// Places of claims whose budget ended, or that were dropped before their end.
+    /// Places of claims that ran out of budget, or were dropped before their end.
     unfinished: Vec<V>,
     claims: usize,
 }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_callers_who_found_the_same_one_claims_it() {
+    fn only_one_of_two_callers_claims_the_same_places() {
         let pass = Pass::new(0);
         let first = pass.claim(0, 0..3, None).unwrap();
         assert!(pass.claim(0, 0..3, None).is_none());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_step_leaves_or_drops_is_given_to_the_next() {
+    fn the_places_that_a_step_leaves_or_drops_go_to_the_next() {
         let pass = Pass::new(0);
         let (seen, complete) = visit(claim(&pass, 10).unwrap(), 4);
         assert!(!complete);

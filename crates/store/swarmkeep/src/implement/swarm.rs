@@ -45,8 +45,8 @@ impl RecordSwarm {
 
     /// Applies an announce: inserts, refreshes or removes its peer, and counts a finished download.
     ///
-    /// If an address may have `most_per_address` endpoints in the swarm, and a network of a new endpoint is full,
-    /// the endpoint of it that announced least recently is evicted.
+    /// If an address may have `most_per_address` endpoints in the swarm, and a network of a new endpoint is
+    /// full, the endpoint of it that announced least recently is evicted.
     pub fn update(&mut self, announce: &Announce, now: Timestamp, most_per_address: usize) -> Updated {
         let updated = match announce.endpoint {
             Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now, most_per_address),
@@ -91,9 +91,8 @@ impl RecordSwarm {
         self.population().peers() == 0 && !keeps_count
     }
 
-    /// Visits about `limit` peers after the cursor `from`, in a stable order, and removes the peers whose
-    /// last announce was before `oldest`. From the start to the end, a peer that stays is visited exactly
-    /// once.
+    /// Visits about `limit` peers after the cursor `from`, in a stable order, and removes the peers with a
+    /// last announce before `oldest`. From the start to the end, a peer that stays is visited exactly once.
     pub fn expire(&mut self, oldest: Timestamp, from: Cursor, limit: usize) -> Expired {
         let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
         let after = from.endpoint();
@@ -134,7 +133,7 @@ impl RecordSwarm {
     ///
     /// # Errors
     /// [`NotRestored`] if the peer is in the swarm already, or if its address or one of its
-    /// networks has its maximum number of endpoints, where `most_per_address` is that of an address.
+    /// networks has its maximum number of endpoints, which is `most_per_address` for an address.
     pub fn restore(&mut self, peer: &PeerRecord, most_per_address: usize) -> Result<(), NotRestored> {
         match peer.endpoint {
             Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer, most_per_address),

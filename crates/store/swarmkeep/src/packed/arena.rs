@@ -8,11 +8,11 @@
 //!
 //! Spans that become empty too slowly are emptied by the owners of their blocks ([`Block::move_if_sparse`]).
 //!
-//! With the feature `global-alloc` a process may take each span from the global allocator instead, whose memory
-//! others count and limit.
+//! With the feature `global-alloc` a process may take each span from the global allocator instead, which may
+//! count and limit its memory.
 #![expect(
     unsafe_code,
-    reason = "for leaves that four threads grow, malloc takes twice the memory, and it keeps what they free"
+    reason = "for leaves that four threads grow, malloc takes twice the memory, and keeps freed memory"
 )]
 
 #[cfg(feature = "global-alloc")]
@@ -90,7 +90,6 @@ impl Block {
         }
     }
 
-    /// The number of bytes.
     pub(super) const fn capacity(&self) -> usize {
         self.units as usize * UNIT
     }
@@ -128,7 +127,7 @@ impl Deref for Block {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many bytes are this block's alone, and all memory here was zeroed before its first use.
+        // SAFETY: only this block has these bytes, and all memory here was zeroed before its first use.
         unsafe { slice::from_raw_parts(self.bytes.as_ptr(), self.capacity()) }
     }
 }
@@ -260,7 +259,7 @@ impl Class {
         self.take_from(span, &mut spans)
     }
 
-    /// A block in another span that is at least as full as that of `sparse`.
+    /// A block in another span, at least as full as the span of `sparse`.
     fn take_beside_fuller(&self, sparse: &Block) -> Option<Block> {
         let from = Span::of(sparse);
         let mut spans = self.spans.lock();
@@ -363,11 +362,12 @@ impl Spans {
     }
 }
 
-/// The start of a span, as a pointer that is valid for its whole region, or for a span of the global allocator.
+/// The start of a span, as a pointer that is valid for its whole region, or for a span of the global
+/// allocator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span(NonNull<u8>);
 
-// SAFETY: spans are reached by whoever holds the lock that they lie behind, their headers by all.
+// SAFETY: only the holder of a span's lock reaches the span. All threads reach its header.
 unsafe impl Send for Span {}
 
 /// The header of a span. It changes under the lock of the class. It is atomic only because owners of blocks
@@ -394,7 +394,7 @@ const _: () = assert!(size_of::<Header>() == UNIT, "a header fits behind the blo
 struct Pool {
     /// Spans that still have their pages.
     kept: Vec<Span>,
-    /// Spans whose pages the system has, or that were never used.
+    /// Spans that have returned their pages to the system, or were never used.
     returned: Vec<Span>,
 }
 
@@ -415,16 +415,17 @@ impl Span {
     fn header(&self) -> &Header {
         #[cfg(feature = "global-alloc")]
         if source::is_global() {
-            // SAFETY: the header is the end of the span, valid when zeroed, and never written but through shared
-            // references. The span stays as long as it has a block, and its header is not used after that.
+            // SAFETY: the header is the end of the span, valid when zeroed, and never written but through
+            // shared references. The span stays as long as it has a block, and its header is not used after
+            // that.
             return unsafe { &*self.0.as_ptr().add(FILLED).cast::<Header>() };
         }
         let header = self.0.as_ptr().map_addr(|address| {
             let region = address & !(REGION - 1);
             region + (address - region) / SPAN * LINE
         });
-        // SAFETY: regions begin with so many headers, which are valid when zeroed, are never written but
-        // through shared references, and stay for ever.
+        // SAFETY: a region begins with a header per span, which is valid when zeroed, is only written
+        // through shared references, and stays for ever.
         unsafe { &*header.cast::<Header>() }
     }
 
@@ -457,7 +458,7 @@ impl Span {
         }
         if pool.returned.is_empty() {
             let region = system::region();
-            // SAFETY: so many spans are in a region.
+            // SAFETY: a region has this number of spans.
             let spans = (1..REGION / SPAN).map(|span| Self(unsafe { region.add(span * SPAN) }));
             pool.returned.extend(spans.rev());
         }
@@ -506,7 +507,7 @@ mod system {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a mapping that the system places is nobody else's.
+        // SAFETY: a mapping that the system places overlaps no other.
         let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * REGION, access, flags) };
         let Ok(mapped) = mapped else { handle_alloc_error(layout(REGION, REGION)) };
         // The system maps downwards: the upper region adjoins the previous one, and for the system both stay

@@ -26,7 +26,7 @@ use crate::{Random, Request, Timestamp};
 /// The number of announces that wait together. A core has some dozens of requests for memory in flight.
 pub(super) const GROUP: usize = 32;
 
-/// An announce of a batch, and what is known of it before its turn.
+/// An announce of a batch, and the results of its prefetches before its turn.
 #[derive(Clone, Copy, Default)]
 struct Probe<'a> {
     placed: Placed,
@@ -66,8 +66,8 @@ impl<'a> CurrentStripe<'a> {
         }
     }
 
-    /// The same beside other threads that read it, and after those that wait to change it: nothing that was
-    /// found in it before holds.
+    /// The same beside other threads that read it, and after threads that wait to change it: nothing that
+    /// was found in it before holds.
     #[inline]
     fn shared_in_turn(&mut self, index: usize) -> &Stripe {
         if self.index == index {
@@ -117,7 +117,7 @@ impl<'a> CurrentStripe<'a> {
 /// The randomness of the caller. Some words are drawn ahead.
 pub(super) struct Words<'a> {
     rng: &'a mut dyn Random,
-    /// The word that was drawn ahead for the announce whose turn it is.
+    /// The word that was drawn ahead for the current announce.
     drawn: Option<u64>,
     /// A panic while a word was drawn ahead. It waits for the first announce that needs another word, so that
     /// the announces before it are done.
@@ -137,7 +137,7 @@ impl<'a> Words<'a> {
         drawn.map_err(|panicked| self.panicked = Some(panicked)).ok()
     }
 
-    /// Draws the word that the announce whose turn it is will get. `None` if the generator has panicked.
+    /// Draws the word for the current announce. `None` if the generator has panicked.
     pub(super) fn draw_now(&mut self) -> Option<u64> {
         self.drawn = self.draw_ahead();
         self.drawn
@@ -288,7 +288,7 @@ impl Packed {
         any_large
     }
 
-    /// Prefetches what announces to large swarms will need: headers first, then the peers of those buckets.
+    /// Prefetches memory for announces to large swarms: headers first, then the peers of those buckets.
     fn approach_large(
         &self,
         probes: &[Probe<'_>],

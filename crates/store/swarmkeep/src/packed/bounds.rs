@@ -20,12 +20,12 @@ impl Bounds {
 /// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets).
 pub(super) const MAX_GROWTH: usize = 4096;
 
-/// What splits of leaves leave of it for the rest of the announce, which may make its swarm a large one. They
-/// reserve more, or do not take place.
+/// The part of it that splits of leaves leave to the rest of the announce, which may make its swarm a large
+/// one. They reserve more, or do not take place.
 pub(super) const AFTER_SPLITS: usize = 2560;
 
-/// The bytes within the limit on which announces draw before they make room. Eight reserve at once, and one that
-/// grows by more than it frees leaves the rest to the next ones.
+/// The bytes within the limit on which announces draw before they make room. Eight reserve at once, and one
+/// that grows by more than it frees leaves the rest to the next ones.
 pub(super) const SLACK: usize = 8 * MAX_GROWTH;
 
 /// The least limit on bytes: the slack, and room for some swarms.

@@ -32,8 +32,8 @@ pub(super) struct Clock {
 }
 
 impl Tick {
-    /// The earliest time. Also the time of a peer whose own time the clock no longer holds: such a peer has
-    /// expired, and so it has in a store in which peers live longer.
+    /// The earliest time. Also the time of a peer if the clock no longer holds its own: such a peer has
+    /// expired, also in a store with longer lifetimes.
     pub(super) const EARLIEST: Self = Self(0);
 }
 
@@ -49,7 +49,7 @@ impl Clock {
         self.tick_secs - 1
     }
 
-    /// The tick that contains a time. A peer has expired when its tick is before that of the oldest time
+    /// The tick that contains a time. A peer has expired when its tick is before the tick of the oldest time
     /// allowed: even the last second of its tick was too early.
     pub(super) fn tick(self, time: Timestamp) -> Tick {
         Tick(u32::try_from(time.as_secs() / self.tick_secs).unwrap_or(u32::MAX))
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_keep_their_ticks_when_the_base_moves_and_what_is_lost_has_expired() {
+    fn stamps_keep_their_ticks_when_the_base_moves_and_lost_ones_have_expired() {
         let mut base = Base::new(Tick(10_000));
         let stamps: Vec<u8> = (9_900..=10_100).map(|tick| base.stamp(Tick(tick))).collect();
         assert_eq!(base.advance(Tick(10_127)), 0);

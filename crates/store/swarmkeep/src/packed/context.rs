@@ -1,4 +1,4 @@
-//! What all stripes of a store share.
+//! The state that all stripes of a store share.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::totals::AtomicTotals;
 
-/// What all stripes of a store share.
+/// The shared state of all stripes.
 pub(super) struct StoreContext {
     pub(super) placement: Placement,
     pub(super) hash: EndpointHash,
@@ -22,7 +22,7 @@ pub(super) struct StoreContext {
     /// Held by the thread that makes room for more hints.
     pub(super) making_room: Mutex<()>,
     pub(super) totals: AtomicTotals,
-    /// The bytes of all stripes, and those that announces in flight have reserved.
+    /// The bytes of all stripes, and the bytes that announces in flight have reserved.
     pub(super) bytes: AtomicU64,
     pub(super) bounds: Bounds,
 }
@@ -32,7 +32,7 @@ impl StoreContext {
     #[cold]
     pub(super) fn make_room_for_hints(&self, leaf: usize) {
         let bytes = self.hints.bytes_for(leaf) as u64;
-        // Room for swarms comes first: what announces reserve must still fit.
+        // Room for swarms comes first: the reservations of announces must still fit.
         let limit = self.bounds.bytes.saturating_sub(MIN_BYTES as u64);
         let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= limit);
         // Meanwhile, other threads use no hints for this leaf.

@@ -24,8 +24,8 @@ pub(super) fn share(members: &mut [Member], mut give: impl FnMut(usize, u64)) {
     }
 }
 
-/// Up to `most` peers of a sample that are worth least: those that have expired, then those of the networks with
-/// most members, then those that have been silent longest. `newcomer` counts as a member, and stays. Returns its
+/// Up to `most` peers of a sample that are worth least: expired peers, then peers of the networks with most
+/// members, then peers that have been silent longest. `newcomer` counts as a member, and stays. Returns its
 /// share too.
 pub(super) fn least<'a>(
     context: &StoreContext,
@@ -42,7 +42,7 @@ pub(super) fn least<'a>(
         .map(|(nth, (section, endpoint, latest))| {
             let network = context.hash.network(endpoint);
             members.push(network.member(nth as u8));
-            // Of equals, that of the lowest network: no family comes first.
+            // Of equals, the one of the lowest network: no family comes first.
             let worth = (!context.clock.is_expired(latest, now), 0, latest, network);
             (worth, section, endpoint)
         })

@@ -78,13 +78,13 @@ pub(super) struct EndpointHash {
     limit: u64,
 }
 
-/// The network of an address, /24 of IPv4 or /48 of IPv6: 56 bits that no remote peer can predict. The networks
-/// of one IPv6 /32 begin with the same 24 bits, and those of one /40 with the same 40.
+/// The network of an address, /24 of IPv4 or /48 of IPv6: 56 bits that no remote peer can predict. The
+/// networks of one IPv6 /32 begin with the same 24 bits, and those of one /40 with the same 40.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Network(u64);
 
-/// A network, and the index of a member in it: a swarm or a peer. In one word; sorted, those of one network are
-/// neighbours.
+/// A network, and the index of a member in it: a swarm or a peer. In one word; sorted, those of one network
+/// are neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Member(u64);
 
@@ -108,8 +108,8 @@ impl Member {
 /// About how many endpoints of a network share a position, and so a bucket, which on average has 44 peers of
 /// IPv4 or 40 of IPv6. If all networks had this number, the fullest of a million buckets would have about
 /// ten times the mean (the number of networks in a bucket has a Poisson distribution), and one draw of a
-/// peer in ten would find one. A network whose owner has learned from answers which of its endpoints are near
-/// each other can have all of them at one position; [`Table::crowded`](super::table::Table::crowded) bounds
+/// peer in ten would find one. The owner of a network can learn from answers which of its endpoints are near
+/// each other, and have all of them at one position; [`Table::crowded`](super::table::Table::crowded) bounds
 /// the bucket.
 const ENDPOINTS_PER_PLACE: u64 = 32;
 

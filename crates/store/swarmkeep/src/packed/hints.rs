@@ -189,6 +189,6 @@ mod tests {
             places += if at == 0 { width } else { 0 };
             assert!(places <= leaf + 1 + leaf / 4, "{places} places for {} leaves", leaf + 1);
         }
-        assert!(place(u32::MAX as usize).row >= ROWS, "a store without hints for so many leaves works too");
+        assert!(place(u32::MAX as usize).row >= ROWS, "a store without hints for all leaves works too");
     }
 }

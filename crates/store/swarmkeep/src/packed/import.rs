@@ -194,7 +194,7 @@ impl<'a> Sorted<'a> {
         (word >> 48) as usize
     }
 
-    /// The first bits of the key, without those that all keys of a stripe share.
+    /// The first bits of the key, without the bits that all keys of a stripe share.
     const fn order(word: u64) -> u64 {
         word << 16
     }

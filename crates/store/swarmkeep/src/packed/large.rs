@@ -37,11 +37,11 @@ struct Tables<const N: usize> {
     leechers: Table<N>,
 }
 
-/// The slots of a sample from which a peer is evicted: some 64 peers. Among them is one of a network that has a
-/// tenth of a swarm, except once in a thousand times.
+/// The slots of a sample from which a peer is evicted: some 64 peers. Among them is one of a network that has
+/// a tenth of a swarm, except once in a thousand times.
 pub(super) const SAMPLED_SLOTS: u64 = 128;
 
-/// What an announce has changed in its swarm.
+/// The changes of an announce in its swarm.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Updated {
     pub(super) transition: Transition,
@@ -95,10 +95,10 @@ impl Large {
 
     /// The first half of an announce: updates the announcer, and counts a download.
     ///
-    /// A new peer whose address or network has the maximum number of endpoints replaces the endpoint of it
+    /// If its address or network has the maximum number of endpoints, a new peer replaces the endpoint of it
     /// that has been silent longest. In a swarm with the maximum number of peers, it replaces the peer of a
-    /// sample that is [worth least](crowd::least). A peer whose bucket is [full](Table::crowded) replaces
-    /// another of it.
+    /// sample that is [worth least](crowd::least). In a [full](Table::crowded) bucket, it replaces another
+    /// peer of the bucket.
     ///
     /// Looks in the table of the announced role first: peers rarely change their role.
     pub(super) fn update(
@@ -278,8 +278,8 @@ impl Large {
         gone
     }
 
-    /// The peers in `most` slots of all tables, which are drawn evenly spread: about half as many. Each peer is
-    /// equally likely, and comes once.
+    /// The peers in `most` slots of all tables, which are drawn evenly spread: about half as many. Each peer
+    /// is equally likely, and comes once.
     pub(super) fn sample(&self, seed: u64, most: u64) -> impl Iterator<Item = (Section, &[u8], Tick)> {
         self.draw(seed, most).filter_map(|(section, slot)| {
             let (endpoint, tick) = match section.family() {
@@ -290,8 +290,8 @@ impl Large {
         })
     }
 
-    /// From each of some drawn slots on, up to `most` endpoints of one family and role. Their order is as good as
-    /// random, and they are near each other in memory.
+    /// From each of some drawn slots on, up to `most` endpoints of one family and role. Their order is as
+    /// good as random, and they are near each other in memory.
     pub(super) fn runs(&self, seed: u64, slots: u64, most: usize) -> impl Iterator<Item = &[u8]> {
         self.draw(seed, slots).flat_map(move |(section, slot)| {
             let v4 = (section.family() == Family::V4).then(|| self.v4.table(section.role()).around(slot));
@@ -354,7 +354,7 @@ impl Large {
     }
 }
 
-/// The tables of the family whose endpoints have `N` bytes.
+/// The tables of the family with endpoints of `N` bytes.
 trait HasTables<const N: usize> {
     fn tables(&self) -> &Tables<N>;
 
@@ -427,8 +427,8 @@ impl<const N: usize> Tables<N> {
         within(first).or_else(|| within(second))
     }
 
-    /// Among the endpoints of the narrowest full network of `endpoint`, the one that has been silent longest, if
-    /// an address may have `limit` endpoints. Searches the buckets of the widest.
+    /// Among the endpoints of the narrowest full network of `endpoint`, the one that has been silent longest,
+    /// if an address may have `limit` endpoints. Searches the buckets of the widest.
     #[inline(never)]
     fn rival(&self, hash: &EndpointHash, endpoint: &[u8; N], limit: u64) -> Option<PeerLocation> {
         // If the whole swarm has fewer peers, so has each address.
@@ -453,7 +453,7 @@ impl Large {
         all.fold((0, 0), |(all, fullest), (buckets, peers)| (all + buckets, fullest.max(peers)))
     }
 
-    /// What [`bytes`](Self::bytes) should return, counted piece by piece.
+    /// The expected [`bytes`](Self::bytes), counted piece by piece.
     pub(super) fn recount(&self) -> usize {
         let v4 = self.v4.seeders.recount() + self.v4.leechers.recount();
         let v6 = self.v6().seeders.recount() + self.v6().leechers.recount();

@@ -21,7 +21,6 @@ use super::{
 };
 use crate::CompactV4;
 
-/// Some dozens of swarms in one run of bytes.
 #[derive(Debug, Default)]
 pub(super) struct Leaf {
     block: Block,
@@ -148,7 +147,6 @@ impl Leaf {
         ((u128::from(within) * u128::from(self.count)) >> 64) as usize
     }
 
-    /// The first slot.
     pub(super) const fn first(prefix: Prefix) -> Slot {
         Slot { index: 0, stride: prefix.stride() }
     }
@@ -177,7 +175,7 @@ impl Leaf {
         self.block[slot.content_at()..][..CONTENT_LEN].copy_from_slice(&content.encode().to_le_bytes());
     }
 
-    /// Changes what a slot contains. A swarm that is [proven](slot::PROVEN) stays so.
+    /// Changes the content of a slot. A swarm that is [proven](slot::PROVEN) stays so.
     #[inline]
     pub(super) fn set(&mut self, slot: Slot, content: SlotContent) {
         let word = self.block[slot.content_at()..].first_chunk_mut().expect("slots lie within the leaf");
@@ -244,7 +242,7 @@ impl Leaf {
         self.swarms_end(slot) + usize::from(few.offset())
     }
 
-    /// Adjusts the offsets of all blocks after the one at offset `behind`, whose length has changed by `by`.
+    /// Adjusts the offsets of all blocks after a block at offset `behind` that has grown by `by` bytes.
     fn shift_blocks(&mut self, slot: Slot, behind: u16, by: i16) {
         let stride = slot.stride;
         let end = self.swarms_end(slot);

@@ -1,9 +1,9 @@
 //! Linear hashing (Litwin 1980): buckets split and merge one at a time, in turn, so that no insertion moves
 //! more than one of them.
 //!
-//! A bucket contains the items whose order begins with its prefix. So a range of orders is always a part of
-//! one bucket, or a few whole buckets: a listing in that order is stable, however often buckets split and
-//! merge meanwhile.
+//! A bucket contains the items with an order that begins with its prefix. So a range of orders is always a
+//! part of one bucket, or a few whole buckets: a listing in that order is stable, however often buckets split
+//! and merge meanwhile.
 //!
 //! Buckets split in the order of their prefixes, and the upper half of each gets the next number. So the
 //! number of a bucket is its prefix without the last bit that is set and the zeroes behind it, with a bit

@@ -9,7 +9,7 @@
 //! - A **large** swarm has four tables of peers (family × role), in linear-hashed buckets, so that no
 //!   announce moves the peers of more than twenty buckets of some dozens, however many peers a swarm has.
 //!
-//! `docs/design/packed-store.md` gives the layout byte by byte, the reasons for it, and what was measured.
+//! `docs/design/packed-store.md` gives the layout byte by byte, the reasons for it, and the measurements.
 
 #[cfg_attr(swarmkeep_safe, path = "boxed.rs")]
 mod arena;
@@ -58,7 +58,7 @@ use crate::{
 };
 
 /// Lets all packed stores of this process take their memory from the global allocator, in pieces of 32 KiB,
-/// instead of from the system. For a process whose allocator counts and limits memory, as that of a database
+/// instead of from the system. For a process with an allocator that counts and limits memory, as a database
 /// server does for its modules.
 ///
 /// Call it before the first store takes memory. Returns `false`, and changes nothing, if it is too late.
@@ -101,17 +101,17 @@ impl Packed {
     /// An empty repository of the configured number of stripes (shards). By default 1,024, or fewer where
     /// limits are small.
     ///
-    /// Limits are exact over all threads. Evictions are chosen in samples of 64 swarms: a whole swarm of up to 64
-    /// peers, or some peers of a larger one. If no more swarms are allowed and all in the samples are larger,
-    /// a new swarm has no room, and its announce changes nothing, but that a large swarm of one network may
-    /// become smaller.
-    /// Also without limits, some 512 peers of a large swarm that are near each other in the secret order are
-    /// the most: then a newcomer there replaces one of the network that has most of them. Chance makes no such
-    /// crowd, only peers that choose their endpoints by what answers have shown them.
+    /// Limits are exact over all threads. Evictions are chosen in samples of 64 swarms: a whole swarm of up
+    /// to 64 peers, or some peers of a larger one. If no more swarms are allowed and all in the samples are
+    /// larger, a new swarm has no room, and its announce changes nothing, except that a large swarm of one
+    /// network may become smaller. Also without limits, at most some 512 peers of a large swarm are near each
+    /// other in the secret order. Then a newcomer there replaces a peer of the network that has most of them.
+    /// Such a crowd never comes by chance, only from peers that choose their endpoints by the peers in
+    /// answers.
     ///
     /// # Errors
     /// [`ConfigError`] if the number of stripes is no power of two up to 65,536, the lifetime is not
-    /// whole seconds, or a limit is below what the store can keep.
+    /// whole seconds, or a limit is below the least one that the store supports.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let limits = config.limits();
         let bound = |limit: Option<usize>| limit.map_or(u64::MAX, |limit| limit as u64);
@@ -258,8 +258,8 @@ impl Packed {
             stripe.settle(&mut reservation);
             let (done, full) = match updated {
                 Ok((announced, selection)) => {
-                    // The store does not change any more, but for evictions: the randomness of the caller may
-                    // panic.
+                    // The store does not change any more, except for evictions: the randomness of the caller
+                    // may panic.
                     stripe.select(selection, announce, &mut rng, peers);
                     rng.raise();
                     match reservation.debt(announced.changes) {

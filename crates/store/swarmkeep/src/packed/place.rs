@@ -52,7 +52,7 @@ pub(super) struct LeafLocation {
 }
 
 impl LeafLocation {
-    /// The leaf of a swarm in a stripe of `leaves` leaves, whose keys all begin with `home`.
+    /// The leaf of a swarm in a stripe of `leaves` leaves. All their keys begin with `home`.
     #[inline]
     pub(super) fn new(home: Prefix, key: &Key, leaves: usize) -> Self {
         let range = linear::range_of(key.head() << home.depth, leaves);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reciprocal_gives_what_a_division_gives() {
+    fn a_reciprocal_gives_the_same_as_a_division() {
         let mut rng = SplitMix64::new(1);
         for bits in 0..=16 {
             let placement = Placement::new(HashKey::from_bytes([3; 16]), 1 << bits);

@@ -1,11 +1,11 @@
-//! Reservations: the bytes that an announce may use, and what was evicted for it.
+//! Reservations: the bytes that an announce may use, and the evictions for it.
 
 use std::{mem, sync::atomic::Ordering::Relaxed};
 
 use super::{bounds::SLACK, context::StoreContext, large::Large};
 use crate::{Changes, Evicted, Family, Role, totals::Population};
 
-/// The bytes that one operation has reserved, and what was evicted for it.
+/// The bytes that one operation has reserved, and the evictions for it.
 pub(super) struct Reservation<'a> {
     context: &'a StoreContext,
     /// The most bytes of the store.
@@ -54,15 +54,15 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// A reservation for many swarms, of a sweep or of a snapshot, that leaves the slack to announces. A caller that
-    /// counts swarms or peers calls [`report`](Self::report) at the end of each hold of the lock.
+    /// A reservation for many swarms, of a sweep or of a snapshot, that leaves the slack to announces. A
+    /// caller that counts swarms or peers calls [`report`](Self::report) at the end of each hold of the lock.
     pub(super) fn without_slack(context: &'a StoreContext) -> Self {
         let mut reservation = Self::new(context);
         (reservation.limit, reservation.unreported) = (context.bounds.settled(), Some(Default::default()));
         reservation
     }
 
-    /// Adds to the totals what is not in them yet.
+    /// Adds the unreported swarms and peers to the totals.
     pub(super) fn report(&mut self) {
         if let Some(unreported) = &mut self.unreported {
             let (swarms, population) = mem::take(unreported);
@@ -91,7 +91,7 @@ impl<'a> Reservation<'a> {
             self.limit == u64::MAX || grown <= reserved,
             "{grown} bytes, of which {reserved} were reserved"
         );
-        // What an earlier announce of a batch has taken is paid for.
+        // The growth by earlier announces of a batch is accounted for.
         (self.over, self.has_grown) = (0, grown > 0);
         if grown == 0 && reserved == 0 {
             return;
@@ -103,7 +103,8 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// Whether an announce has to free bytes for the next ones. Not if others have gone for its peer already.
+    /// Whether an announce has to free bytes for the next ones. Not if others were evicted for its peer
+    /// already.
     pub(super) const fn debt(&self, changes: Changes) -> Option<Full> {
         let has_to = self.has_grown || changes.contains(Changes::JOINED);
         if self.over > 0 && self.evicted.peers == 0 && has_to { Some(Full::Bytes(self.over)) } else { None }
@@ -137,7 +138,7 @@ impl<'a> Reservation<'a> {
         self.evicted.peers += evicted.peers;
     }
 
-    /// Returns what was evicted since the last call.
+    /// Returns the evictions since the last call.
     pub(super) const fn take_evicted(&mut self) -> Evicted {
         mem::replace(&mut self.evicted, Evicted { swarms: 0, peers: 0 })
     }

@@ -1,4 +1,4 @@
-//! Room for an announce in a full store: the swarms and peers of least worth go for it.
+//! Room for an announce in a full store: the swarms and peers of least worth are evicted for it.
 
 use super::{
     Packed,
@@ -19,13 +19,13 @@ use crate::{Announced, Changes, InfoHash};
 const STRIPES_SEARCHED: usize = 3;
 /// The most stripes that are searched once a swarm was found.
 const MOST_SEARCHED: usize = 256;
-/// The bytes after which an announce frees no more: about what one eviction frees, and more than most announces
-/// take. The next announces free the rest, by two evictions each where half of the slack is gone.
+/// The bytes after which an announce frees no more: about the yield of one eviction, and more than most
+/// announces take. The next announces free the rest, by two evictions each if half of the slack is used up.
 const FREED: u64 = 25;
 
 impl Packed {
-    /// Ends an announce that needs room, while no lock is held: makes it before the announce is `done` or after it.
-    /// Returns `None` if there is room now, and the announce is to be repeated.
+    /// Ends an announce that needs room, while no lock is held: makes room before the announce is `done` or
+    /// after it. Returns `None` if there is room now, and the announce is to be repeated.
     #[cold]
     pub(super) fn conclude(
         &self,
@@ -57,13 +57,14 @@ impl Packed {
         }
     }
 
-    /// Evicts swarms, or some of their peers if they have many, that are worth no more than the newcomer; else
-    /// other peers of its swarm; if it has none, the swarm of least worth all the same. A newcomer of a network that is
-    /// in the swarm already displaces peers of that swarm first. Returns whether anything has gone.
+    /// Evicts swarms that are worth no more than the newcomer, or some of their peers if they have many; else
+    /// other peers of its swarm; if it has none, the swarm of least worth all the same. A newcomer of a
+    /// network that is in the swarm already displaces peers of that swarm first. Returns whether anything was
+    /// evicted.
     fn free_bytes(&self, newcomer: &Newcomer, mut missing: u64, reservation: &mut Reservation<'_>) -> bool {
         let (mut any, mut has_others, mut in_crowd) = (false, newcomer.has_others, newcomer.in_crowd);
         for is_first in [true, false] {
-            // Peers of its crowd went first, and go again before a search of more than one stripe.
+            // Peers of its crowd were evicted first, and are again before a search of more than one stripe.
             let fewest = if newcomer.in_crowd { 1 } else { STRIPES_SEARCHED };
             let least = if in_crowd { None } else { self.least(newcomer, fewest).least() };
             let freed = match least {
@@ -96,10 +97,10 @@ impl Packed {
         any
     }
 
-    /// Evicts a swarm of few peers. A larger one that is worth less than two networks, and than a small one that
-    /// may go, gives up as many peers: the next newcomers find it small. A newcomer has no room if all swarms are
-    /// large, or if it would displace one that is worth more than itself and than a large one. Returns whether it
-    /// has.
+    /// Evicts a swarm of few peers. A larger one gives up as many peers if it is worth less than two
+    /// networks, and less than a small one that may go: the next newcomers find it small. There is no room if
+    /// all swarms are large, or if the newcomer would displace one that is worth more than itself and more
+    /// than a large one. Returns whether there is room.
     fn free_swarm(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
         let Census { sampled, small, large } = self.least(newcomer, STRIPES_SEARCHED);
         if sampled == 0 {
@@ -124,14 +125,14 @@ impl Packed {
         small.map(evict).is_some()
     }
 
-    /// The swarms that are worth least in samples of `fewest` stripes or more. Stops at the first that is worth no
-    /// more than the newcomer, if that needs bytes, or if it is one that goes as a whole.
+    /// The swarms that are worth least in samples of `fewest` stripes or more. Stops at the first that is
+    /// worth no more than the newcomer, if the newcomer needs bytes or the swarm goes as a whole.
     fn least(&self, newcomer: &Newcomer, fewest: usize) -> Census {
         let (seed, mut census) = (self.context.draw(), Census::default());
         let mut first = None;
         for nth in 0..self.stripes.len() {
-            // Where swarms come, others go: chance empties no part of a store. But the swarms beside a popular one
-            // would all go for its peers.
+            // Evictions are near the newcomer, so chance empties no part of a store. But the neighbours of a
+            // popular swarm would all be evicted for its peers.
             let at = match nth > 0 || newcomer.is_popular {
                 true => self.context.placement.place(&InfoHash::new(join(seed, nth as u64, 0))),
                 false => newcomer.placed,

@@ -3,7 +3,7 @@
 use crate::implement::SectionExt as _;
 use crate::{Announce, Families, PeerBuffer, Random, Section};
 
-/// The peers of one family that may be selected: a run of endpoints, without that of the announcer.
+/// The peers of one family that may be selected: a run of endpoints, without the announcer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a, const N: usize> {
     run: &'a [[u8; N]],
@@ -32,17 +32,17 @@ impl<'a, const N: usize> Choice<'a, N> {
         self.write_range(0, count - behind, section);
     }
 
-    /// Writes a range of those that may be selected, numbered without the announcer.
+    /// Writes a range of these peers, numbered without the announcer.
     fn write_range(&self, start: usize, end: usize, section: &mut Section<'_, N>) {
         let own = self.own.unwrap_or(self.run.len()).clamp(start, end);
         section.extend(&self.run[start..own]);
-        // After the announcer, who is skipped, all indices are one less.
+        // After the announcer, which is skipped, all indices are one less.
         let skipped = usize::from(end > own);
         section.extend(&self.run[(own + skipped).min(end + skipped)..end + skipped]);
     }
 }
 
-/// Selects from both families what the announce asks for.
+/// Selects the peers of both families that the announce asks for.
 pub(super) fn select(
     announce: &Announce,
     v4: Choice<'_, 6>,

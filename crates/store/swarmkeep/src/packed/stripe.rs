@@ -28,7 +28,6 @@ use super::{
 };
 use crate::{Cursor, Endpoint, Family, Role, SwarmStats, totals::Population};
 
-/// The swarms behind one lock.
 #[derive(Debug, Default)]
 pub(super) struct Stripe {
     leaves: Vec<Leaf>,
@@ -40,7 +39,7 @@ pub(super) struct Stripe {
     used: usize,
 }
 
-/// The parameters of most methods: the swarm, the prefix of the stripe, the time, and what all stripes share.
+/// The parameters of most methods: the swarm, the prefix of the stripe, the time, and the shared state.
 #[derive(Clone, Copy)]
 pub(super) struct Operation<'a> {
     pub(super) context: &'a StoreContext,
@@ -77,7 +76,7 @@ impl Stripe {
         reservation.settle(mem::take(&mut self.unreported));
     }
 
-    /// Accounts for something that took `before` bytes and takes `now` bytes.
+    /// Counts a change from `before` bytes to `now` bytes.
     const fn count(&mut self, before: usize, now: usize) {
         self.unreported += now as i64 - before as i64;
     }
@@ -228,7 +227,6 @@ impl Stripe {
         }))
     }
 
-    /// Removes a swarm from its leaf.
     fn remove_at(&mut self, at: SwarmLocation) -> (SwarmStats, Population, Option<Box<Large>>) {
         let (stats, population) = (self.stats(at), self.population(at));
         let large = match self.content(at) {

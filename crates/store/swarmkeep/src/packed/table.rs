@@ -113,7 +113,7 @@ impl<const N: usize> Table<N> {
 
     /// The most peers that a merge of two well filled buckets may bring together. While a sweep has emptied
     /// some buckets and has not reached others, merges would otherwise fill one bucket without limit, and one
-    /// hold would visit it. A block of so many peers is below 4 KiB: the sizes of larger blocks are far apart.
+    /// hold would visit it. A block of this size is below 4 KiB: the sizes of larger blocks are far apart.
     const MAX_MERGED: usize = if N == CompactV4::LEN { 352 } else { 190 };
 
     /// A bucket with fewer peers than this merges into any other: a bucket that one network fills must not
@@ -241,7 +241,7 @@ impl<const N: usize> Table<N> {
         linear::range_of(order, self.buckets.len()).end
     }
 
-    /// The peers whose orders are in `start..end`, a range within the bucket of `start`.
+    /// The peers with orders in `start..end`, a range within the bucket of `start`.
     pub(super) fn within<'a>(
         &'a self,
         start: u64,
@@ -267,8 +267,8 @@ impl<const N: usize> Table<N> {
         peers.filter(move |(endpoint, _)| is_whole || is_within(hash.order(endpoint), start, end))
     }
 
-    /// Removes the peers in that range whose last announce was before `oldest`. Returns the number of peers
-    /// in the range, and the number removed. Returns spare memory of the bucket, and moves it out of a sparse
+    /// Removes the peers in that range with a last announce before `oldest`. Returns the number of peers in
+    /// the range, and the number removed. Returns spare memory of the bucket, and moves it out of a sparse
     /// page.
     pub(super) fn expire_within(
         &mut self,
@@ -294,7 +294,6 @@ impl<const N: usize> Table<N> {
         (visited, gone)
     }
 
-    /// All peers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8; N], Tick)> {
         self.buckets.iter().flat_map(Bucket::iter)
     }
@@ -328,7 +327,6 @@ impl<const N: usize> Table<N> {
         self.runs(from).chain(self.runs(BucketIndex::FIRST)).flat_map(|(_, run)| run).take(self.len())
     }
 
-    /// Whether there is a peer at an index.
     pub(super) fn holds(&self, index: BucketIndex) -> bool {
         self.buckets.get(index.bucket()).is_some_and(|bucket| index.at() < bucket.len())
     }
@@ -465,7 +463,7 @@ impl<const N: usize> Table<N> {
     }
 
     /// Merges buckets of a table that has become too large for its peers. May take `spare` bytes, and lowers
-    /// it by what it takes.
+    /// it by the bytes that it takes.
     pub(super) fn merge(&mut self, spare: &mut usize) {
         for _ in 0..Self::MAX_MERGES {
             if self.buckets.len() <= 1 || self.len() >= Self::MERGE_BELOW * self.buckets.len() {
@@ -500,7 +498,7 @@ impl<const N: usize> Table<N> {
         (self.buckets.len(), self.buckets.iter().map(Bucket::len).max().unwrap_or(0))
     }
 
-    /// What [`bytes`](Self::bytes) should return, counted piece by piece. Checks other running totals too.
+    /// The expected [`bytes`](Self::bytes), counted piece by piece. Checks other running totals too.
     pub(super) fn recount(&self) -> usize {
         let Directory { first, others } = &self.buckets;
         let headers: usize =

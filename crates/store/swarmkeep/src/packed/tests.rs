@@ -50,8 +50,8 @@ fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
     }
 }
 
-/// Endpoint `n` where each IPv4 address, or each IPv6 /48, /56 and /64, has as many as it may, of `most` endpoints
-/// per address.
+/// Endpoint `n` if each IPv4 address, or each IPv6 /48, /56 and /64, has its most endpoints, at `most` per
+/// address.
 fn of_full(family: Family, n: u32, most: u32) -> Endpoint {
     match family {
         Family::V4 => of_address(family, n / most, n % most),
@@ -101,7 +101,7 @@ impl Packed {
 }
 
 #[test]
-fn the_account_of_bytes_is_what_is_there_after_anything() {
+fn the_account_of_bytes_agrees_with_the_store_after_any_change() {
     const STEPS: usize = if cfg!(miri) { 600 } else { 40_000 };
     let lifetime = Duration::from_secs(500);
     let unlimited = config().shards(2).lifetime(lifetime);
@@ -110,7 +110,7 @@ fn the_account_of_bytes_is_what_is_there_after_anything() {
     let many_endpoints = unlimited.clone().max_endpoints_per_address(70);
     for config in [unlimited, limited, few_endpoints, many_endpoints] {
         let crowded = config.limits().endpoints_per_address.is_some();
-        let store = Packed::new(&config).expect("what it can keep");
+        let store = Packed::new(&config).expect("supported limits");
         let (mut rng, mut now) = (SplitMix64::new(3), 0);
         let rng: &mut dyn Random = &mut rng;
         for step in 0..STEPS {
@@ -183,7 +183,7 @@ fn no_announce_takes_more_than_is_reserved() {
 
 #[test]
 fn populated_swarms_outlive_a_flood_however_few_swarms_a_stripe_has() {
-    let store = Packed::new(&config().shards(4096).max_swarms(1000)).expect("what it can keep");
+    let store = Packed::new(&config().shards(4096).max_swarms(1000)).expect("supported limits");
     // Each peer is from a network of its own.
     for (torrent, n) in (0..100).flat_map(|torrent| (0..50).map(move |n| (torrent, n))) {
         tell(&store, 1, leecher(torrent, v4((50 * torrent as u32 + n) << 8)));
@@ -196,11 +196,11 @@ fn populated_swarms_outlive_a_flood_however_few_swarms_a_stripe_has() {
 }
 
 #[test]
-fn a_batch_waits_for_who_may_displace_its_swarms() {
-    // Newcomers to a stripe of swarms that live displace flood in the next ones; that then says that it
-    // stops.
+fn a_batch_waits_for_announces_that_may_displace_its_swarms() {
+    // Newcomers to a stripe of living swarms displace flood in the next stripes. Then the peers of the flood
+    // stop.
     let build = || {
-        let store = Packed::new(&config().shards(4).max_swarms(1024)).expect("what it can keep");
+        let store = Packed::new(&config().shards(4).max_swarms(1024)).expect("supported limits");
         for n in 0..1024 {
             tell(&store, 0, leecher(n, v4(n as u32)));
             if store.context.placement.place(&hash(n)).stripe == 0 {
@@ -231,7 +231,7 @@ fn a_batch_waits_for_who_may_displace_its_swarms() {
     assert_eq!(single.totals(), batched.totals());
 }
 
-/// All swarms are worth more than a newcomer, and have to go for it one after another.
+/// All swarms are worth more than a newcomer, and are evicted for newcomers one after another.
 #[test]
 fn as_a_last_resort_the_least_swarm_of_all_stripes_goes_each_time() {
     // Fewer than a sample in all, so all stripes are searched.
@@ -248,10 +248,10 @@ fn as_a_last_resort_the_least_swarm_of_all_stripes_goes_each_time() {
             }
         }
     };
-    let unlimited = Packed::new(&config().shards(4)).expect("what it can keep");
+    let unlimited = Packed::new(&config().shards(4)).expect("supported limits");
     fill(&unlimited);
     let most = unlimited.memory().bytes as usize + SLACK + MAX_GROWTH;
-    let store = Packed::new(&config().shards(4).max_bytes(most)).expect("what it can keep");
+    let store = Packed::new(&config().shards(4).max_bytes(most)).expect("supported limits");
     fill(&store);
     let mut more = 110_000..;
     let is_there = |n: &u64| store.scrape(&hash(*n)).peers() > 0;
@@ -301,7 +301,7 @@ fn an_announce_or_an_import_splits_few_leaves_however_many_a_sweep_has_filled() 
 
 /// The account itself checks that no operation takes more than it has reserved.
 #[test]
-fn leaves_split_and_merge_within_what_is_reserved() {
+fn leaves_split_and_merge_within_the_reservation() {
     for swarms in [700, 2050] {
         let store = limited();
         let round = |seconds, peers, endpoint: fn(u32) -> Endpoint| {
@@ -352,7 +352,7 @@ fn leaving<R>(store: &Packed, free: usize, work: impl FnOnce() -> R) -> R {
 
 /// The account itself checks that no operation takes more than it has reserved.
 #[test]
-fn buckets_split_and_merge_within_what_is_reserved() {
+fn buckets_split_and_merge_within_the_reservation() {
     for (endpoint, seeders, leechers) in
         [(v4 as fn(u32) -> Endpoint, 10_000, 20_000), (v6, 10_000, 20_000), (v6, 4_000, 1)]
     {
@@ -385,7 +385,7 @@ fn buckets_split_and_merge_within_what_is_reserved() {
 
 /// The account itself checks that no announce takes more than it has reserved.
 #[test]
-fn a_bucket_of_many_peers_grows_within_what_is_reserved() {
+fn a_bucket_of_many_peers_grows_within_the_reservation() {
     let config = config().shards(1).max_endpoints_per_address(32).max_bytes(LIMIT);
     let store = Packed::new(&config).expect("one stripe");
     // The endpoints of a /48 share 25 places, so some buckets are far above the mean.
@@ -401,7 +401,7 @@ fn a_bucket_of_many_peers_grows_within_what_is_reserved() {
 
 /// The account itself checks that no announce takes more than it has reserved.
 #[test]
-fn a_swarm_with_a_long_download_count_becomes_large_within_what_is_reserved() {
+fn a_swarm_with_a_long_download_count_becomes_large_within_the_reservation() {
     for peers in 100..=146 {
         let config = config().shards(1).max_endpoints_per_address(1).max_bytes(LIMIT);
         let store = Packed::new(&config).expect("one stripe");
@@ -415,7 +415,7 @@ fn a_swarm_with_a_long_download_count_becomes_large_within_what_is_reserved() {
 }
 
 #[test]
-fn what_needs_no_bytes_evicts_nothing() {
+fn an_announce_that_needs_no_bytes_evicts_nothing() {
     let store = limited();
     for n in 0..2_000 {
         tell(&store, 1, leecher(n.min(1_000), v4(n as u32)));
@@ -435,7 +435,7 @@ fn what_needs_no_bytes_evicts_nothing() {
 fn a_sweep_removes_a_large_swarm_without_peers_also_where_no_byte_is_free() {
     const LIMIT: usize = 1 << 20;
     for others in 0..16 {
-        let store = Packed::new(&config().shards(1).max_bytes(LIMIT)).expect("what it can keep");
+        let store = Packed::new(&config().shards(1).max_bytes(LIMIT)).expect("supported limits");
         for torrent in 1..=others {
             tell(&store, 1, leecher(torrent, v4(1)));
         }
@@ -475,7 +475,7 @@ fn a_hold_of_an_export_or_a_sweep_passes_few_leaves_however_empty() {
 
 #[test]
 fn one_join_costs_a_swarm_one_peer_at_most_where_others_can_go() {
-    let store = Packed::new(&config().max_bytes(1 << 20)).expect("what it can keep");
+    let store = Packed::new(&config().max_bytes(1 << 20)).expect("supported limits");
     for n in 0..300 {
         tell(&store, 100, leecher(0, v4(n)));
     }
@@ -488,14 +488,13 @@ fn one_join_costs_a_swarm_one_peer_at_most_where_others_can_go() {
     }
 }
 
-/// Where each byte that comes costs somebody, too: an endpoint takes the place of another of its address as
-/// it stands.
+/// Also if each new byte costs an eviction: an endpoint takes the place of another of its address unchanged.
 #[test]
 fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
     const MOST: usize = 4;
     for family in [Family::V4, Family::V6] {
         let config = config().max_bytes(1 << 20).max_endpoints_per_address(MOST);
-        let store = Packed::new(&config).expect("what it can keep");
+        let store = Packed::new(&config).expect("supported limits");
         let own = |n| of_address(family, 0, n);
         // A swarm of one, of a few, of some dozens, and in tables; then others, until one of them has to go.
         let sizes = [0, 10, 30, 3000];
@@ -533,7 +532,7 @@ fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
 fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
     let limits = [(Family::V4, [8, 32, 100]), (Family::V6, [1, 8, 32])];
     for (family, most) in limits.into_iter().flat_map(|(family, all)| all.map(|most| (family, most))) {
-        let store = Packed::new(&config().max_endpoints_per_address(most)).expect("what it can keep");
+        let store = Packed::new(&config().max_endpoints_per_address(most)).expect("supported limits");
         for n in 0..100_000 {
             tell(&store, 1, leecher(0, of_full(family, n, most as u32)));
         }
@@ -544,7 +543,7 @@ fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
     }
 }
 
-/// Strangers learn from answers which of their endpoints are near each other.
+/// Remote peers learn from answers which of their endpoints are near each other.
 #[test]
 fn a_bucket_that_strangers_fill_has_room_for_others() {
     for family in [Family::V4, Family::V6] {
@@ -661,7 +660,7 @@ fn hints_leave_room_for_swarms_however_few_bytes_a_store_has() {
 
 /// Their owner knows the secret key of the store.
 #[test]
-fn swarms_whose_keys_begin_alike_are_refused_before_their_leaf_is_full() {
+fn swarms_with_similar_keys_are_refused_before_their_leaf_is_full() {
     let store = Packed::new(&config().shards(1)).expect("one stripe");
     let announce = |n: u64| {
         let mut key = Key::default().with_head(1 << 63);
@@ -686,7 +685,7 @@ fn swarms_whose_keys_begin_alike_are_refused_before_their_leaf_is_full() {
 fn a_store_of_many_stripes_and_few_bytes_has_room_for_ever() {
     const STRIPES: usize = 4096;
     let most = Packed::fixed_bytes(STRIPES) + MIN_BYTES;
-    let store = Packed::new(&config().shards(STRIPES).max_bytes(most)).expect("what it can keep");
+    let store = Packed::new(&config().shards(STRIPES).max_bytes(most)).expect("supported limits");
     for n in 0..20_000 {
         let told = tell(&store, 1, leecher(n, v4((n as u32) << 8)));
         assert_eq!(told.stats.peers(), 1, "newcomer {n}");

@@ -340,7 +340,7 @@ fn nothing_is_there_after_a_refusal() {
     records.read(NOW, fill).expect_err("it is cut off");
     assert!(records.is_empty() && records.swarms() == 0 && records.peers() == 0);
     records.push(&InfoHash::new([1; 20]), 1, &[]);
-    let other = Malformed { at: 3, what: "an error of whoever fills it" };
+    let other = Malformed { at: 3, what: "an error of the closure" };
     let failed = records.read(NOW, |into| {
         into.push(1);
         Err(other)
@@ -349,7 +349,7 @@ fn nothing_is_there_after_a_refusal() {
     assert!(records.is_empty() && records.swarms() == 0 && records.peers() == 0);
 }
 
-/// Every possible first byte, followed by enough bytes for what it declares.
+/// Every possible first byte, followed by enough bytes for the record that it declares.
 #[test]
 fn every_first_byte_is_understood_or_refused() {
     for flags in 0..=u8::MAX {
@@ -439,7 +439,7 @@ fn endpoints_that_are_none_are_refused_where_their_record_begins() {
 
 /// The largest counts that can be encoded, which need more bytes than any memory has.
 #[test]
-fn counts_of_what_is_not_there_are_refused_without_making_room_for_it() {
+fn counts_beyond_the_bytes_are_refused_without_an_allocation() {
     for counts in [[u32::MAX; 4], [u32::MAX, 0, 0, 0], [0, 0, 0, u32::MAX], [1 << 31, 1 << 31, 0, 0]] {
         for others in [0, flags::WIDE_AGES, flags::DETAILS, flags::WIDE_AGES | flags::DETAILS] {
             let mut bytes = vec![flags::WIDE_COUNTS | others];
@@ -452,7 +452,7 @@ fn counts_of_what_is_not_there_are_refused_without_making_room_for_it() {
                 *into = bytes.clone();
                 Ok::<_, Malformed>(())
             });
-            read.expect_err("there are not so many peers");
+            read.expect_err("there are fewer peers");
             assert!(records.bytes.capacity() < 2000);
         }
     }
@@ -504,7 +504,7 @@ fn any_bytes_are_read_or_refused() {
             Err(Malformed { at, what }) => {
                 assert!(at < bytes.len());
                 *refusals.entry(what).or_default() += 1;
-                read(&bytes[..at]).expect("what comes before is good");
+                read(&bytes[..at]).expect("the records before it are valid");
             }
             Ok(records) => {
                 good += usize::from(!records.is_empty());
@@ -528,7 +528,7 @@ fn any_bytes_are_read_or_refused() {
 }
 
 #[test]
-fn what_is_printed_tells_how_much_there_is() {
+fn records_print_their_numbers_and_their_size() {
     let mut records = Records::new(NOW);
     records.push(&InfoHash::new([1; 20]), 1, &[]);
     assert_eq!(format!("{records:?}"), "Records(1 swarms, 0 peers, 22 bytes)");

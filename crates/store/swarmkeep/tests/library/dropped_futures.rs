@@ -53,7 +53,7 @@ impl<T: Send + Sync> Lock<T> for ReluctantLock<T> {
 type ReluctantSlot = LockedSlot<Reluctant>;
 type Entries = Arc<Mutex<BTreeMap<InfoHash, Arc<ReluctantSlot>>>>;
 
-/// A map whose entries the test can count.
+/// A map with entries that the test can count.
 struct Watched(Entries);
 
 impl SlotMap<ReluctantSlot> for Watched {
@@ -115,7 +115,7 @@ fn a_dropped_announce_is_done_or_was_not_begun_and_leaves_no_slot() {
         assert_eq!((totals.swarms, totals.peers()), (done, done), "after {polls} polls");
         assert_eq!(u64::from(finish(store.scrape(&HASH)).unwrap().incomplete), done);
         finish(store.sweep(NOW, Retention::DropEmpty, Budget::peers(10))).unwrap();
-        assert_eq!(entries.lock().unwrap().len() as u64, done, "what nobody entered is gone");
+        assert_eq!(entries.lock().unwrap().len() as u64, done, "a slot that no call has entered is gone");
     }
 }
 

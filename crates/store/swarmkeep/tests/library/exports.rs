@@ -23,7 +23,7 @@ const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const TORRENT: InfoHash = InfoHash::new([7; 20]);
 const OTHER: InfoHash = InfoHash::new([8; 20]);
 
-/// Peers of a life of a swarm: the last byte of an address, what is left, and an event.
+/// Peers of a life of a swarm: the last byte of an address, `left`, and an event.
 type Life = &'static [(u8, u64, AnnounceEvent)];
 
 /// Announces a seeder that has just finished, or a leecher.
@@ -36,16 +36,17 @@ fn tell(store: &dyn TorrentRepository, torrent: InfoHash, role: Role) {
     store.announce(&announce, NOW, &mut SplitMix64::new(1), &mut PeerBuffer::new(&mut [], &mut []));
 }
 
-/// Asserts that an export shows the torrent as it was or as it is, with the download of its seeder or with none.
-fn assert_one_life(store: &dyn TorrentRepository, what: &str) {
+/// Asserts that an export shows the torrent as it was or as it is, with the download of its seeder or with
+/// none.
+fn assert_one_life(store: &dyn TorrentRepository, case: &str) {
     let mut export = Export::new();
     while !export.is_complete() {
         store.export(&mut export, NOW, Budget::peers(100));
         for record in export.records().iter().filter(|record| record.info_hash == TORRENT) {
             let roles: Vec<_> = record.peers().map(|peer| peer.role).collect();
             let counted = roles.iter().filter(|role| role.is_seeder()).count();
-            assert_eq!(roles.len(), 1, "{what}");
-            assert_eq!(record.downloaded as usize, counted, "downloads of {roles:?}, {what}");
+            assert_eq!(roles.len(), 1, "{case}");
+            assert_eq!(record.downloaded as usize, counted, "downloads of {roles:?}, {case}");
         }
     }
 }

@@ -31,8 +31,8 @@ impl Wake for Wakes {
     }
 }
 
-/// Polls a future until it is ready. Returns its output, and the number of polls before that. A future that is
-/// not ready must have called its waker.
+/// Polls a future until it is ready. Returns its output, and the number of polls before that. A future that
+/// is not ready must have called its waker.
 fn finish<T>(answer: Answer<'_, T>) -> (T, u64) {
     let (mut answer, wakes) = (pin!(answer), Arc::new(Wakes::default()));
     let waker = Waker::from(wakes.clone());
@@ -60,7 +60,7 @@ fn fill(store: &dyn AsyncTorrentRepository) {
 }
 
 #[test]
-fn a_sweep_gives_way_every_few_thousand_visits_and_does_what_it_does_in_one_turn() {
+fn a_sweep_gives_way_every_few_thousand_visits_with_the_same_result() {
     let config = RepositoryConfig::new(HashKey::from_bytes([1; 16]));
     let packed = catalog::find("packed").expect("it is always there").build(&config).unwrap();
     let btree = Awaited(BTreeMapRepository::<TokioMutex>::new(&config).unwrap());

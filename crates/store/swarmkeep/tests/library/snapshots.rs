@@ -1,4 +1,4 @@
-//! Snapshots between all stores of the catalog, what a writer refuses, and the format of version 1.
+//! Snapshots between all stores of the catalog, records that a writer refuses, and the format of version 1.
 
 mod reader;
 
@@ -120,7 +120,7 @@ fn swarms_of(store: &Store) -> Swarms {
 }
 
 #[test]
-fn every_store_takes_in_what_any_other_has_written() {
+fn every_store_imports_the_snapshot_of_any_other() {
     let packed = catalog::find("packed").expect("it always is");
     for one in catalog::ALL {
         let (store, other) = (build(one), build(packed));
@@ -177,7 +177,7 @@ fn assert_same(from: &Store, into: &Store, bytes: &[u8], one: &Implementation) {
 }
 
 #[test]
-fn what_expires_meanwhile_stays_out_and_a_clock_that_was_set_back_keeps_ages() {
+fn expired_peers_are_left_out_and_a_clock_that_was_set_back_keeps_ages() {
     let mut records = Records::new(NOW);
     let peer = |n, age| PeerRecord {
         endpoint: v4(n),
@@ -218,7 +218,7 @@ fn what_expires_meanwhile_stays_out_and_a_clock_that_was_set_back_keeps_ages() {
     }
 }
 
-// --- Blocks, and what they are written to. ---
+// --- Blocks, and their destination. ---
 
 fn written_as(id: [u8; 16], blocks: &[Records]) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), id, NOW).expect("memory");
@@ -264,7 +264,7 @@ impl Write for Full {
 }
 
 #[test]
-fn an_error_of_what_is_written_to_is_told() {
+fn an_error_of_the_destination_is_returned() {
     let long = written(&some_blocks(2)).len();
     for room in 0..=long {
         let written = Writer::new(Full(room), ID, NOW).and_then(|mut writer| {

@@ -18,8 +18,8 @@ pub(super) fn settle() {
     }
 }
 
-/// Whether blocks come from the global allocator. A thread that has a block knows: with the block it learnt
-/// what was decided before.
+/// Whether blocks come from the global allocator. A thread that has a block knows the decision, which was
+/// made before the block.
 pub(super) fn is_global() -> bool {
     SOURCE.load(Relaxed) == GLOBAL
 }

@@ -24,7 +24,6 @@ impl<const N: usize> StampedBlock<N> {
         Block::capacity_for(peers * (N + 1))
     }
 
-    /// The number of bytes.
     pub(in crate::packed) const fn capacity(&self) -> usize {
         self.block.capacity()
     }
@@ -34,7 +33,6 @@ impl<const N: usize> StampedBlock<N> {
         self.capacity() / (N + 1)
     }
 
-    /// The number of peers.
     pub(in crate::packed) const fn len(&self) -> usize {
         self.len as usize
     }
@@ -47,7 +45,7 @@ impl<const N: usize> StampedBlock<N> {
 
     pub(in crate::packed) const fn endpoints(&self) -> &[[u8; N]] {
         // SAFETY: peers never exceed the room, so the stamps lie behind these bytes, which only `parts_mut`
-        // lets anybody write.
+        // lends to be written.
         unsafe { slice::from_raw_parts(self.block.bytes.as_ptr().cast(), self.len()) }
     }
 

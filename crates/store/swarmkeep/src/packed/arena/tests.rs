@@ -1,4 +1,4 @@
-//! Blocks against their owners, and what the process takes from the system.
+//! Blocks against their owners, and the memory that the process takes from the system.
 
 use std::{array, collections::BTreeMap, sync::mpsc, thread};
 
@@ -17,7 +17,7 @@ fn size(rng: &mut SplitMix64) -> usize {
     below(rng, 1 << magnitude)
 }
 
-/// A block of which every byte says whose it is.
+/// A block with its tag in every byte.
 fn written(at_least: usize, tag: u64) -> Block {
     let mut block = Block::with_capacity(at_least);
     assert!(block.capacity() >= at_least);
@@ -67,7 +67,7 @@ fn a_block_of_a_mebibyte_is_refused() {
 }
 
 #[test]
-fn what_others_do_changes_no_block() {
+fn a_change_of_other_blocks_changes_no_block() {
     change_some_of_many_blocks();
 }
 
@@ -131,7 +131,7 @@ fn blocks_may_end_on_other_threads() {
     });
 }
 
-/// What the system says. Each test has a process to itself, as only then what it takes is known.
+/// Measured by the system. Each test has its own process, since only then its memory is known.
 #[cfg(all(target_os = "linux", not(miri)))]
 mod memory {
     use std::{collections::BTreeSet, env, fs, process::Command};
@@ -150,19 +150,19 @@ mod memory {
             .args([&format!("{module}::{name}"), "--exact", "--nocapture"])
             .env(MARK, "")
             .output()
-            .expect("what runs can be run again");
+            .expect("a running program can run again");
         let said = String::from_utf8_lossy(&tests.stdout) + String::from_utf8_lossy(&tests.stderr);
         assert!(tests.status.success() && said.contains("1 passed"), "{said}");
     }
 
-    /// Without the program's own pages, of which some are read in only as a test goes on.
+    /// Without the pages of the program itself, some of which are loaded during a test.
     fn resident() -> usize {
         let rollup = fs::read_to_string("/proc/self/smaps_rollup").expect("Linux has it");
         let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("it has this line");
         line.trim_end_matches("kB").trim().parse::<usize>().expect("it is a number") * 1024
     }
 
-    /// Lets blocks move until none does, and says in how many rounds.
+    /// Lets blocks move until none does. Returns the number of rounds.
     fn settle<T>(owners: &mut [T], block: impl Fn(&mut T) -> &mut Block) -> usize {
         for round in 0..100 {
             let mut moved = false;

@@ -65,8 +65,8 @@ impl Large {
         next.unwrap_or(Cursor::END)
     }
 
-    /// Visits about `limit` peers from a cursor on, in the order of a listing. Removes the peers whose last
-    /// announce was before `oldest`. A peer that stays is visited exactly once from start to end.
+    /// Visits about `limit` peers from a cursor on, in the order of a listing. Removes the peers with a last
+    /// announce before `oldest`. A peer that stays is visited exactly once from start to end.
     pub(in crate::packed) fn expire(
         &mut self,
         hash: &EndpointHash,
@@ -138,8 +138,8 @@ pub(in crate::packed) fn range_cursor(family: Family, order: u64) -> Cursor {
 }
 
 impl<const N: usize> Tables<N> {
-    /// Visits whole ranges of the order from `start` on, until `limit` peers were visited. An empty range counts
-    /// as one peer.
+    /// Visits whole ranges of the order from `start` on, until `limit` peers were visited. An empty range
+    /// counts as one peer.
     fn expire(
         &mut self,
         hash: &EndpointHash,

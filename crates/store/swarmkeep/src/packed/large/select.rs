@@ -37,8 +37,8 @@ pub(in crate::packed) struct Ahead {
 }
 
 /// The most draws of a selection. After them it starts at the last slot drawn, with or without a peer.
-/// Without a limit the search could take long in a table that most peers have left, and whose buckets no
-/// sweep has merged yet.
+/// Without a limit the search could take long in a table that most peers have left, before a sweep has
+/// merged its buckets.
 const MAX_DRAWS: usize = 256;
 
 impl Large {
@@ -65,7 +65,7 @@ impl Large {
     }
 
     /// Draws the beginning of the selection of an announce, and prefetches the headers that the announce will
-    /// need: that of its own bucket, and those of the slots that were drawn.
+    /// need: of its own bucket, and of the slots that were drawn.
     pub(in crate::packed) fn look_ahead(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Ahead {
         let order = order(hash, &announce.endpoint);
         match announce.endpoint.family() {
@@ -74,8 +74,7 @@ impl Large {
         }
     }
 
-    /// The same in one step, for an announce whose turn has come: reads the headers, and prefetches the
-    /// peers.
+    /// The same in one step, for the current announce: reads the headers, and prefetches the peers.
     pub(in crate::packed) fn look_now(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Ahead {
         let order = order(hash, &announce.endpoint);
         match announce.endpoint.family() {
@@ -95,7 +94,6 @@ impl Large {
 
 impl Drawn {
     const FIRST: Self = Self { table: 0, index: BucketIndex::FIRST };
-    /// A slot that never contains a peer.
     const NOWHERE: Self = Self { table: 0, index: BucketIndex::NOWHERE };
 }
 
@@ -142,7 +140,7 @@ impl<const N: usize> Tables<N> {
     }
 }
 
-/// The seed for the selection in one family, if `seed` is that of both.
+/// The seed for the selection in one family, if `seed` is the seed of both.
 const fn seed_of(family: Family, seed: u64) -> u64 {
     match family {
         Family::V4 => seed,
@@ -158,7 +156,7 @@ struct Eligible<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Eligible<'a, N> {
-    /// Those that an announce asks for, without the announcer if it is at `own` in the tables of its family.
+    /// The peers that an announce asks for, without the announcer at `own` in the tables of its family.
     fn of(tables: &'a Tables<N>, announce: &Announce, own: Option<PeerLocation>) -> Self {
         let asked = match Tables::<N>::FAMILY {
             Family::V4 => Families::V4,
@@ -283,7 +281,7 @@ mod tests {
         .expect("an endpoint")
     }
 
-    /// What an announce selects with this random word.
+    /// The selection of an announce with this random word.
     fn selected(
         large: &Large,
         hash: &EndpointHash,
@@ -328,7 +326,7 @@ mod tests {
             let seed = rng.next_u64();
             let ahead = [large.look_ahead(&hash, &announce, seed), large.look_now(&hash, &announce, seed)];
             if turn % 4 == 0 {
-                // Somebody joins before the turn of this announce.
+                // A peer joins before the turn of this announce.
                 insert(&mut large, 400 + turn as u32, Family::V4);
             }
             let in_turn = selected(&large, &hash, &announce, seed, None);

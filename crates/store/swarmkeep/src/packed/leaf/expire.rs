@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Family, Retention, packed::clock::Tick, totals::Population};
 
-/// What a sweep has done in a leaf.
+/// The result of a sweep in a leaf.
 #[derive(Debug)]
 pub(in crate::packed) struct LeafSweep {
     /// The slot where it stopped.
@@ -100,8 +100,8 @@ impl Leaf {
     }
 }
 
-/// Expires the peers of a swarm, whose block is the end of `blocks`. Removes the block if the swarm does not
-/// need it any more.
+/// Expires the peers of a swarm. Its block is the end of `blocks`, and is removed if the swarm does not need
+/// it any more.
 fn expire(
     content: SlotContent,
     blocks: &mut Vec<u8>,

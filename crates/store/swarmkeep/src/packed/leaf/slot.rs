@@ -21,7 +21,7 @@ pub(super) const KEY_LEN: usize = 20;
 pub(super) const CONTENT_LEN: usize = 8;
 
 impl Prefix {
-    /// The prefix of all keys in a range of those that begin with this one.
+    /// The prefix of all keys in a range of the keys that begin with this one.
     pub(in crate::packed) const fn extended(self, range: BucketRange) -> Self {
         Self { bits: self.bits | range.start >> self.depth, depth: self.depth + range.depth }
     }
@@ -31,7 +31,6 @@ impl Prefix {
         (self.depth / 8) as usize
     }
 
-    /// Bytes of a slot.
     pub(super) const fn stride(self) -> usize {
         KEY_LEN - self.dropped() + CONTENT_LEN
     }
@@ -82,7 +81,7 @@ impl Slot {
     }
 }
 
-/// What a slot contains: one little-endian word, whose last byte says which variant it is, among other flags.
+/// The content of a slot: one little-endian word. Its last byte has the variant, among other flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::packed) enum SlotContent {
     /// No peers.

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{CompactV6, Family, Random, Retention, Role, SplitMix64, Timestamp, packed::clock::Clock};
 
-/// What a leaf should hold: by key, downloads, whether the swarm is proven, and peers with their ticks.
+/// The expected contents of a leaf: by key, downloads, whether the swarm is proven, and peers with their
+/// ticks.
 type Model = BTreeMap<Key, (u32, bool, BTreeMap<(Family, Vec<u8>), (Role, Tick)>)>;
 
 const HOME: Prefix = Prefix { bits: 0, depth: 11 };
@@ -113,13 +114,12 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
 }
 
 #[test]
-fn a_leaf_holds_what_it_was_told_through_changes_splits_and_merges() {
+fn a_leaf_agrees_with_the_model_through_changes_splits_and_merges() {
     let mut rng = SplitMix64::new(7);
     for round in 0..20 {
         let (mut leaf, mut model) = (Leaf::new(tick(1000)), Model::new());
         for step in 0..800 {
-            // Within one base: what it does when it moves is `clock`'s to test, and
-            // `stamps_age_together`'s.
+            // Within one base: `clock` and `stamps_age_together` test a base that moves.
             change(&mut leaf, HOME, &mut model, tick(1000 + step / 10), &mut rng);
             assert!(leaf.used() <= leaf.capacity());
         }
@@ -159,7 +159,7 @@ fn a_leaf_holds_what_it_was_told_through_changes_splits_and_merges() {
 }
 
 #[test]
-fn those_below_a_stamp_expire_and_nobody_else() {
+fn only_peers_below_a_stamp_expire() {
     let mut rng = SplitMix64::new(8);
     let (mut leaf, mut model) = (Leaf::new(tick(1000)), Model::new());
     for step in 0..3000 {
@@ -192,7 +192,7 @@ fn stamps_age_together() {
     for step in 0..2000 {
         change(&mut leaf, HOME, &mut model, tick(1000 + step / 20), &mut rng);
     }
-    // Far enough for the base to move, near enough for all that were there to be told apart.
+    // Late enough for the base to move, early enough for all stamps to stay different.
     leaf.advance(tick(1130), Leaf::first(HOME));
     let kept = |tick: Tick| leaf.base().tick(leaf.base().stamp(tick));
     for (.., peers) in model.values_mut() {

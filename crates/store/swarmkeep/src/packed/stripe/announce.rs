@@ -20,7 +20,7 @@ use crate::{
     totals::Population,
 };
 
-/// What the second half of an announce selects from: the swarm and the announcer in it.
+/// The source of the second half of an announce: the swarm and the announcer in it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::packed) enum Selection {
     NoPeers,
@@ -78,7 +78,8 @@ impl Stripe {
     }
 
     /// The first half of an announce: updates and counts. `found` is the location of the swarm, if it exists.
-    /// If there is no room, the result is `Err` and nothing has changed. The caller [settles](Stripe::settle) it.
+    /// If there is no room, the result is `Err` and nothing has changed. The caller [settles](Stripe::settle)
+    /// it.
     #[inline(never)]
     pub(in crate::packed) fn announce(
         &mut self,

@@ -22,7 +22,7 @@ use crate::{
 /// swarms gives a network more than its unit. The swarms of a flood from few networks share few units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::packed) struct Worth {
-    /// Whether it is more than that of the newcomer.
+    /// Whether it is more than the worth of the newcomer.
     pub(in crate::packed) is_more: bool,
     /// 0 without peers, or if all have expired. Counts by powers of two, so among swarms of similar size the
     /// stale one goes.
@@ -52,8 +52,8 @@ pub(in crate::packed) struct Newcomer {
 /// A swarm that may go, and its worth.
 pub(in crate::packed) type Candidate = (Worth, Placed);
 
-/// The number of swarms that were looked at, and those that are worth least: of those that go as a whole, and of the
-/// larger ones.
+/// The number of swarms in the sample, and the swarms of least worth: of small ones, which go as a whole, and
+/// of larger ones.
 #[derive(Debug, Default)]
 pub(in crate::packed) struct Census {
     pub(in crate::packed) sampled: usize,
@@ -111,7 +111,7 @@ impl Stripe {
         newcomer
     }
 
-    /// Adds a sample of swarms to a census: those from the key of the operation on, without that of the newcomer.
+    /// Adds a sample of swarms to a census: from the key of the operation on, without the newcomer's swarm.
     pub(in crate::packed) fn census(&self, op: &Operation<'_>, newcomer: &Newcomer, census: &mut Census) {
         if self.is_empty() {
             return;

@@ -22,8 +22,8 @@ pub(in crate::packed) const WHOLE: u64 = 64;
 pub(in crate::packed) const SHARE: usize = 4;
 
 impl Stripe {
-    /// Evicts the swarm of the operation, or up to `share` peers if it has many. Returns the bytes that they took;
-    /// blocks shrink by several of them at a time.
+    /// Evicts the swarm of the operation, or up to `share` peers if it has many. Returns the bytes that they
+    /// took; blocks shrink by several of them at a time.
     pub(in crate::packed) fn evict(
         &mut self,
         op: &Operation<'_>,
@@ -45,8 +45,8 @@ impl Stripe {
         bytes as u64
     }
 
-    /// Evicts up to `most` peers of a swarm that are worth least beside `newcomer`. Returns the bytes that they
-    /// took.
+    /// Evicts up to `most` peers of a swarm that are worth least beside `newcomer`. Returns the bytes that
+    /// they took.
     pub(in crate::packed) fn evict_peers(
         &mut self,
         op: &Operation<'_>,
@@ -73,8 +73,8 @@ impl Stripe {
         block_bytes(gone) as u64
     }
 
-    /// Whether other peers of the network of `newcomer`, or of an IPv6 prefix around it, are in a sample of its
-    /// swarm.
+    /// Whether other peers of the network of `newcomer`, or of an IPv6 prefix around it, are in a sample of
+    /// its swarm.
     pub(super) fn is_in_crowd(&self, op: &Operation<'_>, at: SwarmLocation, newcomer: &[u8]) -> bool {
         let share = match self.large_at(at) {
             Some(large) => {

@@ -21,7 +21,7 @@ use crate::{
 /// as long.
 const LEAVES_AHEAD: usize = 2;
 
-/// What one hold of the lock may do for a sweep, and what it has done.
+/// The limits and the results of a sweep in one hold of the lock.
 pub(in crate::packed) struct SweepStep<'a> {
     limit: usize,
     pub(in crate::packed) reservation: Reservation<'a>,
@@ -40,8 +40,8 @@ impl<'a> SweepStep<'a> {
 }
 
 impl Stripe {
-    /// Visits peers from `from` on, about as many as the limit of `step`. Removes those that have expired, and
-    /// swarms without peers as `policy` says. Returns where to go on, or `None` at the end.
+    /// Visits peers from `from` on, about as many as the limit of `step`. Removes expired peers, and swarms
+    /// without peers as `policy` says. Returns where to go on, or `None` at the end.
     pub(in crate::packed) fn expire(
         &mut self,
         op: &Operation<'_>,

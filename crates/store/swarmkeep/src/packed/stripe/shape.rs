@@ -141,7 +141,7 @@ impl Stripe {
             }
         }
         while self.leaves[self.locate_leaf(op).leaf].used() > Leaf::MAX_BYTES {
-            // Keys are uniform. Splits do not part those that begin with the same bits.
+            // Keys are uniform. Splits do not separate keys that begin with the same bits.
             if self.used < MERGE_BELOW * self.leaves.len() {
                 return Err(Full::Crowded);
             }
@@ -209,9 +209,9 @@ impl Stripe {
         reservation.reserve(usize::try_from(total).unwrap_or(0))
     }
 
-    /// Splits the leaf whose turn it is, if the reservation covers what the two leaves take and what the rest
-    /// of the announce may need. A leaf of 13 KiB may take 3 KiB more as two. Without a reservation it is
-    /// split in any case. Returns whether it was.
+    /// Splits the next leaf in turn, if the reservation covers the bytes of the two leaves and of the rest of
+    /// the announce. A leaf of 13 KiB may take 3 KiB more as two. Without a reservation it is split in any
+    /// case. Returns whether it was.
     fn split(&mut self, home: Prefix, reservation: Option<&mut Reservation<'_>>) -> bool {
         let old = linear::buddy(self.leaves.len());
         let prefix = self.prefix(home, old);

@@ -10,7 +10,6 @@ use crate::packed::{
     clock::{Base, Tick, aged},
 };
 
-/// Some dozens of peers.
 #[derive(Debug)]
 pub(super) struct Bucket<const N: usize> {
     pub(super) block: StampedBlock<N>,
@@ -100,8 +99,8 @@ impl<const N: usize> Bucket<N> {
         stamps.swap(endpoints.len() - 1 - a, endpoints.len() - 1 - b);
     }
 
-    /// Removes the peers whose stamps are below `first_alive` and for which `inside` is true. Returns the
-    /// number removed.
+    /// Removes the peers with stamps below `first_alive` for which `inside` is true. Returns the number
+    /// removed.
     pub(super) fn expire(&mut self, first_alive: u16, inside: impl Fn(&[u8; N]) -> bool) -> usize {
         let before = self.len();
         // Usually no peer has expired. This fold checks many stamps at once.
@@ -133,7 +132,6 @@ impl<const N: usize> Bucket<N> {
         upper
     }
 
-    /// Adds the peers of another bucket.
     pub(super) fn append(&mut self, mut other: Self) {
         self.advance_to(other.base);
         other.advance_to(self.base);

@@ -206,7 +206,7 @@ fn is_as_a_naive_model_says<const N: usize>(seed: u64) {
             let peers: BTreeMap<_, _> = table.iter().map(|(peer, at)| (*peer, at)).collect();
             assert_eq!(table.len(), model.len());
             assert!(peers.keys().eq(model.keys()));
-            // What has outlived its lifetime may look younger, but not alive.
+            // An expired peer may look younger, but not alive.
             let alive = |last: &u64| *last >= now - LIFETIME;
             let wrong = peers.values().zip(model.values()).find(|(at, last)| match alive(last) {
                 true => **at != tick(**last),

@@ -1,4 +1,5 @@
-//! Exports and imports: no peer is lost by changes between two steps, and an import does the same as restores.
+//! Exports and imports: no peer is lost by changes between two steps, and an import does the same as
+//! restores.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +13,7 @@ use crate::{Cursor, Export, PeerDetails, Restored, Totals, totals::Population};
 pub(super) type Swarm = (u32, BTreeMap<Endpoint, (Role, Timestamp)>);
 pub(super) type Swarms = BTreeMap<InfoHash, Swarm>;
 
-/// All that one export reads, with something done between the steps.
+/// All records of one export, with calls of `between` between the steps.
 fn read_out_while(store: &Packed, now: u64, budget: usize, mut between: impl FnMut(usize)) -> Vec<Records> {
     let (mut export, mut steps) = (Export::new(), Vec::new());
     while !export.is_complete() {
@@ -106,13 +107,13 @@ fn populate(store: &Packed, rng: &mut SplitMix64) {
 }
 
 #[test]
-fn what_is_read_out_is_what_is_there_once_and_goes_into_another_store() {
+fn an_export_has_every_peer_once_and_goes_into_another_store() {
     for shards in [1, 2, 64, 4096, 65_536] {
         let store = Packed::new(&config().shards(shards)).expect("a power of two");
         assert!(read_out(&store, 1, usize::MAX).iter().all(Records::is_empty));
         assert_eq!(store.import(&[Records::new(at(1))], at(1)), Restored::default());
         populate(&store, &mut SplitMix64::new(shards as u64));
-        // Those that are worth reading out.
+        // The swarms that an export contains.
         let mut expected = swarms_of(&store);
         expected.retain(|_, (downloaded, peers)| *downloaded > 0 || !peers.is_empty());
         assert!(swarms_of(&store).len() > expected.len(), "some are idle");
@@ -125,7 +126,7 @@ fn what_is_read_out_is_what_is_there_once_and_goes_into_another_store() {
             assert_eq!(swarms_in(&steps), expected, "{shards} stripes, {budget} at a time");
             let peers: u64 = steps.iter().map(Records::peers).sum();
             assert_eq!(peers, store.totals().peers(), "each of them once");
-            // A swarm or range more than was asked for, and the largest of those.
+            // A swarm or range more than the budget, of the largest size.
             for records in &steps {
                 let visited = records.peers() + u64::from(records.swarms());
                 assert!(visited <= (budget as u64).saturating_add(300), "{visited} of {budget}");
@@ -149,7 +150,7 @@ fn a_step_ends_in_the_middle_of_a_large_swarm_whatever_it_may_visit() {
     let (mut export, mut within) = (Export::new(), 0);
     while !export.is_complete() {
         store.export(&mut export, at(1), Budget::peers(usize::MAX));
-        assert!(export.records().peers() <= 512, "whoever reads out says how often its lock is taken");
+        assert!(export.records().peers() <= 512, "the caller decides how often the lock is taken");
         within += u64::from(export.is_within_a_swarm());
     }
     assert!(within >= 5000 / 512 && !export.is_within_a_swarm(), "{within}");
@@ -158,7 +159,7 @@ fn a_step_ends_in_the_middle_of_a_large_swarm_whatever_it_may_visit() {
 /// Residents stay in all kinds of swarms while swarms around them come, grow, shrink and go, and leaves split
 /// and merge.
 #[test]
-fn whoever_stays_is_read_whatever_changes_between_two_steps() {
+fn a_peer_that_stays_is_read_whatever_changes_between_two_steps() {
     for (seed, (shards, budget)) in
         [(1, 1), (1, 7), (1, 60), (2, 7), (64, 30), (4096, 100)].into_iter().enumerate()
     {
@@ -193,7 +194,7 @@ fn whoever_stays_is_read_whatever_changes_between_two_steps() {
                     0 => now.set(now.get() + 1 + rng.below(3) as u64),
                     1 => drop(store.remove(&hash(100 + rng.below(3000) as u64))),
                     2..4 => {
-                        // Crowds in the swarms of residents, and of others: they become large, and small again.
+                        // Crowds in the swarms of residents and of others make them large, and small again.
                         let torrent = rng.below(130) as u64;
                         let event = [AnnounceEvent::None, AnnounceEvent::Stopped][rng.below(2)];
                         for n in 1000..1000 + rng.below(200) as u32 {
@@ -306,10 +307,10 @@ fn a_swarm_behind_one_that_goes_while_it_is_read_is_read_whole() {
     }
 }
 
-// --- Taking in. ---
+// --- Imports. ---
 
-/// Records of what a tracker could have had: large swarms in several parts, some peers expired, some later
-/// than now, some with details.
+/// Records of a possible tracker: large swarms in several parts, some peers expired, some later than now,
+/// some with details.
 fn some_records(rng: &mut SplitMix64, swarms: u64, most_peers: usize, now: u64) -> Vec<Records> {
     let rng: &mut dyn Random = rng;
     let mut all = vec![Records::new(at(now)); 5];
@@ -348,14 +349,14 @@ fn one_by_one(store: &Packed, records: &[Records], now: u64) -> Restored {
     restored
 }
 
-/// Every peer is counted as one of four things.
+/// Every peer has one of four outcomes.
 fn assert_all_told(restored: Restored, records: &[Records]) {
     let Restored { added, known, expired, refused } = restored;
     assert_eq!(added + known + expired + refused, records.iter().map(Records::peers).sum());
 }
 
 #[test]
-fn what_is_taken_in_at_once_is_what_would_be_restored_one_by_one() {
+fn an_import_does_the_same_as_restores_one_by_one() {
     for shards in [1, 2, 64, 4096, 65_536] {
         for (seed, most_peers) in [(1, 2), (2, 12), (3, 150)] {
             let config = config().shards(shards).lifetime(Duration::from_secs(1000));
@@ -363,7 +364,7 @@ fn what_is_taken_in_at_once_is_what_would_be_restored_one_by_one() {
             let records = some_records(&mut rng, 3000 / most_peers as u64, most_peers, 5000);
             let build = || {
                 let store = Packed::new(&config).expect("a power of two");
-                // Some are there already, some of those are about to expire, and some swarms are idle.
+                // Some peers exist already, some of them are about to expire, and some swarms are idle.
                 for n in 0..200 {
                     tell(&store, 4400, leecher(n % 40, v4(n as u32)));
                     tell(&store, 5000, leecher(n % 30, v6(n as u32)).left(0));
@@ -389,7 +390,7 @@ fn what_is_taken_in_at_once_is_what_would_be_restored_one_by_one() {
             assert_eq!((again.added, again.expired), (0, restored.expired));
             assert_eq!(swarms_of(&bulk), swarms_of(&single));
             assert_consistent(&bulk);
-            // They work on: everybody announces, is swept, and goes.
+            // Both stores still work: all peers announce, expire, and are swept.
             for (store, n) in
                 [&bulk, &single].into_iter().flat_map(|store| (0..3000).map(move |n| (store, n)))
             {
@@ -405,7 +406,7 @@ fn what_is_taken_in_at_once_is_what_would_be_restored_one_by_one() {
 }
 
 #[test]
-fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
+fn an_import_keeps_to_limits_and_evicts_nothing() {
     type Limit = fn(RepositoryConfig) -> RepositoryConfig;
     let limited: [(&str, Limit); 5] = [
         ("swarms", |config| config.max_swarms(150)),
@@ -416,25 +417,25 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
             config.max_swarms(150).max_peers_per_swarm(30).max_endpoints_per_address(2).max_bytes(90 << 10)
         }),
     ];
-    for (what, limit) in limited {
+    for (name, limit) in limited {
         for shards in [1, 2, 16] {
             for there in [0, 40, 150] {
                 let config = limit(config().shards(shards).lifetime(Duration::from_secs(1000)));
                 let records = some_records(&mut SplitMix64::new(6), 400, 60, 5000);
-                let store = Packed::new(&config).expect("what it can keep");
+                let store = Packed::new(&config).expect("supported limits");
                 for n in 0..there {
                     tell(&store, 5000, leecher(10_000 + n, v4(n as u32)));
                 }
                 let before = swarms_of(&store);
                 let restored = store.import(&records, at(5000));
                 assert_all_told(restored, &records);
-                assert!(restored.refused > 0, "{what}: {restored:?}");
+                assert!(restored.refused > 0, "{name}: {restored:?}");
                 assert_eq!(restored.added + there, store.totals().peers());
-                assert_eq!(store.totals().evicted, Evicted::default(), "{what}");
+                assert_eq!(store.totals().evicted, Evicted::default(), "{name}");
                 assert_consistent(&store);
                 let after = swarms_of(&store);
                 for (hash, swarm) in before {
-                    assert_eq!(after[&hash], swarm, "{what}");
+                    assert_eq!(after[&hash], swarm, "{name}");
                 }
                 let limits = config.limits();
                 assert!(limits.swarms.is_none_or(|most| after.len() <= most));
@@ -442,10 +443,10 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
                 for (_, peers) in after.values() {
                     assert!(limits.peers_per_swarm.is_none_or(|most| peers.len() <= most));
                 }
-                // Where it does not matter in which order swarms come, it is the same as one by one.
-                if ["peers per swarm", "endpoints per address"].contains(&what) && there == 0 {
-                    let single = Packed::new(&config).expect("what it can keep");
-                    assert_eq!(one_by_one(&single, &records, 5000), restored, "{what}");
+                // If the order of swarms does not matter, it is the same as one by one.
+                if ["peers per swarm", "endpoints per address"].contains(&name) && there == 0 {
+                    let single = Packed::new(&config).expect("supported limits");
+                    assert_eq!(one_by_one(&single, &records, 5000), restored, "{name}");
                     assert_eq!(single.totals(), store.totals());
                     assert_eq!(swarms_of(&single), after);
                 }
@@ -479,7 +480,7 @@ fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
 
 /// Announces, sweeps, removals and imports by other threads, while everything is read out again and again.
 #[test]
-fn nothing_is_lost_to_an_export_by_what_other_threads_do() {
+fn an_export_loses_nothing_to_other_threads() {
     let store = Packed::new(&config().shards(8)).expect("a power of two");
     let done = AtomicBool::new(false);
     let residents = |round: u64| {

@@ -49,7 +49,7 @@ fn one_address(n: u32) -> Endpoint {
 }
 
 fn store(config: &RepositoryConfig) -> Packed {
-    Packed::new(config).expect("what it can keep")
+    Packed::new(config).expect("supported limits")
 }
 
 fn fill(store: &Packed, now: u64, announces: impl IntoIterator<Item = Announce>) {
@@ -74,7 +74,7 @@ fn head(cells: &str) {
 /// Made-up torrents of one address fill a store. Then a torrent becomes popular.
 #[test]
 fn each_announce_of_a_batch_frees_bytes_for_itself_alone() {
-    let store = Packed::new(&config().max_bytes(1 << 20)).expect("what it can keep");
+    let store = Packed::new(&config().max_bytes(1 << 20)).expect("supported limits");
     (0..60_000).for_each(|n| _ = tell(&store, 0, leecher(n, v4((n as u32) << 8))));
     let pairs: Vec<_> = (0..60_000).filter(|&n| store.scrape(&hash(n)).peers() == 1).take(20).collect();
     let of_pair = |n: u64| leecher(n, v4(1 << 30 | (n as u32) << 8)).want(0);
@@ -201,8 +201,8 @@ fn floods_within_a_swarm() {
 /// Living swarms of 1 to 40 peers, each peer from a network of its own and announced once.
 const LIVING: u64 = 1200;
 
-/// The living swarms that a flood displaces, and the cost of an announce. `announces` for each made-up swarm, and
-/// again after that many of forty steps of a minute.
+/// The living swarms that a flood displaces, and the cost of an announce. `announces` for each made-up swarm,
+/// and again after that many of forty steps of a minute.
 fn displaced(
     config: &RepositoryConfig,
     stranger: &Stranger,

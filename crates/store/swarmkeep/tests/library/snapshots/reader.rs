@@ -1,4 +1,4 @@
-//! Snapshots that a reader accepts, and those that it refuses at their first damage.
+//! Snapshots that a reader accepts, and snapshots that it refuses at their first damage.
 
 use std::io::{self, Cursor as Bytes, Read, Seek, SeekFrom};
 
@@ -159,7 +159,7 @@ fn whatever_follows_the_end_is_noticed() {
 }
 
 #[test]
-fn what_is_no_snapshot_is_told_apart_from_one_of_another_version() {
+fn other_bytes_differ_from_a_snapshot_of_another_version() {
     for other in [&b""[..], b"\0", b"swarmsnq", b"d8:announce", b"SWARMSNP", &[0; 4096], b" swarmsnp"] {
         assert!(matches!(refused(other), Error::NotASnapshot), "{other:?}");
     }
@@ -187,7 +187,7 @@ fn mend(bytes: &mut [u8], at: usize) {
 }
 
 #[test]
-fn headers_that_say_what_cannot_be_are_refused_though_their_checksums_fit() {
+fn impossible_headers_are_refused_even_if_their_checksums_fit() {
     let bytes = written(&some_blocks(3));
     let starts = starts_of(&bytes);
     let changed = |at: usize, new: &[u8], header: usize| {
@@ -213,7 +213,7 @@ fn headers_that_say_what_cannot_be_are_refused_though_their_checksums_fit() {
         let block = starts.binary_search(&header).expect("a block") as u32;
         assert_eq!(damage(&changed(at, new, header)), (header as u64, block, what), "byte {at}");
     }
-    // A block of the maximum length whose bytes are missing: the reader takes no more memory than there are
+    // A block of the maximum length without its bytes: the reader takes no more memory than there are
     // bytes.
     let long = changed(first + 8, &(16_u64 << 20).to_le_bytes(), first);
     assert!(matches!(refused(&long), Error::Truncated { at } if at == bytes.len() as u64));
@@ -264,7 +264,7 @@ fn records_that_are_none_are_refused_at_their_byte_though_all_checksums_fit() {
     assert_eq!(damage(&portless), ((content + second) as u64, 1, port));
 }
 
-/// A source whose bytes change when it is read for the second time: from position `from` on they are `with`.
+/// A source with other bytes in its second read: from position `from` on they are `with`.
 struct Changing {
     bytes: Bytes<Vec<u8>>,
     looks: u32,
@@ -377,7 +377,7 @@ fn an_error_of_the_source_is_told_with_its_place() {
 }
 
 #[test]
-fn errors_say_where_and_what() {
+fn errors_name_the_position_and_the_problem() {
     let bytes = written(&some_blocks(2));
     let mut newer = bytes.clone();
     newer[8] = 2;
