@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_only_what_it_is() {
+    fn a_value_has_only_its_own_type() {
         let value = Value::parse(b"3:abc").unwrap();
         assert_eq!((value.integer(), value.text()), (None, Some("abc")));
         assert!(value.list().is_none() && value.dict().is_none());
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_message_says_what_and_where() {
+    fn every_error_names_the_problem_and_the_position() {
         for (message, expected) in [
             (&b""[..], "an early end"),
             (b"l", "an early end"),

@@ -31,8 +31,8 @@ impl AnnounceEvent {
         }
     }
 
-    /// Returns the event that BEP 3 or BEP 21 (`paused`) has this word for; `None` for other words. `empty` and
-    /// the empty text both mean [`None`](Self::None).
+    /// Returns the event that BEP 3 or BEP 21 (`paused`) has this word for; `None` for other words. `empty`
+    /// and the empty text both mean [`None`](Self::None).
     pub fn of_word(word: &str) -> Option<Self> {
         match word {
             "" | "empty" | "paused" => Some(Self::None),

@@ -12,7 +12,7 @@ use swarmkeep::{
     AsyncTorrentRepository, Capabilities, TorrentRepository, Unavailable, implement::forward_repository,
 };
 
-/// An asynchronous store whose calls block the calling thread until they are ready. It is for tests outside a
+/// An asynchronous store with calls that block the calling thread until they are ready, for tests outside a
 /// runtime.
 ///
 /// Futures are polled under [`tokio::task::unconstrained`]: without it the locks of tokio return `Pending`

@@ -1,5 +1,5 @@
-//! The common parts of the suites of this project: the suite for swarm stores, that for stores of content, and
-//! that for states of the tracker.
+//! The common parts of the suites of this project: the suite for swarm stores, that for stores of content,
+//! and that for states of the tracker.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -124,7 +124,7 @@ macro_rules! cases {
 /// case instead of blocking it.
 pub fn within<T: Send + 'static>(
     limit: Duration,
-    what: &str,
+    name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     let (sender, receiver) = mpsc::channel();
@@ -136,7 +136,7 @@ pub fn within<T: Send + 'static>(
     match receiver.recv_timeout(limit) {
         Ok(Ok(result)) => result,
         Ok(Err(panicked)) => panic::resume_unwind(panicked),
-        Err(_) => panic!("{what}: not done after {limit:?}"),
+        Err(_) => panic!("{name}: not done after {limit:?}"),
     }
 }
 

@@ -8,8 +8,8 @@ use swarmkeep::{
     Totals, catalog::Repository,
 };
 
-/// A store whose calls first wait for a future of the test, which gets the name of the method. If that future
-/// fails, the call fails too.
+/// A store with calls that first wait for a future of the test, which gets the name of the method. If that
+/// future fails, the call fails too.
 pub struct Delayed {
     store: Repository,
     before: Box<dyn Fn(&'static str) -> Answer<'static, ()> + Send + Sync>,

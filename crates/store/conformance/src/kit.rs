@@ -72,7 +72,7 @@ pub fn config() -> RepositoryConfig {
     RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(Duration::from_secs(LIFETIME))
 }
 
-/// Returns a store without limits whose peers live for [`LIFETIME`].
+/// Returns a store without limits, with the lifetime [`LIFETIME`].
 pub(crate) fn build(subject: &dyn Subject) -> Store {
     build_with(subject, &config())
 }
@@ -132,8 +132,8 @@ pub fn peer(family: Family, n: u32) -> Endpoint {
     }
 }
 
-/// Returns endpoint `n` of an address: for IPv4 a port of it, for IPv6 any interface of the first /64 of a /48
-/// of its own. Consecutive addresses differ in their last significant bit.
+/// Returns endpoint `n` of an address: for IPv4 a port of it, for IPv6 any interface of the first /64 of a
+/// /48 of its own. Consecutive addresses differ in their last significant bit.
 pub(crate) fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
     let ip = Ipv4Addr::from_bits(0xac10_0000 + address);
     match family {
@@ -150,8 +150,8 @@ pub(crate) fn of_subnet(address: u32, subnet: u16, n: u32) -> Endpoint {
     Endpoint::new(ip.into(), (1 + n % 7) as u16).expect("the port is not 0")
 }
 
-/// Returns endpoint `n` of a network, an IPv4 /24 or the first /48 of an IPv6 /32. For IPv4 it is a port of one
-/// address.
+/// Returns endpoint `n` of a network, an IPv4 /24 or the first /48 of an IPv6 /32. For IPv4 it is a port of
+/// one address.
 pub fn of_network(family: Family, network: u32, n: u32) -> Endpoint {
     let (ip, port) = match family {
         Family::V4 => (Ipv4Addr::from_bits(0x2000_0001 + (network << 8)).into(), 1 + n % 65_535),
@@ -415,7 +415,7 @@ impl Store {
             assert_eq!(shown, listed, "the counts of {info_hash:?} and its peers");
             assert_eq!(self.scrape(&info_hash), shown, "the scrape of {info_hash:?} and its summary");
         }
-        assert_eq!(self.totals(), counted, "the totals and what is there");
+        assert_eq!(self.totals(), counted, "the totals and the listed peers");
     }
 }
 
@@ -452,11 +452,11 @@ pub(crate) fn text_of(panicked: &(dyn Any + Send)) -> &str {
     owned.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("something else")
 }
 
-/// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, and the best of all
-/// runs counts.
+/// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, and the best of
+/// all runs counts.
 pub(crate) fn assert_costs_at_most(
     factor: f64,
-    what: &str,
+    name: &str,
     mut tried: impl FnMut(),
     mut against: impl FnMut(),
 ) {
@@ -473,7 +473,7 @@ pub(crate) fn assert_costs_at_most(
         }
         ratios.push(ratio);
     }
-    panic!("{what} costs more than {factor} times as much, time after time: {ratios:.1?}");
+    panic!("{name} costs more than {factor} times as much, time after time: {ratios:.1?}");
 }
 
 /// The time that the work takes, without the time for which other threads kept this one from running.

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! This line makes `my_store::announce_never_hands_out_the_announcer` and a test for each other case. A case
-//! builds its own fresh stores, each with its own [`RepositoryConfig`]. The suite asserts what a store
-//! declares in its [`Capabilities`], and that it refuses limits that it does not declare. No case is skipped.
+//! builds its own fresh stores, each with its own [`RepositoryConfig`]. The suite asserts the declarations of
+//! a store in its [`Capabilities`], and that it refuses limits that it does not declare. No case is skipped.
 //!
 //! [`Model`] defines the correct results. The suite itself is tested: each of a list of deliberately broken
 //! stores must be rejected by one given case.

@@ -46,7 +46,7 @@ impl Model {
         Self::with_clock(config, |_| Clock::OF_SECONDS)
     }
 
-    /// Returns the same store with a clock whose ticks are a hundredth of the lifetime. The suite must accept
+    /// Returns the same store with a clock that ticks in hundredths of the lifetime. The suite must accept
     /// such a clock from a store that packs its times.
     ///
     /// # Errors

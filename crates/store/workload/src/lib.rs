@@ -89,8 +89,8 @@ impl Workload {
         Self::new(seed, Shape::Uniform { swarms, peers_each })
     }
 
-    /// Returns a workload of `swarms` swarms with `peers` peers in total, whose sizes follow Zipf's law: the
-    /// n-th largest has 1/n of the peers of the largest, and at least one. All peers announce equally often.
+    /// Returns a workload of `swarms` swarms with `peers` peers in total, with sizes by Zipf's law: the n-th
+    /// largest has 1/n of the peers of the largest, and at least one. All peers announce equally often.
     ///
     /// # Panics
     /// If there are fewer peers than swarms.

@@ -2,7 +2,7 @@
 
 use std::{iter, mem};
 
-/// Returns the first peer number of each swarm of more than one peer, largest swarm first, and then that of the
+/// Returns the first peer number of each swarm of more than one peer, largest swarm first, and then of the
 /// first swarm of one peer. The n-th largest swarm has 1/n of the peers of the largest, and at least one.
 ///
 /// # Panics

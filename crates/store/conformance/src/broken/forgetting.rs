@@ -287,8 +287,7 @@ impl Broken {
         state.swarms.iter().flat_map(of_swarm).collect()
     }
 
-    /// Changes the times of peers to those that a clock of `bits` bits shows, which ticks every `tick`
-    /// seconds.
+    /// Changes the times of peers to the times of a clock of `bits` bits, which ticks every `tick` seconds.
     fn wrap_times(&self, now: Timestamp, tick: u64, bits: u32) {
         let all = self.everybody();
         let mut state = self.state();

@@ -261,7 +261,7 @@ crate::faults! {
     sweep_ends_with_ipv6 SweepEndsWithIpv6 => peers_of_both_families_and_roles_expire;
     /// Lists the expired peers when a pass begins, and removes them step by step without a second check.
     sweep_by_a_list SweepByList => a_peer_that_announces_while_a_sweep_runs_survives_it;
-    /// Counts only the swarms whose last peer it has removed itself.
+    /// Counts only the swarms from which it has removed the last peer itself.
     swept_empty_swarms_not_counted EmptiesNotCounted => a_sweep_says_what_it_removed;
     /// Never frees memory.
     memory_never_returned MemoryNeverReturned => memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot;
@@ -349,14 +349,14 @@ crate::faults! {
     endpoints_not_limited EndpointsNotLimited => max_endpoints_per_address_is_kept_and_the_announcer_stays;
     /// Counts the seeders and the leechers of an address separately.
     endpoints_counted_by_role EndpointsByRole => max_endpoints_per_address_is_kept_and_the_announcer_stays;
-    /// Does not insert a new endpoint whose address is at its limit, but reports that it joined.
+    /// Does not insert a new endpoint of an address at its limit, but reports that it joined.
     endpoint_kept_out EndpointKeptOut => max_endpoints_per_address_is_kept_and_the_announcer_stays;
     /// Does not count endpoints that were replaced by endpoints of the same address.
     endpoint_evictions_not_counted EndpointEvictionsNotCounted => max_endpoints_per_address_is_kept_and_the_announcer_stays;
     /// Replaces the endpoint of an address that announced most recently.
     freshest_endpoint_dropped FreshestEndpointDropped => an_address_displaces_its_own_endpoint_that_announced_least_recently;
-    /// Evicts the peer of any address that announced least recently for a new endpoint whose address is at
-    /// its limit.
+    /// Evicts the peer of any address that announced least recently for a new endpoint of an address at its
+    /// limit.
     endpoint_displaces_others EndpointDisplacesOthers => an_address_displaces_its_own_endpoint_that_announced_least_recently;
     /// In a full swarm, evicts the peer that announced least recently as well as one of the address.
     endpoint_goes_for_each_limit EndpointForEachLimit => an_address_at_its_limit_displaces_only_itself_in_a_full_swarm;
@@ -468,8 +468,8 @@ crate::faults! {
     import_ignores_limits ImportIgnoresLimits => import_keeps_to_limits_and_displaces_nobody;
     /// Evicts swarms to make room for imported ones.
     import_displaces_others ImportDisplaces => import_keeps_to_limits_and_displaces_nobody;
-    /// Reads which peers exist, releases the lock, and then imports all others, even those that have
-    /// announced meanwhile.
+    /// Reads which peers exist, releases the lock, and then imports all others, even if they have announced
+    /// meanwhile.
     import_in_two_steps ImportInTwoSteps => announces_survive_imports_and_stay_as_they_were_made;
     /// Loses an IPv6 peer that completes in a swarm of three.
     loss_on_a_rare_occasion RareLoss => random_stories_go_as_with_the_model;

@@ -261,7 +261,7 @@ impl World {
         place: &str,
     ) -> Result<(), TestCaseError> {
         let mut state = self.model.state();
-        prop_assert_eq!(answer, state.update(announce, at(self.now)), "what the model answers to {}", place);
+        prop_assert_eq!(answer, state.update(announce, at(self.now)), "the answer of the model to {}", place);
         let (mut handed, mut fitting): (Vec<Endpoint>, usize) = (peers.endpoints().collect(), 0);
         let swarm = state.swarms.get(&announce.info_hash);
         if let Some(swarm) = swarm.filter(|_| announce.event != AnnounceEvent::Stopped) {
@@ -282,7 +282,7 @@ impl World {
         prop_assert_eq!(count, expected, "peers handed out, of {}, to {}", fitting, place);
         handed.sort_unstable();
         handed.dedup();
-        prop_assert_eq!(handed.len(), count, "somebody is handed out twice to {}", place);
+        prop_assert_eq!(handed.len(), count, "a peer is selected twice for {}", place);
         prop_assert!(!handed.contains(&announce.endpoint), "the announcer is handed to {}", place);
         Ok(())
     }

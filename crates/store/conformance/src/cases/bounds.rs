@@ -47,13 +47,13 @@ pub(crate) fn max_swarms_is_kept_under_any_flood(subject: &dyn Subject) {
     let mut evicted = Evicted::default();
     for n in 0..10_000 {
         let answer = store.tell_at(n / 100, leecher(hash(n), v4(n as u32)).want(0));
-        assert_eq!(answer.stats, stats(0, 1, 0), "who announces is there, whoever has to go for it");
+        assert_eq!(answer.stats, stats(0, 1, 0), "the announcer stays, others are evicted for it");
         assert_eq!(store.scrape(&hash(n)), stats(0, 1, 0));
         evicted.swarms += answer.evicted.swarms;
         evicted.peers += answer.evicted.peers;
         let totals = store.totals();
         assert!(totals.swarms <= MOST, "{} swarms", totals.swarms);
-        assert_eq!(totals.evicted, evicted, "what was told, and what was counted");
+        assert_eq!(totals.evicted, evicted, "the reported and the counted evictions");
         assert_eq!((totals.swarms, totals.peers()), (n + 1 - evicted.swarms, n + 1 - evicted.peers));
     }
     assert!(store.totals().swarms >= MOST * 3 / 4, "{} swarms: more went than had to", store.totals().swarms);
@@ -91,7 +91,7 @@ pub(crate) fn max_peers_per_swarm_is_kept_and_the_announcer_stays(subject: &dyn 
         evicted += answer.evicted.peers;
         assert_eq!(answer.evicted.swarms, 0);
         assert!(answer.stats.peers() <= MOST, "{} peers", answer.stats.peers());
-        assert_eq!(answer.stats.peers(), n + 1 - evicted, "what is left, and what was told to have gone");
+        assert_eq!(answer.stats.peers(), n + 1 - evicted, "the peers left, and the reported evictions");
         assert!(
             n < MOST || answer.stats.peers() >= MOST * 3 / 4,
             "more went than had to: {:?}",
@@ -155,8 +155,8 @@ impl Watched {
         self.told.swarms += answer.evicted.swarms;
         self.told.peers += answer.evicted.peers;
         let there = answer.stats.peers() >= 1 || announce.event == AnnounceEvent::Stopped;
-        assert!(there, "who announces is there, whoever has to go for it");
-        assert_eq!(self.store.totals().evicted, self.told, "what was told, and what was counted");
+        assert!(there, "the announcer stays, others are evicted for it");
+        assert_eq!(self.store.totals().evicted, self.told, "the reported and the counted evictions");
         self.assert_within();
         answer
     }
@@ -171,7 +171,7 @@ impl Watched {
         assert_eq!(
             self.store.totals().peers(),
             self.joined - self.told.peers,
-            "who joined and was not evicted"
+            "peers that joined and were not evicted"
         );
         self.store.assert_consistent();
     }
@@ -331,7 +331,7 @@ pub(crate) fn a_limit_that_is_too_small_is_refused_with_the_least_that_works(sub
     for (bound, too_small, limit) in limits.into_iter().filter(|(bound, ..)| declared.contains(*bound)) {
         let least_of = |most| match subject.build(&limit(config(), most)) {
             Err(ConfigError::Limit { given, least, .. }) => {
-                assert_eq!(given, most, "what was asked for");
+                assert_eq!(given, most, "the given limit");
                 Some(least)
             }
             Err(other) => panic!("{most} for {bound:?} must be refused as a limit, not: {other}"),
@@ -459,17 +459,17 @@ fn batches_at_the_limit(store: &Store, assert_within: impl Fn(&Store)) {
         assert_within(store);
         for request in &batch {
             let answer = request.answer.expect("every request of a batch is answered");
-            assert!(answer.stats.peers() >= 1, "who announces is there, whoever has to go for it");
+            assert!(answer.stats.peers() >= 1, "the announcer stays, others are evicted for it");
             joined += u64::from(answer.changes.contains(Changes::JOINED));
             told.swarms += answer.evicted.swarms;
             told.peers += answer.evicted.peers;
         }
         let last = batch.last().expect("there are some").announce;
         assert!(store.members(&last.info_hash).contains_key(&last.endpoint), "the last one is there");
-        assert_eq!(store.totals().evicted, told, "what was told, and what was counted");
-        assert_eq!(store.totals().peers(), joined - told.peers, "who joined and was not evicted");
+        assert_eq!(store.totals().evicted, told, "the reported and the counted evictions");
+        assert_eq!(store.totals().peers(), joined - told.peers, "peers that joined and were not evicted");
         turn += 1;
-        assert!(turn < 20_000, "nobody has to go: {told:?}");
+        assert!(turn < 20_000, "nothing is evicted: {told:?}");
     }
     store.assert_consistent();
 }

@@ -214,8 +214,8 @@ pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// A client may have a whole /56 or /48. Its newcomers replace the endpoint that announced least recently in the
-/// narrowest of its networks that is full.
+/// A client may have a whole /56 or /48. Its newcomers replace the endpoint that announced least recently in
+/// the narrowest of its networks that is full.
 pub(crate) fn wider_networks_of_ipv6_have_5_and_25_times_the_endpoints(subject: &dyn Subject) {
     const MOST: usize = 2;
     const NEWCOMERS: u16 = 90;
@@ -299,7 +299,7 @@ pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Sub
             assert!(answer.evicted.peers <= u64::from(new), "one newcomer takes one place");
         }
         assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: told }, "told, and counted");
-        assert_eq!(store.totals().peers(), joined - told, "who joined and was not evicted");
+        assert_eq!(store.totals().peers(), joined - told, "peers that joined and were not evicted");
         for torrent in announces.iter().map(|announce| announce.info_hash).collect::<BTreeSet<_>>() {
             let members = store.members(&torrent);
             for family in FAMILIES {
@@ -312,7 +312,7 @@ pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Sub
     let mut bystanders = (0..40).flat_map(|turn| (0..90 / 4).map(move |n| bystander(turn * 90 + n)));
     let all: HashSet<_> =
         store.swarms().iter().flat_map(|swarm| store.members(&swarm.info_hash).into_keys()).collect();
-    assert!(bystanders.all(|peer| all.contains(&peer)), "somebody went for another address");
+    assert!(bystanders.all(|peer| all.contains(&peer)), "a peer was evicted for another address");
     store.assert_consistent();
 }
 

@@ -86,26 +86,26 @@ fn time_of(torrent: u32, n: u32) -> u64 {
 }
 
 /// Asserts that the swarms of [`populate`] were read as they were announced.
-fn assert_populated(store: &Store, swarms: &BTreeMap<InfoHash, Read>, latest: Timestamp, what: &str) {
+fn assert_populated(store: &Store, swarms: &BTreeMap<InfoHash, Read>, latest: Timestamp, case: &str) {
     let sizes = (0..300).map(|torrent| (torrent, torrent % 9)).chain([(LARGE_ONE, LARGE)]);
     let mut expected = 1;
     for (torrent, size) in sizes.filter(|(_, size)| *size > 0) {
         expected += 1;
         let swarm = swarms.get(&hash(torrent.into()));
         let Read { downloaded, peers } =
-            swarm.unwrap_or_else(|| panic!("swarm {torrent} was not read {what}"));
-        assert_eq!(*downloaded, size.div_ceil(2), "downloads of swarm {torrent} {what}");
+            swarm.unwrap_or_else(|| panic!("swarm {torrent} was not read {case}"));
+        assert_eq!(*downloaded, size.div_ceil(2), "downloads of swarm {torrent} {case}");
         let by_endpoint: BTreeMap<_, _> = peers.iter().map(|peer| (peer.endpoint, peer)).collect();
         assert_eq!(
             (peers.len(), by_endpoint.len()),
             (size as usize, size as usize),
-            "peers of swarm {torrent} {what}"
+            "peers of swarm {torrent} {case}"
         );
         for n in 0..size {
             let peer = by_endpoint[&peer(family(n), n)];
-            assert_eq!(peer.role, role(n), "the role of {} {what}", peer.endpoint);
+            assert_eq!(peer.role, role(n), "the role of {} {case}", peer.endpoint);
             store.assert_time(peer, at(time_of(torrent, n)), latest);
-            assert_eq!(peer.details.is_some(), store.capabilities().keeps_peer_details, "details {what}");
+            assert_eq!(peer.details.is_some(), store.capabilities().keeps_peer_details, "details {case}");
             if let Some(details) = peer.details {
                 let told = announce_of(torrent, n);
                 assert_eq!((details.peer_id, details.left), (told.peer_id, told.left));
@@ -183,7 +183,7 @@ pub(crate) fn peers_that_stay_are_exported_whatever_moves_around_them(subject: &
             assert!(step < 100_000, "an export that never ends");
         }
         let missed = (0..stay).filter(|&n| !shown.contains(&staying(n))).count();
-        assert_eq!(missed, 0, "of {stay} who were there all the while, in steps of {budget}");
+        assert_eq!(missed, 0, "of {stay} that were there all the time, in steps of {budget}");
     }
 }
 
@@ -294,7 +294,7 @@ pub(crate) fn an_export_counts_the_download_of_every_seeder_it_shows(subject: &d
     });
 }
 
-/// A swarm lives again and again: with a seeder whose download is counted, and with a leecher and no download.
+/// A swarm lives again and again: with a seeder and its download, and with a leecher and no download.
 pub(crate) fn an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     let work = |_: u32, rounds: Rounds<'_>| {
@@ -499,7 +499,7 @@ pub(crate) fn import_does_what_restore_does_one_by_one(subject: &dyn Subject) {
         }
         imported.assert_consistent();
     }
-    assert_eq!(imported.scrape(&hash(5000)).downloaded, 50, "that of the last part is the largest");
+    assert_eq!(imported.scrape(&hash(5000)).downloaded, 50, "the count of the last part is the largest");
     assert_eq!(imported.import(&[], at(1500)), Restored::default());
 }
 
@@ -600,7 +600,7 @@ pub(crate) fn announces_survive_imports_and_stay_as_they_were_made(subject: &dyn
                 3,
                 &[record(v4(1), Role::Leecher, at(0)), record(v4(2), Role::Leecher, at(0))],
             );
-            *added.lock().expect("nobody panics with it") += store.import(&[records], at(100));
+            *added.lock().expect("no holder panics") += store.import(&[records], at(100));
         }
     });
     for torrent in (0..SWARMS as u64).map(hash) {
@@ -609,7 +609,7 @@ pub(crate) fn announces_survive_imports_and_stay_as_they_were_made(subject: &dyn
         store.assert_time(&members[&v4(1)], at(100), at(100));
         store.assert_time(&members[&v4(2)], at(0), at(100));
     }
-    let added = added.into_inner().expect("nobody panics with it");
+    let added = added.into_inner().expect("no holder panics");
     assert_eq!(added.added + added.known, 2 * SWARMS as u64);
     store.assert_consistent();
 }

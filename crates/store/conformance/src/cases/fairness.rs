@@ -1,7 +1,7 @@
 //! Cases of fair selection: every eligible peer is selected with the same probability.
 //!
 //! Every selected peer is counted, over enough announces for 20 or more expected hits per peer. The spread of
-//! the counts (Pearson's chi-square) is compared with that of a simulated sampler that is fair by
+//! the counts (Pearson's chi-square) is compared with the spread of a simulated sampler that is fair by
 //! construction: it selects a window at a uniformly random place of a ring. The fastest stores select windows
 //! too. Their counts spread more than those of independent draws, because consecutive peers are hit together.
 
@@ -142,7 +142,7 @@ fn chi_square(counts: &[u32], total: usize) -> f64 {
 /// Returns the spread that a fair sampler exceeds with a probability below 10^-6.
 ///
 /// Simulated, then extrapolated: a sum of squares of normal variables is close to a gamma distribution of the
-/// same mean and variance, whose quantile is that of Wilson and Hilferty (1931).
+/// same mean and variance, with the quantile of Wilson and Hilferty (1931).
 fn fair_spread(eligible: usize, window: usize, announces: usize) -> f64 {
     const SIMULATIONS: usize = 200;
     type Thresholds = HashMap<(usize, usize, usize), f64>;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threshold_lets_fair_samplers_pass_and_is_close_to_what_they_do() {
+    fn the_threshold_lets_fair_samplers_pass_and_is_close_to_them() {
         let mut rng = SplitMix64::new(99);
         let most = fair_spread(74, 10, 5000);
         let worst =

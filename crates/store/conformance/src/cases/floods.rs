@@ -144,7 +144,7 @@ pub(crate) fn a_flood_of_large_swarms_displaces_itself(subject: &dyn Subject) {
         let lost = (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
         assert_eq!(
             lost, 0,
-            "of {LIVING} swarms whose peers came back were lost to large ones over {family:?}"
+            "of {LIVING} swarms with peers that came back were lost to large ones over {family:?}"
         );
         store.assert_consistent();
     }
@@ -206,7 +206,8 @@ pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subj
     }
 }
 
-/// Made-up torrents of one address have filled the store. Each peer of the popular one has a network of its own.
+/// Made-up torrents of one address have filled the store. Each peer of the popular one has a network of its
+/// own.
 pub(crate) fn a_swarm_that_becomes_popular_displaces_none_of_its_own_peers(subject: &dyn Subject) {
     const POPULAR: u64 = 4000;
     let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
@@ -302,7 +303,7 @@ pub(crate) fn families_and_roles_keep_their_shares_of_a_full_swarm(subject: &dyn
     }
     for (name, count) in [("IPv6 peers", v6), ("seeders", seeders)] {
         let percent = 100.0 * count as f64 / all as f64;
-        assert!((18.0..22.0).contains(&percent), "{percent:.1} % are {name}, and a fifth of those that came");
+        assert!((18.0..22.0).contains(&percent), "{percent:.1} % are {name}, and a fifth of the newcomers");
     }
 }
 

@@ -183,7 +183,7 @@ pub(crate) fn missing_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
             assert_eq!(left(hash(1)), [v4(99), v6(99)], "after {now} s without a sweep");
             assert_eq!(left(hash(2)), [v4(99)], "after {now} s without a sweep");
             for torrent in [hash(3), hash(4)] {
-                assert_eq!(store.scrape(&torrent), stats(0, 0, 0), "where nobody announced meanwhile");
+                assert_eq!(store.scrape(&torrent), stats(0, 0, 0), "if no peer announced meanwhile");
             }
             store.assert_consistent();
         }
@@ -301,7 +301,7 @@ pub(crate) fn an_expired_peer_goes_within_one_full_pass(subject: &dyn Subject) {
         store.fill(LIFETIME, (0..70).step_by(7).map(|n| seeder(hash(n), v4(50))));
         let before = store.totals().peers();
         let swept = sweep(&store, 2 * LIFETIME - 1, Retention::DropEmpty, budget);
-        assert_eq!(store.totals().peers(), 10, "those who announced later stay, in steps of {budget}");
+        assert_eq!(store.totals().peers(), 10, "peers that announced later stay, in steps of {budget}");
         assert_eq!(swept.expired, before - 10);
         assert_eq!(store.totals().swarms, 10);
         store.assert_consistent();
@@ -391,7 +391,7 @@ pub(crate) fn concurrent_sweeps_share_one_pass(subject: &dyn Subject) {
             });
         }
         let removed = (total.expired, total.swarms_removed);
-        assert_eq!(removed, (expired, swarms_removed), "what all callers removed together");
+        assert_eq!(removed, (expired, swarms_removed), "the removals of all callers together");
         assert!(total.visited <= 13_000, "{} visits in one pass over 10,000 peers and swarms", total.visited);
     }
     assert_eq!(store.totals().swarms, 0);
@@ -412,7 +412,8 @@ pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn
     let is_let_in = |now| {
         store.fill(now, (1..=PEERS).map(|n| leecher(torrent, v4(n))));
         let (later, started, done) = (now + 2 * LIFETIME, AtomicU32::new(0), AtomicBool::new(false));
-        // Each sleeps between its announces: a thread that wakes up may run before the sweep, on one core too.
+        // Each sleeps between its announces: a thread that wakes up may run before the sweep, on one core
+        // too.
         let announcer = || {
             let (mut rng, mut others) = (SplitMix64::new(1), Vec::new());
             while !done.load(SeqCst) {
@@ -514,7 +515,7 @@ pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(sub
         let before = store.totals().peers();
         let step = store.sweep(at(2 * LIFETIME), Retention::DropEmpty, Budget::peers(BUDGET as usize));
         let gone = before - store.totals().peers();
-        assert_eq!(step.expired, gone, "what a step says it removed, and what is gone");
+        assert_eq!(step.expired, gone, "the reported and the real removals of a step");
         let touched = gone.max(step.visited);
         assert!(
             touched <= BUDGET + hold,
@@ -527,8 +528,8 @@ pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(sub
     assert_eq!((all.expired, all.swarms_removed, store.totals().swarms), (PEERS.into(), 1, 0));
 }
 
-/// Six rounds: swarms come, are listed in every way, and go. What the allocator keeps for later is there
-/// after the second.
+/// Six rounds: swarms come, are listed in every way, and go. The allocator has its spare memory after the
+/// second.
 pub(crate) fn swarms_that_were_listed_leave_no_memory_behind(subject: &dyn Subject) {
     const SWARMS: u64 = 10_000;
     const BYTES_PER_SWARM: u64 = 40;
@@ -583,7 +584,7 @@ pub(crate) fn a_swarm_without_peers_stays_for_its_downloads_if_the_policy_says_s
     store.fill(0, (0..20).flat_map(|n| [leecher(hash(n), v4(1)), leecher(hash(n), v6(2))]));
     store.fill(0, (0..5).map(|n| completed(hash(n), v4(1))));
     let swept = sweep(&store, 2 * LIFETIME, Retention::KeepDownloaded, 1000);
-    assert_eq!((swept.expired, swept.swarms_removed), (40, 15), "those that nobody has finished go");
+    assert_eq!((swept.expired, swept.swarms_removed), (40, 15), "swarms without downloads go");
     assert_eq!((store.totals().swarms, store.totals().peers()), (5, 0));
     assert!((0..5).all(|n| store.scrape(&hash(n)) == stats(0, 0, 1)));
     let shown = store.summaries();
@@ -629,7 +630,7 @@ pub(crate) fn remove_where_removes_all_that_is_forbidden_and_says_what(subject: 
         }
         assert!(removed.iter().all(|swarm: &SwarmSummary| swarm.stats == stats(1, 1, 0)));
         let named = removed.iter().map(|swarm| swarm.info_hash).collect();
-        assert_same(named, forbidden.iter().copied().collect(), "what it says it removed");
+        assert_same(named, forbidden.iter().copied().collect(), "the reported removals");
         assert_eq!((store.totals().swarms, store.totals().peers()), (133, 266));
         assert!(store.summaries().keys().all(|info_hash| !forbidden.contains(info_hash)));
         store.assert_consistent();
@@ -642,7 +643,7 @@ pub(crate) fn remove_where_asks_once_about_every_swarm_that_stays(subject: &dyn 
     store.fill(0, (0..400).map(|n| leecher(hash(n), v4(1))));
     let asked = Mutex::new(Vec::new());
     let predicate = |info_hash: &InfoHash| {
-        let mut asked = asked.lock().expect("nobody panics with it");
+        let mut asked = asked.lock().expect("no holder panics");
         asked.push(*info_hash);
         // Some of them are removed at once.
         asked.len() % 5 == 0
@@ -657,7 +658,7 @@ pub(crate) fn remove_where_asks_once_about_every_swarm_that_stays(subject: &dyn 
         step += 20;
         assert!(step <= 1_000_000, "a removal that never ends");
     }
-    let asked = asked.into_inner().expect("nobody panics with it");
+    let asked = asked.into_inner().expect("no holder panics");
     for n in 0..400 {
         let times = asked.iter().filter(|&&info_hash| info_hash == hash(n)).count();
         assert_eq!(times, 1, "times that the predicate was asked about a swarm that was there all the time");
@@ -669,7 +670,7 @@ pub(crate) fn a_predicate_is_called_without_a_lock_held(subject: &dyn Subject) {
     let store = build(subject);
     store.fill(0, (0..50).map(|n| leecher(hash(n), v4(1))));
     let inside = store.clone();
-    let removed = within(PATIENCE, "a removal whose predicate uses the store", move || {
+    let removed = within(PATIENCE, "a removal with a predicate that uses the store", move || {
         inside.remove_all_where(&|info_hash| {
             inside.tell(seeder(*info_hash, v4(2)));
             inside.tell(leecher(hash(1000), v6(1)));

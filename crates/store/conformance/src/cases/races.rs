@@ -140,7 +140,7 @@ pub(crate) fn announces_survive_removals_of_other_swarms(subject: &dyn Subject) 
         store.sweep(at(1), Retention::DropEmpty, Budget::peers(20));
     });
     let lost = (0..kept.into_inner()).filter(|&n| store.scrape(&hash(n)) != stats(0, 1, 0)).count();
-    assert_eq!(lost, 0, "swarms that nobody removed, and that are gone");
+    assert_eq!(lost, 0, "swarms that are gone without a removal");
     store.assert_consistent();
 }
 
@@ -202,7 +202,7 @@ pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Su
                 count(store.tell(leecher(torrent, endpoint).left((n / TORRENTS % 2).into()).want(1)));
             }
             if n % 16 == 0 {
-                others.lock().expect("nobody panics with it").push((torrent, other));
+                others.lock().expect("no holder panics").push((torrent, other));
             }
         }
     };
@@ -218,7 +218,7 @@ pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Su
     }
     let members: BTreeMap<_, _> =
         (0..TORRENTS).map(|n| (hash(n.into()), store.members(&hash(n.into())))).collect();
-    let others = others.into_inner().expect("nobody panics with it");
+    let others = others.into_inner().expect("no holder panics");
     let lost = others.iter().filter(|(torrent, other)| !members[torrent].contains_key(other)).count();
     assert_eq!(lost, 0, "had to go for another address");
     store.assert_consistent();
@@ -331,7 +331,7 @@ pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
             }
             let leave = passing(me).map(|(torrent, endpoint)| stopped(torrent, endpoint));
             for answer in tell(leave.collect(), round) {
-                assert_eq!(answer.changes, Changes::LEFT, "who had joined was lost in round {round}");
+                assert_eq!(answer.changes, Changes::LEFT, "a peer that had joined was lost in round {round}");
             }
         });
     });
@@ -407,13 +407,13 @@ pub(crate) fn walk_and_page_show_what_stays_while_threads_change_the_rest(subjec
                 after = paged.last().map(|swarm| swarm.info_hash);
             }
             assert!(paged.is_sorted_by(|one, other| one.info_hash < other.info_hash), "pages ascend");
-            for (shown, what) in
+            for (shown, how) in
                 [(walked, "walked"), (paged.iter().map(|swarm| swarm.info_hash).collect(), "paged")]
             {
                 let mut those: Vec<InfoHash> =
                     shown.into_iter().filter(|info_hash| staying.binary_search(info_hash).is_ok()).collect();
                 those.sort();
-                assert!(those == staying, "{} of 500 that stayed were {what} in turn {turn}", those.len());
+                assert!(those == staying, "{} of 500 that stayed were {how} in turn {turn}", those.len());
             }
         }
     };

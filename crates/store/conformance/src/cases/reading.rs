@@ -80,10 +80,10 @@ pub(crate) fn walk_goes_in_a_stable_order(subject: &dyn Subject) {
     store.fill(0, (0..500).map(|n| leecher(hash(n), v4(1))));
     let order = store.swarms();
     store.fill(1, (0..500).step_by(3).map(|n| leecher(hash(n), v4(1))));
-    assert_eq!(store.swarms(), order, "the same swarms in the same order, whoever announced last");
+    assert_eq!(store.swarms(), order, "the same swarms in the same order, whatever the latest announce");
     let mut again = order[..3].to_vec();
     store.walk(Cursor::START, 100, &mut again);
-    assert_eq!(again[..3], order[..3], "what was in the list stays");
+    assert_eq!(again[..3], order[..3], "earlier items of the list stay");
     assert_eq!(again[3..], order[..again.len() - 3], "and the walk is appended");
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn page_without_a_limit_shows_all(subject: &dyn Subject) {
     store.page(None, 3, &mut shown);
     let last = shown.last().expect("three").info_hash;
     store.page(Some(&last), usize::MAX, &mut shown);
-    assert_eq!(shown.len(), 300, "behind what is in the buffer");
+    assert_eq!(shown.len(), 300, "after the earlier contents of the buffer");
     assert!(shown.is_sorted_by_key(|swarm| swarm.info_hash));
 }
 

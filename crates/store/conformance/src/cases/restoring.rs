@@ -111,9 +111,9 @@ pub(crate) fn restore_keeps_out_peers_older_than_the_lifetime(subject: &dyn Subj
     store.assert_consistent();
 }
 
-/// Nobody sweeps for many lifetimes, while other peers announce in the same swarms and in their neighbours.
-/// Every peer is listed and exported as old as it is, or older if it has expired, and another store in which
-/// peers live longer imports no peer that is too old for it.
+/// There is no sweep for many lifetimes, while other peers announce in the same swarms and in their
+/// neighbours. Every peer is listed and exported as old as it is, or older if it has expired, and another
+/// store in which peers live longer imports no peer that is too old for it.
 pub(crate) fn peers_that_no_sweep_removes_grow_old_and_are_not_imported(subject: &dyn Subject) {
     const LONGER: u64 = 10 * LIFETIME;
     for stride in [LIFETIME / 2, 3 * LIFETIME] {

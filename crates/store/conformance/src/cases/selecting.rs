@@ -77,7 +77,7 @@ pub(crate) fn announce_hands_out_all_eligible_when_there_are_no_more_than_wanted
                     .collect();
                 for more in [0, 1, 30] {
                     let answer = store.tell(asks.want(eligible.len() + more));
-                    assert_same(answer.peers, eligible.clone(), "all who are eligible");
+                    assert_same(answer.peers, eligible.clone(), "all eligible peers");
                     store.tell(stopped(torrent, asks.endpoint));
                 }
             }
@@ -263,7 +263,7 @@ pub(crate) fn peers_that_are_gone_are_never_handed_out(subject: &dyn Subject) {
             some.peers
         );
     }
-    assert_same(store.tell(leecher(torrent, v4(9000))).peers, alive, "those who are left");
+    assert_same(store.tell(leecher(torrent, v4(9000))).peers, alive, "the peers left");
     store.remove(&torrent);
     assert_eq!(store.tell(leecher(torrent, v4(9000))).peers, [], "after the swarm was removed");
 }

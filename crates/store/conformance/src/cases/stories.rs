@@ -348,14 +348,14 @@ impl World {
             }
             Step::Remove(torrent) => {
                 let torrent = torrent_of(*torrent);
-                prop_assert_eq!(store.remove(&torrent), model.remove(&torrent), "what was removed");
+                prop_assert_eq!(store.remove(&torrent), model.remove(&torrent), "the removed swarm");
             }
             Step::RemoveWhere { forbidden } => {
                 let forbidden = |info_hash: &InfoHash| {
                     (0..TORRENTS).any(|n| forbidden[usize::from(n)] && *info_hash == torrent_of(n))
                 };
                 let removed = by_hash(store.remove_all_where(&forbidden));
-                prop_assert_eq!(removed, by_hash(model.remove_all_where(&forbidden)), "what was removed");
+                prop_assert_eq!(removed, by_hash(model.remove_all_where(&forbidden)), "the removed swarms");
             }
             Step::Restore { torrent, downloaded, peers } => {
                 let swarm = SwarmSummary { info_hash: torrent_of(*torrent), stats: stats(0, 0, *downloaded) };
@@ -371,7 +371,7 @@ impl World {
                 };
                 let peers: Vec<_> = peers.into_iter().map(record).collect();
                 let restored = store.restore(&swarm, &peers, now);
-                prop_assert_eq!(restored, model.restore(&swarm, &peers, now), "what was restored");
+                prop_assert_eq!(restored, model.restore(&swarm, &peers, now), "the restored peers");
             }
             Step::AddDownloads(torrent, earlier) => {
                 let torrent = torrent_of(*torrent);

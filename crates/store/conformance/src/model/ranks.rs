@@ -9,7 +9,7 @@ use super::Swarm;
 /// The network of a peer, the IPv4 /24 or the IPv6 /48, filled up with zeroes; or the /40 or /32 around it.
 pub(crate) type Network = (Family, [u8; 18]);
 
-/// What a swarm is worth in a full store. Each network has one unit of worth, which all swarms with a peer of
+/// The worth of a swarm in a full store. Each network has one unit of worth, which all swarms with a peer of
 /// it share, and the size of a swarm is the sum of its shares, by powers of two. Among equals, a populated
 /// swarm is worth more, then the fresher one. A swarm is populated if a peer has come back after a quarter of
 /// the lifetime or more, or if a snapshot contained it.
@@ -19,7 +19,7 @@ type Worth = (u32, bool, Timestamp);
 pub(crate) struct Ranks {
     /// Returns the network of a peer.
     pub(crate) network_of: fn(&Endpoint) -> Network,
-    /// The most peers of a swarm whose networks are looked at: those that announced last.
+    /// The most peers of a swarm that count for their networks: the latest announcers.
     pub(crate) looked_at: usize,
     /// The number of peers from which on a swarm is taken for a populated one.
     pub(crate) populated_from: usize,
@@ -60,7 +60,7 @@ impl Members {
             .for_each(|(prefix, _)| *self.0.get_mut(&prefix).expect("a member was counted") -= 1);
     }
 
-    /// Returns what a member of a network is worth.
+    /// Returns the worth of a member of a network.
     pub(crate) fn share(&self, network: Network, widths: &'static [Width]) -> u64 {
         let shares =
             Self::around(network, widths).map(|(prefix, units)| units * Ranks::UNIT / self.0[&prefix]);

@@ -1,4 +1,4 @@
-//! A swarm of the oracle: its peers by endpoint, role and age, and those that may be handed out.
+//! A swarm of the oracle: its peers by endpoint, role and age, and the eligible ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -113,7 +113,7 @@ impl Swarm {
         let list = self.lists.entry((endpoint.family(), role)).or_default();
         list.swap_remove(place);
         if let Some(moved) = list.get(place) {
-            self.peers.get_mut(moved).expect("what is listed is a peer").place = place;
+            self.peers.get_mut(moved).expect("a listed endpoint is a peer").place = place;
         }
     }
 
@@ -131,8 +131,8 @@ impl Swarm {
         dropped
     }
 
-    /// Evicts the peers of the networks that have most peers here, and of these those that announced least
-    /// recently, except `announcer`, until at most `most` are left; returns the number of evicted peers.
+    /// Evicts peers of the networks that have most peers here, the least recent announcers first, except
+    /// `announcer`, until at most `most` are left; returns the number of evicted peers.
     pub(crate) fn drop_least_but(&mut self, announcer: Option<Endpoint>, most: Option<usize>) -> u64 {
         let mut dropped = 0;
         while most.is_some_and(|most| self.peers.len() > most) {
@@ -273,12 +273,12 @@ impl Eligible<'_> {
     }
 }
 
-/// A network whose endpoints in a swarm are limited.
+/// A network with a limit of endpoints in a swarm.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LimitedNetwork {
     pub(crate) v4_bits: u32,
     pub(crate) v6_bits: u32,
-    /// How often it may have what an address may have.
+    /// The multiple of the limit of an address.
     pub(crate) times: usize,
 }
 
