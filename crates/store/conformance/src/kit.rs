@@ -88,8 +88,7 @@ pub(crate) fn capabilities(subject: &dyn Subject) -> Capabilities {
     build(subject).capabilities()
 }
 
-/// Returns the clock resolution of `store` in seconds. It may depend on the lifetime, so `store` itself is
-/// asked.
+/// Returns the clock resolution of `store` in seconds, which may depend on its lifetime.
 pub(crate) fn resolution(store: &Store) -> u64 {
     store.capabilities().clock_resolution_secs
 }

@@ -210,7 +210,7 @@ pub enum ConfigError {
     },
     /// A limit that this store does not support.
     #[error(
-        "this store cannot limit its {0}: leave the limit out, or take a store with this limit in its capabilities"
+        "this store cannot limit its {0}: leave the limit out, or take a store with it in its capabilities"
     )]
     UnsupportedLimit(&'static str),
     /// A limit below the smallest one that this store supports.

@@ -147,7 +147,7 @@ static ALLOCATOR: ServerAllocator = ServerAllocator;
 /// The largest alignment of the server's allocator. It aligns pieces if their size is a multiple of it.
 const ALIGNMENT: usize = 16;
 
-// SAFETY: memory is the server's, of the size asked for. Up to `ALIGNMENT`, a size that is a multiple of the
+// SAFETY: memory is the server's, of the requested size. Up to `ALIGNMENT`, a size that is a multiple of the
 // alignment is aligned to it: the servers' jemalloc has classes of 8 bytes more each. For a larger alignment,
 // the first aligned address in a longer piece is given, and the address of that piece stands before it.
 // Memory that was taken before the server's functions are known is not freed after: the entry point keeps

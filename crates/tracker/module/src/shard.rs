@@ -51,7 +51,7 @@ impl Shard {
         Some(Self { store, identity, terms, newest: 0, evicted_before: 0, has_swept: false })
     }
 
-    /// The time that counts: the latest that was given. `clock` is the server's, where that bounds `told`.
+    /// The time that counts: the latest given one. `clock` is the server's clock, if it bounds `told`.
     pub(crate) fn advance(&self, told: u32, clock: Option<impl FnOnce() -> u32>) -> Advanced {
         let newest = self.newest;
         // The clock is read only if the time moves, or one of the two clocks is wrong.

@@ -5,14 +5,11 @@
 //! client writes a request and parses a [`Response`]. All integers are in network order.
 //!
 //! ```
-//! use swarmkeep_tracker_protocol::udp::{
-//!     ConnectRequest, ConnectResponse, ConnectionId, Request, TransactionId,
-//! };
+//! use swarmkeep_tracker_protocol::udp::*;
 //!
 //! let packet = ConnectRequest { transaction_id: TransactionId(7) }.to_bytes();
-//! let Request::Connect(request) = Request::parse(&packet)? else { unreachable!() };
+//! let Request::Connect(ConnectRequest { transaction_id }) = Request::parse(&packet)? else { panic!() };
 //! let mut answer = [0; ConnectResponse::LEN];
-//! let transaction_id = request.transaction_id;
 //! ConnectResponse { transaction_id, connection_id: ConnectionId(99) }.write(&mut answer);
 //! # Ok::<(), swarmkeep_tracker_protocol::Error>(())
 //! ```

@@ -1,4 +1,4 @@
-//! Access to servers: TLS, the password, and the hosts that may be told the password.
+//! Access to servers: TLS, the password, and the hosts that may receive it.
 
 use std::{
     fs, io,
@@ -52,7 +52,7 @@ impl Access {
         })
     }
 
-    /// Why a server is not told the password: an attacker could have named it. `None` if there is no reason.
+    /// Why a server must not receive the password: an attacker could have named it. `None` if it may.
     pub(crate) fn refuses(&self, server: &ConnectionInfo) -> Option<String> {
         let has_password = self.password.is_some() || server.redis_settings().password().is_some();
         let host = host_of(server.addr())?;

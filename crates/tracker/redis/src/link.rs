@@ -64,7 +64,7 @@ pub(crate) struct Link {
     others: Mutex<Vec<Arc<Node>>>,
     patience: Duration,
     topology: RwLock<Arc<Topology>>,
-    /// Held by the call that asks which server serves which slot.
+    /// Held by the call that reads the slots of the servers.
     asking: tokio::sync::Mutex<()>,
     /// Whether an answer was lost: the server may have lost its data too.
     pub(crate) lost: AtomicBool,
@@ -172,14 +172,14 @@ impl Link {
                         again.push((Try { call: tried.call, ask: None }, reason));
                     }
                     Outcome::Elsewhere(address, reason) => {
-                        // The servers were asked already, and do not agree yet.
+                        // The slots were read already, and the servers do not agree yet.
                         before.wait |= has_looked;
                         before.look = true;
                         before.named = address;
                         again.push((Try { call: tried.call, ask: None }, reason));
                     }
                     Outcome::Ask(address) => {
-                        let reason = format!("{address} was to be asked");
+                        let reason = format!("another server redirected the call to {address}");
                         again.push((Try { call: tried.call, ask: Some(address) }, reason));
                     }
                     Outcome::Again(reason) | Outcome::Apart(reason) => {
@@ -331,8 +331,7 @@ impl Link {
         self.seeds[0].at(address.clone())
     }
 
-    /// Asks which server serves which slot, unless another call has just done so. The server `named` is asked
-    /// first.
+    /// Reads the slots of the servers, unless another call has just done so. Tries the server `named` first.
     async fn look_again(&self, named: Option<&Address>, deadline: Instant) {
         let before = Arc::clone(&self.topology.read());
         if !before.is_cluster() {
@@ -385,8 +384,8 @@ impl Link {
         }
     }
 
-    /// The reasons why servers of these ranges are not told the password. Replicas count too, since they may
-    /// become masters.
+    /// The reasons why servers of these ranges must not receive the password. Replicas count too, since they
+    /// may become masters.
     fn kept_out(&self, ranges: &[SlotRange]) -> Vec<String> {
         let mut named: Vec<_> =
             ranges.iter().flat_map(|range| std::iter::once(&range.master).chain(&range.replicas)).collect();

@@ -183,7 +183,7 @@ pub(crate) enum Outcome {
     Apart(String),
     /// It was not done: another server serves the slot from now on, this one if it was named.
     Elsewhere(Option<Address>, String),
-    /// It was not done: this server is to be asked this once.
+    /// It was not done: send it to this server, this once.
     Ask(Address),
     /// It was not done, but may be done later.
     Later(String),
@@ -240,7 +240,7 @@ impl Node {
         self.connections.iter().any(|connection| connection.open.lock().is_some())
     }
 
-    /// Why it is not told the password; `None` if there is no reason.
+    /// Why it must not receive the password; `None` if it may.
     pub(crate) fn kept_out(&self) -> Option<String> {
         self.access.refuses(&self.info)
     }
@@ -403,7 +403,7 @@ impl Node {
         let misses = |outcome: &Outcome| matches!(outcome, Outcome::Again(_));
         if outcomes.iter().any(misses) && !self.load(on, &mut open, deadline).await {
             for outcome in outcomes.iter_mut().filter(|outcome| misses(outcome)) {
-                let reason = format!("{} has not taken the functions", self.address);
+                let reason = format!("{} has not loaded the functions", self.address);
                 *outcome = Outcome::Later(reason);
             }
         }
@@ -412,7 +412,7 @@ impl Node {
 
     /// The outcome of each call of a bundle, from the answer to the bundle.
     fn unpack(&self, calls: &[SlotCall], bundle: &[Try], answer: Option<Value>, outcomes: &mut Vec<Outcome>) {
-        let little = || Outcome::Lost(format!("{} has answered less than it was asked", self.address));
+        let little = || Outcome::Lost(format!("{} has sent fewer answers than calls", self.address));
         match answer {
             None => outcomes.extend(bundle.iter().map(|_| little())),
             Some(Value::ServerError(error)) => {

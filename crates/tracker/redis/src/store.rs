@@ -43,7 +43,7 @@ const PART: usize = 256;
 /// The most peers in one call of `restore`.
 const RESTORED: usize = 128;
 
-/// The most shards that a sweep or a walk asks at once.
+/// The most shards that a sweep or a walk calls at once.
 const ABREAST: u32 = 64;
 
 /// The average bytes of a swarm and of its peers in a server, measured with jemalloc 5.3

@@ -14,12 +14,12 @@ pub(crate) struct Topology {
     pub(crate) nodes: Vec<Arc<Node>>,
     /// For each slot, the index of its master in `nodes`. `None` without a Cluster.
     slots: Option<Box<[Option<u16>]>>,
-    /// Why some servers of the Cluster are not told the password.
+    /// Why some servers of the Cluster must not receive the password.
     pub(crate) kept_out: Vec<String>,
 }
 
 impl Topology {
-    /// Before any server was asked.
+    /// The topology before the first reply of a server.
     pub(crate) const fn unknown() -> Self {
         Self { nodes: Vec::new(), slots: None, kept_out: Vec::new() }
     }

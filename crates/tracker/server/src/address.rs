@@ -90,7 +90,7 @@ impl LocalPeers {
         }
     }
 
-    /// Whether `ip`, which `client` claims, counts at a listener of this reach: peers are taken at it, and it
+    /// Whether `ip`, which `client` claims, counts at a listener of this reach: peers may be at it, and it
     /// can be reached from as far as the listener, and as the client behind a router or proxy.
     pub(crate) fn admits_claim(self, ip: IpAddr, client: IpAddr, listener: Reach) -> bool {
         let farthest = Reach::of_peer(client).max(Some(listener));

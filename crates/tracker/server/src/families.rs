@@ -19,7 +19,7 @@ pub(crate) fn choose(socket: &Socket, address: SocketAddr, listening: &[SocketAd
     socket.set_only_v6(address.ip() != Ipv6Addr::UNSPECIFIED || listening.iter().any(is_v4))
 }
 
-/// The addresses of a bound socket: two if it serves both families, as one that was handed over may.
+/// The addresses of a bound socket: two if it serves both families, which a socket from elsewhere may.
 pub(crate) fn addresses(socket: &SockRef<'_>) -> io::Result<ArrayVec<SocketAddr, 2>> {
     let address = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
     let mut addresses = ArrayVec::from_iter([address]);

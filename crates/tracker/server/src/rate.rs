@@ -28,7 +28,7 @@ use crate::block::Block;
 /// buckets, or of none.
 ///
 /// # Memory
-/// The limiter keeps the buckets of the addresses that have lately asked most, 8 bytes each. No sequence of
+/// The limiter keeps the buckets of the addresses with most requests lately, 8 bytes each. No sequence of
 /// requests makes the memory grow. A keyed hash (SipHash-1-3) assigns an address to a set of eight buckets.
 /// If other addresses use all eight, a new address replaces the fullest bucket: a full bucket contains no
 /// more information than none, and a bucket that has just been emptied stays while another is fuller. So a
@@ -124,8 +124,7 @@ impl RateLimiter {
                 let bytes = bits.to_be_bytes();
                 let buckets = [(8, SHARES), (7, SHARES / WIDER), (6, SHARES / WIDER / WIDER)]
                     .map(|(length, token)| (self.find(&bytes[..length]), token));
-                // If another thread takes the last token of a bucket, the tokens of the buckets before it are
-                // lost.
+                // If another thread takes the last token of one, the tokens of the others are lost.
                 buckets.iter().all(|((set, tag), token)| self.has(set, *tag, *token, now))
                     && buckets.into_iter().all(|(found, token)| self.take(found, token, now))
             }

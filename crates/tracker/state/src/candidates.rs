@@ -1,5 +1,5 @@
-//! Torrents with downloads of only one prefix, which may have made them up. They wait in memory, and enter the
-//! database when another prefix downloads them, or when their first downloader announces again.
+//! Torrents with downloads of only one prefix, which may have made them up. They wait in memory, and enter
+//! the database when another prefix downloads them, or when their first downloader announces again.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -135,8 +135,8 @@ impl Candidates {
         self.hasher.hash_one(prefix(endpoint)) as usize % GROUPS
     }
 
-    /// Searches the next group for torrents that their first downloader has announced again, `after` that time
-    /// or later. Removes them, and returns them with their downloads.
+    /// Searches the next group for torrents that their first downloader has announced again, `after` that
+    /// time or later. Removes them, and returns them with their downloads.
     pub(crate) fn confirmed(
         &mut self,
         store: &dyn TorrentRepository,

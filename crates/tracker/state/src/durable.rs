@@ -45,8 +45,8 @@ use crate::{
 /// A torrent that is not in the database enters when its downloads come from two prefixes (IPv4 /24, IPv6
 /// /48), or when its first downloader announces again [later](Pace::again_after). Until then its
 /// downloads are in memory, with those of the latest 65,536 such torrents, and in its swarm; a restart
-/// loses them unless a snapshot has the swarm. So one address cannot fill the database. Downloads that
-/// [`restore`](TorrentRepository::restore), `import` or `add_downloads` bring enter at once.
+/// loses them unless a snapshot has the swarm. So one address cannot fill the database. Downloads from
+/// [`restore`](TorrentRepository::restore), `import` or `add_downloads` enter at once.
 ///
 /// A swarm that expires or is evicted keeps its stored count. A swarm that is
 /// [removed](TorrentRepository::remove) loses it, unless the process is killed and an older snapshot brings

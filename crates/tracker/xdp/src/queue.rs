@@ -384,7 +384,7 @@ impl<T: Copy> Ring<T> {
         Self::of(&self.produced).store(self.mine, Release);
     }
 
-    /// For its producer: the number of elements that the kernel has not taken.
+    /// For its producer: the number of elements that the kernel has not consumed.
     fn waiting(&self) -> u32 {
         self.mine.wrapping_sub(Self::of(&self.consumed).load(Acquire))
     }

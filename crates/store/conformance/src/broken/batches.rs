@@ -109,7 +109,7 @@ impl Broken {
     }
 }
 
-/// Randomness that is asked again where it panics.
+/// Randomness that is drawn again after a panic.
 struct AsksAgain<'a>(&'a mut dyn Random);
 
 impl Random for AsksAgain<'_> {

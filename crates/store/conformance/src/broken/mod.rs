@@ -110,7 +110,7 @@ crate::faults! {
     batch_draws_first BatchDrawsFirst => a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done;
     /// Clears an answer only at the turn of its request, which a panic may prevent.
     batch_keeps_answers_behind_a_panic BatchKeepsAnswersBehindAPanic => no_answer_of_an_earlier_batch_stays_when_a_later_one_panics;
-    /// Draws random numbers ahead, and asks again where the generator panics.
+    /// Draws random numbers ahead, and draws again if the generator panics.
     batch_swallows_panics BatchSwallowsPanics => a_panic_of_the_randomness_in_a_batch_reaches_the_caller;
     /// Always selects the first peers in order.
     first_peers_in_order FirstPeers => the_same_announcer_gets_other_samples;
@@ -432,7 +432,7 @@ crate::faults! {
     /// Reads the peers of a swarm, releases the lock, and reads its download count, even if another swarm has
     /// its info hash by then.
     export_in_two_reads ExportInTwoReads => an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again;
-    /// Does not remember the time that an export is told.
+    /// Does not remember the time that an export is given.
     export_forgets_the_time ExportForgetsTime => the_time_told_to_an_export_or_an_import_counts;
     /// Omits a swarm while an announce to it is in flight.
     export_skips_what_is_busy ExportSkipsBusy => an_export_holds_every_peer_whose_announce_returned_before_it_began;

@@ -56,7 +56,7 @@ pub(crate) fn max_swarms_is_kept_under_any_flood(subject: &dyn Subject) {
         assert_eq!(totals.evicted, evicted, "the reported and the counted evictions");
         assert_eq!((totals.swarms, totals.peers()), (n + 1 - evicted.swarms, n + 1 - evicted.peers));
     }
-    assert!(store.totals().swarms >= MOST * 3 / 4, "{} swarms: more went than had to", store.totals().swarms);
+    assert!(store.totals().swarms >= MOST * 3 / 4, "{} swarms: too many evictions", store.totals().swarms);
     store.assert_consistent();
     // A refresh evicts nothing, because its peer has its place already.
     let (torrent, _) = store.summaries().pop_first().expect("it is full");
@@ -92,11 +92,7 @@ pub(crate) fn max_peers_per_swarm_is_kept_and_the_announcer_stays(subject: &dyn 
         assert_eq!(answer.evicted.swarms, 0);
         assert!(answer.stats.peers() <= MOST, "{} peers", answer.stats.peers());
         assert_eq!(answer.stats.peers(), n + 1 - evicted, "the peers left, and the reported evictions");
-        assert!(
-            n < MOST || answer.stats.peers() >= MOST * 3 / 4,
-            "more went than had to: {:?}",
-            answer.stats
-        );
+        assert!(n < MOST || answer.stats.peers() >= MOST * 3 / 4, "too many evictions: {:?}", answer.stats);
         let members = store.members(&torrent);
         assert!(members.contains_key(&announcer), "the announcer had to go for itself");
         assert!(answer.peers.iter().all(|peer| members.contains_key(peer)), "an evicted peer was handed out");
@@ -207,7 +203,7 @@ pub(crate) fn max_bytes_is_kept_under_any_flood(subject: &dyn Subject) {
         }
         let (told, bytes) = (watched.told, watched.store.memory().bytes);
         assert!(told.swarms + told.peers > 3000, "a flood of {} peers was let in", watched.joined);
-        assert!(bytes >= watched.most / 2, "{bytes} of {} bytes taken: more went than had to", watched.most);
+        assert!(bytes >= watched.most / 2, "{bytes} of {} bytes in use: too many evictions", watched.most);
         watched.assert_consistent();
     }
 }
@@ -269,7 +265,7 @@ pub(crate) fn max_bytes_is_kept_whatever_announces_change(subject: &dyn Subject)
             watched.assert_within();
         }
         let bytes = watched.store.memory().bytes;
-        assert!(bytes >= watched.most / 2, "{bytes} of {} bytes taken: more went than had to", watched.most);
+        assert!(bytes >= watched.most / 2, "{bytes} of {} bytes in use: too many evictions", watched.most);
         watched.store.assert_consistent();
     }
 }

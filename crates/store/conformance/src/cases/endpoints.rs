@@ -298,7 +298,7 @@ pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Sub
             assert_eq!(answer.evicted.swarms, 0);
             assert!(answer.evicted.peers <= u64::from(new), "one newcomer takes one place");
         }
-        assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: told }, "told, and counted");
+        assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: told }, "reported, and counted");
         assert_eq!(store.totals().peers(), joined - told, "peers that joined and were not evicted");
         for torrent in announces.iter().map(|announce| announce.info_hash).collect::<BTreeSet<_>>() {
             let members = store.members(&torrent);
@@ -308,7 +308,7 @@ pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Sub
             }
         }
     }
-    assert!(told > 500, "{told} have had to go");
+    assert!(told > 500, "{told} were evicted");
     let mut bystanders = (0..40).flat_map(|turn| (0..90 / 4).map(move |n| bystander(turn * 90 + n)));
     let all: HashSet<_> =
         store.swarms().iter().flat_map(|swarm| store.members(&swarm.info_hash).into_keys()).collect();

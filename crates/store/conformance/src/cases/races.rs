@@ -118,7 +118,7 @@ pub(crate) fn announces_survive_removals(subject: &dyn Subject) {
         }
     });
     let (there, joined, removed) = (store.totals().peers(), joined.into_inner(), removed.into_inner());
-    assert_eq!(there + removed, joined, "{there} are there, {removed} were told to be removed");
+    assert_eq!(there + removed, joined, "{there} are there, {removed} were reported as removed");
     store.assert_consistent();
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn announces_survive_evictions_of_others(subject: &dyn Subject) {
     });
     let (there, joined, told) = (store.totals().peers(), joined.into_inner(), told.into_inner());
     assert!(store.totals().swarms <= 500, "{} swarms", store.totals().swarms);
-    assert_eq!(there + told, joined, "{there} are there, {told} were told to be evicted");
+    assert_eq!(there + told, joined, "{there} are there, {told} were reported as evicted");
     assert_eq!(store.totals().evicted.peers, told);
     store.assert_consistent();
 }
@@ -210,7 +210,7 @@ pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Su
         store.sweep(at(1), Retention::DropEmpty, Budget::peers(100));
     });
     let (there, joined, told) = (store.totals().peers(), joined.into_inner(), told.into_inner());
-    assert_eq!(there + told, joined, "{there} are there, {told} were told to be evicted");
+    assert_eq!(there + told, joined, "{there} are there, {told} were reported as evicted");
     assert_eq!(store.totals().evicted.peers, told);
     for torrent in (0..u64::from(TORRENTS) + NEW as u64).map(hash) {
         let own = count_of_address(store.members(&torrent).keys(), Family::V4, 7);
@@ -252,8 +252,8 @@ pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// An announce that asks for more peers than there are gets all that the counts of the same answer tell of,
-/// while others join, change their role and leave: in a swarm of few peers and in one of many.
+/// An announce that asks for more peers than there are gets all peers in the counts of the same answer, while
+/// others join, change their role and leave: in a swarm of few peers and in one of many.
 pub(crate) fn counts_and_selection_hold_at_one_moment(subject: &dyn Subject) {
     const SIZES: [u32; 2] = [10, 300];
     let store = build(subject);

@@ -1,6 +1,6 @@
 //! Hints: where the leaves of a stripe and their slots were when an announce last looked.
 //!
-//! They are read without a lock, so an announce asks for the header and for the slots of its leaf at once,
+//! They are read without a lock, so an announce prefetches the header and the slots of its leaf at once,
 //! and before it takes the lock of its stripe. A hint may be out of date: then a prefetch is wasted, and the
 //! announce that finds its leaf under the lock corrects the hint.
 
@@ -36,7 +36,7 @@ struct StripeHint {
 #[derive(Default)]
 pub(super) struct SlotsHint(AtomicU64);
 
-/// The leaf of a swarm, as hints tell it before the lock is taken.
+/// The leaf of a swarm, by hints, before the lock is held.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sight<'a> {
     pub(super) leaf: LeafLocation,

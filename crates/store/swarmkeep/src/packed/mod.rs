@@ -214,7 +214,7 @@ impl Packed {
         peers.clear();
         let mut rng = Words::new(rng);
         let lock = &self.stripes[placed.stripe].0;
-        // Many threads refresh the peers of a hot swarm at once. A thread that finds the lock taken tries
+        // Many threads refresh the peers of a hot swarm at once. A thread that finds the lock in use tries
         // this first. A thread that has the lock alone and finds a large swarm lets other threads in. All
         // other announces need the lock alone.
         let mut refresh = |stripe: &Stripe, at| {

@@ -111,7 +111,7 @@ impl<const N: usize> Table<N> {
     /// not split and merge buckets.
     const MERGE_BELOW: usize = Self::SPLIT_ABOVE * 3 / 4;
 
-    /// The most peers that a merge of two well filled buckets may bring together. While a sweep has emptied
+    /// The most peers after a merge of two well filled buckets. While a sweep has emptied
     /// some buckets and has not reached others, merges would otherwise fill one bucket without limit, and one
     /// hold would visit it. A block of this size is below 4 KiB: the sizes of larger blocks are far apart.
     const MAX_MERGED: usize = if N == CompactV4::LEN { 352 } else { 190 };

@@ -281,7 +281,7 @@ fn an_announce_or_an_import_splits_few_leaves_however_many_a_sweep_has_filled() 
     records.push(&hash(1_000_000), 0, &[record(v4(1), Role::Seeder, 1500)]);
     let records = [records];
     let announce = |store: &Packed| _ = tell(store, 1500, leecher(1_000_000, v4(1)));
-    // An import splits before a swarm is taken in, and as it is.
+    // An import splits before a swarm enters, and while it does.
     let import = |store: &Packed| _ = store.import(&records, at(1500));
     for (most, work) in [(4, &announce as &dyn Fn(&Packed)), (8, &import)] {
         let config = config().shards(1).lifetime(Duration::from_secs(1000));

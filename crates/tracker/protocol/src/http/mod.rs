@@ -6,9 +6,7 @@
 //! parses a response.
 //!
 //! ```
-//! use swarmkeep_tracker_protocol::http::{
-//!     AnnounceHead, AnnounceRequest, AnnounceResponse, AnnounceResponseWriter,
-//! };
+//! use swarmkeep_tracker_protocol::http::*;
 //!
 //! let query = b"info_hash=%12aaaaaaaaaaaaaaaaaaa&peer_id=-XX0001-000000000000&port=6881&left=0&compact=1";
 //! let request = AnnounceRequest::parse(query)?;
@@ -17,8 +15,7 @@
 //! let mut body = Vec::new();
 //! let mut writer = AnnounceResponseWriter::new(&mut body, 50, 0);
 //! writer.rooms().0[..6].copy_from_slice(&[192, 0, 2, 1, 0x1a, 0xe1]); // a store writes its peers here
-//! let head = AnnounceHead { complete: 1, interval: 1800, ..AnnounceHead::default() };
-//! let body = writer.finish(&head, 6, None);
+//! let body = writer.finish(&AnnounceHead { interval: 1800, ..AnnounceHead::default() }, 6, None);
 //! let response = AnnounceResponse::parse(body)?.expect("no failure");
 //! assert_eq!(response.endpoints().next(), Some("192.0.2.1:6881".parse()?));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

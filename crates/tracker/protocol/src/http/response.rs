@@ -80,8 +80,7 @@ impl<'b> AnnounceResponseWriter<'b> {
         &out[start..]
     }
 
-    /// Writes at the end, and moves the written bytes so that they begin or end at `to`. Returns their
-    /// number.
+    /// Writes at the end, and moves the bytes to begin or end at `to`. Returns their number.
     fn moved(out: &mut Vec<u8>, to: usize, begins: bool, write: impl FnOnce(&mut Writer<'_>)) -> usize {
         let end = out.len();
         write(&mut Writer::new(out));

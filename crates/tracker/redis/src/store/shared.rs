@@ -26,7 +26,7 @@ use crate::{
 /// The most seconds between the time of a call and the server's clock; `library.lua` has the same number.
 pub(crate) const APART: u64 = 60;
 
-/// The most shards that are asked at once for their layout.
+/// The most shards of which the layout is read at once.
 const PART: usize = 256;
 
 /// The servers, and the state of their store as far as this process knows it.

@@ -1,4 +1,4 @@
-//! Metrics in the formats of Prometheus: its text format, and OpenMetrics where a scraper asks for that.
+//! Metrics in the formats of Prometheus: its text format, and OpenMetrics if a scraper accepts that.
 //!
 //! Each label has few values. None is chosen by clients (addresses, peer ids, info hashes, passkeys).
 
@@ -74,7 +74,7 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     }
     out.gauge(
         "interval_stretch_ratio",
-        "By how much clients are told to wait longer than usual, 1 being not at all.",
+        "The factor by which the interval of clients is longer than set; 1 if it is not.",
     )
     .sample(&[], admin.control.rules.stretch());
     out.gauge(
@@ -84,9 +84,9 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     .sample(&[], admin.control.metrics.clock_ahead());
     out.counter("admin_wrong_tokens", "Requests with a wrong token.").sample(&[], admin.tokens.wrong());
 
-    out.gauge("process_resident_memory_bytes", "Memory that the process takes, the store's included.")
+    out.gauge("process_resident_memory_bytes", "Memory of the process, including the store.")
         .sample(&[], sample.process.resident_bytes);
-    out.counter("process_cpu_seconds", "Time that the process has taken of all cores together.")
+    out.counter("process_cpu_seconds", "Time of the process on all cores.")
         .sample(&[], sample.process.cpu.as_secs_f64());
     out.gauge("process_open_fds", "Files and sockets that are open.").sample(&[], sample.process.open_files);
     let started =
@@ -239,7 +239,7 @@ fn of_state(out: &mut Exposition, state: &StateStatus) {
     out.gauge("snapshot_refused", "Whether the latest snapshot could not be taken.")
         .sample(&[], u8::from(snapshots.failed_in_a_row > 0));
     if let Some(every) = snapshots.every {
-        out.gauge("snapshot_interval_seconds", "How often a snapshot is to be taken.")
+        out.gauge("snapshot_interval_seconds", "The time between two snapshots.")
             .sample(&[], every.as_secs_f64());
     }
     if let Some((summary, took)) = snapshots.latest {

@@ -23,8 +23,7 @@ pub(crate) trait ConnectionServer: Send + Sync + 'static {
     /// The name of its connections in logs.
     const NAME: &'static str;
 
-    /// For how long connections that wait at the listener are still accepted after the server has been told
-    /// to stop.
+    /// For how long waiting connections are still accepted after the signal to stop.
     const DRAIN: Duration;
 
     /// The open connections.

@@ -265,7 +265,7 @@ impl ConnectionPlace {
         !self.is_stopping() && self.waiting_since().is_some_and(|since| waited(since) >= HEARD_OUT)
     }
 
-    /// Waits until it is told to close.
+    /// Waits for the notification to close.
     pub(crate) async fn told_to_close(&self) {
         self.connection.told.notified().await;
     }

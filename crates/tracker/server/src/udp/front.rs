@@ -32,7 +32,7 @@ pub(crate) trait Front {
     /// The requests that were received, each with the place of its answer.
     fn exchanges<'a>(&'a mut self, batch: &'a mut Batch) -> Exchanges<'a>;
 
-    /// Sends the answers. Those that the system does not take at once are lost.
+    /// Sends the answers. Answers that the system does not take at once are lost.
     fn send(&mut self, batch: &Batch, counters: &Counters);
 }
 

@@ -238,7 +238,7 @@ impl Handler {
         }
     }
 
-    /// Answers the announces that the store was asked about.
+    /// Answers the announces that were passed to the store.
     fn answer_announces(&self, announces: Written, exchanges: &mut [Exchange<'_>], rng: &mut dyn Random) {
         let rules = self.rules.now();
         for WrittenAnnounce { place, transaction_id, answered } in announces {

@@ -32,8 +32,8 @@ pub(crate) struct Copying {
 }
 
 impl Copying {
-    /// Writes the copy in steps. After each, `goes_on` is told the time that it took; if it returns false,
-    /// the copy is given up. Returns whether the copy is complete. If not, nothing of it stays.
+    /// Writes the copy in steps. After each, `goes_on` gets the time that it took; if it returns false, the
+    /// copy is given up. Returns whether the copy is complete. If not, nothing of it stays.
     pub(crate) fn finish(self, goes_on: impl FnMut(Duration) -> bool) -> Result<bool> {
         write(&*self.folder, (&self.folder.path(super::NAME), &self.read), (NAME, None), goes_on)
     }

@@ -8,8 +8,7 @@ const UNDECIDED: u8 = 0;
 const ARENA: u8 = 1;
 const GLOBAL: u8 = 2;
 
-/// Decides for the arena, if nothing is decided. Called before each block is taken: a block returns to where
-/// it came from.
+/// Decides for the arena, if nothing is decided. Called before each block: a block returns to its source.
 pub(super) fn settle() {
     if SOURCE.load(Relaxed) == UNDECIDED {
         // So that all tests can be run with either: `.ci/long miri` and `sanitizers` do.

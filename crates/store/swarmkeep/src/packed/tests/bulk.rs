@@ -374,7 +374,7 @@ fn an_import_does_the_same_as_restores_one_by_one() {
             };
             let (single, bulk) = (build(), build());
             let expected = one_by_one(&single, &records, 5000);
-            // The time told is earlier than the latest one seen, which counts.
+            // The given time is earlier than the latest one seen, which counts.
             let restored = bulk.import(&records, at(100));
             assert_all_told(restored, &records);
             assert_eq!(restored, expected, "{shards} stripes");

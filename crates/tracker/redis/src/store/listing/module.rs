@@ -30,7 +30,7 @@ impl RedisRepository {
             (None, Some(bytes)) => (Reader(bytes).u32()?, None),
             (None, None) => (0, None),
         };
-        // The number of shards that are asked at once doubles while they have no more than they return.
+        // The number of shards that are called at once doubles while they have no more than they return.
         let (mut left, mut abreast) = (limit.min(STEP), 1);
         while left > 0 && shard < shards {
             let asked = abreast.min(shards - shard);
