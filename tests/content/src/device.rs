@@ -10,7 +10,7 @@ use std::{
 use flate2::read::GzDecoder;
 use tempfile::TempDir;
 
-/// A block device of so many bytes over a file: gone with this value.
+/// A block device of the given number of bytes over a file. Dropping it detaches the device.
 pub struct LoopDevice {
     path: PathBuf,
     image: PathBuf,

@@ -1,4 +1,4 @@
-//! What tests of the content ring have in common: devices, and the torrents of the fixtures.
+//! Parts that the tests of the content ring share: devices, and the torrents of the fixtures.
 
 mod device;
 pub mod torrents;

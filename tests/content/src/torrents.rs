@@ -1,4 +1,4 @@
-//! The torrents of the fixtures, and what is in them.
+//! The torrents of the fixtures, and their content.
 
 use std::{fs, path::Path};
 

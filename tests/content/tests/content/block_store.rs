@@ -22,7 +22,7 @@ use swarmkeep_content::{
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
 use swarmkeep_metainfo::Info;
 
-/// Tells a process of this program that it is the writer: what it writes to, and whether through the stripe
+/// Makes a process of this program the writer: the path that it writes to, and whether through the stripe
 /// cache.
 const WRITER: &str = "SWARMKEEP_BLOCK_STORE_WRITER";
 
@@ -115,7 +115,7 @@ fn write_files(info: &Info, folder: &Path, read: impl Fn(usize, u64, usize) -> V
     }
 }
 
-/// What `sha256sum` says of every file in a folder.
+/// The output of `sha256sum` for every file in a folder.
 fn sha256sums(folder: &Path) -> BTreeMap<String, String> {
     let command = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
     let output = Command::new("sh").args(["-c", command]).current_dir(folder).output().unwrap();
@@ -137,7 +137,7 @@ fn reopen(path: &Path) -> BlockStore {
     }
 }
 
-/// Not a test by itself: what the tests above start, and kill.
+/// Not a test by itself: the tests above start it, and kill it.
 #[test]
 fn the_writer_of_real_torrents() {
     let Ok(told) = env::var(WRITER) else { return };
@@ -190,7 +190,7 @@ fn hash(n: u8) -> InfoHash {
     InfoHash::new([n; 20])
 }
 
-/// What a piece of torrent `n` of the image holds.
+/// The content of a piece of torrent `n` of the image.
 fn piece_of(content: &dyn Content, n: u8, piece: u32) -> (u64, Vec<u8>) {
     let range = content.geometry().piece(piece).unwrap();
     let mut rng = SplitMix64::new(u64::from(n) << 32 | u64::from(piece));
@@ -273,7 +273,7 @@ fn make_image(path: &Path) {
         }
     }
     store.flush().unwrap();
-    // So that a block lies in it that belongs to nobody.
+    // Leaves a block there that belongs to no torrent.
     store.delete(&hash(9)).unwrap();
 }
 

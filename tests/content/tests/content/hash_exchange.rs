@@ -26,7 +26,7 @@ fn messages(stream: &[u8]) -> Vec<Message<'_>> {
     std::iter::from_fn(|| limits.decode(&mut rest).unwrap()).collect()
 }
 
-/// What is answered, with the content of a torrent of the fixtures at hand.
+/// The answer of a client that has the content of a torrent of the fixtures.
 fn serve(info: &Info, range: &swarmkeep_peer_wire::HashRange<'_>) -> Option<Vec<[u8; 32]>> {
     match answer(info, range).ok()? {
         Answer::Hashes(hashes) => Some(hashes),
@@ -45,7 +45,7 @@ fn serve(info: &Info, range: &swarmkeep_peer_wire::HashRange<'_>) -> Option<Vec<
 }
 
 #[test]
-fn what_libtorrent_answers_is_what_we_answer() {
+fn we_answer_hash_requests_as_libtorrent_does() {
     let metainfo = Metainfo::parse(&fixture("v2.torrent")).unwrap();
     let info = metainfo.info();
     let mut answers = 0;
@@ -71,7 +71,7 @@ fn what_libtorrent_answers_is_what_we_answer() {
 }
 
 #[test]
-fn a_magnet_link_is_fetched_from_what_libtorrent_sent_and_asked_for_as_libtorrent_does() {
+fn a_magnet_link_is_fetched_with_the_requests_and_answers_of_libtorrent() {
     let whole = Metainfo::parse(&fixture("v2.torrent")).unwrap().into_info();
     let (asked, sent) = (
         fixture("libtorrent-2.0.8.0/fetches-v2-magnet.bin"),
@@ -122,7 +122,7 @@ fn a_magnet_link_is_fetched_from_what_libtorrent_sent_and_asked_for_as_libtorren
 }
 
 #[test]
-fn piece_layers_of_torrents_that_libtorrent_made_are_fetched_from_who_has_them() {
+fn piece_layers_of_torrents_that_libtorrent_made_are_fetched() {
     for name in ["some-v2", "some-hybrid", "one-v2", "one-hybrid"] {
         let whole = torrent(name).into_info();
         let mut fetch = HashFetch::new(Info::parse(whole.encoded()).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Content stores: crashes, and what real programs made and sent.
+//! Content stores: crashes, and the files and messages of real programs.
 
 mod block_store;
 mod content;

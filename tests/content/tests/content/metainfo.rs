@@ -10,7 +10,7 @@ use swarmkeep_metainfo::{
     Creation, Error, FileList, Format, Info, MOST_MEMORY, Metainfo, PathFault, Segment,
 };
 
-/// Whether these pieces are what the torrent says, whole and in parts, and nothing else is.
+/// Checks that these pieces verify, whole and in parts, and that wrong bytes do not.
 fn assert_verifies(info: &Info, pieces: impl IntoIterator<Item = u32>) {
     for nth in pieces {
         let mut bytes = piece(info, nth);
@@ -145,7 +145,7 @@ fn every_piece_of_generated_content_is_verified_and_nothing_else() {
 }
 
 #[test]
-fn an_info_dictionary_alone_verifies_what_it_has_hashes_of() {
+fn an_info_dictionary_alone_verifies_pieces_by_its_own_hashes() {
     for (name, v1, ..) in TORRENTS {
         let metainfo = torrent(name);
         let whole = metainfo.info();
@@ -218,7 +218,7 @@ fn segments_cover_a_range_once_and_leave_out_files_without_bytes() {
     assert_eq!(files.segments(12..13).next(), Some(Segment { file: 2, offset: 2, length: 1 }));
 }
 
-/// A v1 torrent of such entries of `files`, with hashes for so many pieces of 64 KiB.
+/// A v1 torrent with these entries of `files`, and hashes of `pieces` pieces of 64 KiB.
 fn v1(files: &[u8], pieces: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let mut writer = Writer::new(&mut out);
@@ -350,7 +350,7 @@ fn names_of_utf_8_are_preferred_where_they_are_some() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_key_and_the_file() {
+fn errors_name_the_key_and_the_file() {
     let said = |torrent: &[u8]| Metainfo::parse(torrent).unwrap_err().to_string();
     let info = |info: &str| Info::parse(info.as_bytes()).unwrap_err().to_string();
     assert_eq!(said(b"de"), "`info` is missing");
@@ -409,13 +409,13 @@ fn a_file_tree_is_refused_where_its_order_or_its_layers_could_mean_two_things() 
     assert_eq!(said(long("\0").as_bytes()), "file 0: `pieces root` is missing, not of 32 bytes, or zeroes");
     let layerless = Metainfo::parse(&v2(long("x").as_bytes())).unwrap();
     assert!(!layerless.info().knows_hashes() && layerless.encode().is_none());
-    // What is nested within unknown keys is passed over, and whatever has the same name there.
+    // The parser skips everything within unknown keys, also known names.
     let nested = b"1:ad0:d1:bd6:lengthi7e1:lli1eee6:lengthi0eee";
     assert_eq!(Metainfo::parse(&v2(nested)).unwrap().info().files().get(0).unwrap().length(), 0);
 }
 
 #[test]
-fn what_a_magnet_link_names_makes_a_torrent_file() {
+fn an_info_dictionary_with_its_hashes_makes_a_torrent_file() {
     let tiers = vec![vec!["udp://a.example:1".to_owned(), "udp://b.example:2".to_owned()]];
     for name in swarmkeep_content_tests::torrents::ALL {
         let metainfo = torrent(name);
@@ -464,7 +464,7 @@ fn piece_layers_and_both_parts_of_a_hybrid_must_agree() {
     );
 }
 
-/// Deterministic hostile input of at least 1 MiB each, with a word on what it tries.
+/// Deterministic hostile inputs of at least 1 MiB each, with a description.
 fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     const SIZE: usize = 1 << 20;
     let mut cases = Vec::new();
@@ -588,6 +588,6 @@ fn hostile_input_takes_no_longer_than_its_length_allows() {
             torrent.len(),
             parsed.err()
         );
-        assert!(took < 4 * sorted, "{what}: {took:?}, and {sorted:?} to sort what stands at each byte");
+        assert!(took < 4 * sorted, "{what}: {took:?}, and {sorted:?} to sort its windows");
     }
 }

@@ -1,4 +1,4 @@
-//! A store whose pieces are verified when they are first read.
+//! A store that verifies pieces when they are first read.
 
 use std::{
     fmt,
@@ -30,7 +30,7 @@ struct Probe {
     read: AtomicU64,
     /// A byte that cannot be read.
     bad: Mutex<Option<u64>>,
-    /// What happens during the next read.
+    /// Runs during the next read.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -207,14 +207,14 @@ fn a_read_of_a_part_verifies_all_of_its_pieces_and_reads_nothing_twice() {
 }
 
 #[test]
-fn what_was_verified_is_believed_and_what_is_fetched_again_too() {
+fn pieces_that_were_verified_or_fetched_again_are_not_verified_again() {
     let rotten = Rotten::new("some-hybrid", &[1]);
     let content = rotten.open(&*rotten.verified(true));
     assert_eq!(wrong_piece(content.read_piece(0)), None);
     assert_eq!(wrong_piece(content.read_piece(1)), Some(1));
     assert!(content.mark_incomplete(1).unwrap());
     let range = rotten.range(1);
-    // Any bytes, since nobody has said yet that they are those of the piece.
+    // Any bytes: no hash has verified the piece yet.
     content.write(range.start, &[7; 100]).unwrap();
     content.read(range.start, &mut [0; 100]).unwrap();
     rotten.put(1, false);

@@ -1,7 +1,7 @@
 //! Which writes a session makes to a block device: a stripe is written whole, by one of them.
 //!
-//! Times are a quarter of what they are in use, and rates four times as high. With `SWARMKEEP_STRIPES` in the
-//! environment, they are as in use, and torrents are twice as long.
+//! Times are a quarter of the real ones, and rates four times as high. With `SWARMKEEP_STRIPES` in the
+//! environment, both are real, and torrents are twice as long.
 
 use std::{
     env, fmt, io,
@@ -20,7 +20,7 @@ use swarmkeep_metainfo::Info;
 use swarmkeep_peer::{Session, SessionConfig};
 use tokio::time::timeout;
 
-/// What is fetched at once, from four peers.
+/// The torrents that a session fetches at once, from four peers.
 struct Load {
     torrents: u64,
     /// Stripes of each.
@@ -32,7 +32,7 @@ struct Load {
     within: Duration,
 }
 
-/// What was written.
+/// The writes to the device.
 #[derive(Debug)]
 struct Writes {
     stripes: usize,
@@ -179,7 +179,7 @@ impl BlockDevice for Recorder {
     fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
         let count = parts.iter().map(|part| part.len() as u64).sum();
         self.writes.lock().unwrap().push((first, count));
-        // Zeroes are what it holds already.
+        // It holds zeroes already.
         match parts.iter().copied().flatten().all(|sector| *sector == Sector::ZERO) {
             true => Ok(()),
             false => self.device.write(first, parts),

@@ -102,7 +102,7 @@ fn store_on_a_disk_that_is_full(kind: &str) {
     for at in [last - 40_000, last - 400_000] {
         torrent.write(at as u64, &bytes[at..at + 1000]).unwrap();
     }
-    // What fails gives back what it took: smaller writes may still find room.
+    // A failed write returns its space: smaller writes may still find room.
     for step in [64 << 10, 4 << 10] {
         let error = loop {
             match torrent.write(written as u64, &bytes[written..written + step]) {
@@ -125,7 +125,7 @@ fn store_on_a_disk_that_is_full(kind: &str) {
         assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
         let mut read = [0; 1000];
         torrent.read(at as u64, &mut read).unwrap();
-        assert!(read == bytes[at..at + 1000], "what was there stays");
+        assert!(read == bytes[at..at + 1000], "old content stays");
         assert!(matches!(torrent.read(from as u64, &mut [0]), Err(Error::NotWritten { .. })));
     }
     let pieces = (written / PIECE as usize) as u32;

@@ -22,11 +22,11 @@ use super::{
     workload::{Promises, Work, hash},
 };
 
-/// What is explored, and how far.
+/// The limits of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) allocation: Allocation,
-    /// What the store gets wrong.
+    /// The fault of the store.
     pub(crate) mutant: Option<Mutant>,
     /// Flushes that the device or the folder ignores.
     pub(crate) deaf: Option<Deaf>,
@@ -45,21 +45,20 @@ impl Plan {
     }
 }
 
-/// What was found.
+/// The results of an exploration.
 #[derive(Debug, Default)]
 pub(crate) struct Explored {
     /// Crash states that were judged.
     pub(crate) states: u64,
-    /// Those among them that differ.
+    /// The distinct states among them.
     pub(crate) distinct: HashSet<u64>,
     /// Flushes between which the crashes were.
     pub(crate) flushes: u64,
-    /// What was wrong first.
+    /// The first fault found.
     pub(crate) found: Option<String>,
 }
 
-/// Puts a fresh store to work, crashes it wherever it can crash, and judges what is left, until something is
-/// wrong.
+/// Runs a fresh store, crashes it at each possible point, and judges each state, until one is wrong.
 pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     let device = Recorder::<()>::new(blank(), None);
     BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
@@ -84,9 +83,9 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     }
 }
 
-/// Formats a device that holds a store, crashes it wherever it can crash, and looks at what is left: that
-/// store, of which nothing was touched, an empty one, or none. The device does nothing at `deaf` flushes. How
-/// many states there were, or what is wrong.
+/// Formats a device that holds a store, and crashes it at each possible point. Each state must be the old
+/// store, unchanged, or an empty one, or none. The device ignores `deaf` flushes. Returns the number of
+/// states, or the first fault.
 pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, String> {
     let options = |number: u64| {
         let options = FormatOptions::new().block_size([16 << 10, 32 << 10, 64 << 10][number as usize % 3]);
@@ -100,7 +99,7 @@ pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, St
     let folder = RecordedFolder(Arc::clone(&device));
     let mut work = Work::new(&store, folder, &note, Promises::default(), SplitMix64::new(seed));
     work.run(20).expect("the store agrees with itself");
-    // What was created last is in one of the roots only.
+    // Only one of the roots has the last torrent.
     work.crowd(1);
     drop(work);
     drop(store);
@@ -126,14 +125,14 @@ pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, St
     found.map(|()| states)
 }
 
-/// Whether two devices hold the same.
+/// Whether two devices hold the same bytes.
 fn is_same(one: &Image, other: &Image) -> bool {
     let mut pages = one.pages(DEVICE).chain(other.pages(DEVICE));
     pages.all(|page| one.page(DEVICE, page) == other.page(DEVICE, page))
 }
 
-/// Makes a new root for a store that has none, crashes wherever it can crash, and finds the same torrents
-/// again. How many states there were.
+/// Makes a new root for a store that has none, crashes at each possible point, and finds the same torrents
+/// again. Returns the number of states.
 pub(crate) fn explore_salvage(seed: u64) -> u64 {
     let device = Arc::new(Recorder::<Arc<Promises>>::new(blank(), None));
     BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
@@ -186,8 +185,8 @@ fn image_of_another_store() -> Vec<u8> {
     image.iter().flat_map(|sector| sector.0).collect()
 }
 
-/// Judges many of the states that a crash in a log can leave. What is left without a crash, and how many
-/// there were.
+/// Judges many of the states that a crash in a log can leave. Returns the image without a crash, and the
+/// number of states.
 fn every_crash<N>(base: Image, log: Vec<Entry<N>>, seed: u64, mut judge: impl FnMut(Image)) -> (Image, u64) {
     let (mut states, mut medium, mut rng) = (0, Medium::new(base), SplitMix64::new(seed));
     let mut judge = |image: Image| {
@@ -218,7 +217,7 @@ struct Explorer<'a> {
     plan: Plan,
     rng: SplitMix64,
     explored: &'a mut Explored,
-    /// A crash of boot is looked into, and not those of the boot after it.
+    /// Crashes are explored in a boot, but not in the boot after it.
     in_boot: bool,
 }
 
@@ -227,7 +226,7 @@ impl Explorer<'_> {
         (self.rng.next_u64() % below as u64) as usize
     }
 
-    /// Goes through what was recorded, and crashes between any two flushes of the device.
+    /// Replays the record, and crashes between any two flushes of the device.
     fn crashes(
         &mut self,
         mut medium: Medium,
@@ -246,7 +245,7 @@ impl Explorer<'_> {
                 Entry::Note(said) => {
                     promises = said;
                     if !medium.pending().iter().any(|change| change.is_of(DEVICE)) {
-                        // Nothing is under way: what was flushed is all there is.
+                        // No action is under way: the store has flushed everything.
                         let what = format!("{place}, after flush {epoch}");
                         let image = self.left(&medium, |_| true);
                         self.state(image, &promises, Fault::None, 0, &what);
@@ -278,7 +277,7 @@ impl Explorer<'_> {
         self.epoch(&medium, &promises, again, &format!("{place}, at the end"));
     }
 
-    /// What a crash leaves of the device, as `kept` says of each write to it, and by chance of the folder.
+    /// The image after a crash: the writes that `kept` chooses, and a random part of the folder.
     fn left(&mut self, medium: &Medium, mut kept: impl FnMut(usize) -> bool) -> Image {
         let mut rng = SplitMix64::new(self.rng.next_u64());
         // One in four loses everything that it can, and one in four nothing.
@@ -293,7 +292,7 @@ impl Explorer<'_> {
         })
     }
 
-    /// Everything that may be left if it crashes in a flush.
+    /// Every state that a crash in a flush may leave.
     fn epoch(&mut self, medium: &Medium, promises: &Promises, again: u32, place: &str) {
         let mut logical = Vec::new();
         let mut count = 0_usize;
@@ -306,13 +305,13 @@ impl Explorer<'_> {
         if count == 0 {
             return;
         }
-        // Of a store that came back there are so many that fewer of each have to do.
+        // A store that came back has very many states, so fewer of each are explored.
         let few = count <= if again == self.plan.again { 10 } else { 5 };
         let chosen = self.draw(64);
         let mut number = 0;
         let mut next = |explorer: &mut Self, image: Image, what: &str| {
             number += 1;
-            // One of so many is put to work again.
+            // One of 64 continues to work.
             let again = if number % 64 == chosen { again } else { 0 };
             explorer.state(image, promises, Fault::None, again, &format!("{place}: {what}"));
         };
@@ -351,11 +350,11 @@ impl Explorer<'_> {
         }
     }
 
-    /// What is durable, but for a logical sector.
+    /// The durable state, with garbage in one logical sector.
     fn rot(&mut self, medium: &Medium, promises: &Promises, place: &str) {
         let sectors: Vec<_> = medium.durable().pages(DEVICE).collect();
         for _ in 0..3 {
-            // The roots lie in front, and are few among many.
+            // The roots are at the front, and are few among many sectors.
             let (near, far) = (self.draw(4), self.draw(sectors.len()));
             let sector = if self.draw(3) == 0 { [0, 2, 4, 6][near] } else { sectors[far] };
             let at = sector * SECTOR as u64 + (self.draw(SECTOR / LOGICAL) * LOGICAL) as u64;
@@ -369,7 +368,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Works on with a bad sector, until it reads again as it did: nobody may believe it then.
+    /// Continues to work with a bad sector, until it reads correctly again: the store must not trust it then.
     fn heal(&mut self, base: &Image, bad: Image, at: u64, promises: &Promises, place: &str) {
         let device = Arc::new(Recorder::<()>::new(bad.clone(), self.plan.deaf));
         let store = BlockStore::boot_mutant(Arc::clone(&device), self.plan.allocation, self.plan.mutant)
@@ -379,7 +378,7 @@ impl Explorer<'_> {
             return;
         }
         fill(&store);
-        // The power goes, and of what was written since the last flush nothing but content is left.
+        // The power goes. Of all writes since the last flush, only content is left.
         let log = device.disk.take_log();
         let flushed = log.iter().rposition(|entry| matches!(entry, Entry::Flush(_))).map_or(0, |at| at + 1);
         let content = first_of_content(&store);
@@ -402,7 +401,7 @@ impl Explorer<'_> {
         self.state(image, promises, Fault::Healed(sector), 0, &format!("{place}, healed after a crash"));
     }
 
-    /// Crashes again while boot mends what the first crash left.
+    /// Crashes again while boot repairs the damage of the first crash.
     fn crash_of_boot(
         &mut self,
         mended: Vec<Entry<Arc<Promises>>>,
@@ -414,7 +413,7 @@ impl Explorer<'_> {
         if std::mem::replace(&mut self.in_boot, true) {
             return;
         }
-        // What was bad was reported by then.
+        // The store has reported the bad sector by then.
         let fault = match fault {
             Fault::None => Fault::None,
             Fault::Garbage(at) | Fault::Healed(at) => Fault::Healed(at),
@@ -438,7 +437,7 @@ impl Explorer<'_> {
         self.explored.found.get_or_insert(what);
     }
 
-    /// Judges what is left, and maybe works on from there. Whether it is new, and holds.
+    /// Judges a state, and maybe works on from there. Returns whether the state is new and correct.
     fn state(&mut self, image: Image, promises: &Promises, fault: Fault, again: u32, place: &str) -> bool {
         if self.explored.found.is_some() {
             return false;
@@ -462,8 +461,8 @@ impl Explorer<'_> {
         true
     }
 
-    /// Opens what a process left, works on, and crashes again. What is not flushed is still in the cache of the
-    /// device, if the process died without it.
+    /// Opens the state that a process left, works on, and crashes again. If only the process died, the cache
+    /// of the device still has the writes that were not flushed.
     fn go_on(&mut self, medium: Medium, promises: &Promises, again: u32, place: &str) {
         if self.explored.found.is_some() {
             return;
@@ -487,7 +486,7 @@ impl Explorer<'_> {
     }
 }
 
-/// Writes whatever can be written, without a flush: all that is free is used.
+/// Fills all free space, without a flush.
 fn fill(store: &BlockStore) {
     for summary in store.list().expect("it answers from memory") {
         let content = store.open(&summary.info_hash).expect("it is listed");
@@ -510,7 +509,7 @@ fn first_of_content(store: &BlockStore) -> HashSet<u64> {
     of_content.flat_map(|(run, _)| u64::from(run.start) * 4..u64::from(run.end) * 4).collect()
 }
 
-/// What tells a state from others: what is on the medium, and what has been promised.
+/// Identifies a state: the bytes of the medium, and the promises.
 fn fingerprint(image: &Image, promises: &Promises) -> u64 {
     let promised: Vec<_> = promises
         .torrents

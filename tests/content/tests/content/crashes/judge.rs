@@ -1,4 +1,4 @@
-//! Whether what a crash left is what a store may leave.
+//! Whether a store may be in this state after a crash.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,18 +13,18 @@ use super::{
     workload::{Action, Promises, Torrent, content, hash, torrent_file},
 };
 
-/// What was wrong with the medium, beside the crash.
+/// A fault of the medium, beside the crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing.
     None,
     /// A logical sector of this sector holds garbage.
     Garbage(u64),
-    /// A sector held garbage, which was reported, and may hold it still, or again what it held.
+    /// A sector held garbage, which the store reported. It may still hold it, or again its old bytes.
     Healed(u64),
 }
 
-/// Boots what is left and checks it: what boot had to write, where it may crash as well. Or what is wrong.
+/// Boots the store and checks it. Returns the writes of the boot, which may crash as well.
 pub(crate) fn judge(
     image: Image,
     promises: &Promises,
@@ -43,7 +43,7 @@ pub(crate) fn judge(
     let mended = device.disk.take_log();
     let (again, second) = boot(device.image())?;
     if second.disk.take_log().iter().any(|entry| matches!(entry, Entry::Change(_))) {
-        return Err("the second boot mends what the first one did".to_owned());
+        return Err("the second boot writes after the repair of the first".to_owned());
     }
     if state_of(&again) != state {
         return Err(format!("booted twice, it is another: {state} and {}", state_of(&again)));
@@ -51,7 +51,7 @@ pub(crate) fn judge(
     Ok(mended)
 }
 
-/// Compares a store with what was promised. What it promises now.
+/// Compares a store with its promises. Returns its new promises.
 pub(crate) fn check(
     store: &BlockStore,
     read: impl Fn(&str) -> Option<Vec<u8>>,
@@ -89,7 +89,7 @@ pub(crate) fn check(
         if fault == Fault::None {
             return Err(format!("{broken:?}"));
         }
-        // A bad sector costs what it holds: something of one torrent, and that is said.
+        // A bad sector may lose content of one torrent only, and the store must report it.
         let said = matches!(fault, Fault::Healed(_)) || !store.report().damage.is_empty();
         if broken.len() > 1 || !said {
             return Err(format!(
@@ -117,13 +117,13 @@ fn state_of(store: &BlockStore) -> String {
 }
 
 enum Broken {
-    /// What a store must never say, whatever the medium does.
+    /// An answer that a store must never give, whatever the state of the medium.
     Lie(String),
-    /// What was promised, is not there, and what is left instead.
+    /// The missing promise, and the torrent that is there instead.
     Loss(String, Option<Torrent>),
 }
 
-/// Compares a torrent with what was promised; what it is now.
+/// Compares a torrent with the promises. Returns its new state.
 fn check_torrent(
     store: &BlockStore,
     name: u64,
@@ -148,7 +148,7 @@ fn check_torrent(
     let Some(promised) = promised else {
         let empty = complete.is_empty();
         let (length, piece_length) = (geometry.len(), geometry.piece_length());
-        // Its number does not matter: nothing of it was written.
+        // Its number does not matter: none of its content was written.
         let torrent = Torrent::new(1 << 40 | name, length, piece_length);
         return match promises.doing {
             Some(Action::Create(creating)) if creating == name && empty => Ok(Some(torrent)),
@@ -199,7 +199,7 @@ fn check_torrent(
                 "piece {piece} of torrent {name} is incomplete, and can be read"
             )));
         }
-        // What is there after a crash is durable.
+        // After a crash, all content that is there is durable.
         (known.marked, known.durable) = (is, is);
     }
     if torrent.label < promised.label_durable {
@@ -214,7 +214,7 @@ fn check_torrent(
     }
 }
 
-/// Whether a fault of the medium lies in a piece: it is then wrong, and whoever checks hashes finds it.
+/// Whether a fault of the medium lies in a piece: a check of its hash finds it then.
 fn hit(found: &dyn Content, piece: u32, fault: Fault) -> bool {
     let (Fault::Garbage(sector) | Fault::Healed(sector)) = fault else { return false };
     let range = found.geometry().piece(piece).expect("it is complete");
@@ -222,7 +222,7 @@ fn hit(found: &dyn Content, piece: u32, fault: Fault) -> bool {
     range.clone().step_by(512).chain([range.end - 1]).any(|at| sector_of(at) == Some(sector))
 }
 
-/// A torrent that an older root brings back must read as it did: nothing that it held was used again.
+/// A torrent that returns with an older root must read as before: its blocks were not used again.
 fn undeleted(found: &dyn Content, complete: &[u32], fault: Fault) -> Result<(), String> {
     for &piece in complete.iter().filter(|piece| !hit(found, **piece, fault)) {
         let read = found.read_piece(piece).map_err(|error| error.to_string())?;

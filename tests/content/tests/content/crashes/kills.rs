@@ -1,5 +1,5 @@
-//! Real crashes: a process that works on a store on a real block device is killed, again and again, and the
-//! store checked.
+//! Real crashes: a process that works on a store on a real block device is killed many times, and the store
+//! is checked.
 
 use std::{
     fs::{self, File},
@@ -24,19 +24,19 @@ use super::{
     workload::{Promises, Work},
 };
 
-/// Tells the writer where to work, with what seed, and where it finds what was promised before.
+/// The workplace and the seed of the writer, and the file of the earlier promises.
 const WRITER: &str = "SWARMKEEP_KILLED_WRITER";
 
 /// The folder of torrent files, beside the file of promises.
 const TORRENTS: &str = "torrents";
 
-/// Kills, `SWARMKEEP_KILLS` of them if that is set: a thousand take a minute or two.
+/// The number of kills, unless `SWARMKEEP_KILLS` gives it: a thousand take a minute or two.
 fn wanted() -> u32 {
     std::env::var("SWARMKEEP_KILLS").map_or(25, |wanted| wanted.parse().expect("a number of kills"))
 }
 
 #[test]
-fn a_writer_that_is_killed_on_a_loop_device_leaves_what_it_promised() {
+fn a_killed_writer_on_a_loop_device_keeps_its_promises() {
     let folder = scratch_folder();
     let (_device, path) = device_of(folder.path(), 32 << 20);
     let raw = FileDevice::open(&path, true).expect("it can be opened");
@@ -111,7 +111,7 @@ fn reopen(path: &Path) -> BlockStore {
     }
 }
 
-/// Not a test by itself: what the test above starts, and kills.
+/// Not a test by itself: the test above starts it, and kills it.
 #[test]
 fn the_writer_that_is_killed() {
     let Ok(told) = std::env::var(WRITER) else { return };
@@ -122,7 +122,7 @@ fn the_writer_that_is_killed() {
     let note = |promises: &Promises| {
         let mut out = std::io::stdout().lock();
         let said = serde_json::to_string(promises).expect("it is plain data");
-        // Who listens may be gone.
+        // The reader may be gone.
         let _ = writeln!(out, "promised {said}");
     };
     let rng = SplitMix64::new(seed.parse().expect("a number"));

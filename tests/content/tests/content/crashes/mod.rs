@@ -1,12 +1,11 @@
-//! The store on a block device, and the folder of its torrent files, crashed in every way that the medium
-//! allows: what was promised holds, whatever was being written.
+//! Crashes the store on a block device, and the folder of its torrent files, in every way that the medium
+//! allows. Each promise must hold after a crash in any write.
 //!
-//! A device and a folder that record take what a workload does to a store; from the record every state is
-//! rebuilt that a crash could leave: any part of what was written since the last flush, whole writes and torn
-//! ones, sectors of garbage, any of the names that files were given, and parts of files. A process may also
-//! die alone: then the next one goes on while the device still has its writes in its cache, and the power
-//! goes later. Each state must boot, keep its promises and work on. That these tests can fail is proven by
-//! stores and devices that get one thing wrong.
+//! A device and a folder record the writes of a workload. From the record, the tests rebuild every state that
+//! a crash could leave: any part of the writes since the last flush, whole and torn ones, sectors of garbage,
+//! any of the names of a file, and parts of files. A process may also die alone: then the next one starts
+//! while the cache of the device still has the writes, and the power goes later. Each state must boot, keep
+//! its promises and work on. Stores and devices with one fault each prove that these tests can fail.
 
 mod explore;
 mod judge;
@@ -19,8 +18,7 @@ use swarmkeep_content::block::{Allocation, Barrier, Mutant};
 use explore::{Explored, Plan, explore, explore_format, explore_salvage};
 use recorder::Deaf;
 
-/// Distinct states to go through, `SWARMKEEP_CRASH_STATES` of them if that is set: a million take some ten
-/// minutes.
+/// The number of distinct states, unless `SWARMKEEP_CRASH_STATES` gives it: a million take some ten minutes.
 fn wanted() -> u64 {
     std::env::var("SWARMKEEP_CRASH_STATES")
         .map_or(10_000, |wanted| wanted.parse().expect("a number of states"))
@@ -68,8 +66,7 @@ fn a_salvage_that_is_cut_off_is_done_again() {
     println!("{states} crash states of salvage");
 }
 
-/// Looks for a workload in which a plan goes wrong, beginning with workload `first`: a rare failure shows
-/// late otherwise.
+/// Finds a workload that fails under a plan, from workload `first` on: a rare failure shows late otherwise.
 fn assert_found(name: &str, plan: Plan, first: u64) {
     let mut explored = Explored::default();
     for seed in first..first + 400 {

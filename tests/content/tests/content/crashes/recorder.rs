@@ -1,4 +1,4 @@
-//! A device and a folder of torrent files that record what a store does.
+//! A device and a folder of torrent files that record the writes of a store.
 
 use std::{fmt, io, sync::Arc};
 
@@ -42,7 +42,7 @@ pub(crate) fn torrent_file_in(image: &Image, name: &str) -> Option<Vec<u8>> {
     image.names(FOLDER)?.get(name).map(|&node| image.read(node))
 }
 
-/// A device and a folder that remember everything.
+/// A device and a folder that record all writes.
 #[derive(Debug)]
 pub(crate) struct Recorder<N> {
     pub(crate) disk: disk::Recorder<N>,
@@ -54,7 +54,7 @@ impl<N> Recorder<N> {
         Self { disk: disk::Recorder::new(image), deaf }
     }
 
-    /// What they hold now.
+    /// The present content of both.
     pub(crate) fn image(&self) -> Image {
         self.disk.now(Image::clone)
     }
@@ -99,7 +99,7 @@ impl<N: fmt::Debug + Send> BlockDevice for Recorder<N> {
         Ok(())
     }
 
-    /// Whoever still needs it sees that it is gone.
+    /// Garbage shows if the store still needs the blocks.
     fn discard(&self, first: u64, count: u64) -> io::Result<()> {
         self.put(DEVICE, first * SECTOR as u64, vec![0xdd; count as usize * SECTOR]);
         Ok(())

@@ -1,4 +1,4 @@
-//! What is done to a store before it crashes, and what it has promised by then.
+//! The actions of a store before it crashes, and its promises by then.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,25 +8,25 @@ use swarmkeep_content::{
     ContentExt, ContentRepository, Error, InfoHash, Library, NewTorrent, TorrentFolder, block::BlockStore,
 };
 
-/// What a store has promised: what has to be there, and what may be.
+/// The promises of a store: the torrents that must be there, and those which may be.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Promises {
     pub(crate) torrents: BTreeMap<u64, Torrent>,
-    /// What is under way: it is done, or not.
+    /// The action under way: done, or not.
     pub(crate) doing: Option<Action>,
-    /// Counts torrents ever created, so that each has content of its own.
+    /// The number of torrents ever created, so that each has its own content.
     created: u64,
 }
 
 /// A torrent that was created and not deleted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Torrent {
-    /// What its content is made of.
+    /// The seed of its content.
     pub(crate) number: u64,
     pub(crate) length: u64,
     pub(crate) piece_length: u32,
     pub(crate) pieces: BTreeMap<u32, Piece>,
-    /// How often it was given a label: it has to have one that is not older than `label_durable`.
+    /// The number of its labels so far: it must have one that is not older than `label_durable`.
     pub(crate) label: u64,
     pub(crate) label_durable: u64,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Piece {
     pub(crate) durable: bool,
     /// It was marked: it may be complete.
     pub(crate) marked: bool,
-    /// How often it was written, each time with something else.
+    /// The number of writes, each with other bytes.
     pub(crate) version: u64,
 }
 
@@ -59,12 +59,12 @@ pub(crate) fn hash(name: u64) -> InfoHash {
     InfoHash::new(bytes)
 }
 
-/// The torrent file of each torrent of a name: a library takes all files with its info hash for the same.
+/// The torrent file of each torrent of a name: a library treats all files with its info hash as the same.
 pub(crate) fn torrent_file(name: u64) -> Vec<u8> {
     content(name, u32::MAX, 0, 300 + 50 * (name % 6) as usize)
 }
 
-/// What a piece of a torrent holds, if it is right.
+/// The correct content of a piece of a torrent.
 pub(crate) fn content(number: u64, piece: u32, version: u64, len: usize) -> Vec<u8> {
     let seed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(piece) << 20) ^ version;
     let mut rng = SplitMix64::new(seed);
@@ -76,7 +76,7 @@ pub(crate) fn content(number: u64, piece: u32, version: u64, len: usize) -> Vec<
 }
 
 impl Torrent {
-    /// One of which nothing is written.
+    /// A torrent without written pieces.
     pub(crate) fn new(number: u64, length: u64, piece_length: u32) -> Self {
         Self { number, length, piece_length, pieces: BTreeMap::new(), label: 0, label_durable: 0 }
     }
@@ -95,7 +95,7 @@ impl Torrent {
 pub(crate) struct Work<'a> {
     pub(crate) store: &'a BlockStore,
     pub(crate) torrents: Library,
-    /// Is told the promises before and after each thing that is done.
+    /// Receives the promises before and after each action.
     pub(crate) note: &'a dyn Fn(&Promises),
     pub(crate) promises: Promises,
     pub(crate) rng: SplitMix64,
@@ -116,8 +116,7 @@ impl<'a> Work<'a> {
         self.rng.next_u64() % below
     }
 
-    /// Does `actions` things, whatever comes up. What the store then believes that does not agree with
-    /// itself, if anything.
+    /// Does `actions` random actions. Fails if the store contradicts itself.
     pub(crate) fn run(&mut self, actions: usize) -> Result<(), String> {
         self.say(None);
         for _ in 0..actions {
@@ -127,8 +126,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Takes in so many more torrents, of which nothing is written: the entries of the root take more than a
-    /// sector.
+    /// Adds `torrents` empty torrents: the entries of the root take more than a sector.
     pub(crate) fn crowd(&mut self, torrents: u64) {
         for name in (100..).take(torrents as usize) {
             self.create(name, 1, 1);
@@ -151,7 +149,7 @@ impl<'a> Work<'a> {
             return;
         };
         let pieces = torrent.count();
-        // Near the front, mostly, so that pieces are met again.
+        // Mostly near the front, so that the same pieces return.
         let piece =
             if self.draw(4) == 0 { self.draw(pieces.into()) } else { self.draw(u64::from(pieces.min(12))) }
                 as u32;

@@ -1,5 +1,5 @@
-//! What real clients sent each other: read to the last byte, written again as it was. `fixtures/README.md`
-//! says how it was captured.
+//! Messages of real clients: read to the last byte, and written as they were. `fixtures/README.md` says how
+//! they were captured.
 
 use std::{fs, path::PathBuf};
 
@@ -18,7 +18,7 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Each stream, what its sender can do, the ids by which the other side reads, and what was said, in words.
+/// Each stream, the extensions of its sender, the ids by which the receiver reads, and the messages in words.
 const STREAMS: [(&str, Reserved, ExtensionIds, &str); 11] = [
     (
         "aria2-1.36.0/fetches.bin",
@@ -91,7 +91,7 @@ const STREAMS: [(&str, Reserved, ExtensionIds, &str); 11] = [
 
 const LIBTORRENT_CAN: Reserved = Reserved::EXTENSIONS.union(Reserved::FAST).union(Reserved::DHT);
 
-/// What each of them calls the extensions, as its handshake has it.
+/// The ids of the extensions of each client, as its handshake has them.
 const ARIA2: ExtensionIds = ExtensionIds::NONE.with(Extension::Metadata, 9).with(Extension::Pex, 8);
 const LIBTORRENT: ExtensionIds = ExtensionIds::NONE
     .with(Extension::DontHave, 7)
@@ -142,7 +142,7 @@ fn name_of(message: Message<'_>, ids: &ExtensionIds) -> &'static str {
 }
 
 #[test]
-fn what_clients_sent_is_read_to_the_last_byte() {
+fn messages_of_clients_are_read_to_the_last_byte() {
     for (name, reserved, ids, said) in STREAMS {
         let bytes = fixture(name);
         for step in [1, 7, 4096] {
@@ -164,13 +164,13 @@ fn what_clients_sent_is_read_to_the_last_byte() {
 }
 
 #[test]
-fn what_clients_sent_is_written_as_it_was() {
+fn messages_of_clients_are_written_as_they_were() {
     for (name, _, ids, _) in STREAMS {
         let bytes = fixture(name);
         let (mut head, mut written) = (Vec::new(), Vec::new());
         let handshake = read(&bytes, limits_of(name), 4096, |message| {
             message.encode(&mut written);
-            // What is bencoded is written in another way by some, and read as the same.
+            // Some clients write bencoded values in another way: they must read as the same.
             if let Message::Extended(extended) = message {
                 let read = extended.read(&ids).unwrap();
                 let mut again = Vec::new();

@@ -1,4 +1,4 @@
-//! The peer wire and the world outside: what real clients sent, and what the fuzz target begins with.
+//! The peer wire: messages of real clients, and the seeds of the fuzz target.
 
 mod captured;
 mod seeds;

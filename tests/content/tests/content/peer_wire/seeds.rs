@@ -1,4 +1,4 @@
-//! The seeds of the fuzz target `peer_wire` go through what it asserts, and are messages of every kind.
+//! The seeds of the fuzz target `peer_wire` pass its assertions, and have messages of every kind.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

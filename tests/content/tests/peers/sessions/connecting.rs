@@ -1,4 +1,4 @@
-//! Who connects to whom, how often, and what limits hold up.
+//! Which peers connect to which, how often, and the limits.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ async fn two_that_call_each_other_at_the_same_time_are_connected() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_called_is_not_called_back() {
+async fn a_connected_peer_is_not_called_back() {
     let (session, handle) = session(110, &store(0..32)).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut stranger = Stranger::call(session.addresses()[0], 1).await;
@@ -83,7 +83,7 @@ async fn no_address_takes_all_the_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_may_not_go_out_yet_holds_up_no_requests() {
+async fn uploads_that_must_wait_hold_up_no_requests() {
     let (left, right) = (store(0..16), store(16..32));
     let config = with(config(112), |config| config.up = Some(16 << 10));
     let slow = Session::start(config, left).await.unwrap();
@@ -131,7 +131,7 @@ async fn no_address_takes_more_than_a_quarter_of_all_that_may_call() {
     refused.write_all(&hello(10)).await.unwrap();
     assert_closes(refused).await;
     call(9, 11).await;
-    // Who goes makes room.
+    // Closed connections make room.
     drop(strangers);
     sleep(Duration::from_millis(300)).await;
     call(8, 12).await;

@@ -66,7 +66,7 @@ impl Stranger {
     }
 
     pub(crate) async fn say_bytes(&mut self, bytes: &[u8]) {
-        // Who is not spoken with any more is not told so first.
+        // The session may have closed the connection.
         let _ = self.stream.write_all(bytes).await;
     }
 
@@ -107,7 +107,7 @@ pub(crate) fn block(n: u32) -> Block {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_speaks_another_protocol_is_cut_off_and_others_are_served() {
+async fn a_peer_of_another_protocol_is_cut_off_and_others_are_served() {
     let (full, empty) = (store(0..32), store([]));
     let (seeder, _seeds) = session(40, &full).await;
     let at = seeder.addresses()[0];
@@ -145,7 +145,7 @@ async fn who_speaks_another_protocol_is_cut_off_and_others_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_while_choked_or_for_what_is_not_there_is_refused_and_who_floods_gets_no_more_than_others() {
+async fn choked_and_impossible_requests_are_refused_and_answers_to_a_flood_are_bounded() {
     let half = store(0..16);
     let (seeder, seeds) = session(42, &half).await;
     let mut stranger = Stranger::call(seeder.addresses()[0], 4).await;
@@ -155,12 +155,12 @@ async fn who_asks_while_choked_or_for_what_is_not_there_is_refused_and_who_flood
     stranger.until(|message| *message == Message::Unchoke).await;
     stranger.say(&[Message::Request(block(127))]).await;
     stranger.until(|message| *message == Message::Reject(block(127))).await;
-    // Without reading anything: what is answered is bounded by what sockets hold, what waits by the session.
+    // Reads nothing: the buffers of the sockets and the queue of the session bound the answers.
     let flood: Vec<_> = (0..20_000).map(|n| Message::Request(block(n % 64))).collect();
     let flooding = timeout(Duration::from_secs(3), stranger.say(&flood)).await;
     sleep(Duration::from_millis(300)).await;
     let went = seeds.status().up.0;
-    assert!(went < 16 << 20, "{went} bytes were read for somebody who takes nothing ({flooding:?})");
+    assert!(went < 16 << 20, "{went} bytes were read for a peer that reads nothing ({flooding:?})");
     let empty = store([]);
     let (fetcher, fetches) = session(43, &empty).await;
     fetches.found(seeder.addresses().to_vec());
@@ -201,7 +201,7 @@ async fn requests_for_blocks_that_do_not_exist_are_rejected_and_end_the_connecti
     seeder.stop().await.unwrap();
 }
 
-/// Says that it has everything, and brings what is asked for, but for some blocks that are made up.
+/// Has everything and answers each request, but with wrong bytes for some blocks.
 async fn bring(listener: TcpListener, n: u8, content: Arc<Vec<u8>>, wrong: impl Fn(Block) -> bool) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
@@ -233,7 +233,7 @@ async fn bring(listener: TcpListener, n: u8, content: Arc<Vec<u8>>, wrong: impl 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_brings_wrong_bytes_is_found_among_others_and_banned() {
+async fn a_peer_that_sends_wrong_bytes_is_found_among_others_and_banned() {
     let mut brings = Vec::new();
     let mut at = Vec::new();
     let content = Arc::new(crate::sessions::content());
@@ -258,7 +258,7 @@ async fn who_brings_wrong_bytes_is_found_among_others_and_banned() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_shakes_hands_a_byte_at_a_time_is_cut_off_and_others_are_served_meanwhile() {
+async fn a_handshake_of_a_byte_at_a_time_is_cut_off_and_others_are_served_meanwhile() {
     let (full, empty) = (store(0..32), store([]));
     let (seeder, _seeds) = session(45, &full).await;
     let mut slow = Vec::new();
@@ -271,7 +271,7 @@ async fn who_shakes_hands_a_byte_at_a_time_is_cut_off_and_others_are_served_mean
                 if stream.write_all(&[*byte]).await.is_err() {
                     break;
                 }
-                // It has nothing to say to somebody who has not said which torrent.
+                // A session says nothing before it knows the torrent.
                 tokio::select! {
                     () = wait => {}
                     _ = stream.readable() => break,

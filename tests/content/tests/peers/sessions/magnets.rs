@@ -1,5 +1,5 @@
-//! Torrents of which nothing is known but their hash, learnt from peers, some of whom lie; and peers that are
-//! told of by peers.
+//! Torrents of which only the hash is known: their info dictionaries come from peers, and some peers lie.
+//! Also peers that peers name.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -147,7 +147,7 @@ async fn a_torrent_of_too_many_files_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_torrent_whose_pieces_cannot_be_verified_is_refused() {
+async fn a_torrent_without_hashes_of_some_pieces_is_refused() {
     let session = Session::start(config(77), empty()).await.unwrap();
     let (metainfo, _) = torrent(Format::V2, false);
     let lacking = Arc::new(Info::parse(metainfo.info().encoded()).unwrap());
@@ -157,7 +157,7 @@ async fn a_torrent_whose_pieces_cannot_be_verified_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_links_tracker_tells_of_a_peer_and_who_has_learnt_teaches_others() {
+async fn the_tracker_of_a_link_names_a_peer_and_peers_that_have_learnt_teach_others() {
     let (address, _swarms) = tracker();
     let tiers = [vec![format!("udp://{address}/announce")]];
     let (metainfo, bytes) = torrent(Format::V2, false);
@@ -180,7 +180,7 @@ async fn a_links_tracker_tells_of_a_peer_and_who_has_learnt_teaches_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hybrid_is_learnt_by_its_name_of_v2_from_those_who_know_no_hashes_of_v2() {
+async fn a_hybrid_is_learnt_by_its_v2_hash_from_peers_without_v2_hashes() {
     let (metainfo, bytes) = torrent(Format::Hybrid, false);
     let alone = Arc::new(Info::parse(metainfo.info().encoded()).unwrap());
     let seeder = start(73, full(&alone, &bytes)).await;
@@ -193,7 +193,7 @@ async fn a_hybrid_is_learnt_by_its_name_of_v2_from_those_who_know_no_hashes_of_v
     seeder.stop().await.unwrap();
 }
 
-/// What the other side can, and the info hash that it names.
+/// The abilities of the remote peer, and the info hash that it names.
 async fn named(stream: &mut TcpStream) -> (Reserved, InfoHash) {
     let mut bytes = [0; 48];
     timeout(A_MINUTE, stream.read_exact(&mut bytes)).await.expect("in time").unwrap();
@@ -281,7 +281,7 @@ async fn a_torrent_that_is_there_by_one_of_its_info_hashes_is_refused_by_the_oth
     {
         let learning = session.learn(&by_v2);
         tokio::pin!(learning);
-        assert!(timeout(Duration::from_millis(10), &mut learning).await.is_err(), "nobody has it");
+        assert!(timeout(Duration::from_millis(10), &mut learning).await.is_err(), "no peer has it");
         let refused = session.add(Arc::clone(&info), &[]).await.err();
         assert!(matches!(refused, Some(Error::Exists(name)) if name == v2), "{refused:?}");
         assert!(session.torrent(&v1).is_none());
@@ -313,7 +313,7 @@ async fn a_link_that_names_a_torrent_of_v1_by_v2_as_well_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
+async fn a_dropped_learn_leaves_nothing_behind() {
     let (metainfo, _) = torrent(Format::V1, false);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let session = start(65, empty()).await;
@@ -341,7 +341,7 @@ async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
         enough.notify_one();
         called
     });
-    assert!(dropped.is_none(), "nobody has it");
+    assert!(dropped.is_none(), "no peer has it");
     called.ends().await;
     assert!(session.torrent(&name).is_none());
     let gone = async {
@@ -354,7 +354,7 @@ async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_there_before_a_torrent_was_learnt_is_told_that_it_can_be_asked() {
+async fn connected_peers_are_notified_when_a_torrent_was_learnt() {
     let (metainfo, bytes) = torrent(Format::V1, false);
     let info = Arc::new(metainfo.info().clone());
     let (name, size) = (info.info_hash(), info.encoded().len() as u32);
@@ -430,7 +430,7 @@ async fn offers(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_offers_an_info_dictionary_and_sends_another_is_found_and_the_right_one_is_learnt() {
+async fn peers_that_send_another_info_dictionary_are_found_and_the_right_one_is_learnt() {
     let (metainfo, bytes) = torrent(Format::V1, false);
     let info = Arc::new(metainfo.info().clone());
     let (name, size) = (info.info_hash(), info.encoded().len() as u32);
@@ -445,7 +445,7 @@ async fn who_offers_an_info_dictionary_and_sends_another_is_found_and_the_right_
             1 => tokio::spawn(offers(listener, n, name, size, move |_| {
                 Some((size, vec![7; size.min(piece) as usize]))
             })),
-            // More than anybody would take, and more than there is of it.
+            // More than a session accepts, and more than there is of it.
             2 => tokio::spawn(offers(listener, n, name, u32::MAX, |_| None)),
             3 => tokio::spawn(offers(listener, n, name, 32 << 20, move |_| {
                 Some((32 << 20, vec![0; piece as usize]))
@@ -476,20 +476,20 @@ async fn who_offers_an_info_dictionary_and_sends_another_is_found_and_the_right_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_sends_another_info_dictionary_alone_is_not_spoken_with_any_more() {
+async fn a_single_peer_that_sends_another_info_dictionary_is_banned() {
     let (metainfo, _) = torrent(Format::V1, false);
     let size = metainfo.info().encoded().len() as u32;
     is_banned(&metainfo, move |_| Some((size, vec![7; size as usize]))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_sends_wrong_hashes_of_pieces_is_not_spoken_with_any_more() {
+async fn a_peer_that_sends_wrong_hashes_of_pieces_is_banned() {
     let (metainfo, _) = torrent(Format::V2, false);
     let info = metainfo.info().encoded().to_vec();
     is_banned(&metainfo, move |_| Some((info.len() as u32, info.clone()))).await;
 }
 
-/// Learns a torrent from somebody alone who gives such answers.
+/// Learns a torrent from one peer alone that gives such answers.
 async fn is_banned(
     metainfo: &Metainfo,
     answer: impl Fn(u32) -> Option<(u32, Vec<u8>)> + Send + Sync + 'static,

@@ -22,8 +22,7 @@ use swarmkeep_tests::listening;
 use swarmkeep_tracker::Server;
 use tokio::time::{sleep, timeout};
 
-/// Bytes that are as random as those of `fixtures/README.md`, whose info dictionary this is: 2 MiB in 32
-/// pieces.
+/// The info dictionary of 2 MiB of random bytes in 32 pieces (see `fixtures/README.md`).
 const INFO: &[u8] = include_bytes!("../../../../../fixtures/torrents/splitmix64-2MiB.info");
 
 fn content() -> Vec<u8> {
@@ -93,11 +92,11 @@ fn assert_has_all(store: &Arc<dyn ContentRepository>) {
     let content = store.open(&info().info_hash()).unwrap();
     let mut bytes = vec![0; info().length() as usize];
     content.read(0, &mut bytes).unwrap();
-    assert!(bytes == self::content(), "other bytes than those that were seeded");
+    assert!(bytes == self::content(), "other bytes than the seeder's");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_has_the_other_fetches() {
+async fn one_session_fetches_the_pieces_of_another() {
     let (full, empty) = (store(0..32), store([]));
     let (seeder, seeds) = session(2, &full).await;
     let (fetcher, fetches) = session(3, &empty).await;
@@ -131,7 +130,7 @@ async fn peers_that_have_a_part_each_complete_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_shares_a_torrent_is_found_through_its_tracker_and_leaves_it() {
+async fn a_session_is_found_through_its_tracker_and_leaves_it() {
     let (address, swarms) = tracker();
     let tiers = [vec![format!("udp://{address}/announce")]];
     let stores = [store(0..32), store([]), store([])];
@@ -170,7 +169,7 @@ async fn a_download_counts_also_if_it_is_stopped_as_soon_as_it_is_complete() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_wait_for_a_torrent_to_be_added_can_add_it_again() {
+async fn an_add_that_was_dropped_can_be_repeated() {
     let empty = store([]);
     let session = Session::start(config(57), Arc::clone(&empty)).await.unwrap();
     let mut dropped = 0;
@@ -202,7 +201,7 @@ async fn nothing_that_is_complete_is_fetched_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_fetched_is_written_in_time_although_its_stripe_is_not_whole() {
+async fn fetched_pieces_are_written_in_time_although_their_stripe_is_not_whole() {
     let (some, empty) = (store(0..5), store([]));
     let (seeder, _seeds) = session(60, &some).await;
     let config = with(config(61), |config| config.write_within = Duration::from_secs(2));
@@ -230,7 +229,7 @@ fn another(n: u8) -> Arc<Info> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn torrents_that_have_nobody_to_call_take_no_connection_from_those_that_have() {
+async fn torrents_without_peers_to_call_leave_connections_to_the_others() {
     let (full, empty) = (store(0..32), store([]));
     let config = with(config(50), |config| config.connections = 4);
     let seeder = Session::start(config, Arc::clone(&full)).await.unwrap();
@@ -238,7 +237,7 @@ async fn torrents_that_have_nobody_to_call_take_no_connection_from_those_that_ha
         seeder.add(another(n), &[]).await.unwrap();
     }
     seeder.add(info(), &[]).await.unwrap();
-    // Who called first, and says nothing.
+    // The first caller, which says nothing.
     let silent = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
     let (fetcher, fetches) = session(51, &empty).await;
     fetches.found(seeder.addresses().to_vec());
@@ -249,7 +248,7 @@ async fn torrents_that_have_nobody_to_call_take_no_connection_from_those_that_ha
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_waited_for_when_a_session_stops() {
+async fn a_session_stops_without_waiting_for_peers() {
     let (seeder, _seeds) = session(52, &store(0..32)).await;
     let silent = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
     sleep(Duration::from_millis(200)).await;
@@ -296,7 +295,7 @@ async fn progress_never_goes_back_while_pieces_come_at_the_same_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_read_is_not_offered_any_more_and_everything_else_is() {
+async fn unreadable_pieces_are_no_longer_offered_and_the_others_are() {
     let folder = tempfile::tempdir().unwrap();
     let files = FileStore::open(&ContentConfig::new(folder.path()), Allocation::Sparse).unwrap();
     let store: Arc<dyn ContentRepository> = Arc::new(files);
@@ -324,14 +323,14 @@ async fn what_cannot_be_read_is_not_offered_any_more_and_everything_else_is() {
     };
     timeout(A_MINUTE, all_but_two).await.expect("all that can be read");
     assert!(fetches.status().banned.is_empty());
-    assert_eq!(seeds.status().progress.failed, None, "what was complete goes on with what it has");
+    assert_eq!(seeds.status().progress.failed, None, "a complete torrent keeps the rest");
     timeout(Duration::from_secs(1), seeds.complete()).await.expect("it was").unwrap();
     fetcher.stop().await.unwrap();
     seeder.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_is_not_sent_and_comes_again() {
+async fn wrong_pieces_are_not_sent_and_are_fetched_again() {
     let (rotten, empty, full) = (store(0..32), store([]), store(0..32));
     let content = rotten.open(&info().info_hash()).unwrap();
     let range = content.geometry().piece(5).unwrap();
@@ -350,7 +349,7 @@ async fn what_is_wrong_is_not_sent_and_comes_again() {
     assert!(fetches.status().banned.is_empty(), "nothing wrong was sent");
     assert_eq!((seeds.status().lost, seeds.status().progress.failed), (1, None));
     assert!(!content.pieces().unwrap().contains(5), "the next process knows, too");
-    // Somebody comes who has it.
+    // A peer comes that has it.
     let (other, _) = session(57, &full).await;
     seeds.found(other.addresses().to_vec());
     whole(&fetches).await;

@@ -1,4 +1,4 @@
-//! Peers that do not bring what they are asked for: others do, and nobody is worn out by asking again.
+//! Peers that do not send the requested blocks: other peers send them, and no peer gets endless requests.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use crate::sessions::{
 /// The time that a peer may take in most of these tests.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Fetches, with memory for so many pieces.
+/// A session that fetches, with memory for `pieces` pieces.
 async fn fetcher(n: u8, store: &Arc<dyn ContentRepository>, pieces: u64) -> (Session, Handle) {
     impatient(n, store, pieces, PATIENCE).await
 }
@@ -78,7 +78,7 @@ async fn bring(stranger: &mut Stranger, content: &[u8], block: Block) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peers_that_bring_nothing_stop_nobody_who_does() {
+async fn silent_peers_do_not_stop_the_others() {
     // Memory for one piece, which one of them begins again and again until all are left; and for more than
     // they take, so that none of them is waited for.
     for (memory, patience) in [(1, Duration::from_secs(2)), (8, 10 * A_MINUTE)] {
@@ -102,7 +102,7 @@ async fn peers_that_bring_nothing_stop_nobody_who_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_brings_nothing_twice_is_left() {
+async fn a_peer_that_is_silent_twice_is_left() {
     let (fetcher, fetches) = fetcher(62, &store([]), 32).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 24).await;
     stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
@@ -115,7 +115,7 @@ async fn who_brings_nothing_twice_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_block_now_and_then_does_not_keep_the_others_and_what_comes_late_is_taken() {
+async fn a_slow_peer_loses_its_requests_and_its_late_blocks_are_accepted() {
     let (fetcher, fetches) = fetcher(63, &store([]), 32).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 25).await;
     stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
@@ -154,7 +154,7 @@ async fn a_block_now_and_then_does_not_keep_the_others_and_what_comes_late_is_ta
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_rejects_everything_is_not_asked_over_and_over() {
+async fn a_peer_that_rejects_everything_gets_few_requests() {
     let (full, empty) = (store(0..32), store([]));
     let (fetcher, fetches) = fetcher(64, &empty, 32).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 26).await;
@@ -208,7 +208,7 @@ async fn of_a_piece_that_is_rejected_again_and_again_a_peer_is_not_asked_any_mor
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_chokes_and_unchokes_all_the_time_is_not_asked_each_time() {
+async fn a_peer_that_chokes_and_unchokes_all_the_time_gets_few_requests() {
     let (fetcher, _fetches) = fetcher(67, &store([]), 32).await;
     let stream = TcpStream::connect(fetcher.addresses()[0]).await.unwrap();
     let mut stranger = Stranger::shaken(stream, 28, info().info_hash(), Reserved::default()).await;
@@ -224,7 +224,7 @@ async fn who_chokes_and_unchokes_all_the_time_is_not_asked_each_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_asked_for_counts_for_nothing_and_ends_the_connection() {
+async fn unrequested_blocks_count_as_waste_and_end_the_connection() {
     let (fetcher, fetches) = fetcher(68, &store([]), 32).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 29).await;
     stranger.say(&[Message::HaveNone]).await;

@@ -1,4 +1,4 @@
-//! Over HTTP: what is asked, what is believed, and what an answer may cost.
+//! Over HTTP: the requests, which answers are accepted, and the cost of an answer.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -283,7 +283,7 @@ async fn a_refusal_is_told_in_the_trackers_words_and_when_it_says_to_come_back_i
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_a_failure_and_no_more() {
+async fn invalid_answers_are_failures() {
     for (answer, expected) in [
         (ok(b"<html>hello</html>"), "not an answer to an announce: not bencoded"),
         (ok(b""), "not an answer to an announce: not bencoded"),
@@ -301,10 +301,10 @@ async fn what_is_no_answer_is_a_failure_and_no_more() {
         let failure = failure_of(move || Reply::Close(answer.clone())).await;
         assert!(failure.starts_with(expected), "{failure}, expected {expected}");
     }
-    // Nobody listens there.
-    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let failure = Torrent::one(&format!("http://{nobody}/announce"), &client(), &seldom()).failure().await;
-    assert!(failure.starts_with(&format!("{nobody}: ")) && failure.contains("refused"), "{failure}");
+    // No server listens there.
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let failure = Torrent::one(&format!("http://{closed}/announce"), &client(), &seldom()).failure().await;
+    assert!(failure.starts_with(&format!("{closed}: ")) && failure.contains("refused"), "{failure}");
 }
 
 /// Answers everything but a `completed`, and that as said.

@@ -135,7 +135,7 @@ async fn a_thousand_torrents_are_told_to_one_tracker_through_one_client() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn over_https_who_is_vouched_for_is_announced_to_and_nobody_else() {
+async fn over_https_only_a_tracker_with_a_trusted_certificate_gets_announces() {
     use std::fs;
 
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};

@@ -1,4 +1,4 @@
-//! Trackers by hand, that do as they are told and remember what they were asked.
+//! Scripted trackers, which record their requests.
 
 use std::{
     io,
@@ -25,7 +25,7 @@ use tokio::{
     time::sleep,
 };
 
-/// What a tracker was asked over UDP.
+/// A request to a tracker over UDP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Asked {
     Connect {
@@ -74,8 +74,8 @@ impl Asked {
         matches!(self, Self::Connect { .. })
     }
 
-    /// What a good tracker says: its connection id is 99, its interval half an hour, and its only peer is at
-    /// 192.0.2.1:6881.
+    /// The answer of a good tracker: its connection id is 99, its interval half an hour, and its only peer is
+    /// at 192.0.2.1:6881.
     pub(crate) fn good_answer(&self) -> Vec<u8> {
         self.answer(99, 1800)
     }
@@ -131,7 +131,7 @@ impl Udp {
             for nth in 0.. {
                 let (len, from) = socket.recv_from(&mut packet).await.expect("loopback");
                 let asked = Asked::read(&packet[..len]);
-                noted.lock().expect("nobody panics").push((asked.clone(), from, Instant::now()));
+                noted.lock().expect("no thread panics").push((asked.clone(), from, Instant::now()));
                 for packet in answer(&asked, nth) {
                     socket.send_to(&packet, from).await.expect("loopback");
                 }
@@ -153,7 +153,7 @@ impl Udp {
     }
 
     pub(crate) fn asked(&self) -> Vec<(Asked, SocketAddr, Instant)> {
-        self.asked.lock().expect("nobody panics").clone()
+        self.asked.lock().expect("no thread panics").clone()
     }
 
     pub(crate) fn connects(&self) -> usize {
@@ -169,7 +169,7 @@ impl Udp {
     }
 }
 
-/// What a server over HTTP does with a request.
+/// The reaction of an HTTP server to a request.
 pub(crate) enum Reply {
     /// Sends this and keeps the connection.
     Keep(Vec<u8>),
@@ -177,7 +177,7 @@ pub(crate) enum Reply {
     Close(Vec<u8>),
     /// Sends one byte of it every 20 milliseconds.
     Slowly(Vec<u8>),
-    /// Sends this again and again, for as long as somebody takes it.
+    /// Sends this again and again, as long as the client reads.
     Forever(Vec<u8>),
     Nothing,
 }
@@ -211,7 +211,7 @@ impl Http {
                 let (noted, answer, sending) =
                     (Arc::clone(&noted), Arc::clone(&answer), Arc::clone(&sending));
                 connections.spawn(async move {
-                    // Who goes away in the middle is a matter of the test.
+                    // The test decides whether a client leaves early.
                     drop(serve(stream, &noted, &*answer, &sending).await);
                 });
             }
@@ -229,7 +229,7 @@ impl Http {
     }
 
     pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.lock().expect("nobody panics").clone()
+        self.asked.lock().expect("no thread panics").clone()
     }
 
     pub(crate) fn events(&self) -> Vec<(AnnounceEvent, Option<u64>)> {
@@ -258,7 +258,7 @@ async fn serve(
         let target = text.split(' ').nth(1).expect("a target").to_owned();
         assert!(text.starts_with("GET ") && text.to_ascii_lowercase().contains("\r\nhost: "), "{text}");
         let nth = {
-            let mut noted = noted.lock().expect("nobody panics");
+            let mut noted = noted.lock().expect("no thread panics");
             noted.push(target.clone());
             noted.len() - 1
         };

@@ -1,4 +1,4 @@
-//! A torrent that announces, and what is known of it.
+//! A torrent that announces, and its status.
 
 use std::{
     net::IpAddr,
@@ -108,7 +108,7 @@ impl Torrent {
         Self { handle: trackers.spawn(progress, sender), found, left }
     }
 
-    /// Of one tracker, with what is usual in these tests.
+    /// A torrent with one tracker, and the usual settings of these tests.
     pub(crate) fn one(url: &str, client: &TrackerClient, options: &TrackersOptions) -> Self {
         Self::start(&[&[url]], identity(1, 1001), client, options)
     }
@@ -118,7 +118,7 @@ impl Torrent {
         timeout(LONG, self.found.recv()).await.expect("peers in time").expect("it runs").peers
     }
 
-    /// Waits until this holds of what is known.
+    /// Waits until the status holds.
     pub(crate) async fn until(
         &self,
         what: &str,

@@ -1,4 +1,4 @@
-//! Over UDP: what is sent when, and what is believed.
+//! Over UDP: the time of each packet, and which answers are accepted.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::trackers::{
 };
 
 #[tokio::test]
-async fn an_announce_says_who_what_and_where_to_in_the_path() {
+async fn an_announce_has_its_fields_and_the_path_of_its_url() {
     let tracker = Udp::good().await;
     let url = format!("udp://{}/some/announce?passkey=abc", tracker.at);
     let mut torrent = Torrent::one(&url, &client(), &wanting(33));
@@ -34,7 +34,7 @@ async fn an_announce_says_who_what_and_where_to_in_the_path() {
 }
 
 #[tokio::test]
-async fn who_is_silent_is_sent_the_same_again_at_doubling_waits_and_then_left_alone() {
+async fn a_silent_tracker_gets_the_same_request_at_doubling_waits_and_then_none() {
     let tracker = Udp::silent().await;
     let client = of(waiting(Duration::from_millis(600)));
     let torrent = Torrent::one(&tracker.url(), &client, &seldom());
@@ -58,7 +58,7 @@ async fn a_lost_datagram_costs_one_wait() {
 }
 
 #[tokio::test]
-async fn what_is_for_another_transaction_or_for_none_is_not_believed() {
+async fn answers_to_another_transaction_or_to_none_are_ignored() {
     let tracker = Udp::new(|asked, _| {
         let mut other = asked.answer(666, 1);
         other[4] ^= 1;
@@ -80,7 +80,7 @@ async fn an_answer_from_another_port_is_not_believed() {
     let torrent = Torrent::one(&url, &client(), &seldom());
     let mut packet = [0; 2048];
     let (_, from) = tracker.recv_from(&mut packet).await.unwrap();
-    // The right transaction, and who asks is told by the wrong one only.
+    // The right transaction, but from the wrong sender.
     let answer = [&[0; 4], &packet[12..16], &[7; 8]].concat();
     forger.send_to(&answer, from).unwrap();
     assert_eq!(torrent.failure().await, "no answer in time");
@@ -124,7 +124,7 @@ async fn answers_that_are_none_are_failures_and_no_more() {
 }
 
 #[tokio::test]
-async fn more_peers_than_anybody_can_use_are_left_in_the_datagram() {
+async fn more_peers_than_a_session_can_use_are_left_in_the_datagram() {
     let tracker = Udp::new(|asked, _| {
         let mut answer = asked.good_answer();
         if !asked.is_connect() {
@@ -138,7 +138,7 @@ async fn more_peers_than_anybody_can_use_are_left_in_the_datagram() {
 }
 
 #[tokio::test]
-async fn who_says_an_interval_of_nothing_is_asked_no_more_often_than_allowed() {
+async fn an_interval_of_0_causes_no_more_announces_than_allowed() {
     let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
     let torrent = Torrent::one(&tracker.url(), &client(), &often());
     torrent.settled().await;
@@ -250,7 +250,7 @@ async fn events_come_in_order_and_each_once() {
 }
 
 #[tokio::test]
-async fn who_stops_as_soon_as_it_is_complete_says_both() {
+async fn a_stop_right_after_completion_sends_both_events() {
     let tracker = Udp::good().await;
     let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
     torrent.settled().await;
@@ -276,7 +276,7 @@ async fn who_stops_as_soon_as_it_is_complete_says_both() {
 }
 
 #[tokio::test]
-async fn who_began_complete_says_started_and_stopped_only() {
+async fn a_torrent_that_began_complete_sends_only_started_and_stopped() {
     let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
     let client = client();
     let torrent = {
@@ -293,7 +293,7 @@ async fn who_began_complete_says_started_and_stopped_only() {
 }
 
 #[tokio::test]
-async fn stopping_takes_leave_of_those_that_took_a_started_and_waits_for_nobody_for_long() {
+async fn stopping_notifies_trackers_that_got_started_and_waits_only_briefly() {
     // Takes the `started` and is silent from then on.
     let mute = Udp::new(|asked, _| match asked {
         Asked::Announce { event: Stopped, .. } => vec![],
@@ -305,7 +305,7 @@ async fn stopping_takes_leave_of_those_that_took_a_started_and_waits_for_nobody_
     let patient = of(ClientOptions::new());
     let tiers: [&[&str]; 3] = [&[&good_url], &[&mute_url], &[&silent_url]];
     let torrent = Torrent::start(&tiers, identity(1, 1), &patient, &seldom());
-    torrent.until("those that answer", |all| all[0].v4.is_started && all[1].v4.is_started).await;
+    torrent.until("both good trackers", |all| all[0].v4.is_started && all[1].v4.is_started).await;
     let began = std::time::Instant::now();
     torrent.stop().await;
     assert!(began.elapsed().as_millis() >= 1400, "{:?}", began.elapsed());
@@ -337,7 +337,7 @@ async fn a_started_that_may_have_been_taken_is_taken_back() {
 }
 
 #[tokio::test]
-async fn peers_wait_for_who_takes_them_and_nobody_need_take_them() {
+async fn found_peers_wait_for_a_receiver_and_need_none() {
     let mut nth = 0;
     let tracker = Udp::new(move |asked, _| {
         let mut answer = asked.answer(99, 0);
@@ -365,7 +365,7 @@ async fn peers_wait_for_who_takes_them_and_nobody_need_take_them() {
 }
 
 #[tokio::test]
-async fn a_torrent_without_trackers_works_and_says_what_it_left_out() {
+async fn a_torrent_without_trackers_works_and_lists_refused_urls() {
     let torrent = Torrent::start(&[], identity(1, 1), &client(), &seldom());
     torrent.handle.completed();
     torrent.handle.announce_now();

@@ -1,4 +1,4 @@
-//! Somebody else's clients: how each is run so that it has nobody but the tracker to ask.
+//! Other clients: the command of each, under which the tracker is its only source of peers.
 
 use std::{
     ffi::OsStr,
@@ -14,12 +14,12 @@ use swarmkeep_tests::serve::signal;
 
 use crate::real_clients::{Protocol, network::address};
 
-/// Somebody else's client.
+/// A client of another project.
 pub(crate) struct Client {
     pub(crate) name: &'static str,
-    /// Its number, of which its address and its port are made: fixtures do not depend on who else is there.
+    /// Its number, from which its address and port follow: fixtures do not depend on the other clients.
     n: u8,
-    /// What it takes to run it.
+    /// The programs that it needs.
     pub(crate) needs: &'static [Need],
     /// Prints its version.
     version: &'static [&'static str],
@@ -30,7 +30,7 @@ pub(crate) struct Client {
     peer_id: &'static str,
     /// By which protocol it does not tell that it goes.
     pub(crate) leaves_in_silence: Option<Protocol>,
-    /// Runs it in the foreground until SIGINT: downloads what is missing, shares what is there.
+    /// Runs it in the foreground until SIGINT: it downloads the missing content, and shares the rest.
     command: fn(&ClientSetup) -> Command,
 }
 
@@ -98,8 +98,8 @@ pub(crate) static TRANSMISSION: Client = Client {
             place.port()
         );
         fs::write(place.home.join("settings.json"), settings).expect("a folder of ours");
-        // Without `--verify`: it looks at what there is by itself, and with both, it may stop the torrent and
-        // never start it again.
+        // Without `--verify`: it checks files by itself, and with both, it may stop the torrent and never
+        // start it again.
         let mut command = Command::new("transmission-cli");
         command.args(["--no-portmap", "--no-blocklist"]).arg("--port").arg(place.port().to_string());
         command
@@ -303,7 +303,7 @@ impl Running {
         Self::start_with(client, place, &[])
     }
 
-    /// With more options, behind those that it has.
+    /// Starts it with more options, after its own.
     pub(crate) fn start_with(client: &Client, place: &ClientSetup, options: &[&str]) -> Self {
         let log = fs::File::create(place.home.join("log")).expect("a folder of ours");
         let mut command = (client.command)(place);

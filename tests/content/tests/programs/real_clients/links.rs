@@ -1,5 +1,5 @@
-//! A client that says that nothing is left while all it has is a link, and a tracker with one seeder. It takes
-//! what Debian has not packaged, so `.ci/long` runs it.
+//! A client that reports 0 bytes left while it has only a link, and a tracker with one seeder. Debian has no
+//! package of that client, so `.ci/long` runs the test.
 
 use std::{fs, path::Path, thread, time::Duration};
 
@@ -65,7 +65,7 @@ fn rqbit_downloads_by_a_link_where_seeders_are_given_to_it() {
     let waiting = Running::start(&RQBIT, &other);
     wait_until("it says that nothing is left", || stats() == seeds(2), so_far);
     thread::sleep(Duration::from_secs(7));
-    assert!(!has_file() && stats() == seeds(2), "it is given nobody");
+    assert!(!has_file() && stats() == seeds(2), "it receives no peers");
     drop(waiting);
 
     tracker.control.rules.replace(with(config.rules, |rules| rules.seeders_for_links = true));

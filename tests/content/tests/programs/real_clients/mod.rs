@@ -1,11 +1,10 @@
-//! Other people's clients find each other through our tracker, and nothing else, and download from one
-//! another.
+//! Other clients find each other only through our tracker, and download from one another.
 //!
 //! Each test has a network of its own (a namespace without a way out), a tracker over one store of the
 //! catalog, and clients: one has the file, the others want it. DHT, peer exchange and local discovery are
-//! switched off, and the torrent is private (BEP 27), so whoever finds a peer has it from the tracker.
-//! Between the clients and the tracker stands a tap that writes down every message. With
-//! `SWARMKEEP_CAPTURE=DIR` each client's requests are kept as fixtures, with what they were answered.
+//! switched off, and the torrent is private (BEP 27), so every peer comes from the tracker. A tap between the
+//! clients and the tracker writes down every message. `SWARMKEEP_CAPTURE=DIR` keeps each client's requests
+//! and their answers as fixtures.
 
 mod clients;
 mod links;
@@ -70,8 +69,8 @@ real_clients! {
     clients_download_by_udp_over_a_dashmap: by Udp V4,
         over "dashmap-rwlock-parking-lot", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
     // Without aria2 1.36.0: it asks UDP trackers from the socket of its IPv4 DHT, and sends nothing at all
-    // here. Transmission 3.00 reads every answer over UDP as IPv4 peers: it can be found by IPv6, and find
-    // nobody.
+    // here. Transmission 3.00 reads every answer over UDP as IPv4 peers: others find it by IPv6, but it finds
+    // no peer.
     clients_download_by_udp_and_ipv6:
         by Udp V6, over "packed", from TRANSMISSION to LIBTORRENT QBITTORRENT RTORRENT;
     clients_download_by_http:
@@ -93,7 +92,7 @@ real_clients! {
     libtorrent_seeds_to_our_peer: by Udp V6, over "packed", from LIBTORRENT to OURS;
     qbittorrent_seeds_to_our_peer: by Http V6, over "packed", from QBITTORRENT to OURS;
     rtorrent_seeds_to_our_peer: by Udp V4, over "packed", from RTORRENT to OURS;
-    // Those that know v2 at all.
+    // Only clients that know v2.
     clients_download_v2_from_our_peer:
         [V2] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
     libtorrent_seeds_v2_to_our_peer: [V2] by Udp V4, over "packed", from LIBTORRENT to OURS;
@@ -138,23 +137,23 @@ const FILE_LEN: usize = 2 << 20;
 /// do.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// What clients and tracker speak with each other.
+/// The protocol between clients and tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Udp,
     Http,
 }
 
-/// What is shared.
+/// The kind of the torrent.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// A private one, whose info dictionary is a fixture.
+    /// Private. Its info dictionary is a fixture.
     V1,
-    /// Those that are not private, so that peers teach each other what they are.
+    /// Not private, so peers teach each other the info dictionary.
     Public,
     V2,
     Hybrid,
-    /// A hybrid, whose link has the info hash of v2 only.
+    /// A hybrid. Its link has only the info hash of v2.
     HybridByV2,
 }
 
@@ -165,7 +164,7 @@ struct Row {
     by_link: bool,
     protocol: Protocol,
     family: Family,
-    /// That of all clients, if the tracker is private.
+    /// The passkey of all clients, if the tracker is private.
     passkey: Option<&'static str>,
     repository: &'static str,
     seeder: &'static Client,
@@ -240,7 +239,7 @@ impl Row {
         for client in others {
             let file = places[client.name].download.join(FILE);
             let is_there = || fs::read(&file).is_ok_and(|downloaded| downloaded == content);
-            wait_until(&format!("{} has written what was seeded", client.name), is_there, so_far);
+            wait_until(&format!("{} has written the content", client.name), is_there, so_far);
         }
 
         running.iter().for_each(Running::ask_to_stop);
@@ -303,7 +302,7 @@ impl Row {
         }
     }
 
-    /// The folder of fixtures for what comes by this way.
+    /// The folder of fixtures for this protocol and family.
     fn fixtures(&self) -> &'static str {
         match (self.protocol, self.family) {
             (Protocol::Udp, V4) => "udp",
@@ -316,7 +315,7 @@ impl Row {
     /// Starts the tracker on a thread that ends with the process; answers where it listens.
     fn start_tracker(&self, repository: Repository) -> SocketAddr {
         let address = SocketAddr::new(self.tracker().ip(), 0);
-        // A short interval, so that a client that has missed somebody asks again within this test.
+        // A short interval: a client that missed a peer announces again within this test.
         let mut config = Config::new();
         config.rules.interval_secs = 2;
         if let Some(passkey) = self.passkey {
@@ -349,7 +348,7 @@ fn wait_until(what: &str, done: impl Fn() -> bool, transcript: impl Fn() -> Stri
     }
 }
 
-/// What is downloaded: as random as it gets, and the same each time.
+/// The content of the torrent: random, and the same each time.
 fn content() -> Vec<u8> {
     let mut rng = SplitMix64::new(1);
     (0..FILE_LEN / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()

@@ -1,4 +1,4 @@
-//! A network for one test, and what it takes.
+//! A network for one test, and its needs.
 
 use std::{
     env, fs,
@@ -25,7 +25,7 @@ pub(crate) fn address(family: Family, n: u8) -> IpAddr {
     }
 }
 
-/// What it takes to have a network of one's own.
+/// The needs of a network of one's own.
 pub(crate) const A_NETWORK: [Need; 3] = [IP, Need::program("mount", "mount"), NAMESPACES];
 
 /// Runs the test of this thread once more in a process with a network and processes of its own, where this
@@ -59,7 +59,7 @@ fn set_up() {
         ip(&["address", "add", &format!("{}/24", address(Family::V4, n)), "dev", "lo"]);
         ip(&["address", "add", &format!("{}/64", address(Family::V6, n)), "dev", "lo"]);
     }
-    // Nobody is there, but who looks for a way out finds that this machine has IPv6.
+    // No router is there, but a search for a route finds that this machine has IPv6.
     ip(&["-6", "route", "add", "default", "dev", "lo"]);
     let hosts = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.hosts", file_name()));
     let named = format!("127.0.0.1 localhost\n{} {TRACKER_V6}\n", address(Family::V6, 1));

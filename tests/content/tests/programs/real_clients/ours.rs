@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::real_clients::{FILE, clients::ClientSetup};
 
-/// Where it listens, the torrent file, and the folder with the file: what [`run`] is told.
+/// The arguments of [`run`]: its address, the torrent file, and the folder with the file.
 const ASKED: [&str; 3] = ["SWARMKEEP_PEER_AT", "SWARMKEEP_PEER_TORRENT", "SWARMKEEP_PEER_FOLDER"];
 
 pub(crate) fn command(place: &ClientSetup) -> Command {
@@ -27,12 +27,12 @@ pub(crate) fn is_asked_for() -> bool {
     env::var_os(ASKED[0]).is_some()
 }
 
-/// Seeds what is there, or fetches it, until SIGINT.
+/// Seeds the file, or fetches it, until SIGINT.
 pub(crate) fn run() {
     let [at, torrent, folder] = ASKED.map(|variable| env::var_os(variable).expect("all are told"));
     let at: SocketAddr = at.to_str().and_then(|at| at.parse().ok()).expect("an address");
     let (torrent, folder) = (torrent.into_string().expect("a path or a link"), PathBuf::from(folder));
-    // A store takes nobody's files for its own.
+    // A store does not adopt files that it did not write.
     let seeded = fs::read(folder.join(FILE)).ok();
     if seeded.is_some() {
         fs::remove_file(folder.join(FILE)).expect("a file of ours");

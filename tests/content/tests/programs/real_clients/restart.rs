@@ -48,8 +48,8 @@ fn clients_meet_after_the_tracker_was_killed() {
     meet(Protocol::Http, "KILL", [&clients::LIBTORRENT, &clients::ARIA2, &clients::QBITTORRENT]);
 }
 
-/// The first has the file, and the second downloads it. Once the tracker is there again, the third finds
-/// both, who have not announced since.
+/// The first has the file, and the second downloads it. After the restart of the tracker, the third finds
+/// both, which have not announced since.
 fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     if !in_a_network_of_its_own() {
         return;
@@ -170,7 +170,7 @@ impl Serve {
         SwarmStats { complete: stats.seeders, incomplete: stats.leechers, downloaded: stats.completed }
     }
 
-    /// Sends a signal by its name, and says what was logged last.
+    /// Sends a signal by its name, and prints the last lines of the log.
     fn end(mut self, signal: &str) {
         println!("$ kill -s {signal} {}", self.child.id());
         serve::signal(self.child.id(), signal).expect("it runs");

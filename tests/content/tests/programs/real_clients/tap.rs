@@ -1,4 +1,4 @@
-//! What clients and tracker say to each other: written down, checked, kept.
+//! The messages between clients and tracker: recorded, checked, kept.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -27,7 +27,7 @@ const PRIVATE: &str = "this tracker is private";
 /// came from.
 pub(crate) struct Tap {
     protocol: Protocol,
-    /// That of the torrent, and behind it those by which it is also known.
+    /// The info hash of the torrent, then its other names.
     info_hashes: Vec<InfoHash>,
     /// Whether clients do not know at first how much they lack.
     unknown: bool,
@@ -88,9 +88,9 @@ impl Tap {
         lines.collect()
     }
 
-    /// How many clients have told that they are complete, and how many downloads that is: none for one whose
-    /// regular announce overtook its `completed`, and told that nothing was left. (Transmission does that now
-    /// and then.)
+    /// The number of clients that have completed, and the number of downloads. A client does not count as a
+    /// download if its regular announce overtook its `completed` and said that nothing was left.
+    /// (Transmission does that now and then.)
     pub(crate) fn completed(&self, places: &BTreeMap<&str, ClientSetup>) -> (usize, u32) {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
@@ -114,8 +114,8 @@ impl Tap {
         (completed.len(), downloads)
     }
 
-    /// That every client has announced, that what they sent means what it must, that nothing of it was
-    /// refused, and that nobody was named in an answer who is not among them.
+    /// Checks that every client has announced, that each request is as it must be, that the tracker refused
+    /// none, and that answers name only these clients.
     pub(crate) fn assert_all_is_understood(&self, places: &BTreeMap<&str, ClientSetup>) {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
@@ -158,8 +158,8 @@ impl Tap {
         assert!(!named.is_empty() && named.is_subset(&places), "{named:?} were named, {places:?} are there");
     }
 
-    /// Writes the first request of each kind that each client sent to `dir/client-version/kind.bin`, and what
-    /// it was answered to `kind.answer.bin`.
+    /// Writes the first request of each kind of each client to `dir/client-version/kind.bin`, and its answer
+    /// to `kind.answer.bin`.
     pub(crate) fn keep(&self, places: &BTreeMap<&str, ClientSetup>, dir: &Path) {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
@@ -188,9 +188,8 @@ impl Tap {
         }
     }
 
-    /// Whose messages come from which address: a client may use several, and not those it was told to, but
-    /// its announces have its peer id. A connection of HTTP without any is that of the client that lives at
-    /// its IP address.
+    /// The client of each address: a client may use other addresses than configured, but its announces have
+    /// its peer id. An HTTP connection without announces belongs to the client of its IP address.
     fn names<'a>(
         &self,
         messages: &[Message],
@@ -251,10 +250,10 @@ fn relay_datagrams(outside: Arc<UdpSocket>, tracker: SocketAddr, recorder: &Reco
             thread::spawn(move || {
                 let mut buffer = [0; 2048];
                 loop {
-                    // While the tracker is started again, nobody is there.
+                    // While the tracker restarts, no socket is there.
                     let Ok(len) = from.recv(&mut buffer) else { continue };
                     recorder.record(client, &buffer[..len], false);
-                    // Whoever has gone meanwhile does not miss it.
+                    // The client may have left meanwhile.
                     let _ = to.send_to(&buffer[..len], client);
                 }
             });
@@ -284,10 +283,10 @@ fn relay_connections(outside: &TcpListener, tracker: SocketAddr, recorder: &Reco
     }
 }
 
-/// Passes on what comes until nothing more does, each message when it is complete.
+/// Passes on messages until the end of the stream, each when it is complete.
 fn relay_messages(mut from: TcpStream, mut to: TcpStream, record: impl Fn(&[u8])) {
     let (mut waiting, mut buffer) = (Vec::new(), [0; 4096]);
-    // Connections break off when somebody has gone, who does not miss anything then.
+    // A connection breaks off when one side has left, which needs no more messages then.
     while let Ok(len @ 1..) = from.read(&mut buffer) {
         waiting.extend_from_slice(&buffer[..len]);
         while let Some(len) = HttpMessage::split(&waiting).map(|message| message.len) {
@@ -302,7 +301,7 @@ fn relay_messages(mut from: TcpStream, mut to: TcpStream, record: impl Fn(&[u8])
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// The parts of a request or a response of HTTP/1 that tell what is asked or answered.
+/// The parts of an HTTP/1 request or response that matter here.
 struct HttpMessage<'a> {
     first_line: &'a str,
     body: &'a [u8],
@@ -328,7 +327,7 @@ impl<'a> HttpMessage<'a> {
     }
 }
 
-/// What a client asks for.
+/// A request of a client.
 enum Request {
     Connect,
     Announce(Announce),
@@ -336,7 +335,7 @@ enum Request {
     Scrape(usize),
 }
 
-/// What an announce says, by whichever way it comes.
+/// The fields of an announce over any protocol.
 struct Announce {
     info_hash: InfoHash,
     peer_id: PeerId,
@@ -344,7 +343,7 @@ struct Announce {
     left: Option<u64>,
     port: u16,
     want: Option<u32>,
-    /// What else there is of interest, in words.
+    /// Other fields of interest, in words.
     more: String,
 }
 
@@ -406,7 +405,7 @@ impl Request {
     }
 }
 
-/// What the tracker answers.
+/// An answer of the tracker.
 enum Response {
     Connect,
     Announce {
@@ -437,7 +436,7 @@ impl Response {
     fn of_http(bytes: &[u8]) -> Result<Self, String> {
         let HttpMessage { first_line, body, .. } = HttpMessage::of(bytes)?;
         if first_line != "HTTP/1.1 200 OK" {
-            return Err("not what is answered when all is well".into());
+            return Err("not the usual answer".into());
         }
         let wrong = |error: swarmkeep_tracker_protocol::Error| error.to_string();
         // Each has a field that the other must have.

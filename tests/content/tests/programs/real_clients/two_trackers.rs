@@ -81,7 +81,7 @@ fn clients_meet_over_two_trackers_on_redis_of_which_one_is_killed() {
     wait_until("the download is complete all the same", || has_file(&fetching), so_far);
     wait_until("it says so", || two.scrape(&info_hash) == counts(2, 0, 1), so_far);
     let _new = Running::start(new, &coming);
-    wait_until("who knows both trackers finds them through the one left", || has_file(&coming), so_far);
+    wait_until("a client of both trackers finds them through the one left", || has_file(&coming), so_far);
     wait_until("it says so", || two.scrape(&info_hash) == counts(3, 0, 2), so_far);
 }
 
