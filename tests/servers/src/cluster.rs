@@ -177,7 +177,7 @@ impl Cluster {
         wait_until(&format!("the fail-over of slot {slot}"), within, || {
             let master = self.master_of_slot(slot).map_err(|error| error.to_string())?;
             if master == before {
-                return Err(format!("node {before} serves it still"));
+                return Err(format!("node {before} still serves it"));
             }
             self.agree_on(slot, master)?;
             Ok(master)

@@ -49,7 +49,7 @@ pub use server::Server;
 pub enum Error {
     /// The program is not installed.
     #[error(
-        "{program} is not installed, and what is asked for needs it: `apt-get install {package}` on Debian \
+        "{program} is needed, but not installed: `apt-get install {package}` on Debian \
          (the server is taken from PATH, or is what {PROGRAM_VARIABLE} names)"
     )]
     NotInstalled {
@@ -77,7 +77,7 @@ pub enum Error {
         apart: u16,
     },
     /// Something did not happen in time.
-    #[error("{what} took more than {within:?}; what is missing: {missing}")]
+    #[error("{what} took more than {within:?}; still missing: {missing}")]
     Late {
         /// The expected event.
         what: String,

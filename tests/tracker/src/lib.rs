@@ -1,5 +1,5 @@
-//! What tests of the tracker ring have in common: a tracker at work in this process or in one of its own, and
-//! its clients.
+//! Parts that the tests of the tracker ring share: a tracker in this process or in one of its own, and its
+//! clients.
 
 pub mod admin;
 pub mod net;

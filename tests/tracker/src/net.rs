@@ -27,7 +27,7 @@ use crate::{
     udp::{Client, announce},
 };
 
-/// What [`Wire`] takes.
+/// The needs of [`Wire`].
 pub const A_WIRE: [Need; 2] = [
     IP,
     Need::other("network namespaces with XDP", "run as root, with Linux 6.1 or later", |_| {
@@ -56,7 +56,7 @@ impl Namespace {
     pub fn run<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             setns(&self.0, CloneFlags::CLONE_NEWNET).expect("a need of this test");
-            // The interfaces that `/sys` names are those of whoever has mounted it.
+            // `/sys` names the interfaces of the process that mounted it.
             unshare(CloneFlags::CLONE_NEWNS).expect("as above");
             mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
                 .expect("as above");
@@ -186,7 +186,7 @@ impl Net {
         }
     }
 
-    /// Opens the sockets of a tracker, and what else there is here.
+    /// Opens the sockets of a tracker, and XDP where there is a wire.
     ///
     /// # Errors
     /// As [`Server::bind`].

@@ -63,7 +63,7 @@ impl Serve {
         serve
     }
 
-    /// Starts what does not listen, and waits for its end; returns its exit code and what it said.
+    /// Starts a program that must not listen, and waits for its end. Returns its exit code and its log.
     pub fn refused(command: Command) -> (Option<i32>, String) {
         let mut serve = Self::launch(command);
         let status = serve.ended();
@@ -77,7 +77,7 @@ impl Serve {
         Self { child: child.expect("the program starts"), log }
     }
 
-    /// What it has said so far.
+    /// Its log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log.path()).expect("text")
     }

@@ -25,7 +25,7 @@ pub struct Tracker {
     pub http: Vec<SocketAddr>,
     /// Where it listens over HTTPS.
     pub https: Vec<SocketAddr>,
-    /// What it can be asked and told.
+    /// Its controls.
     pub control: Control,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -74,7 +74,7 @@ pub fn runtime() -> Runtime {
 /// A store of the catalog, set up as `set` says.
 pub fn build(name: &str, set: impl FnOnce(RepositoryConfig) -> RepositoryConfig) -> Repository {
     let config = set(RepositoryConfig::new(HashKey::from_os().expect("randomness")));
-    catalog::find(name).expect("a name of the catalog").build(&config).expect("what every store keeps")
+    catalog::find(name).expect("a name of the catalog").build(&config).expect("limits of every store")
 }
 
 /// A configuration that listens at these addresses over UDP and HTTP.

@@ -19,7 +19,7 @@ pub const HASH: InfoHash = InfoHash::new([0xaa; 20]);
 /// A connect request (BEP 15).
 pub const CONNECT: [u8; 16] = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0, 0, 0, 0, 7];
 
-/// The other end. What it gets must be in time, and within the bounds of datagrams.
+/// A client. Each answer must be in time, and within the bounds of datagrams.
 #[derive(Debug)]
 pub struct Client {
     /// Connected to the tracker.
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// What an announce is refused with.
+    /// The error of a refused announce.
     pub fn refusal(&mut self, request: AnnounceRequest<'_>) -> String {
         self.send(&request.to_vec());
         error_in(&self.receive())
@@ -136,8 +136,8 @@ pub const fn announce(connection_id: ConnectionId) -> AnnounceRequest<'static> {
     AnnounceRequest { left: 1, event: AnnounceEvent::Started, ..new }
 }
 
-/// Calls again what was interrupted: a wait with an end is when the whole machine was stopped for a moment
-/// (signal(7)).
+/// Repeats a call that was interrupted. A wait with a timeout is interrupted when the whole machine stops for
+/// a moment (signal(7)).
 pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

@@ -55,7 +55,7 @@ fn an_announce_that_refreshes_allocates_nothing() {
             assert!(warm > 0, "the count counts");
             assert_eq!(after, 0, "allocations of {} refreshes in {}", announces.len(), implementation.name);
 
-            // Nor does what finds nobody to change.
+            // Nor does an announce that finds no peer to change.
             let stranger = endpoint(60_000, false);
             let leaving = Announce::new(announces[0].info_hash, stranger).event(AnnounceEvent::Stopped);
             let unknown = Announce::new(InfoHash::new([0xee; 20]), stranger).event(AnnounceEvent::Stopped);
@@ -96,7 +96,7 @@ fn a_request_over_udp_allocates_nothing_in_the_whole_process() {
             client.socket.recv(&mut answer).expect("an answer")
         })
     };
-    // The first announce makes the swarm, and the first answers of each kind warm what is lazy.
+    // The first announce makes the swarm, and the first answer of each kind makes lazy values.
     assert_eq!(round(), [16, 20, 20, 29]);
     let ((), allocations) = calls_of_all(|| (0..2000).for_each(|_| _ = round()));
     // Beside the requests a sweep step may fall into this second.

@@ -8,7 +8,7 @@ use std::{
 
 use swarmkeep_store_tests::A_MINUTE;
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -43,7 +43,7 @@ pub fn ask(address: SocketAddr, method: &str, path: &str, lines: &str) -> Asked 
 
 /// Sends a request with a body.
 pub fn ask_with(address: SocketAddr, method: &str, path: &str, lines: &str, body: &str) -> Asked {
-    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    let mut stream = TcpStream::connect(address).expect("the tracker listens");
     stream.set_read_timeout(Some(A_MINUTE)).expect("a socket");
     let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}\r\n");
     stream.write_all((head + body).as_bytes()).expect("connected");

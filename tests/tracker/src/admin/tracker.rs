@@ -40,7 +40,7 @@ pub struct Tracker {
     running: Option<crate::Tracker>,
 }
 
-/// What the tests' trackers have in common.
+/// The common configuration of the tests' trackers.
 pub fn config() -> Config {
     let local: SocketAddr = "127.0.0.1:0".parse().expect("an address");
     let tokens = [(ALL, &Scope::ALL[..]), (READ, &[Scope::Read]), (WRITE, &[Scope::Write])];
@@ -59,7 +59,7 @@ pub fn packed() -> Repository {
     catalog::find("packed").expect("in the catalog").build(&config).expect("no limits")
 }
 
-/// What outlives a restart, on a disk that fails on demand, and the first snapshot on it.
+/// The state that outlives a restart, on a disk that fails on demand, and its first snapshot.
 pub fn state(disk: &Simulated) -> Arc<State> {
     let state = State::new(packed(), Pace::default());
     let clock = Arc::new(swarmkeep_tracker::now);
@@ -77,7 +77,7 @@ impl Tracker {
         Self::run(Server::bind(config, repository).expect("loopback"))
     }
 
-    /// One whose store is kept over restarts.
+    /// A tracker that keeps its store over restarts.
     pub fn keeping(state: &Arc<State>) -> Self {
         let server = Server::bind(&config(), state.repository()).expect("loopback");
         server.control().metrics.watch_state(Arc::clone(state));
@@ -129,7 +129,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// So many torrents, the nth with n peers' worth of announces.
+    /// Announces to `torrents` torrents, some far busier than others.
     pub fn on(tracker: &Tracker, torrents: u32) -> Self {
         let (announcer, stop) = (tracker.announcer(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);

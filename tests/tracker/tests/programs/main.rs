@@ -1,4 +1,4 @@
-//! The tracker and the shared store with other programs: Redis, a browser, Prometheus, and clients over HTTPS.
+//! The tracker and the shared store with other programs: Redis, a browser, Prometheus, clients over HTTPS.
 
 mod certificates;
 mod dashboard;

@@ -57,7 +57,7 @@ impl Drop for Running {
     }
 }
 
-/// What Prometheus answers to a query.
+/// The answer of Prometheus to a query.
 fn asked(prometheus: SocketAddr, path: &str) -> Value {
     let answer = get(prometheus, path).json();
     assert_eq!(answer["status"], "success", "{path}: {answer}");

@@ -1,6 +1,6 @@
-//! The tracker over UDP, through sockets and past them: what comes back, from whom, and what does not. How
-//! requests are understood is tested without sockets in `swarmkeep-tracker`, the program around it in
-//! `swarmkeep-cli`.
+//! The tracker over UDP, through sockets and past them: which packets get an answer, and from which address.
+//! The tests of `swarmkeep-tracker` cover the meaning of requests without sockets, and `swarmkeep-cli` the
+//! program.
 
 use std::{
     net::SocketAddr,
@@ -44,19 +44,19 @@ pub(crate) fn tests() -> Vec<Trial> {
         answers_leave_from_the_address_that_was_asked,
         a_listener_for_both_families_lists_ipv4_clients_as_ipv4_peers,
         a_connection_id_is_good_for_the_address_it_was_sent_to,
-        what_is_no_request_gets_silence_and_its_neighbours_an_answer,
+        an_invalid_request_gets_silence_and_its_neighbours_an_answer,
         a_long_announce_is_an_announce,
         port_0_is_refused_and_not_stored,
         a_peer_that_stays_away_is_swept,
         an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered,
-        stopping_answers_what_has_been_received,
-        who_asks_from_many_ports_is_answered_by_all_threads_from_one_store,
+        stopping_answers_all_received_requests,
+        a_client_with_many_ports_is_answered_by_all_threads_from_one_store,
         a_second_tracker_at_the_same_address_is_refused,
-        a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_order,
-        who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers,
+        a_slow_store_delays_only_its_own_answers_and_gives_them_in_its_own_order,
+        a_flood_on_a_slow_store_gets_overload_errors_and_it_recovers,
         a_slow_store_is_asked_for_many_at_once,
         announces_do_not_wait_for_scrapes_nor_these_for_one_another,
-        stopping_waits_for_what_a_slow_store_owes,
+        stopping_waits_for_the_answers_of_a_slow_store,
         one_family_under_flood_does_not_starve_the_other,
         a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little,
     ];
@@ -161,7 +161,7 @@ fn a_connection_id_is_good_for_the_address_it_was_sent_to(net: &Net) {
     }
 }
 
-fn what_is_no_request_gets_silence_and_its_neighbours_an_answer(net: &Net) {
+fn an_invalid_request_gets_silence_and_its_neighbours_an_answer(net: &Net) {
     let tracker = over(net, build("packed", Duration::from_secs(2700)));
     for &address in &tracker.udp {
         let mut client = net.client(address);
@@ -244,7 +244,7 @@ fn a_peer_that_stays_away_is_swept(net: &Net) {
     until("it is swept", || store.totals().swarms == 0);
 }
 
-fn stopping_answers_what_has_been_received(net: &Net) {
+fn stopping_answers_all_received_requests(net: &Net) {
     let server = net.bind(&config(net), build("packed", Duration::from_secs(2700))).expect("loopback");
     let mut clients: Vec<_> =
         server.udp_addresses().expect("bound").into_iter().map(|at| net.client(at)).collect();
@@ -257,7 +257,7 @@ fn stopping_answers_what_has_been_received(net: &Net) {
     }
 }
 
-fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store(net: &Net) {
+fn a_client_with_many_ports_is_answered_by_all_threads_from_one_store(net: &Net) {
     let config = with(config(net), |config| config.udp_workers = NonZero::new(4));
     let server = net.bind(&config, build("packed", Duration::from_secs(2700))).expect("loopback");
     let tracker = net.run(server);
@@ -284,7 +284,7 @@ fn a_second_tracker_at_the_same_address_is_refused(net: &Net) {
     }
 }
 
-fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_order(net: &Net) {
+fn a_slow_store_delays_only_its_own_answers_and_gives_them_in_its_own_order(net: &Net) {
     let gate = Gate::default();
     let tracker = over(net, slow(&gate));
     let address = tracker.udp[0];
@@ -299,7 +299,7 @@ fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_orde
     assert_eq!(Response::parse(&answer, Family::V4).expect("a response").transaction_id(), TransactionId(77));
 }
 
-fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers(net: &Net) {
+fn a_flood_on_a_slow_store_gets_overload_errors_and_it_recovers(net: &Net) {
     let (gate, one) = (Gate::default(), with_one_thread(net));
     let tracker = net.run(net.bind(&one, slow(&gate)).expect("loopback"));
     let address = tracker.udp[0];
@@ -331,7 +331,7 @@ fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers(net: &N
         neighbour.receive()[3] == 1
     });
     drain(&client);
-    // Of those that come together, the client's own socket loses most.
+    // Of datagrams that come together, the client's own socket loses most.
     assert!(refused > 1000 && answered > 100, "{refused} refused, {answered} answered");
 }
 
@@ -371,7 +371,7 @@ fn announces_do_not_wait_for_scrapes_nor_these_for_one_another(net: &Net) {
     }
 }
 
-fn stopping_waits_for_what_a_slow_store_owes(net: &Net) {
+fn stopping_waits_for_the_answers_of_a_slow_store(net: &Net) {
     let gate = Gate::default();
     let tracker = over(net, slow(&gate));
     let mut client = net.client(tracker.udp[0]);
@@ -392,7 +392,7 @@ fn one_family_under_flood_does_not_starve_the_other(net: &Net) {
     let [flooded, quiet] = tracker.udp[..] else { panic!("two addresses") };
     let enough = AtomicBool::new(false);
     thread::scope(|scope| {
-        // More of them than there are cores, so that what is there for the tracker never ends.
+        // More threads than cores, so that the tracker always has datagrams to read.
         for _ in 0..4 {
             scope.spawn(|| {
                 let client = net.client(flooded);
@@ -426,8 +426,7 @@ fn a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little(net
         scope.spawn(|| {
             let flooder = net.client_at(net.clients[2], address);
             flooder.socket.set_nonblocking(true).expect("a socket");
-            // Connects; announces and scrapes with the id of another; those cut short; and what is nothing at
-            // all.
+            // Connects; announces and scrapes with the id of another client; cut ones; and pure garbage.
             let stolen = announce(id).to_vec();
             let packets = [&CONNECT[..], &CONNECT, &CONNECT, &stolen, &stolen[..97], &[0xff; 1400], &[]];
             for packet in packets.iter().cycle().take(1_000_000) {
@@ -444,10 +443,10 @@ fn a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little(net
         (answered, lost)
     });
     assert!(sent.load(Relaxed) > 900_000, "{} have been sent", sent.load(Relaxed));
-    // What overflows the socket's queue is lost, to whomever it belongs; clients ask again (BEP 15). Beside
-    // other tests, a tenth was.
+    // Datagrams beyond the socket's queue are lost, from any client. Clients repeat them (BEP 15). Beside
+    // other tests, a tenth was lost.
     assert!(answered > 0 && lost <= answered, "{lost} lost, {answered} answered");
-    assert_eq!(store.totals().peers(), 1, "nobody else has announced");
+    assert_eq!(store.totals().peers(), 1, "no other peer has announced");
     let grown = resident_kb().saturating_sub(before);
     assert!(grown < 8 * 1024, "{grown} KiB");
 }
@@ -477,7 +476,7 @@ fn packed_and_its_tracker(net: &Net, lifetime: Duration) -> (Arc<dyn TorrentRepo
     (Arc::clone(repository.as_sync().expect("packed is synchronous")), over(net, repository))
 }
 
-/// What a store is asked for before its gate is open, and answers after that.
+/// Records the requests to a store, and holds its answers until the gate opens.
 #[derive(Debug, Default, Clone)]
 struct Gate {
     asked: Arc<Mutex<Vec<&'static str>>>,
@@ -489,7 +488,7 @@ impl Gate {
         self.is_open.send_replace(true);
     }
 
-    /// The number of calls of the methods whose names begin like this.
+    /// The number of calls of the methods with this prefix.
     fn asked(&self, method: &str) -> usize {
         let asked = self.asked.lock().expect("no panic with it");
         asked.iter().filter(|asked| asked.starts_with(method)).count()

@@ -1,4 +1,4 @@
-//! The way past the system's sockets: what takes it, what does not, and what happens when it ends.
+//! The way past the system's sockets: which packets take it, which do not, and its end.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -124,7 +124,7 @@ fn a_second_program_is_refused_and_sockets_go_on() {
 fn a_program_answers_connects_with_ids_that_the_tracker_recognises() {
     for mode in [XdpMode::Native, XdpMode::Generic] {
         let wire = Wire::new(1);
-        // In native mode the other end of a veth pair loses what a program sends unless it has one too.
+        // In native mode a veth pair drops the packets of a program unless the other end has a program too.
         let _other_end = wire.client.run(|| program_that_passes_all("c"));
         let tracker = tracker(&wire, xdp("s", mode, Some(true)));
         until_it_answers(&wire, &tracker);
@@ -174,7 +174,7 @@ fn queues_may_come_but_not_go() {
         until("the program has addresses", || status(&tracker).addresses > 0);
         tracker
     };
-    // Sockets whose datagrams come by all queues that there are.
+    // Sockets with datagrams from all queues.
     let many_answers = |wire: &Wire| {
         let mut clients: Vec<_> = (0..16).map(|_| wire.udp_client("10.9.0.2", "10.9.0.1")).collect();
         clients.iter().for_each(|client| client.send(&CONNECT));
@@ -271,7 +271,7 @@ fn options_and_other_ports_pass() {
         socket.send_to(&CONNECT, ("10.9.0.1", 7000)).expect("a wire");
     });
     other.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-    assert_eq!(uninterrupted(|| other.recv(&mut answer)).expect("what was sent"), CONNECT.len());
+    assert_eq!(uninterrupted(|| other.recv(&mut answer)).expect("the sent datagram"), CONNECT.len());
     assert_eq!(connects(&tracker), before.1 + 1);
 }
 

@@ -26,10 +26,10 @@ use swarmkeep_tracker_protocol::udp::AnnounceRequest;
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [A_WIRE[0], A_WIRE[1], PROGRAM]:
-            a_tracker_that_is_killed_loses_nobody_who_asks_again,
+            a_tracker_that_is_killed_loses_no_client_that_asks_again,
             frames_of_queues_without_a_thread_pass,
             the_load_generator_sends_past_the_sockets,
-            what_a_full_ring_loses_is_counted,
+            packets_lost_by_a_full_ring_are_counted,
             a_tracker_with_a_user_of_its_own_keeps_no_privilege_and_goes_on_after_sighup;
         [A_WIRE[0], A_WIRE[1], PROGRAM, SETPRIV]:
             three_capabilities_are_enough_and_are_given_up,
@@ -77,7 +77,7 @@ fn statuses(serve: &Serve, field: &str) -> Vec<String> {
     status.map(|status| line(status.expect("it runs")).expect("Linux has it")).collect()
 }
 
-fn a_tracker_that_is_killed_loses_nobody_who_asks_again() {
+fn a_tracker_that_is_killed_loses_no_client_that_asks_again() {
     let wire = Wire::new(1);
     let mut first = start(&wire, &[], &["--xdp=s"]);
     takes_datagrams(&wire);
@@ -134,7 +134,7 @@ fn ask_again_and_again(client: Client, enough: &AtomicBool, answered: &AtomicU64
             Ok(20..) if answer[3] == 1 => {
                 answered.fetch_add(1, Relaxed);
             }
-            // Of another run of the tracker, or nobody listens.
+            // From another run of the tracker, or no tracker listens.
             _ => {
                 id = None;
                 thread::sleep(Duration::from_millis(10));
@@ -155,7 +155,7 @@ fn a_tracker_with_a_user_of_its_own_keeps_no_privilege_and_goes_on_after_sighup(
     serve.signal("HUP");
     until("it reads them", || serve.log().contains("settings read again"));
     wire.udp_answers();
-    // What it reads and writes of the program takes none.
+    // Its reads and writes of the program need no capability.
     wire.server.run(|| ip("address add 10.9.0.77/24 dev s"));
     let connects = || metric(&wire, r#"swarmkeep_xdp_connects_total{family="ipv4"}"#);
     let (mut client, before) = (wire.udp_client("10.9.0.3", "10.9.0.77"), connects());
@@ -228,7 +228,7 @@ fn takes_datagrams(wire: &Wire) {
     until("the program has addresses", || metric(wire, "swarmkeep_xdp_addresses ") > 0);
 }
 
-fn what_a_full_ring_loses_is_counted() {
+fn packets_lost_by_a_full_ring_are_counted() {
     let wire = Wire::new(1);
     let serve = start(&wire, &[], &["--xdp=s", "--xdp-connects=false", "--workers=1"]);
     takes_datagrams(&wire);

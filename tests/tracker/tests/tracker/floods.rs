@@ -105,7 +105,7 @@ impl Neighbours {
         while !enough.load(Relaxed) {
             let asked = Instant::now();
             ask();
-            self.0[n].lock().expect("nobody panics").push(asked.elapsed());
+            self.0[n].lock().expect("no thread panics").push(asked.elapsed());
             thread::sleep(pause);
         }
     }
@@ -136,7 +136,7 @@ impl Neighbours {
 
     fn take(&self) -> [Vec<Duration>; 3] {
         [0, 1, 2].map(|n| {
-            let mut times = std::mem::take(&mut *self.0[n].lock().expect("nobody panics"));
+            let mut times = std::mem::take(&mut *self.0[n].lock().expect("no thread panics"));
             times.sort_unstable();
             times
         })

@@ -43,14 +43,14 @@ fn announces_over_https_are_answered_on_both_families_and_in_both_versions() {
             assert_eq!(client.tls.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
             // One connection, many requests at once.
             let requests = announce(port).repeat(100);
-            client.tls.write_all(&requests).expect("somebody listens");
+            client.tls.write_all(&requests).expect("the tracker listens");
             (0..100).for_each(|_| assert_eq!(client.receive().0, 200));
         }
     }
 }
 
 #[test]
-fn who_comes_again_need_not_be_shown_the_certificate_again() {
+fn a_returning_client_resumes_without_the_certificate() {
     let pair = Pair::new();
     let tracker = tracker(&pair, config());
     for version in [&TLS12, &TLS13] {
@@ -98,7 +98,7 @@ fn plain_http_and_garbage_are_refused_and_the_connection_ends() {
     let unfinished = [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0x3f, 0xfc], &[0; 100]].concat();
     for bytes in [&announce(1)[..], &[0; 4096], &[22, 3, 1, 0xff, 0xff, 1, 0, 0, 0], &unfinished] {
         let mut stream = connect(tracker.https[0].ip(), tracker.https[0]).expect("loopback");
-        stream.write_all(bytes).expect("somebody listens");
+        stream.write_all(bytes).expect("the tracker listens");
         if bytes == unfinished {
             stream.shutdown(Shutdown::Write).expect("open");
         }
@@ -110,7 +110,7 @@ fn plain_http_and_garbage_are_refused_and_the_connection_ends() {
 }
 
 #[test]
-fn a_client_that_trusts_nobody_who_vouches_for_the_tracker_gives_up() {
+fn a_client_that_does_not_trust_the_authority_of_the_tracker_gives_up() {
     let (pair, other) = (Pair::new(), Pair::new());
     let tracker = tracker(&pair, config());
     let stream = connect(tracker.https[0].ip(), tracker.https[0]).expect("loopback");
@@ -121,7 +121,7 @@ fn a_client_that_trusts_nobody_who_vouches_for_the_tracker_gives_up() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_or_key_is_told_with_its_file() {
+fn errors_of_a_certificate_or_key_name_its_file() {
     let (pair, other) = (Pair::new(), Pair::new());
     let (certificate, key) = (pair.certificate(), pair.key());
     let file = |name: &str, text: &str| {
@@ -176,7 +176,7 @@ fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
         tls.reload(&certificate, &key).unwrap_err();
         shows(&old);
     }
-    // Who has a ticket of the old one is shown the new one too.
+    // A client with a ticket of the old one gets the new one too.
     let again = old.client(&[&TLS13]);
     Client::of(address, &again).announce(1);
     tls.reload(&new.certificate(), &new.key()).expect("they belong together");
@@ -195,10 +195,10 @@ fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
     for says_so in [false, true] {
         let mut client = Client::of(tracker.https[0], &pair.client(&[&TLS13]));
         client.announce(1);
-        client.tls.write_all(&announce(2).repeat(3)).expect("somebody listens");
+        client.tls.write_all(&announce(2).repeat(3)).expect("the tracker listens");
         if says_so {
             client.tls.conn.send_close_notify();
-            client.tls.flush().expect("somebody listens");
+            client.tls.flush().expect("the tracker listens");
         }
         client.tls.sock.shutdown(Shutdown::Write).expect("open");
         (0..3).for_each(|_| assert_eq!(client.receive().0, 200, "{says_so}"));
@@ -206,7 +206,7 @@ fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
 }
 
 #[test]
-fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience_ends() {
+fn a_thousand_unfinished_handshakes_keep_no_client_out_and_are_closed_when_patience_ends() {
     let pair = Pair::new();
     let mut config = config();
     (config.http_connections, config.http_connections_per_address) = (32, 32);
@@ -236,7 +236,7 @@ fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience
 }
 
 #[test]
-fn stopping_answers_what_was_received_and_does_not_wait_for_handshakes() {
+fn stopping_answers_received_requests_and_does_not_wait_for_handshakes() {
     let pair = Pair::new();
     let tracker = tracker(&pair, with(config(), |config| config.http_connections_per_address = 100));
     let address = tracker.https[0];
@@ -257,8 +257,7 @@ fn stopping_answers_what_was_received_and_does_not_wait_for_handshakes() {
     stalled.iter_mut().for_each(|stream| assert_eq!(rest(stream), b""));
 }
 
-/// A certificate for the loopback addresses, whom it is vouched for by in a chain, and a root that clients
-/// trust.
+/// A certificate for the loopback addresses with its chain, and a root that clients trust.
 pub(crate) struct Pair {
     folder: PathBuf,
     leaf: CertificateDer<'static>,
@@ -362,7 +361,7 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
         Err(error) if is_timeout(&error) => panic!("open after a minute"),
-        // Who closes with something unread resets the connection.
+        // A close with unread bytes resets the connection.
         _ => rest,
     }
 }
@@ -403,7 +402,7 @@ impl Client {
 
     /// The peers it is told of.
     pub(crate) fn announce(&mut self, port: u16) -> Vec<swarmkeep::Endpoint> {
-        self.tls.write_all(&announce(port)).expect("somebody listens");
+        self.tls.write_all(&announce(port)).expect("the tracker listens");
         let (status, body) = self.receive();
         assert_eq!(status, 200);
         AnnounceResponse::parse(&body).expect("an answer").expect("no failure").endpoints().collect()

@@ -1,5 +1,5 @@
-//! Who may take part: lists of torrents and passkeys that change while the tracker runs, rates, and peers at
-//! local addresses.
+//! The rules of access: lists of torrents and passkeys that change while the tracker runs, rates, and peers
+//! at local addresses.
 
 use std::{
     convert::Infallible,
@@ -36,7 +36,7 @@ const LISTED: InfoHash = InfoHash::new([1; 20]);
 const OTHER: InfoHash = InfoHash::new([2; 20]);
 
 #[test]
-fn a_list_of_torrents_is_taken_while_the_tracker_runs_and_what_it_forbids_goes() {
+fn a_list_of_torrents_is_accepted_while_the_tracker_runs_and_forbidden_torrents_go() {
     // At once, since most of the time is waiting.
     thread::scope(|scope| {
         for name in STORES {

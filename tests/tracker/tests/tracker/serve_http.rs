@@ -1,5 +1,5 @@
-//! The tracker over HTTP and real sockets: connections, what is wrong with them, and what their neighbours
-//! notice. How requests are understood is tested without sockets in `swarmkeep-tracker`.
+//! The tracker over HTTP and real sockets: connections, their faults, and the effect on other connections.
+//! The tests of `swarmkeep-tracker` cover the meaning of requests without sockets.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -106,7 +106,7 @@ fn an_answer_does_not_wait_for_the_request_behind_it() {
 }
 
 #[test]
-fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
+fn only_a_listed_proxy_may_name_its_client() {
     let proxy = "127.0.0.9/32".parse().expect("a network");
     let config = with(config(), |config| config.rules.http_proxies.push(proxy));
     let tracker = Tracker::of(server("packed", &config));
@@ -169,7 +169,7 @@ fn methods_and_paths_that_are_not_there() {
 }
 
 #[test]
-fn who_sends_a_body_is_answered_and_need_not_come_again() {
+fn a_request_with_a_body_is_answered_before_its_connection_closes() {
     let tracker = Tracker::of(server("packed", &config()));
     for (method, status) in [("GET", 200), ("POST", 405)] {
         for body in
@@ -211,7 +211,7 @@ fn http_1_0_and_half_closed_connections_are_answered() {
 }
 
 #[test]
-fn what_is_no_request_gets_an_error_or_silence_and_its_neighbours_answers() {
+fn an_invalid_request_gets_an_error_or_silence_and_its_neighbours_answers() {
     let tracker = Tracker::of(server("packed", &config()));
     let neighbour = Neighbour::of(tracker.http[0]);
     let (line, lines) = ("a".repeat(20_000), "A: b\r\n".repeat(200));
@@ -266,7 +266,7 @@ fn endless_heads_are_cut_off() {
 }
 
 #[test]
-fn who_does_not_read_is_not_listened_to() {
+fn a_client_that_does_not_read_is_not_read_from() {
     let inner = build("packed", |config| config).as_sync().cloned().expect("packed is synchronous");
     let store = Arc::new(Counting { inner, announces: AtomicU64::new(0) });
     let repository = Repository::Sync(Immediate(Arc::clone(&store) as _));
@@ -293,7 +293,7 @@ fn who_does_not_read_is_not_listened_to() {
 }
 
 #[test]
-fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
+fn a_slow_request_is_cut_off_and_neighbours_notice_nothing() {
     let tracker = Tracker::of(server(
         "packed",
         &with(config(), |config| config.http_patience = Duration::from_secs(2)),
@@ -319,7 +319,7 @@ fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
 }
 
 #[test]
-fn one_address_has_only_so_many_connections_and_its_neighbours_notice_nothing() {
+fn connections_of_one_address_are_limited_and_its_neighbours_notice_nothing() {
     let tracker =
         Tracker::of(server("packed", &with(config(), |config| config.http_connections_per_address = 20)));
     let address = tracker.http[0];
@@ -359,9 +359,9 @@ fn when_all_places_are_taken_the_longest_idle_makes_room() {
 }
 
 #[test]
-fn stopping_answers_what_has_been_received() {
+fn stopping_answers_all_received_requests() {
     for name in STORES {
-        // Received before anybody has looked at it, on more connections than may be open at once.
+        // Received before the tracker reads, on more connections than may be open at once.
         let server = server(name, &with(config(), |config| config.http_connections = 30));
         let mut clients: Vec<_> = (0..40).map(|n| Client::of(addresses(&server)[n % 2])).collect();
         clients.iter_mut().for_each(|client| client.send(&get(&scrape_of(HASH)).repeat(20)));
@@ -374,7 +374,7 @@ fn stopping_answers_what_has_been_received() {
 }
 
 #[test]
-fn stopping_does_not_wait_for_those_who_ask_nothing() {
+fn stopping_does_not_wait_for_idle_connections() {
     let tracker = Tracker::of(server("packed", &config()));
     let address = tracker.http[0];
     let mut clients: Vec<_> = (0..50).map(|_| Client::of(address)).collect();
@@ -459,11 +459,11 @@ impl Neighbour {
 /// The other end.
 struct Client {
     stream: TcpStream,
-    /// What has been received behind the latest response.
+    /// Bytes received after the latest response.
     received: Vec<u8>,
 }
 
-/// What stands before a body.
+/// The head of a response.
 struct Head {
     status: u16,
     closes: bool,
@@ -479,7 +479,7 @@ impl Client {
         Self::on(Self::socket(tracker), address, tracker)
     }
 
-    /// One whose system takes little of what it does not read.
+    /// A client with a small buffer for unread bytes.
     fn with_small_buffer(tracker: SocketAddr) -> Self {
         let socket = Self::socket(tracker);
         socket.set_recv_buffer_size(4096).expect("a size");
@@ -506,7 +506,7 @@ impl Client {
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("somebody listens");
+        self.stream.write_all(bytes).expect("the tracker listens");
     }
 
     fn head(&mut self) -> String {
@@ -548,7 +548,7 @@ impl Client {
         let mut rest = std::mem::take(&mut self.received);
         match self.stream.read_to_end(&mut rest) {
             Err(error) if is_timeout(&error) => panic!("open after a minute"),
-            // Who closes with something unread resets the connection.
+            // A close with unread bytes resets the connection.
             _ => rest,
         }
     }
@@ -560,7 +560,7 @@ impl Client {
         open
     }
 
-    /// Sends the same again and again; whether that comes to an end before so many bytes.
+    /// Sends the same again and again. Returns whether the tracker closes before `most` bytes.
     fn takes_less_than(&mut self, most: usize, bytes: &[u8]) -> bool {
         self.stream.set_write_timeout(Some(Duration::from_millis(500))).expect("above zero");
         (0..most.div_ceil(bytes.len())).any(|_| self.stream.write_all(bytes).is_err())

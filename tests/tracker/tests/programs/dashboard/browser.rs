@@ -1,4 +1,4 @@
-//! A browser without a window, driven over WebDriver (W3C) and what Chromium adds to it.
+//! A browser without a window, driven over WebDriver (W3C) and the additions of Chromium.
 
 use std::{
     env, fs,
@@ -78,7 +78,7 @@ impl Browser {
         self.post(&format!("{}/url", self.session), &json!({ "url": url }));
     }
 
-    /// What a script returns.
+    /// The result of a script.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.post(&format!("{}/execute/sync", self.session), &json!({ "script": script, "args": [] }))
     }
@@ -126,14 +126,14 @@ impl Browser {
         self.command("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
-    /// Saves what is to be seen.
+    /// Saves a picture of the page.
     pub(crate) fn screenshot(&self, path: &Path) {
         let image = self.command("Page.captureScreenshot", &json!({ "format": "png" }));
         let image = BASE64.decode(image["data"].as_str().expect("an image").as_bytes()).expect("base 64");
         fs::write(path, image).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 
-    /// What pages have said to the console since the last time, or Chromium about them.
+    /// New messages of the console, by pages or by Chromium.
     pub(crate) fn console(&self) -> Vec<String> {
         let said = self.post(&format!("{}/se/log", self.session), &json!({ "type": "browser" }));
         let entry = |entry: &Value| format!("{}: {}", entry["level"], entry["message"]);
@@ -188,7 +188,7 @@ impl Drop for Browser {
     }
 }
 
-/// A chromedriver and its port, or what it said before it ended.
+/// A chromedriver and its port, or its last output.
 fn start_driver() -> Result<(Child, u16), String> {
     let driver = find("chromedriver").expect("a need of these tests");
     let mut driver = Command::new(driver)

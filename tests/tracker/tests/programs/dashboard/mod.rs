@@ -1,5 +1,5 @@
-//! The dashboard in a browser, on a tracker under load. With `SWARMKEEP_SCREENSHOTS=DIR`, what is to be seen
-//! is saved there.
+//! The dashboard in a browser, on a tracker under load. `SWARMKEEP_SCREENSHOTS=DIR` saves pictures of the
+//! page there.
 
 mod browser;
 
@@ -34,7 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             a_lost_connection_is_shown_and_comes_back,
             snapshots_that_fail_are_shown_until_one_is_taken;
         [CHROMIUM, CHROMEDRIVER, REDIS]:
-            who_shares_the_store_is_shown_and_for_how_long_it_is_lost,
+            the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered,
     }
 }
 
@@ -47,7 +47,7 @@ fn open(tracker: &Tracker, secret: &str) -> Browser {
     let browser = Browser::start();
     browser.prefer("light");
     browser.go("about:blank");
-    // What its first page was.
+    // The requests of its first page.
     drop(browser.requested());
     browser.go(&format!("http://{}/#token={secret}", tracker.admin));
     browser.wait("numbers", "return document.getElementById('state').innerText === 'Live'");
@@ -119,7 +119,7 @@ const WIDER: &str = "
     return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > width + 1)
         .map(e => e.tagName + '#' + e.id + '.' + e.className).concat([root.scrollWidth, innerWidth, width]).map(String)";
 
-/// Texts whose contrast is below 4.5 to 1 (WCAG 2.2, 1.4.3).
+/// Finds texts with a contrast below 4.5 to 1 (WCAG 2.2, 1.4.3).
 const FAINT: &str = "
     const parts = color => color.match(/[0-9.]+/g).map(Number);
     const channel = c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
@@ -300,7 +300,7 @@ fn snapshots_that_fail_are_shown_until_one_is_taken() {
     check_what_was_said_and_asked(&browser, &tracker);
 }
 
-fn who_shares_the_store_is_shown_and_for_how_long_it_is_lost() {
+fn the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered() {
     let server = Server::start().unwrap_or_else(|error| panic!("this test needs a real server: {error:?}"));
     let connections = swarmkeep_tests::runtime();
     let mut settings = RedisConfig::new([server.url()]);

@@ -1,5 +1,5 @@
-//! Trackers whose clocks are wrong, where the servers' clocks bound what they tell: nobody else's peers go, or
-//! stay for longer.
+//! Trackers with wrong clocks. The servers' clocks bound the times that they send: no peer of another tracker
+//! expires too early, or stays longer.
 
 use std::{
     sync::{
@@ -67,7 +67,7 @@ pub(crate) async fn announce(store: &RedisRepository, peers: std::ops::Range<u32
     store.announce_batch(&mut batch, now, &mut SplitMix64::new(1)).await.expect("acknowledged");
 }
 
-/// A whole pass, whoever else sweeps; how many have gone.
+/// Sweeps the whole store, also if another tracker holds the lease. Returns the number of expired peers.
 async fn sweep(store: &RedisRepository, server: &Server, now: Timestamp) -> u64 {
     let leases: Vec<String> = server.query(&["KEYS", "*lease"]).expect("it answers");
     leases.iter().for_each(|lease| {
@@ -118,11 +118,11 @@ fn redis_one_tracker_an_hour_ahead() {
         assert!(latest <= 60, "peers are noted {latest} s ahead, and expire as much later");
         // With a clock of 2096 too.
         announce(&wrong, PEERS..PEERS + TORRENTS, Timestamp::from_secs(4_000_000_000)).await;
-        assert!(ages(&right).await.2 <= 61, "nobody is noted as far ahead as that");
+        assert!(ages(&right).await.2 <= 61, "no peer is noted as far ahead as that");
     });
 }
 
-/// Its peers do not look old to the others, and it forgets nobody.
+/// Its peers do not look old to the others, and it expires none.
 fn redis_one_tracker_an_hour_behind() {
     let server = started(Server::start());
     RUNTIME.block_on(async {

@@ -44,13 +44,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     on_one_server.chain(with_module).chain(on_a_cluster).collect()
 }
 
-/// Whether the case measures the memory of this process: the swarms are in that of the server.
+/// Whether the case measures the memory of this process: here the server has the swarms.
 fn is_of_this_process(case: &Case) -> bool {
     case.name == "swarms_that_were_listed_leave_no_memory_behind"
 }
 
 /// Whether a rule of the case is about threads, totals, listings, sweeps or removals. Exports are made of
-/// listings, and the random stories, whose rules these are too, announce in batches.
+/// listings, and the random stories announce in batches, so both count too.
 fn is_of_several_swarms(case: &Case) -> bool {
     case.rules.iter().any(|rule| [6, 13, 14, 18, 20].contains(rule))
 }

@@ -1,4 +1,4 @@
-//! Peers that announce all the while something happens to the servers, and what was promised to them.
+//! Peers that announce while servers fail or change, and the answers that they got.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,8 +34,7 @@ pub(crate) fn endpoint(n: u32) -> Endpoint {
     Endpoint::new(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into(), 6881).expect("the port is not 0")
 }
 
-/// A peer that says it has just finished: whoever is there has had one download counted, neither more nor
-/// less.
+/// A peer that has just completed: if the store has it, its download must be counted exactly once.
 pub(crate) fn finished(n: u32) -> Announce {
     Announce::new(torrent(n % TORRENTS), endpoint(n)).left(0).event(AnnounceEvent::Completed)
 }
@@ -51,7 +50,7 @@ pub(crate) async fn tell(
     store.announce(announce, NOW, &mut SplitMix64::new(seed), &mut PeerBuffer::new(&mut room, &mut [])).await
 }
 
-/// What came of the announces.
+/// The results of the announces.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// Which were acknowledged.
@@ -62,8 +61,8 @@ pub(crate) struct Told {
     pub(crate) slowest: Duration,
 }
 
-/// Announces one new peer after the other, sixteen at a time, until `meanwhile` is done, which sees the number of
-/// the next one.
+/// Announces new peers, sixteen at a time, until `meanwhile` is done. `meanwhile` receives the number of the
+/// next one.
 pub(crate) async fn announce_while<T>(
     store: &Arc<RedisRepository>,
     first: u32,
@@ -82,7 +81,7 @@ pub(crate) async fn announce_while<T>(
                     Ok(_) => told.acknowledged.push(n),
                     Err(unavailable) => {
                         told.refused.push((n, unavailable.reason));
-                        // As a tracker's clients do: nobody tries again at once.
+                        // Like a tracker's clients: none tries again at once.
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                 }
@@ -103,8 +102,8 @@ pub(crate) async fn announce_while<T>(
     (all, result)
 }
 
-/// Everybody who is in the store, after all that is kept twice was compared: counts with listings, totals
-/// with counts, and downloads with those who finished.
+/// All peers of the store. Compares everything that is kept twice: counts with listings, totals with counts,
+/// and downloads with completed peers.
 pub(crate) async fn members(store: &RedisRepository) -> BTreeMap<InfoHash, BTreeSet<Endpoint>> {
     let (mut cursor, mut swarms) = (Cursor::START, Vec::new());
     while !cursor.is_end() {
@@ -123,11 +122,11 @@ pub(crate) async fn members(store: &RedisRepository) -> BTreeMap<InfoHash, BTree
     }
     let mut totals = store.totals().await.expect("reached");
     totals.evicted = counted.evicted;
-    assert_eq!(totals, counted, "totals, and what is there");
+    assert_eq!(totals, counted, "totals and counts");
     members
 }
 
-/// The peers of a swarm, compared with what else is said of it.
+/// The peers of a swarm, compared with its counts.
 async fn listed(store: &RedisRepository, swarm: &SwarmSummary) -> BTreeSet<Endpoint> {
     let (mut cursor, mut peers) = (Cursor::START, Vec::new());
     while !cursor.is_end() {
@@ -143,13 +142,13 @@ async fn listed(store: &RedisRepository, swarm: &SwarmSummary) -> BTreeSet<Endpo
     );
     assert!(
         swarm.stats.downloaded >= swarm.stats.complete,
-        "a download is counted for each who has finished: {:?}",
+        "a download is counted for each completed peer: {:?}",
         swarm.stats
     );
     endpoints
 }
 
-/// As many downloads as peers: nobody's was counted twice, or not at all.
+/// As many downloads as peers: each was counted exactly once.
 pub(crate) async fn assert_counted_once(store: &RedisRepository) {
     for (info_hash, peers) in members(store).await {
         let stats = store.scrape(&info_hash).await.expect("reached");
@@ -157,7 +156,7 @@ pub(crate) async fn assert_counted_once(store: &RedisRepository) {
     }
 }
 
-/// Those of the acknowledged who are not there.
+/// The acknowledged peers that the store does not have.
 pub(crate) async fn lost(store: &RedisRepository, told: &Told) -> Vec<u32> {
     let members = members(store).await;
     let is_there =

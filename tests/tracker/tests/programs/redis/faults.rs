@@ -1,5 +1,5 @@
-//! Servers that are lost, slow, full, moved or interrupted: what becomes of announces that were acknowledged,
-//! and of those that were not. `docs/operate/scaling.md` has the table of what is asserted here.
+//! Servers that are lost, slow, full, moved or interrupted, and the fate of announces, acknowledged or not.
+//! The table of `docs/operate/scaling.md` lists the results.
 
 use std::{
     collections::BTreeSet,
@@ -35,20 +35,20 @@ use crate::redis::{
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
-            redis_connections_cut_in_the_middle_of_announces_lose_nobody_and_count_nobody_twice,
+            redis_connections_cut_in_the_middle_of_announces_lose_no_peer_and_count_none_twice,
             redis_functions_that_a_server_has_lost_are_loaded_again,
             redis_busy_with_a_script_that_is_killed_answers_in_bounded_time,
             redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave,
             redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded,
             redis_that_was_killed_and_comes_back_empty_is_filled_again,
-            redis_cluster_failing_over_on_request_loses_nobody,
-            redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent,
-            redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody,
+            redis_cluster_failing_over_on_request_loses_no_peer,
+            redis_cluster_master_killed_loses_only_announces_that_its_replica_did_not_get,
+            redis_cluster_slots_moved_under_load_lose_no_peer_and_refuse_none,
             redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still,
-            redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others,
+            redis_cluster_with_a_silent_server_still_names_the_others,
             redis_cluster_that_grows_asks_the_new_server_through_few_connections,
             redis_trackers_with_clocks_apart_share_the_later_time,
-            redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm,
+            redis_sweeping_is_for_the_holder_of_the_lease_and_two_at_once_do_no_harm,
             redis_announces_that_are_dropped_are_done_or_not_and_never_half,
             redis_store_begun_otherwise_is_refused,
             redis_memory_of_a_large_swarm_is_small_and_is_returned,
@@ -64,9 +64,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.expect("no panic")
 }
 
-/// All connections are cut, again and again: each announce is done once in the end, and nobody is told
-/// otherwise.
-fn redis_connections_cut_in_the_middle_of_announces_lose_nobody_and_count_nobody_twice() {
+/// All connections are cut, again and again: each announce takes effect once in the end, and none is refused.
+fn redis_connections_cut_in_the_middle_of_announces_lose_no_peer_and_count_none_twice() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
@@ -85,7 +84,7 @@ fn redis_connections_cut_in_the_middle_of_announces_lose_nobody_and_count_nobody
     });
 }
 
-/// The functions are lost, again and again: whoever misses them loads them.
+/// The functions are lost, again and again: a tracker that misses them loads them.
 fn redis_functions_that_a_server_has_lost_are_loaded_again() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -106,8 +105,8 @@ fn redis_functions_that_a_server_has_lost_are_loaded_again() {
     });
 }
 
-/// Somebody else's script keeps the server busy until it is killed: announces wait for as long as they may,
-/// and no longer.
+/// A foreign script keeps the server busy until it is killed: announces wait for as long as they may, and no
+/// longer.
 fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
     let server = Arc::new(started(Server::start_with(&[("busy-reply-threshold", "100")])));
     RUNTIME.block_on(async {
@@ -135,7 +134,7 @@ fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
     });
 }
 
-/// What is refused was not done, not even in part. Whoever leaves, and whatever is forgotten, makes room.
+/// A refused announce had no effect, not even in part. A departure makes room, and so does a sweep.
 fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
     let limits = [("maxmemory", "5mb"), ("maxmemory-policy", "noeviction")];
     let server = Arc::new(started(Server::start_with(&limits)));
@@ -163,16 +162,16 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
         let held = members(&store).await;
         let is_there = |n: u32| held.get(&torrent(n)).is_some_and(|peers| peers.contains(&endpoint(n)));
         assert!(acknowledged.iter().all(|&n| is_there(n)), "acknowledged and lost");
-        assert_eq!(held.len(), acknowledged.len(), "what was refused was not done");
+        assert_eq!(held.len(), acknowledged.len(), "refused announces had no effect");
         assert_eq!(store.scrape(&torrent(0)).await.expect("reading takes no memory").incomplete, 1);
 
-        // What is freed by whoever asks less now is not to be the room.
+        // Room must come from departures, not from smaller buffers of clients.
         let limit =
             |megabytes| server.command(&["CONFIG", "SET", "maxmemory", megabytes]).expect("it answers");
         limit("2mb");
         let leaves = |n| Announce::new(torrent(n), endpoint(n)).event(AnnounceEvent::Stopped);
         for n in 0..1000 {
-            tell(&store, &leaves(n)).await.expect("whoever leaves makes room");
+            tell(&store, &leaves(n)).await.expect("a departure makes room");
         }
         // Memory that is free in a packed shard returns in larger pieces.
         let half: Vec<_> = (4000..acknowledged.len() as u32 / 2).map(leaves).collect();
@@ -190,7 +189,7 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
         store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await.expect_err("some come");
         for request in &batch {
             let leaves = request.announce.event == AnnounceEvent::Stopped;
-            assert_eq!(request.answer.is_some(), leaves, "among those who come others leave");
+            assert_eq!(request.answer.is_some(), leaves, "arrivals and departures in one batch");
         }
         let mut swept = 0;
         while swept < 2000 + half.len() as u64 {
@@ -209,8 +208,8 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
     });
 }
 
-/// A server that stands still: each call ends in time, what is too much is refused at once, and afterwards
-/// all goes on.
+/// A server stands still: each call ends in time, calls beyond the queue are refused at once, and afterwards
+/// all work again.
 fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -234,7 +233,7 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
         assert!(!waiting.iter().all(JoinHandle::is_finished), "refused before them");
         assert!(full.reason.contains("32 calls are waiting"), "{full}");
         for waiting in waiting {
-            waiting.await.expect("no panic").expect_err("nobody answers");
+            waiting.await.expect("no panic").expect_err("no server answers");
         }
         assert!(begin.elapsed() < patience + SLACK, "{:?}", begin.elapsed());
         server.resume().expect("it is ours");
@@ -247,8 +246,7 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
     });
 }
 
-/// Without persistence it comes back empty. So does the store, and all who use it agree on how it is laid
-/// out.
+/// Without persistence, the server comes back empty. So does the store, and all trackers agree on its layout.
 fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -269,11 +267,10 @@ fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
         let (told, ()) = announce_while(&store, 1_000_000, async |_| restart.await).await;
         assert_eq!(told.refused, [], "patience is longer than the restart takes");
         let after: Vec<_> = members(&store).await.into_values().flatten().collect();
-        assert!(after.iter().all(|there| *there >= endpoint(1_000_000)), "what was before has gone");
+        assert!(after.iter().all(|there| *there >= endpoint(1_000_000)), "the old peers have gone");
         assert!(!after.is_empty());
         assert_counted_once(&store).await;
-        // The first sweep writes down again how the store is laid out, before anybody else begins another
-        // one.
+        // The first sweep writes the layout of the store again, before another tracker begins another one.
         store.sweep(NOW, Retention::DropEmpty, Budget::peers(1)).await.expect("reached");
         let theirs = RepositoryConfig::new(HashKey::from_bytes([8; 16])).lifetime(Duration::from_secs(1800));
         let other = RedisRepository::connect(&settings, &theirs).await.expect("reached");
@@ -284,8 +281,8 @@ fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
     });
 }
 
-/// A fail-over that somebody asked for: the replica has everything before it takes over.
-fn redis_cluster_failing_over_on_request_loses_nobody() {
+/// A fail-over on request: the replica has everything before it takes over.
+fn redis_cluster_failing_over_on_request_loses_no_peer() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
         let store = connect(&settings(cluster.urls())).await;
@@ -311,9 +308,8 @@ fn redis_cluster_failing_over_on_request_loses_nobody() {
     });
 }
 
-/// A master is killed. What its replica had been sent is there when that takes over; the other masters go on
-/// all the while.
-fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
+/// A master is killed. Its replica takes over with all that it received. The other masters continue.
+fn redis_cluster_master_killed_loses_only_announces_that_its_replica_did_not_get() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
         let store = connect(&impatient(settings(cluster.urls()), 1500)).await;
@@ -335,7 +331,7 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
             .await;
         })
         .await;
-        assert!(!during.refused.is_empty(), "nobody serves a third of all for more than a second");
+        assert!(!during.refused.is_empty(), "a third of all has no server for more than a second");
         assert!(during.slowest < Duration::from_millis(1500) + SLACK, "{:?} is not bounded", during.slowest);
         assert!(during.acknowledged.len() > during.refused.len(), "two thirds go on");
         let (after, ()) = announce_while(&store, 2_000_000, async |_| a_while().await).await;
@@ -348,7 +344,7 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
             "{lost} of {} that were acknowledged around the kill were lost",
             during.acknowledged.len()
         ));
-        // As many as can be on their way to a replica at a time: one for each who announces, and little more.
+        // At most the announces on their way to a replica: one for each task, and little more.
         assert!(lost <= 64, "{lost} of {} acknowledged announces were lost", during.acknowledged.len());
         assert_counted_once(&store).await;
     });
@@ -356,7 +352,7 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
 
 /// Slots go from one master to another, key by key, while peers announce: a shard is one key, so it is here
 /// or there. Then each goes on to the third, in one step where the servers can do that.
-fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
+fn redis_cluster_slots_moved_under_load_lose_no_peer_and_refuse_none() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
         let settings = settings(cluster.urls());
@@ -380,7 +376,7 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
                     // Announces come while the key has not moved yet, and when it has and the slot has not.
                     std::thread::sleep(Duration::from_millis(10));
                     moved += migration.move_keys(100).expect("both are live");
-                    // However long it takes: whoever asks about it is answered by whoever has it.
+                    // However long the move takes: the server that has the key answers.
                     if shard == 0 {
                         RUNTIME.block_on(async {
                             for n in 1_000_000..1_000_300 {
@@ -408,10 +404,10 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
     });
 }
 
-/// A slot has moved, and of the other servers one stands still: whoever is told where it went asks there, and
-/// waits for nobody.
+/// A slot has moved, and one of the other servers stands still: a tracker that is redirected asks the new
+/// master, and does not wait for the silent one.
 fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still() {
-    /// Less than a server is given to say who serves what, and than it takes the others to replace it.
+    /// Less than a server has to answer which server has which slots, and than the others need to replace it.
     const SOON: Duration = Duration::from_millis(900);
     let cluster = started(Cluster::start(3, 0));
     RUNTIME.block_on(async {
@@ -419,7 +415,7 @@ fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still
         for n in 0..200 {
             tell(&store, &finished(n)).await.expect("reached");
         }
-        // It serves the first slots, so it is the first one to be asked where nobody else is named.
+        // It serves the first slots, so it is the first server to get a request without a known master.
         let first = cluster.server(cluster.master_of_slot(0).expect("there is one"));
         let answered_without_it = async |numbers: Vec<u32>| {
             first.pause().expect("it is ours");
@@ -452,9 +448,9 @@ fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still
     });
 }
 
-/// A server that nobody asks anything else is silent, and the first to be asked who has taken a lost master's
-/// place.
-fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
+/// The first server of the settings, a replica, is silent. Trackers ask it first which server has replaced a
+/// lost master.
+fn redis_cluster_with_a_silent_server_still_names_the_others() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
         let slot = cluster.slot_of("{0}").expect("it answers");
@@ -473,7 +469,7 @@ fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
         })
         .await;
         for n in 0..300 {
-            // The first that comes to the lost master may learn who is silent, and no more.
+            // The first call to the lost master may only learn which server is silent.
             let _ = tell(&store, &finished(n)).await;
         }
         for n in 300..600 {
@@ -483,8 +479,8 @@ fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
     });
 }
 
-/// A Cluster grows: slots are on their way to a server that nobody names yet. It is reached by few
-/// connections, and loses nobody.
+/// A Cluster grows: slots move to a server that no answer names yet. Trackers open few connections to it, and
+/// lose no peer.
 fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
     let mut cluster = started(Cluster::start(3, 0));
     let new = started(cluster.add_master());
@@ -516,7 +512,7 @@ fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
     });
 }
 
-/// The clocks of two trackers are two minutes apart. Nobody ages by that, and nobody is swept too early.
+/// The clocks of two trackers are two minutes apart. No peer ages by that, and none is swept too early.
 fn redis_trackers_with_clocks_apart_share_the_later_time() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -559,7 +555,7 @@ fn redis_trackers_with_clocks_apart_share_the_later_time() {
 }
 
 /// Of two trackers one sweeps. When it has gone, the other does, and two at once only share the work.
-fn redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm() {
+fn redis_sweeping_is_for_the_holder_of_the_lease_and_two_at_once_do_no_harm() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
@@ -603,7 +599,7 @@ fn redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm() {
     });
 }
 
-/// Whoever gives up on an answer leaves the whole step done, or nothing.
+/// A caller that gives up waiting leaves the whole step done, or nothing.
 fn redis_announces_that_are_dropped_are_done_or_not_and_never_half() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -621,7 +617,7 @@ fn redis_announces_that_are_dropped_are_done_or_not_and_never_half() {
     });
 }
 
-/// One store is laid out in one way, and whoever wants another is told.
+/// A store has one layout, and a tracker with another one gets an error.
 fn redis_store_begun_otherwise_is_refused() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -640,7 +636,7 @@ fn redis_store_begun_otherwise_is_refused() {
         assert_eq!(refusal(RepositoryConfig::new(key).shards(32)).await, "it has 16 shards");
         let limited = RepositoryConfig::new(key).max_endpoints_per_address(8);
         assert_eq!(refusal(limited).await, "its endpoints per address are not limited");
-        // Another key of one's own does not matter: that of the store counts.
+        // Another key of a tracker does not matter: the key of the store counts.
         RedisRepository::connect(&settings, &RepositoryConfig::new(key))
             .await
             .expect("the number of shards is adopted");

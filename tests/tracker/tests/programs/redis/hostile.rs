@@ -1,4 +1,4 @@
-//! Servers that answer with more than they were asked for, or that name strangers as members of their Cluster.
+//! Servers that answer more than was requested, or that name strangers as members of their Cluster.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -52,7 +52,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Says(String, Option<&'static str>);
 
 impl Proxy {
-    /// Listens; what it is in front of is not yet known.
+    /// Listens; its server is not yet known.
     fn listen() -> (TcpListener, u16) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -72,7 +72,7 @@ impl Proxy {
         proxy
     }
 
-    /// Answers an announce with this until it is refused for what is named: a slow machine may have no answer
+    /// Answers an announce with this until the error has the text `named`: a slow machine may have no answer
     /// in time before.
     async fn refusal(&self, store: &RedisRepository, says: Says, named: &str) -> String {
         let (begin, mut said) = (Instant::now(), String::new());
@@ -88,7 +88,7 @@ impl Proxy {
     }
 }
 
-/// Passes on what comes, until there is something else to say.
+/// Passes on requests, until there is something else to say.
 fn serve(mut client: TcpStream, server: u16, says: &Mutex<Option<Says>>, taken: &AtomicUsize) {
     let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).expect("it listens");
     let (mut answers, mut to) = (server.try_clone().expect("ours"), client.try_clone().expect("ours"));
@@ -115,7 +115,7 @@ fn serve(mut client: TcpStream, server: u16, says: &Mutex<Option<Says>>, taken: 
 }
 
 fn redis_that_answers_more_than_it_was_asked_for_is_left_at_once() {
-    /// What fits into the buffers of the sockets of both sides.
+    /// The size of the buffers of the sockets of both sides.
     const ON_ITS_WAY: usize = 16 << 20;
     let server = started(Server::start());
     let answers = [
@@ -147,7 +147,7 @@ fn redis_that_answers_more_than_it_was_asked_for_is_left_at_once() {
     });
 }
 
-/// Somebody who listens for passwords.
+/// A stranger that listens for passwords.
 fn stranger() -> (u16, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).expect("an address of this machine");
     let port = listener.local_addr().expect("it is bound").port();
@@ -206,7 +206,7 @@ fn redis_cluster_does_not_lead_a_password_to_a_stranger() {
         assert!(!said.contains("secret"), "{said}");
     });
 
-    // Whoever is named by our own settings is no stranger.
+    // A server of our own settings is no stranger.
     let urls = [format!("redis://:secret@127.0.0.1:{at}"), "redis://:secret@127.0.0.2:1".to_owned()];
     let asks = impatient(settings(urls), 400);
     RUNTIME.block_on(RedisRepository::connect(&asks, &config())).expect_err("it answers nothing of use");

@@ -1,4 +1,4 @@
-//! What only large swarms show.
+//! Behaviour that only large swarms show.
 
 use std::{collections::BTreeSet, net::Ipv6Addr, ops::Range};
 
@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         [REDIS]:
             redis_hands_out_tens_of_thousands_of_peers_at_once,
             redis_network_with_all_the_endpoints_it_may_have_makes_no_selection_slow,
-            redis_swarm_that_grows_while_it_is_swept_keeps_nobody_who_has_expired,
+            redis_swarm_that_grows_while_it_is_swept_keeps_no_expired_peer,
     }
 }
 
@@ -56,7 +56,7 @@ fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
             assert_eq!(announced.stats.peers(), u64::from(PEERS));
             let told: BTreeSet<Endpoint> = request.peers.endpoints().collect();
             assert_eq!(told.len(), WANT, "all of them different");
-            assert!(!told.contains(&endpoint(0)), "nobody is handed to itself");
+            assert!(!told.contains(&endpoint(0)), "no peer gets itself");
         }
     });
 }
@@ -97,7 +97,7 @@ fn redis_network_with_all_the_endpoints_it_may_have_makes_no_selection_slow() {
 
 /// A page is split while a sweep is in the middle of the swarm: some peers go to its end, where the sweep has
 /// been. The next pass finds them.
-fn redis_swarm_that_grows_while_it_is_swept_keeps_nobody_who_has_expired() {
+fn redis_swarm_that_grows_while_it_is_swept_keeps_no_expired_peer() {
     const OLD: u32 = 2000;
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -122,6 +122,6 @@ fn redis_swarm_that_grows_while_it_is_swept_keeps_nobody_who_has_expired() {
             passes += usize::from(step.pass_complete);
         }
         let stats = store.scrape(&torrent(0)).await.expect("reached");
-        assert_eq!(stats.peers(), u64::from(next - OLD), "only those who have not expired");
+        assert_eq!(stats.peers(), u64::from(next - OLD), "only peers that have not expired");
     });
 }

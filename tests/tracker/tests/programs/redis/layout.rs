@@ -39,12 +39,12 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_cluster_master_that_has_lost_all_takes_no_other_layout,
             redis_layout_that_is_lost_with_a_connection_is_written_again,
             redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed_later,
-            redis_layout_of_most_shards_is_that_of_the_store,
+            redis_layout_of_most_shards_is_the_layout_of_the_store,
             redis_confirmed_call_that_is_lost_replaces_no_shard_of_a_store_begun_anew,
             redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed;
         [REDIS, FUNCTIONS]:
             redis_older_layouts_are_refused_with_the_last_commit_that_reads_them_and_stay,
-            redis_functions_of_versions_that_nobody_uses_are_deleted,
+            redis_functions_of_unused_versions_are_deleted,
             redis_lists_of_many_functions_cost_no_connection,
     }
 }
@@ -86,7 +86,7 @@ async fn assert_written_again(server: &Server, layout: &str, tracker: &RedisRepo
     let deadline = Instant::now() + A_MINUTE;
     while server.query::<u32>(&["EXISTS", layout]).expect("it answers") == 0 {
         tracker.scrape(&torrent(1)).await.expect("reached");
-        assert!(Instant::now() < deadline, "nobody writes the layout again");
+        assert!(Instant::now() < deadline, "no tracker writes the layout again");
     }
 }
 
@@ -124,7 +124,7 @@ fn redis_flush_then_restart_one_of_three_trackers() {
     });
 }
 
-/// Nobody has announced between: the one that starts writes how the store is laid out.
+/// No peer has announced meanwhile: the tracker that starts writes the layout of the store.
 fn redis_flushed_store_is_begun_by_a_tracker_that_starts_and_the_others_follow() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -137,8 +137,8 @@ fn redis_flushed_store_is_begun_by_a_tracker_that_starts_and_the_others_follow()
     });
 }
 
-/// Trackers have begun the emptied store at once, and those whose layout was not the first to be written go by
-/// it still: what they have begun goes, and they follow.
+/// Several trackers have begun the emptied store at once. Some still use a layout that was not the first to
+/// be written: their shards go, and they follow.
 fn redis_shards_of_a_layout_that_was_given_up_are_replaced() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -151,7 +151,7 @@ fn redis_shards_of_a_layout_that_was_given_up_are_replaced() {
         let other = written.replace(salt, &"5a".repeat(16));
         server.command(&["SET", &layout, &other]).expect("it answers");
         let three = start(&settings, 3).await;
-        assert_eq!(three.totals().await.expect("reached").swarms, 0, "what stands elsewhere cannot be found");
+        assert_eq!(three.totals().await.expect("reached").swarms, 0, "their shards cannot be found");
         tell(&three, &Announce::new(torrent(1), endpoint(3))).await.expect("acknowledged");
         let shards = || server.query::<Vec<String>>(&["KEYS", "*{*}"]).expect("it answers");
         three.sweep(NOW, Retention::DropEmpty, Budget::peers(10_000)).await.expect("reached");
@@ -190,7 +190,7 @@ fn redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was
     });
 }
 
-/// The key with the layout was lost, and the shards were not, as where a master of a Cluster comes back empty.
+/// The key with the layout was lost, but not the shards, as when a master of a Cluster comes back empty.
 fn redis_layout_that_alone_is_lost_is_found_in_the_shards() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -220,8 +220,8 @@ fn redis_cluster_master_that_has_lost_all_takes_no_other_layout() {
     });
 }
 
-/// The limit at an IPv6 /64, and shards without an identity: also if the key with the layout is lost, no tracker
-/// takes them for those of its own layout.
+/// The limit at an IPv6 /64, and shards without an identity: no tracker mistakes them for its own layout,
+/// also if the key with the layout is lost.
 fn redis_older_layouts_are_refused_with_the_last_commit_that_reads_them_and_stay() {
     for (word, change, commit) in [
         ("true", (|meta: &mut Vec<u8>| meta[60] |= 1) as fn(&mut Vec<u8>), "e59626b"),
@@ -263,7 +263,7 @@ fn redis_older_layouts_are_refused_with_the_last_commit_that_reads_them_and_stay
     }
 }
 
-/// Nobody has to announce to a shard that is missing.
+/// Without an announce to a missing shard.
 fn redis_layout_that_is_lost_with_a_connection_is_written_again() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -293,14 +293,14 @@ fn redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed
         sleep(Duration::from_millis(100)).await;
         let mut batch = [0, 1].map(|n| Request::new(comes(n), PeerBuffer::new(&mut [], &mut [])));
         let refused = one.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await;
-        refused.expect_err("nobody knows the layout");
+        refused.expect_err("no tracker knows the layout");
         assert!(batch[0].answer.is_none() && batch[1].answer.is_some());
         server.command(&["DEL", &layout]).expect("it answers");
         assert_written_again(&server, &layout, &one).await;
     });
 }
 
-fn redis_functions_of_versions_that_nobody_uses_are_deleted() {
+fn redis_functions_of_unused_versions_are_deleted() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
@@ -318,10 +318,10 @@ fn redis_functions_of_versions_that_nobody_uses_are_deleted() {
         let has = |name: &str| listed.iter().flatten().any(|field| *field == Value::BulkString(name.into()));
         assert_eq!(["swarmkeep_00000000", "swarmkeep_11111111"].map(has), [false, true]);
         assert_eq!(others.map(has), [true; 3], "they have no name of a version");
-        assert_eq!(listed.len(), 5, "and those that are in use");
+        assert_eq!(listed.len(), 5, "with the one in use");
         let notes: Vec<String> =
             server.query(&["KEYS", &format!("{}uses:*", settings.prefix)]).expect("it answers");
-        let own = notes.iter().find(|&note| *note != noted).expect("a note of what is in use");
+        let own = notes.iter().find(|&note| *note != noted).expect("a note of its use");
         let lasts: u64 = server.query(&["TTL", own]).expect("it answers");
         assert!(lasts.abs_diff(super::stores::LIFETIME.as_secs()) < 60, "for a lifetime, not for {lasts} s");
     });
@@ -369,7 +369,7 @@ fn redis_lists_of_many_functions_cost_no_connection() {
 }
 
 /// One shard is left of a layout that was given up, and it is the first.
-fn redis_layout_of_most_shards_is_that_of_the_store() {
+fn redis_layout_of_most_shards_is_the_layout_of_the_store() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
@@ -390,8 +390,8 @@ fn redis_layout_of_most_shards_is_that_of_the_store() {
     });
 }
 
-/// Passes on what comes until a confirmed call does: says so, ends that connection when it may go on, and
-/// passes on all that comes later.
+/// A proxy that holds the first confirmed call: it reports the call, ends that connection when it may go on,
+/// and passes on everything later.
 fn holds_a_confirmed_call(server: u16) -> (u16, mpsc::Receiver<mpsc::Sender<()>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -411,7 +411,7 @@ fn holds_a_confirmed_call(server: u16) -> (u16, mpsc::Receiver<mpsc::Sender<()>>
                     let confirmed = is_confirmed(call);
                     if confirmed && let Some(met) = met.lock().expect("no panic").take() {
                         let (go, goes) = mpsc::channel();
-                        met.send(go).expect("somebody waits");
+                        met.send(go).expect("the test waits");
                         goes.recv().expect("it may go on");
                         break;
                     }
@@ -425,7 +425,7 @@ fn holds_a_confirmed_call(server: u16) -> (u16, mpsc::Receiver<mpsc::Sender<()>>
     (port, meets)
 }
 
-/// The flags of a caller are behind its 17 bytes of identity. A function has the caller last, the module first.
+/// The flags of a caller follow its 17 bytes of identity. A function has the caller last, the module first.
 fn is_confirmed(call: &[u8]) -> bool {
     let behind = |word: &[u8]| call.windows(word.len()).position(|at| at == word).map(|at| at + word.len());
     let flags = match behind(b"swarmkeep.announce\r\n$28\r\n") {
@@ -459,7 +459,7 @@ fn redis_confirmed_call_that_is_lost_replaces_no_shard_of_a_store_begun_anew() {
     });
 }
 
-/// As the metrics of a tracker ask. What the suite asks for is exact, and asks each shard.
+/// As the metrics of a tracker ask. The suite asks for exact totals, which ask each shard.
 fn redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed() {
     let server = started(Server::start());
     RUNTIME.block_on(async {

@@ -1,5 +1,5 @@
-//! The store on Redis: every case of the conformance suite on a real server and on a real Cluster, and what
-//! becomes of acknowledged announces when servers are lost, slow, full or moved.
+//! The store on Redis: every case of the conformance suite on a real server and on a real Cluster, and the
+//! fate of acknowledged announces when servers are lost, slow, full or moved.
 
 use swarmkeep_store_tests::programs::Trial;
 

@@ -1,5 +1,5 @@
-//! The module as servers expect it: files, replicas, memory, permissions, and bytes that are not whole. What it
-//! does for trackers, the suite asks, and the other tests here where all servers load it.
+//! The module as servers expect it: files, replicas, memory, permissions, and incomplete bytes. The suite
+//! tests its use by trackers, and so do the other tests here where all servers load it.
 
 use std::{
     collections::BTreeMap,
@@ -39,9 +39,9 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_module_memory_is_the_servers_and_returns,
             redis_module_obeys_permissions,
             redis_module_follows_the_sweeping_tracker_in_lifetime_and_limit,
-            redis_module_is_upgraded_server_by_server_under_load_and_nobody_is_lost;
+            redis_module_is_upgraded_server_by_server_under_load_and_no_peer_is_lost;
         [REDIS, FUNCTIONS]:
-            redis_module_that_some_servers_lack_is_refused_with_what_to_do,
+            redis_module_that_some_servers_lack_is_refused_with_the_remedy,
     }
 }
 
@@ -73,7 +73,7 @@ async fn picture(store: &RedisRepository) -> Picture {
     picture
 }
 
-/// Announces, departures, removals, restored peers and sweeps: small swarms and a large one, of both families.
+/// Announces, departures, removals, restored peers and sweeps: swarms of all sizes, of both families.
 async fn live(store: &RedisRepository, seed: u64, from: Timestamp) -> Timestamp {
     let mut rng = SplitMix64::new(seed);
     let mut now = from;
@@ -156,7 +156,7 @@ fn redis_module_keeps_all_in_files() {
                 };
                 wait_for("aof_rewrite_in_progress").await;
                 live(&store, 2, now).await;
-                // During a slow fsync, the server keeps for up to 2 s in memory what it has still to append.
+                // During a slow fsync, the server keeps new commands in memory for up to 2 s.
                 wait_for("aof_buffer_length").await;
             }
             let (before, evicted) = (picture(&store).await, store.totals().await.expect("reached").evicted);
@@ -352,7 +352,7 @@ fn redis_module_obeys_permissions() {
     }
 }
 
-/// Whoever sweeps decides, so that trackers that differ do not build shards again and again.
+/// The sweeping tracker decides, so that different trackers do not build shards again and again.
 fn redis_module_follows_the_sweeping_tracker_in_lifetime_and_limit() {
     let server = server(&[]);
     RUNTIME.block_on(async {
@@ -383,14 +383,14 @@ fn redis_module_follows_the_sweeping_tracker_in_lifetime_and_limit() {
         let swept = new.sweep(at(500), Retention::DropEmpty, Budget::peers(1000)).await.expect("reached");
         assert_eq!(swept.expired, 0);
         come(&old, 4..=9, at(500)).await;
-        assert_eq!(old.scrape(&torrent(1)).await.expect("reached").incomplete, 5, "the limit of who swept");
+        assert_eq!(old.scrape(&torrent(1)).await.expect("reached").incomplete, 5, "the sweeping tracker's");
         let swept = new.sweep(at(1200), Retention::DropEmpty, Budget::peers(1000)).await.expect("reached");
-        assert_eq!(swept.expired, 5, "the lifetime of who swept");
+        assert_eq!(swept.expired, 5, "the lifetime of the sweeping tracker");
     });
 }
 
 /// Also where the module is asked for and no server has it. Nothing is written.
-fn redis_module_that_some_servers_lack_is_refused_with_what_to_do() {
+fn redis_module_that_some_servers_lack_is_refused_with_the_remedy() {
     let module = module();
     RUNTIME.block_on(async {
         let mixed = started(Cluster::start_with(3, 0, &[("enable-module-command", "yes")]));
@@ -415,9 +415,9 @@ fn redis_module_that_some_servers_lack_is_refused_with_what_to_do() {
     });
 }
 
-/// As `docs/operate/module.md` says: each replica, then its master. No server keeps anything on disk. One pair of
-/// servers is enough: three pairs take 38 s under this load, since they fill up.
-fn redis_module_is_upgraded_server_by_server_under_load_and_nobody_is_lost() {
+/// As in `docs/operate/module.md`: each replica, then its master. No server keeps anything on disk. One pair
+/// of servers is enough: three pairs take 38 s under this load, since they fill up.
+fn redis_module_is_upgraded_server_by_server_under_load_and_no_peer_is_lost() {
     let module = module();
     // Servers wait for more replicas than there are before they send anything.
     let load = [("loadmodule", module.to_str().expect("a path in UTF-8")), ("repl-diskless-sync-delay", "0")];

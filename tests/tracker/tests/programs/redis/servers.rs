@@ -1,4 +1,4 @@
-//! Servers and clusters that are started for tests do what they are told, and leave nothing behind.
+//! Servers and clusters of tests obey their configuration, and leave nothing behind.
 
 use std::{
     env, fs,
@@ -27,7 +27,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             a_redis_server_dies_with_its_process,
             a_redis_cluster_survives_its_master,
             a_slot_of_a_redis_cluster_moves_in_steps,
-            a_redis_cluster_that_did_not_fail_over_says_what_is_missing;
+            a_redis_cluster_that_did_not_fail_over_names_the_node_that_still_serves;
         [REDIS, REDIS_CLI]: a_redis_server_speaks_tls;
         []: a_redis_server_that_is_not_installed_says_how_to_install_it
     }
@@ -159,8 +159,7 @@ fn a_redis_server_that_is_not_installed_says_how_to_install_it() {
     let part = part.env(PROGRAM_VARIABLE, "no-such-server").output().unwrap();
     assert!(!part.status.success());
     let text = String::from_utf8_lossy(&part.stdout) + String::from_utf8_lossy(&part.stderr);
-    let said =
-        "no-such-server is not installed, and what is asked for needs it: `apt-get install redis-server`";
+    let said = "no-such-server is needed, but not installed: `apt-get install redis-server`";
     assert!(text.contains(said), "{text}");
 }
 
@@ -239,10 +238,10 @@ fn a_slot_of_a_redis_cluster_moves_in_steps() {
     assert!(matches!(error, Error::NoReplica { .. }), "{error}");
 }
 
-fn a_redis_cluster_that_did_not_fail_over_says_what_is_missing() {
+fn a_redis_cluster_that_did_not_fail_over_names_the_node_that_still_serves() {
     let cluster = Cluster::start(1, 1).unwrap();
     let error = cluster.wait_for_failover(7, 0, Duration::from_millis(100)).unwrap_err();
-    assert!(error.to_string().ends_with("what is missing: node 0 serves it still"), "{error}");
+    assert!(error.to_string().ends_with("still missing: node 0 still serves it"), "{error}");
 }
 
 /// This test once more, in a process of its own.

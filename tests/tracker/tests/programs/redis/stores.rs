@@ -55,7 +55,7 @@ pub(crate) fn impatient(settings: RedisConfig, patience: u64) -> RedisConfig {
 
 pub(crate) const LIFETIME: Duration = Duration::from_secs(1800);
 
-/// What a slow machine may add to a bound.
+/// The time that a slow machine may add to a bound.
 pub(crate) const SLACK: Duration = A_MINUTE;
 
 /// How often the server has done a command, for clients and for functions.

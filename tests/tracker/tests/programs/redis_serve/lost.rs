@@ -1,5 +1,5 @@
-//! A server that is lost, or that does not answer: what clients are told, how soon, and that all is well
-//! again when it is.
+//! A server that is lost, or that does not answer: the errors of clients, how soon they come, and that all is
+//! well again when the server is.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         [REDIS, PROGRAM]:
             redis_lost_is_an_error_for_clients_within_bounded_time_and_is_found_again,
             redis_lost_is_an_empty_answer_where_that_is_wanted_and_is_found_again,
-            redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long,
+            redis_silent_under_a_flood_delays_no_answer_for_long,
     }
 }
 
@@ -82,7 +82,7 @@ fn lose_and_find(answer: &str, expected: &Told) {
     server.pause().expect("it runs");
     assert_lost(&tracker, expected);
     server.resume().expect("it stands still");
-    // It has kept what it was told before, and perhaps who has announced since.
+    // It has kept its peers, and perhaps has some that have announced since.
     until(
         "announces are answered again",
         || matches!(tracker.announce(HASH, 2, 5, Started), Told::Peers(600, peers) if peers.contains(&at(1))),
@@ -99,9 +99,9 @@ fn redis_lost_is_an_empty_answer_where_that_is_wanted_and_is_found_again() {
     lose_and_find("--when-unavailable=empty", &Told::Peers(45, vec![]));
 }
 
-/// Many at once wait for a server that stands still: nobody waits for long, whether there was room to wait or
-/// not.
-fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
+/// Many requests at once wait for a server that stands still: none waits long, with or without room in the
+/// queue.
+fn redis_silent_under_a_flood_delays_no_answer_for_long() {
     let setup = Setup::new();
     let server = started(Server::start());
     for (answer, expected) in [("error", None), ("empty", Some(Told::Peers(45, vec![])))] {
@@ -111,7 +111,7 @@ fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
         server.pause().expect("it runs");
         let mut neighbour = Client::of(tracker.udp);
         let connection_id = neighbour.connect();
-        // So many that the answers to one fit into its socket, whenever they come.
+        // Enough clients that the answers to one fit into its socket, whenever they come.
         let clients: Vec<_> = (0..20).map(|_| Client::of(tracker.udp)).collect();
         clients.iter().for_each(|client| client.socket.set_nonblocking(true).expect("a socket"));
         let (mut sent, mut answers) = (BTreeSet::new(), BTreeMap::new());

@@ -1,5 +1,5 @@
 //! `swarmkeep serve --repository redis`, the program itself, on real servers: trackers that share a store,
-//! and what clients are told when it is lost.
+//! and the answers to clients when it is lost.
 
 use swarmkeep_store_tests::programs::Trial;
 

@@ -1,4 +1,4 @@
-//! TLS, passwords and users: what a tracker may, and what nobody is shown.
+//! TLS, passwords and users: the rights of a tracker, and the secrets that it never shows.
 
 use std::{thread, time::Duration};
 
@@ -24,13 +24,13 @@ use crate::{
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS, PROGRAM]:
-            redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else,
-            redis_user_of_the_module_may_do_what_a_tracker_does_and_no_more,
+            redis_over_tls_is_reached_only_with_its_authority,
+            redis_user_of_the_module_has_the_rights_of_a_tracker_and_no_more,
             redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown,
             redis_password_file_is_read_again_when_it_reconnects_and_when_it_is_told_to,
             redis_that_evicts_or_takes_all_memory_is_warned_of_at_the_start;
         [REDIS, PROGRAM, FUNCTIONS]:
-            redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more,
+            redis_user_of_the_documentation_has_the_rights_of_a_tracker_and_no_more,
     }
 }
 
@@ -39,7 +39,7 @@ const PASSWORD: &str = "p@ss:w/ord%secret";
 /// The password in a URL.
 const ESCAPED: &str = "p%40ss%3Aw%2Ford%25secret";
 
-fn redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else() {
+fn redis_over_tls_is_reached_only_with_its_authority() {
     let setup = Setup::new();
     let [certificate, key, authority] = certificates();
     let server = started(Server::start_with_tls(&certificate, &key, &[("requirepass", PASSWORD)]));
@@ -70,7 +70,7 @@ fn redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else() {
 }
 
 /// The rule of the documentation, word by word, lets a tracker do all that it does, and nothing else.
-fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
+fn redis_user_of_the_documentation_has_the_rights_of_a_tracker_and_no_more() {
     let server = started(Server::start());
     // Of an earlier version, which is deleted.
     let code = "#!lua name=swarmkeep_00000000\nredis.register_function('earlier', function() end)";
@@ -78,7 +78,7 @@ fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
     may_do_what_a_tracker_does(&server, include_str!("../../../../../docs/operate/two-trackers.md"));
 }
 
-fn redis_user_of_the_module_may_do_what_a_tracker_does_and_no_more() {
+fn redis_user_of_the_module_has_the_rights_of_a_tracker_and_no_more() {
     let module = module();
     let load = [("loadmodule", module.to_str().expect("a path in UTF-8"))];
     let server = started(Server::start_with(&load));
@@ -119,7 +119,7 @@ fn may_do_what_a_tracker_does(server: &Server, document: &str) {
         tracker.serve.kill();
     }
     let denied: Vec<Value> = server.query(&["ACL", "LOG"]).expect("it answers");
-    assert_eq!(denied, [], "it asks for what it may not, and goes on");
+    assert_eq!(denied, [], "it uses denied commands, and goes on");
     for command in
         words.iter().filter_map(|word| word.strip_prefix('+')).filter(|word| !OF_CLUSTERS.contains(word))
     {

@@ -1,4 +1,4 @@
-//! Trackers that share a store are one tracker to those who announce.
+//! Trackers that share a store are one tracker to clients.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
     };
     assert!(accepts(&one) && accepts(&two), "trackers of one store have one key");
     assert!(!accepts(&other), "another store has another key");
-    assert!(!accepts(&own), "the key of a file comes before that of the store");
+    assert!(!accepts(&own), "the key of a file overrides the key of the store");
 }
 
 fn redis_engine_that_is_named_keeps_the_store_or_the_tracker_does_not_start() {
@@ -141,12 +141,12 @@ fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() 
     }
 
     one.serve.kill();
-    assert_eq!(scrape(&two, hash(1)), (2, 0, 1), "what the other was told");
+    assert_eq!(scrape(&two, hash(1)), (2, 0, 1), "announced to the other");
     let again = setup.tracker(&urls, &["--interval=600"]);
     assert_eq!(again.announce(hash(1), 4, 9, Started), Told::Peers(600, vec![at(1), at(2)]));
     let (text, name) = (again.get("/metrics"), std::fs::read_to_string("/proc/sys/kernel/hostname"));
     let name = format!("node=\"{}-", name.expect("Linux tells").trim());
-    assert!(text.text().contains(&name), "named by the machine, where nobody has named it");
+    assert!(text.text().contains(&name), "named by the machine without a name of its own");
 }
 
 /// One node of the Cluster is enough to find the others, and a master that is lost is replaced.
@@ -191,7 +191,7 @@ fn redis_settings_that_differ_from_those_of_the_store_are_refused() {
     assert!(said.contains("this store cannot limit its"), "{said}");
 }
 
-/// Trackers draw keys of their own. What was announced before is lost, and no more.
+/// Trackers choose new keys. Earlier announces are lost, and nothing else.
 fn redis_that_was_emptied_is_shared_again_by_three_trackers_of_which_one_restarts() {
     let setup = Setup::new();
     let server = started(Server::start());

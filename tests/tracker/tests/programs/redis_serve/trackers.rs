@@ -1,4 +1,4 @@
-//! Trackers on a store on Redis, and those who announce to them.
+//! Trackers on a store on Redis, and their clients.
 
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command};
 
@@ -21,7 +21,7 @@ pub(crate) fn started<T>(started: swarmkeep_servers::Result<T>) -> T {
     started.unwrap_or_else(|error| panic!("these tests need real servers: {error:?}"))
 }
 
-/// What several trackers are started with.
+/// The common setup of several trackers.
 pub(crate) struct Setup {
     program: PathBuf,
     folder: TempDir,
@@ -35,7 +35,7 @@ impl Setup {
         setup
     }
 
-    /// A file in the folder of the test, for nobody else's eyes; answers its path.
+    /// Writes a file that only this user may read into the folder of the test. Returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.folder.path().join(name);
         fs::write(&path, text).expect("a file of ours");
@@ -75,7 +75,7 @@ pub(crate) struct Tracker {
     admin: SocketAddr,
 }
 
-/// What an announce was answered.
+/// The answer to an announce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
     /// The interval and the peers.
@@ -137,7 +137,7 @@ impl Tracker {
     }
 }
 
-/// What an answer over UDP says.
+/// Reads an answer over UDP.
 pub(crate) fn told(answer: &[u8]) -> Told {
     use swarmkeep_tracker_protocol::udp::Response;
 

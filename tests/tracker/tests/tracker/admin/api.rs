@@ -1,4 +1,4 @@
-//! What the API answers, and to whom.
+//! The answers of the API, and the rights that they need.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,10 +37,10 @@ fn refusal(answer: &Answer, status: u16) -> String {
     assert_eq!(answer.header("content-type"), Some("application/problem+json"));
     let problem = answer.json();
     assert_eq!(problem["status"], status);
-    problem["detail"].as_str().expect("what to do").to_owned()
+    problem["detail"].as_str().expect("the remedy").to_owned()
 }
 
-/// One with so many torrents, the nth of which has n % 5 + 1 peers.
+/// A tracker with `torrents` torrents, the nth of which has n % 5 + 1 peers.
 fn with_torrents(torrents: u32) -> Tracker {
     let tracker = Tracker::over(packed());
     let announcer = tracker.announcer();
@@ -57,7 +57,7 @@ fn with_torrents(torrents: u32) -> Tracker {
     tracker
 }
 
-/// What all parts of a listing hold, by key, and in how many parts it came.
+/// The items of all parts of a listing, by key, and the number of parts.
 fn list(tracker: &Tracker, path: &str, items: &str, key: &str, next: &str) -> (Vec<String>, usize) {
     let (mut all, mut parts, mut more) = (Vec::new(), 0, String::new());
     loop {
@@ -101,7 +101,7 @@ fn requests_for_names_that_are_not_the_trackers_are_refused() {
 }
 
 #[test]
-fn nobody_is_let_in_without_a_token_that_has_the_scope() {
+fn access_needs_a_token_that_has_the_scope() {
     let tracker = with_torrents(1);
     let torrent = format!("/api/v1/torrents/{}", hash(0));
     for path in ["/api/v1/stats", "/api/v1/scrape", &torrent, "/api/v1/nothing-there"] {
@@ -128,7 +128,7 @@ fn nobody_is_let_in_without_a_token_that_has_the_scope() {
     assert_eq!((scopes(ALL), scopes(READ)), (["read", "write", "peers"].into(), ["read"].into()));
 
     let none = Tracker::with(&with(config(), |config| config.admin_tokens.clear()), packed());
-    assert_eq!(get_with(none.admin, "/api/v1/stats", ALL).status, 401, "with no tokens, nobody");
+    assert_eq!(get_with(none.admin, "/api/v1/stats", ALL).status, 401, "no tokens, no access");
 }
 
 fn config_address() -> std::net::SocketAddr {
@@ -178,7 +178,7 @@ fn a_cursor_that_was_made_up_is_refused() {
 }
 
 #[test]
-fn a_parameter_that_is_wrong_or_unknown_is_refused_with_what_is_right() {
+fn a_wrong_or_unknown_parameter_is_refused_with_the_allowed_ones() {
     let tracker = with_torrents(1);
     for (query, detail) in [
         ("torrents?limit=0", "from 1 to 1000"),

@@ -1,5 +1,4 @@
-//! Clients that do not do their part, and strangers that do too much: what they cost, and that others are
-//! served all the same.
+//! Clients that misbehave, and strangers that flood: their cost, and that others are served all the same.
 
 use std::{
     collections::VecDeque,
@@ -29,10 +28,10 @@ fn resident() -> usize {
 }
 
 #[test]
-fn scrapers_that_never_read_cost_little_and_keep_nobody_out() {
+fn scrapers_that_never_read_cost_little_and_keep_no_client_out() {
     let tracker = Tracker::over(packed());
     let (before, request) = (resident(), b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000));
-    // Far more answers than the system keeps for those who do not read: 2,000 of 20 KB each.
+    // Far more answers than the system buffers for a client that does not read: 2,000 of 20 KB each.
     let deaf: Vec<_> = (0..64)
         .map(|_| {
             let mut stream = connect(tracker.admin);
@@ -49,7 +48,7 @@ fn scrapers_that_never_read_cost_little_and_keep_nobody_out() {
 }
 
 #[test]
-fn connections_that_say_nothing_make_room_for_those_that_do() {
+fn silent_connections_make_room_for_others() {
     let tracker = Tracker::over(packed());
     let silent: Vec<_> = (0..200)
         .map(|n| {
@@ -146,7 +145,7 @@ fn strangers_are_answered_at_a_pace_and_bearers_at_once() {
 }
 
 #[test]
-fn stopping_ends_streams_and_waits_for_nobody() {
+fn stopping_ends_streams_without_waiting() {
     let mut tracker = Tracker::over(packed());
     let mut events = ask(tracker.admin, "GET", "/api/v1/events", &bearing(READ));
     assert_eq!(events.head().0, 200);

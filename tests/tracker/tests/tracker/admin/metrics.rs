@@ -121,7 +121,7 @@ fn scrape(tracker: &Tracker) -> Metrics {
 }
 
 #[test]
-fn metrics_count_what_was_asked_and_name_nobody() {
+fn metrics_count_requests_and_name_no_peer() {
     let tracker = Tracker::over(packed());
     let announcer = tracker.announcer();
     for port in 1..=5 {
@@ -216,7 +216,7 @@ fn counters_only_grow_and_series_stay_the_same_under_load() {
 }
 
 #[test]
-fn open_metrics_are_for_who_asks_for_them() {
+fn open_metrics_are_for_clients_that_accept_them() {
     let tracker = Tracker::over(packed());
     let accept =
         "Accept: application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3\r\n";
@@ -289,7 +289,7 @@ fn grafana_and_the_alerts_ask_only_for_metrics_that_exist() {
     let alerts = include_str!("../../../../../crates/tracker/server/packaging/alerts.yml");
     let missing: Vec<_> = names_in(alerts).filter(|name| !exists(name)).collect();
     assert_eq!(missing, [""; 0]);
-    // Those that docs/operate/admin.md names.
+    // The alerts of docs/operate/admin.md.
     let rules: Vec<_> = alerts.split("- alert: ").skip(1).collect();
     for name in [
         "snapshot_refused",

@@ -1,4 +1,4 @@
-//! The admin server over real sockets: who is let in, what is answered, and what it costs when nobody reads.
+//! The admin server over real sockets: access, answers, and the cost of clients that do not read.
 
 mod api;
 mod faults;

@@ -1,4 +1,4 @@
-//! The document says what the server does, and the server what the document says.
+//! The document and the server agree.
 
 use std::{collections::BTreeSet, fs};
 
@@ -74,7 +74,7 @@ fn check(document: &Value, response: &Value, answer: &Answer, what: &str) {
     assert!(errors.is_empty(), "{what}: {errors:?}\n{value}");
 }
 
-/// What it takes to get every answer.
+/// The parts that produce every answer.
 struct World {
     tracker: Tracker,
     broken: Tracker,

@@ -19,7 +19,7 @@ use swarmkeep_tracker_protocol::http::{
 
 use crate::captured::{Captured, FILE_LEN, INFO_HASH, Swarms, captured, tracker};
 
-/// What tells one client's announces from another's.
+/// The differences between clients' announces.
 struct Habits {
     client: &'static str,
     peer_id: &'static str,
@@ -96,7 +96,7 @@ fn every_parameter_of_every_captured_request_is_read() {
     }
 }
 
-/// Byte for byte what came, headers and all, to a tracker over a real connection.
+/// Sends each captured request, headers and all, to a tracker over a real connection.
 #[test]
 fn every_captured_request_is_answered() {
     for (family, folder) in FOLDERS {
@@ -216,7 +216,7 @@ fn check_answer(one: &Captured, family: Family) {
     let peers: Vec<_> = answer.endpoints().collect();
     assert!(peers.iter().all(|peer| peer.family() == family), "{what}: {peers:?}");
     let compact: Vec<u8> = peers.iter().flat_map(compact).collect();
-    // Who asks from an IPv6 address, or names one, is told of both families.
+    // A client that asks from an IPv6 address, or names one, gets peers of both families.
     let both = parameters(asked(std::str::from_utf8(&one.request).expect("ASCII")).expect("a request").1);
     let both = family == V6 || both.contains_key("ipv6");
     let (v4, v6) = match family {
@@ -255,7 +255,7 @@ fn body(response: &[u8]) -> Option<&[u8]> {
     (head.starts_with("HTTP/1.1 200 OK\r\n") && length == body.len().to_string()).then_some(body)
 }
 
-/// What comes until there is all of a response, or nothing more.
+/// Reads until the end of a response or of the connection.
 fn whole_message(connection: &mut TcpStream) -> Vec<u8> {
     let (mut response, mut buffer) = (Vec::new(), [0; 4096]);
     while body(&response).is_none() {
@@ -267,7 +267,7 @@ fn whole_message(connection: &mut TcpStream) -> Vec<u8> {
     response
 }
 
-/// Names and values, decoded without the help of what is tested.
+/// Names and values, decoded without the tested code.
 fn parameters(query: &str) -> BTreeMap<&str, Vec<u8>> {
     let decoded = |value: &str| {
         let mut pieces = value.split('%');

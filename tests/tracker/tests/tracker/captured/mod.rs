@@ -1,4 +1,4 @@
-//! What real clients have sent (`fixtures/README.md`) means what they meant, and is answered.
+//! Requests of real clients (`fixtures/README.md`) are read with the right meaning, and answered.
 
 mod http;
 mod udp;
@@ -92,7 +92,7 @@ impl Captured {
     }
 }
 
-/// What there is in a folder of fixtures, in order.
+/// The captures in a folder of fixtures, in order.
 fn captured(folder: &str) -> Vec<Captured> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(folder);
     let listed = |path: &Path| -> Vec<String> {

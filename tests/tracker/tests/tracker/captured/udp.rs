@@ -17,13 +17,13 @@ use swarmkeep_tracker_protocol::udp::{
 
 use crate::captured::{Captured, FILE_LEN, INFO_HASH, Swarms, captured, tracker};
 
-/// What tells one client's announces from another's.
+/// The differences between clients' announces.
 struct Habits {
     client: &'static str,
     peer_id: &'static str,
     port: u16,
     want: Option<u32>,
-    /// Whether it wants nobody when it stops.
+    /// Whether it wants no peers when it stops.
     wants_none_at_last: bool,
     trailing: &'static [u8],
     options: &'static [AnnounceOption<'static>],
