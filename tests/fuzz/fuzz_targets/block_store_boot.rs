@@ -1,5 +1,5 @@
-//! Any image at all, as it is and as a real one that was changed under checksums that fit: boot answers, what
-//! it gives agrees with itself, and it boots again to the same.
+//! Any image, raw or as a real one with changes under matching checksums: boot answers, its state agrees with
+//! itself, and a second boot has the same state.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
@@ -44,7 +44,7 @@ fuzz_target!(|input: &[u8]| {
         image
     } else {
         let mut image = REAL.clone();
-        // Changes of eight bytes: where, how, and what. Metadata lies in the first sectors of blocks.
+        // Changes of eight bytes: place, kind, and value. Metadata is in the first sectors of blocks.
         for change in input.chunks_exact(8) {
             let sector = usize::from(change[0]) % image.len();
             let at = usize::from(u16::from_le_bytes([change[1], change[2]])) % SECTOR;

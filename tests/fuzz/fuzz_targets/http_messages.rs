@@ -1,5 +1,5 @@
-//! Any query and any body, from anywhere: nothing panics, what is understood comes back the same when it is
-//! written, and what is bencoded is as long as it says.
+//! Any query and any body: nothing panics, parsed messages are the same after writing, and bencoded values
+//! have the length that they declare.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

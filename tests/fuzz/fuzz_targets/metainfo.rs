@@ -1,5 +1,5 @@
-//! Any torrent file from anyone, as one and as an info dictionary alone. Nothing panics; what is read is safe
-//! to write to a disk, and its bytes lie where they should. And any magnet link.
+//! Any torrent file, as one and as an info dictionary alone. Nothing panics, parsed torrents are safe to
+//! write to a disk, and their bytes lie where they should. And any magnet link.
 #![no_main]
 
 use std::collections::HashSet;
@@ -23,8 +23,7 @@ fuzz_target!(|message: &[u8]| {
     if let Ok(magnet) = String::from_utf8_lossy(message).parse::<Magnet>() {
         assert_eq!(magnet.to_string().parse(), Ok(magnet));
     }
-    // Whatever the fuzzer finds for the keys: most of what it changes in a whole torrent no longer has the
-    // right hashes.
+    // Covers keys that the fuzzer finds: most of its changes to a whole torrent break the hashes.
     if let Ok(value) = Value::parse(message)
         && let Some(files) = value.list()
     {

@@ -24,7 +24,7 @@ struct Input {
     parts: Vec<(u16, u8, u16)>,
 }
 
-/// What a message borrows from.
+/// The bytes that a message borrows.
 #[derive(Debug, Arbitrary)]
 struct Owned {
     kind: u8,

@@ -1,5 +1,5 @@
-//! Any stream from any peer: nothing panics, what is read is written as it was, and it is the same however it
-//! comes in parts.
+//! Any stream of a peer: nothing panics, messages are written as they were read, and they are the same
+//! however the stream is split.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

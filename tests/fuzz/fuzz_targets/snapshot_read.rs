@@ -1,5 +1,5 @@
-//! Any file as a snapshot, as it is and with any records under checksums that fit: it is read, or refused at
-//! a byte that it has, and what is read goes into stores that agree with themselves and give it back.
+//! Any file as a snapshot, raw and with any records under matching checksums: it is read, or refused at a
+//! byte that it has. Its records go into stores that agree with themselves and return them.
 #![no_main]
 
 use std::{collections::BTreeMap, io::Cursor as Bytes, time::Duration};
@@ -120,7 +120,7 @@ fn header(
     chain
 }
 
-/// What is in a snapshot, if it is one; otherwise the error says where.
+/// The records of a snapshot. If it is none, checks the position of the error.
 fn read(bytes: &[u8]) -> Option<Vec<Records>> {
     let mut reader = match Reader::new(Bytes::new(bytes)) {
         Ok(reader) => reader,

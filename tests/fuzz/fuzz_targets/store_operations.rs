@@ -1,5 +1,5 @@
 //! Any sequence of operations: the packed store answers as the model of the conformance suite does, and the
-//! same store with limits keeps them and says whom they cost.
+//! same store with limits keeps them and reports the evicted swarms and peers.
 //!
 //! The suite's own random stories stay in a small world and look at everything after each step; these are
 //! longer, in a world where swarms grow through every size that the store treats differently.
@@ -22,7 +22,7 @@ const LIFETIME_UNITS: u64 = 18;
 const START: u64 = 1_800_000_000;
 const TORRENTS: u8 = 8;
 
-/// What the store with limits holds at most.
+/// The limits of the store with limits.
 const MOST_SWARMS: usize = 5;
 const MOST_PEERS: usize = 100;
 const MOST_ENDPOINTS: usize = 2;
@@ -104,7 +104,7 @@ struct World {
     limited: Limited,
     rng: SplitMix64,
     now: u64,
-    /// The latest time that both have been told, which is what ages count from.
+    /// The latest time of both stores, from which ages count.
     latest: u64,
 }
 
@@ -261,7 +261,7 @@ impl World {
             for (listed, expected) in listed.iter().zip(&expected) {
                 let age = |peer: &PeerRecord| {
                     let age = self.latest.checked_sub(peer.last_announce.as_secs());
-                    age.expect("nobody has announced later than the latest time told")
+                    age.expect("no announce is later than the latest time")
                 };
                 let (listed_age, age) = (age(listed), age(expected));
                 let resolution = self.packed.capabilities().clock_resolution_secs;
@@ -306,7 +306,7 @@ impl Limited {
         self.told.swarms += answer.evicted.swarms;
         self.told.peers += answer.evicted.peers;
         assert!(answer.stats.peers() <= MOST_PEERS as u64);
-        // A store whose swarms all have many peers has no room for a new swarm, and makes some for the next one.
+        // If all swarms have many peers, a store has no room for a new one, and makes some for the next one.
         let is_refused =
             answer.changes.is_empty() && answer.evicted.swarms == 0 && answer.evicted.peers <= 64;
         let is_there = answer.stats.peers() > 0 || announce.event == AnnounceEvent::Stopped;
@@ -340,7 +340,7 @@ fn check_handed(announce: &Announce, peers: &PeerBuffer<'_>) {
     let mut handed: Vec<_> = peers.endpoints().collect();
     handed.sort_unstable();
     handed.dedup();
-    assert_eq!(handed.len(), peers.len(), "somebody is handed out twice");
+    assert_eq!(handed.len(), peers.len(), "a peer is handed out twice");
     assert!(!handed.contains(&announce.endpoint), "the announcer is handed out");
 }
 

@@ -1,5 +1,5 @@
-//! Any datagram, from anywhere: the tracker does not panic, its answers are within bounds and read as they
-//! should, and who has shown no good connection id gets no more than it sent.
+//! Any datagram: the tracker does not panic, its answers are within bounds and valid, and a client without a
+//! good connection id gets no more bytes than it sent.
 #![no_main]
 
 use std::{
@@ -46,7 +46,7 @@ fuzz_target!(|packet: &[u8]| {
     }
 });
 
-/// Sends the packet to a tracker that nobody has announced to yet.
+/// Sends the packet to a tracker without peers.
 fn assert_answered(packet: &[u8], source: SocketAddr) {
     let config = RepositoryConfig::new(HashKey::from_bytes([9; 16])).shards(1);
     let store = Packed::new(&config).unwrap();
@@ -73,7 +73,7 @@ fn assert_answered(packet: &[u8], source: SocketAddr) {
     let (family, longest) =
         if source.is_ipv4() { (Family::V4, LONGEST_ANSWER_V4) } else { (Family::V6, LONGEST_ANSWER_V6) };
     assert!(len <= longest);
-    assert!(connected || len <= packet.len(), "more than was sent, to who knows whom");
+    assert!(connected || len <= packet.len(), "a longer answer to an unverified address");
     let response = Response::parse(answer, family).expect("a response");
     assert_eq!(
         response.transaction_id(),
@@ -82,7 +82,7 @@ fn assert_answered(packet: &[u8], source: SocketAddr) {
     match (request, response) {
         (Ok(Request::Connect(_)), Response::Connect(_)) => assert_eq!(len, ConnectResponse::LEN),
         (Ok(Request::Announce(_)), Response::Announce(announce)) => {
-            assert!(connected && announce.peer_count() == 0, "there is nobody else");
+            assert!(connected && announce.peer_count() == 0, "there is no other peer");
         }
         (Ok(Request::Scrape(request)), Response::Scrape(response)) => {
             assert!(connected && response.swarms().len() == request.info_hashes().len());
@@ -98,7 +98,7 @@ fn connection_ids() -> IdsAt {
     ConnectionIds::new(ConnectionKey::new(SECRET)).at(NOW)
 }
 
-/// What has been read is written, and read as the same.
+/// Parsed requests are the same after writing.
 fn assert_survives_writing(request: Request<'_>) {
     let mut out = vec![0; 1 << 20];
     let len = match request {

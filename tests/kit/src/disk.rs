@@ -1,6 +1,6 @@
 //! A file system in memory that records changes and flushes, and the states that a crash may leave of it.
 //!
-//! It keeps what POSIX promises and no more: a flush of a file makes its bytes durable, a flush of a folder the
+//! It keeps only the promises of POSIX: a flush of a file makes its bytes durable, a flush of a folder the
 //! names in it. Any part of the rest may survive a crash: each change of a name for itself, a rename whole,
 //! bytes in sectors. A block device is a file of fixed length.
 
@@ -87,7 +87,7 @@ enum Kind {
 #[derive(Debug, Clone, Default)]
 struct File {
     len: u64,
-    /// Those that are not there are zeroes.
+    /// Missing pages are zeroes.
     pages: BTreeMap<u64, Arc<Page>>,
 }
 
@@ -279,7 +279,7 @@ impl<N> Entry<N> {
     }
 }
 
-/// A file system that records what is done to it.
+/// A file system that records its changes.
 #[derive(Debug)]
 pub struct Recorder<N>(Mutex<(Image, Vec<Entry<N>>)>);
 

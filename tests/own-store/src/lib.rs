@@ -171,7 +171,7 @@ impl State {
         Some(swarm.stats())
     }
 
-    /// Visits about `visits` swarms and peers after those that were visited last.
+    /// Visits about `visits` swarms and peers after the last visited ones.
     fn sweep(&mut self, oldest: Timestamp, policy: Retention, visits: usize, swept: &mut Swept) {
         let end = swept.visited + visits as u64;
         while swept.visited < end {

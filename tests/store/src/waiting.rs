@@ -1,4 +1,4 @@
-//! What waits for an event, and not for a time.
+//! Waits for events, not for times.
 
 use std::{
     thread,

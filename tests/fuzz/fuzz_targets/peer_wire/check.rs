@@ -1,4 +1,4 @@
-//! What holds of any bytes that a peer sends: used by the fuzz target, and by the test that its seeds run.
+//! The properties of any bytes of a peer: for the fuzz target, and for the test that runs its seeds.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ fn messages(mut bytes: &[u8], limits: Limits, kinds: &mut BTreeSet<&'static str>
                 whole.push(message);
             }
             end => {
-                assert_eq!(rest, before, "nothing is taken of what is no message");
+                assert_eq!(rest, before, "invalid bytes stay");
                 break end.map(drop);
             }
         }
@@ -46,7 +46,7 @@ fn messages(mut bytes: &[u8], limits: Limits, kinds: &mut BTreeSet<&'static str>
     assert_eq!(in_parts(bytes, limits, &whole), end);
 }
 
-/// What was read is written as it was, and that is read as the same: `decode(encode(m)) == m`.
+/// A message is written as it was read, and reads as the same: `decode(encode(m)) == m`.
 fn written_again(message: Message<'_>, frame: &[u8], limits: Limits) {
     let mut again = Vec::new();
     message.encode(&mut again);
@@ -59,7 +59,7 @@ fn written_again(message: Message<'_>, frame: &[u8], limits: Limits) {
     let mut again = Vec::new();
     read.to_peer(&ExtensionIds::ALL).expect("all have ids").encode(&mut again);
     let Ok(Some(Message::Extended(written))) = Limits::new().decode(&mut &again[..]) else {
-        // What is bencoded grows if a key was left out that is written: not above a frame of 1 MiB here.
+        // Bencoded values grow if a key that we always write was missing: not above a frame of 1 MiB here.
         panic!("{read:?} cannot be read again");
     };
     assert_eq!(written.read(&ExtensionIds::ALL), Ok(read));

@@ -1,4 +1,4 @@
-//! The rules of the house, over what `cargo metadata` and `cargo tree` tell.
+//! The rules of the house, checked with `cargo metadata` and `cargo tree`.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ enum Ring {
     Store,
     Tracker,
     Content,
-    /// The laboratory and the tests of what crosses the rings.
+    /// The laboratory and the tests that cross the rings.
     Any,
 }
 
@@ -65,7 +65,7 @@ const CROSSING_TESTS: &str = "swarmkeep-content-tests";
 /// Apparatus of tests and benches of all rings. No published package depends on it.
 const KIT: &str = "swarmkeep-kit";
 
-/// What no program that people install links.
+/// Packages that no installed program links.
 const OF_THE_LABORATORY: [&str; 5] = ["criterion", "libtest-mimic", "plotters", "proptest", "shuttle"];
 
 #[test]
@@ -96,7 +96,7 @@ fn arrows_between_rings_point_inwards() {
 }
 
 #[test]
-fn what_is_published_depends_on_what_lies_further_in() {
+fn published_packages_depend_only_on_packages_further_in() {
     let metadata = metadata();
     let packages = members(&metadata);
     let is_published = |package: &Value| package["publish"].is_null();

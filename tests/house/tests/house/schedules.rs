@@ -1,5 +1,5 @@
-//! The protocol by which nobody's announce is lost when an empty swarm goes, under schedules that shuttle
-//! chooses: the production code, with shuttle's locks as its type parameters.
+//! The protocol that loses no announce when an empty swarm goes, under schedules of shuttle: the production
+//! code, with shuttle's locks as its type parameters.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -92,14 +92,14 @@ fn announces_against_removals<R: TorrentRepository + 'static>(store: R) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 
     let peers = store.all_peers(&HASH);
-    assert_eq!(peers.len(), 1, "the peer that stayed is there, and nobody else");
+    assert_eq!(peers.len(), 1, "only the peer that stayed is there");
     assert_eq!(store.totals().peers(), 1);
     assert_eq!(store.totals().swarms, store.swarms().len() as u64);
     store.remove(&HASH).expect("it is there");
     assert_eq!((store.totals().swarms, store.totals().peers()), (0, 0));
 }
 
-/// A removal takes what it finds; whoever announces afterwards is in.
+/// A removal takes the peers that it finds; a later announce is in the swarm.
 fn announces_against_remove<R: TorrentRepository + 'static>(store: R) {
     let store = Arc::new(store);
     let remover = {

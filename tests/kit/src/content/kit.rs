@@ -100,8 +100,8 @@ impl<'a> Folder<'a> {
         self.open()
     }
 
-    /// A copy of the folder as it is now: what the next process finds if this one ends. The store that is
-    /// open in it must be idle.
+    /// A copy of the folder as it is now, as the next process finds it. The store that is open in it must be
+    /// idle.
     pub(crate) fn copy(&self) -> Self {
         let copy = Self { capacity: self.capacity, ..Self::new(self.subject) };
         copy_all(self.folder.path(), copy.folder.path()).expect("the folder is copied");
@@ -121,8 +121,8 @@ fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
             let (from, to) = (File::open(from)?, File::create(to)?);
             let length = from.metadata()?.len();
             to.set_len(length)?;
-            // What was set aside and not written counts as data once it is in the page cache, which reading
-            // ahead puts it in.
+            // Allocated bytes that were never written count as data once readahead puts them into the page
+            // cache.
             fadvise(&from, 0, None, Advice::Random)?;
             fadvise(&from, 0, None, Advice::DontNeed)?;
             let mut at = 0;
@@ -250,8 +250,8 @@ impl Pattern {
             .then_some((Self((first >> 36 & 0xfff) as u16), 8 * number))
     }
 
-    /// The first bytes of a pattern for which `wanted` is true: where they lie, what they are of, and where
-    /// they belong.
+    /// The first bytes of a pattern for which `wanted` is true: their place, their pattern, and the offset
+    /// where they belong.
     fn find(bytes: &[u8], wanted: impl Fn(Self) -> bool) -> Option<(usize, Self, u64)> {
         bytes.windows(16).enumerate().find_map(|(at, words)| {
             Self::of(words).filter(|(pattern, _)| wanted(*pattern)).map(|(pattern, home)| (at, pattern, home))

@@ -142,7 +142,7 @@ impl fmt::Debug for Model {
 impl SharedModel {
     pub(crate) fn check_room(&self, state: &ModelState, bytes: u64) -> Result<()> {
         match self.most {
-            Some(most) if state.used + bytes > most => Err(Error::Full { what: "a model of so many bytes" }),
+            Some(most) if state.used + bytes > most => Err(Error::Full { what: "the model" }),
             _ => Ok(()),
         }
     }
@@ -452,8 +452,8 @@ impl Content for Handle {
         let needed = bytes.len() as u64 - torrent.written(&range);
         self.shared.check_room(&state, needed)?;
         state.used += self.torrent(&mut state)?.write(offset, &bytes);
-        // It stands for a store that writes out what it holds when the next write does not fit, and holds
-        // back no write that never fits.
+        // Stands for a store that writes out its held bytes when the next write does not fit, and never holds
+        // a write that cannot fit.
         let held = state.unwritten + bytes.len() as u64;
         state.unwritten = if held > MOST_UNWRITTEN { 0 } else { held };
         self.shared.counters.wrote(bytes.len() as u64);

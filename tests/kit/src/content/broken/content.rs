@@ -211,7 +211,7 @@ impl Content for BrokenContent {
                 return if notes.was_full { Err(Error::Full { what: "for ever" }) } else { result };
             }
             Fault::LargeWriteRefused if len > MOST_UNWRITTEN => {
-                return Err(Error::Full { what: "memory for what is written" });
+                return Err(Error::Full { what: "memory for written bytes" });
             }
             Fault::RefusedBytesCounted => {
                 let result = self.handle.write(offset, &bytes);

@@ -1,5 +1,5 @@
-//! What a capacity means, and what happens when it is used up. A store that declares none refuses one, which
-//! each case asserts.
+//! The meaning of a capacity, and the errors when it is used up. A store without one refuses it, which each
+//! case asserts.
 
 use std::{sync::Arc, thread};
 
@@ -52,12 +52,12 @@ fn fill(folder: &Folder<'_>, store: &Store, first: u64) -> Filled {
 
 #[track_caller]
 fn assert_within(folder: &Folder<'_>, statistics: &Statistics) {
-    let free = statistics.free.expect("a store that was given a capacity knows what is free");
+    let free = statistics.free.expect("a store with a capacity knows its free bytes");
     let capacity = folder.capacity();
     assert!(statistics.used + free <= capacity, "{} used and {free} free of {capacity}", statistics.used);
 }
 
-/// Asserts that each byte of what fills a store is there.
+/// Asserts that each byte that fills a store is there.
 fn assert_all_there(filled: &Filled, first: u64, unit: u64) {
     let mut left = filled.bytes;
     for (n, content) in (first..).zip(&filled.contents) {

@@ -136,7 +136,7 @@ pub(crate) fn of_racing_creates_one_wins(subject: &dyn Subject) {
             assert_only(created, |error| matches!(error, Error::Exists(of) if *of == hash(n)))
         });
         let winners: Vec<_> = (0..THREADS).filter(|&thread| created[thread].is_some()).collect();
-        assert_eq!(winners.len(), 1, "of {THREADS} creates so many won");
+        assert_eq!(winners.len(), 1, "of {THREADS} creates, one must win");
         let content = created[winners[0]].as_ref().expect("it won");
         assert_eq!(content.geometry().len(), length(winners[0]));
         assert_eq!(store.torrent(n).geometry().len(), length(winners[0]));

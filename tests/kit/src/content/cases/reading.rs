@@ -181,7 +181,7 @@ pub(crate) fn no_bytes_of_another_torrent_are_ever_read(subject: &dyn Subject) {
         let new = old + 5;
         let content = store.new_torrent(new.into(), length, BLOCK as u32);
         assert_untouched(&*content);
-        // One byte of a block, a few of its middle, a whole one: what lies beside them is the old torrents'.
+        // One byte of a block, a few of its middle, a whole one: the bytes beside them are the old torrents'.
         let mut own = [Pattern(new)];
         let written = [0..1, BLOCK + 5000..BLOCK + 5100, 5 * BLOCK..6 * BLOCK, stripe - 1..stripe + 1];
         for range in &written {

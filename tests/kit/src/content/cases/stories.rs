@@ -229,8 +229,8 @@ fn range(geometry: Geometry, start: u64, len: u64, may_be_beyond: bool) -> std::
     start..if may_be_beyond && len.is_multiple_of(13) { end } else { end.min(length) }
 }
 
-/// Asserts that a store that was opened again has what it must have and nothing that it must not; which
-/// pieces those are, if it is durable.
+/// Asserts that a reopened store has all pieces that it must have and none that it must not. Returns these
+/// pieces, if it is durable.
 fn assert_survives(store: &Store, model: &Model) -> Option<BTreeMap<swarmkeep_content::InfoHash, Vec<u32>>> {
     if !store.is_durable() {
         store.assert_empty();
@@ -239,7 +239,7 @@ fn assert_survives(store: &Store, model: &Model) -> Option<BTreeMap<swarmkeep_co
     let [listed, expected] = [store.list().unwrap(), model.list().unwrap()].map(|list| {
         list.into_iter().map(|summary| (summary.info_hash, summary.geometry)).collect::<Vec<_>>()
     });
-    assert_eq!(listed, expected, "what is listed when the store is opened again");
+    assert_eq!(listed, expected, "the list of the reopened store");
     let mut survived = BTreeMap::new();
     for (info_hash, geometry) in listed {
         let (content, expected) = (store.open(&info_hash).unwrap(), model.open(&info_hash).unwrap());
