@@ -1,5 +1,5 @@
-//! Snapshots: how fast stores are read out, written and loaded, how large they are, and how long announces take
-//! meanwhile.
+//! Snapshots: how fast stores are read out, written and loaded, how large they are, and how long announces
+//! take meanwhile.
 //!
 //! `cargo bench -p swarmkeep-lab --bench snapshot -- --swarms 10000000 --turns 3` for the table of
 //! `docs/formats/snapshot.md`; `--only packed` for one store. Criterion has no place for a run that takes
@@ -61,7 +61,7 @@ fn build(name: &str, key: u8) -> Repository {
 }
 
 fn synchronous(repository: &Repository) -> &Arc<dyn TorrentRepository> {
-    repository.as_sync().expect("those that are measured are synchronous")
+    repository.as_sync().expect("measured stores are synchronous")
 }
 
 #[derive(Default)]

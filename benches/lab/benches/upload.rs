@@ -273,7 +273,7 @@ fn send_queued<'a>(
     Ok(())
 }
 
-/// One for each call, since what it borrows is of this call: two allocations that a connection's own does not
+/// A queue for each call, since it borrows from this call: two allocations that a connection's own does not
 /// have.
 fn queue<P: AsRef<[u8]>>(blocks: impl Iterator<Item = (usize, P)>) -> SendQueue<P> {
     let mut queue = SendQueue::new(16 * BLOCK, 64 * BLOCK);

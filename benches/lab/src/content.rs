@@ -1,10 +1,10 @@
 //! The cost of stores of torrents' content: the benchmark of Norberg's paper, on a modelled disk.
 //!
-//! Machines with virtual disks and large caches hide the ways of a disk's head. So the requests of each row, a
-//! download of torrents into one store, are recorded and replayed on a `Disk` that turns.
+//! Machines with virtual disks and large caches hide the ways of a disk's head. So the requests of each row,
+//! a download of torrents into one store, are recorded and replayed on a `Disk` that turns.
 //! `README.md` describes the measurements and the model.
 //!
-//! [`run`] measures rows of [`Options`] for a [`Report`]. Each row has a process of its own, for its memory:
+//! [`run`] measures rows of [`Options`] for a [`Report`]. Each row has its own process, for its memory:
 //! [`child`] has both ends of that.
 
 mod aging;
@@ -82,7 +82,7 @@ pub enum Error {
     },
 }
 
-/// Measures the rows with one of these words in their names, or all if there are no words, each with a process
+/// Measures the rows with one of these words in their names, or all if there are no words, each in a process
 /// that `command` starts. `progress` receives the row, the number of rows before it, the number of all rows,
 /// and the finished share of this one.
 ///

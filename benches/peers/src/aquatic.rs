@@ -1,9 +1,9 @@
-//! The design of the store of `aquatic_udp` 0.9, which is no library: 16 shards per family, each a lock around
-//! an ordered hash map of swarms; each swarm behind a lock of its own, with up to two peers in place, and more
-//! in an ordered hash map.
+//! The design of the store of `aquatic_udp` 0.9, which is no library: 16 shards per family, each a lock
+//! around an ordered hash map of swarms; each swarm behind its own lock, with up to two peers in place, and
+//! more in an ordered hash map.
 //!
 //! An announce works as in the original: it removes the announcer, selects peers, and inserts the announcer
-//! again. Of a swarm with more peers than are wanted, it selects two runs, each from a random peer of one half
+//! again. Of a swarm with more than `want` peers, it selects two runs, each from a random peer of one half
 //! on. Nothing reads the counts of seeders and some fields of a peer: they are there for their cost.
 
 use std::{mem, sync::Arc};

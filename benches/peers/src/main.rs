@@ -31,7 +31,7 @@ struct Args {
     #[arg(long)]
     json: bool,
 
-    /// What the workloads are drawn from.
+    /// The seed of the workloads.
     #[arg(long, default_value = "1")]
     seed: u64,
 

@@ -1,4 +1,4 @@
-//! What is measured: time on workloads, announces lost to races, the resident set.
+//! The measurements: time on workloads, announces lost to races, the resident set.
 
 use std::{
     fs, hint, io,
@@ -18,7 +18,7 @@ use crate::{
     stores::{Input, Store},
 };
 
-/// Announces to time, and what is in the store before them.
+/// Announces to time, and the earlier content of the store.
 pub(crate) struct Timed {
     pub(crate) name: &'static str,
     workload: Workload,
@@ -34,7 +34,7 @@ enum Kind {
     Running,
 }
 
-/// The inputs of all threads, and what fills the store.
+/// The inputs of all threads, and the inputs that fill the store.
 pub(crate) struct Inputs {
     fill: Vec<Input>,
     threads: Vec<Vec<Input>>,
@@ -115,7 +115,7 @@ impl Timed {
         if let Kind::Running = self.kind
             && self.workload.peers() > self.workload.swarms()
         {
-            assert!(spans.iter().all(|span| span.selected > 0), "nobody was selected");
+            assert!(spans.iter().all(|span| span.selected > 0), "no peer was selected");
         }
         let first = spans.iter().map(|span| span.start).min().expect("a thread");
         let last = spans.iter().map(|span| span.end).max().expect("a thread");
@@ -124,7 +124,7 @@ impl Timed {
     }
 }
 
-/// What one thread did.
+/// The work of one thread.
 struct Span {
     start: Instant,
     end: Instant,

@@ -1,4 +1,4 @@
-//! The stores that are compared, behind what all of them can do.
+//! The compared stores, behind a common interface.
 
 use std::{cell::RefCell, marker::PhantomData, net::SocketAddr, sync::Arc, time::Duration};
 

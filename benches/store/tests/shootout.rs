@@ -163,7 +163,7 @@ fn written(folder: &TempDir, text: &str) -> String {
 }
 
 #[test]
-fn wrong_options_say_what_is_allowed_and_exit_with_2() {
+fn wrong_options_name_the_allowed_ones_and_exit_with_2() {
     for (args, expected) in [
         ("--only packt", "packed"),
         ("--workload cold", "one-swarm"),

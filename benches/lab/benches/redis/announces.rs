@@ -1,5 +1,5 @@
-//! Announces to swarms of four sizes: the naive design, and ours by functions and by the module, in turns on one
-//! server.
+//! Announces to swarms of four sizes: the naive design, and ours by functions and by the module, in turns on
+//! one server.
 
 use swarmkeep_benches::tables::{grouped, significant, table, whole};
 use swarmkeep_workload::Workload;

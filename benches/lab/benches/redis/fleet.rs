@@ -1,5 +1,5 @@
-//! The cost of an announce for a tracker and all servers of its store: none, one with a replica, and a Cluster
-//! of three masters with a replica each. The tracker is a process; the load generator announces over UDP.
+//! The cost of an announce for a tracker and all servers of its store: none, one with a replica, and a
+//! Cluster of three masters with a replica each. The tracker is a process; announces come over UDP.
 
 use std::{
     env,

@@ -1,10 +1,10 @@
 //! The store on Redis beside the design that trackers on Redis usually have.
 //!
 //! `cargo bench -p swarmkeep-lab --bench redis -- --markdown docs/reports/redis-bench.md` measures all of it
-//! and writes the document; `--only announces`, `fleet`, `hot` or `bytes` measures one table, `--seconds N` and
-//! `--turns N` set the duration. It starts servers of its own on loopback. Compared designs take turns on one
-//! server, because other programs of the machine then affect all of them; Criterion does not take turns, so
-//! this prints its own tables of medians.
+//! and writes the document; `--only announces`, `fleet`, `hot` or `bytes` measures one table, `--seconds N`
+//! and `--turns N` set the duration. It starts its own servers on loopback. Compared designs take turns on
+//! one server, because other programs of the machine then affect all of them; Criterion does not take turns,
+//! so this prints its own tables of medians.
 //!
 //! [`naive`] describes the other design, and where it was made cheaper than it is.
 

@@ -1,21 +1,21 @@
-//! The design that most trackers on Redis have: two hashes a swarm, and every announce reads one of them
+//! The design that most trackers on Redis have: two hashes per swarm, and every announce reads one of them
 //! whole.
 //!
-//! It is modelled on the store on Redis of chihaya, a tracker in Go: seeders and leechers of a swarm in a
-//! hash each, a peer's id, address and port as a field and the time of its announce as its value; a hash for
-//! each family that names the hashes of its swarms; numbers of seeders, leechers and hashes beside. To select
-//! peers, `HKEYS` fetches all of a hash, and the client takes as many as are wanted.
+//! Its model is the store on Redis of chihaya, a tracker in Go: a hash for the seeders of a swarm and one for
+//! its leechers, with a peer's id, address and port as the field and the time of its announce as the value; a
+//! hash for each family that names the hashes of its swarms; numbers of seeders, leechers and hashes beside.
+//! To select peers, `HKEYS` fetches a whole hash, and the client takes as many as it wants.
 //!
 //! [`as_published`](Naive::as_published) sends the commands of the original, one after another. In
 //! [`announce`](Naive::announce) everything is cheaper that can be without another design:
-//! - Commands that do not depend on an answer are one pipeline and one round trip: the changes, the counts (`HLEN` of
-//!   both, a scrape) and the first `HKEYS`. The original takes a round trip for each.
-//! - The second `HKEYS`, of leechers for a leecher, is only asked for where there are too few seeders; the
-//!   original reads both always.
+//! - Commands that do not depend on an answer are one pipeline and one round trip: the changes, the counts
+//!   (`HLEN` of both, a scrape) and the first `HKEYS`. The original takes a round trip for each.
+//! - The second `HKEYS`, of leechers for a leecher, is sent only if there are too few seeders; the original
+//!   always reads both.
 //! - Without `MULTI` and `EXEC`, with which the original keeps the two changes together.
 //! - Numbers beside are changed together with the second read.
 //!
-//! Of both, keys have the info hash in 20 bytes rather than 40 digits, times are seconds rather than
+//! In both, keys have the info hash in 20 bytes rather than 40 digits, times are seconds rather than
 //! nanoseconds, peers are decoded until there are enough, calls of all callers share connections and their
 //! packets, and nothing is ever swept.
 

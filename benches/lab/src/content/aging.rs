@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_aged_store_is_full_to_three_quarters_and_what_is_free_lies_scattered() {
+    fn an_aged_store_is_full_to_three_quarters_and_its_free_blocks_lie_scattered() {
         const BLOCKS: u32 = 8192;
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(u64::from(BLOCKS) << 16).unwrap();

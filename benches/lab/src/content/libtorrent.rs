@@ -106,11 +106,11 @@ impl ContentRepository for Libtorrent {
     }
 
     fn list(&self) -> Result<Vec<Summary>> {
-        unimplemented!("nobody asks")
+        unimplemented!("not needed")
     }
 
     fn delete(&self, _: &InfoHash) -> Result<bool> {
-        unimplemented!("nobody asks")
+        unimplemented!("not needed")
     }
 
     /// Everything is with the kernel then. libtorrent flushes nothing to the disk.
@@ -165,7 +165,7 @@ impl Content for Torrent {
     }
 
     fn mark_incomplete(&self, _: u32) -> Result<bool> {
-        unimplemented!("nobody asks")
+        unimplemented!("not needed")
     }
 
     /// All of them: a flush is answered when libtorrent has finished each that it was given.

@@ -1,7 +1,7 @@
 //! The lengths of torrents and of their pieces.
 
-/// KiB, and the share of torrents with pieces of that length or less, in thousandths, of some 700,000 torrents: A.
-/// Norberg, "a bittorrent filesystem", blog.libtorrent.org, December 2014.
+/// KiB, and the share of torrents with pieces of that length or less, in thousandths, of some 700,000
+/// torrents: A. Norberg, "a bittorrent filesystem", blog.libtorrent.org, December 2014.
 const PIECE_LENGTHS: [(u32, u32); 11] = [
     (16, 4),
     (32, 26),

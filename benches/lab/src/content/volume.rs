@@ -1,8 +1,8 @@
 //! The parts that need root: a loop device for a row, the requests that reach it, and a limit of memory.
 //!
-//! Nothing of it remains after the process. Mounts are in a namespace of the thread, the device is set to go with
-//! its last user, its image has no name, and folders of the kernel that a killed process left are removed by
-//! the next one.
+//! Nothing of it remains after the process. Mounts are in a namespace of the thread, the last user of the
+//! device removes it, its image has no name, and the next process removes folders of the kernel that a killed
+//! process left.
 
 use std::{
     fs::{self, File},

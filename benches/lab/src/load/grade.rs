@@ -62,8 +62,8 @@ pub(crate) fn of_success(percent: f64) -> Grade {
     }
 }
 
-/// What is expected of a tracker on a common server, in thousands of requests per second, with so many
-/// workers.
+/// The expected rate of a tracker with `workers` workers on a common server, in thousands of requests per
+/// second.
 fn expected(workers: usize) -> (f64, f64) {
     match workers {
         0..=31 => (50.0, 70.0),
@@ -159,7 +159,7 @@ impl fmt::Display for OverTime {
 pub(crate) enum OverWorkers {
     Flat,
     Gradual,
-    /// From so many workers to so many, p95 grew so many times as much as they did.
+    /// From `from` to `to` workers, p95 grew `times` times as much as they did.
     Cliff {
         from: usize,
         to: usize,
@@ -168,8 +168,8 @@ pub(crate) enum OverWorkers {
 }
 
 impl OverWorkers {
-    /// Flat is less than doubled from first to last; a cliff is a step by more than twice what the workers
-    /// grew by.
+    /// Flat is less than doubled from first to last; a cliff is a step by more than twice the growth of the
+    /// workers.
     pub(crate) fn of(loads: &[(usize, f64)]) -> Self {
         let (Some(first), Some(last)) = (loads.first(), loads.last()) else { return Self::Flat };
         let steeper = loads.windows(2).find_map(|step| {
@@ -197,8 +197,8 @@ impl fmt::Display for OverWorkers {
     }
 }
 
-/// What a closed loop shows of any tracker that has as much to do as it can: the same rate whatever the
-/// workers, who wait for one another (Little's law). `None` if the loads do not look like it.
+/// The sign of a closed loop, which any saturated tracker shows: the same rate for any number of workers,
+/// because they wait for one another (Little's law). `None` if the loads do not look like it.
 pub(crate) fn closed_loop_signature(loads: &[&Report]) -> Option<String> {
     let closed = loads.iter().all(|report| report.settings.rate.is_none());
     let rates: Vec<_> = loads.iter().map(|report| report.requests_per_second).collect();

@@ -1,4 +1,4 @@
-//! `cargo store-bench`, tiny and without traced requests: its rows, its files, and its messages when it fails.
+//! `cargo store-bench`, tiny and without traced requests: its rows, files, and messages when it fails.
 
 use std::{
     fs,

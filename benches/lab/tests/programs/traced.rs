@@ -32,7 +32,7 @@ pub(crate) fn all() -> Vec<Trial> {
     }
 }
 
-/// Stripes of 1 MiB, of which a tenth of what is downloaded at a time fits into memory or so.
+/// Stripes of 1 MiB: memory has room for about a tenth of the torrents that download at a time.
 const TINY: [&str; 8] = ["--torrents", "4", "--parallel", "4", "--cache", "8MB", "--block", "1MiB"];
 
 fn command(folder: &TempDir, only: &str) -> Command {

@@ -78,7 +78,7 @@ fn encoders(group: &mut BenchmarkGroup<'_, WallTime>, message: Message<'_>) {
     group.bench_function("librqbit", |bencher| {
         bencher.iter(|| serialize(black_box(&other), black_box(&mut their)));
     });
-    // Each message into a buffer of its own, which is then copied into that of the connection.
+    // Each message into its own buffer, which is then copied into the connection's buffer.
     group.bench_function("intermediate-buffer", |bencher| {
         bencher.iter(|| {
             let mut own = Vec::new();
@@ -121,8 +121,7 @@ fn decode(criterion: &mut Criterion) {
     stream(criterion);
 }
 
-/// A thousand small messages one behind the other, as they come from a socket: nobody can foresee which is
-/// next.
+/// A thousand small messages one behind the other, as they come from a socket, in an unpredictable order.
 fn stream(criterion: &mut Criterion) {
     let mut bytes = Vec::new();
     let mut state = 1_u64;

@@ -1,4 +1,4 @@
-//! What one codec writes the other reads as the same, and both write the same bytes.
+//! Each codec reads the messages of the other as the same, and both write the same bytes.
 
 use std::{fs, path::Path};
 
@@ -46,7 +46,7 @@ proptest! {
     }
 
     /// Where both say that bytes are a message, it is the same; where we do, they do; where we do not, it is
-    /// for what they do not check.
+    /// a check that they lack.
     #[test]
     fn of_any_bytes_both_read_the_same(id in 0..=8_u8, length in 0..20_u32, body in vec(any::<u8>(), 0..24)) {
         let bytes = [&length.to_be_bytes(), &[id][..], &body].concat();
@@ -118,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn both_read_what_real_clients_sent_as_the_same() {
+fn both_read_messages_of_real_clients_as_the_same() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/peer-wire");
     let (mut same, mut unknown) = (0, 0);
     for folder in fs::read_dir(fixtures).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
@@ -137,7 +137,7 @@ fn both_read_what_real_clients_sent_as_the_same() {
                         }
                         same += 1;
                     }
-                    // The ids of this protocol that librqbit does not know, and what it reads under its own
+                    // Ids of this protocol that librqbit does not know, and messages under librqbit's own
                     // ids.
                     Err(MessageDeserializeError::UnsupportedMessageId(id)) => {
                         assert_eq!(message.id().map(|known| known.0), Some(id));

@@ -1,6 +1,6 @@
-//! swarmkeep's codec, librqbit's, and an encoder with a buffer of its own for each message, in turns: CPU
-//! nanoseconds, allocations and bytes allocated an operation. CPU time and turns are what neighbours on the
-//! machine change least; the Criterion bench beside this has wall time.
+//! swarmkeep's codec, librqbit's, and an encoder with its own buffer for each message, in turns: CPU
+//! nanoseconds, allocations and bytes allocated per operation. Neighbours on the machine affect CPU time and
+//! turns least; the Criterion bench beside this has wall time.
 //!
 //! `cargo run --release -p swarmkeep-peers-wire --bin turns [NAME]`, with a name only those messages.
 
@@ -47,7 +47,7 @@ fn main() {
         stream("haves", |_, piece, _| Message::Have(piece));
         stream("requests", |_, _, block| Message::Request(block));
         stream("cancels", |_, _, block| Message::Cancel(block));
-        // Nobody can foresee which is next.
+        // The order is unpredictable.
         stream("mixed", |nth, piece, block| match nth {
             0 => Message::Have(piece),
             1 => Message::Request(block),
@@ -86,7 +86,7 @@ fn one(name: &str, message: &Message<'_>) {
         ],
     );
     println!("{name:<14} decode  {decode}");
-    // All write to the same places, many but for large ones: where a place lies to what is copied into it,
+    // All write to the same places, many but for large ones: the distance from a place to the copied bytes,
     // modulo 4 KiB, makes a copy of 512 bytes take 4.5 ns or 10.
     let count = ((128 << 10) / len).clamp(1, 64);
     let place = |nth| {
@@ -231,7 +231,7 @@ fn stream(name: &str, message: impl Fn(u64, PieceIndex, Block) -> Message<'stati
     println!("{name:<14} decode  {streams}");
 }
 
-/// What is done with each message of a stream: next to nothing, of all that it says.
+/// Reads next to nothing of each message of a stream.
 #[inline(always)]
 fn fields(message: &Message<'_>) -> u32 {
     match message {
@@ -256,8 +256,8 @@ fn their_fields(message: &rqbit::Message<'_>) -> u32 {
 fn compare(times: usize, ways: &mut [(&str, &mut dyn FnMut(usize))]) -> String {
     let mut results = vec![(Vec::new(), (0, 0)); ways.len()];
     for turn in 0..=TURNS {
-        // Each is the first as often as any other: whoever comes after one that reads the same finds it in
-        // the cache.
+        // Each is the first as often as any other: after one that reads the same bytes, the next one finds
+        // them in the cache.
         for nth in (turn..).take(ways.len()) {
             let nth = nth % ways.len();
             let ((_, way), (turns, allocated)) = (&mut ways[nth], &mut results[nth]);

@@ -1,4 +1,4 @@
-//! What the system lets any tracker do at most: answers of constant content, received and sent in batches.
+//! The most that the system allows any tracker: answers of constant content, received and sent in batches.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -12,7 +12,7 @@ use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmm
 
 const BATCH: usize = 32;
 
-/// The middle of what trackers answer to announces.
+/// The length of a typical answer to an announce.
 const ANNOUNCED: usize = 20 + 8 * 6;
 
 /// Answers for ever.
@@ -44,7 +44,7 @@ pub(crate) fn serve(address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// The action and transaction id of the request, and for the rest what a tracker could say.
+/// The action and transaction id of the request, then content that a tracker could send.
 fn answer_to(packet: &[u8; 2048], answer: &mut [u8; ANNOUNCED]) -> usize {
     answer[..8].copy_from_slice(&packet[8..16]);
     match packet[11] {

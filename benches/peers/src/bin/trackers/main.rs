@@ -64,8 +64,8 @@ struct Args {
     #[arg(long, conflicts_with = "stores")]
     operators: bool,
 
-    /// Other people's trackers as published, and on swarmkeep's packed store by the patches in `patches`; with
-    /// loads of its own.
+    /// Trackers of other projects as published, and on swarmkeep's packed store by the patches in `patches`;
+    /// with loads of its own.
     #[arg(long, conflicts_with_all = ["stores", "operators"])]
     patched: bool,
 
@@ -91,7 +91,7 @@ struct Args {
     ceiling: Option<SocketAddr>,
 }
 
-/// What the load generator is asked for: the same requests in flight and the same seed for all.
+/// The settings of the load generator: the same requests in flight and the same seed for all.
 struct Load {
     name: &'static str,
     mix: &'static str,
@@ -139,7 +139,7 @@ struct Tracker {
     command: Box<At>,
     /// Peers that it is asked for.
     want: usize,
-    /// It leaves out of its counts who announces.
+    /// Its counts leave out the announcer.
     announcer_uncounted: bool,
 }
 
@@ -198,7 +198,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Peers that a tracker is asked for, where it heeds that.
 const WANT: usize = 50;
 
-/// What torrust's tracker answers with, however many it is asked for.
+/// The number of peers in an answer of torrust's tracker, which ignores the requested number.
 const TORRUST_ANSWERS: usize = 74;
 
 /// swarmkeep's tracker on its default store, the fastest other one both ways, a widely used one, and the
@@ -224,14 +224,14 @@ fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Track
     Ok(trackers)
 }
 
-/// What a build adds to the name of a tracker, and how to build it or find it built.
+/// The suffix of a build for the name of a tracker, and a function that builds it or finds it built.
 type Build = (&'static str, fn(&Published) -> Result<PathBuf, Box<dyn Error>>);
 
 const AS_PUBLISHED: Build = ("", Published::install);
 const PATCHED: Build = (" patched", Published::patch);
 
-/// Other people's trackers in these builds: `aquatic_udp` with both of its ways to the network, and torrust's,
-/// which is left out where it does not build.
+/// Trackers of other projects in these builds: `aquatic_udp` with both of its ways to the network, and
+/// torrust's, which is left out where it does not build.
 fn others(wanted: impl Fn(&str) -> bool, builds: &[Build]) -> Result<Vec<Tracker>, Box<dyn Error>> {
     let mut trackers = Vec::new();
     for (way, uring) in [("io_uring", true), ("mio", false)] {
@@ -271,8 +271,7 @@ fn stores(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Vec<Tracker> {
     names.map(|name| serve(swarmkeep, name, &["--repository", name, "--admin", "off"])).collect()
 }
 
-/// What is on unless somebody turns it off, with its limits out of reach of a load that comes from one
-/// address; and all of it off.
+/// The defaults, with limits that a load from one address does not reach; and a tracker with all of it off.
 fn operators(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
     let list = env::temp_dir().join(format!("swarmkeep-denied-{}", std::process::id()));
     let denied = (0..1_000_000_u64)
@@ -339,10 +338,10 @@ fn on_a_wire(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Trac
     Ok(trackers)
 }
 
-/// What the others are compared with there.
+/// The row with which the others are compared there.
 const SOCKETS: &str = "swarmkeep, sockets";
 
-/// What one turn has shown.
+/// The results of one turn.
 struct Turn {
     /// The load generator's time too, for a million answers.
     machine: f64,
@@ -351,7 +350,7 @@ struct Turn {
     per_second: f64,
     failed: u64,
     peers_an_answer: f64,
-    /// Resident sets, in bytes: before anybody has announced, and at the end.
+    /// Resident sets, in bytes: before the first announce, and at the end.
     rss_empty: u64,
     rss_full: u64,
 }
@@ -421,14 +420,13 @@ impl Running {
                 return Ok(());
             }
         }
-        Err("it answers nobody".into())
+        Err("it does not answer".into())
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Nobody is there to hear of an error, and there is none: the child is ours and has not been waited
-        // for.
+        // Errors would have no reader, and there are none: the child is ours and has not been waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::run;
 
-/// A tracker on crates.io, and what puts it on swarmkeep's packed store.
+/// A tracker on crates.io, and the patch that puts it on swarmkeep's packed store.
 pub(crate) struct Published {
     package: &'static str,
     version: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct Published {
 pub(crate) const AQUATIC: Published = Published {
     package: "aquatic_udp",
     version: "0.9.0",
-    // Not with its default feature `prometheus`: the version of `metrics` that takes does not compile any more.
+    // Without its default feature `prometheus`: that version of `metrics` does not compile any more.
     features: &["--no-default-features", "--features", "mimalloc,io-uring"],
     patch: include_str!("../../../patches/aquatic_udp.patch"),
 };
@@ -50,7 +50,7 @@ impl Published {
     /// Patches a copy of its source, unless that was done before, and builds it.
     pub(crate) fn patch(&self) -> Result<PathBuf, Box<dyn Error>> {
         let patched = here("patched").join(self.package);
-        // Cargo builds anew what is written anew.
+        // Cargo builds rewritten files again.
         let done = patched.join("applied.patch");
         if fs::read_to_string(&done).is_ok_and(|applied| applied == self.patch) {
             eprintln!("{} is patched already, in {}", self.package, patched.display());
@@ -72,14 +72,14 @@ impl Published {
         Ok(here("patched/target/release").join(self.package))
     }
 
-    /// The same for both: in one folder, since they have most of their dependencies in common, and without the
-    /// settings for Cargo that the source of torrust's brings along.
+    /// The same for both: in one folder, since they share most of their dependencies, and without the
+    /// settings for Cargo of torrust's source.
     fn build(&self, command: &mut Command) -> Result<(), Box<dyn Error>> {
         command.args(self.features).args(["--bin", self.package, "--target-dir"]).arg(here("patched/target"));
         run(command.env("CARGO_INCREMENTAL", "0").current_dir(env!("CARGO_MANIFEST_DIR")))
     }
 
-    /// Where Cargo keeps the published source: asked of it for a package that does nothing but depend on that.
+    /// Where Cargo keeps the published source: `cargo metadata` of a package that depends only on it.
     fn source(&self, asking: &Path) -> Result<PathBuf, Box<dyn Error>> {
         let Self { package, version, .. } = self;
         fs::create_dir_all(asking.join("src"))?;
@@ -101,7 +101,7 @@ impl Published {
     }
 }
 
-/// A path in the folder of what is built here.
+/// A path in the folder of the builds of this package.
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target").join(path)
 }

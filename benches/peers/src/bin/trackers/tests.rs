@@ -160,7 +160,7 @@ fn patched_torrust_answers_as_before_and_writes_down_downloads() {
     }
 }
 
-/// What a GET by way of a proxy, for a client at `client`, answers with, when the server has begun to listen.
+/// The answer to a GET through a proxy, for a client at `client`, once the server listens.
 fn get(port: u16, path: &str, client: &str) -> String {
     let enough = Instant::now() + Duration::from_secs(10);
     let mut stream = loop {
@@ -208,7 +208,7 @@ fn patched_torrust_answers_over_http_and_shows_torrents() {
     assert!(whole.ends_with("5:peerslee"), "{whole}");
     let whole = announce("%02", "192.0.2.3", 1003, "left=9&compact=0");
     assert!(whole.ends_with("5:peersld2:ip9:192.0.2.14:porti1001eeee"), "{whole}");
-    // Nobody can be reached at port 0.
+    // No peer listens on port 0.
     let refused = announce("%02", "192.0.2.4", 0, "left=9&compact=0");
     assert!(refused.ends_with("5:peerslee") && refused.contains("10:incompletei1e"), "{refused}");
     announce("%01", "192.0.2.5", 1005, "left=9&compact=1");

@@ -23,7 +23,7 @@ pub(crate) fn pass(store: &dyn TorrentRepository, row: &mut Row) {
     let all = store.totals().peers();
     let passes = (0..3).map(|_| timed(|| sweep(store, FULL, LARGE_STEP, |_| {})).1.as_secs_f64() * 1e3);
     row.set(Number::PassMs, Spread::of(passes).expect("three passes").median);
-    assert_eq!(store.totals().peers(), all, "nobody has expired");
+    assert_eq!(store.totals().peers(), all, "no peer has expired");
 }
 
 /// Measures the small steps of as many whole passes as fit in the time. No lock is held for longer than a
@@ -58,7 +58,7 @@ pub(crate) fn shrink(store: &dyn TorrentRepository, workload: &Workload, empty: 
             break;
         }
     }
-    assert_eq!(store.totals().peers(), kept, "those that announced late live");
+    assert_eq!(store.totals().peers(), kept, "peers with late announces live");
     if peak > 0 {
         row.set(Number::ShrunkRss, grown() as f64 / peak as f64);
     }
