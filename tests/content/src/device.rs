@@ -17,7 +17,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// `None` where this user may not make one: the file itself has to do then, and the caller says so.
+    /// `None` if this user may not make one: then the caller uses the file itself, and prints that.
     pub fn new(image: &Path, bytes: u64) -> Option<Self> {
         File::create(image).and_then(|file| file.set_len(bytes)).expect("the folder takes a file");
         let made =
@@ -44,7 +44,7 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Where a test may work: a loop device, or a file where there is none to be had.
+/// The place of a test: a loop device, or a file if none can be made.
 pub fn device_of(folder: &Path, bytes: u64) -> (Option<LoopDevice>, PathBuf) {
     let image = folder.join("device");
     let device = LoopDevice::new(&image, bytes);
@@ -57,8 +57,8 @@ pub fn device_of(folder: &Path, bytes: u64) -> (Option<LoopDevice>, PathBuf) {
     (device, path)
 }
 
-/// A folder in memory where that can be had: a killed process loses nothing that the kernel has, and a
-/// thousand kills want many flushes.
+/// A folder in memory where possible: the kernel keeps the writes of a killed process, and a thousand kills
+/// need many flushes.
 pub fn scratch_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made")
 }

@@ -20,7 +20,7 @@ const PIECE_LENGTH: u32 = 1 << 15;
 #[derive(Debug, Arbitrary)]
 struct Input {
     messages: Vec<Owned>,
-    /// How much each write takes, how many slices it is given, and how much each read brings.
+    /// The bytes of each write, its number of slices, and the bytes of each read.
     parts: Vec<(u16, u8, u16)>,
 }
 

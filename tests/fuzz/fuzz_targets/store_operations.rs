@@ -72,7 +72,7 @@ enum Step {
         torrent: u8,
         earlier: u32,
     },
-    /// With whatever an earlier announce has left in the answers and buffers.
+    /// With the content that an earlier announce has left in the answers and buffers.
     Batch {
         announces: Vec<Told>,
         used: bool,

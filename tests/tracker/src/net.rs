@@ -1,4 +1,4 @@
-//! Where a tracker and its clients meet: on the loopback, or at the ends of a veth pair.
+//! The network of a tracker and its clients: the loopback, or the ends of a veth pair.
 
 use std::{
     fs::{self, File},
@@ -52,7 +52,7 @@ impl Namespace {
         thread::spawn(new).join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Runs something in it. Threads and processes that this starts stay there.
+    /// Runs `run` in it. Threads and processes that `run` starts stay there.
     pub fn run<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             setns(&self.0, CloneFlags::CLONE_NEWNET).expect("a need of this test");
@@ -154,7 +154,7 @@ pub fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Where a tracker and its clients meet.
+/// The network of a tracker and its clients.
 #[derive(Debug)]
 pub struct Net {
     /// With XDP at the server's end, or the loopback.
@@ -178,7 +178,7 @@ impl Net {
         Self { wire, server: SERVER.map(parsed), clients: CLIENTS.map(parsed) }
     }
 
-    /// Runs something where the server is.
+    /// Runs `run` at the server's end.
     pub fn at_server<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
         match &self.wire {
             Some((wire, _)) => wire.server.run(run),
@@ -200,7 +200,7 @@ impl Net {
         }
     }
 
-    /// Runs a tracker, and waits until datagrams come past the sockets if they shall.
+    /// Runs a tracker, and with XDP waits until datagrams come past the sockets.
     pub fn run(&self, server: Server) -> Tracker {
         let tracker = self.at_server(|| Tracker::of(server));
         let is_on_its_way = || tracker.control.metrics.xdp().is_none_or(|xdp| xdp.addresses > 0);

@@ -100,7 +100,7 @@ impl Client {
         })
     }
 
-    /// Announces; counts and peers.
+    /// Announces. Returns counts and peers.
     pub fn announce(&mut self, request: AnnounceRequest<'_>) -> (AnnounceResponseHeader, Vec<Endpoint>) {
         let packet = |transaction_id| AnnounceRequest { transaction_id, ..request }.to_vec();
         self.ask(packet, |response| match response {
@@ -112,7 +112,7 @@ impl Client {
         })
     }
 
-    /// Counts.
+    /// Scrapes. Returns counts.
     pub fn scrape(&mut self, connection_id: ConnectionId, hashes: &[[u8; 20]]) -> Vec<ScrapeStats> {
         let packet = |transaction_id| ScrapeRequest::new(connection_id, transaction_id, hashes).to_vec();
         self.ask(packet, |response| match response {

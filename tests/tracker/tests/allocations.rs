@@ -19,7 +19,7 @@ use swarmkeep_tests::{
 use swarmkeep_tracker::Server;
 use swarmkeep_tracker_protocol::udp::{ConnectionId, ScrapeRequest, TransactionId};
 
-/// Held by each test, that none sees the allocations of another.
+/// Each test holds it, so that none counts the allocations of another.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[global_allocator]

@@ -63,7 +63,7 @@ fn written_killed_and_compared(cached: bool, names: &[&str], bytes: u64) {
         let store = reopen(&path);
         store.audit().unwrap();
         assert_eq!(store.report().damage, []);
-        // Every piece that is said to be complete is, by the hash in the torrent file.
+        // Each piece marked complete has the hash in the torrent file.
         let had = std::mem::take(&mut complete);
         for name in names {
             let metainfo = torrents::torrent(name);
@@ -174,7 +174,7 @@ fn the_writer_of_real_torrents() {
             let mut bytes = torrents::piece(info, piece);
             // Behind the files of a v2 torrent, up to the next piece, is padding.
             bytes.resize((range.end - range.start) as usize, 0);
-            // As they come from peers: in blocks of 16 KiB, from the last to the first.
+            // As from peers: in blocks of 16 KiB, from the last to the first.
             for start in (0..bytes.len()).step_by(16 << 10).rev() {
                 let block = &bytes[start..bytes.len().min(start + (16 << 10))];
                 content.write(range.start + start as u64, block).unwrap();
@@ -242,7 +242,7 @@ fn images_of_earlier_versions_are_refused_and_stay_as_they_are() {
     }
 }
 
-/// `SWARMKEEP_MAKE_IMAGE` names where to put it, for the image of a later version.
+/// `SWARMKEEP_MAKE_IMAGE` is the path of the image, for one of a later version.
 #[test]
 fn an_image_made_today_opens_as_the_one_of_version_3_does() {
     let folder = scratch_folder();

@@ -1,4 +1,4 @@
-//! Hashes and metadata of torrents that libtorrent made, and as libtorrent asked for them and sent them.
+//! Hashes and metadata of torrents of libtorrent, and libtorrent's own requests and answers.
 //! `fixtures/README.md` says how that was captured.
 
 use std::{fs, path::PathBuf, time::Instant};
@@ -150,12 +150,12 @@ fn piece_layers_of_torrents_that_libtorrent_made_are_fetched() {
 }
 
 #[test]
-fn the_hashes_of_a_pieces_blocks_are_told_by_its_bytes() {
+fn the_hashes_of_a_pieces_blocks_are_answered_from_its_bytes() {
     for name in ["some-v2", "some-hybrid", "one-v2", "one-hybrid"] {
         let info = torrent(name).into_info();
         let mut answered = 0;
         for tree in info.trees().filter(|tree| tree.height() > 0) {
-            // As libtorrent asks for them, to find out which block of a piece is wrong.
+            // libtorrent's request to find the wrong block of a piece.
             let blocks = (info.piece_length() >> 14).min(1 << tree.height());
             for nth in 0..tree.pieces().len() as u32 {
                 let (index, proof) = (nth * blocks, tree.height() - 1);

@@ -1,4 +1,4 @@
-//! Torrent files that real programs made, and such as strangers might make.
+//! Torrent files of real programs, and hostile ones.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ fn torrents_of_real_programs_have_the_hashes_that_those_tell() {
 
 #[test]
 fn torrents_of_real_programs_are_made_again_byte_for_byte() {
-    // All but the one that is large.
+    // All but the large one.
     for (name, v1, v2, piece_length, ..) in &TORRENTS[..6] {
         let metainfo = torrent(name);
         let info = metainfo.info();
@@ -156,7 +156,7 @@ fn an_info_dictionary_alone_verifies_pieces_by_its_own_hashes() {
     }
     let metainfo = torrent("some-v2");
     let info = Info::parse(metainfo.info().encoded()).unwrap();
-    // Of files that are no longer than a piece, the hash is in the info dictionary.
+    // For files of at most one piece, the info dictionary has the hash.
     let known: Vec<_> = (0..info.piece_count()).filter(|&nth| info.verify(nth, &piece(&info, nth))).collect();
     assert_eq!(known, [4, 19, 20]);
     assert!(info.check(0).is_none());
@@ -235,7 +235,7 @@ fn v1_file(out: &mut Vec<u8>, path: &[&[u8]]) {
     writer.end().end();
 }
 
-/// A v2 torrent of such a file tree and, if that is not empty, one more file that has a byte.
+/// A v2 torrent with this file tree and, if that is not empty, one more file of one byte.
 fn v2(tree: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut writer = Writer::new(&mut out);
@@ -256,10 +256,10 @@ fn v2_file(out: &mut Vec<u8>, name: &[u8], attributes: &[u8]) {
     writer.bytes(name).dict().bytes(b"").dict().put(attributes).bytes(b"length").integer(0).end().end();
 }
 
-/// A file that has a byte: a torrent without any is refused.
+/// A file of one byte: a torrent without bytes is refused.
 const WITH_A_BYTE: &[u8] = b"d6:lengthi1e4:pathl1:~ee";
 
-/// The files with these paths, and one more that has a byte.
+/// The files with these paths, and one more of one byte.
 fn v1_files(paths: &[&[&[u8]]]) -> Result<FileList, Error> {
     let mut files = Vec::new();
     paths.iter().for_each(|path| v1_file(&mut files, path));
@@ -566,7 +566,7 @@ fn hostile_input_takes_no_more_memory_than_is_said() {
     }
 }
 
-/// Of this thread, however many others there are.
+/// The CPU time of this thread alone.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -18,7 +18,7 @@ use swarmkeep_content::{
 use swarmkeep_content_tests::torrents;
 use swarmkeep_metainfo::Info;
 
-/// A store that counts the bytes that are read of it.
+/// A store that counts the bytes read.
 #[derive(Debug)]
 struct Counting(Memory, Arc<Probe>);
 
@@ -122,7 +122,7 @@ impl Rotten {
         rotten
     }
 
-    /// Behind the back of the store that verifies.
+    /// Writes past the store that verifies.
     fn put(&self, piece: u32, wrong: bool) {
         let content = self.inner.open(&self.info.info_hash()).unwrap();
         content.mark_incomplete(piece).unwrap();
@@ -130,7 +130,7 @@ impl Rotten {
         let mut bytes = torrents::piece(&self.info, piece);
         let last = bytes.len() - 1;
         bytes[last] ^= u8::from(wrong);
-        // Behind the last file of a piece of v2 there is anything.
+        // After the last file of a v2 piece, any bytes may follow.
         bytes.resize((range.end - range.start) as usize, 0xee);
         content.write(range.start, &bytes).unwrap();
         content.mark_complete(piece).unwrap();
@@ -198,7 +198,7 @@ fn a_read_of_a_part_verifies_all_of_its_pieces_and_reads_nothing_twice() {
     assert_eq!(read(two.start..four.end), None);
     assert_eq!(read(three.end - 1..three.end), None);
     assert_eq!(rotten.probe.read.load(Relaxed), 2 * (four.end - two.start) + 1);
-    // One byte that is right, of a piece that is not, is not given, and costs nothing when asked for again.
+    // A correct byte of a wrong piece is not returned, and a second read of it costs nothing.
     assert_eq!(read(five.start..five.start + 1), Some(5));
     let before = rotten.probe.read.load(Relaxed);
     assert_eq!(read(four.start..five.start + 1), Some(5));

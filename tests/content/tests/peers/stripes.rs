@@ -155,7 +155,7 @@ fn config(n: u8) -> SessionConfig {
     config
 }
 
-/// A device that remembers where each write began, and of how many sectors it was.
+/// A device that records the first sector and the number of sectors of each write.
 struct Recorder {
     device: SparseDevice,
     writes: Mutex<Vec<(u64, u64)>>,

@@ -16,7 +16,6 @@ use swarmkeep_store_tests::{
 };
 use tempfile::TempDir;
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [EXT4]: a_full_disk_is_an_error_that_leaves_nothing_half_done_on_ext4;
@@ -97,7 +96,7 @@ fn store_on_a_disk_that_is_full(kind: &str) {
     let torrent = store.create(&torrent(3, &[("wide", 64 << 20)])).unwrap();
     let bytes: Vec<u8> = (0..64 << 20).map(|at: u32| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
     let mut written = 0;
-    // Two pieces are written in part, so that there are bytes that must stay.
+    // Parts of two pieces are written: these bytes must stay.
     let last = 64 << 20;
     for at in [last - 40_000, last - 400_000] {
         torrent.write(at as u64, &bytes[at..at + 1000]).unwrap();

@@ -1,4 +1,4 @@
-//! The clients that people run, through this project's tracker, and with its peer; and disks that are full.
+//! Popular clients with this project's tracker and its peer; and full disks.
 
 mod full_disk;
 mod real_clients;

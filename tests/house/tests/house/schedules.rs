@@ -135,7 +135,7 @@ fn a_b_tree_behind_one_lock_loses_no_announce() {
     shuttle::check_random(move || announces_against_remove(store()), SCHEDULES);
 }
 
-/// A map that takes out whatever it finds under the key, as stores that lose announces do.
+/// A map that removes any value under the key, as stores that lose announces do.
 struct CarelessMap<T>(shuttle::sync::Mutex<BTreeMap<InfoHash, Arc<T>>>);
 
 impl<T: Send + Sync> SlotMap<T> for CarelessMap<T> {

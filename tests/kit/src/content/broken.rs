@@ -213,11 +213,11 @@ swarmkeep_conformance::faults! {
     write_after_the_mark WriteInTwoSteps => a_complete_piece_never_changes_whatever_is_written_at_once;
     /// Clears the bytes of a piece, lets go of the lock, and marks it incomplete.
     mark_incomplete_in_two_steps UnmarkInTwoSteps => reads_racing_mark_incomplete_see_what_was_written;
-    /// Looks whether a torrent is there, lets go of the lock, and writes to whichever has its info hash then.
+    /// Looks whether a torrent is there, lets go of the lock, and writes to the one with its info hash then.
     write_after_the_delete WriteAfterDelete => calls_racing_a_delete_are_done_or_answer_deleted;
-    /// Collects the pieces to flush, lets go of the lock, and makes them durable whatever has come meanwhile.
+    /// Collects the pieces to flush, lets go of the lock, and makes them durable without another look.
     flush_in_two_steps FlushInTwoSteps => a_flush_races_with_everything;
-    /// Reads the second half from whichever torrent has the info hash then.
+    /// Reads the second half from the torrent that has the info hash then.
     read_in_two_steps ReadInTwoSteps => readers_never_see_bytes_of_another_torrent;
     /// Lists by position, and lets go of the lock after each torrent.
     list_by_position ListByPosition => list_shows_what_stays_while_torrents_come_and_go;

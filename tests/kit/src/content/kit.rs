@@ -20,17 +20,16 @@ use tempfile::TempDir;
 
 use super::Subject;
 
-/// How long a call may take before it is taken to last for ever.
+/// The time after which a call counts as endless.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a race goes on at most, however many rounds are left.
+/// The longest time of a race, even with rounds left.
 const RACE: Duration = Duration::from_millis(400);
 
-/// The bytes that a peer asks for at once, and so the least that is written.
+/// The bytes of one request of a peer, and so the least that is written.
 pub(crate) const BLOCK: u64 = 1 << 14;
 
-/// The capacity of a store that takes one, in a case that is not about that: it may take all of it from the
-/// file system at once.
+/// The capacity of a bounded store in a case that is not about bounds: it may allocate all of it at once.
 const ROOM: u64 = 64 << 20;
 
 /// A temporary folder in which the stores of a case are opened, one after another.
@@ -45,7 +44,7 @@ impl<'a> Folder<'a> {
         Self { capacity: Some(ROOM), ..Self::unlimited(subject) }
     }
 
-    /// For stores that are given no capacity.
+    /// For stores without a capacity.
     pub(crate) fn unlimited(subject: &'a dyn Subject) -> Self {
         Self { subject, folder: scratch_folder(), capacity: None }
     }

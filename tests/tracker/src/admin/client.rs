@@ -1,4 +1,4 @@
-//! A client of the admin server: HTTP/1.1 as bytes, one connection a request.
+//! A client of the admin server: HTTP/1.1 as bytes, one connection per request.
 #![expect(missing_docs, reason = "read by tests only")]
 
 use std::{
@@ -33,7 +33,7 @@ impl Answer {
     }
 }
 
-/// An open connection with a request on it.
+/// An open connection after a request.
 pub struct Asked(BufReader<TcpStream>);
 
 /// Sends a request with these header lines, each with its end.

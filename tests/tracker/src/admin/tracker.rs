@@ -32,7 +32,7 @@ pub const READ: &str = "secret-for-reading-only";
 /// May only change things.
 pub const WRITE: &str = "secret-for-writing-only";
 
-/// One that runs until it is dropped.
+/// A tracker that runs until it is dropped.
 pub struct Tracker {
     pub admin: SocketAddr,
     pub udp: SocketAddr,
@@ -88,7 +88,7 @@ impl Tracker {
         let admin = server.admin_address().expect("bound").expect("configured");
         let running = crate::Tracker::of(server);
         let (udp, metrics) = (running.udp[0], Arc::clone(&running.control.metrics));
-        // Until threads are at work, and the store has been asked.
+        // Until its threads work, and the store has answered.
         until("it starts", || !get(admin, "/health/ready").text().contains("starting"));
         Self { admin, udp, metrics, running: Some(running) }
     }
@@ -103,7 +103,7 @@ impl Tracker {
     }
 }
 
-/// A client that speaks UDP, and is as many peers as it has ports.
+/// A client over UDP, which announces one peer per port.
 pub struct Announcer(Client, ConnectionId);
 
 impl Announcer {
@@ -122,7 +122,7 @@ impl Announcer {
     }
 }
 
-/// Announces for as long as it lives, each time as another peer of another torrent.
+/// Announces until it is dropped, each time another peer of another torrent.
 pub struct Load {
     stop: Arc<AtomicBool>,
     running: Option<JoinHandle<()>>,

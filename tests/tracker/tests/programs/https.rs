@@ -1,4 +1,4 @@
-//! The tracker over HTTPS, for clients that are not ours.
+//! The tracker over HTTPS, for clients of other projects.
 
 use std::{fs, net::SocketAddr, path::PathBuf, process::Command};
 
@@ -12,7 +12,6 @@ use tempfile::TempDir;
 
 use crate::certificates::certificates;
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! { [ARIA2]: aria2_announces_over_https; [CURL]: curl_scrapes_over_https }
 }

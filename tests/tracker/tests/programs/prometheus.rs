@@ -19,7 +19,6 @@ use swarmkeep_tests::admin::{
     tracker::{Load, Tracker, state},
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! { [PROMETHEUS]: rules_fire_when_they_should, metrics_alerts_and_dashboard_are_understood }
 }
@@ -108,7 +107,7 @@ fn metrics_alerts_and_dashboard_are_understood() {
         let known = [("$job", "swarmkeep"), ("$instance", ".*"), ("$__rate_interval", "10s")];
         let replaced =
             known.iter().fold(expression.to_owned(), |text, (name, value)| text.replace(name, value));
-        // Nothing is refused, and no snapshot is taken.
+        // No request is refused, and there are no snapshots.
         let may_be_empty =
             ["refused_requests", "snapshot_timestamp"].iter().any(|name| expression.contains(name));
         assert!(may_be_empty || !query(free, &replaced).is_empty(), "nothing for {replaced}");

@@ -119,7 +119,7 @@ fn answers_leave_from_the_address_that_was_asked(net: &Net) {
             (neighbour, SocketAddr::new(server, v4)),
             (here_v6, SocketAddr::new(server_v6, v6)),
         ] {
-            // It hears nothing from other addresses than the one that it asks.
+            // It receives nothing from addresses other than the one that it asks.
             let mut client = net.client_at(from, asked);
             let id = client.connect();
             assert_eq!(client.scrape(id, &[[0xaa; 20]]).len(), 1, "{name}: {asked}");
@@ -173,7 +173,7 @@ fn an_invalid_request_gets_silence_and_its_neighbours_an_answer(net: &Net) {
             [&[], &[0], &good[..15], &good[..97], &unknown_action, &response, &[0xff; 60_000]];
         for packet in bad {
             client.send(packet);
-            // The next answer is the one to the next request.
+            // The next answer belongs to the next request.
             client.connect();
         }
         client.announce(announce(id));
@@ -226,7 +226,7 @@ fn an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered(
     for _ in 0..100 {
         friend.announce(announce(friends));
     }
-    // Packets without a good id take nothing from the address that they name.
+    // Packets without a good id do not count against the address that they name.
     let mut forger = of(3);
     for _ in 0..100 {
         assert_eq!(forger.refusal(announce(ConnectionId(7))), "invalid connection id");
@@ -320,7 +320,7 @@ fn a_flood_on_a_slow_store_gets_overload_errors_and_it_recovers(net: &Net) {
     client.socket.set_nonblocking(true).expect("a socket");
     for _ in 0..100 {
         (0..30).for_each(|_| client.send(&announce(id).to_vec()));
-        // Once it has an answer, the announces have been taken. Connects are answered without the tracker.
+        // After this answer, the tracker has received the announces. Connects need no tracker.
         assert_eq!(neighbour.refusal(announce(ConnectionId(0))), "invalid connection id");
         drain(&client);
     }
@@ -343,7 +343,7 @@ fn a_slow_store_is_asked_for_many_at_once(net: &Net) {
     for n in 0..100 {
         client.send(&AnnounceRequest { port: 1000 + n, want: Some(0), ..announce(id) }.to_vec());
     }
-    // Once it has an answer, the announces have been taken. Connects are answered without the tracker.
+    // After this answer, the tracker has received the announces. Connects need no tracker.
     assert_eq!(client.refusal(announce(ConnectionId(0))), "invalid connection id");
     gate.open();
     for _ in 0..100 {
@@ -397,7 +397,7 @@ fn one_family_under_flood_does_not_starve_the_other(net: &Net) {
             scope.spawn(|| {
                 let client = net.client(flooded);
                 client.socket.set_nonblocking(true).expect("a socket");
-                // It ends, even where the other client has given up.
+                // It ends, even if the other client has given up.
                 let longest = Instant::now() + 2 * A_MINUTE;
                 while !enough.load(Relaxed) && Instant::now() < longest {
                     let _ = client.socket.send(&CONNECT);

@@ -23,7 +23,6 @@ use swarmkeep_tests::{
 use swarmkeep_tracker::{Error, Kind, LocalPeers, Server, Xdp, XdpMode, XdpStatus};
 use swarmkeep_xdp::Path;
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [A_WIRE[0], A_WIRE[1]]:
@@ -33,7 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             an_unknown_neighbour_and_another_way_back_pass,
             options_and_other_ports_pass,
             tags_of_vlans_pass,
-            the_best_mode_that_works_is_taken;
+            the_best_mode_that_works_is_used;
         [A_WIRE[0], A_WIRE[1], ETHTOOL]: queues_may_come_but_not_go
     }
 }
@@ -47,7 +46,7 @@ fn tracker(wire: &Wire, xdp: Xdp) -> Tracker {
     config.rules.local_peers = LocalPeers::Take;
     (config.xdp, config.udp_workers) = (Some(xdp), NonZero::new(2));
     let mut server = None;
-    // Where another test starts a process, that has the sockets of a tracker before for a moment.
+    // A process that another test starts has the sockets of an earlier tracker for a moment.
     until("the ports are free", || {
         let bound = wire.server.run(|| Server::bind(&config, build("packed", |config| config)));
         !matches!(server.insert(bound), Err(Error::Bind { .. }))
@@ -84,7 +83,7 @@ fn until_it_answers(wire: &Wire, tracker: &Tracker) {
     });
 }
 
-fn the_best_mode_that_works_is_taken() {
+fn the_best_mode_that_works_is_used() {
     let wire = Wire::new(1);
     wire.server.run(|| ip("link add b0 type bridge"));
     for (interface, best, expected) in [
@@ -110,7 +109,7 @@ fn a_second_program_is_refused_and_sockets_go_on() {
     assert_eq!(status(&second).mode, None);
     wire.udp_answers();
     drop(second);
-    // One that ends a little later is waited for.
+    // It waits for a tracker that ends a little later.
     let third = thread::scope(|scope| {
         scope.spawn(move || {
             thread::sleep(Duration::from_millis(300));
@@ -143,7 +142,7 @@ fn an_interface_may_go_down_and_up_have_another_name_and_go() {
         ip("link set s down");
         ip("link set s name s2");
         ip("link set s2 up");
-        // Those of IPv6 go with the link.
+        // The link takes its IPv6 addresses with it.
         ip("address add fd09::1/64 dev s2 nodad");
         ip("address add 10.9.0.77/24 dev s2");
     });
@@ -206,11 +205,11 @@ fn an_unknown_neighbour_and_another_way_back_pass() {
         ip("link add b0 type bridge");
         ip("link set b0 up");
         ip("route add 10.9.7.0/24 dev b0");
-        // Of the main table this is true, but not for answers that leave from this address.
+        // True for the main table, but not for answers from this address.
         ip("route add 10.9.8.0/24 dev s");
         ip("route add 10.9.8.0/24 dev b0 table 7");
         ip("rule add from 10.9.0.9 table 7");
-        // Known there, so that nothing but the interface is wrong.
+        // Known there, so that only the interface is wrong.
         for address in ["10.9.7.1", "10.9.8.1"] {
             ip(&format!("neighbour add {address} lladdr 02:00:00:00:00:07 dev b0 nud permanent"));
         }
@@ -288,7 +287,7 @@ fn tags_of_vlans_pass() {
     let mut plain = [0; 100];
     plain[path.headers()..][..CONNECT.len()].copy_from_slice(&CONNECT);
     let len = path.write(&mut plain, CONNECT.len());
-    // VLAN 0, which is no VLAN, so that the kernel takes it.
+    // VLAN 0, which is no VLAN, so the kernel accepts it.
     let tagged = [&plain[..12], &[0x81, 0, 0, 0], &plain[12..len]].concat();
     let socket = wire.client.run(|| UdpSocket::bind(path.from)).expect("a free port");
     socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");

@@ -1,4 +1,4 @@
-//! `swarmkeep serve --xdp`: its privileges, its end, and clients that are not ours.
+//! `swarmkeep serve --xdp`: its privileges, its end, and clients of other projects.
 
 use std::{
     fs,
@@ -22,7 +22,6 @@ use swarmkeep_tests::{
 };
 use swarmkeep_tracker_protocol::udp::AnnounceRequest;
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [A_WIRE[0], A_WIRE[1], PROGRAM]:
@@ -130,7 +129,7 @@ fn ask_again_and_again(client: Client, enough: &AtomicBool, answered: &AtomicU64
                 let bytes = answer[8..16].try_into().expect("8 bytes");
                 id = Some(swarmkeep_tracker_protocol::udp::ConnectionId(u64::from_be_bytes(bytes)));
             }
-            // The announce that it asked for.
+            // The answer to the announce.
             Ok(20..) if answer[3] == 1 => {
                 answered.fetch_add(1, Relaxed);
             }
@@ -195,7 +194,7 @@ fn frames_of_queues_without_a_thread_pass() {
         let serve = start(&wire, &[], &["--xdp=s", "--xdp-connects=false", &format!("--workers={workers}")]);
         takes_datagrams(&wire);
         pause(&serve);
-        // The ports decide by which queue they come.
+        // The ports decide the queue.
         let mut clients: Vec<_> = (0..64).map(|_| wire.udp_client("10.9.0.2", "10.9.0.1")).collect();
         clients.iter().for_each(|client| client.send(&CONNECT));
         let waits = || wire.server.run(waits_in_sockets);

@@ -303,7 +303,7 @@ impl Pair {
         Tls::load(&self.certificate(), &self.key()).expect("they belong together")
     }
 
-    /// One that trusts the root alone.
+    /// A client that trusts the root alone.
     pub(crate) fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.root.clone()).expect("a certificate");
@@ -370,7 +370,7 @@ fn is_open(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).expect("a socket");
     let mut bytes = [0; 8192];
     let open = matches!(stream.peek(&mut bytes), Err(error) if is_timeout(&error)) || {
-        // Its answer may be there to be read.
+        // There may be an answer to read.
         let mut stream = stream;
         let _ = stream.read(&mut bytes);
         matches!(stream.peek(&mut bytes), Err(error) if is_timeout(&error))
@@ -400,7 +400,7 @@ impl Client {
         Self { tls: StreamOwned::new(session, stream), received: Vec::new() }
     }
 
-    /// The peers it is told of.
+    /// Announces. Returns the peers.
     pub(crate) fn announce(&mut self, port: u16) -> Vec<swarmkeep::Endpoint> {
         self.tls.write_all(&announce(port)).expect("the tracker listens");
         let (status, body) = self.receive();

@@ -37,7 +37,7 @@ const OTHER: InfoHash = InfoHash::new([2; 20]);
 
 #[test]
 fn a_list_of_torrents_is_accepted_while_the_tracker_runs_and_forbidden_torrents_go() {
-    // At once, since most of the time is waiting.
+    // At once, since they mostly wait.
     thread::scope(|scope| {
         for name in STORES {
             for kind in [ListKind::Allow, ListKind::Deny] {
@@ -62,7 +62,7 @@ fn a_list_is_taken(name: &str, kind: ListKind) {
 
     // Renamed over it, as a program that writes lists does.
     fs::rename(folder.write("new", &format!("# the other one\n{OTHER}\n")), &list).expect("a rename");
-    until("the new list is taken and the old swarm gone", || swarms(&tracker) == 0);
+    until("the new list is in use and the old swarm gone", || swarms(&tracker) == 0);
     assert_eq!(client.announce(of(gone)).0.leechers, 1);
     assert_eq!(client.refusal(of(here)), "this tracker does not serve this torrent");
 
@@ -77,7 +77,7 @@ fn a_list_is_taken(name: &str, kind: ListKind) {
     assert_eq!(client.announce(of(gone)).0.leechers, 1, "the list is as it was");
 
     folder.write("list", &format!("{LISTED}\n"));
-    until("a list that is there again is taken", || swarms(&tracker) == 0);
+    until("a restored list is in use", || swarms(&tracker) == 0);
     assert_eq!(client.announce(of(here)).0.leechers, 1);
 }
 
@@ -104,7 +104,7 @@ fn announces_are_answered_while_a_list_of_a_million_torrents_is_read() {
         if answer[3] == 1 {
             break;
         }
-        assert!(began.elapsed() < A_MINUTE, "the new list is not taken");
+        assert!(began.elapsed() < A_MINUTE, "the new list is not in use");
     }
     // Half of the time it is read and sorted.
     assert!(slowest < began.elapsed() / 4, "{slowest:?} of {:?}", began.elapsed());
@@ -236,7 +236,7 @@ fn a_field_that_cannot_be_read_refuses_no_announce_and_is_counted() {
 }
 
 #[test]
-fn an_address_that_asks_too_often_over_http_is_told_so() {
+fn an_address_that_asks_too_often_over_http_gets_an_error() {
     let limiter = Arc::new(RateLimiter::new(KEY, 1, 20, 1024));
     let tracker = over("packed", with(Rules::new(), |rules| rules.rate = Some(limiter)));
     let refusals = (0..30).filter(|_| {
@@ -247,7 +247,7 @@ fn an_address_that_asks_too_often_over_http_is_told_so() {
 }
 
 #[test]
-fn peers_at_loopback_addresses_are_taken_where_the_tracker_listens_on_one_and_replaced_by_rule() {
+fn peers_at_loopback_addresses_are_accepted_where_the_tracker_listens_on_one_and_replaced_by_rule() {
     let tracker = over("packed", Rules::new());
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
@@ -300,7 +300,7 @@ fn a_client_with_a_link_only_finds_seeders_where_the_operator_lets_it() {
             };
             assert_eq!(over_udp(AnnounceEvent::Started, 0), given, "{name}");
             assert_eq!(over_http("&event=started", 0), given, "{name}");
-            // These have been there before, or have got some of it.
+            // These were in the swarm before, or have some of its pieces.
             assert!(!over_udp(AnnounceEvent::None, 0) && !over_http("", 0), "{name}");
             assert!(!over_udp(AnnounceEvent::Started, 1) && !over_http("&event=started", 1), "{name}");
             assert!(!over_udp(AnnounceEvent::Completed, 0), "{name}");

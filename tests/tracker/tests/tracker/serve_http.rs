@@ -22,7 +22,7 @@ use swarmkeep_tests::{Tracker, any_port, build, listening, runtime};
 use swarmkeep_tracker::{Config, LocalPeers, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
 
-/// One that answers at once, and one that may have to wait.
+/// A store that answers at once, and one that may wait.
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 
 const HASH: InfoHash = InfoHash::new([0xaa; 20]);
@@ -69,7 +69,7 @@ fn a_listener_at_all_ipv6_addresses_is_for_both_families_unless_ipv4_has_one_at_
     drop(alone);
     let [v6, v4] = ["::", "0.0.0.0"].map(|ip| SocketAddr::new(ip.parse().expect("an address"), port));
     is_answered(&Tracker::of(server("packed", &config(&[v6, v4]))));
-    // HTTP and the admin server have the ports of TCP in common.
+    // HTTP and the admin server share the ports of TCP.
     let _beside_admin = server("packed", &with(config(&[v6]), |config| config.admin = Some(v4)));
 }
 
@@ -195,7 +195,7 @@ fn http_1_0_and_half_closed_connections_are_answered() {
     assert_eq!(client.rest(), b"");
     drop(tracker);
     for name in STORES {
-        // All of it is there when the tracker first looks.
+        // All of it is there before the tracker first reads.
         let server = server(name, &config());
         let mut clients: Vec<_> = addresses(&server).into_iter().map(Client::of).collect();
         for client in &mut clients {
@@ -302,7 +302,7 @@ fn a_slow_request_is_cut_off_and_neighbours_notice_nothing() {
     let neighbour = Neighbour::of(address);
     let began = Instant::now();
     let mut slow: Vec<_> = (0..50).map(|_| Client::of(address)).collect();
-    // These have shown that they can ask, and then say nothing at all.
+    // These have sent requests before, and then send nothing.
     let mut idle: Vec<_> = (0..10).map(|_| Client::of(address)).collect();
     idle.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
     let request = get(&scrape_of(HASH));
@@ -326,7 +326,7 @@ fn connections_of_one_address_are_limited_and_its_neighbours_notice_nothing() {
     let neighbour = Neighbour::of(address);
     let mut held: Vec<Client> = Vec::new();
     for _ in 0..100 {
-        // Some are closed before they have seen that they were open.
+        // Some close before the client has seen that they were open.
         held.extend((0..50).filter_map(|_| Client::try_at([127, 0, 0, 3].into(), address).ok()));
         held.retain(Client::is_open);
     }
@@ -341,7 +341,7 @@ fn connections_of_one_address_are_limited_and_its_neighbours_notice_nothing() {
 }
 
 #[test]
-fn when_all_places_are_taken_the_longest_idle_makes_room() {
+fn when_all_places_are_in_use_the_longest_idle_makes_room() {
     let tracker = Tracker::of(server("packed", &with(config(), |config| config.http_connections = 8)));
     let address = tracker.http[0];
     let mut first = Client::of(address);

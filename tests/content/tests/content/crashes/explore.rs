@@ -30,11 +30,11 @@ pub(crate) struct Plan {
     pub(crate) mutant: Option<Mutant>,
     /// Flushes that the device or the folder ignores.
     pub(crate) deaf: Option<Deaf>,
-    /// Things done before each crash.
+    /// The number of actions before each crash.
     pub(crate) actions: usize,
-    /// How often a store that came back is put to work and crashes again.
+    /// The number of times that a store which came back works on and crashes again.
     pub(crate) again: u32,
-    /// Torrents that are there from the start.
+    /// The number of torrents from the start.
     pub(crate) crowd: u64,
 }
 

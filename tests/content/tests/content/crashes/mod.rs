@@ -30,7 +30,7 @@ fn whatever_a_crash_leaves_keeps_every_promise() {
     let mut seed = 0;
     while (explored.distinct.len() as u64) < wanted() {
         let allocation = if seed % 2 == 0 { Allocation::Sequential } else { Allocation::Ordered };
-        // Some with more torrents than a sector of the root names.
+        // Some have more torrents than a sector of the root can name.
         let crowd = if seed % 3 == 2 { 109 } else { 0 };
         explore(seed, Plan { allocation, crowd, ..Plan::new() }, &mut explored);
         if let Some(found) = explored.found {

@@ -20,9 +20,9 @@ const FOLDER: Node = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deaf {
     Device(Barrier),
-    /// Of the bytes of files.
+    /// For the bytes of files.
     Files,
-    /// Of the names of files.
+    /// For the names of files.
     Names,
 }
 

@@ -49,7 +49,7 @@ async fn a_connected_peer_is_not_called_back() {
     sleep(Duration::from_millis(300)).await;
     handle.found([listens]);
     assert!(timeout(Duration::from_secs(1), listener.accept()).await.is_err(), "it was called");
-    // Once it has gone, it is.
+    // After the connection ends, it is.
     drop(stranger);
     timeout(A_MINUTE, listener.accept()).await.expect("it is called").unwrap();
     session.stop().await.unwrap();
@@ -68,7 +68,7 @@ async fn no_address_takes_all_the_connections() {
     let mut strangers = Vec::new();
     for n in 0..8 {
         let mut stranger = from(1, n).await;
-        // Said once it is taken in.
+        // The session sends it once it has accepted the connection.
         stranger.until(|message| *message == Message::HaveAll).await;
         strangers.push(stranger);
     }
@@ -88,7 +88,7 @@ async fn uploads_that_must_wait_hold_up_no_requests() {
     let config = with(config(112), |config| config.up = Some(16 << 10));
     let slow = Session::start(config, left).await.unwrap();
     let handle = slow.add(info(), &[]).await.unwrap();
-    // Eight that ask it for all that it has.
+    // Eight that request all of its pieces.
     let mut others = Vec::new();
     for n in 0..7 {
         let (other, asks) = session(113 + n, &store([])).await;

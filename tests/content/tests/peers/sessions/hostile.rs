@@ -1,4 +1,4 @@
-//! Peers that mean harm: each costs its own connection, and nothing else.
+//! Hostile peers: each costs its own connection, and nothing else.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::sessions::{assert_has_all, info, session, store, whole};
 
-/// A connection that this test makes up byte by byte.
+/// A connection that the test writes byte by byte.
 pub(crate) struct Stranger {
     stream: TcpStream,
     pub(crate) received: ReceiveBuffer,
@@ -76,12 +76,12 @@ impl Stranger {
         self.say_bytes(&bytes).await;
     }
 
-    /// Reads until a message comes that is looked for.
+    /// Reads until a message is `looked_for`.
     pub(crate) async fn until(&mut self, looked_for: impl Fn(&Message<'_>) -> bool) {
         self.wait_for(|message| looked_for(message).then_some(())).await;
     }
 
-    /// Reads until a message comes of which there is something to say.
+    /// Reads until `says` has a value for a message.
     pub(crate) async fn wait_for<T>(&mut self, says: impl Fn(&Message<'_>) -> Option<T>) -> T {
         let found = async {
             loop {
@@ -125,7 +125,7 @@ async fn a_peer_of_another_protocol_is_cut_off_and_others_are_served() {
     let mut too_long = Stranger::call(at, 1).await;
     too_long.stream.write_all(&[0xff; 5]).await.unwrap();
     let mut late = Stranger::call(at, 2).await;
-    // Not all of it: then there would be nothing left to say.
+    // Not all of it: then no message would be left.
     late.say(&[Message::HaveNone, Message::Bitfield(Bitfield::new(&[0x80, 0, 0, 0]))]).await;
     let mut beyond = Stranger::call(at, 3).await;
     beyond.say(&[Message::Have(PieceIndex(32))]).await;
@@ -222,7 +222,7 @@ async fn bring(listener: TcpListener, n: u8, content: Arc<Vec<u8>>, wrong: impl 
                 }
                 let piece = Piece { piece: block.piece, begin: block.begin, data: &data };
                 stranger.say(&[Message::Piece(piece)]).await;
-                // So that several have a part in each piece.
+                // So that each piece has blocks of several peers.
                 sleep(Duration::from_millis(2)).await;
             }
             if !stranger.fill().await {

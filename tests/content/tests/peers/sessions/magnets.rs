@@ -349,7 +349,7 @@ async fn a_dropped_learn_leaves_nothing_behind() {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(A_MINUTE, gone).await.expect("the tracker is told");
+    timeout(A_MINUTE, gone).await.expect("the tracker gets `stopped`");
     timeout(A_MINUTE, session.stop()).await.expect("in time").unwrap();
 }
 
@@ -383,8 +383,8 @@ async fn connected_peers_are_notified_when_a_torrent_was_learnt() {
     seeder.stop().await.unwrap();
 }
 
-/// Offers an info dictionary of some size, and answers requests for it with whatever `answer` makes, and
-/// those for hashes with wrong ones.
+/// Offers an info dictionary of `size` bytes, answers requests for it with the result of `answer`, and
+/// requests for hashes with wrong ones.
 async fn offers(
     listener: TcpListener,
     n: u8,

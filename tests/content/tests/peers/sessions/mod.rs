@@ -1,4 +1,4 @@
-//! Sessions of our own on loopback, with each other and with peers that mean them harm.
+//! Our own sessions on loopback, with each other and with hostile peers.
 
 mod connecting;
 mod hostile;
@@ -220,7 +220,7 @@ async fn fetched_pieces_are_written_in_time_although_their_stripe_is_not_whole()
     seeder.stop().await.unwrap();
 }
 
-/// As many torrents as are wanted, all of the same bytes.
+/// The `n`th of many torrents of the same bytes.
 fn another(n: u8) -> Arc<Info> {
     let at = INFO.windows(10).position(|name| name == b"splitmix64").unwrap();
     let mut info = INFO.to_vec();

@@ -50,7 +50,7 @@ fn request(message: &Message<'_>) -> Option<Block> {
     }
 }
 
-/// Messages that came meanwhile, of which there is something to say.
+/// The values of `says` for the messages that come within a time.
 async fn meanwhile<T>(
     stranger: &mut Stranger,
     time: Duration,
@@ -79,8 +79,8 @@ async fn bring(stranger: &mut Stranger, content: &[u8], block: Block) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_peers_do_not_stop_the_others() {
-    // Memory for one piece, which one of them begins again and again until all are left; and for more than
-    // they take, so that none of them is waited for.
+    // Memory for one piece, which a silent peer begins again and again until all of them are left; and memory
+    // for more than they block, so that the session does not wait for them.
     for (memory, patience) in [(1, Duration::from_secs(2)), (8, 10 * A_MINUTE)] {
         let (full, empty) = (store(0..32), store([]));
         let (fetcher, fetches) = impatient(60, &empty, memory, patience).await;
@@ -128,7 +128,7 @@ async fn a_slow_peer_loses_its_requests_and_its_late_blocks_are_accepted() {
     while asked.len() < 8 {
         asked.push(stranger.wait_for(request).await);
     }
-    // The one that it was asked for last, just in time.
+    // The last requested block, just in time.
     sleep(PATIENCE / 2).await;
     bring(&mut stranger, &content, asked[asked.len() - 1]).await;
     let cancels = |message: &Message<'_>| match message {
@@ -148,7 +148,7 @@ async fn a_slow_peer_loses_its_requests_and_its_late_blocks_are_accepted() {
         }
     })
     .await
-    .expect("all of it is taken");
+    .expect("all of it is accepted");
     assert_eq!(fetches.status().wasted, 0);
     fetcher.stop().await.unwrap();
 }
@@ -174,13 +174,13 @@ async fn a_peer_that_rejects_everything_gets_few_requests() {
     assert!(asked.values().all(|times| *times <= 10), "{asked:?}");
     let (seeder, _seeds) = session(65, &full).await;
     fetches.found(seeder.addresses().to_vec());
-    timeout(A_MINUTE, whole(&fetches)).await.expect("others are asked");
+    timeout(A_MINUTE, whole(&fetches)).await.expect("other peers get requests");
     fetcher.stop().await.unwrap();
     seeder.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_piece_that_is_rejected_again_and_again_a_peer_is_not_asked_any_more() {
+async fn a_piece_that_a_peer_rejects_again_and_again_is_no_longer_requested_from_it() {
     let (fetcher, fetches) = fetcher(66, &store([]), 32).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 27).await;
     let piece = [0x80, 0, 0, 0];
@@ -196,12 +196,12 @@ async fn of_a_piece_that_is_rejected_again_and_again_a_peer_is_not_asked_any_mor
             .await;
         let Some(block) = said else { break };
         asked += 1;
-        assert!(asked < 100, "it is asked over and over");
+        assert!(asked < 100, "it gets requests without end");
         stranger.say(&[Message::Reject(block)]).await;
     }
     assert!((4..=16).contains(&asked), "{asked} requests");
     assert_eq!(fetches.status().peers[0].pieces, 0);
-    // It may get it.
+    // It may get the piece later.
     stranger.say(&[Message::Have(PieceIndex(0))]).await;
     stranger.wait_for(request).await;
     fetcher.stop().await.unwrap();

@@ -40,7 +40,7 @@ async fn an_announce_is_the_query_of_the_url() {
 }
 
 #[tokio::test]
-async fn peers_in_the_long_form_and_of_both_families_are_taken() {
+async fn peers_in_the_long_form_and_of_both_families_are_accepted() {
     let long = b"d8:intervali1800e5:peersld2:ip9:192.0.2.14:porti6881eed2:ip11:2001:db8::14:porti1eed2:ip4:host4:porti2eeee";
     let compact = b"d8:intervali1800e5:peers6:\xc0\x00\x02\x01\x1a\xe16:peers618:\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01\0\x01e";
     for body in [&long[..], compact] {
@@ -51,7 +51,7 @@ async fn peers_in_the_long_form_and_of_both_families_are_taken() {
 }
 
 #[tokio::test]
-async fn warnings_counts_and_the_address_seen_are_told() {
+async fn warnings_counts_and_the_address_seen_are_reported() {
     let tracker = Http::saying(
         b"d8:completei5e11:external ip4:\xc6\x33\x64\x0910:incompletei6e8:intervali1800e12:min intervali900e5:peers0:15:warning message8:slow\x1bnowe",
     )
@@ -65,7 +65,7 @@ async fn warnings_counts_and_the_address_seen_are_told() {
 }
 
 #[tokio::test]
-async fn a_tracker_id_is_told_from_then_on_even_if_it_is_not_repeated() {
+async fn a_tracker_id_is_sent_from_then_on_even_if_it_is_not_repeated() {
     let tracker = Http::new(|_, nth| {
         Reply::Keep(ok(match nth {
             0 => b"d8:intervali0e5:peers0:10:tracker id4:a&=\xffe",
@@ -81,8 +81,8 @@ async fn a_tracker_id_is_told_from_then_on_even_if_it_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn events_come_in_order_and_each_until_it_is_taken() {
-    // Every other answer is none.
+async fn events_are_sent_in_order_and_each_until_it_is_answered() {
+    // Every second request gets no answer.
     let tracker = Http::new(|_, nth| {
         if nth % 2 == 0 { Reply::Close(vec![]) } else { Reply::Keep(ok(b"d8:intervali0e5:peers0:e")) }
     })
@@ -246,11 +246,11 @@ async fn a_torrent_makes_no_requests_of_services_that_are_no_trackers() {
     }
     assert_eq!(service.connections.load(Relaxed), 0);
     let torrent = Torrent::one(&format!("http://{}/a-passkey/announce", service.at), &client(), &seldom());
-    assert!(torrent.settled().await.is_started, "a tracker beside it is asked");
+    assert!(torrent.settled().await.is_started, "a tracker beside it gets the announce");
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_in_the_trackers_words_and_when_it_says_to_come_back_is_kept_to() {
+async fn a_refusal_is_reported_in_the_trackers_words_and_its_retry_time_is_kept() {
     for (body, status, expected, waits) in [
         (&b"d14:failure reason4:gonee"[..], "200 OK", "refused: gone", Some(0..1)),
         (b"d14:failure reason4:gone8:retry ini5ee", "200 OK", "refused: gone", Some(290..301)),
@@ -307,7 +307,7 @@ async fn invalid_answers_are_failures() {
     assert!(failure.starts_with(&format!("{closed}: ")) && failure.contains("refused"), "{failure}");
 }
 
-/// Answers everything but a `completed`, and that as said.
+/// Answers each `completed` with the result of `completed`, and all others well.
 async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'static) -> (Http, Torrent) {
     let tracker = Http::new(move |target, _| match target.contains("event=completed") {
         true => completed(),
@@ -322,7 +322,7 @@ async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'stat
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_completed_that_is_on_its_way_is_waited_for_and_not_told_again() {
+async fn a_completed_that_is_on_its_way_is_waited_for_and_not_sent_again() {
     let (tracker, torrent) = asked_for_completed(|| {
         std::thread::sleep(Duration::from_millis(200));
         Reply::Keep(ok(GOOD))
@@ -333,7 +333,7 @@ async fn a_completed_that_is_on_its_way_is_waited_for_and_not_told_again() {
     assert_eq!(tracker.events(), [(Started, Some(1000)), (Completed, Some(0)), (Stopped, Some(0))]);
 }
 
-// On one thread, nothing is sent before `stop` if nothing is waited for.
+// On one thread, the torrent sends nothing before `stop` unless the test waits.
 #[tokio::test]
 async fn a_completed_that_is_not_answered_keeps_no_stopped() {
     for is_sent in [true, false] {

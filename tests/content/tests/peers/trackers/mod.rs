@@ -1,4 +1,4 @@
-//! Announces to trackers over real sockets: to this project's own tracker, and to such as misbehave.
+//! Announces to trackers over real sockets: to this project's own tracker, and to hostile ones.
 
 mod http;
 mod own;

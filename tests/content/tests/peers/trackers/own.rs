@@ -1,4 +1,4 @@
-//! This project's own tracker, over all that it speaks.
+//! This project's own tracker, over each of its protocols.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -80,7 +80,7 @@ fn ip(at: SocketAddr) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_with_addresses_of_both_families_is_told_at_both_and_gives_peers_of_both() {
+async fn a_host_with_addresses_of_both_families_gets_announces_at_both_and_gives_peers_of_both() {
     // The same port in both families, if it can be had.
     let tracker = (0..50).find_map(|_| {
         let tracker = start(&listening(&[V4], &[V4]));
@@ -113,7 +113,7 @@ async fn a_host_with_addresses_of_both_families_is_told_at_both_and_gives_peers_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_torrents_are_told_to_one_tracker_through_one_client() {
+async fn a_thousand_torrents_announce_to_one_tracker_through_one_client() {
     let tracker = start(&everywhere());
     let client = of(with(patient(), |options| options.udp_wait = Duration::from_secs(1)));
     let patient = with(seldom(), |options| options.stop_patience = LONG);
@@ -199,7 +199,7 @@ async fn a_tracker_that_was_started_again_is_announced_to_again() {
     drop(tracker);
     let tracker = start(&listening(&[at], &[]));
     torrent.handle.announce_now();
-    // It knows nothing of the connection id, and the torrent must not have to fail for that.
+    // It does not know the connection id, and the torrent must not fail because of that.
     counts(&tracker, [0, 1, 0]).await;
     assert_eq!(torrent.handle.status()[0].v4.failures, 0);
     torrent.stop().await;

@@ -112,7 +112,7 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    /// One that answers with the packets that `answer` makes of a request and its number.
+    /// A tracker that sends the packets that `answer` returns for a request and its number.
     pub(crate) async fn new(answer: impl FnMut(&Asked, usize) -> Vec<Vec<u8>> + Send + 'static) -> Self {
         Self::at("127.0.0.1:0", answer).await.expect("loopback")
     }
@@ -188,13 +188,13 @@ pub(crate) struct Http {
     /// Path and query of each request.
     asked: Arc<Mutex<Vec<String>>>,
     pub(crate) connections: Arc<AtomicUsize>,
-    /// How many bytes it got rid of.
+    /// The bytes that it could send.
     pub(crate) sent: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
 impl Http {
-    /// One that answers requests, which it is given with their number.
+    /// A tracker that sends the result of `answer` for a request and its number.
     pub(crate) async fn new(answer: impl Fn(&str, usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let at = listener.local_addr().expect("bound");
@@ -219,7 +219,7 @@ impl Http {
         Self { at, asked, connections, sent, _tasks: tasks }
     }
 
-    /// One that says the same to everybody.
+    /// A tracker with one answer to all requests.
     pub(crate) async fn saying(body: &'static [u8]) -> Self {
         Self::new(move |_, _| Reply::Keep(ok(body))).await
     }

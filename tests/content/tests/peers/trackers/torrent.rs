@@ -20,7 +20,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Nothing here takes that long unless it hangs.
+/// Only a test that hangs takes that long.
 pub(crate) const LONG: Duration = A_MINUTE;
 
 /// A client that gives up soon.
@@ -81,7 +81,7 @@ pub(crate) fn identity(torrent: u32, port: u16) -> Identity {
     Identity { info_hash: InfoHash::new(info_hash), peer_id: PeerId::new(peer_id), port, key: 0xdead_beef }
 }
 
-/// One that runs.
+/// A running torrent.
 pub(crate) struct Torrent {
     pub(crate) handle: TrackersHandle,
     pub(crate) found: mpsc::Receiver<Found>,
@@ -141,7 +141,7 @@ impl Torrent {
         self.until("an answer", |status| settled(&status[0])).await.remove(0).v4
     }
 
-    /// Waits until the only tracker has failed over IPv4; why.
+    /// Waits until the only tracker has failed over IPv4. Returns the error.
     pub(crate) async fn failure(&self) -> String {
         let status = self.until("a failure", |status| status[0].v4.failures > 0).await;
         status[0].v4.error.as_ref().expect("it has failed").to_string()

@@ -87,7 +87,7 @@ async fn an_answer_from_another_port_is_not_believed() {
     while let Ok((len, _)) = tracker.try_recv_from(&mut packet) {
         assert_eq!(len, 16, "it still asks for a connection id");
     }
-    // The same bytes from the right one would have done.
+    // The same bytes from the right sender are accepted.
     let torrent = Torrent::one(&url, &client(), &seldom());
     loop {
         let (len, from) = timeout(LONG, tracker.recv_from(&mut packet)).await.expect("in time").unwrap();
@@ -206,12 +206,12 @@ async fn of_a_silent_tracker_all_torrents_learn_together() {
 }
 
 #[tokio::test]
-async fn when_a_tracker_fails_the_next_of_its_tier_is_asked_and_other_tiers_do_not_wait() {
+async fn when_a_tracker_fails_the_next_of_its_tier_gets_the_announce_and_other_tiers_do_not_wait() {
     let (silent, good, other) = (Udp::silent().await, Udp::good().await, Udp::good().await);
     let (silent_url, good_url, other_url) = (silent.url(), good.url(), other.url());
-    // Whatever the order in the first tier.
+    // In any order of the first tier.
     let tiers: [&[&str]; 2] = [&[&silent_url, &good_url], &[&other_url]];
-    // Until each of the two has been the first: a tier is shuffled.
+    // Until each of the two was the first: a tier is shuffled.
     let mut silent_was_first = [false; 2];
     for torrent in 0.. {
         assert!(torrent < 64, "{silent_was_first:?}");
@@ -313,7 +313,7 @@ async fn stopping_notifies_trackers_that_got_started_and_waits_only_briefly() {
     assert_eq!(mute.events(), [Started, Stopped]);
     assert_eq!(silent.events(), []);
 
-    // One that failed was never told of the torrent, so there is nothing to take back.
+    // A tracker that failed never got a `started`, so it needs no `stopped`.
     let patient = with(seldom(), |options| options.stop_patience = 10 * LONG);
     let torrent = Torrent::one(&silent_url, &client(), &patient);
     torrent.failure().await;
@@ -323,7 +323,7 @@ async fn stopping_notifies_trackers_that_got_started_and_waits_only_briefly() {
 }
 
 #[tokio::test]
-async fn a_started_that_may_have_been_taken_is_taken_back() {
+async fn a_started_that_may_have_arrived_is_followed_by_stopped() {
     let tracker = Udp::new(|asked, _| match asked {
         Asked::Announce { event: Started, .. } => vec![],
         _ => vec![asked.good_answer()],
@@ -396,7 +396,7 @@ async fn a_torrent_without_trackers_works_and_lists_refused_urls() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_not_found_and_a_family_without_address_are_told() {
+async fn a_name_that_is_not_found_and_a_family_without_address_are_reported() {
     let client = of(hosting("v4only.test", ["127.0.0.1".parse().unwrap()]));
     let torrent = Torrent::one("udp://no-such-name.invalid:1", &client, &seldom());
     let failure = torrent.failure().await;

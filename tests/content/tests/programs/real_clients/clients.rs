@@ -23,31 +23,30 @@ pub(crate) struct Client {
     pub(crate) needs: &'static [Need],
     /// Prints its version.
     version: &'static [&'static str],
-    /// Whether it can be told at which IPv6 address to be. Otherwise it is at the one that the system gives
-    /// it: the tracker's.
+    /// Whether its IPv6 address can be configured. Otherwise the system chooses the tracker's.
     binds_v6: bool,
     /// How its peer ids begin (BEP 20).
     peer_id: &'static str,
-    /// By which protocol it does not tell that it goes.
+    /// The protocol over which it does not send `stopped`.
     pub(crate) leaves_in_silence: Option<Protocol>,
     /// Runs it in the foreground until SIGINT: it downloads the missing content, and shares the rest.
     command: fn(&ClientSetup) -> Command,
 }
 
-/// Where one client works.
+/// The addresses and folders of one client.
 pub(crate) struct ClientSetup {
-    /// Where it listens, at one address of one family.
+    /// The only address where it listens.
     pub(crate) at: SocketAddr,
     /// How its peer ids begin.
     pub(crate) peer_id: &'static str,
     torrent: PathBuf,
-    /// All that it knows, in place of the torrent file.
+    /// Its only source, instead of the torrent file.
     link: Option<String>,
     /// Where the file is or goes.
     pub(crate) download: PathBuf,
-    /// Its configuration and whatever else it writes.
+    /// Its configuration and other files.
     pub(crate) home: PathBuf,
-    /// Name and version, as a folder of fixtures is called.
+    /// Name and version: the name of its folder of fixtures.
     pub(crate) label: String,
 }
 
@@ -87,7 +86,7 @@ pub(crate) static TRANSMISSION: Client = Client {
     version: &["transmission-cli", "--version"],
     binds_v6: true,
     peer_id: "-TR",
-    // Its HTTP requests are made on a thread that takes no more of them once the program is ending.
+    // The thread of its HTTP requests accepts no more of them at the end of the program.
     leaves_in_silence: Some(Protocol::Http),
     command: |place| {
         let settings = format!(
@@ -128,7 +127,7 @@ pub(crate) static LIBTORRENT: Client = Client {
     },
 };
 
-/// A client in a few lines of Debian's own python, which is the one that has the binding.
+/// A client in a few lines of Debian's own Python, which has the binding.
 const LIBTORRENT_SCRIPT: &str = r#"
 import libtorrent, signal, sys, time
 torrent, folder, ip, port = sys.argv[1:]
@@ -199,7 +198,7 @@ pub(crate) static RTORRENT: Client = Client {
         // With its check of the whole file at the end, it has not announced `completed` after 90 seconds.
         command.args(["-o", "protocol.pex.set=no", "-o", "pieces.hash.on_completion.set=no"]);
         command.args(["-p", &format!("{0}-{0}", place.port())]);
-        // "Tried to set a bind address that is not an af_inet address", it says otherwise.
+        // Otherwise: "Tried to set a bind address that is not an af_inet address".
         if place.ip().is_ipv4() {
             command.args(["-b", &place.ip().to_string()]);
         }
@@ -230,7 +229,7 @@ pub(crate) static RQBIT: Client = Client {
     },
 };
 
-/// No more than one of them.
+/// The only one of ours.
 pub(crate) static OURS: Client = Client {
     name: "swarmkeep",
     n: 6,
@@ -243,7 +242,7 @@ pub(crate) static OURS: Client = Client {
 };
 
 impl Client {
-    /// The version alone, out of whatever is printed with it.
+    /// The version alone, without the text around it.
     fn version(&self) -> String {
         let mut command = Command::new(self.version[0]);
         let output =

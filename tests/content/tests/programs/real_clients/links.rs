@@ -19,7 +19,6 @@ use crate::real_clients::{
     wait_until,
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     let tests = tests! {
         [RQBIT_PROGRAM, IP, MOUNT, NAMESPACES]: rqbit_downloads_by_a_link_where_seeders_are_given_to_it

@@ -57,8 +57,7 @@ macro_rules! real_clients {
     };
 }
 
-// One row of each family of the catalog, one of each other way to a tracker, and each client as the one that
-// has the file.
+// One row of each family of the catalog, one of each other way to a tracker, and each client as the seeder.
 real_clients! {
     clients_download_by_udp_over_packed:
         by Udp V4, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
@@ -79,7 +78,7 @@ real_clients! {
         by Http V6, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
     clients_download_by_http_from_a_private_tracker:
         by Http V4, with PASSKEY, over "packed", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
-    // The two that name the path of an announce (BEP 41).
+    // The two clients that send the path of an announce (BEP 41).
     clients_download_by_udp_from_a_private_tracker:
         by Udp V4, with PASSKEY, over "packed", from LIBTORRENT to QBITTORRENT;
     // Our own peer, which seeds to all of them, and fetches from each.
@@ -122,7 +121,6 @@ real_clients! {
         [Public magnet] by Http V4, over "packed", from RTORRENT to OURS;
 }
 
-/// The tests of these modules.
 pub(crate) fn tests() -> Vec<Trial> {
     [downloads(), links::tests(), restart::tests(), two_trackers::tests()].into_iter().flatten().collect()
 }
@@ -133,8 +131,7 @@ const PASSKEY: &str = "s3cret-Passkey_0";
 const FILE: &str = "splitmix64-2MiB.bin";
 const FILE_LEN: usize = 2 << 20;
 
-/// How long each part of the story may take: they take a second or two, on a machine that has nothing else to
-/// do.
+/// The longest time of each part of the story: on an idle machine, they take a second or two.
 const DEADLINE: Duration = Duration::from_secs(90);
 
 /// The protocol between clients and tracker.
@@ -160,7 +157,7 @@ enum Kind {
 /// One test.
 struct Row {
     kind: Kind,
-    /// Whether all but the seeder know no more than a magnet link.
+    /// Whether all but the seeder know only a magnet link.
     by_link: bool,
     protocol: Protocol,
     family: Family,
@@ -179,12 +176,12 @@ impl Row {
         trial(&format!("{}::{name}", module_path!()), &needs, move || self.download())
     }
 
-    /// The one that has the file first.
+    /// The seeder first.
     fn clients(&self) -> Vec<&'static Client> {
         [&[self.seeder][..], &self.others].concat()
     }
 
-    /// The story that all tests tell.
+    /// The story of all tests.
     fn download(&self) {
         if !in_a_network_of_its_own() {
             return;
@@ -200,7 +197,7 @@ impl Row {
         let mut info_hashes: Vec<_> = metainfo.info().info_hashes().collect();
         let by_v2 = matches!(self.kind, Kind::HybridByV2);
         if by_v2 {
-            // First the one that all clients are told of.
+            // First the one that all clients know.
             info_hashes.reverse();
         }
         let info_hash = info_hashes[0];
@@ -281,7 +278,7 @@ impl Row {
         creation.finish().expect("every piece is hashed")
     }
 
-    /// Where clients find the tracker; they are at the addresses after it.
+    /// The address of the tracker for clients, which have the addresses after it.
     fn tracker(&self) -> SocketAddr {
         SocketAddr::new(address(self.family, 1), 6969)
     }
@@ -312,7 +309,7 @@ impl Row {
         }
     }
 
-    /// Starts the tracker on a thread that ends with the process; answers where it listens.
+    /// Starts the tracker on a thread that ends with the process. Returns its address.
     fn start_tracker(&self, repository: Repository) -> SocketAddr {
         let address = SocketAddr::new(self.tracker().ip(), 0);
         // A short interval: a client that missed a peer announces again within this test.

@@ -10,14 +10,14 @@ use std::{
 use swarmkeep::Family;
 use swarmkeep_store_tests::programs::{IP, NAMESPACES, Need, again, find, name, namespaces, note};
 
-/// How many addresses of each family there are: the tracker's and a client's each.
+/// The number of addresses of each family: the tracker's, and one per client.
 const ADDRESSES: u8 = 8;
 
 /// A name of the first IPv6 address.
 pub(crate) const TRACKER_V6: &str = "tracker.test";
 
 /// The `n`th address of a family, counted from 1. Those of IPv6 are global ones (of documentation, RFC 3849):
-/// there is a client that has no IPv6 without.
+/// one client has no IPv6 without them.
 pub(crate) fn address(family: Family, n: u8) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(10, 77, 0, n).into(),
@@ -28,9 +28,8 @@ pub(crate) fn address(family: Family, n: u8) -> IpAddr {
 /// The needs of a network of one's own.
 pub(crate) const A_NETWORK: [Need; 3] = [IP, Need::program("mount", "mount"), NAMESPACES];
 
-/// Runs the test of this thread once more in a process with a network and processes of its own, where this
-/// answers `true`. Outside, where it answers `false`, the test has passed if that one has. It takes
-/// [`A_NETWORK`].
+/// Runs the test of this thread once more in a process with its own network and processes, and returns `true`
+/// there. Outside it returns `false`, and the test has passed if the inner one has. Needs [`A_NETWORK`].
 pub(crate) fn in_a_network_of_its_own() -> bool {
     const INSIDE: &str = "SWARMKEEP_TEST_INSIDE_NAMESPACE";
     if env::var_os(INSIDE).is_some() {

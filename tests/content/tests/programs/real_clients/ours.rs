@@ -1,4 +1,4 @@
-//! Our own peer, as one of the clients: a process as the others are, of this very program.
+//! Our own peer as one of the clients: a process of this program.
 
 use std::{env, fs, net::SocketAddr, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
@@ -22,14 +22,14 @@ pub(crate) fn command(place: &ClientSetup) -> Command {
     command
 }
 
-/// Whether this process is to be such a client, and no tests.
+/// Whether this process must be such a client instead of tests.
 pub(crate) fn is_asked_for() -> bool {
     env::var_os(ASKED[0]).is_some()
 }
 
 /// Seeds the file, or fetches it, until SIGINT.
 pub(crate) fn run() {
-    let [at, torrent, folder] = ASKED.map(|variable| env::var_os(variable).expect("all are told"));
+    let [at, torrent, folder] = ASKED.map(|variable| env::var_os(variable).expect("all are set"));
     let at: SocketAddr = at.to_str().and_then(|at| at.parse().ok()).expect("an address");
     let (torrent, folder) = (torrent.into_string().expect("a path or a link"), PathBuf::from(folder));
     // A store does not adopt files that it did not write.

@@ -1,5 +1,4 @@
-//! Other people's clients and a tracker that ends and is started again while they stay: `swarmkeep serve
-//! --state`, the program itself.
+//! Clients that stay while the tracker ends and starts again: `swarmkeep serve --state`, the program itself.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +29,6 @@ use crate::real_clients::{
     wait_until,
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [PROGRAM, TRANSMISSION, ARIA2, LIBTORRENT, IP, NAMESPACES]:
@@ -97,7 +95,7 @@ fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     wait_until("the other downloads, and says so", || tracker.scrape(&info_hash) == both, so_far);
     assert!(has_file(other), "{} has downloaded something else", other.name);
     if signal == "KILL" {
-        // The latest that is there may have begun before, and so may the next.
+        // The latest snapshot may have begun before, and so may the next.
         let taken = tracker.log().matches("snapshot taken").count();
         wait_until(
             "two snapshots more",

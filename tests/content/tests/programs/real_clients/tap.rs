@@ -20,16 +20,15 @@ use swarmkeep_tracker_protocol::{
 
 use crate::real_clients::{FILE_LEN, PASSKEY, Protocol, clients::ClientSetup};
 
-/// How a private tracker begins to refuse.
+/// The beginning of the error of a private tracker.
 const PRIVATE: &str = "this tracker is private";
 
-/// Stands where the tracker is to be found, writes down every message and passes it on from the address it
-/// came from.
+/// Listens in place of the tracker, writes down every message and passes it on from its sender's address.
 pub(crate) struct Tap {
     protocol: Protocol,
     /// The info hash of the torrent, then its other names.
     info_hashes: Vec<InfoHash>,
-    /// Whether clients do not know at first how much they lack.
+    /// Whether clients do not know the length of the torrent at first.
     unknown: bool,
     recorder: Recorder,
 }
@@ -259,7 +258,7 @@ fn relay_datagrams(outside: Arc<UdpSocket>, tracker: SocketAddr, recorder: &Reco
             });
             inside
         });
-        // As any datagram, it may be lost.
+        // Like any datagram, it may be lost.
         let _ = inside.send(&buffer[..len]);
     }
 }
@@ -331,7 +330,7 @@ impl<'a> HttpMessage<'a> {
 enum Request {
     Connect,
     Announce(Announce),
-    /// About how many torrents.
+    /// The number of its torrents.
     Scrape(usize),
 }
 
@@ -412,7 +411,7 @@ enum Response {
         seeders: u32,
         leechers: u32,
         peers: Vec<Endpoint>,
-        /// Where it sees the client, if it says.
+        /// The client's address as the tracker sees it, if given.
         external_ip: Option<IpAddr>,
     },
     Scrape(Vec<udp::ScrapeStats>),
@@ -439,7 +438,7 @@ impl Response {
             return Err("not the usual answer".into());
         }
         let wrong = |error: swarmkeep_tracker_protocol::Error| error.to_string();
-        // Each has a field that the other must have.
+        // Each kind requires a field that the other lacks.
         if let Ok(Ok(scrape)) = http::ScrapeResponse::parse(body) {
             return Ok(Self::Scrape(scrape.swarms().map(|(_, stats)| stats).collect()));
         }

@@ -1,5 +1,5 @@
-//! Other people's clients on two trackers that share a store on Redis: `swarmkeep serve --repository redis`,
-//! the program itself.
+//! Clients on two trackers that share a store on Redis: `swarmkeep serve --repository redis`, the program
+//! itself.
 
 use std::{
     fs,
@@ -28,7 +28,6 @@ use crate::real_clients::{
     wait_until,
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [PROGRAM, REDIS, TRANSMISSION, ARIA2, LIBTORRENT, IP, NAMESPACES]:
@@ -37,8 +36,8 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// The first has the file and knows one tracker, the second knows the other one only, and they meet. The
-/// first tracker is killed while the second client downloads, which goes on; the third client knows both,
-/// asks the one that is left, and finds both.
+/// first tracker is killed while the second client downloads, which goes on; the third client knows both
+/// trackers, asks the remaining one, and finds both peers.
 fn clients_meet_over_two_trackers_on_redis_of_which_one_is_killed() {
     if !in_a_network_of_its_own() {
         return;
@@ -66,7 +65,7 @@ fn clients_meet_over_two_trackers_on_redis_of_which_one_is_killed() {
     let so_far = || format!("{:?}\n{}", two.scrape(&info_hash), two.serve.log());
     let counts = |complete, incomplete, downloaded| SwarmStats { complete, incomplete, downloaded };
 
-    // So slowly that it takes seconds.
+    // Slowly, so that it takes seconds.
     let _seeder = Running::start_with(seeder, &seeding, &["--uplimit", "400"]);
     wait_until("the seeder announces to the one", || one.scrape(&info_hash) == counts(1, 0, 0), so_far);
     assert_eq!(two.scrape(&info_hash), counts(1, 0, 0), "the other tracker knows it at once");
@@ -93,7 +92,7 @@ fn torrent(urls: &[&str]) -> Vec<u8> {
     [head.as_bytes(), INFO, b"e"].concat()
 }
 
-/// One of them.
+/// One of the two trackers.
 struct Tracker {
     serve: Serve,
     at: SocketAddr,

@@ -32,18 +32,18 @@ impl fmt::Debug for BrokenContent {
 }
 
 impl BrokenContent {
-    /// Whichever torrent has the info hash of this one now, if any.
+    /// The torrent that has this info hash now, if any.
     fn current(&self) -> Handle {
         let state = self.model.state();
         self.model.handle(&state, self.handle.info_hash).unwrap_or_else(|| self.handle.clone())
     }
 
-    /// Works on the torrent whatever the rules say.
+    /// Works on the torrent against the rules.
     fn with<T>(&self, work: impl FnOnce(&mut Torrent) -> T) -> Result<T> {
         Ok(work(self.handle.torrent(&mut self.handle.state())?))
     }
 
-    /// Writes bytes with no look at complete pieces or at room.
+    /// Writes bytes without a check of complete pieces or room.
     fn force(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut state = self.handle.state();
         let new = self.handle.torrent(&mut state)?.write(offset, bytes);

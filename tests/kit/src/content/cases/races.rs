@@ -298,7 +298,7 @@ pub(crate) fn a_flush_races_with_everything(subject: &dyn Subject) {
     let work = |thread: usize| {
         let (content, pattern) = (&*contents[thread], Pattern(thread as u16));
         for piece in 0..60 {
-            // Every third is taken back, which a flush may come before, and every sixth is marked again.
+            // Every third is marked incomplete, perhaps after a flush, and every sixth complete again.
             complete(content, piece, pattern);
             if piece % 3 == 0 {
                 thread::sleep(Duration::from_micros(50));
@@ -348,7 +348,7 @@ pub(crate) fn readers_never_see_bytes_of_another_torrent(subject: &dyn Subject) 
         else {
             return;
         };
-        // All that one handle shows is of one torrent, whichever of those with this info hash it is.
+        // One handle always shows one torrent, any of the torrents with this info hash.
         let mut own = None;
         for at in 0..4 {
             let start = (thread as u64 * 1000 + 1500 * at + n) % (length - 4000);

@@ -30,7 +30,7 @@ pub(crate) fn buffers_are_filled_one_after_another(subject: &dyn Subject) {
             assert_bytes(&buffers.concat(), start, pattern);
         }
     }
-    // More buffers than an operating system takes at once.
+    // More buffers than an operating system accepts at once.
     let content = store.new_torrent(100, 10_000, 1000);
     put(&*content, 0..10_000, Pattern(1));
     let mut buffers = vec![[0; 5]; 2000];

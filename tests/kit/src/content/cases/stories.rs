@@ -15,7 +15,7 @@ use crate::content::{
     kit::{Draw, Folder, Pattern, Store, hash, said},
 };
 
-/// A step of a story. Numbers are drawn from all there are, and taken modulo the number of choices.
+/// A step of a story. Its numbers are random, and count modulo the number of choices.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Create { n: u64, measures: u64 },
@@ -55,8 +55,7 @@ pub(crate) fn a_long_random_story_goes_as_with_the_model(subject: &dyn Subject) 
     tell(subject, 31, 4000, MEDIUM);
 }
 
-/// Puts the store through a story; one that fails is told again with steps left out, as long as it still
-/// fails.
+/// Puts the store through a story. If it fails, repeats it with fewer steps, as long as it still fails.
 fn tell(subject: &dyn Subject, seed: u64, steps: usize, measures: Measures) {
     let mut draw = Draw::new(seed);
     let mut story: Vec<_> = (0..steps).map(|_| step(&mut draw)).collect();

@@ -130,7 +130,7 @@ pub(crate) fn places_are_told_of_bytes_of_the_torrent_alone(subject: &dyn Subjec
     complete(&*content, 0, Pattern(1));
     put(&*content, length - 100..length, Pattern(1));
     store.flush().unwrap();
-    // Whatever is told of these is allowed, and none of it is a panic.
+    // Any answer for these is allowed, but no panic.
     for at in [0, 1, BLOCK, store.stripe(), length - 1] {
         let _ = content.place(at);
     }

@@ -86,7 +86,7 @@ pub(crate) fn ranges_across_every_boundary_read_as_they_were_written(subject: &d
     for (n, (length, piece_length)) in measures(&store).into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
         let geometry = content.geometry();
-        // Backwards, so that bytes that are written last must not have been taken for written before.
+        // Backwards, so that no write may count bytes as written that come later.
         for &at in boundaries(geometry, store.stripe()).iter().rev() {
             for len in [1, 2, 511, 512, 513, 4097] {
                 let range = at.saturating_sub(len / 2)..(at + len - len / 2).min(length);

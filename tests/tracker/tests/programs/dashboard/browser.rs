@@ -27,7 +27,7 @@ pub(crate) struct Browser {
 impl Browser {
     pub(crate) fn start() -> Self {
         let binary = find("chromium").expect("a need of these tests");
-        // A driver ends if the port that it got over IPv4 is taken over IPv6.
+        // A driver ends if its IPv4 port is in use over IPv6.
         let deadline = Instant::now() + A_MINUTE;
         let (driver, port) = loop {
             match start_driver() {
@@ -89,7 +89,7 @@ impl Browser {
         text.as_str().unwrap_or_else(|| panic!("no element {id}")).to_owned()
     }
 
-    /// Waits until a script returns something that is true.
+    /// Waits until a script returns a true value.
     pub(crate) fn wait(&self, what: &str, script: &str) {
         let deadline = Instant::now() + A_MINUTE;
         while self.run(script) != Value::Bool(true) {
@@ -114,13 +114,13 @@ impl Browser {
         self.post(&format!("{}/goog/cdp/execute", self.session), &json!({ "cmd": name, "params": params }))
     }
 
-    /// As if on a screen of this size.
+    /// Sets the size of the screen.
     pub(crate) fn screen(&self, width: u32, height: u32, mobile: bool) {
         let params = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile });
         self.command("Emulation.setDeviceMetricsOverride", &params);
     }
 
-    /// As if the user liked this `light` or `dark`.
+    /// Sets the user's preference: `light` or `dark`.
     pub(crate) fn prefer(&self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }, { "name": "prefers-reduced-motion", "value": "reduce" }]);
         self.command("Emulation.setEmulatedMedia", &json!({ "features": features }));
@@ -140,7 +140,7 @@ impl Browser {
         said.as_array().expect("a list").iter().map(entry).collect()
     }
 
-    /// Where to requests were sent since the last time.
+    /// The URLs of new requests.
     pub(crate) fn requested(&self) -> Vec<String> {
         let log = self.post(&format!("{}/se/log", self.session), &json!({ "type": "performance" }));
         let url = |entry: &Value| {
@@ -154,8 +154,7 @@ impl Browser {
 }
 
 impl Browser {
-    /// Ends a browser that the driver has left behind, which it does if it was ended itself before there was
-    /// a session.
+    /// Ends a browser that the driver has left behind: it does so if it ends before there is a session.
     fn end_what_is_left(&self) {
         let profile = format!("--user-data-dir={}", self.profile.display());
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -208,7 +207,7 @@ fn start_driver() -> Result<(Child, u16), String> {
         driver.wait().expect("it has ended");
         return Err(said);
     };
-    // It goes on talking.
+    // The driver writes more lines.
     std::thread::spawn(move || lines.for_each(drop));
     Ok((driver, port))
 }

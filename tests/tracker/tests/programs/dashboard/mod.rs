@@ -24,7 +24,6 @@ use swarmkeep_tests::admin::{
     tracker::{ALL, Load, READ, Tracker, config, hash, packed, state},
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [CHROMIUM, CHROMEDRIVER]:
@@ -32,7 +31,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             a_torrent_is_found_its_peers_are_listed_and_it_is_removed,
             everything_is_reached_with_the_keyboard,
             a_lost_connection_is_shown_and_comes_back,
-            snapshots_that_fail_are_shown_until_one_is_taken;
+            snapshots_that_fail_are_shown_until_one_succeeds;
         [CHROMIUM, CHROMEDRIVER, REDIS]:
             the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered,
     }
@@ -198,7 +197,7 @@ fn everything_is_reached_with_the_keyboard() {
     let browser = open(&tracker, ALL);
     browser.wait("busy torrents", "return document.querySelectorAll('#busiest tbody tr').length === 5");
     thread::sleep(Duration::from_secs(2));
-    // Of a group of radio buttons, the one that is checked.
+    // The checked one of a group of radio buttons.
     let expected = browser.run(
         "window.named = e => e.id || e.dataset.key || e.getAttribute('aria-label')?.split(',')[0] || e.innerText || e.type;
          return [...document.querySelectorAll('a[href], button, input, summary, [tabindex=\"0\"]')]
@@ -227,7 +226,7 @@ fn everything_is_reached_with_the_keyboard() {
         read.len()
     };
     (0..3).for_each(|_| _ = press(LEFT));
-    // On a slow machine there are fewer than three seconds to be seen, and more to come.
+    // On a slow machine, the chart may have fewer than three seconds at first.
     for _ in 0..100 {
         if press(RIGHT) >= 3 {
             break;
@@ -270,7 +269,7 @@ fn a_lost_connection_is_shown_and_comes_back() {
     screenshot(&browser, "sign.png");
 }
 
-fn snapshots_that_fail_are_shown_until_one_is_taken() {
+fn snapshots_that_fail_are_shown_until_one_succeeds() {
     let disk = Simulated::new(1);
     let state = state(&disk);
     let tracker = Tracker::keeping(&state);
@@ -323,7 +322,7 @@ fn the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered() {
     browser.wait("that it answers again", &format!("return {store} === 'answers'"));
 }
 
-/// Nothing to the console, and nothing from anywhere else.
+/// Asserts that the console is empty, and that no request went to another host.
 fn check_what_was_said_and_asked(browser: &Browser, tracker: &Tracker) {
     assert_eq!(browser.console(), Vec::<String>::new());
     let here = format!("http://{}/", tracker.admin);

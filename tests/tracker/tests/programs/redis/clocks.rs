@@ -24,22 +24,21 @@ use crate::redis::{
     stores::{LIFETIME, RUNTIME, config, settings, started},
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
             redis_one_tracker_an_hour_ahead,
             redis_one_tracker_an_hour_behind,
-            redis_clock_that_was_wrong_once_tells_no_future_any_more,
-            redis_shards_from_the_future_are_brought_back,
-            redis_swarm_in_the_middle_of_a_sweep_is_brought_back_whole,
-            redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_told,
+            redis_clock_that_was_wrong_once_leaves_one_shard_ahead_at_most,
+            redis_shards_from_the_future_are_corrected,
+            redis_swarm_in_the_middle_of_a_sweep_is_corrected_whole,
+            redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_reported,
     }
 }
 
 const HOUR: i64 = 3600;
 
-/// As many as the swarms of the report that this is about had.
+/// The number of peers in the bug report.
 const PEERS: u32 = 1260;
 const TORRENTS: u32 = 100;
 
@@ -83,7 +82,7 @@ async fn sweep(store: &RedisRepository, server: &Server, now: Timestamp) -> u64 
     }
 }
 
-/// When each peer announced, from now.
+/// The time of each peer's announce, relative to now, in seconds.
 async fn times(store: &RedisRepository) -> Vec<i64> {
     let (mut listed, now) = (Vec::new(), clock().as_secs());
     for n in 0..TORRENTS {
@@ -95,14 +94,14 @@ async fn times(store: &RedisRepository) -> Vec<i64> {
     listed.iter().map(|peer| peer.last_announce.as_secs().cast_signed() - now.cast_signed()).collect()
 }
 
-/// How many peers there are, and the earliest and the latest of their announces, from now.
+/// The number of peers, and the earliest and the latest of their announces, relative to now.
 async fn ages(store: &RedisRepository) -> (usize, i64, i64) {
     let times = times(store).await;
     let (earliest, latest) = (times.iter().min(), times.iter().max());
     (times.len(), earliest.copied().unwrap_or_default(), latest.copied().unwrap_or_default())
 }
 
-/// It announces and sweeps, once its clock is wrong.
+/// The tracker announces and sweeps with a wrong clock.
 fn redis_one_tracker_an_hour_ahead() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -128,7 +127,7 @@ fn redis_one_tracker_an_hour_behind() {
     RUNTIME.block_on(async {
         let settings = with(settings([server.url()]), |settings| settings.clock = Some(clock));
         let (right, wrong) = (start(&settings).await, start(&settings).await);
-        // It alone, at first.
+        // At first, only the wrong one.
         announce(&wrong, 0..PEERS, by(-HOUR)).await;
         let (_, earliest, _) = ages(&right).await;
         assert!(earliest >= -62, "its peers look {earliest} s old");
@@ -143,7 +142,7 @@ fn redis_one_tracker_an_hour_behind() {
 }
 
 /// One announce with a clock of 2096, and then correct ones: only the shard of that one is ahead.
-fn redis_clock_that_was_wrong_once_tells_no_future_any_more() {
+fn redis_clock_that_was_wrong_once_leaves_one_shard_ahead_at_most() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let settings = with(settings([server.url()]), |settings| settings.clock = Some(clock));
@@ -155,8 +154,8 @@ fn redis_clock_that_was_wrong_once_tells_no_future_any_more() {
     });
 }
 
-/// Trackers that the server's clock did not bound have told shards a time to come, as earlier versions did.
-fn redis_shards_from_the_future_are_brought_back() {
+/// Earlier versions, which the server's clock did not bound, wrote future times into shards.
+fn redis_shards_from_the_future_are_corrected() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
@@ -180,7 +179,7 @@ fn redis_shards_from_the_future_are_brought_back() {
 }
 
 /// Also the pages that the sweep had passed before.
-fn redis_swarm_in_the_middle_of_a_sweep_is_brought_back_whole() {
+fn redis_swarm_in_the_middle_of_a_sweep_is_corrected_whole() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
@@ -206,7 +205,7 @@ fn redis_swarm_in_the_middle_of_a_sweep_is_brought_back_whole() {
     });
 }
 
-fn redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_told() {
+fn redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_reported() {
     static AHEAD: AtomicU64 = AtomicU64::new(0);
     fn drifts() -> Timestamp {
         Timestamp::from_secs(clock().as_secs() + AHEAD.load(Relaxed))

@@ -21,7 +21,7 @@ pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 const TORRENTS: u32 = 300;
 
-/// Swarms that are looked at together.
+/// The number of swarms checked at once.
 const ABREAST: usize = 16;
 
 /// Info hashes without structure.
@@ -53,11 +53,11 @@ pub(crate) async fn tell(
 /// The results of the announces.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// Which were acknowledged.
+    /// The acknowledged ones.
     pub(crate) acknowledged: Vec<u32>,
-    /// Which were not, and why.
+    /// The others, with their errors.
     pub(crate) refused: Vec<(u32, String)>,
-    /// The longest that one has waited, whatever for.
+    /// The longest time of an announce.
     pub(crate) slowest: Duration,
 }
 

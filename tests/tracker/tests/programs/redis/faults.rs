@@ -31,7 +31,6 @@ use crate::redis::{
     stores::{RUNTIME, SLACK, config, connect, impatient, settings, started},
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
@@ -129,7 +128,7 @@ fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
         };
         let (waited, _) = tokio::join!(async { tell(&patient, &finished(2)).await }, kill);
         waited.expect("the script was killed in time");
-        assert!(endless.await.expect("no panic").is_err(), "the script's own caller is told");
+        assert!(endless.await.expect("no panic").is_err(), "the script's own caller gets an error");
         assert_counted_once(&patient).await;
     });
 }
@@ -543,7 +542,7 @@ fn redis_trackers_with_clocks_apart_share_the_later_time() {
                 }
             }
         };
-        // Each by its own clock, at the same moment.
+        // Each by its own clock, at the same time.
         assert_eq!(sweep(Arc::clone(&late), at(60 + lifetime)).await, 0);
         assert_eq!(sweep(Arc::clone(&early), at(-60 + lifetime)).await, 0);
         assert_eq!(
@@ -575,7 +574,7 @@ fn redis_sweeping_is_for_the_holder_of_the_lease_and_two_at_once_do_no_harm() {
         );
         assert_eq!(second.totals().await.expect("reached").peers(), peers);
 
-        // It is gone, and so is its lease: both find it free, and one of them takes it back from the other.
+        // The tracker and its lease are gone: both others find it free, and one takes it from the other.
         let lease = format!("{}lease", settings.prefix);
         server.command(&["DEL", &lease]).expect("it answers");
         let both = [Arc::clone(&second), Arc::clone(&first)].map(|store| {
@@ -651,15 +650,15 @@ fn redis_store_begun_otherwise_is_refused() {
     });
 }
 
-/// In a swarm of many an IPv4 peer takes less than 60 bytes in the server, as it reports itself; and all of
-/// it comes back.
+/// In a swarm of many, an IPv4 peer takes less than 60 bytes of the server's `used_memory`, and all of it is
+/// returned.
 fn redis_memory_of_a_large_swarm_is_small_and_is_returned() {
     const PEERS: u32 = 200_000;
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
         tell(&store, &finished(0)).await.expect("reached");
-        // The buffers of a connection stay for a while after much has come through it.
+        // The buffers of a connection stay for a while after much traffic.
         let used = || {
             let memory = server.info("memory").expect("it answers");
             let number = |field: &str| memory[field].parse::<u64>().expect("a number");
@@ -688,7 +687,7 @@ fn redis_memory_of_a_large_swarm_is_small_and_is_returned() {
         assert_eq!(store.totals().await.expect("reached").swarms, 0);
         let left = used().saturating_sub(empty);
         note(format_args!("{left} of {full} bytes are left"));
-        // Redis 8 keeps 190 kB of its own, whatever was in it.
-        assert!(left < full / 10, "{left} of {full} bytes are still taken");
+        // Redis 8 always keeps 190 kB of its own.
+        assert!(left < full / 10, "{left} of {full} bytes are still in use");
     });
 }

@@ -26,20 +26,19 @@ use crate::redis::{
     stores::{RUNTIME, config, connect, impatient, settings, started},
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
-            redis_that_answers_more_than_it_was_asked_for_is_left_at_once,
+            redis_that_answers_more_than_was_requested_is_left_at_once,
             redis_cluster_does_not_lead_a_password_to_a_stranger,
     }
 }
 
-/// In front of a real server, on a port of its own. Once it is told to, it answers in the server's place.
+/// A proxy of a real server, on its own port. With `says`, it answers in the server's place.
 struct Proxy {
     port: u16,
     says: Arc<Mutex<Option<Says>>>,
-    /// The most bytes of its own answers that a connection took.
+    /// The most bytes of its own answers on one connection.
     taken: Arc<AtomicUsize>,
 }
 
@@ -47,7 +46,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().expect("no panic")
 }
 
-/// First words, and others that follow without end.
+/// The beginning of an answer, and a part that follows without end.
 #[derive(Debug, Clone)]
 struct Says(String, Option<&'static str>);
 
@@ -114,7 +113,7 @@ fn serve(mut client: TcpStream, server: u16, says: &Mutex<Option<Says>>, taken: 
     let _ = back.join();
 }
 
-fn redis_that_answers_more_than_it_was_asked_for_is_left_at_once() {
+fn redis_that_answers_more_than_was_requested_is_left_at_once() {
     /// The size of the buffers of the sockets of both sides.
     const ON_ITS_WAY: usize = 16 << 20;
     let server = started(Server::start());

@@ -17,7 +17,6 @@ use crate::redis::{
     stores::{RUNTIME, calls, config, connect, settings, started},
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
@@ -41,7 +40,7 @@ fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
                 part.iter().map(|n| Request::new(comes(n), PeerBuffer::new(&mut [], &mut []))).collect();
             store.announce_batch(&mut batch, NOW, &mut rng).await.expect("reached");
         }
-        // Two, which are one call.
+        // Two requests, which are one call.
         let mut rooms = vec![0; 2 * WANT * 6];
         let mut batch: Vec<_> = rooms
             .chunks_mut(WANT * 6)
@@ -113,7 +112,7 @@ fn redis_swarm_that_grows_while_it_is_swept_keeps_no_expired_peer() {
         come(0..OLD, NOW).await;
         let (mut next, mut passes) = (OLD, 0);
         while passes < 2 {
-            // As many as split a page or two, while there is something to be swept.
+            // Enough peers to split a page or two during the sweep.
             if passes == 0 {
                 come(next..next + 100, later).await;
                 next += 100;

@@ -1,5 +1,5 @@
-//! Trackers that share a store agree on how it is laid out, whatever is lost: it is emptied, or begun anew by
-//! another tracker.
+//! Trackers that share a store agree on its layout after any loss: the store is emptied, or another tracker
+//! begins it anew.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -27,7 +27,6 @@ use crate::redis::{
     stores::{FUNCTIONS, RUNTIME, impatient, settings, started},
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
@@ -51,7 +50,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 const TORRENTS: u32 = 100;
 
-/// A tracker that has just started: it draws a key of its own.
+/// A new tracker: it chooses its own key.
 async fn start(settings: &RedisConfig, key: u8) -> Arc<RedisRepository> {
     let config = RepositoryConfig::new(HashKey::from_bytes([key; 16])).lifetime(super::stores::LIFETIME);
     match RedisRepository::connect(settings, &config).await {
@@ -90,7 +89,7 @@ async fn assert_written_again(server: &Server, layout: &str, tracker: &RedisRepo
     }
 }
 
-/// On how many torrents the trackers do not agree, each having told all of them of one peer.
+/// Announces one peer per tracker to all torrents. Returns the number of torrents on which they disagree.
 async fn disagreements(trackers: &[&RedisRepository]) -> usize {
     for (peer, tracker) in (1..).zip(trackers) {
         announce_to(tracker, peer).await;
@@ -159,7 +158,7 @@ fn redis_shards_of_a_layout_that_was_given_up_are_replaced() {
         assert_eq!(disagreements(&[&one, &two, &three]).await, 0, "of {TORRENTS} torrents");
         assert_eq!(one.status().layout_changes, 1);
 
-        // Without a sweep, the first shard that is not as it should be is enough, each time.
+        // Without a sweep, the first wrong shard is enough, each time.
         let four = start(&settings, 4).await;
         for digit in ["6", "7"] {
             server.command(&["SET", &layout, &other.replace('5', digit)]).expect("it answers");
@@ -171,7 +170,7 @@ fn redis_shards_of_a_layout_that_was_given_up_are_replaced() {
     });
 }
 
-/// A tracker that cannot follow says so, answers nothing, and goes on where it can again.
+/// A tracker that cannot follow returns errors until it can.
 fn redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -202,7 +201,7 @@ fn redis_layout_that_alone_is_lost_is_found_in_the_shards() {
     });
 }
 
-/// The one that had the key with the layout; the shards of the others stay.
+/// The master that had the key with the layout; the shards of the others stay.
 fn redis_cluster_master_that_has_lost_all_takes_no_other_layout() {
     let cluster = started(Cluster::start(3, 0));
     RUNTIME.block_on(async {
@@ -275,7 +274,7 @@ fn redis_layout_that_is_lost_with_a_connection_is_written_again() {
     });
 }
 
-/// Nor by calls that wanted it confirmed meanwhile, beside others that did not.
+/// Some calls meanwhile ask to confirm the layout, others do not.
 fn redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed_later() {
     let server = started(Server::start());
     RUNTIME.block_on(async {

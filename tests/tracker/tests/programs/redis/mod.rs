@@ -17,7 +17,6 @@ mod stores;
 
 pub(crate) use stores::{FUNCTIONS, calls, module};
 
-/// The tests of these modules.
 pub(crate) fn tests() -> Vec<Trial> {
     let lists = [
         clocks::tests(),

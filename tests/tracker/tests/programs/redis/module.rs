@@ -28,7 +28,6 @@ use crate::redis::{
     stores::{FUNCTIONS, RUNTIME, config, connect, module, settings, started},
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
@@ -88,7 +87,7 @@ async fn live(store: &RedisRepository, seed: u64, from: Timestamp) -> Timestamp 
                         std::net::Ipv6Addr::from(0x2001_0db8 << 96 | u128::from(peer)).into(),
                         7,
                     ),
-                    // Many endpoints of few addresses, so that some give way.
+                    // Many endpoints of few addresses, so that limits evict some.
                     1 => Endpoint::new([10, 1, 1, peer as u8 % 4].into(), 1 + peer as u16),
                     _ => Ok(endpoint(peer)),
                 };
@@ -104,7 +103,7 @@ async fn live(store: &RedisRepository, seed: u64, from: Timestamp) -> Timestamp 
         let request = |announce: &Announce| Request::new(*announce, PeerBuffer::new(&mut [], &mut []));
         let mut batch: Vec<_> = announces.iter().map(request).collect();
         store.announce_batch(&mut batch, now, &mut rng).await.expect("acknowledged");
-        // Shards have times of their own.
+        // Each shard has its own time.
         let ahead = Timestamp::from_secs(now.as_secs() + rng.next_u64() % 60);
         let one = Announce::new(torrent(rng.next_u64() as u32 % 400), endpoint(1));
         let mut nobody = PeerBuffer::new(&mut [], &mut []);
@@ -135,7 +134,7 @@ async fn reach(settings: &RedisConfig) -> Arc<RedisRepository> {
     Arc::new(RedisRepository::connect(settings, &limited()).await.expect("reached"))
 }
 
-/// By a snapshot, and by a file of commands with and without one.
+/// In a snapshot, and in a file of commands with and without one.
 fn redis_module_keeps_all_in_files() {
     for (directives, rewrite) in [
         (&[("appendonly", "no")][..], "SAVE"),
@@ -222,7 +221,7 @@ fn redis_module_copies_dumps_and_restores_a_shard() {
     });
 }
 
-/// The shards of a file of commands, as the module's command that loads them takes them.
+/// The shards of a file of commands, as arguments of the module's loading command.
 fn parts(server: &Server) -> Vec<Vec<u8>> {
     server.command(&["BGREWRITEAOF"]).expect("it answers");
     while server.info("persistence").expect("it answers")["aof_rewrite_in_progress"] != "0" {
@@ -322,7 +321,7 @@ fn redis_module_memory_is_the_servers_and_returns() {
             .sum();
         let each = used as f64 / 300_000.0;
         assert!((26.0..50.0).contains(&each), "{each} bytes for a swarm of one");
-        assert!((0.8..1.1).contains(&(told as f64 / used as f64)), "{told} of {used} bytes are told");
+        assert!((0.8..1.1).contains(&(told as f64 / used as f64)), "{told} of {used} bytes are reported");
         server.command(&["FLUSHALL", "SYNC"]).expect("it answers");
         let left = server.used_memory().expect("it answers");
         assert!(left < empty + 200_000, "{left} bytes, {empty} before");
@@ -389,7 +388,7 @@ fn redis_module_follows_the_sweeping_tracker_in_lifetime_and_limit() {
     });
 }
 
-/// Also where the module is asked for and no server has it. Nothing is written.
+/// Also if the settings require the module and no server has it. Nothing is written.
 fn redis_module_that_some_servers_lack_is_refused_with_the_remedy() {
     let module = module();
     RUNTIME.block_on(async {

@@ -9,7 +9,6 @@ use swarmkeep_store_tests::{
 
 use crate::redis::stores::{RUNTIME, config, module, settings, started};
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
@@ -53,7 +52,7 @@ fn redis_right_that_a_user_lacks_is_named_before_a_store_is_written() {
     }
 }
 
-/// As where the server is Redis 6, which has no functions.
+/// As on Redis 6, which has no functions.
 fn redis_command_that_a_server_does_not_know_is_named_before_a_store_is_written() {
     for (renamed, named) in [("FCALL", "FCALL"), ("FUNCTION", "FUNCTION LOAD"), ("PEXPIRE", "PEXPIRE")] {
         let server = started(Server::start_with(&[("rename-command", &format!("{renamed} \"\""))]));
@@ -66,7 +65,7 @@ fn redis_command_that_a_server_does_not_know_is_named_before_a_store_is_written(
         let keys: Vec<String> = server.query(&["KEYS", "*"]).expect("it answers");
         assert_eq!(keys, [""; 0], "nothing is written without {renamed}");
     }
-    // As behind a proxy, which follows redirections itself.
+    // Like behind a proxy, which follows redirections itself.
     let cluster = started(Cluster::start_with(1, 0, &[("rename-command", "ASKING \"\"")]));
     let store = RUNTIME.block_on(RedisRepository::connect(&settings(cluster.urls()), &config()));
     store.expect("ASKING is not needed");

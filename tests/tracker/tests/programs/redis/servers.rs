@@ -16,7 +16,6 @@ use swarmkeep_store_tests::{
     tests, until,
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
@@ -120,7 +119,7 @@ fn connections_to_a_redis_server_are_cut() {
     for connection in &mut connections {
         connection.command(&["PING"]).unwrap();
     }
-    // Connections of single commands before may not have been noticed as closed.
+    // The server may not have noticed yet that earlier connections of single commands are closed.
     assert!(server.client_kill_all().unwrap() >= 2);
     for connection in &mut connections {
         assert!(matches!(connection.command(&["PING"]), Err(Error::Unreachable { .. })));
@@ -131,7 +130,7 @@ fn connections_to_a_redis_server_are_cut() {
 fn a_redis_server_dies_with_its_process() {
     const PART: &str = "SWARMKEEP_TEST_ABORTS";
     if env::var_os(PART).is_some() {
-        // From a thread that ends: the server is not to end with it.
+        // From a thread that ends: the server must not end with it.
         let server = thread::spawn(|| Server::start().unwrap()).join().unwrap();
         thread::sleep(Duration::from_millis(100));
         server.command(&["PING"]).unwrap();

@@ -17,7 +17,7 @@ use swarmkeep_servers::{Cluster, MODULE_VARIABLE, Server};
 use swarmkeep_store_tests::{A_MINUTE, programs::Need, with};
 use tokio::runtime::{Builder, Runtime};
 
-/// Where connections live, and where tests of faults run.
+/// The runtime of connections and of tests of faults.
 pub(crate) static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads"));
 
@@ -44,7 +44,7 @@ pub(crate) fn started<T, E: Debug>(started: Result<T, E>) -> T {
 pub(crate) fn settings(urls: impl IntoIterator<Item = String>) -> RedisConfig {
     static STORES: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("store-{}:", STORES.fetch_add(1, Relaxed));
-    // A machine with more to do than this may keep a server waiting for long.
+    // On a busy machine, a server may wait for long.
     impatient(with(RedisConfig::new(urls), |settings| settings.prefix = prefix), 30_000)
 }
 
@@ -58,7 +58,7 @@ pub(crate) const LIFETIME: Duration = Duration::from_secs(1800);
 /// The time that a slow machine may add to a bound.
 pub(crate) const SLACK: Duration = A_MINUTE;
 
-/// How often the server has done a command, for clients and for functions.
+/// The number of calls of a command, by clients and by functions.
 pub(crate) fn calls(server: &Server, command: &str) -> u64 {
     let statistics = server.info("commandstats").expect("it answers");
     let Some(of_command) = statistics.get(&format!("cmdstat_{command}")) else { return 0 };
@@ -66,7 +66,7 @@ pub(crate) fn calls(server: &Server, command: &str) -> u64 {
     field("calls=").expect("a number") - field("failed_calls=").expect("a number")
 }
 
-/// A store with these settings. A machine with more to do than this may keep a server from greeting in time.
+/// A store with these settings. On a busy machine, a server may not greet in time.
 pub(crate) async fn connect(settings: &RedisConfig) -> Arc<RedisRepository> {
     let enough = Instant::now() + A_MINUTE;
     loop {
@@ -78,7 +78,7 @@ pub(crate) async fn connect(settings: &RedisConfig) -> Arc<RedisRepository> {
     }
 }
 
-/// With few shards: a store is looked through all the time.
+/// With few shards, since cases list a store all the time.
 pub(crate) fn config() -> RepositoryConfig {
     RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(LIFETIME).shards(16)
 }
@@ -114,7 +114,7 @@ fn on(
     config: &RepositoryConfig,
 ) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
     let config = match config.shard_count() {
-        // As few as can stand on three masters, with all that a case has: it is looked through all the time.
+        // Few shards for three masters, since cases list a store all the time.
         None => config.clone().shards(4),
         Some(_) => config.clone(),
     };

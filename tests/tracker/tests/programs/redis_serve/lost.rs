@@ -21,7 +21,6 @@ use swarmkeep_tests::admin::client::ask;
 
 use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told};
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS, PROGRAM]:
@@ -31,12 +30,12 @@ pub(crate) fn tests() -> Vec<Trial> {
     }
 }
 
-/// How long requests may try to reach the store here.
+/// The patience of requests here.
 const PATIENCE: &str = "--redis-patience=300ms";
 
 const OVER: &str = "the tracker's store is not available; try again later";
 
-/// The tracker answers as it should while the store is lost, over both protocols, again and again.
+/// Asserts that the tracker keeps giving the expected answer over both protocols while the store is lost.
 fn assert_lost(tracker: &Tracker, expected: &Told) {
     for _ in 0..3 {
         assert_eq!(tracker.announce_by_udp(9), *expected);
@@ -57,7 +56,7 @@ fn assert_lost(tracker: &Tracker, expected: &Told) {
     assert_eq!(tracker.get("/api/v1/stats").json()["store"]["reachable"], false);
 }
 
-/// All is well again, and soon.
+/// Asserts that the tracker serves again soon.
 fn assert_found(tracker: &Tracker) {
     until("announces are answered again", || {
         tracker.announce(HASH, 1, 0, Started) == Told::Peers(600, vec![])
@@ -132,7 +131,7 @@ fn redis_silent_under_a_flood_delays_no_answer_for_long() {
             clients[n as usize % clients.len()].send(&request.to_vec());
             sent.insert(n);
             if n % 32 == 0 {
-                // Once it has an answer, the announces have been taken.
+                // After this answer, the tracker has received the announces.
                 neighbour.connect();
                 receive(&mut sent);
             }

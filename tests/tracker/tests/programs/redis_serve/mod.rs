@@ -8,7 +8,6 @@ mod secrets;
 mod shared;
 mod trackers;
 
-/// The tests of these modules.
 pub(crate) fn tests() -> Vec<Trial> {
     [lost::tests(), secrets::tests(), shared::tests()].into_iter().flatten().collect()
 }

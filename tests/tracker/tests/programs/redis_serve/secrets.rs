@@ -20,14 +20,13 @@ use crate::{
     redis_serve::trackers::{Setup, Told, at, escaped, started},
 };
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS, PROGRAM]:
             redis_over_tls_is_reached_only_with_its_authority,
             redis_user_of_the_module_has_the_rights_of_a_tracker_and_no_more,
             redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown,
-            redis_password_file_is_read_again_when_it_reconnects_and_when_it_is_told_to,
+            redis_password_file_is_read_again_at_a_reconnection_and_at_a_signal,
             redis_that_evicts_or_takes_all_memory_is_warned_of_at_the_start;
         [REDIS, PROGRAM, FUNCTIONS]:
             redis_user_of_the_documentation_has_the_rights_of_a_tracker_and_no_more,
@@ -69,7 +68,7 @@ fn redis_over_tls_is_reached_only_with_its_authority() {
     assert!(said.contains("redis-ca") && said.contains("nothing.pem"), "{said}");
 }
 
-/// The rule of the documentation, word by word, lets a tracker do all that it does, and nothing else.
+/// The rule of the documentation, word by word, allows all commands of a tracker, and no others.
 fn redis_user_of_the_documentation_has_the_rights_of_a_tracker_and_no_more() {
     let server = started(Server::start());
     // Of an earlier version, which is deleted.
@@ -97,7 +96,7 @@ fn may_do_what_a_tracker_does(server: &Server, document: &str) {
     let urls = [format!("redis://tracker:given@127.0.0.1:{}", server.port())];
     let arguments = ["--interval=1", "--lifetime=2", "--redis-node=one", "--redis-prefix=swarmkeep:"];
 
-    // The second one is the first again, to the store, and keeps its lease.
+    // To the store, the second tracker is the first one again, and keeps its lease.
     for _ in 0..2 {
         let mut tracker = setup.tracker(&urls, &arguments);
         assert!(matches!(tracker.announce(HASH, 1, 9, Started), Told::Peers(1, _)));
@@ -182,7 +181,7 @@ fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
     assert!(said.contains("its password was left out where it was printed"), "{said}");
 }
 
-fn redis_password_file_is_read_again_when_it_reconnects_and_when_it_is_told_to() {
+fn redis_password_file_is_read_again_at_a_reconnection_and_at_a_signal() {
     let setup = Setup::new();
     let server = started(Server::start());
     let changes = |password: &str| {

@@ -22,7 +22,6 @@ use swarmkeep_tests::admin::client::ask;
 use crate::redis::module;
 use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told};
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS, PROGRAM]:
@@ -160,14 +159,14 @@ fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
         let [others, all] = [others, all].map(|ports| ports.iter().map(|&port| at(port)).collect::<Vec<_>>());
         for n in 0..60 {
             let [here, there] = if n % 2 == 0 { [&one, &two] } else { [&two, &one] };
-            // Seeders are told of leechers only.
+            // Seeders get leechers only.
             assert_eq!(here.announce(hash(n), first, 0, Started), Told::Peers(600, others.clone()));
             assert_eq!(there.announce(hash(n), first + 1, 9, Started), Told::Peers(600, all.clone()));
         }
     };
     announce_all(1, &[], &[1]);
     let slot = cluster.slot_of("swarmkeep:{0}").expect("it answers");
-    // Until its replica knows all of it.
+    // Until its replica has all of it.
     std::thread::sleep(Duration::from_millis(500));
     let killed = cluster.kill_master_of(slot).expect("there is one");
     until("all are answered while another takes its place", || {

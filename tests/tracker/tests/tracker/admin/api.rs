@@ -123,7 +123,7 @@ fn access_needs_a_token_that_has_the_scope() {
             assert!(refusal(&answer, 403).contains("scope `"));
         }
     }
-    assert_eq!(get(tracker.admin, "/api/v1/openapi.json").status, 200, "for everybody");
+    assert_eq!(get(tracker.admin, "/api/v1/openapi.json").status, 200, "without a token");
     let scopes = |secret| get_with(tracker.admin, "/api/v1/token", secret).json()["scopes"].clone();
     assert_eq!((scopes(ALL), scopes(READ)), (["read", "write", "peers"].into(), ["read"].into()));
 
@@ -450,7 +450,7 @@ fn nothing_of_this_is_at_a_public_address() {
 }
 
 #[test]
-fn the_page_brings_everything_with_it_and_nothing_of_it_may_be_framed_or_kept() {
+fn the_page_contains_everything_and_may_not_be_framed_or_kept() {
     let tracker = Tracker::over(packed());
     let [first, second] = [(); 2].map(|()| get(tracker.admin, "/"));
     let policy = first.header("content-security-policy").expect("a policy");

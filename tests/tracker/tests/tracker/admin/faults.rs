@@ -161,7 +161,7 @@ fn stopping_ends_streams_without_waiting() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_told() {
+fn an_address_in_use_is_an_error() {
     let tracker = Tracker::over(packed());
     let config = with(config(), |config| config.admin = Some(tracker.admin));
     let error = Server::bind(&config, packed()).expect_err("it is taken").to_string();

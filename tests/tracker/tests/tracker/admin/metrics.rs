@@ -13,7 +13,7 @@ use swarmkeep_tracker::SharedStore;
 
 use crate::admin::out_of_reach;
 
-/// The samples of one exposition, and of which type each family is.
+/// The samples of one exposition, and the type of each family.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) types: BTreeMap<String, String>,
@@ -102,7 +102,7 @@ impl Metrics {
         }
     }
 
-    /// The sum over all labels that hold these.
+    /// The sum over all label sets that contain `wanted`.
     pub(crate) fn sum(&self, name: &str, wanted: &[(&str, &str)]) -> f64 {
         let has = |labels: &[(String, String)]| {
             wanted.iter().all(|wanted| labels.iter().any(|(key, value)| (&**key, &**value) == *wanted))

@@ -155,7 +155,7 @@ impl World {
                 answer
             }
             (503, _) => ask(self.broken.admin, method, &path, &all).answer(),
-            (status, _) => panic!("{method} {path} documents {status}, which no test here brings about"),
+            (status, _) => panic!("{method} {path} documents {status}, which no test here causes"),
         }
     }
 }

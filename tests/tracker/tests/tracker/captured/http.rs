@@ -26,10 +26,10 @@ struct Habits {
     port: u16,
     want: Option<u32>,
     no_peer_id: bool,
-    /// In which folders it names an IPv6 address of its own (BEP 7), and which: Transmission does whatever it
-    /// announces over.
+    /// The folders in which it names its IPv6 address (BEP 7), and the address: Transmission does so over any
+    /// protocol.
     names_v6: &'static [(Family, &'static str)],
-    /// Parameters that are in no BEP that the tracker reads.
+    /// Parameters that the tracker does not read.
     unknown: &'static [&'static str],
 }
 
@@ -246,7 +246,7 @@ fn asked(head: &str) -> Option<(&str, &str)> {
     line.strip_prefix("GET ")?.strip_suffix(" HTTP/1.1")?.split_once('?')
 }
 
-/// The body of a response, if it is one that says that all is well, and is as long as it says.
+/// The body of a response with status 200 and the declared length.
 fn body(response: &[u8]) -> Option<&[u8]> {
     let end = response.windows(4).position(|end| end == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&response[..end]).ok()?;

@@ -12,10 +12,10 @@ use swarmkeep_tracker::Server;
 const INFO_HASH: &str = "f20521877e62b8a298f3cf15576fd3c7b975a027";
 const FILE_LEN: u64 = 2 << 20;
 
-/// The states that a torrent is in, in a client.
+/// The states of a torrent in a client.
 const STATES: [&str; 6] = ["magnet", "started", "partial", "completed", "paused", "stopped"];
 
-/// Each client, the states that it does not announce, and the folders that it is not in.
+/// Each client, the states that it does not announce, and the folders that lack it.
 const CLIENTS: [(&str, &[&str], &[&str]); 11] = [
     ("anacrolix-1.59.1", &["paused"], &[]),
     ("aria2-1.36.0", &[], &["udp-ipv6"]),

@@ -85,8 +85,7 @@ fn every_field_of_every_captured_datagram_is_read_as_bep_15_lays_it_out() {
     }
 }
 
-/// The request as it came to a tracker over a real socket, but for the connection id, which is the tracker's
-/// to give.
+/// Sends each captured request to a tracker over a real socket, with the connection id of this tracker.
 #[test]
 fn every_captured_announce_is_answered() {
     for (family, folder) in FOLDERS {
