@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_and_noise_is_called_noise() {
+    fn changes_are_listed_and_noise_is_called_noise() {
         let text = changes("results-20260101.md", &kept(1000.0, 900.0, "m"), &kept(1500.0, 1800.0, "m"));
         assert!(text.contains("|      10 | ") || text.contains("| 10      |"), "{text}");
         assert!(text.contains("+50.0") && text.contains("+100.0"), "{text}");

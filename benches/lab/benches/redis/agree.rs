@@ -1,5 +1,5 @@
-//! Before anything is measured: asked the same, all ways say the same. A design that did less would be faster
-//! for nothing.
+//! Checks before the measurements that all designs give the same answers: a design that did less would be
+//! faster for no good reason.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::{
     drive::{Design, Stores, WANT},
 };
 
-/// More than are told, so that some are left out; seeders alone are too few.
+/// More peers than fit into an answer; seeders alone are too few.
 const SWARMS: u64 = 2;
 const PEERS: u32 = 70;
 

@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{Bench, Result, naive::Naive};
 
-/// Peers that every announce asks for.
+/// The number of peers that each announce wants.
 pub(crate) const WANT: usize = 50;
 
 /// Announces that wait for their answers at once; as many in batches as eight callers with this many have.
@@ -142,7 +142,7 @@ impl Stores {
         }
     }
 
-    /// One announce, and how many peers it was told.
+    /// One announce. Returns the number of peers in the answer.
     pub(crate) async fn announce(
         &self,
         way: Design,

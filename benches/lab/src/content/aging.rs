@@ -10,9 +10,9 @@ use swarmkeep_content::{
 
 use crate::content::{Result, download::shuffle, mix, trace::info_hash};
 
-/// The share of a store that is taken afterwards.
+/// The used share of a store afterwards.
 pub(crate) const SHARE: f64 = 0.75;
-/// Numbers of torrents that are there from then on, so that they are told from those of the bench.
+/// The numbers of these torrents start here, apart from the torrents of the bench.
 pub(crate) const FIRST: u32 = 1 << 30;
 
 /// How often the store is filled and emptied.
@@ -25,8 +25,8 @@ const TORRENTS: u32 = 400;
 const PARALLEL: usize = 10;
 
 /// Fills an empty store with torrents of mixed sizes, some at a time, deletes some of them at random, and
-/// does that again and again, until it is full to three quarters. Of each block one sector is written: it is
-/// taken, and costs no more.
+/// does that again and again, until it is full to three quarters. Of each block one sector is written: the
+/// block is in use, and costs no more.
 pub(crate) fn age(store: &BlockStore, seed: u64, progress: &mut dyn FnMut(f64)) -> Result<()> {
     let mut rng = SplitMix64::new(seed ^ 0x6167_6564);
     let block = u64::from(store.block_size());

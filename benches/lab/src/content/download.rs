@@ -122,7 +122,7 @@ struct Torrent {
     content: Arc<dyn Content>,
     number: u32,
     geometry: Geometry,
-    /// The order in which pieces come if nothing else is asked for, the next one last.
+    /// The order of pieces by default, the next one last.
     order: Vec<u32>,
     picked: PieceBits,
 }

@@ -1,4 +1,4 @@
-//! Tests of the laboratory that need root, or other people's software.
+//! Tests of the laboratory that need root, or programs of other projects.
 
 use std::process::ExitCode;
 

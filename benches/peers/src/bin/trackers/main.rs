@@ -55,12 +55,12 @@ struct Args {
     #[arg(long)]
     two_cores: bool,
 
-    /// Every store of swarmkeep's catalog in the same tracker, instead of other people's trackers.
+    /// Every store of swarmkeep's catalog in the same tracker, instead of trackers of other projects.
     #[arg(long)]
     stores: bool,
 
     /// swarmkeep's tracker with everything that protects and shows it, and with nothing of that, instead of
-    /// other people's trackers.
+    /// trackers of other projects.
     #[arg(long, conflicts_with = "stores")]
     operators: bool,
 
@@ -100,7 +100,7 @@ struct Load {
     peers: u32,
 }
 
-/// As in other people's comparisons of trackers: connects alone, many torrents of few peers, few of many, and
+/// As in other comparisons of trackers: connects alone, many torrents of few peers, few of many, and
 /// all together.
 const LOADS: [Load; 4] = [
     Load { name: "connect", mix: "connect=1", shape: "zipf", torrents: 1, peers: 10 },
@@ -137,7 +137,7 @@ type At = dyn Fn(SocketAddr) -> Result<Command, Box<dyn Error>>;
 struct Tracker {
     name: String,
     command: Box<At>,
-    /// Peers that it is asked for.
+    /// The number of peers in each request.
     want: usize,
     /// Its counts leave out the announcer.
     announcer_uncounted: bool,
@@ -195,7 +195,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Peers that a tracker is asked for, where it heeds that.
+/// The requested number of peers, if a tracker obeys it.
 const WANT: usize = 50;
 
 /// The number of peers in an answer of torrust's tracker, which ignores the requested number.

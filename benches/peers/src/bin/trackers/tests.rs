@@ -142,7 +142,7 @@ fn patched_torrust_answers_as_before_and_writes_down_downloads() {
     for own in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
         let port = free_port().unwrap();
         let both = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-        // It takes local clients to be at its own address, which it has to be told.
+        // It replaces addresses of local clients by its own, which must be configured.
         let more = format!(
             "[core.net]\nexternal_ip = \"{own}\"\n\
              [core.tracker_policy]\npersistent_torrent_completed_stat = true\n"
