@@ -27,7 +27,7 @@ const STORES: [&str; 4] =
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().collect();
-    // As Criterion has it: a test of the bench, not a measurement.
+    // As in Criterion: a test of the bench, not a measurement.
     let test = !arguments.iter().any(|argument| argument == "--bench")
         || arguments.iter().any(|argument| argument == "--test");
     let after = |name: &str| {
@@ -144,7 +144,7 @@ impl Row {
     }
 }
 
-/// The time that one announce in a thousand takes at least, in µs, of the announces of one thread.
+/// The 99.9th percentile of the announces of one thread, in µs.
 fn slowest(store: &dyn TorrentRepository, workload: &Workload, during: Duration) -> f64 {
     let mut room = [0; 50 * (CompactV4::LEN + CompactV6::LEN)];
     let (mut rng, mut took) = (SplitMix64::new(2), Vec::with_capacity(1 << 22));

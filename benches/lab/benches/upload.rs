@@ -1,8 +1,8 @@
-//! Blocks over loopback TCP: Gbit that a core of the sender's moves a second, by each way of sending them,
+//! Blocks over loopback TCP: Gbit per second that a core of the sender moves, by each way of sending them,
 //! and by [`SendQueue`].
 //!
 //! Sender and receiver are pinned to a core each; the result is the sender's CPU time, which neighbours on
-//! the machine change least. The ways take turns, since nothing else makes them comparable on a busy machine;
+//! the machine affect least. The ways take turns, since nothing else makes them comparable on a busy machine;
 //! Criterion does not take turns, so this prints its own table: medians, with the quartiles. The receiver
 //! reads every message and looks at every block: none is lost, and none is of another place.
 //!
@@ -32,7 +32,7 @@ const MESSAGE: usize = 13 + BLOCK;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().collect();
-    // As Criterion has it: a test of the bench, not a measurement.
+    // As in Criterion: a test of the bench, not a measurement.
     let test = !arguments.iter().any(|argument| argument == "--bench")
         || arguments.iter().any(|argument| argument == "--test");
     let turns = arguments.iter().position(|argument| argument == "--turns");
@@ -108,7 +108,7 @@ const METHODS: [(&str, SendMethod); 10] = [
     ("SendQueue, mapped or file", |_, stream, source, blocks| queued_in_file(stream, source, blocks)),
 ];
 
-/// Buffers that are there before the clock starts.
+/// Buffers that exist before the clock starts.
 struct Sender {
     out: Vec<u8>,
     heads: Vec<[u8; 13]>,
@@ -298,7 +298,7 @@ fn receive(listener: &TcpListener, blocks: usize, content: &[u8]) -> usize {
         while let Some(message) = received.next_message().expect("it is one of ours") {
             let Message::Piece(piece) = message else { panic!("{message:?}") };
             let begin = ((piece.piece.0 as usize) << 20) + piece.begin as usize;
-            // No two blocks begin or end alike.
+            // No two blocks begin or end with the same bytes.
             let expected = &content[begin..begin + BLOCK];
             assert!(
                 piece.data.len() == BLOCK
@@ -324,7 +324,7 @@ fn content(blocks: usize) -> Vec<u8> {
     numbers.flat_map(u64::to_le_bytes).collect()
 }
 
-/// Where there is one core only, or it may not be, nothing is pinned.
+/// Pins nothing if there is only one core, or if the process may not.
 fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);

@@ -64,7 +64,7 @@ fn commands(report: &Path) -> Vec<String> {
         .collect()
 }
 
-/// As a shell takes it for one word.
+/// The form that a shell reads as one word.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/%+@".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -130,7 +130,7 @@ impl FromStr for Date {
     }
 }
 
-/// Numbers that a later file is compared with; they stand in the file itself, where no reader sees them.
+/// Numbers for the comparison with a later file. The file itself contains them, invisible to readers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Kept {
     machine: String,
@@ -158,7 +158,7 @@ const NOISE_PERCENT: f64 = 10.0;
 /// `commands` are the commands that measured it, one for each report. Returns the path of the file.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn write_results(
     directory: &Path,
     date: Date,
@@ -396,13 +396,13 @@ impl Kept {
     }
 }
 
-/// The seconds that were measured whole.
+/// The seconds that were measured completely.
 fn whole_seconds(report: &Report) -> &[Second] {
     let whole = (report.settings.duration as usize).min(report.series.len());
     &report.series[..whole]
 }
 
-/// Draws the charts for which there are numbers; answers their files and titles.
+/// Draws the charts for which there are numbers. Returns their files and titles.
 fn draw(directory: &Path, date: Date, reports: &[Report]) -> io::Result<Vec<(String, &'static str)>> {
     let of_seconds = |value: fn(&Second) -> f64| {
         lines(reports, |report| {

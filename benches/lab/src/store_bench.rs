@@ -141,7 +141,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures one row and prints it for the process that asked.
+/// Measures one row and prints it for the parent process.
 pub fn run_row(args: &RowArgs) -> Result<ExitCode, Box<dyn Error>> {
     child::answer(&args.plan, io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! Other people's swarm stores beside swarmkeep's: the same announces, in the same run, in turns.
+//! Swarm stores of other projects beside swarmkeep's: the same announces, in the same run, in turns.
 
 use std::{
     env,
@@ -19,7 +19,7 @@ mod aquatic;
 mod measure;
 mod stores;
 
-/// Other people's swarm stores beside swarmkeep's: time, memory, and announces lost to races.
+/// Swarm stores of other projects beside swarmkeep's: time, memory, and announces lost to races.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 110)]
 struct Args {
@@ -41,12 +41,12 @@ struct Args {
     memory_of: Option<Vec<String>>,
 }
 
-/// How large everything is.
+/// The sizes of the measurements.
 struct Scale {
     swarms: u64,
     peers: u64,
     announces: usize,
-    /// The longest that one store announces at a time: some of them take milliseconds an announce.
+    /// The longest time of one store's announces in a turn: some take milliseconds per announce.
     limit: Duration,
     turns: usize,
     races: usize,
@@ -141,8 +141,7 @@ fn lost(scale: &Scale, seed: u64) -> Vec<Value> {
     rows
 }
 
-/// Growth of the resident set, each in a process of its own: one that has run another store has its pages to
-/// reuse.
+/// Growth of the resident set, each in its own process: after another store, a process would reuse its pages.
 fn memory(scale: &Scale, seed: u64) -> Result<Vec<Value>, Box<dyn Error>> {
     let mut rows = Vec::new();
     for (store, _) in stores::ALL {

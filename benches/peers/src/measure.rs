@@ -86,7 +86,7 @@ impl Timed {
         }
     }
 
-    /// Fills the store and answers the wall time of an announce over all threads, in nanoseconds.
+    /// Fills the store. Returns the wall time of an announce over all threads, in nanoseconds.
     pub(crate) fn time(&self, store: &dyn Store, inputs: &Inputs, limit: Duration) -> f64 {
         let mut rng = SplitMix64::new(0);
         for input in &inputs.fill {
@@ -132,7 +132,7 @@ struct Span {
     selected: usize,
 }
 
-/// Announces that returned, and how many of those were not there afterwards.
+/// The announces that returned, and the number of them that were not there afterwards.
 pub(crate) struct Lost {
     pub(crate) acknowledged: usize,
     pub(crate) lost: u64,
@@ -153,8 +153,7 @@ pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> Lo
             scope.spawn(move || {
                 let mut rng = SplitMix64::new(own as u64);
                 for (n, input) in inputs.iter().enumerate() {
-                    // Step by step with the other thread, closer than a barrier of the system would bring
-                    // them.
+                    // Step by step with the other thread, closer than a barrier of the system allows.
                     at[own].store(n, Ordering::Release);
                     let mut spins = 0;
                     while at[1 - own].load(Ordering::Acquire) < n {
@@ -198,7 +197,7 @@ pub(crate) fn sweeps(store: &dyn Store, seed: u64, announces: usize) -> Lost {
     Lost { acknowledged: announces, lost }
 }
 
-/// By how many bytes the resident set grows while a store is filled.
+/// The growth of the resident set, in bytes, while a store is filled.
 pub(crate) fn resident(store: &dyn Store, seed: u64, swarms: u64, peers: u32) -> io::Result<u64> {
     let workload = Workload::uniform(seed, swarms, peers);
     let mut rng = SplitMix64::new(0);

@@ -21,15 +21,15 @@ use crate::aquatic::Aquatic;
 
 /// A store under comparison.
 pub(crate) trait Store: Sync {
-    /// One whole announce: update, count, select as many as wanted. Answers how many were selected.
+    /// One whole announce: update, count, select up to `WANT` peers. Returns the number of selected peers.
     fn announce(&self, input: &Input, rng: &mut SplitMix64) -> usize;
-    /// The same for some announces that are there at once, as a UDP tracker finds them.
+    /// The same for some announces at once, as a UDP tracker receives them.
     fn announce_some(&self, inputs: &[Input], rng: &mut SplitMix64) -> usize {
         inputs.iter().map(|input| self.announce(input, rng)).sum()
     }
     /// Updates the peer, and no more than that if the store can do less.
     fn update(&self, input: &Input, rng: &mut SplitMix64);
-    /// How many peers a swarm has.
+    /// The number of peers of a swarm.
     fn peers(&self, input: &Input) -> u64;
     /// Removes every swarm without peers.
     fn drop_empty(&self);
@@ -65,9 +65,9 @@ pub(crate) const ALL: &[(&str, Build)] = &[
     }),
 ];
 
-/// When every announce takes place.
+/// The time of every announce.
 pub(crate) const NOW: u64 = 1_800_000_000;
-/// The most peers that are selected.
+/// The maximum number of selected peers.
 pub(crate) const WANT: usize = 50;
 
 impl From<Announce> for Input {
@@ -102,7 +102,7 @@ fn build(name: &str) -> Ours {
     Ours(Arc::clone(repository.as_sync().expect("the fastest are synchronous")))
 }
 
-/// The most announces in a batch.
+/// The maximum number of announces in a batch.
 const MOST: usize = 32;
 
 thread_local! {
@@ -186,7 +186,7 @@ fn theirs<R: TorrustRepository<T> + Sync, T: Selects + 'static>() -> Box<dyn Sto
 struct Theirs<R, T>(R, PhantomData<fn() -> T>);
 
 impl<R: TorrustRepository<T> + Sync, T: Selects> Store for Theirs<R, T> {
-    /// The calls that torrust's tracker makes for an announce, with our limit in the place of its own of 74.
+    /// The calls that torrust's tracker makes for an announce, with our limit instead of its own of 74.
     fn announce(&self, input: &Input, _: &mut SplitMix64) -> usize {
         self.0.upsert_peer(&input.info_hash, &input.peer);
         let _counts = self.0.get_swarm_metadata(&input.info_hash);

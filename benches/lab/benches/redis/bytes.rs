@@ -48,7 +48,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<String> {
 }
 
 impl Row {
-    /// On a server of its own, so that nothing is left of the one before.
+    /// On its own server, so that nothing of an earlier measurement remains.
     fn measure(
         bench: &Bench,
         way: Design,

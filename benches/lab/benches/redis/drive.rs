@@ -23,7 +23,7 @@ use crate::{Bench, Result, naive::Naive};
 /// The number of peers that each announce wants.
 pub(crate) const WANT: usize = 50;
 
-/// Announces that wait for their answers at once; as many in batches as eight callers with this many have.
+/// Announces that wait for their answers at once; in batches, `BATCHES` callers with `BATCH` each.
 const TASKS: u64 = 64;
 const BATCH: usize = 32;
 const BATCHES: u64 = 8;
@@ -78,7 +78,7 @@ pub(crate) fn module() -> Result<String> {
 
 /// All designs on one server, and nothing else there.
 pub(crate) struct Stores {
-    // Before the server, which their connections lead to.
+    // Dropped before the server, to which their connections lead.
     naive: Naive,
     functions: RedisRepository,
     module: RedisRepository,
@@ -99,7 +99,7 @@ impl Stores {
         Ok(Arc::new(Self { naive, functions, module, server }))
     }
 
-    /// Puts every peer of a population into the store of one design, which has none of them yet.
+    /// Puts every peer of a population into the empty store of one design.
     pub(crate) fn fill(self: &Arc<Self>, runtime: &Runtime, way: Design, workload: &Workload) -> Result<()> {
         runtime.block_on(async {
             let before = self.peers(way).await?;
@@ -156,7 +156,7 @@ impl Stores {
         Ok(peers.len())
     }
 
-    /// One announce, and all that is said of it.
+    /// One announce. Returns the whole answer.
     pub(crate) async fn ask(
         &self,
         way: Design,
@@ -207,7 +207,7 @@ impl Stores {
         Ok(done)
     }
 
-    /// As many announces as the store bears for a while.
+    /// As many announces as the store can answer in a time.
     pub(crate) fn saturate(
         self: &Arc<Self>,
         runtime: &Runtime,
@@ -246,7 +246,7 @@ impl Stores {
     }
 }
 
-/// The medians of each way, of turns in which each has a run.
+/// The medians of each way, over turns in which each has a run.
 pub(crate) fn in_turns(
     bench: &Bench,
     stores: &Arc<Stores>,
@@ -278,7 +278,7 @@ async fn fill_ours(store: &RedisRepository, mut announces: impl Iterator<Item = 
     }
 }
 
-/// Where a store of a bench is. A run is no reason to be impatient.
+/// The settings of a store of a bench, with much patience, since a run keeps the server busy.
 fn settings(server: &Server) -> RedisConfig {
     let mut config = RedisConfig::new([server.url()]);
     config.clock = Some(clock);

@@ -51,7 +51,7 @@ enum Servers {
 /// This program as `swarmkeep serve`, until it is dropped.
 struct Tracker {
     process: Child,
-    /// Open for as long as it may print errors.
+    /// Stays open, because the tracker may print errors.
     said: BufReader<ChildStderr>,
 }
 
@@ -98,7 +98,7 @@ fn pair(directives: &[(&str, &str)]) -> Result<[Server; 2]> {
 }
 
 fn cluster(directives: &[(&str, &str)]) -> Result<Cluster> {
-    // A second, as tests have it, is too little for servers that share two cores.
+    // A second, as in tests, is too little for servers that share two cores.
     Ok(Cluster::start_with(3, 1, &[&[("cluster-node-timeout", "15000")], directives].concat())?)
 }
 
@@ -159,7 +159,7 @@ impl Fleet {
     fn sample(&self) -> Result<Sample> {
         let (cpu, calls) = self.used()?;
         let report = self.run()?;
-        // The stream to a replica has ended a moment later.
+        // The stream to a replica ends a moment later.
         thread::sleep(Duration::from_millis(100));
         let (cpu_now, calls_now) = self.used()?;
         let announces = report.succeeded as f64;
@@ -176,7 +176,7 @@ impl Fleet {
 }
 
 impl Tracker {
-    /// Starts it on the servers, without any on the packed store; returns its address.
+    /// Starts it on the servers, or on the packed store if there are none. Returns its address.
     fn start(urls: &[String]) -> Result<(Self, String)> {
         let mut command = Command::new(env::current_exe()?);
         command.arg0("swarmkeep").args([

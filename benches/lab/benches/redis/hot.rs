@@ -1,4 +1,4 @@
-//! The announces that one swarm bears, which is one key, beside announces to many swarms.
+//! The announce rate of one swarm, which is one key, beside announces to many swarms.
 
 use swarmkeep_benches::tables::{grouped, significant, table, whole};
 use swarmkeep_workload::Workload;

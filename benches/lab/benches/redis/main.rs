@@ -72,7 +72,7 @@ fn main() -> Result<ExitCode> {
 
 fn bench() -> Result<()> {
     let arguments: Vec<String> = env::args().collect();
-    // As Criterion has it: a test of the bench, not a measurement.
+    // As in Criterion: a test of the bench, not a measurement.
     let test = !arguments.iter().any(|argument| argument == "--bench")
         || arguments.iter().any(|argument| argument == "--test");
     let after = |name: &str| {

@@ -42,7 +42,7 @@ pub(crate) struct Naive {
 impl Naive {
     pub(crate) async fn connect(url: &str, connections: usize) -> Result<Self> {
         let client = Client::open(url)?;
-        // A busy machine is no reason to give up, as in our own settings.
+        // Patient, as in our own settings: the machine is busy.
         let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
         let connecting =
             (0..connections).map(|_| client.get_multiplexed_async_connection_with_config(&patient));
@@ -117,7 +117,7 @@ impl Naive {
         Ok(stats)
     }
 
-    /// The same as the original does it: each step waits for the one before, and both hashes are read whole.
+    /// The same in the original's way: each step waits for the one before, and both hashes are read whole.
     pub(crate) async fn as_published(
         &self,
         via: usize,
@@ -203,7 +203,7 @@ impl Naive {
         Ok(())
     }
 
-    /// How many there are, by the numbers that are kept beside.
+    /// The number of all peers, by the numbers beside.
     pub(crate) async fn peers(&self) -> Result<u64> {
         let mut pipeline = Pipeline::new();
         for count in ["IPv4_S_count", "IPv4_L_count", "IPv6_S_count", "IPv6_L_count"] {
@@ -260,7 +260,7 @@ fn member(announce: &Announce) -> Vec<u8> {
     [announce.peer_id.as_bytes().as_slice(), announce.endpoint.as_bytes()].concat()
 }
 
-/// Decodes as many of the fields as are wanted and takes the announcer out.
+/// Decodes up to `want` of the fields, without the announcer.
 fn select(answer: Option<Value>, announcer: &[u8], want: usize, peers: &mut PeerBuffer<'_>) -> Result<()> {
     const ID: usize = 20;
     let Some(Value::Array(fields)) = answer else { return Err("a hash is expected".into()) };

@@ -1,4 +1,4 @@
-//! Makes a store look as after years of use: full to some share, with scattered free blocks.
+//! Makes a store as after years of use: full to some share, with scattered free blocks.
 
 use std::collections::HashMap;
 
@@ -17,11 +17,11 @@ pub(crate) const FIRST: u32 = 1 << 30;
 
 /// How often the store is filled and emptied.
 const LIVES: u32 = 6;
-/// How far it is filled. A store that is used is rarely full to the last block.
+/// The share to which it is filled: a store in use is rarely full to the last block.
 const FULL: f64 = 0.97;
-/// Torrents of a full store: as few as 100 GB hold of those of a mean size would leave large holes.
+/// Torrents of a full store. 100 GB hold few torrents of the mean size, which would leave large holes.
 const TORRENTS: u32 = 400;
-/// Torrents that are written at the same time.
+/// The number of torrents written at the same time.
 const PARALLEL: usize = 10;
 
 /// Fills an empty store with torrents of mixed sizes, some at a time, deletes some of them at random, and

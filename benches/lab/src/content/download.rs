@@ -39,8 +39,8 @@ impl Work {
         mix::piece_length(self.torrents - 1, self.torrents)
     }
 
-    /// Downloads all of it into `store`, and flushes it after each torrent. Where there is a cache to ask, it
-    /// says which piece comes next. `progress` is told of each piece how many bytes it has.
+    /// Downloads all of it into `store`, and flushes it after each torrent. If there is a cache, it
+    /// chooses the next piece. `progress` receives the number of bytes of each piece.
     ///
     /// A whole piece is written with one call and then marked, as by a client that checks its hash first.
     pub(crate) fn download(
@@ -85,11 +85,11 @@ impl Work {
         Ok(store.flush()?)
     }
 
-    /// That every piece of all torrents is complete, and that a sample of them reads as it was written;
-    /// answers how many bytes were compared.
+    /// Checks that every piece of all torrents is complete, and that a sample of them reads as written.
+    /// Returns the number of compared bytes.
     ///
     /// # Errors
-    /// The first piece that is not there or not right.
+    /// The first missing or wrong piece.
     pub(crate) fn verify(&self, store: &dyn ContentRepository, payload: &Payload) -> Result<u64> {
         let mut rng = SplitMix64::new(!self.seed);
         let mut compared = 0;
@@ -159,14 +159,14 @@ impl Torrent {
         piece
     }
 
-    /// Until the next piece is there: by chance, and in proportion to its length.
+    /// The time until the next piece arrives: random, and in proportion to its length.
     fn pause(&self, rng: &mut SplitMix64) -> u64 {
         let share = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         (-(1.0 - share).ln() * f64::from(self.geometry.piece_length())) as u64
     }
 }
 
-/// In an order by chance, each as likely (Fisher and Yates).
+/// Shuffles; each order has the same probability (Fisher and Yates).
 pub(crate) fn shuffle<T>(items: &mut [T], rng: &mut SplitMix64) {
     for at in (1..items.len()).rev() {
         items.swap(at, (rng.next_u64() % (at as u64 + 1)) as usize);

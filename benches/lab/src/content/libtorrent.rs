@@ -20,13 +20,13 @@ use crate::content::trace::number;
 /// The distribution's own Python, for which its bindings are built.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Whether libtorrent can be had.
+/// Whether libtorrent is installed.
 pub(crate) fn is_there() -> bool {
     let import = Command::new(PYTHON).args(["-c", "import libtorrent"]).stderr(Stdio::null()).status();
     import.is_ok_and(|status| status.success())
 }
 
-/// A session of libtorrent that is given pieces and writes them to files in a folder.
+/// A session of libtorrent, which writes pieces to files in a folder.
 #[derive(Debug, Clone)]
 pub(crate) struct Libtorrent {
     folder: PathBuf,
@@ -41,7 +41,7 @@ struct Process {
 }
 
 impl Libtorrent {
-    /// With default settings, or tuned with a queue of `queue` bytes; and its version.
+    /// Starts it with default settings, or tuned with a queue of `queue` bytes. Returns its version too.
     pub(crate) fn start(folder: &Path, queue: Option<u64>) -> Result<(Self, String)> {
         let mut command = Command::new(PYTHON);
         command.args(["-c", include_str!("libtorrent.py")]).arg(folder);
@@ -113,7 +113,7 @@ impl ContentRepository for Libtorrent {
         unimplemented!("not needed")
     }
 
-    /// Everything is with the kernel then. libtorrent flushes nothing to the disk.
+    /// Passes everything to the kernel. libtorrent flushes nothing to the disk.
     fn flush(&self) -> Result<()> {
         self.process.say("flush", &[])?;
         self.process.line()?;
@@ -168,7 +168,7 @@ impl Content for Torrent {
         unimplemented!("not needed")
     }
 
-    /// All of them: a flush is answered when libtorrent has finished each that it was given.
+    /// All pieces: libtorrent answers a flush when it has finished each of them.
     fn pieces(&self) -> Result<PieceBits> {
         let mut all = PieceBits::none(self.geometry.pieces());
         (0..self.geometry.pieces()).for_each(|piece| _ = all.insert(piece));

@@ -16,8 +16,8 @@ const PIECE_LENGTHS: [(u32, u32); 11] = [
     (16384, 1000),
 ];
 
-/// The piece length of torrent `i` of `of`: that at quantile (i + ½) / `of`, so that a mix of any size is as
-/// the distribution says, and not drawn.
+/// The piece length of torrent `i` of `of`: the length at quantile (i + ½) / `of`, so that a mix of any size
+/// has the distribution, without chance.
 ///
 /// # Panics
 /// If `i` is not less than `of`.

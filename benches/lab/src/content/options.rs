@@ -88,11 +88,11 @@ pub enum Way {
     Libtorrent,
     /// The same with settings for disks that turn, and with the order of pieces of `piece_extent_affinity`.
     LibtorrentTuned,
-    /// Plain files behind the stripe cache, which says the piece that comes next.
+    /// Plain files behind the stripe cache, which chooses the next piece.
     FilesCached,
     /// The block store behind the stripe cache, with pieces in random order.
     BlockWithoutAffinity,
-    /// The block store behind the stripe cache, which says the piece that comes next.
+    /// The block store behind the stripe cache, which chooses the next piece.
     Block,
     /// The same on a device that is full to three quarters, with holes.
     BlockAged,
@@ -137,7 +137,7 @@ impl Way {
         self.is_block() || matches!(self, Self::FilesCached)
     }
 
-    /// Calls do not show the work of the page cache, or of libtorrent.
+    /// Whether it needs a trace: calls do not show the work of the page cache, or of libtorrent.
     pub(crate) const fn needs_trace(self) -> bool {
         self.is_libtorrent() || matches!(self, Self::FilesFree)
     }

@@ -9,9 +9,9 @@ use swarmkeep_content::{
 };
 use zerocopy::IntoBytes;
 
-/// More than the caches of processors hold, because pieces from peers are not there either.
+/// More than the caches of processors hold, since pieces from peers are not in a cache either.
 const PLACES: u64 = (64 << 20) / SECTOR as u64;
-/// Bytes that a peer sends at once, and of a buffer of a client.
+/// Bytes of a block, and of a buffer of a client.
 pub(crate) const REQUEST: usize = 16 << 10;
 
 /// The bytes of all pieces.

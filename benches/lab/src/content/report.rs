@@ -16,7 +16,7 @@ use crate::content::{Options, Row, Way, disk::DISK, row::memory_of};
 pub struct Report {
     /// The options of the run.
     pub options: Options,
-    /// Why requests were not traced, if they should have been.
+    /// The reason why requests were not traced, if they should have been.
     pub untraced: Option<String>,
     /// The rows, in their order.
     pub rows: Vec<Row>,

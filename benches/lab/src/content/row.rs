@@ -1,4 +1,4 @@
-//! One row: a store is made, downloaded into, opened again and read, in a process of its own.
+//! One row: creates a store, downloads into it, opens it again and reads it, in its own process.
 
 use std::{
     fs::{File, OpenOptions},
@@ -38,7 +38,7 @@ pub struct Row {
     pub(crate) way: Way,
     /// The requests that reached the device, or the calls if those were not traced, on the modelled disk.
     pub(crate) replay: Replay,
-    /// Until all bytes were on the device.
+    /// The time until all bytes were on the device.
     pub(crate) seconds: f64,
     /// Bytes that were read and compared after the store was opened again. All pieces were complete.
     pub(crate) compared: u64,
@@ -199,7 +199,7 @@ impl Bench<'_> {
         };
         let mut replay = DISK.replay(&trace);
         if !matches!(self.way, Way::Files | Way::Block) {
-            // There is no picture of it.
+            // It has no picture.
             replay.points.clear();
         }
         Ok(Row {

@@ -17,7 +17,7 @@ use swarmkeep_content::{
 
 use crate::content::disk::Access;
 
-/// The accesses since it was turned on.
+/// The accesses since it was switched on.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     on: AtomicBool,
@@ -35,7 +35,7 @@ impl Trace {
         }
     }
 
-    /// Turns it off.
+    /// Switches it off. Returns the accesses.
     pub(crate) fn take(&self) -> Vec<Access> {
         self.on.store(false, Relaxed);
         std::mem::take(&mut self.accesses.lock())

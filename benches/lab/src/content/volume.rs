@@ -66,7 +66,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// As the kernel's events say which device they are of.
+    /// Its number in the events of the kernel.
     fn number(&self) -> io::Result<u64> {
         let name = self.device.file_name().unwrap_or_default();
         let text = fs::read_to_string(Path::new("/sys/block").join(name).join("dev"))?;
@@ -81,8 +81,7 @@ impl Volume {
         self.instance.join("events/block/block_rq_issue").join(file)
     }
 
-    /// An ext4 file system on the device, as `mkfs.ext4` makes it, with everything that it would do later
-    /// done.
+    /// An ext4 file system on the device, as `mkfs.ext4` makes it, with all delayed work done.
     pub(crate) fn ext4(&self, at: &Path) -> io::Result<()> {
         let options = ["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"];
         told(Command::new("mkfs.ext4").args(options).arg(&self.device))?;
@@ -97,12 +96,12 @@ impl Volume {
         self.mounted.get().map_or(Ok(()), |at| Ok(rustix::fs::syncfs(File::open(at)?)?))
     }
 
-    /// Records requests from here on, or no longer.
+    /// Starts or stops the record of requests.
     pub(crate) fn record(&self, on: bool) -> io::Result<()> {
         fs::write(self.event("enable"), if on { "1" } else { "0" })
     }
 
-    /// The requests that were recorded, in the order in which the device got them; forgets them.
+    /// Takes the recorded requests, in the order in which the device received them.
     pub(crate) fn requests(&self) -> io::Result<Vec<Access>> {
         for cpu in fs::read_dir(self.instance.join("per_cpu"))? {
             let stats = fs::read_to_string(cpu?.path().join("stats"))?;
@@ -147,13 +146,13 @@ fn request(line: &str) -> Option<Access> {
 pub(crate) struct Limit {
     folder: PathBuf,
     file: &'static str,
-    /// Where this process came from.
+    /// The earlier group of this process.
     home: PathBuf,
 }
 
 impl Limit {
     pub(crate) fn new() -> io::Result<Self> {
-        // Version 1 of control groups, where it has the memory, then version 2.
+        // Version 1 of control groups, if it controls memory, then version 2.
         const KINDS: [(&str, &str, &str); 2] = [
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", ":memory:"),
             ("/sys/fs/cgroup", "memory.max", "0::"),
@@ -173,7 +172,7 @@ impl Limit {
     /// Allows these processes `bytes` bytes more than they have.
     pub(crate) fn enter(&self, bytes: u64, pids: &[u32]) -> io::Result<()> {
         fs::write(self.folder.join(self.file), bytes.to_string())?;
-        // Memory that is swapped out would be memory that another row does not have.
+        // With swap, a row would have more memory than another.
         let _ = fs::write(self.folder.join("memory.swap.max"), "0");
         let _ = fs::write(self.folder.join("memory.swappiness"), "0");
         pids.iter().try_for_each(|pid| fs::write(self.folder.join("cgroup.procs"), pid.to_string()))
@@ -189,10 +188,10 @@ impl Drop for Limit {
     }
 }
 
-/// Whether all of it can be had in `folder`.
+/// Checks that all of it works in `folder`.
 ///
 /// # Errors
-/// Why not.
+/// The reason why not.
 pub(crate) fn probe(folder: &Path) -> io::Result<()> {
     let probe = || {
         let folder = tempfile::tempdir_in(folder)?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use swarmkeep_load::{Report, Second};
 
-/// How good a number is.
+/// The quality of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Grade {
     Excellent,
@@ -99,11 +99,11 @@ pub(crate) fn good_for(report: &Report) -> &'static str {
     }
 }
 
-/// How the latencies of one load went over time.
+/// The pattern of the latencies of one load over time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum OverTime {
     Flat,
-    /// A second that stood out, and by how much.
+    /// A second that stood out, and its factor.
     Spike {
         second: u64,
         times: f64,
@@ -154,7 +154,7 @@ impl fmt::Display for OverTime {
     }
 }
 
-/// How the latencies grew with the workers.
+/// The growth of the latencies with the workers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum OverWorkers {
     Flat,

@@ -13,9 +13,9 @@ const LABORATORY: &str = env!("CARGO_BIN_EXE_swarmkeep-lab");
 struct Serve(Child);
 
 impl Serve {
-    /// And its address.
+    /// Returns its address too.
     fn start() -> (Self, String) {
-        // By that name it is that program.
+        // Under that name, it is that program.
         let mut command = Command::new(LABORATORY);
         command.arg0("swarmkeep").args(["serve", "--admin", "off", "--http", "off", "--udp", "127.0.0.1:0"]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();

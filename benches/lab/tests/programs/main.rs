@@ -7,6 +7,6 @@ use swarmkeep_store_tests::programs;
 mod traced;
 
 fn main() -> ExitCode {
-    // One at a time: two runs could take each other's loop devices for remains.
+    // One at a time: two runs could mistake each other's loop devices for remains.
     programs::run(1, [traced::all()])
 }

@@ -1,4 +1,4 @@
-//! `cargo store-bench` where it traces requests: its results, and that nothing of it remains.
+//! `cargo store-bench` with traced requests: its results, and that nothing of it remains.
 
 use std::{
     fs,
@@ -128,7 +128,7 @@ fn nothing_stays_of_a_row_that_is_killed() {
     let mut run = command_of(&folder, "files", "200MB").stderr(Stdio::piped()).spawn().unwrap();
     let children = format!("/proc/{0}/task/{0}/children", run.id());
     let began = Instant::now();
-    // The row, and not a program that looks for requirements.
+    // The process of the row, not a program that checks the requirements.
     let child = loop {
         assert!(began.elapsed() < Duration::from_secs(60));
         let children = fs::read_to_string(&children).unwrap();

@@ -1,5 +1,5 @@
-//! librqbit's codec, swarmkeep's, and one that goes through a buffer of its own for each message, on the same
-//! messages in the same run.
+//! librqbit's codec, swarmkeep's, and one with its own buffer for each message, on the same messages in the
+//! same run.
 //!
 //! `decode` is with full checks of ours: lengths, pieces, blocks, spare bits. Results are compared before
 //! anything is timed.
@@ -29,7 +29,7 @@ fn small(bits: &[u8]) -> Vec<(&'static str, Message<'_>)> {
     ]
 }
 
-/// Bytes that are no zero page, and not the same everywhere.
+/// Bytes that differ, and are no zero page.
 fn filled(len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }

@@ -9,7 +9,7 @@ pub fn limits() -> Limits {
     limits.longest_block(8 << 20)
 }
 
-/// Our message as librqbit has it, if it does: neither the fast extension nor BEP 52 nor `port`.
+/// Our message in librqbit's form, if it has one: neither the fast extension nor BEP 52 nor `port`.
 pub fn theirs<'a>(message: &Message<'a>) -> Option<rqbit::Message<'a>> {
     let request = |block: Block| rqbit::Request::new(block.piece.0, block.begin, block.length);
     Some(match *message {
@@ -54,7 +54,7 @@ pub fn ours<'a>(message: &rqbit::Message<'a>) -> Option<Message<'a>> {
     })
 }
 
-/// Writes with librqbit; answers how many bytes.
+/// Writes with librqbit. Returns the number of bytes.
 pub fn serialize(message: &rqbit::Message<'_>, out: &mut [u8]) -> usize {
     message.serialize(out, &PeerExtendedMessageIds::my).expect("there is room")
 }

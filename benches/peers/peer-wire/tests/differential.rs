@@ -90,7 +90,7 @@ proptest! {
     fn metadata_and_extended_handshakes_are_the_same(
         piece in 0..5_u32, data in vec(any::<u8>(), 1..3000), kind in 0..4_u8, port: u16, size: Option<u32>,
     ) {
-        // The ids that librqbit gives out, and takes for granted.
+        // The ids that librqbit announces, and assumes.
         let ids = ExtensionIds::NONE.with(Extension::Metadata, 3).with(Extension::Pex, 1);
         let total_size = (piece << 14) + data.len() as u32;
         let mut handshake = ExtendedHandshake::new(ids);

@@ -1,4 +1,4 @@
-//! Other people's trackers beside swarmkeep's: the same requests, over real sockets, in the same run, in
+//! Trackers of other projects beside swarmkeep's: the same requests, over real sockets, in the same run, in
 //! turns.
 //!
 //! Tracker and load generator share one core, both under SCHED_BATCH: that ranks. With a core each the same
@@ -31,15 +31,15 @@ mod wire;
 use published::{AQUATIC, Published, TORRUST};
 use wire::Wire;
 
-/// Other people's trackers beside swarmkeep's: CPU seconds a million answers, memory, answers per second.
+/// Trackers of other projects beside swarmkeep's: CPU time of a million answers, memory, answers per second.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 110)]
 struct Args {
-    /// How often each tracker has its turn at each load.
+    /// The number of turns of each tracker at each load.
     #[arg(long, default_value = "5")]
     rounds: usize,
 
-    /// For how many seconds each load lasts.
+    /// The duration of each load, in seconds.
     #[arg(long, default_value = "5")]
     seconds: u64,
 
@@ -345,7 +345,7 @@ const SOCKETS: &str = "swarmkeep, sockets";
 struct Turn {
     /// The load generator's time too, for a million answers.
     machine: f64,
-    /// CPU seconds a million answers, user and system.
+    /// CPU seconds per million answers, user and system.
     cpu: f64,
     per_second: f64,
     failed: u64,
@@ -359,7 +359,7 @@ struct Turn {
 fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Result<Turn, Box<dyn Error>> {
     let at = SocketAddr::from((if args.wire { wire::TRACKER } else { Ipv4Addr::LOCALHOST }, free_port()?));
     let mut server = Running::start(&(tracker.command)(at)?, args.wire.then_some(wire::SERVER))?;
-    // At the other end a client has no socket here.
+    // A client at the other end has no socket here.
     match args.wire {
         true => thread::sleep(Duration::from_secs(1)),
         false => server.wait_until_it_answers(at.port())?,

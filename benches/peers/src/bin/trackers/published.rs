@@ -1,4 +1,4 @@
-//! Other people's trackers: as published, and on swarmkeep's packed store by a patch.
+//! Trackers of other projects: as published, and on swarmkeep's packed store by a patch.
 
 use std::{
     error::Error,
