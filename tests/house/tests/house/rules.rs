@@ -59,7 +59,7 @@ const OUTWARDS: [&str; 18] = [
 /// A peer that announces speaks the protocol of trackers.
 const ACROSS: [(&str, &str); 1] = [("swarmkeep-peer", "swarmkeep-tracker-protocol")];
 
-/// The package whose dev-dependencies may be in any ring.
+/// The dev-dependencies of this package may be in any ring.
 const CROSSING_TESTS: &str = "swarmkeep-content-tests";
 
 /// Apparatus of tests and benches of all rings. No published package depends on it.
