@@ -1,6 +1,6 @@
 //! Lists of buffers, taken apart from the front.
 
-/// What is left of a list of buffers.
+/// The rest of a list of buffers.
 pub(crate) struct Parts<B, I: Iterator<Item = B>> {
     first: Option<B>,
     rest: I,
@@ -37,7 +37,7 @@ impl<B: Buffer, I: Iterator<Item = B>> Parts<B, I> {
         Self { first: None, rest }
     }
 
-    /// The next so many bytes, which there are.
+    /// The next `len` bytes, which must exist.
     pub(crate) fn take(&mut self, mut len: u64) -> Vec<B> {
         let mut taken = Vec::new();
         while len > 0 {

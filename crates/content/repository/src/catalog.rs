@@ -35,7 +35,7 @@ rows! {
     "memory" memory: |config| Result::Ok(Memory::new(config));
     /// Plain files, which take room as they are written.
     "files-sparse" files_sparse: |config| FileStore::open(config, files::Allocation::Sparse);
-    /// Plain files, all of whose room is taken at once.
+    /// Plain files, with all of their room allocated at creation.
     "files-preallocated" files_preallocated: |config| FileStore::open(config, files::Allocation::Preallocated);
     /// A block device or an image, blocks taken around the device.
     "block-sequential" block_sequential: |config| BlockStore::open_or_create(config, Allocation::Sequential);

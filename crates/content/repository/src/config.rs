@@ -10,13 +10,13 @@ pub struct ContentConfig {
 }
 
 impl ContentConfig {
-    /// A store in `folder`, which must exist. A store that is opened there later finds what an earlier one
-    /// kept.
+    /// A store in `folder`, which must exist. A store that is opened there later finds the content of the
+    /// earlier one.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into(), capacity: None }
     }
 
-    /// The most bytes that the store takes, for content and for what it keeps about it.
+    /// The most bytes that the store takes, for content and for its own data about it.
     ///
     /// A store that is [bounded](crate::Capabilities::bounded) accepts every capacity of at least 8 MiB and 8
     /// of its stripes, and holds content of at least a quarter of it. With a smaller capacity it may return

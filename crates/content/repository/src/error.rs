@@ -1,4 +1,4 @@
-//! The errors of content stores, and what they mean.
+//! The errors of content stores.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ pub enum Error {
         length: u64,
         /// Bytes of a piece.
         piece_length: u32,
-        /// What is wrong.
+        /// The reason.
         what: &'static str,
     },
     /// The bytes are not a torrent file.
@@ -78,11 +78,11 @@ pub enum Error {
         /// Its number.
         piece: u32,
     },
-    /// The store has no room. It is as it was before the call. An image with holes, whose file system has no
-    /// room for i-nodes, is read-only from then on.
+    /// The store has no room. It is as it was before the call. If the file system of an image with holes has
+    /// no room for i-nodes, the store is read-only from then on.
     #[error("the store is full: {what}")]
     Full {
-        /// What had no room.
+        /// The thing that had no room.
         what: &'static str,
     },
     /// The store was opened read-only, or became read-only.
@@ -109,7 +109,7 @@ pub enum Error {
     NotAStore {
         /// The path.
         path: PathBuf,
-        /// What was found, and what to do.
+        /// The finding, and the remedy.
         what: String,
     },
     /// The store cannot do this.
@@ -118,7 +118,7 @@ pub enum Error {
     /// The store below refused bytes of a torrent that were held back. They count as never written, and
     /// pieces that were marked complete with them are incomplete again. [`pieces`](crate::Content::pieces)
     /// returns the pieces that are still complete.
-    #[error("{info_hash} has lost what was held back of it: {source}")]
+    #[error("{info_hash} has lost bytes that were held back: {source}")]
     Refused {
         /// The torrent.
         info_hash: InfoHash,
@@ -128,7 +128,7 @@ pub enum Error {
     /// The medium returned an error.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
         /// The error of the operating system.
         source: io::Error,
@@ -155,8 +155,7 @@ impl Error {
     }
 }
 
-/// Adds the path of what an error of the operating system is about. The number of the error is not in the
-/// result, its kind is.
+/// Adds a path to an error of the operating system. The result keeps the kind of the error, not its number.
 pub(crate) fn about(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.as_ref().display()))
 }

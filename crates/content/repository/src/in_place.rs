@@ -1,4 +1,4 @@
-//! Torrents whose files lie somewhere already: they are read where they are, and never written to.
+//! Torrents whose files exist elsewhere already: they are read there, and never written to.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use crate::{
     Statistics, Summary, error::about,
 };
 
-/// The files of a torrent, where somebody keeps them. Symbolic links are followed: the files are not the
+/// The files of a torrent, where a user keeps them. Symbolic links are followed: the files are not the
 /// store's own.
 #[derive(Debug)]
 pub struct Place {
@@ -30,7 +30,7 @@ pub struct Place {
     folder: PathBuf,
     /// The number of names of each path that the folder stands for.
     skipped: usize,
-    /// Whether only the names count that are written, and not those that the torrent has.
+    /// Whether only the sanitised names count, and not the torrent's own.
     as_written: bool,
     /// The file that was read last.
     open: Mutex<Option<(usize, Arc<File>)>>,
@@ -38,7 +38,7 @@ pub struct Place {
     before: Mutex<BTreeMap<usize, Signature>>,
 }
 
-/// Device, inode, length, and the time of the last change of any kind, which nobody can set.
+/// Device, inode, length, and the time of the last change of any kind, which no program can set.
 type Signature = (u64, u64, u64, (i64, i64));
 
 /// A piece as it was found.
@@ -53,9 +53,9 @@ pub enum FoundPiece<'a> {
 }
 
 impl Place {
-    /// Finds the files of a torrent, under the names that the torrent has or under those that are written
-    /// instead. `path` is the folder that has them, the folder of the torrent itself, or the one file of the
-    /// torrent. Returns `None` if none of them is there.
+    /// Finds the files of a torrent, under the torrent's own names or under the sanitised ones. `path` is the
+    /// folder that has them, the folder of the torrent itself, or the one file of the torrent. Returns `None`
+    /// if none of the files exists.
     pub fn find(info: &Info, path: &Path) -> Option<Self> {
         let files = || info.files().iter().filter(|file| !file.is_padding());
         let found = |skipped| Self { skipped, as_written: false, ..Self::below(info, path) };
@@ -192,8 +192,8 @@ impl Place {
     }
 }
 
-/// Where a file is below a folder that stands for the first names of its path: under the names of the
-/// torrent, if it is there, or under those that are written.
+/// The path of a file below a folder that stands for the first names of its path: under the torrent's own
+/// names, if the file exists there, or else under the sanitised ones.
 fn path_of(file: swarmkeep_metainfo::File<'_>, folder: &Path, skipped: usize, as_written: bool) -> PathBuf {
     let possible = |name: &&[u8]| {
         !matches!(**name, [] | [b'.'] | [b'.', b'.']) && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
@@ -214,9 +214,9 @@ fn signature(file: &File) -> io::Result<Signature> {
     Ok((metadata.dev(), metadata.ino(), metadata.len(), (metadata.ctime(), metadata.ctime_nsec())))
 }
 
-/// Torrents whose files lie somewhere already, in front of a store with others. Nothing is written to those
-/// files, and nothing is kept about them: the caller verifies them each time. A file that changes after it
-/// was verified, in whatever way, can no longer be read.
+/// Torrents whose files exist elsewhere already, in front of a store with others. Nothing is written to those
+/// files, and nothing is stored about them: the caller verifies them each time. A file that changes in any
+/// way after it was verified can no longer be read.
 ///
 /// Different from other stores, any write of bytes is [`Error::ReadOnly`], and handles read on after a
 /// delete.
@@ -227,7 +227,7 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// Returns a store that has the torrents of `others`, and those that are [added](Self::add).
+    /// Returns a store that has the torrents of `others` and the [added](Self::add) ones.
     pub fn new(others: Arc<dyn ContentRepository>) -> Self {
         Self { torrents: RwLock::default(), others }
     }
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_wherever_somebody_points_at_and_every_piece_of_them_is_right() {
+    fn files_are_found_from_any_folder_and_every_piece_is_right() {
         for format in [Format::V1, Format::V2, Format::Hybrid] {
             let (folder, info) = album(format);
             for at in [folder.path().to_owned(), folder.path().join("album")] {
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_missing_is_told_and_cannot_be_read() {
+    fn wrong_and_missing_pieces_are_reported_and_cannot_be_read() {
         let (folder, info) = album(Format::V2);
         let mut first = bytes(0);
         first[20_000] ^= 1;
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_missing_and_waited_for_by_nobody() {
+    fn a_pipe_or_folder_counts_as_missing_and_blocks_no_read() {
         let (folder, info) = album(Format::V2);
         let pipe = path(&folder, 0);
         fs::remove_file(&pipe).unwrap();

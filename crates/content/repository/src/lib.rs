@@ -3,12 +3,12 @@
 //! A [`ContentRepository`] holds torrents by info hash; a [`Content`] is the byte range of one of them, its
 //! files one after another, so that pieces stay aligned. Bytes can be written and read anywhere in it. The
 //! caller marks a piece complete when its hash is right; a [flush](ContentRepository::flush) makes that
-//! durable. To read bytes that were never written is an error: a store returns neither zeroes nor bytes of
+//! durable. A read of bytes that were never written is an error: a store returns neither zeroes nor bytes of
 //! another torrent.
 //!
 //! [`Memory`] is the simplest store, with which the others are compared. [`catalog`] lists all of them. A
 //! [`Library`] keeps torrent files beside any of them; a [`StripeCache`](stripe_cache::StripeCache) can be
-//! put in front of any of them. [`Verified`] verifies what is read.
+//! put in front of any of them. [`Verified`] verifies the content that is read.
 
 pub mod block;
 mod buffers;

@@ -101,8 +101,8 @@ impl Library {
         Ok(metainfo)
     }
 
-    /// Keeps a torrent file, and then creates its torrent with `create`. If `create` returns `None`, the file is
-    /// removed again, unless there was one before.
+    /// Keeps a torrent file, then creates its torrent with `create`. If `create` returns `None`, removes the
+    /// file again, unless it existed before.
     ///
     /// # Errors
     /// [`Error::Geometry`] if the torrent has no bytes; [`Error::Io`]; those of `create`.

@@ -13,8 +13,8 @@ use rustix::{
 
 use crate::{Error, Result, error::about};
 
-/// A file that nobody else has locked. The lock ends with this value, and not only with the last copy of the
-/// descriptor: a child that is just being started has one too, until it is another program.
+/// A file that no other process has locked. The lock ends with this value, and not only with the last copy of
+/// the descriptor: a child process has a copy too, from its fork until it starts another program.
 #[derive(Debug)]
 pub(crate) struct Locked(File);
 

@@ -107,7 +107,7 @@ impl ContentRepository for Memory {
         let Some(torrent) = self.torrents.write().remove(info_hash) else {
             return Ok(false);
         };
-        let held = torrent.held.write().take().expect("only who removes it from the map empties it");
+        let held = torrent.held.write().take().expect("only its removal from the map empties it");
         let taken = held.into_inner().chunks.iter().flatten().map(|chunk| chunk.len() as u64).sum();
         self.shared.used.fetch_sub(taken, Relaxed);
         Ok(true)
@@ -155,7 +155,7 @@ impl TorrentContent {
         shared
             .used
             .try_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|&used| used <= shared.most))
-            .map_err(|_| Error::Full { what: "memory for what is written" })?;
+            .map_err(|_| Error::Full { what: "memory for the written bytes" })?;
         for (chunk, size) in missing {
             self.chunks[chunk] = Some(vec![0; size as usize].into());
         }

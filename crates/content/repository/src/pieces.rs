@@ -1,5 +1,4 @@
-//! Which pieces are complete, and which bytes of the others have been written: what every store knows of a
-//! torrent.
+//! The complete pieces of a torrent, and the written bytes of the others.
 
 use std::ops::Range;
 
@@ -21,7 +20,7 @@ impl PieceBits {
     /// Pieces of a chunk.
     const CHUNK: u32 = 1 << 16;
 
-    /// So many pieces, none set.
+    /// `pieces` pieces, none set.
     pub fn none(pieces: u32) -> Self {
         Self { chunks: Vec::new(), pieces, set: 0 }
     }
@@ -133,16 +132,15 @@ const fn bit_of(piece: u32) -> u8 {
     0x80 >> (piece % 8)
 }
 
-/// What is known of a torrent's bytes: its complete pieces, and what was written of the others since the
-/// store was opened.
+/// The state of a torrent's bytes: its complete pieces, and the bytes of the others that were written since
+/// the store was opened.
 ///
-/// Takes the memory of [`PieceBits`], and some 50 bytes for each stretch of incomplete pieces that was
-/// written.
+/// Takes the memory of [`PieceBits`], and some 50 bytes for each written stretch of incomplete pieces.
 #[derive(Debug, Clone)]
 pub struct Pieces {
     geometry: Geometry,
     complete: PieceBits,
-    /// What was written of incomplete pieces.
+    /// The written bytes of incomplete pieces.
     written: Stretches,
 }
 
@@ -203,7 +201,7 @@ impl Pieces {
         self.written.insert(range)
     }
 
-    /// Takes note that what a range of incomplete pieces holds is no longer known.
+    /// Notes that the bytes in a range of incomplete pieces are no longer known.
     pub fn lost(&mut self, range: Range<u64>) {
         self.written.remove(&range);
     }
@@ -239,12 +237,12 @@ impl Pieces {
                 || self.written.overlaps(&range))
     }
 
-    /// What was written of the incomplete pieces of a range.
+    /// The written stretches of the incomplete pieces of a range.
     pub(crate) fn written(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
         self.written.within(range)
     }
 
-    /// What of a range, which lies in the torrent, cannot be read. No two of these touch.
+    /// The unreadable parts of a range that lies in the torrent. No two of these touch.
     pub(crate) fn unknown(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut unknown: Vec<Range<u64>> = Vec::new();
         let mut pieces = self.geometry.pieces_of(range);
@@ -290,7 +288,7 @@ impl Pieces {
 mod tests {
     use super::*;
 
-    /// What [`Pieces`] should know, byte by byte.
+    /// The expected state of [`Pieces`], byte by byte.
     struct Naive {
         geometry: Geometry,
         written: Vec<bool>,

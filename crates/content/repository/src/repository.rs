@@ -16,7 +16,7 @@ use crate::{Capabilities, Geometry, InfoHash, NewTorrent, PieceBits, Result, Sta
 ///
 /// - Every method may be called from any number of threads, and blocks the thread that calls it: in an
 ///   asynchronous program, call from a pool of threads.
-/// - No call panics because of what a remote peer sent. An error changes nothing but what it names.
+/// - No call panics because of data from a remote peer. An error changes nothing except the things it names.
 /// - After an error of the medium while writing, each byte of that write either reads as it did before or
 ///   counts as never written.
 /// - [`Full`](crate::Error::Full) means that there was no room. The store is as it was before the call. (A
@@ -58,8 +58,8 @@ pub trait ContentRepository: fmt::Debug + Send + Sync {
 
     /// Makes earlier writes and marks durable.
     ///
-    /// When `flush` returns, every write and every mark whose call had returned before `flush` began survives
-    /// a crash of the process and of the machine, in a store that is [durable](Capabilities::durable): pieces
+    /// When `flush` returns, every write and every mark that had returned before `flush` began survives a
+    /// crash of the process and of the machine, in a store that is [durable](Capabilities::durable): pieces
     /// that were complete are complete when the store is opened again, with the same bytes. Of later calls,
     /// any part may survive: each piece that is complete then had been marked complete, and has the bytes
     /// that it had when it was marked. A store that is not durable is empty when it is opened again.
@@ -71,10 +71,10 @@ pub trait ContentRepository: fmt::Debug + Send + Sync {
     /// refusal, both report it.
     fn flush(&self) -> Result<()>;
 
-    /// Counts of calls, and what the store holds. Its time does not grow with the content.
+    /// Counts of calls, and the current contents of the store. Its time does not grow with the content.
     fn statistics(&self) -> Statistics;
 
-    /// What this store can do beyond what the trait requires.
+    /// The abilities of this store beyond the requirements of the trait.
     fn capabilities(&self) -> Capabilities;
 
     /// The label of a torrent: a few bytes of its caller that the store keeps with it, and reads when it is
@@ -108,9 +108,9 @@ pub trait Content: fmt::Debug + Send + Sync {
 
     /// Writes the buffers, one after another, from byte `offset` on.
     ///
-    /// When `write_at` returns, the bytes can be read. A byte that is written again reads as it was written
-    /// last. Of two writes at once that overlap, each byte is that of one of them; all other bytes stay as
-    /// they were. A write of no bytes does nothing, in a complete piece too.
+    /// When `write_at` returns, the bytes can be read. Each byte reads as it was last written. Where two
+    /// simultaneous writes overlap, each byte comes from one of them; all other bytes stay as they were. A
+    /// write of no bytes does nothing, in a complete piece too.
     ///
     /// **Back-pressure.** A store may hold bytes back in memory, up to a [limit](Statistics::most_unwritten).
     /// A write that would exceed the limit waits until there is room; a single write that is larger than the
@@ -180,8 +180,8 @@ pub trait Content: fmt::Debug + Send + Sync {
         false
     }
 
-    /// An upper bound of the room that a write of `range`, which lies in the torrent, would take now of what
-    /// is [free](Statistics::free). For a part of a range it is no more than for all of it, and for several
+    /// An upper bound of the [free](Statistics::free) room that a write of `range`, which lies in the
+    /// torrent, would take now. For a part of a range it is no more than for all of it, and for several
     /// writes no more than the sum.
     ///
     /// A cache that holds writes back uses it to know the room that they will need. A store overrides it if

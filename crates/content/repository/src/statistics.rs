@@ -1,14 +1,14 @@
-//! What stores tell about themselves.
+//! Capabilities and counts of stores.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::{Geometry, InfoHash};
 
-/// What a store can do beyond the trait.
+/// The abilities of a store beyond the trait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Whether what was flushed is there when the store is opened again.
+    /// Whether flushed content is there when the store is opened again.
     pub durable: bool,
     /// Whether a [capacity](crate::ContentConfig::capacity) can be set. A store that is not bounded refuses
     /// one.
@@ -26,7 +26,7 @@ impl Capabilities {
         Self { durable: false, bounded: false, stripe, label: 0 }
     }
 
-    /// What was flushed is there when the store is opened again.
+    /// Flushed content is there when the store is opened again.
     #[must_use]
     pub const fn durable(mut self) -> Self {
         self.durable = true;
@@ -53,13 +53,13 @@ impl Capabilities {
 pub struct Summary {
     /// Its info hash.
     pub info_hash: InfoHash,
-    /// Its length, and that of its pieces.
+    /// Its length, and the length of its pieces.
     pub geometry: Geometry,
     /// How many of its pieces are complete.
     pub complete: u32,
 }
 
-/// Counts of a store since it was opened, and what it holds now.
+/// Counts of a store since it was opened, and its current contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Statistics {

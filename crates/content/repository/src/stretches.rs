@@ -66,7 +66,7 @@ impl Stretches {
             && self.map().range(..range.end).next_back().is_some_and(|(_, &to)| to > range.start)
     }
 
-    /// What of a range is in it, ascending.
+    /// The parts of a range that are in it, ascending.
     pub(crate) fn within(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
         let Range { start, end } = range.clone();
         let first = self.map().range(..=start).next_back().map_or(start, |(&from, _)| from);
@@ -75,7 +75,7 @@ impl Stretches {
         stretches.map(move |(&from, &to)| from.max(start)..to.min(end)).filter(|part| part.start < part.end)
     }
 
-    /// What of a range is not in it, ascending.
+    /// The parts of a range that are not in it, ascending.
     pub(crate) fn outside(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut holes = Vec::new();
         let mut at = range.start;

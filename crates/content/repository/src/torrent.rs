@@ -1,4 +1,4 @@
-//! What a store knows of a torrent before any of its bytes: its length and its pieces.
+//! The data of a torrent that a store needs before any of its bytes: its length and its pieces.
 
 use std::{num::NonZeroU32, ops::Range, sync::Arc};
 
@@ -86,7 +86,7 @@ impl Geometry {
 pub struct NewTorrent {
     /// Its name in the store.
     pub info_hash: InfoHash,
-    /// Its length, and that of its pieces.
+    /// Its length, and the length of its pieces.
     pub geometry: Geometry,
     /// Its files, if they are known; together they are as long as the torrent. A store that keeps one range
     /// of bytes per torrent ignores them.
@@ -102,7 +102,7 @@ impl NewTorrent {
         Ok(Self { info_hash, geometry: Geometry::new(length, piece_length)?, files: None })
     }
 
-    /// A torrent of `files`. Its length is that of all files, padding included.
+    /// A torrent of `files`. Its length is the sum of all files, padding included.
     ///
     /// # Errors
     /// [`Error::Geometry`], as [`Geometry::new`] says.

@@ -17,7 +17,7 @@ use crate::{
     Result, Statistics, Summary, buffers::Parts,
 };
 
-/// Bytes that are read at once of what is verified and was not asked for.
+/// Bytes that are read at once to verify the rest of a piece.
 const CHUNK: u64 = 1 << 20;
 
 /// A piece that could not be verified, because its medium has an error, is not read again for this time.
@@ -47,7 +47,7 @@ fn verify_rest(
 ) -> Result<bool> {
     let range = content.geometry().piece(piece)?;
     let mut check = info.and_then(|info| info.check(piece));
-    // What is behind the last file of a piece of v2 has no hash.
+    // Bytes behind the last file of a piece of v2 have no hash.
     let end = range.start + info.map_or(range.end - range.start, |info| info.piece_len(piece).into());
     let mut at = range.start;
     let mut next = |bytes: &[u8]| {
@@ -73,8 +73,8 @@ fn verify_rest(
 /// torrent is first read is verified when it is first read. A read of wrong bytes is [`Error::Wrong`]. Mark
 /// such a piece [incomplete](Content::mark_incomplete) to have it again.
 ///
-/// What is marked complete later was verified by who marked it. Nor is content verified that
-/// [is](Content::is_verified).
+/// Later marks are not checked: the caller that marks a piece has verified it. Nor is content verified again
+/// that [is](Content::is_verified) already.
 ///
 /// If a read covers a piece, the bytes that were read are verified. Otherwise the rest of the piece is read
 /// too; if that fails, reads of the piece fail at once for a minute. So put it behind a
@@ -88,10 +88,9 @@ pub struct Verified {
 
 type Hashes = dyn Fn(&InfoHash) -> Result<Option<Arc<Info>>> + Send + Sync;
 
-/// What is verified of a torrent.
 #[derive(Default)]
 enum State {
-    /// Nobody has asked.
+    /// Not read yet.
     #[default]
     Unknown,
     /// All but these.
@@ -107,8 +106,8 @@ enum State {
 }
 
 impl Verified {
-    /// Verifies what `inner` has. `hashes` gives the info dictionary of a torrent when it is first read;
-    /// `None` if it is not known: then the torrent is not verified.
+    /// Verifies the content of `inner`. `hashes` gives the info dictionary of a torrent when it is first
+    /// read; `None` if it is not known: then the torrent is not verified.
     pub fn new(
         inner: Arc<dyn ContentRepository>,
         hashes: impl Fn(&InfoHash) -> Result<Option<Arc<Info>>> + Send + Sync + 'static,
@@ -199,7 +198,7 @@ impl Handle {
         Ok((!pieces.is_empty()).then(|| (Arc::clone(info), pieces)))
     }
 
-    /// Takes note of what came of a piece.
+    /// Notes the result for a piece.
     fn note(&self, piece: u32, is_right: &Result<bool>) {
         let mut state = self.state.lock();
         let State::But { unverified, wrong, unread, .. } = &mut *state else { return };

@@ -13,14 +13,13 @@ pub enum Allocation {
     Ordered,
 }
 
-/// What a block is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     Data,
     Inodes,
 }
 
-/// A bit for each block, in memory alone: what is free is what nothing points at.
+/// A bit for each block, in memory only: a block is free if nothing points at it.
 #[derive(Debug)]
 pub(super) struct Allocator {
     /// 1 where a block is free.
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_block_after_format_is_not_that_of_a_root() {
+    fn the_first_block_after_format_is_behind_the_roots() {
         for policy in [Allocation::Sequential, Allocation::Ordered] {
             let mut allocator = Allocator::new(2, 200, policy);
             assert_eq!(allocator.count(), 198);

@@ -1,5 +1,5 @@
-//! From a device to a store: which root counts, what the i-nodes say, and what is free: what nothing points
-//! at.
+//! From a device to a store: chooses the root, reads the i-nodes, and finds the free blocks, at which nothing
+//! points.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -27,11 +27,11 @@ use super::{
 };
 use crate::{Counters, Error, InfoHash, PieceBits, Pieces, Result};
 
-/// So many sectors that cannot be read are bad sectors, which cost what they hold. More are a device or a
-/// cable that fails, and might read again tomorrow: then nothing is given up.
+/// Up to this many unreadable sectors count as bad sectors, and their contents are lost. More mean a failing
+/// device or cable, which may be readable tomorrow: then nothing is given up.
 pub(super) const MOST_UNREADABLE: u32 = 16;
 
-/// Damage that boot found. Each kind costs what it names, and nothing else.
+/// Damage that boot found. Each kind costs the named things, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
@@ -78,7 +78,7 @@ impl fmt::Display for Damage {
             }
             Self::OlderRoot { generation } => write!(
                 f,
-                "a copy of the root is damaged: what was created or deleted after generation {generation}, if anything, is undone"
+                "a copy of the root is damaged: any create or delete after generation {generation} is undone"
             ),
             Self::Lost { info_hash } => write!(f, "{info_hash} is lost: its i-node cannot be read"),
             Self::Map { info_hash, sectors, pieces } => write!(
@@ -92,13 +92,13 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What boot found.
+/// The findings of boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BootReport {
     /// The root that was taken.
     pub generation: u64,
-    /// What is wrong, in the order it was found.
+    /// The damage, in the order it was found.
     pub damage: Vec<Damage>,
     /// Torrents of which only the info hash is known, lost now or earlier.
     pub lost: Vec<InfoHash>,
@@ -170,12 +170,11 @@ struct Boot<'a> {
     slabs: Slabs,
     root: Root,
     inodes: Vec<Arc<Inode>>,
-    /// I-nodes that do not stand on the device as they are taken to be, and the logical sectors of their
-    /// bodies.
+    /// I-nodes that differ from the device, and the logical sectors of their bodies that differ.
     mends: Vec<(Arc<Inode>, BTreeSet<u64>)>,
-    /// Entries of the root whose i-nodes are damaged, and the slots that they have alone.
+    /// Entries of the root whose i-nodes are damaged, and the slots that no other entry uses.
     lost: Vec<(u32, Option<Slot>)>,
-    /// Torrents of which nothing is known but the name, and where they stand in the root.
+    /// Torrents of which only the name is known, and their positions in the root.
     forgotten: HashMap<InfoHash, u32>,
     /// Sectors that the device did not give.
     unreadable: u32,
@@ -259,7 +258,7 @@ impl Boot<'_> {
         }
     }
 
-    /// Reads sectors; those that cannot be read are zeroes, which nothing valid is.
+    /// Reads sectors. An unreadable sector is returned as zeroes, which are never valid.
     fn read(&mut self, first: u64, count: usize) -> Vec<Sector> {
         let mut read = sectors(count);
         if self.device.read(first, &mut read).is_err() {
@@ -327,7 +326,7 @@ impl Boot<'_> {
                 drop(state);
                 let blocks = refused.len() as u64;
                 self.report.damage.push(Damage::Blocks { info_hash: inode.info_hash, blocks });
-                // What names them lies in the i-node itself, which is mended as a whole.
+                // The i-node itself names them, and is written as a whole.
                 self.mends.push((Arc::clone(inode), BTreeSet::new()));
             }
             let mut body = Body::new(inode, self.mutation);
@@ -409,7 +408,7 @@ impl Boot<'_> {
             let entry = self.root.get(at);
             self.report.damage.push(Damage::Lost { info_hash: entry.info_hash() });
             self.forgotten.insert(entry.info_hash(), at);
-            // Whatever heals later: what it points at may be another's by then.
+            // Also if the i-node becomes readable later: its blocks may belong to another torrent by then.
             if !self.mutation.is(Mutant::LostNotRecorded) {
                 self.root.set(at, entry.lost());
             }
@@ -419,7 +418,7 @@ impl Boot<'_> {
         self.report.read_only = match access {
             Access::Read => Some("it was opened to be read"),
             Access::Write if self.unreadable > MOST_UNREADABLE => {
-                Some("the device cannot be read in many places, so what is free is not known")
+                Some("the device cannot be read in many places, so the free blocks are unknown")
             }
             Access::Write => None,
         };
@@ -427,7 +426,7 @@ impl Boot<'_> {
         self.report.lost = lost.keys().copied().collect();
         self.report.lost.sort_unstable();
         let shape = *self.root.header();
-        // What is only read writes no root.
+        // A store that is only read writes no root.
         let root = if access == Access::Read { Root::empty(shape, self.mutation) } else { self.root };
         #[expect(clippy::mutable_key_type, reason = "the info hash of an i-node never changes")]
         let torrents = self.inodes.into_iter().map(Named).collect();
@@ -448,7 +447,7 @@ impl Boot<'_> {
             match (merged, self.alike || self.mutation.is(Mutant::OlderRootLeft), self.lost.is_empty()) {
                 // Neither copy is whole, or neither has the losses.
                 (true, ..) | (_, _, false) => 2,
-                // What the older copy names and this one does not was deleted, and is free from now on.
+                // Torrents that only the older copy names were deleted: their blocks become free.
                 (_, false, _) => 1,
                 _ => 0,
             };
@@ -470,7 +469,7 @@ impl Boot<'_> {
     }
 }
 
-/// Writes down what boot does not believe, before anything else is written.
+/// Writes the corrections of boot to the device, before anything else is written.
 fn mend(
     store: &Store,
     mends: &[(Arc<Inode>, BTreeSet<u64>)],

@@ -45,11 +45,11 @@ pub fn sectors(count: usize) -> Vec<Sector> {
 
 /// The purpose of a flush: earlier writes must be durable before later ones.
 ///
-/// A device may ignore it. A device that records what a store does uses it to distinguish flushes.
+/// A device may ignore it. A device that records the writes of a store uses it to distinguish flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Barrier {
-    /// What an earlier process wrote is durable before this one relies on it.
+    /// Writes of an earlier process are durable before this one relies on them.
     Opened,
     /// An old store is gone before `format` writes over any of it.
     Wiped,
@@ -61,7 +61,7 @@ pub enum Barrier {
     Maps,
     /// A new i-node is durable before a root that names it is written.
     Inode,
-    /// A root is durable before what it says is reported, and before what it no longer names is used again.
+    /// A root is durable before its contents are reported, and before blocks that it dropped are reused.
     Root,
     /// A have-bit is cleared before its data may be overwritten.
     Cleared,
@@ -105,10 +105,10 @@ pub trait BlockDevice: fmt::Debug + Send + Sync {
     /// Those of the medium.
     fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()>;
 
-    /// Makes durable what was written by calls that have returned.
+    /// Makes all writes durable whose calls have returned.
     ///
     /// # Errors
-    /// Those of the medium: writes may be lost, and a later flush that succeeds does not change that.
+    /// Errors of the medium: writes may be lost, and a later flush that succeeds does not change that.
     fn flush(&self, barrier: Barrier) -> io::Result<()>;
 
     /// Discards `count` sectors from `first` on: their content is no longer needed and becomes undefined.
@@ -267,7 +267,7 @@ fn read_all(file: &File, first: u64, into: &mut [Sector]) -> io::Result<()> {
     while !rest.is_empty() {
         let read = match rustix::io::pread(file, &mut *rest, at) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // Nothing but whole sectors is of use: an odd end would unalign what follows.
+            // Only whole sectors are useful: after an odd end, the rest would be unaligned.
             Ok(read) => read / SECTOR * SECTOR,
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),

@@ -62,9 +62,9 @@ pub(super) fn find_root(
     let whole = copies.iter().position(|copy| copy.whole || mutation.is(Mutant::TornRoot));
     match whole {
         Some(at) => {
-            // A copy that was being written when the power went is not damage: its generation was never
-            // reported. Only what no unfinished write leaves behind, sectors without a valid checksum, says
-            // that something was lost.
+            // A copy that was being written when the power failed is not damage: its generation was never
+            // reported. Only sectors without a valid checksum, which no unfinished write leaves, show that
+            // something was lost.
             let newer_is_damaged = copies[..at].iter().any(|copy| copy.sectors.contains(&None));
             let chosen = &copies[at];
             let other = copies.get(1 - at);
@@ -160,8 +160,8 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
     }
 }
 
-/// Whether the first copy, whose header is damaged, has entries of the same root as `second`: content may look
-/// like a second copy, but cannot write there.
+/// Whether the first copy, whose header is damaged, has entries of the same root as `second`. Content may
+/// look like a second copy, but cannot be where the first copy is.
 fn is_of_first(device: &dyn BlockDevice, second: &RootHeader) -> bool {
     // In blocks of any size, content begins in sector 8 or behind it.
     let sectors = 8.min(1 << (second.block_shift - 12)) - HEAD as u32;

@@ -10,7 +10,7 @@ use super::{
     store::CURSOR,
 };
 
-/// Gives every logical sector that boot would look at the checksum that fits what it holds.
+/// Writes the matching checksum to every logical sector that boot would look at.
 #[doc(hidden)]
 pub fn forge(image: &mut [Sector]) {
     let all = logical_mut(image);
@@ -65,8 +65,8 @@ fn forge_inode(all: &mut [super::format::LogicalSector], entry: &RootEntry, bloc
         sector.reseal(entry.uid(), at);
         map_blocks.extend(unchecked_numbers(sector).take(if at == 0 { 0 } else { 8 }));
     }
-    // If the body lies in map blocks, these are theirs. If it does not, they are content, and it does not
-    // matter what that is.
+    // If the body lies in map blocks, these are the map blocks. Otherwise they are content, which may be
+    // anything.
     if super::format::InodeHeader::is_deep(&all[first as usize]) {
         let block = 1_u64 << (block_shift - 9);
         for (number, map_block) in (0..).zip(map_blocks).filter(|&(_, map_block)| map_block > 1) {

@@ -1,4 +1,4 @@
-//! What stands on the device, byte by byte: `docs/formats/block-store.md` in code.
+//! The layout on the device, byte by byte: `docs/formats/block-store.md` in code.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
@@ -28,7 +28,7 @@ const INODE_VERSION: u8 = 2;
 const ROOT_MAGIC: [u8; 8] = *b"swkproot";
 const INODE_MAGIC: [u8; 8] = *b"swkpnode";
 
-/// Where in what it belongs to a logical sector stands. Part of its checksum.
+/// The position of a logical sector within its owner. Part of its checksum.
 pub(super) mod index {
     /// The header of a root, plus the number of the copy.
     pub(in super::super) const ROOT: u64 = 1 << 40;
@@ -38,9 +38,9 @@ pub(super) mod index {
     pub(in super::super) const MAP_BLOCKS: u64 = 3 << 40;
 }
 
-/// The least that has a checksum. It covers what the sector belongs to and where in it the sector stands, so
-/// that no sector passes for another: not one of another torrent, of an earlier format, or of a torrent that
-/// happens to look like this.
+/// The smallest unit with a checksum. The checksum covers the owner of the sector and its position in the
+/// owner, so that no sector passes for another: not one of another torrent, of an earlier format, or of a
+/// torrent that happens to look like this.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct LogicalSector {
@@ -58,7 +58,7 @@ impl LogicalSector {
         Self { payload, checksum: checksum(owner, index, &payload).into() }
     }
 
-    /// What it holds, if it is what `owner` has at `index`.
+    /// The payload, if the sector belongs to `owner` at `index`.
     pub(super) fn payload(&self, owner: u64, index: u64) -> Option<&[u8; PAYLOAD]> {
         (self.checksum.get() == checksum(owner, index, &self.payload)).then_some(&self.payload)
     }
@@ -154,7 +154,7 @@ impl RootHeader {
         if self.ordered == 1 { Allocation::Ordered } else { Allocation::Sequential }
     }
 
-    /// What the logical sectors of a device belong to that belong to no torrent.
+    /// The owner of the logical sectors that belong to no torrent.
     pub(super) fn owner(&self) -> u64 {
         u64::from_le_bytes(self.uuid[..8].try_into().expect("eight of sixteen bytes"))
     }
@@ -221,7 +221,6 @@ impl RootEntry {
         }
     }
 
-    /// The entry of a torrent whose i-node is damaged.
     pub(super) const fn lost(mut self) -> Self {
         self.lost = 1;
         self
@@ -262,7 +261,7 @@ pub(super) struct InodeHeader {
     /// The block size is 2 to this power.
     block_shift: u8,
     class: u8,
-    /// 1 if the body lies in map blocks, whose numbers stand in its place.
+    /// 1 if the body lies in map blocks: then this i-node has their numbers instead of the body.
     depth: u8,
     piece_length: U32,
     length: U64,
@@ -358,7 +357,7 @@ impl Class {
         Self(if block_shift < 22 { block_shift - 9 } else { 13 })
     }
 
-    /// The smallest for so many logical sectors.
+    /// The smallest with room for `logical` sectors.
     fn fitting(logical: u64) -> Self {
         Self((logical.next_power_of_two().trailing_zeros() as u8).max(1))
     }

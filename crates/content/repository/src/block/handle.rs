@@ -55,8 +55,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Notes that the torrent has something to write. Whoever calls it holds the state: a flush that finds
-    /// the change finds the torrent listed.
+    /// Notes that the torrent has something to write. The caller holds the state, so a flush that finds the
+    /// change also finds the torrent in the list.
     fn changed(&self) {
         if !self.inode.listed.swap(true, Relaxed) {
             self.store.changed.lock().push(Arc::clone(&self.inode));
@@ -92,7 +92,7 @@ impl Handle {
         }
         let mut allocator = store.allocator.lock();
         if (allocator.count() as usize) < blocks.len() + map_blocks.len() {
-            return Err(Error::Full { what: "no block is free for what is written" });
+            return Err(Error::Full { what: "no block is free for the written bytes" });
         }
         let mut take = || allocator.take(Use::Data).expect("as many are free as counted");
         for number in map_blocks {
@@ -103,7 +103,7 @@ impl Handle {
                 &mut state.changes().fresh
             };
             changes.map_blocks.insert(number);
-            // Written before anybody else can know of it.
+            // Written before any other thread can know of it.
             self.write_empty_map_block(state, number)?;
         }
         for block in blocks {
@@ -138,7 +138,7 @@ impl Handle {
                 let start = u64::from(block) << shift;
                 let part = range.start.max(start)..range.end.min(start + (1 << shift));
                 let place = state.map.get(block);
-                assert_ne!(place, 0, "what is written or readable has a block");
+                assert_ne!(place, 0, "written and readable bytes have a block");
                 let first = self.store.first_sector(place) + (part.start - start) / SECTOR as u64;
                 (part, first)
             })
@@ -154,7 +154,7 @@ impl Handle {
         let covering = part.start / SECTOR as u64..part.end.div_ceil(SECTOR as u64);
         let mut bounce = sectors((covering.end - covering.start) as usize);
         let start = covering.start * SECTOR as u64;
-        // What else the first sector and the last hold stays, if it was ever written.
+        // The other bytes of the first and last sector are kept, if they were ever written.
         for edge in BTreeSet::from([covering.start, covering.end - 1]) {
             let sector = edge * SECTOR as u64..(edge + 1) * SECTOR as u64;
             let others = [sector.start..part.start.max(sector.start), part.end.min(sector.end)..sector.end];
@@ -229,7 +229,7 @@ impl Content for Handle {
                 break;
             }
         }
-        // Before the edges are let go: who rewrites the rest of a sector must know what it holds.
+        // Before the edges are unlocked: a writer that rewrites the rest of a sector must know its bytes.
         let mut state = self.inode.state.lock();
         match done {
             Ok(()) => state.pieces.wrote(range),
@@ -260,7 +260,7 @@ impl Content for Handle {
 
     fn mark_complete(&self, piece: u32) -> Result<bool> {
         let _inside = self.enter()?;
-        // Nobody writes meanwhile; who reads may go on.
+        // Excludes writers; readers go on.
         let _edges = self.inode.edges.write();
         let mut state = self.inode.state.lock();
         if !state.pieces.complete().contains(piece) {

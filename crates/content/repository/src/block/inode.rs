@@ -1,4 +1,4 @@
-//! One torrent: its i-node in memory, and what of it may be written to the device when.
+//! One torrent: its i-node in memory, and the order in which its parts may be written to the device.
 
 use std::{
     borrow::Borrow,
@@ -18,7 +18,7 @@ use super::{
 use crate::{Geometry, InfoHash, Pieces};
 use parking_lot::{Mutex, RwLock};
 
-/// An i-node. What it says changes in [`InodeState`]; what it is does not.
+/// An i-node. Its changing parts are in [`InodeState`].
 #[derive(Debug)]
 pub(super) struct Inode {
     pub(super) info_hash: InfoHash,
@@ -26,19 +26,18 @@ pub(super) struct Inode {
     pub(super) geometry: Geometry,
     block_shift: u8,
     pub(super) slot: Slot,
-    /// Held for reading by calls at work in the torrent, for writing by those that delete it or take back a
-    /// mark.
+    /// Locked for reading by calls in progress, for writing by a delete or when a mark is removed.
     pub(super) gate: RwLock<()>,
-    /// Whether the torrent was deleted: nothing more is written of it, because what it points at may be
-    /// another's soon. What it said last stays, for an older root. Changes with the gate and the state held.
+    /// Whether the torrent was deleted. Then none of it is written, as its blocks may soon belong to another
+    /// torrent. Its last state stays, for an older root. Changes while gate and state are locked.
     pub(super) gone: AtomicBool,
-    /// Held for writing by writes that rewrite the rest of a sector, and by who marks a piece; for reading by
+    /// Locked for writing by writes that rewrite the rest of a sector, and to mark a piece; for reading by
     /// writes of whole sectors.
     pub(super) edges: RwLock<()>,
     pub(super) state: Mutex<InodeState>,
-    /// Whether it is in the list of those that have something to write.
+    /// Whether it is in the list of i-nodes with unwritten changes.
     pub(super) listed: AtomicBool,
-    /// Where it stands in the root.
+    /// Its position in the root.
     pub(super) entry: AtomicU32,
 }
 
@@ -66,7 +65,7 @@ impl PartialEq for Named {
 
 impl Eq for Named {}
 
-/// What an i-node says.
+/// The changing contents of an i-node.
 #[derive(Debug)]
 pub(super) struct InodeState {
     /// The torrent's blocks.
@@ -75,16 +74,16 @@ pub(super) struct InodeState {
     pub(super) map_blocks: BlockMap,
     pub(super) pieces: Pieces,
     pub(super) label: Arc<[u8]>,
-    /// What differs from what is on the device, if anything: most torrents are at rest.
+    /// Differences from the device, if any: most torrents are idle.
     pub(super) changes: Option<Box<Changes>>,
 }
 
-/// What differs from what is on the device.
+/// Differences from the device.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// What must not be written yet: what it points at may not be durable.
+    /// Must not be written yet: the blocks that these changes point at may not be durable.
     pub(super) fresh: ChangeSet,
-    /// What may be written with the next flush.
+    /// May be written with the next flush.
     pub(super) sound: ChangeSet,
 }
 
@@ -207,7 +206,7 @@ impl Inode {
         payload
     }
 
-    /// Which logical sectors of the body say what has changed.
+    /// The logical sectors of the body that contain the changes.
     pub(super) fn body_of(&self, changes: &ChangeSet) -> BTreeSet<u64> {
         let blocks = changes.blocks.iter().map(|&block| Layout::of_block(block));
         blocks.chain(changes.pieces.iter().map(|&piece| self.layout().of_piece(piece))).collect()
@@ -221,7 +220,6 @@ impl InodeState {
         })
     }
 
-    /// What differs from what is on the device, to be added to.
     pub(super) fn changes(&mut self) -> &mut Changes {
         self.changes.get_or_insert_default()
     }

@@ -116,7 +116,7 @@ impl BlockStore {
         }
         let torrents = options.torrents.unwrap_or(0);
         if torrents > MOST_TORRENTS {
-            return Err(Error::Unsupported("name so many torrents: 16,777,216 is the most"));
+            return Err(Error::Unsupported("name more than 16,777,216 torrents"));
         }
         let root_blocks = root_blocks(torrents, shift);
         // Block numbers have 32 bits.
@@ -144,10 +144,10 @@ impl BlockStore {
     }
 
     /// Makes a new root for a store that cannot be opened because its root is gone or its device is shorter
-    /// than it was. How many torrents the root names; if that is none, nothing is written. Without any root,
-    /// all of the device is read, and i-nodes are recognised by their checksums. Deleted torrents may be
-    /// back. Verify all pieces afterwards: nothing on the device tells an i-node from content that looks like
-    /// one.
+    /// than it was. Returns the number of torrents that the root names; if that is 0, nothing is written.
+    /// Without any root, the whole device is read, and i-nodes are recognised by their checksums. Deleted
+    /// torrents may be back. Verify all pieces afterwards: content that looks like an i-node cannot be
+    /// distinguished from one.
     ///
     /// # Errors
     /// [`Error::NotAStore`] if the store is of a later version, [`Error::Io`], also if much of the device
@@ -156,11 +156,11 @@ impl BlockStore {
         salvage::salvage(device).map_err(|refused| refused.into_error(Path::new("the device")))
     }
 
-    /// Opens the store on a [formatted](Self::format) device, for reading and writing. It chooses blocks as it
-    /// was formatted to, or according to `allocation`.
+    /// Opens the store on a [formatted](Self::format) device, for reading and writing. It chooses blocks
+    /// according to `allocation`, or else as the device was formatted.
     ///
     /// # Errors
-    /// [`Error::NotAStore`] if there is no store on it that this program knows, [`Error::Io`].
+    /// [`Error::NotAStore`] if the device has no store that this program knows, [`Error::Io`].
     pub fn boot(
         device: impl BlockDevice + 'static,
         allocation: impl Into<Option<Allocation>>,
@@ -229,8 +229,8 @@ impl BlockStore {
         Self::boot_as(Arc::new(device), None, Access::Read, Mutation::default(), path)
     }
 
-    /// Opens the store whose image is in the folder of `config`, or makes one: of the capacity of `config`,
-    /// or of 512 MiB if there is none.
+    /// Opens the store whose image is in the folder of `config`, or makes one, of the capacity of `config` or
+    /// else of 512 MiB.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`Error::Full`].
@@ -239,10 +239,10 @@ impl BlockStore {
         if path.exists() {
             return Self::open(&path, allocation);
         }
-        // Under another name until it is one: an image without a store in it is never found there.
+        // The image gets its name when it is complete: an image without a store is never found there.
         let unfinished = path.with_extension("unfinished");
         if unfinished.exists() {
-            // Left behind, unless somebody is at it.
+            // An earlier process has left it, unless one is still writing it.
             drop(FileDevice::open(&unfinished, true)?);
             let _ = std::fs::remove_file(&unfinished);
         }
@@ -256,7 +256,7 @@ impl BlockStore {
         Self::boot_as(Arc::new(device), Some(allocation), Access::Write, Mutation::default(), &path)
     }
 
-    /// What was found when the device was read.
+    /// The findings when the device was read.
     pub fn report(&self) -> &BootReport {
         &self.report
     }
@@ -296,7 +296,7 @@ impl BlockStore {
     /// Checks that the store is consistent: each block either has one owner or is free.
     ///
     /// # Errors
-    /// What does not agree.
+    /// The contradiction.
     pub fn audit(&self) -> Result<(), String> {
         let meta = self.store.meta.lock();
         let torrents = self.store.torrents.read();
@@ -307,7 +307,7 @@ impl BlockStore {
         let mut taken = std::collections::HashMap::new();
         let mut take = |block: u32, whose: String| match taken.insert(block, whose.clone()) {
             _ if block < root || block >= blocks => {
-                Err(format!("{whose} has block {block}, which is nobody's"))
+                Err(format!("{whose} has block {block}, which can belong to no torrent"))
             }
             Some(other) => Err(format!("block {block} is both {other}'s and {whose}'s")),
             None if allocator.is_free(block) => Err(format!("block {block} is {whose}'s and free")),
@@ -326,7 +326,7 @@ impl BlockStore {
             }
         }
         let (free, rest) = (allocator.count(), blocks - root - taken.len() as u32);
-        if free == rest { Ok(()) } else { Err(format!("{free} blocks are free, and {rest} are nobody's")) }
+        if free == rest { Ok(()) } else { Err(format!("{free} blocks are free, and {rest} have no owner")) }
     }
 
     fn inode(&self, info_hash: &InfoHash) -> Result<Arc<inode::Inode>> {
@@ -400,8 +400,8 @@ impl fmt::Debug for BlockStore {
     }
 }
 
-/// No root names more: a stranger's image must not say how much memory it takes to find out that it is
-/// damaged. So many are 600 MB.
+/// No root names more, so that a foreign image cannot cause an allocation of any size before it is found to
+/// be damaged. With this many the root takes 600 MB.
 const MOST_TORRENTS: u32 = 1 << 24;
 
 /// 4 MiB as in the paper, less where a device would have few of them.
@@ -410,7 +410,6 @@ fn default_block_size(bytes: u64) -> u32 {
     1 << fitting.clamp(*BLOCK_SHIFTS.start(), 22)
 }
 
-/// What tells a device from others.
 fn random_uuid() -> Result<[u8; 16]> {
     let mut uuid = [0; 16];
     getrandom::fill(&mut uuid)
@@ -419,7 +418,7 @@ fn random_uuid() -> Result<[u8; 16]> {
     Ok(uuid)
 }
 
-/// Blocks that a copy of the root takes, to name so many torrents.
+/// Blocks of a copy of the root that can name `torrents` torrents.
 fn root_blocks(torrents: u32, shift: u8) -> u32 {
     let sectors = u64::from(torrents).div_ceil((ENTRIES * LOGICAL_PER_SECTOR) as u64) + HEAD;
     (sectors.div_ceil(1 << (shift - 12)) as u32).max(1)

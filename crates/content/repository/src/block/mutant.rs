@@ -9,17 +9,17 @@ pub enum Mutant {
     RootBeforeInode,
     /// Every root is written over the one before.
     RootInPlace,
-    /// What a torrent held is used again before the root without it is written.
+    /// Blocks of a deleted torrent are reused before the root without it is written.
     ReuseBeforeRoot,
-    /// What a torrent held is used again as soon as one root without it is durable.
+    /// Blocks of a deleted torrent are reused as soon as one root without it is durable.
     ReuseAfterOneRoot,
-    /// A have-bit may be written with the data it vouches for.
+    /// A have-bit may be written together with the data of its piece.
     HaveBitsWithData,
-    /// A map block is pointed at before what it holds is durable.
+    /// A map block is pointed at before its contents are durable.
     MapBlockWithContent,
-    /// A map block is pointed at, and what it held before is left in it.
+    /// A map block is pointed at, and its old contents are left in it.
     MapBlockAsFound,
-    /// A sector of i-nodes is written with what its other i-nodes may not say yet.
+    /// A sector of i-nodes is written with changes of its other i-nodes that must not be written yet.
     NeighboursAsTheyAre,
     /// A have-bit is cleared in memory, and on the device some time later.
     ClearedLater,
@@ -27,15 +27,15 @@ pub enum Mutant {
     TornRoot,
     /// Boot takes have-bits of pieces that have no blocks.
     BitsWithoutBlocks,
-    /// Boot leaves a root that names what was deleted.
+    /// Boot leaves a root that names deleted torrents.
     OlderRootLeft,
-    /// Boot leaves on the device what it does not believe.
+    /// Boot leaves wrong data on the device.
     NothingMended,
-    /// Boot gives a block to all who claim it.
+    /// Boot gives a block to every torrent that claims it.
     SharedBlocks,
     /// Boot forgets which torrents it lost.
     LostNotRecorded,
-    /// Boot does not look at who a logical sector belongs to.
+    /// Boot does not check the owner of a logical sector.
     AnyInode,
 }
 

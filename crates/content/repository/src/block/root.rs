@@ -204,7 +204,7 @@ pub(super) struct Found {
     pub(super) header: RootHeader,
     /// The logical sectors of entries; `None` where one is damaged.
     pub(super) sectors: Vec<Option<Box<[RootEntry; ENTRIES]>>>,
-    /// Whether all of it is what was written at once.
+    /// Whether the copy is complete: all sectors come from the same write.
     pub(super) whole: bool,
 }
 

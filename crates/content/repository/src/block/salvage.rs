@@ -27,8 +27,8 @@ const SAMPLE: usize = 1000;
 /// Sectors of the root in blocks of any size: no content lies there.
 const SURELY_ROOT: u64 = 8;
 
-/// Gives a device a root that boot accepts. Returns the number of torrents that it names. Boot then judges their
-/// pieces. Nothing is written if there is no torrent.
+/// Gives a device a root that boot accepts. Returns the number of torrents that it names. Boot then judges
+/// their pieces. If there is no torrent, nothing is written.
 pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, Refused> {
     let mut report = BootReport::default();
     let (header, entries) = match find_root(device, Mutation::default(), &mut report) {
@@ -155,8 +155,8 @@ impl Scan<'_> {
         (index..).zip(row).map(|(index, sector)| sector.payload(uid, index).copied()).collect()
     }
 
-    /// The number of i-nodes of this block size and of those in blocks of their torrents; of those that lie in
-    /// no torrent's blocks, how often two name the same block, and their number.
+    /// Three numbers: i-nodes of this block size plus i-nodes in blocks of their torrents; how often two
+    /// i-nodes in no torrent's blocks name the same block; i-nodes in no torrent's blocks.
     fn agreement(&mut self, found: &[Found]) -> (usize, Reverse<usize>, usize) {
         let inodes: Vec<_> = found.iter().filter_map(|found| self.entry(found)).collect();
         let claims = self.claims(&inodes);
@@ -215,8 +215,8 @@ impl Scan<'_> {
         claims
     }
 
-    /// The entries of i-nodes, and the lowest block that they use. Content may look like an i-node, so one that
-    /// lies in a block of another torrent has no entry.
+    /// The entries of i-nodes, and the lowest block that they use. Content may look like an i-node, so an
+    /// i-node that lies in a block of another torrent has no entry.
     fn choose(&mut self, found: &[Found]) -> (Vec<RootEntry>, u32) {
         let inodes: Vec<_> = found.iter().filter_map(|found| self.entry(found)).collect();
         let all: HashSet<_> = inodes.iter().map(|(entry, _)| *entry).collect();
@@ -227,8 +227,8 @@ impl Scan<'_> {
             candidates.add(*entry, claims);
         }
         let (mut chosen, mut taken, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
-        // First those that a root named, then those that lie in no content, then, where two claim each other,
-        // the first on the device.
+        // First i-nodes that a root named, then i-nodes outside of content, then, of two that claim each
+        // other, the first on the device.
         let mut next: BTreeSet<_> = named.iter().map(|entry| entry.slot().block).collect();
         let unclaimed = candidates.waiting.keys().filter(|&block| !candidates.claimed.contains_key(block));
         candidates.free = unclaimed.copied().collect();
@@ -271,7 +271,7 @@ struct Candidates {
     waiting: BTreeMap<u32, Vec<(RootEntry, Vec<u32>)>>,
     /// How often each block is claimed.
     claimed: HashMap<u32, u32>,
-    /// Blocks of those that no other claims.
+    /// Blocks of candidates that no other candidate claims.
     free: BTreeSet<u32>,
 }
 

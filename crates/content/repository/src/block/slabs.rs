@@ -10,7 +10,7 @@ use super::{
     inode::Inode,
 };
 
-/// Who lies where.
+/// The i-nodes in each block of i-nodes.
 #[derive(Debug, Default)]
 pub(super) struct Slabs {
     blocks: HashMap<u32, Slab>,
@@ -104,7 +104,7 @@ impl Slabs {
         Some(slot.block)
     }
 
-    /// Who lies in a logical sector of a block, and in which of their own it is.
+    /// The i-node that has this logical sector of a block, and the number of the sector within the i-node.
     pub(super) fn at(&self, block: u32, logical: u64) -> Option<(&Arc<Inode>, u64)> {
         let slab = self.blocks.get(&block)?;
         let inode = slab.inodes.get((logical >> slab.class.0) as usize)?.as_ref()?;

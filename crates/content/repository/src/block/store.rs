@@ -1,4 +1,4 @@
-//! The store at work: who holds which block, and in which order things are written.
+//! The store at work: the owners of blocks, and the order of writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -23,18 +23,18 @@ use crate::{Counters, Error, InfoHash, NewTorrent, Result, Statistics, Summary};
 /// The sector that says where the sequential allocator goes on.
 pub(super) const CURSOR: u64 = 1;
 
-/// What the handles of a store share. Locks are taken in the order of the fields; a torrent's gate comes
-/// after `names`, then its edges, and its state before `changed`.
+/// Shared by the handles of a store. Locks are taken in the order of the fields; a torrent's gate comes after
+/// `names`, then its edges, and its state before `changed`.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) shape: RootHeader,
-    /// Held by who creates or deletes.
+    /// Locked to create and to delete.
     pub(super) names: Mutex<()>,
-    /// Held by who writes anything that is not content.
+    /// Locked to write anything except content.
     pub(super) meta: Mutex<Meta>,
     pub(super) torrents: RwLock<HashSet<Named>>,
-    /// Who has something that is not on the device.
+    /// Torrents with changes that are not on the device.
     pub(super) changed: Mutex<Vec<Arc<Inode>>>,
     pub(super) allocator: Mutex<Allocator>,
     pub(super) counters: Counters,
@@ -43,14 +43,14 @@ pub(super) struct Store {
     pub(super) mutation: Mutation,
 }
 
-/// What is known of the device but for content.
+/// The contents of the device, except content.
 #[derive(Debug)]
 pub(super) struct Meta {
     pub(super) root: Root,
     pub(super) slabs: Slabs,
-    /// Torrents of which nothing is known but the name, and where they stand in the root.
+    /// Torrents of which only the name is known, and their positions in the root.
     pub(super) lost: HashMap<InfoHash, u32>,
-    /// What the device was last told about the cursor.
+    /// The cursor that is on the device.
     pub(super) cursor: u32,
 }
 
@@ -70,8 +70,8 @@ impl Store {
         }
     }
 
-    /// What to do with an error of the device while it is told what the store holds: from there on it is not
-    /// known what it says.
+    /// Handles an error of a write of metadata: from then on the contents of the device are unknown, so the
+    /// store becomes read-only.
     pub(super) fn give_up<T>(&self, result: std::io::Result<T>, what: &'static str) -> Result<T> {
         result.map_err(|source| {
             let error = Error::io(what)(source);
@@ -232,14 +232,13 @@ impl Store {
         Ok(true)
     }
 
-    /// Writes what may be written, then flushes: what was written before, content or not, is durable from
-    /// then on.
+    /// Writes the changes that may be written, then flushes: all earlier writes, content or not, are durable
+    /// from then on.
     ///
-    /// What changed in i-nodes takes two of these steps: the first makes the content durable, the second what
-    /// vouches for it. Called again and again, each flush does both, for two generations of changes.
+    /// A change of an i-node takes two of these steps: the first makes the content durable, the second the
+    /// change itself. If called repeatedly, each flush does both, for two generations of changes.
     pub(super) fn step(&self, meta: &mut Meta, barrier: Barrier) -> Result<()> {
-        // Whoever had `meta` before may have failed: what it moved on to be written is not known to be
-        // durable.
+        // The previous holder of `meta` may have failed: the changes that it made ready may not be durable.
         self.writable()?;
         let changed = mem::take(&mut *self.changed.lock());
         let mut writing = BTreeMap::<u64, SectorContent>::new();
@@ -268,7 +267,7 @@ impl Store {
         self.flush_device(barrier)
     }
 
-    /// Writes sectors of i-nodes, those that follow each other at once.
+    /// Writes sectors of i-nodes, adjacent ones together.
     fn write_places(&self, meta: &Meta, places: BTreeMap<u64, SectorContent>) -> std::io::Result<()> {
         let (mut first, mut run) = (0, Vec::new());
         for (at, place) in places {
@@ -295,8 +294,8 @@ impl Store {
         self.write_places(meta, range.map(|at| (at, SectorContent::Slab)).collect())
     }
 
-    /// A sector of a block of i-nodes as it may be written now: a device writes it whole, and others than the
-    /// one meant may lie in it.
+    /// A sector of a block of i-nodes as it may be written now: a device writes it whole, and it may contain
+    /// several i-nodes.
     fn slab_sector(&self, meta: &Meta, at: u64) -> Sector {
         let (block, within) = ((at / self.sectors_per_block()) as u32, at % self.sectors_per_block());
         sector_of(|part| match meta.slabs.at(block, within * LOGICAL_PER_SECTOR as u64 + part as u64) {
@@ -305,7 +304,7 @@ impl Store {
         })
     }
 
-    /// Writes i-nodes whose bodies do not stand on the device as they are taken to be, and flushes.
+    /// Writes i-nodes whose bodies on the device differ from those in memory, and flushes.
     pub(super) fn mend(&self, meta: &Meta, mends: &[(Arc<Inode>, BTreeSet<u64>)]) -> Result<()> {
         if mends.is_empty() {
             return Ok(());
@@ -358,7 +357,7 @@ impl Store {
             self.step(&mut meta, Barrier::Maps)?;
         }
         if meta.root.is_lopsided() {
-            // What was created last stands in one copy of the root alone: a bad sector there would cost it.
+            // The latest torrents are in one copy of the root only: a bad sector there would lose them.
             self.write_root(&mut meta, Barrier::Root)?;
         }
         Ok(())
@@ -390,7 +389,7 @@ impl Store {
     }
 }
 
-/// What lies in a sector that is written.
+/// The content of a sector to write.
 enum SectorContent {
     /// I-nodes.
     Slab,
@@ -398,7 +397,7 @@ enum SectorContent {
     Mapped(Arc<Inode>, u64),
 }
 
-/// What tells an i-node from all others, ever.
+/// A number that no other i-node ever has.
 fn random_uid() -> Result<u64> {
     loop {
         match getrandom::u64() {

@@ -13,8 +13,8 @@ use crate::error::about;
 
 /// A folder of small files, one step per call. A test that implements it records the steps.
 ///
-/// The library assumes: after a crash, a file whose bytes were not flushed holds any part of them; of the names
-/// that changed since the folder was flushed, any subset is there.
+/// The library assumes: after a crash, an unflushed file holds any part of its bytes, and of the names that
+/// changed since the folder was flushed, any subset exists.
 pub trait TorrentFolder: fmt::Debug + Send + Sync {
     /// The bytes of a file.
     ///
