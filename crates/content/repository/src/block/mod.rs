@@ -305,12 +305,12 @@ impl BlockStore {
         let blocks = self.store.shape.blocks.get();
         let root = 2 * self.store.shape.root_blocks.get();
         let mut taken = std::collections::HashMap::new();
-        let mut take = |block: u32, whose: String| match taken.insert(block, whose.clone()) {
+        let mut take = |block: u32, owner: String| match taken.insert(block, owner.clone()) {
             _ if block < root || block >= blocks => {
-                Err(format!("{whose} has block {block}, which can belong to no torrent"))
+                Err(format!("{owner} has block {block}, which can belong to no torrent"))
             }
-            Some(other) => Err(format!("block {block} is both {other}'s and {whose}'s")),
-            None if allocator.is_free(block) => Err(format!("block {block} is {whose}'s and free")),
+            Some(other) => Err(format!("block {block} is both {other}'s and {owner}'s")),
+            None if allocator.is_free(block) => Err(format!("block {block} is {owner}'s and free")),
             None => Ok(()),
         };
         meta.slabs.blocks().try_for_each(|block| take(block, "an i-node".to_owned()))?;

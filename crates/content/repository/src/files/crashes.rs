@@ -1,5 +1,5 @@
-//! Every state that a crash could leave, one after another: what was flushed, and any part of what was not;
-//! and each flush left out in turn.
+//! Every state that a crash could leave, one after another: all flushed changes and any part of the others.
+//! Then the same with each flush left out in turn.
 
 mod judge;
 
@@ -62,7 +62,7 @@ fn tree(image: &Image, node: Node) -> String {
     format!("{{{}}}", names.iter().map(below).collect::<Vec<_>>().join(", "))
 }
 
-/// Records what is done, and leaves out what it is told to.
+/// Records the steps, except flushes that it leaves out.
 struct Recorder {
     record: disk::Recorder<Arc<Promises>>,
     /// The node of each i-node.
@@ -93,7 +93,7 @@ impl Witness for Recorder {
         for node in entry.nodes_mut() {
             match nodes.get(node) {
                 Some(&known) => *node = known,
-                // What the judge has put there is not of this file system.
+                // Files of the judge are not of this file system.
                 None => return,
             }
         }
@@ -107,14 +107,14 @@ fn open(folder: &Path, recorder: &Arc<Recorder>) -> Result<FileStore, Error> {
     FileStore::open_on(disk, &ContentConfig::new(folder), Allocation::Sparse)
 }
 
-/// What a store has promised: what has to be there, and what may be.
+/// The promises of a store: torrents that must exist after a crash, and torrents that may.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Promises {
     torrents: BTreeMap<u8, Torrent>,
-    /// What is under way: it is done, or not.
+    /// The action in progress: it is done, or not.
     doing: Option<Action>,
     created: u64,
-    /// Somebody has put the file there that is to be adopted.
+    /// The user has put the file there that the store will adopt.
     is_put: bool,
 }
 
@@ -142,7 +142,7 @@ enum Action {
     Mark(u8, u32),
     Unmark(u8, u32),
     Flush,
-    /// Somebody removed a file, and the store is opened.
+    /// The user removed a file, and the store is opened.
     Miss(u8),
 }
 
@@ -150,7 +150,7 @@ fn hash(name: u8) -> InfoHash {
     InfoHash::new([name + 1; 20])
 }
 
-/// One with folders in it, one beside it, one whose place is taken, one of which no names are known, and one that
+/// One with folders in it, one beside it, one whose place is taken, one without a list of files, and one that
 /// is adopted now and then.
 fn torrent(name: u8) -> NewTorrent {
     let list = |files: &[(&[&str], u64)]| {
@@ -241,8 +241,8 @@ impl Work {
         }
     }
 
-    /// Somebody has made the file of a torrent, or all but its end, and has not flushed it, and the store
-    /// takes it up.
+    /// The user makes the file of a torrent, or all of it except its end, without a flush, and the store
+    /// adopts it.
     fn adopt(&mut self) {
         let new = torrent(ADOPTED);
         let number = self.promises.created + 1;
@@ -268,7 +268,7 @@ impl Work {
         self.say(None);
     }
 
-    /// Somebody else makes or removes a file.
+    /// Another program makes or removes a file.
     fn others(&mut self, folder: &str, name: &str, bytes: Option<&[u8]>) {
         self.put(folder, name, bytes, true);
     }
@@ -369,11 +369,11 @@ impl Work {
 struct Explored {
     states: u64,
     distinct: HashSet<u64>,
-    /// What was wrong first.
+    /// The first contradiction.
     found: Option<String>,
 }
 
-/// Puts a store to work, crashes it wherever it can crash, and judges what is left, until something is wrong.
+/// Runs a store, crashes it at every possible moment, and judges the rest, until there is a contradiction.
 fn explore(seed: u64, actions: u32, torrents: u8, left_out: LeftOut, explored: &mut Explored) {
     let folder = scratch();
     let mut base = Image::default();
@@ -405,8 +405,7 @@ struct Explorer<'a> {
 }
 
 impl Explorer<'_> {
-    /// Goes through what was recorded on a file system, and crashes before every flush and between any two
-    /// things that were done.
+    /// Replays the record on a file system, and crashes before every flush and between any two steps.
     fn crashes(&mut self, base: Image, mut promises: Arc<Promises>, log: Vec<Op>, place: &str) {
         let mut medium = Medium::new(base);
         for (step, entry) in log.into_iter().enumerate() {
@@ -427,14 +426,14 @@ impl Explorer<'_> {
         self.epoch(&medium, &promises, 3, place);
     }
 
-    /// What may be left if it crashes now: all and nothing of what was not flushed, each alone, each missing,
-    /// and `some` parts of it.
+    /// The possible states after a crash now: all and none of the unflushed changes, each alone, each
+    /// missing, and `some` subsets of them.
     fn epoch(&mut self, medium: &Medium, promises: &Promises, some: u64, place: &str) {
         let pending = medium.pending();
         let mut kept: Vec<(String, Kept)> = Vec::new();
         kept.push(("nothing of the rest".to_owned(), Box::new(|_| false)));
         kept.push(("all of the rest".to_owned(), Box::new(|_| true)));
-        // What was done last is what was not looked at before.
+        // The latest changes were not checked before.
         for one in (0..pending.len()).rev().take(3) {
             kept.push((format!("all but {}", pending[one]), Box::new(move |change| change != one)));
             kept.push((format!("{} alone", pending[one]), Box::new(move |change| change == one)));
@@ -480,7 +479,7 @@ impl Explorer<'_> {
 }
 
 #[test]
-fn whenever_it_crashes_what_was_promised_is_there() {
+fn every_crash_keeps_the_promises() {
     let mut explored = Explored::default();
     for seed in 0..5 {
         explore(seed, 30, TORRENTS, |_| false, &mut explored);
@@ -509,7 +508,7 @@ fn each_flush_that_is_left_out_is_a_mutant_that_is_noticed() {
         ("that nothing is left to remove", |step| step == Step::SyncForgotten),
         ("that there are folders for states", |step| step == Step::SyncHidden),
         ("that there is a store", |step| step == Step::SyncStore),
-        ("that what was not finished is none", |step| step == Step::SyncUnmade),
+        ("that an unfinished torrent is none", |step| step == Step::SyncUnmade),
         ("the names of files made anew", |step| step == Step::SyncMended),
         ("files that are adopted", |step| step == Step::FlushAdopted),
     ];

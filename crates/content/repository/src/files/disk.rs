@@ -13,7 +13,7 @@ use swarmkeep_kit::disk::{Change, Entry, Name};
 
 use super::folder;
 
-/// What is done to the disk, by what it is for.
+/// The steps on the disk, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
     /// Writes to a file of a torrent.
@@ -32,11 +32,11 @@ pub(super) enum Step {
     FlushState,
     /// Flushes the name.
     SyncState,
-    /// Flushes a file that was made, which is as long then as it is to be.
+    /// Flushes a new file, which has its final length then.
     FlushMade,
-    /// Flushes the names of files that are being made, where nobody looks.
+    /// Flushes the names of new files, below `making`.
     SyncMade,
-    /// Flushes where they are being made.
+    /// Flushes the names in `making`.
     SyncMaking,
     /// Flushes that they are in their place.
     SyncPlaced,
@@ -48,11 +48,11 @@ pub(super) enum Step {
     SyncRemoved,
     /// Flushes that nothing is left of a deleted torrent.
     SyncForgotten,
-    /// Flushes that there are folders for states and for what is being made.
+    /// Flushes the names of the folders for states and for new torrents.
     SyncHidden,
-    /// Flushes that there is the folder that these are in.
+    /// Flushes the name of the folder that contains these.
     SyncStore,
-    /// Flushes that a torrent that was not finished is none.
+    /// Flushes the removal of an unfinished torrent's state.
     SyncUnmade,
     /// Flushes the names of files that were made anew.
     SyncMended,
@@ -98,7 +98,6 @@ fn written(file: &File, at: u64, bytes: Vec<u8>) -> Op {
     Entry::Change(Change::Write { node: node(file), at, bytes: bytes.into() })
 }
 
-/// Records what was done.
 macro_rules! done {
     ($disk:expr, $entry:expr) => {
         #[cfg(test)]
@@ -189,7 +188,6 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes durable what a file holds.
     pub(super) fn flush(&self, step: Step, file: &File) -> io::Result<()> {
         if self.step(step)? {
             retry_on_intr(|| rustix::fs::fdatasync(file))?;
@@ -216,7 +214,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives something another name in maybe another folder, in the place of what may be there.
+    /// Renames a file, possibly into another folder. Replaces a file that has the name.
     pub(super) fn rename(&self, from: impl AsFd, name: &str, to: impl AsFd, new: &str) -> io::Result<()> {
         rustix::fs::renameat(&from, name, &to, new)?;
         done!(self, moved(Some(name_in(&from, name)), Some(named(&to, new))));

@@ -1,5 +1,4 @@
-//! Files and folders below a folder, reached name by name: no symbolic link is ever followed, whoever put it
-//! there.
+//! Files and folders below a folder, reached name by name: no symbolic link is ever followed.
 
 use std::{fs::File, io, ops::Range, os::fd::OwnedFd};
 
@@ -20,7 +19,7 @@ pub fn enter(at: impl AsFd, name: &str) -> io::Result<OwnedFd> {
 
 /// Opens a file in a folder.
 pub fn open(at: impl AsFd, name: &str, flags: OFlags, mode: u32) -> io::Result<File> {
-    // A pipe that lies there does not make anybody wait.
+    // An open of a pipe must not block.
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file: File = rustix::fs::openat(at, name, flags, Mode::from_raw_mode(mode))?.into();
     match is_file(&rustix::fs::fstat(&file)?) {
@@ -29,7 +28,7 @@ pub fn open(at: impl AsFd, name: &str, flags: OFlags, mode: u32) -> io::Result<F
     }
 }
 
-/// What lies in a folder by that name, itself and not where it may lead.
+/// The metadata of the file or link with that name: links are not followed.
 pub fn stat(at: impl AsFd, name: &str) -> io::Result<Stat> {
     Ok(rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?)
 }
@@ -47,14 +46,14 @@ pub(super) fn is_free(at: impl AsFd, name: &str) -> io::Result<bool> {
     }
 }
 
-/// Whether an error says that nothing lies there, or something that no path leads through; anything else says
-/// nothing of what does.
+/// Whether an error means that the path does not exist, or leads through something that is no folder. Other
+/// errors leave that open.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
 }
 
-/// What lies in a folder, but for names that are no text, which are none of ours.
+/// The names in a folder. Names that are not UTF-8 are left out: none of them is the store's.
 pub(super) fn names(folder: &OwnedFd) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(folder)? {
@@ -75,7 +74,7 @@ pub(super) fn to(top: &OwnedFd, names: &[&str]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Where in a file of so many bytes there is data; all of it where that cannot be told.
+/// The ranges of data in the first `len` bytes of a file; all of them if that is unknown.
 pub(super) fn data_of(file: &File, len: u64) -> Vec<Range<u64>> {
     let mut data = Vec::new();
     let mut at = 0;

@@ -4,23 +4,23 @@
 //! They are in the store's folder, under the names that the torrent gives them. If the top name of a torrent
 //! is taken (by another torrent, by anything else in the folder, or by a name that differs only in case), the
 //! torrent gets one with a number: `album (2)`, `film (2).mkv`. A torrent whose files are not in one common
-//! folder goes into one that is named by its info hash. The store writes to no files but those that it has
-//! made, and those that it [adopts](FileStore::adopt) because the caller has found the torrent's content in
-//! them. A file of another length in the place of a torrent's own is renamed, to a name that ends with
-//! `.found`. When a torrent is deleted, a file stays if it does not have the length of the torrent's own, or
-//! was put there after the deletion. A torrent without a list of files is one file in the folder
-//! `.swarmkeep`, named by its info hash. Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it was written, and any other
-//! bytes that are written there count as never written.
+//! folder goes into one that is named by its info hash. The store writes only
+//! to its own files, and to files that it [adopts](FileStore::adopt) because the caller has found the torrent's content in them. A file of
+//! another length in the place of a torrent's own is renamed, to a name that ends with `.found`. When a
+//! torrent is deleted, a file stays if it does not have the length of the torrent's own, or was put there
+//! after the deletion. A torrent without a list of files is one file in the folder `.swarmkeep`, named by its
+//! info hash. Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it was written,
+//! and any other bytes that are written there count as never written.
 //!
 //! Names come from [`FileList`](crate::FileList), which has no path that leads out of its folder, is
 //! absolute, or is reserved. Other programs may use the folder, too: the store follows no symbolic link in
 //! it.
 //!
-//! # What is kept about them
+//! # The state of a torrent
 //! In the folder `.swarmkeep`, a file for each torrent (`torrents/` and the info hash, in hexadecimal). All
 //! numbers are little-endian; checksums are CRC-32C.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 8 | `swkfiles` |
 //! | 4 | version of the format: 2. A folder with states of version 1 is refused |
@@ -31,9 +31,15 @@
 //! | 4 | length of the list of files |
 //! | 4 | checksum of the list |
 //! | 4 | checksum of all bytes before |
-//! | | the list. For each file: 0, or 1 if it is executable, or 2 for padding (1 byte), length (8), and unless it is padding how many names its path shares with that of the file before from the front on (1), how many follow (1), and for each its length (1) and UTF-8 |
+//! | | the list of files, as below |
 //! | | zeroes, to a multiple of 512 |
-//! | 512 each | have-bits of 4,064 pieces, the first in the highest bit, and in the last 4 bytes the checksum of the info hash, the number of this part from 0 on (4 bytes), and the bits |
+//! | 512 each | sectors of have-bits, as below |
+//!
+//! The list has for each file: 0, or 1 if it is executable, or 2 for padding (1 byte); its length (8); and,
+//! unless it is padding, the number of leading names that its path shares with the previous file (1), the
+//! number of names that follow (1), and for each its length (1) and UTF-8. A sector of have-bits has the bits
+//! of 4,064 pieces, the first in the highest bit, and in the last 4 bytes the checksum of the info hash, the
+//! number of the sector from 0 on (4 bytes), and the bits.
 //!
 //! The state is written whole when the torrent is created, under another name until it is durable.
 //! Afterwards, only sectors of have-bits are written, in their place. A bit is set after the bytes of its
@@ -44,10 +50,10 @@
 //! are lost. A change by another program that keeps the length of a file is not noticed.
 //!
 //! A torrent is [unavailable](crate::Error::Unavailable), not damaged, if its state cannot be read or has a
-//! later version of the format, if its files cannot be examined, if none of them is there (as when a disk is
-//! not mounted, or something else has their place), or if it claims the place of another torrent. It keeps its info hash and its place,
-//! and nothing but a delete changes it. Open the store again when the cause is removed. All of this is
-//! [reported](FileStore::report).
+//! later version of the format, if its files cannot be examined, if none of them exists (as when a disk is
+//! not mounted, or other files have their place), or if it claims the place of another torrent. It keeps its
+//! info hash and its place, and nothing but a delete changes it. Open the store again when the cause is
+//! removed. All of this is [reported](FileStore::report).
 //!
 //! An incomplete piece does not outlive the store. Files whose state was lost are fetched again, unless the
 //! caller verifies them and lets the store adopt them.
@@ -68,8 +74,8 @@
 //!
 //! # Proof
 //! Every change and every flush of the disk passes through one module, where tests record them. The tests
-//! replay the record on a model of a file system that keeps what was flushed and any part of the rest, open
-//! the result, and compare it with what was promised. They also leave out each flush in turn.
+//! replay the record on a model of a file system that keeps all flushed changes and any part of the rest,
+//! open the result, and compare it with the promises of the store. They also leave out each flush in turn.
 
 #[cfg(test)]
 mod crashes;
@@ -96,7 +102,7 @@ use crate::{
     Statistics, Summary,
 };
 
-/// The folder in the store's folder that has what is kept about the files.
+/// The folder in the store's folder that contains the states of the torrents.
 pub const HIDDEN: &str = ".swarmkeep";
 
 /// When files take their room.
@@ -138,21 +144,21 @@ impl FileStore {
         Ok(Self { store: Arc::new(store), report: Arc::new(report) })
     }
 
-    /// What was found when the store was opened.
+    /// The findings when the store was opened.
     pub fn report(&self) -> &OpenReport {
         &self.report
     }
 
-    /// Creates a torrent over files that are in its place already: in the store's folder, under the names
-    /// that the torrent gives them. The caller has verified which of its pieces are right: those are
-    /// complete, and durable. Files for whose number in the [`FileList`](crate::FileList) `has_content`
-    /// returns true are the store's from then on: it writes the other pieces to them, and deletes them with
-    /// the torrent. All others there are renamed, to names that end with `.found`, and so are files that are
-    /// too long, and hard links to which the store would have to write; their pieces are not complete. Returns
-    /// the paths that they got.
+    /// Creates a torrent from files that exist already: in the store's folder, under the names that the
+    /// torrent gives them. The caller has verified which of its pieces are right: these are complete and
+    /// durable. The store owns each file for whose number in the [`FileList`](crate::FileList) `has_content`
+    /// returns true: it writes the other pieces to them, and deletes them with the torrent. Other files there
+    /// are renamed, to names that end with `.found`, and so are files that are too long, and hard links to
+    /// which the store would have to write; their pieces are not complete. Returns the new paths of the
+    /// renamed files.
     ///
-    /// Returns `None`, and changes nothing, if no file is taken up, if something that is no file or folder
-    /// has the place of one, if two names lead to one file, or if another torrent has that place.
+    /// Returns `None`, and changes nothing, if no file is adopted, if the place of a file has something that
+    /// is no file or folder, if two names lead to one file, or if another torrent has that place.
     ///
     /// # Errors
     /// As [`create`](ContentRepository::create), and [`Error::Io`] if a file cannot be
@@ -191,15 +197,15 @@ impl FileStore {
     }
 }
 
-/// What was found when a store was opened.
+/// The findings when a store was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct OpenReport {
-    /// Everything that differs from what the store had left.
+    /// All differences from the state that the store had left.
     pub damage: Vec<Damage>,
 }
 
-/// A difference from what the store had left.
+/// A difference from the state that the store had left.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
@@ -209,7 +215,7 @@ pub enum Damage {
     State {
         /// Where the state is now.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         what: String,
     },
     /// Have-bits that cannot be read: these pieces are incomplete now.
@@ -238,7 +244,7 @@ pub enum Damage {
     Unavailable {
         /// Which torrent.
         info_hash: InfoHash,
-        /// What is in the way.
+        /// The cause.
         why: String,
     },
     /// A deleted torrent whose files cannot be removed. The store tries again when it is opened.

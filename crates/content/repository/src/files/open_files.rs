@@ -16,18 +16,16 @@ use rustix::io::Errno;
 
 use super::disk::{Disk, Step};
 
-/// Files that are kept open at most. Half of the 1,024 that a process may have open where nobody said
-/// otherwise (`RLIMIT_NOFILE`) are more than what reads and writes at the same time; the rest is left to
-/// sockets.
+/// The most files that are kept open. Half of the 1,024 that a process may have open by default
+/// (`RLIMIT_NOFILE`) are more than the files in use at the same time; the rest is left to sockets.
 pub(super) const MOST: usize = 256;
 
-/// So many are closed together. Those that were written to are flushed first, which many at once do in little
+/// Number of files that are closed together. Written ones are flushed first: many flushes at once take little
 /// more time than one.
 const AT_ONCE: usize = 32;
 
-/// Open files by torrent and number; those that were not used for longest make place. One that was written to
-/// is not closed before it is flushed: only who has it open is certain to be told that its bytes did not
-/// arrive.
+/// Open files by torrent and number; the least recently used are closed first. A written file is flushed
+/// before it is closed: only while it is open is an error of its bytes certain to be reported.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles(Mutex<Slots>);
 
@@ -125,7 +123,7 @@ impl OpenFiles {
         Ok(open)
     }
 
-    /// Makes durable what was written to a file. An error is told once.
+    /// Makes the writes to a file durable. Reports an error once.
     pub(super) fn flush(&self, disk: &Disk, key: Key) -> io::Result<()> {
         let (open, failed) = {
             let mut held = self.0.lock();
@@ -139,7 +137,7 @@ impl OpenFiles {
         }
     }
 
-    /// Closes what was not used for longest, and nobody uses now.
+    /// Closes the least recently used files that are not in use.
     fn close_some(&self, disk: &Disk) {
         let mut closed = Vec::new();
         let victims: Vec<_> = {
@@ -147,12 +145,12 @@ impl OpenFiles {
             let idle = held.files.iter().filter(|(_, slot)| users(&slot.open) == 1);
             let mut idle: Vec<_> =
                 idle.map(|(&key, slot)| (slot.open.written.load(Relaxed), slot.used, key)).collect();
-            // Those first that need no flush.
+            // Files that need no flush come first.
             idle.sort_unstable();
             idle.truncate(AT_ONCE);
             let clean = idle.iter().filter(|(written, ..)| !written).map(|&(_, _, key)| key);
             closed.extend(clean.filter_map(|key| held.files.remove(&key)));
-            // As long as there are some of those, the others stay.
+            // While there are clean files, written ones stay.
             let written = idle.iter().filter(|_| closed.is_empty()).map(|&(_, _, key)| key);
             written.map(|key| (key, Arc::clone(&held.files[&key].open))).collect()
         };
@@ -166,7 +164,7 @@ impl OpenFiles {
             if failed.load(Relaxed) {
                 held.failed.insert(*key);
             } else if users(open) > 2 || open.written.load(Relaxed) {
-                // Somebody uses it again.
+                // It is in use again.
                 continue;
             }
             closed.extend(held.files.remove(key));
@@ -175,7 +173,7 @@ impl OpenFiles {
         drop((closed, victims));
     }
 
-    /// Closes a file, of which nothing is believed.
+    /// Closes a file whose content is no longer trusted.
     pub(super) fn forget(&self, key: Key) {
         let mut held = self.0.lock();
         held.failed.remove(&key);
@@ -195,7 +193,7 @@ impl OpenFiles {
     }
 }
 
-/// Who has a file, this list among them. What those who no longer have it did to it is seen.
+/// References to a file, this list's included. The fence makes changes by dropped ones visible.
 fn users(open: &Arc<Open>) -> usize {
     let users = Arc::strong_count(open);
     fence(Acquire);
@@ -207,11 +205,10 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Threads that a flush has. Of files that are flushed at the same time a journal is written once: 500 files
-/// of 10 kB on ext4 took 3.8 s one after another, and 0.1 s in 16 threads.
+/// Threads of a flush. A journal is written once for files that are flushed at the same time: 500 files of
+/// 10 kB on ext4 took 3.8 s one after another, and 0.1 s in 16 threads.
 const FLUSHERS: usize = 16;
 
-/// Does something for each of many.
 pub(super) fn for_each_at_once<T: Sync>(all: &[T], work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let worker = || {

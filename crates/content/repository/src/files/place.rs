@@ -34,11 +34,11 @@ pub(super) struct Location {
     pub(super) name: String,
 }
 
-/// What lies where a file is to be.
+/// The result of a look at the place of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// A file as long as it is to be, and where it has room on the disk, counted in the torrent; not asked of
-    /// files that are complete.
+    /// A file of the right length, and the ranges that have room on the disk, counted in the torrent; not
+    /// looked up for files that are complete.
     There(Vec<Range<u64>>),
     /// A file that is shorter and has no bytes, as a crash may leave one that was made anew.
     Blank,
@@ -94,7 +94,7 @@ impl Location {
         Some(Self::new(Record { files: Arc::new(files.build().ok()?), ..self.record.clone() }))
     }
 
-    /// Whether nobody named its file, which lies in the hidden folder.
+    /// Whether the torrent gave no name to its file, which lies in the hidden folder.
     pub(super) fn is_nameless(&self) -> bool {
         !self.record.apart && self.files().map(|file| file.path()).eq([[HIDDEN, &self.name]])
     }
@@ -110,8 +110,8 @@ impl Location {
         self.record.apart.then_some(&*self.name).into_iter().chain(file.path()).collect()
     }
 
-    /// The one name at the top of the store's folder that all its paths begin with, if it is one. Without a
-    /// name: that of its file.
+    /// The one name at the top of the store's folder with which all its paths begin, if there is one. Without
+    /// names, the name of its file.
     pub(super) fn top(&self) -> Option<&str> {
         if self.record.apart || self.is_nameless() {
             return Some(&self.name);
@@ -139,10 +139,10 @@ impl Location {
         })
     }
 
-    /// What lies where its files are to be. `complete` says of which bytes it need not be known where they
-    /// have room.
+    /// Looks at the places of its files. `complete` returns whether a range is complete: its room need not be
+    /// looked up.
     ///
-    /// An error says that this cannot be told now.
+    /// An error means that a file cannot be examined now.
     pub(super) fn look(
         &self,
         disk: &Disk,
@@ -165,8 +165,8 @@ impl Location {
         self.files().map(look).collect()
     }
 
-    /// Makes anew what is not as it is to be. What is in the way gets another name, if it is a file; if it is
-    /// not, who writes there is told.
+    /// Makes missing and wrong files again. A wrong file gets another name. Something else than a file stays,
+    /// and later writes there return an error.
     pub(super) fn mend(
         &self,
         disk: &Disk,
@@ -203,9 +203,9 @@ impl Location {
         walk.finish().map_err(failed())
     }
 
-    /// Which of the files that are there it may keep, of those that have its content. To one that is not all
-    /// `right` it will write: if that has other names (hard links), it is somebody else's. `None` if two of
-    /// its names lead to one file.
+    /// The numbers of the files that the torrent may keep: files that have its content. The store will write
+    /// to a file that is not all `right`, and so does not keep one that has other names (hard links). `None`
+    /// if two names lead to one file.
     pub(super) fn own(
         &self,
         disk: &Disk,
@@ -292,9 +292,9 @@ impl Location {
         })
     }
 
-    /// Removes its files, and the folders that are then empty. What somebody else has put in their place
-    /// stays: what is no file or of another length, or was made after `deleted`, which only matters if that
-    /// was some time ago.
+    /// Removes its files, and the folders that are then empty. Files that others put in their place stay:
+    /// anything that is no file, has another length, or was made after `deleted`, which only matters for an
+    /// earlier delete.
     pub(super) fn remove(&self, disk: &Disk, top: BorrowedFd<'_>, deleted: Option<Time>) -> io::Result<()> {
         let mut walk = Walk::new(disk, top, Purpose::Remove);
         for file in self.files() {

@@ -1,4 +1,4 @@
-//! What is kept of a torrent beside its files: the format of [`files`](super), in code.
+//! The state of a torrent beside its files: the format of [`files`](super), in code.
 
 use std::{collections::BTreeSet, io, ops::Range, sync::Arc};
 
@@ -17,8 +17,8 @@ const VERSION: u32 = 2;
 const SECTOR: usize = 512;
 /// Pieces that a sector has bits of.
 const PIECES: u32 = 8 * (SECTOR as u32 - 4);
-/// Have-bits of as many pieces take 8 MiB. That is a tebibyte in the smallest pieces that anybody uses, and
-/// torrents of so many are made to do harm.
+/// Have-bits of this many pieces take 8 MiB. That is a tebibyte in the smallest pieces in use; a torrent of
+/// more pieces is an attack.
 pub(super) const MOST_PIECES: u32 = 1 << 26;
 /// Sectors that are read or written together.
 const AT_ONCE: u32 = 128;
@@ -28,7 +28,7 @@ const LONGEST_LIST: u32 = 1 << 30;
 
 /// [`Head::flags`]: the files lie in a folder that is named by the info hash.
 const APART: u32 = 1;
-/// What an entry of the list is.
+/// The types of entries of the list.
 const FILE: u8 = 0;
 const EXECUTABLE: u8 = 1;
 const PADDING: u8 = 2;
@@ -49,7 +49,7 @@ struct Head {
     checksum: U32,
 }
 
-/// What never changes of a torrent.
+/// The constant part of a torrent's state.
 #[derive(Debug, Clone)]
 pub(super) struct Record {
     pub(super) info_hash: InfoHash,
@@ -85,19 +85,18 @@ impl Fault {
     }
 }
 
-/// What was read.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) record: Record,
     pub(super) complete: PieceBits,
     /// Where the have-bits begin.
     pub(super) bits: u64,
-    /// Pieces whose have-bits cannot be told.
+    /// Pieces whose have-bits cannot be read.
     pub(super) unknown: Vec<Range<u32>>,
 }
 
 impl Record {
-    /// What its state begins with: all but the have-bits.
+    /// The beginning of its state: all but the have-bits.
     pub(super) fn head(&self) -> Result<Vec<u8>> {
         let list = self.encode_list();
         let len = u32::try_from(list.len()).ok().filter(|&len| len <= LONGEST_LIST);
@@ -159,7 +158,7 @@ impl Record {
         out
     }
 
-    /// The have-bits of the pieces of a sector, of those that are complete the ones that `counts` says.
+    /// The have-bits of the pieces of a sector: complete pieces for which `counts` returns true.
     pub(super) fn sector(
         &self,
         index: u32,
@@ -199,7 +198,7 @@ impl Record {
         if head.magic != MAGIC {
             return wrong("not the state of a torrent");
         }
-        // Of what a later version looks like, nothing is known but this.
+        // Of a later version, only the version is known.
         if head.version.get() > VERSION {
             return Err(Fault::Later(head.version.get()));
         }
@@ -284,13 +283,13 @@ fn seal(info_hash: &InfoHash, index: u32, mut sector: [u8; SECTOR]) -> [u8; SECT
     sector
 }
 
-/// Covers what the sector belongs to and where in it the sector stands: none passes for another.
+/// The checksum covers the owner of the sector and its position in it, so that no sector passes for another.
 fn checksum_of(info_hash: &InfoHash, index: u32, bits: &[u8]) -> u32 {
     let checksum = crc32c::crc32c(info_hash.as_bytes());
     crc32c::crc32c_append(crc32c::crc32c_append(checksum, &index.to_le_bytes()), bits)
 }
 
-/// The list is built as that of a stranger's metainfo is: whatever the bytes say, no path leaves the folder.
+/// The list is built like the list of foreign metainfo: whatever the bytes are, no path leaves the folder.
 fn decode_list(mut bytes: &[u8]) -> Result<FileList, Fault> {
     const SHORT: Fault = Fault::Wrong("its list of files ends early");
     let mut files = FileList::builder();

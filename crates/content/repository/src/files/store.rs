@@ -1,4 +1,4 @@
-//! The store: which torrents there are, how one comes and goes, and what is found when the store is opened.
+//! The store: its torrents, how one is created and deleted, and the checks when the store is opened.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,27 +29,25 @@ use super::{
 };
 use crate::{ContentConfig, Error, InfoHash, NewTorrent, PieceBits, Result, Statistics};
 
-/// The endings of a state that is not finished, of one whose torrent is deleted, and of one that could not be
-/// read.
+/// The endings of unfinished states, of states of deleted torrents, and of states that could not be read.
 const NEW: &str = "new";
 const GONE: &str = "gone";
 const DAMAGED: &str = "damaged";
 
-/// What the handles of a store share.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) volume: Arc<Volume>,
     unflushed: Arc<Unflushed>,
     pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
-    /// Torrents that cannot be used now. Nobody else gets their name.
+    /// Torrents that cannot be used now. No other torrent gets their name.
     unavailable: Mutex<HashMap<InfoHash, Unavailable>>,
-    /// Who is being created or deleted: another one who wants that waits.
+    /// Torrents that are being created or deleted: a second such call waits.
     busy: Mutex<HashSet<InfoHash>>,
     idle: Condvar,
-    /// Names at the top of the folder, [folded], and whose they are. Those of torrents that cannot be used
-    /// stay, and of torrents whose files could not be removed.
+    /// Names at the top of the folder, [folded], and their torrents. They include torrents that cannot be
+    /// used, and deleted ones whose files could not be removed.
     tops: Mutex<HashMap<String, InfoHash>>,
-    /// One flush at a time: who waits for it, waits for its own.
+    /// One flush at a time: a second one waits, and then flushes itself.
     flushing: Mutex<()>,
 }
 
@@ -60,7 +58,7 @@ struct Unavailable {
     place: Option<Location>,
 }
 
-/// When a torrent was deleted whose files are removed.
+/// The time of a delete whose files are removed.
 #[derive(Debug, Clone, Copy)]
 enum When {
     Now,
@@ -99,16 +97,16 @@ impl Store {
         };
         let mut report = OpenReport::default();
         let about = |error: Error| error.about(&store.volume.path);
-        store.clear_away(&mut report).map_err(Error::io("looking for what was being made")).map_err(about)?;
+        store.clear_away(&mut report).map_err(Error::io("looking for unfinished torrents")).map_err(about)?;
         store.load_all(&mut report).map_err(about)?;
         Ok((store, report))
     }
 
-    /// Removes what was being made when the store ended: nobody was told that it is there.
+    /// Removes torrents that were unfinished when the store ended: no caller knows of them.
     fn clear_away(&self, report: &mut OpenReport) -> io::Result<()> {
         let Volume { disk, making, states, .. } = &*self.volume;
         for name in folder::names(making)? {
-            // What is empty has been moved to its place, which is the last step but that of removing it.
+            // An empty folder has been moved to its place, and only its removal was missing.
             if disk.rmdir(making, &name).is_ok() {
                 continue;
             }
@@ -134,7 +132,7 @@ impl Store {
             let (stem, ending) = name.split_once('.').unwrap_or((&name, ""));
             let info_hash = stem.parse::<InfoHash>().ok().filter(|hash| hash.to_string() == stem);
             match (info_hash, ending) {
-                // What cannot be removed is written over when it is needed.
+                // A state that cannot be removed is overwritten when its name is needed.
                 (_, NEW) => _ = disk.unlink(states, &name),
                 (Some(info_hash), "") if self.unavailable.lock().contains_key(&info_hash) => {}
                 (Some(info_hash), "" | GONE) => match self.read_state(&name, info_hash) {
@@ -380,7 +378,7 @@ impl Store {
             }
             not => {
                 if self.why_not(&info_hash).is_ok() {
-                    // Nobody was told: what cannot be removed now is when the store is opened again.
+                    // The create has not succeeded: the next open removes the rest.
                     let unmade = disk.unlink(states, &place.name);
                     let _ = unmade.and_then(|()| disk.sync(Step::SyncUnmade, states));
                     let _ = walk::remove_all(disk, making, &place.name);
@@ -391,9 +389,9 @@ impl Store {
         }
     }
 
-    /// Makes the files of a torrent where nobody looks, then its state, and then moves the files to their
-    /// place. At whatever moment that ends, there is no file that nobody knows of, and no state without
-    /// files. `false` if something else has the place.
+    /// Makes the files of a torrent in a hidden folder, then its state, and then moves the files to their
+    /// place. A crash at any moment leaves no file without a state, and no state without files. `false` if
+    /// something else has the place.
     fn place(&self, place: &Location) -> Result<bool> {
         let Volume { disk, folder, hidden, making, allocation, .. } = &*self.volume;
         let failed = || Error::io("making a torrent");
@@ -507,7 +505,7 @@ impl Store {
             self.torrents.write().remove(info_hash);
         }
         torrent.close_files();
-        // What cannot be removed is counted no more than after the store is opened again.
+        // Files that cannot be removed are no longer counted, as after the store is opened again.
         self.volume.used.fetch_sub(torrent.charged() + torrent.state_len, Relaxed);
         self.finish_delete(&torrent.place, When::Now)?;
         Ok(true)
@@ -533,9 +531,8 @@ impl Store {
         }
     }
 
-    /// Says durably that a torrent is deleted. Its state comes first: as long as it is there, so are its
-    /// files, or it would be complete without them; and behind it stays what says which files are still to be
-    /// removed.
+    /// Makes the delete of a torrent durable. First its state is renamed: without it, its files cannot be
+    /// taken for complete. The renamed state lists the files that are still to be removed.
     fn set_deleted(&self, name: &str) -> Result<()> {
         let Volume { disk, states, .. } = &*self.volume;
         let gone = format!("{name}.{GONE}");
@@ -546,8 +543,8 @@ impl Store {
         deleted.map_err(|source| Error::Io { what: "deleting the state of a torrent", source })
     }
 
-    /// Removes what is left of a torrent that was deleted and whose files could not be removed then; `false`
-    /// if there is none.
+    /// Removes the rest of a torrent that was deleted and whose files could not be removed then; `false` if
+    /// there is none.
     fn finish_earlier_delete(&self, info_hash: InfoHash) -> Result<bool> {
         let gone = format!("{info_hash}.{GONE}");
         if folder::is_free(&self.volume.states, &gone).map_err(Error::io("looking for the state"))? {
@@ -626,11 +623,11 @@ impl Store {
     }
 }
 
-/// What a torrent is whose files nobody named: a file in the hidden folder.
+/// The files of a torrent without a list: one file in the hidden folder.
 fn single_file(info_hash: InfoHash, length: u64) -> Result<FileList> {
     let mut files = FileList::builder();
     // No file system has more than the 2^63 bytes that a list of files has.
-    let too_long = |_| Error::Full { what: "a file of so many bytes" };
+    let too_long = |_| Error::Full { what: "a file of this length" };
     files.file(&[HIDDEN, &info_hash.to_string()], length, false).map_err(too_long)?;
     files.build().map_err(too_long)
 }

@@ -1,4 +1,4 @@
-//! What only tests within the store can see: the order of its steps, and what it does when one of them fails.
+//! Tests from within the store: the order of its steps, and its behaviour when a step fails.
 
 use std::{
     collections::BTreeSet,
@@ -113,7 +113,7 @@ fn have_bits_are_written_when_their_data_is_flushed_and_flushed_in_turn() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let content = create(&store);
-    // What is flushed since it was written to last, of each file; and whether have-bits are under way.
+    // The flushed files without later writes, and whether have-bits are under way.
     let seen = Arc::new(Mutex::new((BTreeSet::new(), Vec::new())));
     let steps = Arc::clone(&seen);
     hook(&store, move |step| {
@@ -145,7 +145,7 @@ fn have_bits_are_written_when_their_data_is_flushed_and_flushed_in_turn() {
 }
 
 #[test]
-fn what_is_marked_during_a_flush_waits_for_the_next() {
+fn a_mark_during_a_flush_waits_for_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let content = create(&store);
@@ -170,7 +170,7 @@ fn what_is_marked_during_a_flush_waits_for_the_next() {
 }
 
 #[test]
-fn a_file_that_cannot_be_flushed_costs_what_is_not_durable_and_is_not_believed() {
+fn a_file_that_cannot_be_flushed_loses_its_fresh_pieces() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let content = create(&store);
@@ -198,7 +198,7 @@ fn a_file_that_cannot_be_flushed_costs_what_is_not_durable_and_is_not_believed()
 }
 
 #[test]
-fn what_is_durable_but_for_its_bits_is_not_lost_with_a_file_that_cannot_be_flushed() {
+fn durable_pieces_without_bits_survive_a_file_that_cannot_be_flushed() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let content = create(&store);
@@ -231,7 +231,7 @@ fn what_is_durable_but_for_its_bits_is_not_lost_with_a_file_that_cannot_be_flush
     assert_eq!(content.read_piece(0).unwrap(), [1; PIECE as usize]);
 }
 
-/// So many files of a piece each.
+/// Creates `count` files of a piece each.
 fn create_many(store: &FileStore, count: u32) -> Arc<dyn Content> {
     let mut files = FileList::builder();
     for name in 0..count {
@@ -241,7 +241,7 @@ fn create_many(store: &FileStore, count: u32) -> Arc<dyn Content> {
 }
 
 #[test]
-fn a_file_that_is_closed_was_flushed_before_and_what_that_failed_with_is_told_by_the_flush() {
+fn a_file_is_flushed_before_it_is_closed_and_its_error_is_reported_by_the_flush() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let content = create_many(&store, 600);
@@ -264,7 +264,7 @@ fn a_file_that_is_closed_was_flushed_before_and_what_that_failed_with_is_told_by
     });
     (0..600).for_each(|piece| put(&*content, piece, 3));
     assert!((300..400).contains(&seen.lock().1), "{} flushed as others were opened", seen.lock().1);
-    assert!(content.pieces().unwrap().contains(7), "nobody was told yet");
+    assert!(content.pieces().unwrap().contains(7), "the error was not reported yet");
     assert!(matches!(store.flush(), Err(Error::Io { .. })));
     assert_eq!(*seen.lock(), (BTreeSet::new(), 600));
     let expected: Vec<_> = (0..600).filter(|&piece| piece != 7).collect();
@@ -300,7 +300,7 @@ fn a_flush_keeps_no_file_of_a_torrent_open_that_is_deleted_meanwhile() {
 }
 
 #[test]
-fn who_reads_does_not_wait_while_a_piece_is_taken_back_or_a_torrent_deleted() {
+fn reads_do_not_wait_while_a_piece_is_unmarked_or_a_torrent_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let content = create(&store);
@@ -324,7 +324,7 @@ fn who_reads_does_not_wait_while_a_piece_is_taken_back_or_a_torrent_deleted() {
 }
 
 #[test]
-fn a_torrent_of_which_it_cannot_be_noted_what_is_missing_is_not_used() {
+fn a_torrent_is_not_used_if_its_missing_pieces_cannot_be_noted() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let content = create(&store);
@@ -368,7 +368,7 @@ fn a_create_that_cannot_be_undone_keeps_its_name() {
     let store = open(folder.path());
     assert_eq!(store.report().damage, []);
     assert!(store.delete(&HASH).unwrap());
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nobody knows of them");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no files of a torrent are left");
     // One that can is gone.
     hook(&store, |step| if step == Step::SyncPlaced { broken() } else { Ok(()) });
     assert!(matches!(store.create(&new), Err(Error::Io { .. })));
@@ -394,7 +394,7 @@ fn names_that_a_file_system_takes_for_the_same_are_refused_and_leave_nothing() {
 }
 
 #[test]
-fn what_is_made_is_flushed_one_by_one_if_it_is_little_and_all_at_once_if_not() {
+fn few_new_files_are_flushed_one_by_one_and_many_all_at_once() {
     for (folders, flushes) in [(5, 12), (200, 33)] {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path());
@@ -512,7 +512,7 @@ fn a_deleted_torrent_stays_so_when_its_files_cannot_be_removed() {
     hook(&store, |step| if step == Step::Remove(5) { broken() } else { Ok(()) });
     assert!(store.delete(&HASH).is_err());
     unhook(&store);
-    // Created anew, in the place of what is removed before.
+    // Created again, over files that are removed first.
     let content = create(&store);
     assert_eq!(content.pieces().unwrap().count(), 0);
     assert!(folder.path().join("t/7").exists());
@@ -589,10 +589,10 @@ fn pair_in(folder: &std::path::Path, lengths: [Option<usize>; 2]) -> [std::path:
 }
 
 #[test]
-fn a_part_of_a_torrent_is_taken_up_and_what_is_not_its_own_gets_another_name() {
+fn a_part_of_a_torrent_is_adopted_and_other_files_get_other_names() {
     let whole = 3 * PIECE as usize / 2;
     let half = PIECE as usize / 2;
-    // Lengths of the files, which pieces are right, which are then complete, and whether the second file stays.
+    // Lengths of the files, right pieces, then complete pieces, and whether the second file is renamed.
     for (a, b, right, complete, renamed) in [
         (whole, Some(whole), vec![0], vec![0], true),
         (whole, Some(whole), vec![0, 1], vec![0, 1], false),
@@ -601,7 +601,7 @@ fn a_part_of_a_torrent_is_taken_up_and_what_is_not_its_own_gets_another_name() {
         (whole, Some(half), vec![0, 1], vec![0, 1], false),
         (whole, Some(half), vec![0], vec![0], true),
         (whole, Some(0), vec![0], vec![0], false),
-        // It is too long: what was right of it is fetched anew.
+        // It is too long: its right pieces are fetched again.
         (whole, Some(whole + 1), vec![0, 1, 2], vec![0], true),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -684,7 +684,7 @@ fn only_files_of_its_own_are_written_to() {
 }
 
 #[test]
-fn what_has_no_right_piece_is_not_taken_up_and_stays() {
+fn files_without_a_right_piece_are_not_adopted_and_stay() {
     let whole = 3 * PIECE as usize / 2;
     for (a, b, right) in [
         (None, None, vec![]),
@@ -703,13 +703,13 @@ fn what_has_no_right_piece_is_not_taken_up_and_stays() {
         let there = paths.map(|path| std::fs::read(path).ok().map(|bytes| bytes.len()));
         assert_eq!(there, [a, b]);
     }
-    // Nor what has something else than a file in the place of one.
+    // Nor if something else than a file has the place of one.
     let folder = tempfile::tempdir().unwrap();
     let [_, b] = pair_in(folder.path(), [Some(whole), None]);
     std::fs::create_dir(b).unwrap();
     let store = open(folder.path());
     assert_eq!(adopt(&store, &pieces([0])).unwrap(), None);
-    // Nor what exceeds the capacity, what lies behind a link, or if its state cannot be written.
+    // Nor beyond the capacity, behind a link, or if its state cannot be written.
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     for name in ["a", "b"] {
@@ -838,7 +838,7 @@ proptest! {
     ) {
         let (mut bytes, _) = encode(&record(files, 7));
         for (at, byte) in changes {
-            // Not what is looked at first of all.
+            // Not the bytes that are checked first.
             let at = 16 + at % (bytes.len() - 16);
             bytes[at] = byte;
         }
@@ -850,7 +850,7 @@ proptest! {
 }
 
 #[test]
-fn a_list_of_a_state_whose_paths_lead_out_is_refused() {
+fn a_state_with_paths_that_lead_out_is_refused() {
     for name in ["..", ".", "a/b", "a\\b"] {
         let mut files = FileList::builder();
         files.file(&["safe", &"x".repeat(name.len())], 5, false).unwrap();

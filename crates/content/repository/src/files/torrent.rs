@@ -1,4 +1,4 @@
-//! One torrent: its bytes in its files, and what is known of them.
+//! One torrent: its bytes in its files, and their state.
 
 use std::{
     collections::BTreeSet,
@@ -34,15 +34,15 @@ use crate::{
     Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts, error::about, stretches::Stretches,
 };
 
-/// What is said of a file that is not as the store left it.
+/// The message about a file that is not as the store left it.
 const CHANGED: &str =
     "a file of the torrent is gone or has lost its end: open the store again, so that it is missed";
 
-/// A torrent. Locks are taken in the order of the fields; none but `bits` is held while anything is flushed,
-/// so nobody who reads or writes waits for that.
+/// A torrent. Locks are taken in the order of the fields. During a flush of files only `bits` is held, so
+/// reads and writes do not wait for it.
 #[derive(Debug)]
 pub(super) struct Torrent {
-    /// What tells it from one of the same info hash that was there before.
+    /// Distinguishes it from an earlier torrent of the same info hash.
     id: u64,
     pub(super) place: Location,
     has_padding: bool,
@@ -52,15 +52,15 @@ pub(super) struct Torrent {
     pub(super) state_len: u64,
     pub(super) volume: Arc<Volume>,
     unflushed: Arc<Unflushed>,
-    /// Held by who writes to its state; `false` when that is no longer to be.
+    /// Locked to write to its state; `false` when it must not be written any more.
     pub(super) bits: Mutex<bool>,
-    /// Whether it is there. Held by who reads, writes or marks, and alone by who deletes it or takes back a
-    /// piece.
+    /// Whether it exists. Locked for reading to read, write or mark; for writing to delete it or to remove a
+    /// mark.
     pub(super) gate: RwLock<bool>,
-    /// Held by who writes, and alone by who marks a piece complete.
+    /// Locked for reading to write, and for writing to mark a piece complete.
     writing: RwLock<()>,
     state: Mutex<TorrentState>,
-    /// Whether it is among those that a flush has to do with.
+    /// Whether it is in the list of torrents that have something to flush.
     listed: AtomicBool,
 }
 
@@ -84,15 +84,15 @@ struct TorrentState {
 /// Which part of the capacity the torrent has: every byte of its files that can be read, or that is held.
 #[derive(Debug, Default)]
 struct CapacityShare {
-    /// What has room on the disk and cannot be read: what is being written, what was written before the store
-    /// was opened or is not believed, files that have all their room.
+    /// Ranges that have room on the disk and cannot be read: writes in progress, bytes that are
+    /// older than the opened store or not trusted, and files with all of their room.
     held: Stretches,
-    /// What the store counts for the torrent.
+    /// The bytes that the store counts for the torrent.
     charged: u64,
 }
 
 impl Torrent {
-    /// A torrent with these pieces, whose have-bits stand from byte `bits_at` of its state on.
+    /// A torrent with these pieces. Its have-bits begin at byte `bits_at` of its state.
     pub(super) fn new(
         place: Location,
         complete: PieceBits,
@@ -146,14 +146,14 @@ impl Torrent {
         self.changed();
     }
 
-    /// How many bytes of room a write of a range would take now. What of it lies beyond the end takes none.
+    /// The bytes of room that a write of a range would take now. Bytes beyond the end take none.
     pub(super) fn room_for(&self, range: Range<u64>) -> u64 {
         let range = range.start..range.end.min(self.geometry().len());
         let state = self.state.lock();
         self.lacking(&state, &state.pieces.unknown(&range)).iter().map(length).sum()
     }
 
-    /// What of a range lies in files.
+    /// The parts of a range that lie in files.
     fn file_parts(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         if !self.has_padding {
             return vec![range.clone()];
@@ -170,7 +170,7 @@ impl Torrent {
         parts
     }
 
-    /// What has no room yet, of ranges that are unknown.
+    /// The parts of unknown ranges that have no room yet.
     fn lacking(&self, state: &TorrentState, unknown: &[Range<u64>]) -> Vec<Range<u64>> {
         let parts = unknown.iter().flat_map(|part| self.file_parts(part));
         parts.flat_map(|part| state.room.held.outside(&part)).collect()
@@ -220,7 +220,7 @@ impl Torrent {
             folder::open(folder::to(&volume.folder, folders)?.as_fd(), name, flags, 0)
         })?;
         if writable {
-            // Writing on would make a hole of what it has lost, and a hole reads as zeroes.
+            // A write beyond its new end would leave a hole, which reads as zeroes.
             let there = open.file.metadata()?;
             let length = self.place.record.files.get(index).expect("it comes from the list").length();
             if there.nlink() == 0 || there.len() < length {
@@ -284,7 +284,7 @@ impl Torrent {
         Ok(())
     }
 
-    /// Where in a range somebody wrote something else than zeroes to padding.
+    /// The parts of padding in a range to which other bytes than zeroes are written.
     fn wrong_padding(&self, range: &Range<u64>, buffers: &[IoSlice<'_>]) -> Vec<Range<u64>> {
         if !self.has_padding {
             return Vec::new();
@@ -317,7 +317,7 @@ impl Torrent {
         let key = (self.id, index);
         let flushed = self.volume.open_files.flush(&self.volume.disk, key);
         flushed.or_else(|source| {
-            // Of what was deleted meanwhile nothing can be lost.
+            // A torrent that was deleted meanwhile can lose nothing.
             if !*self.bits.lock() {
                 return Ok(());
             }
@@ -327,7 +327,7 @@ impl Torrent {
         })
     }
 
-    /// Makes durable which pieces are complete, of those whose files are flushed.
+    /// Makes complete pieces durable, if their files are flushed.
     pub(super) fn flush_bits(&self) -> Result<()> {
         let writable = self.bits.lock();
         let sectors = {
@@ -339,7 +339,7 @@ impl Torrent {
             return Ok(());
         }
         let written = self.write_bits(&sectors);
-        // Nobody else has taken any of them in between: that takes `bits`.
+        // No other thread has removed any of them in between: that needs `bits`.
         let mut guard = self.state.lock();
         let state = &mut *guard;
         match written {
@@ -364,8 +364,8 @@ impl Torrent {
         sectors.into_iter().map(sector).collect()
     }
 
-    /// Writes sectors in their place. A crash leaves each as it was or as it is to be: both are true, as bits
-    /// are set when what they stand for is durable, and cleared before it changes.
+    /// Writes sectors in their place. A crash leaves the old or the new sector. Both are true, as bits are
+    /// set after the bytes of their pieces are durable, and cleared before they change.
     fn write_bits(&self, sectors: &[(u64, [u8; 512])]) -> Result<()> {
         let Volume { disk, states, .. } = &*self.volume;
         let written = (|| {
@@ -381,10 +381,10 @@ impl Torrent {
             .map_err(|source| Error::Io { what: "writing which pieces are complete", source })
     }
 
-    /// Forgets what a file holds that is not durable: it may be written, or not, and the system may tell only
-    /// once.
+    /// Forgets the bytes of a file that are not durable: they may be written or not, and the system may
+    /// report the error only once.
     fn lose(&self, file: usize) {
-        // Who writes now may have written before the error and tell after it.
+        // A write in progress may have come before the error, and be noted after it.
         let _alone = self.gate.write();
         self.volume.open_files.forget((self.id, file as u32));
         let range = self.place.record.files.get(file).expect("it comes from the list").range();
@@ -401,7 +401,7 @@ impl Torrent {
         state.pieces.lost(range);
     }
 
-    /// Gives the disk back what a range took, of which nothing is known; `false` if it keeps it.
+    /// Returns the room of a range of unknown bytes to the disk; `false` if the disk keeps it.
     fn punch(&self, range: &Range<u64>) -> bool {
         let mut segments =
             self.place.record.files.segments(range.clone()).filter(|segment| !self.is_padding(segment));
@@ -415,12 +415,12 @@ impl Torrent {
             })
     }
 
-    /// Looks whether its files are there and as long as they should be; what is not so is no longer complete,
-    /// and made anew. Nor are `unknown` pieces, whose have-bits could not be read. Gives the files that were
-    /// missing, and how many pieces each has cost.
+    /// Checks the existence and length of its files. Pieces in wrong files are no longer complete, and the
+    /// files are made again. Nor are `unknown` pieces complete: their have-bits could not be read. Returns
+    /// the missing files, and the number of pieces that each has cost.
     ///
-    /// Called before anybody else knows of the torrent. An error says why it cannot be used: what its state
-    /// and its files may still hold stays then.
+    /// Called before other threads know of the torrent. An error says why it cannot be used: its state and
+    /// its files are left unchanged then.
     pub(super) fn look(&self, unknown: &[Range<u32>]) -> Result<Vec<(usize, u32)>, String> {
         let volume = &*self.volume;
         let top = volume.folder.as_fd();
@@ -431,7 +431,7 @@ impl Torrent {
         let has_bytes = |(index, _): &&(usize, Found)| {
             self.place.record.files.get(*index).is_some_and(|file| file.length() > 0)
         };
-        // Not one by one, most likely: their folder is elsewhere, or what it is on is not mounted.
+        // Most likely not one by one: their folder was moved, or their disk is not mounted.
         if state.pieces.complete().count() > 0 && found.iter().filter(has_bytes).all(is_gone) {
             return Err("none of its files is where it was: bring them back and open the store again, or \
                         delete the torrent"
@@ -452,7 +452,7 @@ impl Torrent {
             missing.push((*index, (cleared.len() - before) as u32));
         }
         let mut held = mem::take(&mut state.room.held);
-        // What is left of pieces that lay in other files too has its room.
+        // The rest of such pieces, in other files, still has its room.
         for piece in cleared.iter().filter_map(|&piece| self.geometry().piece(piece).ok()) {
             self.file_parts(&piece).into_iter().for_each(|part| _ = held.insert(part));
         }
@@ -468,7 +468,7 @@ impl Torrent {
         drop(guard);
         let why = |error: Error| error.to_string();
         if !sectors.is_empty() {
-            // Before there is a hole in the place of what was complete.
+            // Before there is a hole in place of a complete piece.
             self.write_bits(&sectors).map_err(why)?;
         }
         if !missing.is_empty() {
@@ -520,10 +520,10 @@ impl Torrent {
         Ok(())
     }
 
-    /// Gives back the room that a write has taken which failed, and the disk what may be of it there. What
-    /// the disk does not take back stays held.
+    /// Gives back the room of a failed write, and its bytes to the disk. Ranges that the disk keeps stay
+    /// held.
     fn give_back(&self, range: &Range<u64>) {
-        // Nobody else may be writing there.
+        // No other write may be in progress there.
         let _alone = self.writing.write();
         let held: Vec<_> = self.state.lock().room.held.within(range).collect();
         for part in held.into_iter().filter(|part| self.punch(part)) {
@@ -593,7 +593,7 @@ impl Content for Handle {
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
         let torrent = &*self.0;
         let range = torrent.geometry().piece(piece)?;
-        // Until all is done, nobody writes the bit again.
+        // Until all is done, the bit is not written again.
         let _bits = torrent.bits.lock();
         let sectors = {
             let _inside = torrent.enter()?;

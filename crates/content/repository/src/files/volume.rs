@@ -28,7 +28,7 @@ pub(super) struct Volume {
     /// The store's folder.
     pub(super) folder: OwnedFd,
     pub(super) path: PathBuf,
-    /// The folder in it that has all the following, and the files that nobody named.
+    /// The folder in it that contains all the following, and the files without a name.
     pub(super) hidden: OwnedFd,
     /// The states, a file for each torrent.
     pub(super) states: OwnedFd,
@@ -86,7 +86,7 @@ impl Volume {
         })
     }
 
-    /// Takes so many bytes of the capacity.
+    /// Takes `bytes` bytes of the capacity.
     pub(super) fn take(&self, bytes: u64) -> Result<()> {
         let room = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.most);
         if bytes > 0 {

@@ -1,4 +1,4 @@
-//! Changes of folders and of what lies below them, which go through the [`Disk`].
+//! Changes of folders and their contents, which go through the [`Disk`].
 
 use std::{io, os::fd::OwnedFd};
 
@@ -21,14 +21,14 @@ pub(super) struct Walk<'a> {
     purpose: Purpose,
 }
 
-/// What a walk is for.
+/// The purpose of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Leaves everything as it is.
     Look,
     /// Makes folders that are not there.
     Make,
-    /// Makes folders that are not there, and flushes the names in those that it leaves.
+    /// Makes missing folders, and flushes the names in the folders that it leaves.
     Mend,
     /// Removes the folders that it leaves if nothing lies in them, and flushes which names are left in the
     /// others.
@@ -54,7 +54,7 @@ impl<'a> Walk<'a> {
         Ok(self.here())
     }
 
-    /// Leaves all folders. A walk that is not finished has not done with those that it is in.
+    /// Leaves all folders. Without it, the folders of the current path are not flushed or removed.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.back(0)?;
         match self.purpose {
@@ -94,11 +94,11 @@ pub(super) fn make(disk: &Disk, at: impl AsFd, name: &str) -> io::Result<OwnedFd
     }
 }
 
-/// Files and folders that are flushed one by one; of more, all of the file system is flushed at once, which
-/// takes as long as what others have written, and not as long as all these together.
+/// The most files and folders that are flushed one by one. With more, the whole file system is flushed at
+/// once: that takes as long as the unflushed writes of other programs, and not as long as all single flushes.
 const FEW: u32 = 32;
 
-/// Makes durable what there is in a folder and in all below it: names, and how long files are.
+/// Makes the names and the lengths of files in a folder and below it durable.
 pub(super) fn sync_tree(disk: &Disk, folder: &OwnedFd) -> io::Result<()> {
     match sync_few(disk, folder, &mut FEW.clone())? {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! What is to be written, in which order, and the memory it takes.
+//! The stripes to write, their order, and the memory that they take.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{ContentRepository, Counters};
 
-/// What the torrents of a cache, their handles and the threads share. `J` is a job: a stripe that is to be
+/// The state that the torrents of a cache, their handles and the threads share. `J` is a job: a stripe to be
 /// written.
 ///
 /// Locks are taken in this order: a claim of `Running`, `Torrent::gate`, `Torrent::writing`,
@@ -55,28 +55,27 @@ struct Backlog<J> {
     taken: u64,
     /// Chunks that are not: together with those in use, never more than there may be.
     spare: Vec<Chunk>,
-    /// Room of the store below that is kept for what is not there yet.
+    /// Room of the store below that is reserved for bytes that are not there yet.
     promised: u64,
-    /// What of it is kept for writes that go past the cache.
+    /// The part of it that is reserved for writes past the cache.
     through: u64,
-    /// Counts what could let one of these go on.
+    /// Counts events that may let one of these go on.
     kept: u64,
-    /// What is to be written and has no order yet.
+    /// Stripes to write that have no order yet.
     due: Vec<J>,
-    /// What is written next, in this order.
+    /// The next stripes to write, in this order.
     going: VecDeque<J>,
     /// Threads that write.
     writing: usize,
-    /// Threads that look for what is written next.
+    /// Threads that look for the next stripes to write.
     sorting: usize,
-    /// Who waits for memory and for how many bytes, first come, first served.
+    /// Tickets of the calls that wait for memory, and their numbers of bytes: first come, first served.
     waiting: VecDeque<(u64, u64)>,
-    /// Counts what could give the threads something to do.
+    /// Counts events that may give the threads work.
     changes: u64,
     stop: bool,
 }
 
-/// What the threads do with jobs.
 pub(super) trait Work<J> {
     /// Writes the stripe of a job.
     fn write(&self, job: &J);
@@ -89,13 +88,13 @@ pub(super) trait Work<J> {
     fn choose(&self, wanted: u64) -> Vec<J>;
 }
 
-/// A place in the line of those who wait for memory, until it is dropped.
+/// A place in the queue for memory, until it is dropped.
 pub(super) struct Line<'a, J> {
     core: &'a Core<J>,
     ticket: Option<u64>,
 }
 
-/// Room of the store below, kept for who has it until it is dropped.
+/// Room of the store below, reserved until this is dropped.
 pub(super) struct Promise<'a, J> {
     core: &'a Core<J>,
     /// As many as it began with.
@@ -139,7 +138,7 @@ impl<J> Core<J> {
         self.serials.fetch_add(1, Relaxed)
     }
 
-    /// Bytes of memory that are taken by what is on no store yet.
+    /// Bytes of memory that hold unwritten content.
     pub(super) fn taken(&self) -> u64 {
         self.backlog.lock().taken
     }
@@ -148,9 +147,9 @@ impl<J> Core<J> {
         Line { core: self, ticket: None }
     }
 
-    /// Keeps so much room of the store below, if it has it.
+    /// Reserves `bytes` bytes of the store below, if it has room.
     ///
-    /// What is promised is counted before the store is asked, and let go only after what it was for was
+    /// A promise is counted before the store is asked for its room, and released only after its bytes were
     /// written, so that no byte is promised twice.
     pub(super) fn promise(&self, bytes: u64) -> Option<Promise<'_, J>> {
         let promise = Promise { core: self, all: bytes, bytes };
@@ -215,8 +214,8 @@ impl<J> Core<J> {
         backlog.taken -= (backlog.spare.len() - before) as u64 * self.chunk;
         backlog.promised -= promised;
         backlog.kept += 1;
-        // When nothing waits to be written, most of the memory is let go; what is left saves asking for it
-        // with every stripe.
+        // When nothing waits to be written, most of the memory is released; the rest saves an allocation for
+        // every stripe.
         let kept = (self.most / KEPT / self.chunk) as usize;
         let surplus = if backlog.taken == 0 {
             backlog.spare.split_off(kept.min(backlog.spare.len()))
@@ -225,17 +224,17 @@ impl<J> Core<J> {
         };
         self.room.notify_all();
         self.something_to_do(guard);
-        // That takes its time: nobody waits for it.
+        // This takes time: no thread should wait for it.
         drop(surplus);
     }
 
-    /// Takes back what a stripe had.
+    /// Takes back the memory and the room of a stripe.
     pub(super) fn give_back_all(&self, gathered: Gathered) {
         let promised = gathered.promised;
         self.give_back(gathered.into_chunks(), promised);
     }
 
-    /// What a thread that writes does until it is told to stop.
+    /// The loop of a thread that writes.
     pub(super) fn write_until_stopped(&self, work: &impl Work<J>) {
         let mut backlog = self.backlog.lock();
         while !backlog.stop {
@@ -255,7 +254,7 @@ impl<J> Core<J> {
                 if backlog.writing > 0 && !self.work.wait_for(&mut backlog, PATIENCE).timed_out() {
                     continue;
                 }
-                // What could still be written is not whole. One thread looks for what to write all the same.
+                // No whole stripe is left to write. One thread looks for others.
                 let changes = backlog.changes;
                 let wanted = self.most / EVICTED;
                 backlog.sorting += 1;
@@ -274,7 +273,7 @@ impl<J> Core<J> {
         }
     }
 
-    /// Puts jobs behind those that are going.
+    /// Sorts jobs, and appends them to `going`.
     fn sort<'a>(
         &'a self,
         mut backlog: MutexGuard<'a, Backlog<J>>,
@@ -302,12 +301,12 @@ impl<J> Core<J> {
 /// The part of the memory that is kept when nothing waits to be written.
 const KEPT: u64 = 16;
 
-/// How long what others write is waited for, as it frees memory too: longer than a disk takes for a stripe of
+/// How long a thread waits for other writes, which also free memory: longer than a disk takes for a stripe of
 /// 4 MiB (30 ms at 150 MB/s), unless it stalls.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// When nothing is whole and memory is needed, an eighth of it is freed at once: the more is written in one
-/// go, the shorter are the ways between, and the more of what stays can still become whole.
+/// When no stripe is whole and memory is needed, an eighth of it is freed at once: the more is written
+/// together, the shorter are the seeks, and the more of the rest can still become whole.
 const EVICTED: u64 = 8;
 
 impl<J> Backlog<J> {
@@ -330,7 +329,7 @@ impl<J> Backlog<J> {
 }
 
 impl<J> Line<'_, J> {
-    /// So many chunks, if it is the caller's turn and there is memory.
+    /// Takes `chunks` chunks, if it is the caller's turn and there is memory.
     pub(super) fn take(&mut self, chunks: usize) -> Option<Vec<Chunk>> {
         let core = self.core;
         let bytes = chunks as u64 * core.chunk;
@@ -347,7 +346,7 @@ impl<J> Line<'_, J> {
         Some(taken)
     }
 
-    /// Waits for its turn, and for memory for so many chunks.
+    /// Waits for its turn, and for memory for `chunks` chunks.
     pub(super) fn wait(&mut self, chunks: usize) {
         let core = self.core;
         let bytes = chunks as u64 * core.chunk;
@@ -373,14 +372,14 @@ impl<J> Drop for Line<'_, J> {
             let mut backlog = self.core.backlog.lock();
             backlog.waiting.retain(|&(other, _)| other != ticket);
             self.core.room.notify_all();
-            // Whoever is next may need more than there is.
+            // The next call may need more memory than there is.
             self.core.something_to_do(backlog);
         }
     }
 }
 
 impl<J> Promise<'_, J> {
-    /// Hands on so much of it, if there is as much.
+    /// Hands on up to `most` bytes of it.
     pub(super) fn take(&mut self, most: u64) -> u64 {
         let taken = self.bytes.min(most);
         self.bytes -= taken;
@@ -395,7 +394,7 @@ impl<J> Drop for Promise<'_, J> {
         }
         let mut backlog = self.core.backlog.lock();
         backlog.promised -= self.bytes;
-        // What was taken of it is in memory by now, where whoever makes way can have it written.
+        // The bytes that were taken are in memory by now, where `make_way` can have them written.
         backlog.kept += 1;
         self.core.room.notify_all();
     }

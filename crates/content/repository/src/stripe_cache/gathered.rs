@@ -16,30 +16,29 @@ use crate::{
 /// A piece of memory, aligned as devices want it.
 pub(super) type Chunk = Box<[Sector]>;
 
-/// What a stripe takes memory in. Little is taken in vain while a stripe has few pieces, as these are seldom
-/// shorter; and the page that glibc takes more for each aligned allocation is less than 2 % of it (6 % of 64
-/// KiB).
+/// The unit in which a stripe takes memory. Pieces are seldom shorter, so a stripe of few pieces wastes
+/// little; and the page that glibc adds to each aligned allocation is less than 2 % of it (6 % of 64 KiB).
 pub(super) const CHUNK: u32 = 256 << 10;
 
-/// So much memory.
+/// `bytes` bytes of memory.
 pub(super) fn chunk(bytes: u64) -> Chunk {
     sectors(bytes as usize / SECTOR).into()
 }
 
-/// What was written to a stripe and is on no store yet.
+/// The bytes of a stripe that are not written to the store below yet.
 pub(super) struct Gathered {
     /// No two have the same.
     pub(super) serial: u64,
     /// When its first bytes came.
     pub(super) since: Instant,
-    /// Room of the store below that is kept for it: for each chunk what could be written there takes, but no
-    /// more than the whole stripe.
+    /// Room of the store below that is reserved for it: for each chunk as much as writes there could take,
+    /// but no more than for the whole stripe.
     pub(super) promised: u64,
     /// Room that the whole stripe takes.
     whole: u64,
     /// Whether more room may be needed for a chunk than was when it was taken.
     unsure: bool,
-    /// Whether it is among those that are written next.
+    /// Whether it is among the next stripes to write.
     pub(super) due: bool,
     /// The stripe's bytes in the torrent.
     range: Range<u64>,
@@ -71,7 +70,7 @@ impl Gathered {
         self.promised >= self.whole || !self.unsure && self.lacks(part) == 0
     }
 
-    /// Room that it can still need; `whole` is what the whole stripe takes.
+    /// Room that it can still need; `whole` is the room of the whole stripe.
     pub(super) fn missing_room(&mut self, whole: u64) -> u64 {
         self.whole = self.whole.max(whole);
         self.whole.saturating_sub(self.promised)
@@ -108,7 +107,7 @@ impl Gathered {
         self.runs.insert(part);
     }
 
-    /// Forgets a part; the memory that nobody needs from then on.
+    /// Forgets a part. Returns the memory that is no longer needed.
     pub(super) fn forget(&mut self, part: &Range<u64>) -> Vec<Chunk> {
         self.runs.remove(part);
         let part = part.start.max(self.range.start)..part.end.min(self.range.end);
@@ -124,7 +123,6 @@ impl Gathered {
         free.into_iter().filter_map(|at| self.chunks[at].take()).collect()
     }
 
-    /// What there is of it.
     pub(super) const fn runs(&self) -> &Stretches {
         &self.runs
     }
@@ -164,7 +162,7 @@ impl std::fmt::Debug for Gathered {
     }
 }
 
-/// A range of what the buffers hold one after another.
+/// A range of the concatenated buffers.
 pub(super) fn slices_of<'a>(buffers: &'a [IoSlice<'_>], range: Range<u64>) -> impl Iterator<Item = &'a [u8]> {
     let mut before = 0;
     buffers.iter().filter_map(move |buffer| {

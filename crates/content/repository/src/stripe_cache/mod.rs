@@ -46,8 +46,8 @@ impl StripeCacheOptions {
         Self::default()
     }
 
-    /// Sets the stripe: a power of two, at least 16 KiB. A stripe below that of the store is of use only in
-    /// tests.
+    /// Sets the stripe: a power of two, at least 16 KiB. A stripe smaller than the stripe of the store is
+    /// useful only in tests.
     #[must_use]
     pub fn stripe(mut self, bytes: u32) -> Self {
         self.stripe = Some(bytes);
@@ -61,8 +61,8 @@ impl StripeCacheOptions {
         self
     }
 
-    /// Sets the most memory for what was read ahead, besides memory that a caller is copying from. With less
-    /// than a stripe, parts of stripes are read ahead.
+    /// Sets the most memory for content that was read ahead, besides memory that a caller is copying from.
+    /// With less than a stripe, parts of stripes are read ahead.
     #[must_use]
     pub fn read_memory(mut self, bytes: u64) -> Self {
         self.read_memory = bytes;
@@ -146,7 +146,7 @@ pub struct StripeCacheStatistics {
     pub misses: u64,
     /// Bytes that were read ahead.
     pub read_ahead: u64,
-    /// Bytes of memory that hold what was read ahead.
+    /// Bytes of memory that hold content that was read ahead.
     pub read_memory: u64,
 }
 
@@ -166,7 +166,7 @@ impl StripeCache {
         let chunk = u64::from(CHUNK.min(stripe));
         let most = options.write_memory.max(stripe.into()) / chunk * chunk;
         let core = Core::new(inner, stripe.into(), chunk, most, options.read_memory);
-        // Dropped on an error, which stops those that were started.
+        // If a later thread fails to start, dropping it stops the earlier ones.
         let running = Arc::new(Running {
             writers: Arc::new(Writers::new(core)),
             claimed: Mutex::default(),
@@ -229,11 +229,11 @@ impl StripeCache {
         torrent.read_in_memory(core, range, into)
     }
 
-    /// Makes durable what is whole, and stripes whose first bytes were written `age` ago or earlier. Others
+    /// Makes whole stripes durable, and stripes whose first bytes were written `age` ago or earlier. Others
     /// can still become whole. Returns whether any are left.
     ///
     /// # Errors
-    /// Those of a [flush](ContentRepository::flush).
+    /// Errors of a [flush](ContentRepository::flush).
     pub fn flush_older(&self, age: Duration) -> Result<bool> {
         let (core, writers) = (self.running.core(), &self.running.writers);
         let began = core.serial();

@@ -1,4 +1,4 @@
-//! Stripes that were read ahead of who asks for them.
+//! Stripes that are read ahead of requests.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use crate::{
 /// A torrent by its serial number, and a byte of it.
 type Key = (u64, u64);
 
-/// Parts of stripes, in a bounded amount of memory. Those that nobody has read for the longest time go first.
+/// Parts of stripes, in a bounded amount of memory. The least recently read ones are dropped first.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     most: u64,
@@ -31,19 +31,18 @@ pub(super) struct ReadAhead {
     pub(super) bytes: AtomicU64,
 }
 
-/// What there is of a range.
+/// The state of a range.
 pub(super) enum Found<'a> {
     There(Arc<Block>),
-    /// Somebody reads it just now.
+    /// Another thread is reading it.
     Coming(Arc<Reading>),
-    /// Whoever found this is to read it, into memory of another block that went for it, if there is some as
-    /// large.
+    /// The caller has to read it, into the memory of a dropped block if one is as large.
     Begun(Begun<'a>, Vec<Sector>),
     /// Only what is needed should be read.
     Nothing,
 }
 
-/// A read that others may wait for, until it is dropped: then they are told what came of it.
+/// A read that others may wait for. When it is dropped, they get the result.
 pub(super) struct Begun<'a> {
     ahead: &'a ReadAhead,
     key: Key,
@@ -56,10 +55,10 @@ pub(super) struct Begun<'a> {
 struct Table {
     /// By torrent and first byte. No two share a byte, and none lies in two stripes.
     entries: BTreeMap<Key, Entry>,
-    /// Those that are there, the oldest first.
+    /// Blocks in memory, the oldest first.
     ages: BTreeMap<u64, Key>,
     clock: u64,
-    /// Memory of those that are there and those that are being read, even if they were forgotten meanwhile.
+    /// Memory of all blocks, including reads in progress that were forgotten meanwhile.
     taken: u64,
     benefit: Benefit,
 }
@@ -72,7 +71,7 @@ enum Entry {
         /// `None` if it could not be read.
         block: Option<Arc<Block>>,
         age: u64,
-        /// Bytes of it that somebody wanted.
+        /// Bytes of it that were requested.
         wanted: u64,
     },
 }
@@ -81,16 +80,16 @@ enum Entry {
 /// is read at once than there is memory for.
 #[derive(Debug, Default)]
 struct Benefit {
-    /// Bytes that went, and what was wanted of them.
+    /// Bytes of dropped blocks, and how many of these were requested.
     gone: u64,
     wanted: u64,
     narrow: bool,
 }
 
-/// What is read ahead where whole stripes are not worth it. 128 MiB are then enough for 512 readers, and a
-/// disk that moves its head in 12 ms and reads 150 MB/s spends an eighth of its time on reading. Who asks for
-/// half of that or more at once gets it without a detour through this memory: there is little to come behind
-/// it.
+/// The amount that is read ahead where whole stripes are not worth it. 128 MiB are then enough for 512
+/// readers, and a disk that moves its head in 12 ms and reads 150 MB/s spends an eighth of its time on
+/// reading. A request for half of that or more does not go through this memory: there is little to read
+/// ahead.
 const NARROW: u64 = 256 << 10;
 
 /// Bytes of a torrent, all of them of complete pieces.
@@ -147,15 +146,15 @@ impl ReadAhead {
         self.table.lock().taken
     }
 
-    /// What was read ahead of `part`, which lies in a stripe, if it is there.
+    /// The block in memory that contains `part`, which lies in a stripe.
     pub(super) fn get(&self, torrent: u64, part: &Range<u64>) -> Option<Arc<Block>> {
         let block = self.table.lock().get(torrent, part)?;
         self.hits.fetch_add(1, Relaxed);
         Some(block)
     }
 
-    /// What there is of `part`, which lies in a stripe; if nothing, what is to be read, of what lies `around`
-    /// it.
+    /// The state of `part`, which lies in a stripe. If there is nothing, begins a read of it and of the range
+    /// `around` it.
     pub(super) fn find(
         &self,
         torrent: u64,
@@ -208,8 +207,8 @@ impl ReadAhead {
         Found::Begun(Begun { ahead: self, key, reading, tried: None }, spare)
     }
 
-    /// The block that was found, read by `read`, which is given where it begins, if it is to be. `None` if
-    /// only what is needed should be read.
+    /// The block of `found`. If it has to be read, `read` is called with its first byte. `None` if only the
+    /// requested bytes should be read.
     pub(super) fn block(
         &self,
         found: Found<'_>,
@@ -255,7 +254,7 @@ impl ReadAhead {
         block
     }
 
-    /// Forgets what there is of a range of a torrent. Who reads some of it just now still gets what he reads.
+    /// Forgets a range of a torrent. Reads in progress still get their bytes.
     pub(super) fn forget(&self, torrent: u64, range: &Range<u64>) {
         let mut table = self.table.lock();
         table.overlapping(torrent, range, self.stripe).into_iter().for_each(|key| _ = table.forget(key));
@@ -294,8 +293,8 @@ impl Entry {
         }
     }
 
-    /// What it takes; what could not be read takes something too, so that there is an end to how many of
-    /// these there are.
+    /// The memory that it takes. A range that could not be read counts too, so that the number of such
+    /// entries is bounded.
     fn memory(&self) -> u64 {
         match self {
             Self::There { block: None, .. } => SECTOR as u64,
@@ -310,13 +309,13 @@ impl Table {
         self.clock
     }
 
-    /// What holds all of a part, in whatever state it is.
+    /// The entry that contains all of a part, in any state.
     fn covering(&mut self, torrent: u64, part: &Range<u64>) -> Option<(Key, &mut Entry)> {
         let (&key, entry) = self.entries.range_mut((torrent, 0)..=(torrent, part.start)).next_back()?;
         covers(entry.range(), part).then_some((key, entry))
     }
 
-    /// What holds all of a part and is there; that it was wanted is taken note of.
+    /// The block that contains all of a part, if it is in memory. Notes that it was requested.
     fn get(&mut self, torrent: u64, part: &Range<u64>) -> Option<Arc<Block>> {
         let (key, Entry::There { block: Some(block), wanted, .. }) = self.covering(torrent, part)? else {
             return None;
@@ -341,7 +340,7 @@ impl Table {
         entries.filter(|(_, entry)| entry.range().end > range.start).map(|(&key, _)| key).collect()
     }
 
-    /// What was there, if anything was.
+    /// Removes an entry. Returns its block, if it has one.
     fn forget(&mut self, key: Key) -> Option<Arc<Block>> {
         let entry = self.entries.remove(&key)?;
         let memory = entry.memory();
@@ -351,9 +350,9 @@ impl Table {
         block
     }
 
-    /// Forgets old ones until there is so much room; `None` if even that does not make it. Gives memory of
-    /// one of them to be read into, as new memory costs more than what it is filled with: the system has to
-    /// clear it.
+    /// Forgets old blocks until there is room for `memory`; `None` if even that is not enough. Returns memory
+    /// of one of them for the next read: new memory costs more than reading into it, because the system has
+    /// to clear it.
     fn make_room(&mut self, memory: u64, most: u64) -> Option<Vec<Sector>> {
         if memory > most {
             return None;
@@ -364,7 +363,7 @@ impl Table {
             if let Some(Entry::There { range, block: Some(_), wanted, .. }) = self.entries.get(&oldest) {
                 self.benefit.gone(range.end - range.start, *wanted, most);
             }
-            // Unless somebody still copies from it.
+            // Unless a reader still copies from it.
             if let Some(block) = self.forget(oldest).and_then(Arc::into_inner) {
                 spare = block.sectors;
             }

@@ -1,4 +1,4 @@
-//! One torrent of the cache: what is known of it, and what of it is in memory.
+//! One torrent of the cache: its state, and its bytes in memory.
 
 mod handle;
 
@@ -46,15 +46,15 @@ pub(super) struct Torrent {
     pub(super) info_hash: InfoHash,
     pub(super) geometry: Geometry,
     pub(super) inner: Arc<dyn Content>,
-    /// Tells it from others of the same info hash.
+    /// Distinguishes it from others of the same info hash.
     serial: u64,
     stripe: u64,
-    /// Whether it is there. Held by who reads or writes; alone by who takes back a mark or deletes it.
+    /// Whether it exists. Locked for reading to read or write, for writing to unmark or delete.
     gate: RwLock<bool>,
-    /// Held by who writes; alone by who marks, or writes past the cache.
+    /// Locked for reading to write, for writing to mark and to write past the cache.
     writing: RwLock<()>,
     pub(super) state: Mutex<TorrentState>,
-    /// Told when something of the state is done that others may wait for.
+    /// Notified when a change of the state completes for which others may wait.
     settled: Condvar,
 }
 
@@ -63,27 +63,27 @@ pub(super) struct TorrentState {
     geometry: Geometry,
     stripe: u64,
     pub(super) pieces: Pieces,
-    /// Those that have bytes in memory.
+    /// Stripes with bytes in memory.
     stripes: BTreeMap<u64, Stripe>,
-    /// Those that are gathering and miss bytes: how many, and which.
+    /// Stripes that are gathering and incomplete: the number of missing bytes, and the stripe.
     begun: BTreeSet<(u64, u64)>,
-    /// Pieces that are complete, and of which the store below has not been told.
+    /// Complete pieces that are not yet marked in the store below.
     untold: BTreeMap<u32, Untold>,
     /// Whether its bytes must stay where they are.
     pub(super) held: bool,
-    /// What the next write says.
+    /// Returned by the next write.
     failed_write: Option<Error>,
-    /// What the next flush says.
+    /// Returned by the next flush.
     failed_flush: Option<Failure>,
 }
 
-/// Why the store below refused what was held back.
+/// The reason why the store below refused held-back bytes.
 #[derive(Debug)]
 struct Failure {
     error: Error,
-    /// When it did so last.
+    /// When the last refusal was.
     at: u64,
-    /// Whether a flush has said so.
+    /// Whether a flush has reported it.
     told: bool,
 }
 
@@ -91,7 +91,7 @@ struct Failure {
 struct Stripe {
     gathering: Option<Gathered>,
     writing: Option<Arc<Gathered>>,
-    /// How many of its bytes nobody has written, here or below.
+    /// The number of its bytes that are written neither here nor below.
     missing: u64,
 }
 
@@ -101,7 +101,7 @@ struct Untold {
     telling: bool,
 }
 
-/// What a flush waits for.
+/// The stripes and marks for which a flush waits.
 pub(super) struct Awaited {
     stripes: Vec<(u64, u64)>,
     marks: Vec<(u32, u64)>,
@@ -175,8 +175,8 @@ impl Torrent {
         guarded("", || Ok(self.inner.place(stripe * self.stripe))).ok().flatten()
     }
 
-    /// Writes what a stripe has gathered, in runs; what is then done with. `None` if there is nothing that
-    /// may be written now: if there is later, whoever made it wait queues it anew.
+    /// Writes the gathered bytes of a stripe, in runs, and returns them. `None` if nothing may be written
+    /// now: then the call that made it wait queues the stripe again.
     pub(super) fn write_stripe(self: &Arc<Self>, core: &Core, stripe: u64) -> Option<Gathered> {
         let writing = self.state.lock().take_off(stripe)?;
         let bytes = self.state_range(stripe);
@@ -195,7 +195,7 @@ impl Torrent {
             (if whole { &core.whole } else { &core.partial }).fetch_add(1, Relaxed);
         }
         let mut state = self.state.lock();
-        state.stripes.get_mut(&stripe).expect("what is written stays until it is").writing = None;
+        state.stripes.get_mut(&stripe).expect("a stripe stays while it is written").writing = None;
         if let Some(error) = failure {
             state.fail(error, core.serial());
             lost.iter().for_each(|run| self.lose(core, &mut state, run));
@@ -208,15 +208,14 @@ impl Torrent {
         stripe_range(self.geometry, self.stripe, stripe)
     }
 
-    /// Takes note that bytes did not reach the store below: neither do the pieces they belong to count as
-    /// complete.
+    /// Notes that bytes did not reach the store below: their pieces are no longer complete.
     fn lose(&self, core: &Core, state: &mut TorrentState, run: &Range<u64>) {
         for piece in self.geometry.pieces_of(run) {
             if state.untold.remove(&piece).is_some() {
                 self.take_back(core, state, piece);
             }
         }
-        // What was written anew meanwhile is not lost.
+        // Bytes that were written again meanwhile are not lost.
         let stripe = run.start / self.stripe;
         let lost = match state.stripes.get(&stripe).and_then(|stripe| stripe.gathering.as_ref()) {
             Some(gathering) => gathering.runs().outside(run),
@@ -226,7 +225,7 @@ impl Torrent {
         state.count_missing(stripe);
     }
 
-    /// Makes a piece incomplete, whose bytes stay where they are.
+    /// Makes a piece incomplete, and keeps its bytes.
     fn take_back(&self, core: &Core, state: &mut TorrentState, piece: u32) {
         let range = self.geometry.piece(piece).expect("it was marked");
         core.read_ahead.forget(self.serial, &range);
@@ -242,8 +241,8 @@ impl Torrent {
         core.give_back(chunks, promised);
     }
 
-    /// What follows when a stripe was written: others may wait for it, it may have gathered more, and pieces
-    /// may have come to the store below that it has not been told of.
+    /// Completes the write of a stripe: notifies waiters, queues the stripe if it has gathered more, and
+    /// marks pieces in the store below that are now complete there.
     pub(super) fn landed(self: &Arc<Self>, core: &Core, stripe: u64) {
         let mut state = self.state.lock();
         let again = state.after_landing(stripe);
@@ -259,7 +258,7 @@ impl Torrent {
         }
     }
 
-    /// Tells the store below that a piece is complete, all of which it has.
+    /// Marks a piece in the store below, which has all of its bytes.
     fn tell(&self, core: &Core, piece: u32, keep_error: bool) -> Result<()> {
         let told = guarded("marking a piece complete", || self.inner.mark_complete(piece));
         let mut state = self.state.lock();
@@ -285,7 +284,7 @@ impl Torrent {
         told
     }
 
-    /// Has what is whole written, and what began to gather at `until` or before; gives what to wait for.
+    /// Queues whole stripes, and those that began to gather by `until`. Returns the stripes to wait for.
     pub(super) fn begin_flush(self: &Arc<Self>, until: Option<Instant>, jobs: &mut Vec<Job>) -> Awaited {
         let mut state = self.state.lock();
         let mut stripes = Vec::new();
@@ -329,7 +328,7 @@ impl Torrent {
         });
     }
 
-    /// What a flush that began then has to say of it.
+    /// The error that a flush must report, if it began at `began`.
     pub(super) fn take_failure(&self, began: u64) -> Option<Error> {
         let mut state = self.state.lock();
         let failure = state.failed_flush.as_mut()?;
@@ -341,10 +340,10 @@ impl Torrent {
         Some(Error::Refused { info_hash: self.info_hash, source })
     }
 
-    /// Takes note of what the store below has lost.
+    /// Notes the pieces that the store below has lost.
     pub(super) fn follow(&self, core: &Core) {
         let Ok(_alone) = self.enter_alone() else { return };
-        // Nobody marks meanwhile. What is being told may be lost already; what is told later is not.
+        // No mark can be set meanwhile. Pieces being marked may be lost already; later ones are not.
         let mut state = self.state.lock();
         self.settled.wait_while(&mut state, |state| state.tells());
         let untold: BTreeSet<_> = state.untold.keys().copied().collect();
@@ -378,7 +377,7 @@ impl Torrent {
         deleted
     }
 
-    /// Keeps everybody out, and its bytes where they are.
+    /// Excludes all calls, and keeps its bytes where they are.
     fn hold(&self) -> RwLockWriteGuard<'_, bool> {
         let there = self.gate.write();
         let mut state = self.state.lock();
@@ -389,7 +388,7 @@ impl Torrent {
         there
     }
 
-    /// Gives up what is known of it, as it is gone.
+    /// Drops the state of a torrent that is deleted.
     fn retire(&self, core: &Core, mut there: RwLockWriteGuard<'_, bool>) {
         *there = false;
         let mut state = self.state.lock();
@@ -404,7 +403,7 @@ impl Torrent {
         core.read_ahead.forget(self.serial, &(0..u64::MAX));
     }
 
-    /// As [`delete`](Self::delete), of one that the store below no longer has.
+    /// As [`delete`](Self::delete), for a torrent that the store below no longer has.
     pub(super) fn replace(&self, core: &Core) {
         let there = self.hold();
         if *there {
@@ -414,8 +413,7 @@ impl Torrent {
     }
 }
 
-/// Does what the store below may panic in: that is an error like any other, so that nobody waits for ever for
-/// what was to come of it.
+/// Calls the store below. A panic there becomes an error, so that no thread waits forever for the result.
 pub(super) fn guarded<T>(what: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<&str>().copied();
@@ -476,7 +474,7 @@ impl TorrentState {
         }
     }
 
-    /// Keeps what depends on the number of missing bytes.
+    /// Sets the number of missing bytes, and the data that depend on it.
     fn set_missing(&mut self, number: u64, missing: u64) {
         let Some(stripe) = self.stripes.get_mut(&number) else {
             return;
@@ -495,8 +493,8 @@ impl TorrentState {
         }
     }
 
-    /// Makes a piece incomplete and drops what is in memory of it; the memory, and the room below, that
-    /// nobody needs from then on.
+    /// Makes a piece incomplete and drops its bytes in memory. Returns the memory and the room below that are
+    /// no longer needed.
     fn forget(&mut self, piece: u32, range: &Range<u64>) -> (Vec<Chunk>, u64) {
         self.pieces.mark_incomplete(piece).expect("there is such a piece");
         let (mut chunks, mut promised) = (Vec::new(), 0);
@@ -525,7 +523,7 @@ impl TorrentState {
         }
     }
 
-    /// Stripes that are gathering, and that nobody writes: missing bytes, memory, number.
+    /// Stripes that are gathering and not being written: missing bytes, memory, number.
     pub(super) fn partial(&self) -> Vec<(u64, u64, u64)> {
         let stripes = self.stripes.iter().filter(|(_, stripe)| !self.held && stripe.writing.is_none());
         stripes
@@ -542,7 +540,7 @@ impl TorrentState {
         gathering.is_some_and(|gathering| !mem::replace(&mut gathering.due, true))
     }
 
-    /// What a stripe has gathered, to be written. From then on it gathers anew.
+    /// Takes the gathered bytes of a stripe to write them. From then on it gathers anew.
     fn take_off(&mut self, number: u64) -> Option<Arc<Gathered>> {
         let stripe = self.stripes.get_mut(&number)?;
         // Two writes of the same bytes must not overtake each other.
@@ -555,13 +553,13 @@ impl TorrentState {
         Some(writing)
     }
 
-    /// Whether a stripe that was written has gathered what is due meanwhile, and may be written.
+    /// Whether a written stripe has gathered more that is due, and may be written.
     fn after_landing(&mut self, number: u64) -> bool {
         self.drop_if_empty(number);
         !self.held && self.stripes.get(&number).is_some_and(|stripe| stripe.writing.is_none() && stripe.due())
     }
 
-    /// Pieces of a range that wait for the store below to be told of them, and of which it has all by now.
+    /// Pieces of a range that are not yet marked in the store below, which has all of their bytes by now.
     fn take_ready(&mut self, range: &Range<u64>) -> Vec<u32> {
         let pieces = self.geometry.pieces_of(range);
         let untold = self.untold.range(pieces).filter(|(_, untold)| !untold.telling);
@@ -613,8 +611,6 @@ fn again(error: &Error) -> Error {
         Error::Full { what } => Error::Full { what },
         Error::ReadOnly { why } => Error::ReadOnly { why },
         Error::Deleted => Error::Deleted,
-        other => {
-            Error::Io { what: "writing what was held back", source: io::Error::other(other.to_string()) }
-        }
+        other => Error::Io { what: "writing held-back bytes", source: io::Error::other(other.to_string()) },
     }
 }

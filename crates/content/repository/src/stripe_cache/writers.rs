@@ -1,4 +1,4 @@
-//! What the threads of the cache do: they write stripes to the store below, in the order of the device.
+//! The work of the threads of the cache: they write stripes to the store below, in the order of the device.
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Instant};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::InfoHash;
 
-/// The torrents that were opened, and what they share.
+/// The open torrents, and their shared state.
 #[derive(Debug)]
 pub(super) struct Writers {
     pub(super) core: Core,
@@ -26,12 +26,12 @@ impl Writers {
         self.torrents.read().values().cloned().collect()
     }
 
-    /// What a thread does until it is told to stop.
+    /// The loop of a thread.
     pub(super) fn write_until_stopped(&self) {
         self.core.write_until_stopped(self);
     }
 
-    /// Writes what is whole and what began to gather at `until` or before, and waits until it is written.
+    /// Writes whole stripes and stripes that began to gather at `until` or before, and waits for that.
     pub(super) fn write_out(&self, until: Option<Instant>) {
         let torrents = self.torrents();
         let mut jobs = Vec::new();
@@ -58,8 +58,8 @@ impl Work<Job> for Writers {
             .filter(|job| !job.torrent.state.lock().held)
             .map(|job| {
                 let place = job.torrent.place(job.stripe);
-                // What has no place yet comes last and in its own order: a store that takes one place after
-                // another then lays it out well.
+                // Stripes without a place come last and in their own order: a store that takes one place
+                // after another then lays them out well.
                 ((place.is_none(), place, job.torrent.info_hash, job.stripe), job)
             })
             .collect();
@@ -67,11 +67,11 @@ impl Work<Job> for Writers {
         jobs.into_iter().map(|(_, job)| job).collect()
     }
 
-    /// Chooses the stripes that miss the fewest bytes. Pieces that come in random order come to all stripes
-    /// alike, so what misses the least has the least to gain from waiting, and frees the most memory per
-    /// call. Simulated with 4 torrents of 64 stripes, 16 pieces each, in random order and a quarter of them
-    /// in memory: 2,040 calls, against 2,348 if those with most in memory go first, 2,433 of the oldest and
-    /// 2,532 of those that were touched least recently.
+    /// Chooses the stripes that miss the fewest bytes. Pieces in random order reach all stripes alike, so
+    /// these have the least to gain from waiting, and free the most memory per call. Simulated with 4
+    /// torrents of 64 stripes, 16 pieces each, in random order and a quarter of them in memory: 2,040 calls,
+    /// against 2,348 with most memory first, 2,433 with the oldest first and 2,532 with the least recently
+    /// touched first.
     fn choose(&self, wanted: u64) -> Vec<Job> {
         let mut all: Vec<_> = self
             .torrents()

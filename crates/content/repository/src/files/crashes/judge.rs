@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What was recorded until a store that crashed was open, or what is wrong with it.
+/// The record from a crash until the store was open again, or a contradiction.
 pub(super) fn judge(
     folder: &Path,
     promises: &Promises,
@@ -15,7 +15,7 @@ pub(super) fn judge(
     if let Some(Action::Create(name @ 0..2)) = doing
         && !folder.join(format!("t{name}")).exists()
     {
-        // Nobody has told the store's user that it is there: somebody else takes its place.
+        // The store's user does not know of it yet: another file takes its place.
         let path = PathBuf::from(["t0/a", "t1/z"][usize::from(name)]);
         let bytes = vec![b'o'; [1500, 1300][usize::from(name)]];
         fs::create_dir(folder.join(path.parent().unwrap())).unwrap();
@@ -61,7 +61,7 @@ fn judge_open(
         for (_, path) in store.paths(&hash(name)).unwrap() {
             let path = path.strip_prefix(&root).unwrap().to_owned();
             if others.contains_key(&path) {
-                return Err(format!("torrent {name} has somebody else's {}", path.display()));
+                return Err(format!("torrent {name} has another program's {}", path.display()));
             }
             known.insert(path);
         }
@@ -74,10 +74,10 @@ fn judge_open(
     }
     let there = files_below(folder);
     if let Some((path, _)) = others.iter().find(|(path, bytes)| there.get(*path) != Some(bytes)) {
-        return Err(format!("somebody else's {} is not as it was", path.display()));
+        return Err(format!("another program's {} is not as it was", path.display()));
     }
     if let Some(path) = there.keys().find(|path| !known.contains(*path)) {
-        return Err(format!("nobody knows of {}; {:?}", path.display(), store.report()));
+        return Err(format!("no torrent has {}; {:?}", path.display(), store.report()));
     }
     for (kept, most) in [("making", 0), ("torrents", store.list().unwrap().len())] {
         let count = fs::read_dir(folder.join(HIDDEN).join(kept)).unwrap().count();
@@ -133,7 +133,7 @@ fn judge_pieces(
     Ok(())
 }
 
-/// Every file below a folder that is none of the store's own, and what it holds.
+/// Every file below a folder, except the store's own, and its bytes.
 fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,4 +1,4 @@
-//! What the handles of a torrent do.
+//! The operations of a torrent's handles.
 
 use std::{
     fmt::Debug,
@@ -36,7 +36,7 @@ pub(in crate::stripe_cache) trait Cache: Debug + Send + Sync {
 /// Room of the store below for a part of a stripe.
 struct PartRoom<'a> {
     promise: Promise<'a, Job>,
-    /// What all of the stripe takes.
+    /// The room of the whole stripe.
     whole: u64,
 }
 
@@ -143,7 +143,7 @@ impl<C: Cache> Handle<C> {
             state.set_missing(number, missing - newly);
         }
         let stripe = state.stripes.get_mut(&number).expect("it is there");
-        // What is only written again has more to come, until it is marked.
+        // A stripe that is only written again is not due before it is marked.
         let whole = stripe.missing == 0 && newly > 0;
         let due = whole
             && stripe.gathering.as_mut().is_some_and(|gathering| !mem::replace(&mut gathering.due, true));
@@ -155,13 +155,13 @@ impl<C: Cache> Handle<C> {
         true
     }
 
-    /// Writes to the store below, when it may not have room for what would otherwise be held back: it says so
-    /// at once.
+    /// Writes to the store below, instead of holding bytes back for which it may have no room: a lack of room
+    /// is an error at once.
     fn write_through(&self, range: Range<u64>, buffers: &[IoSlice<'_>]) -> Result<()> {
         let (core, torrent) = (self.core(), &*self.torrent);
         let _alone = torrent.writing.write();
         torrent.state.lock().pieces.check_write(&range)?;
-        // It also has written what is held back of these stripes, which must not come later.
+        // It also writes the held-back bytes of these stripes, which must not come later.
         let _way = core.make_way(torrent.inner.room_for(range.clone()), || self.cache.write_out());
         core.calls.fetch_add(1, Relaxed);
         let written = guarded("writing past the cache", || torrent.inner.write_at(range.start, buffers));
@@ -197,13 +197,13 @@ impl<C: Cache> Handle<C> {
             fill(buffers, within, [block.bytes(range)]);
             return Ok(());
         }
-        // What was not asked for may be what cannot be read.
+        // Bytes that were not requested may be the unreadable ones.
         let mut into: Vec<_> = slices_of_mut(buffers, within).map(IoSliceMut::new).collect();
         torrent.inner.read_at(range.start, &mut into)
     }
 
-    /// What was read ahead of a range, or is to be. With the state held, of whose complete pieces alone that
-    /// is: whoever takes back one of them finds it there to be forgotten.
+    /// The state of a range in the read-ahead memory, with complete pieces only. The caller holds the state,
+    /// so a removed mark always finds the range there, and forgets it.
     fn find(&self, state: &TorrentState, range: &Range<u64>) -> Found<'_> {
         self.core().read_ahead.find(self.torrent.serial, range, || self.around(state, range))
     }
@@ -284,7 +284,7 @@ impl<C: Cache> Content for Handle<C> {
         for number in stripes_of(&range, core.stripe) {
             let stripe = torrent.state_range(number);
             let part = range.start.max(stripe.start)..range.end.min(stripe.end);
-            // What is in memory is copied before anything can become of it.
+            // Bytes in memory are copied before they can change.
             let state = torrent.state.lock();
             state.pieces.check_read(&part)?;
             let Some(stripe) = state.stripes.get(&number) else {
@@ -294,7 +294,7 @@ impl<C: Cache> Content for Handle<C> {
                 continue;
             };
             let mut below = vec![part];
-            // What is gathering is newer than what is being written.
+            // Gathering bytes are newer than bytes that are being written.
             for held in stripe.gathering.iter().chain(stripe.writing.as_deref()) {
                 for part in mem::take(&mut below) {
                     for run in held.runs().within(&part) {
