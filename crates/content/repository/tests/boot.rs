@@ -20,10 +20,10 @@ use swarmkeep_kit::allocations::{Counting, live};
 
 const TORRENTS: u32 = 100_000;
 const BLOCK: u64 = 4 << 20;
-/// 1 GB has so many blocks.
+/// Blocks of 1 GB.
 const BLOCKS: u64 = 239;
 
-/// A device of 100 TB that forgets what is written in its lower part: content.
+/// A device of 100 TB that forgets the writes to its lower part: content.
 #[derive(Debug)]
 struct Forgetful {
     kept: SparseDevice,
@@ -58,7 +58,7 @@ impl BlockDevice for Forgetful {
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
-fn pieces_that_nobody_has_take_no_memory() {
+fn pieces_without_bytes_take_no_memory() {
     let _alone = ALONE.lock();
     let device = Arc::new(SparseDevice::new(64 * BLOCK / SECTOR as u64));
     BlockStore::format(&*device, FormatOptions::new().block_size(BLOCK as u32)).unwrap();
@@ -83,7 +83,7 @@ fn pieces_that_nobody_has_take_no_memory() {
 }
 
 #[test]
-fn boot_of_a_hundred_thousand_full_torrents_reads_what_describes_them_once() {
+fn boot_of_a_hundred_thousand_full_torrents_reads_each_i_node_once() {
     let _alone = ALONE.lock();
     let blocks = u64::from(TORRENTS) * BLOCKS + 200;
     let a_block = BLOCK / SECTOR as u64;
@@ -118,7 +118,7 @@ fn boot_of_a_hundred_thousand_full_torrents_reads_what_describes_them_once() {
     println!("boot of {TORRENTS} torrents of 1 GB: {memory} bytes of memory, {reads} reads of {read} bytes");
     assert_eq!(store.report().damage, []);
     assert_eq!(store.list().unwrap().iter().map(|summary| summary.complete).sum::<u32>(), TORRENTS);
-    // The map of a torrent has 239 numbers, and its pieces 120 bytes of bits; the device has 24 million blocks.
+    // The map of a torrent has 239 numbers, and its pieces 120 bytes of bits; the device has 24M blocks.
     let described = TORRENTS as usize * (BLOCKS as usize * 4 + 120);
     assert!(memory < (described + 1_000 * TORRENTS as usize) as isize, "{memory} bytes of memory");
     assert!(read < 3 * described && reads < 1_000, "{reads} reads of {read} bytes");

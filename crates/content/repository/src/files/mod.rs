@@ -4,8 +4,8 @@
 //! They are in the store's folder, under the names that the torrent gives them. If the top name of a torrent
 //! is taken (by another torrent, by anything else in the folder, or by a name that differs only in case), the
 //! torrent gets one with a number: `album (2)`, `film (2).mkv`. A torrent whose files are not in one common
-//! folder goes into one that is named by its info hash. The store writes only
-//! to its own files, and to files that it [adopts](FileStore::adopt) because the caller has found the torrent's content in them. A file of
+//! folder goes into one that is named by its info hash. The store writes only to its own files, and to files
+//! that it [adopts](FileStore::adopt) because the caller has found the torrent's content in them. A file of
 //! another length in the place of a torrent's own is renamed, to a name that ends with `.found`. When a
 //! torrent is deleted, a file stays if it does not have the length of the torrent's own, or was put there
 //! after the deletion. A torrent without a list of files is one file in the folder `.swarmkeep`, named by its

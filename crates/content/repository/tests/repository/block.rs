@@ -1,5 +1,5 @@
-//! The store on a block device, in what the suite of all stores does not ask: its geometry, its boot, its
-//! damage, its sizes.
+//! The store on a block device, beyond the suite of all stores: its geometry, its boot, its damage, its
+//! sizes.
 
 use std::{path::Path, sync::Arc};
 
@@ -20,7 +20,7 @@ fn hash(n: u64) -> InfoHash {
     InfoHash::new(bytes)
 }
 
-/// What torrent `n` holds at some place.
+/// The content of torrent `n` from byte `offset` on.
 fn bytes(n: u64, offset: u64, len: usize) -> Vec<u8> {
     (offset..).take(len).map(|at| ((at + 1).wrapping_mul(n + 0x9e37_79b9) >> 7) as u8).collect()
 }
@@ -52,7 +52,7 @@ fn fill(store: &BlockStore, n: u64, length: u64, pieces: impl IntoIterator<Item 
     content
 }
 
-/// Asserts that a torrent has exactly these pieces, with what belongs there.
+/// Asserts that a torrent has exactly these pieces, with the right bytes.
 fn assert_has(store: &BlockStore, n: u64, pieces: impl IntoIterator<Item = u32>) {
     let content = store.open(&hash(n)).unwrap();
     let has: Vec<_> = content.pieces().unwrap().iter().collect();
@@ -72,7 +72,7 @@ fn corrupt(device: &SparseDevice, sector: u64, logical: usize) {
 }
 
 #[test]
-fn what_was_flushed_is_there_after_boot() {
+fn flushed_content_is_there_after_boot() {
     let device = small();
     let store = boot(&device);
     fill(&store, 1, 300 * KIB + 7, 0..19);
@@ -219,7 +219,7 @@ fn a_map_that_outgrows_its_inode_is_kept_in_blocks_of_its_own() {
 }
 
 #[test]
-fn a_damaged_sector_costs_what_it_says_and_nothing_else() {
+fn a_damaged_sector_costs_its_contents_and_nothing_else() {
     let device = small();
     let store = boot(&device);
     for n in 0..6 {
@@ -255,7 +255,7 @@ fn a_damaged_sector_costs_what_it_says_and_nothing_else() {
     };
     check(&store);
     drop(store);
-    // It is mended, and what is lost stays named.
+    // It is mended, and the lost torrents stay named.
     let store = boot(&device);
     assert_eq!(store.report().damage, []);
     check(&store);
@@ -271,7 +271,7 @@ fn a_damaged_root_costs_the_last_change_at_most() {
     (0..5).for_each(|n| drop(fill(&store, n, 16 * KIB, [0])));
     store.flush().unwrap();
     store.delete(&hash(0)).unwrap();
-    // Takes the room of what was deleted.
+    // Takes the room of the deleted torrent.
     fill(&store, 5, 15 * 1024 * KIB, 0..600);
     let generation = store.report().generation + 9;
     drop(store);
@@ -286,7 +286,7 @@ fn a_damaged_root_costs_the_last_change_at_most() {
         assert_eq!(store.open(&hash(5)).is_err(), undone);
         (1..5).for_each(|n| assert_has(&store, n, [0]));
     }
-    // Both copies: what each sector still says.
+    // Both copies: their readable sectors are combined.
     corrupt(&device, 0, 0);
     corrupt(&device, 6, 0);
     let store = boot(&device);
@@ -306,7 +306,7 @@ fn all_sectors(device: &SparseDevice) -> Vec<Sector> {
 }
 
 #[test]
-fn what_is_not_a_store_is_refused_with_a_reason() {
+fn a_device_without_a_store_is_refused_with_a_reason() {
     let refused = |device: SparseDevice| match BlockStore::boot(device, Allocation::Sequential) {
         Err(Error::NotAStore { what, .. }) => what,
         other => panic!("{other:?}"),
@@ -339,7 +339,7 @@ fn torrents_are_found_without_a_root() {
         store.flush().unwrap();
         assert!(store.delete(&hash(9)).unwrap());
         drop(store);
-        // What was never written at the end is gone, and all of the root.
+        // The unwritten end is gone, and all of the root.
         let per = block_size / SECTOR as u64;
         let mut all = all_sectors(&device);
         all.truncate(all.len() - (cut * per) as usize);
@@ -402,7 +402,7 @@ fn content_that_looks_like_an_inode_is_none_without_a_root() {
 }
 
 #[test]
-fn a_shorter_device_costs_what_was_behind_its_end() {
+fn a_shorter_device_costs_the_content_behind_its_end() {
     let device = small();
     let store = boot(&device);
     (0..5).for_each(|n| drop(fill(&store, n, 1600 * KIB, 0..100)));

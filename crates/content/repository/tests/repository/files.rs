@@ -1,5 +1,5 @@
-//! The store in plain files, in what the suite of all stores does not ask: names, what others do to the
-//! files, full disks, crashes.
+//! The store in plain files, beyond the suite of all stores: names, changes of the files by other programs,
+//! full disks, crashes.
 
 mod damage;
 mod room;
@@ -45,8 +45,8 @@ fn fixture(name: &str) -> Info {
     Metainfo::parse(&torrent).unwrap().into_info()
 }
 
-/// What is in the range of all files of a torrent: each file that is no padding SplitMix64 of its number
-/// among those.
+/// The content of all files of a torrent: each file that is no padding is SplitMix64 of its number among
+/// these.
 fn content(files: &FileList) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(files.length() as usize);
     let mut number = 0;
@@ -108,7 +108,7 @@ fn complete(content: &dyn Content) -> Vec<u32> {
     content.pieces().unwrap().iter().collect()
 }
 
-/// Every file below a folder but those that the store keeps for itself.
+/// Every file below a folder except the store's own.
 fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];
@@ -194,7 +194,7 @@ fn torrents_of_real_programs_lie_on_the_disk_as_they_would_without_a_store() {
 }
 
 #[test]
-fn a_torrent_whose_name_is_taken_gets_a_number() {
+fn a_torrent_with_a_name_that_is_taken_gets_a_number() {
     let folder = temporary();
     fs::write(folder.path().join("mine.txt"), "precious").unwrap();
     fs::create_dir(folder.path().join("Photos v. 1")).unwrap();
@@ -315,7 +315,7 @@ fn no_symbolic_link_is_followed_out_of_the_folder() {
 const FEW_DESCRIPTORS: &str = "SWARMKEEP_TEST_FEW_DESCRIPTORS_IN";
 
 #[test]
-fn a_torrent_of_more_pieces_than_anybody_makes_is_refused() {
+fn a_torrent_of_too_many_pieces_is_refused() {
     let folder = temporary();
     let store = open(folder.path());
     let refused = store.create(&NewTorrent::new(hash(1), 1 << 41, 16 << 10).unwrap());
@@ -324,7 +324,7 @@ fn a_torrent_of_more_pieces_than_anybody_makes_is_refused() {
 }
 
 #[test]
-fn delete_leaves_what_others_put_there() {
+fn delete_leaves_the_files_of_others() {
     let folder = temporary();
     let store = open(folder.path());
     fill(&store, &torrent(1, &[("t/a/b/one", 10), ("t/c/two", 10), ("t/d/three", 10), ("t/four", 10)]));
@@ -436,8 +436,8 @@ fn ten_thousand_torrents_are_opened_in_less_time_than_they_are_made() {
 
 const KILLED: &str = "SWARMKEEP_TEST_KILLED_IN";
 
-/// Writes, marks, takes back, flushes, creates and deletes at random, and says on standard output what has
-/// become durable, until it is killed.
+/// Writes, marks, unmarks, flushes, creates and deletes at random, and prints durable changes, until it is
+/// killed.
 fn work_until_killed(folder: &Path, seed: u64) {
     let mut random = SplitMix64::new(seed);
     let mut draw = |below: u64| random.next_u64() % below;
@@ -465,7 +465,7 @@ fn work_until_killed(folder: &Path, seed: u64) {
                     assert!(main.mark_incomplete(piece).unwrap());
                     say(format!("lost {piece}\n"));
                     has.remove(&piece);
-                    // Other bytes than those that a have-bit would stand for.
+                    // Bytes that do not match the have-bit.
                     let range = main.geometry().piece(piece).unwrap();
                     main.write(range.start, &vec![0xee; (range.end - range.start) as usize]).unwrap();
                 }
@@ -499,7 +499,7 @@ fn work_until_killed(folder: &Path, seed: u64) {
 }
 
 #[test]
-fn what_was_reported_durable_outlives_a_process_that_is_killed() {
+fn durable_pieces_outlive_a_process_that_is_killed() {
     if let Some(folder) = env::var_os(KILLED) {
         let seed = env::var("SWARMKEEP_TEST_SEED").unwrap().parse().unwrap();
         work_until_killed(Path::new(&folder), seed);
@@ -513,11 +513,7 @@ fn what_was_reported_durable_outlives_a_process_that_is_killed() {
     let (mut kept, mut events) = (0, 0);
     for round in 0..rounds {
         let mut child = Command::new(env::current_exe().unwrap())
-            .args([
-                "files::what_was_reported_durable_outlives_a_process_that_is_killed",
-                "--exact",
-                "--nocapture",
-            ])
+            .args(["files::durable_pieces_outlive_a_process_that_is_killed", "--exact", "--nocapture"])
             .env(KILLED, folder.path())
             .env("SWARMKEEP_TEST_SEED", (round + 1).to_string())
             .stdout(Stdio::piped())

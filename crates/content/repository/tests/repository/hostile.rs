@@ -1,5 +1,5 @@
-//! What went wrong once in the store on a block device: content that looks like metadata, damaged roots,
-//! devices that fail, threads that meet.
+//! Earlier faults of the store on a block device: content that looks like metadata, damaged roots, devices
+//! that fail, races of threads.
 
 use std::{
     io,
@@ -55,7 +55,7 @@ fn seal(owner: u64, index: u64, payload: &[u8]) -> [u8; 512] {
     sector
 }
 
-/// The header of a root of `[root, all]` blocks, with so many sectors of entries.
+/// The header of a root of `[root, all]` blocks, with `entry_sectors` sectors of entries.
 fn header(
     shift: u8,
     copy: u8,
@@ -193,13 +193,13 @@ fn content_does_not_say_how_long_a_salvage_takes() {
     assert!(read < 2 * device.sectors(), "{read} sectors of {}", device.sectors());
 }
 
-/// After boot put two damaged copies together, what is created is as durable as ever.
+/// After boot put two damaged copies together, later torrents are as durable as ever.
 #[test]
-fn what_is_created_after_both_roots_were_damaged_stays() {
+fn torrents_created_after_both_roots_were_damaged_stay() {
     for later in 1..4 {
         let device = small();
         let store = boot(&device);
-        // More than one sector of 4 KiB of entries: what is created later touches the second alone.
+        // More than one sector of 4 KiB of entries: later torrents touch the second alone.
         for n in 0..120 {
             store.create(&NewTorrent::new(hash(1000 + n), 100, 100).unwrap()).unwrap();
         }
@@ -221,8 +221,8 @@ fn what_is_created_after_both_roots_were_damaged_stays() {
     }
 }
 
-/// One bad sector in the durable copy, and a crash while the other is written: what the durable copy still
-/// says of others holds.
+/// One bad sector in the durable copy, and a crash while the other is written: the other sectors of the
+/// durable copy count.
 #[test]
 fn a_bad_sector_and_a_torn_root_cost_no_more_than_that_sector() {
     let device = small();
@@ -317,7 +317,7 @@ fn failing(inner: Arc<SparseDevice>) -> (Arc<Failing>, mpsc::Receiver<()>) {
     (Arc::new(device), seen)
 }
 
-/// A flush that waited while another failed does not report what that one lost.
+/// A flush that waited while another failed does not report the lost changes as durable.
 #[test]
 fn a_flush_behind_one_that_failed_fails_too() {
     let (device, under_way) = failing(small());
@@ -423,7 +423,7 @@ fn a_header_does_not_say_how_much_memory_boot_takes() {
     assert!(matches!(refused, Error::NotAStore { .. }), "{refused}");
 }
 
-/// A sector that the device does not give costs what it holds; the store works on.
+/// A sector that cannot be read costs its contents; the store works on.
 #[test]
 fn a_sector_that_cannot_be_read_costs_its_torrent() {
     let inner = small();
@@ -500,7 +500,7 @@ fn an_error_of_the_medium_names_the_device_or_the_file() {
     let file = paths.first().map_or(file, |(_, path)| path.clone());
     for (content, path) in [(block.create(&new).unwrap(), image), (content, file)] {
         content.write(0, &[1; 16 << 10]).unwrap();
-        // Somebody cuts it off.
+        // Another program truncates it.
         std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         let told = content.read(0, &mut [0; 16 << 10]).unwrap_err();
         assert!(

@@ -1,5 +1,5 @@
-//! Torrent files beside the store that has their content: they are found again, a list reads none of them, and
-//! no other bytes pass for one.
+//! Torrent files beside the store that has their content: they are found again, a list reads none of them,
+//! and no other bytes pass for one.
 
 use std::{
     collections::HashSet,
@@ -180,7 +180,7 @@ fn a_list_reads_no_torrent_file() {
 
 /// The process ends before the label is flushed.
 #[test]
-fn a_torrent_whose_label_is_not_durable_is_described_by_its_file() {
+fn a_torrent_without_a_durable_label_is_described_by_its_file() {
     let medium = Medium::new();
     let torrents = add(&medium.open(), 3);
     let (library, _, of_folder) = medium.counted();
@@ -311,7 +311,7 @@ fn a_file_with_piece_hashes_takes_the_place_of_one_without_and_stays() {
     assert!(library.torrent_file(&hash).unwrap() == Some(full));
 }
 
-/// A torrent that was put in by a program, or whose file was lost.
+/// A torrent that a program has created, or that has lost its file.
 #[test]
 fn a_torrent_that_is_there_is_given_its_file() {
     let medium = Medium::new();
@@ -359,7 +359,7 @@ fn bytes_that_are_no_torrent_file_change_nothing() {
 }
 
 #[test]
-fn a_torrent_whose_file_cannot_be_kept_is_not_created() {
+fn a_torrent_is_not_created_if_its_file_cannot_be_kept() {
     let library = Library::new(memory(), FileFolder::new("/dev/null/torrents"));
     assert!(matches!(library.add(&torrent("name", 3, "a.example")), Err(Error::Io { .. })));
     assert!(library.store().list().unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Every content store: what it keeps, what it refuses, what it costs.
+//! Tests of every content store: its content, its errors, its costs.
 
 mod block;
 mod files;

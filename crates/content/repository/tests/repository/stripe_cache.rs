@@ -1,6 +1,6 @@
-//! The stripe cache in what the suite of all stores does not ask: what reaches the store below, when, and in
-//! which order.
-#![allow(clippy::single_range_in_vec_init, reason = "ranges are what is asserted")]
+//! The stripe cache, beyond the suite of all stores: which calls reach the store below, when, and in which
+//! order.
+#![allow(clippy::single_range_in_vec_init, reason = "the tests assert ranges")]
 
 mod affinity;
 mod deleting;
@@ -38,7 +38,6 @@ use zerocopy::FromBytes;
 const KIB: u64 = 1 << 10;
 const STRIPE: u64 = 256 * KIB;
 const PIECE: u64 = 32 * KIB;
-/// What the cache takes memory in.
 const CHUNK: u64 = 256 * KIB;
 
 fn hash(n: u64) -> InfoHash {
@@ -47,7 +46,7 @@ fn hash(n: u64) -> InfoHash {
     InfoHash::new(bytes)
 }
 
-/// What torrent `n` holds at some place.
+/// The content of torrent `n` in `range`.
 fn bytes(n: u64, range: Range<u64>) -> Vec<u8> {
     range.map(|at| ((at + 1).wrapping_mul(n + 0x9e37_79b9) >> 7) as u8).collect()
 }
@@ -68,7 +67,7 @@ impl Draw {
     }
 }
 
-/// Fails if something takes longer than a minute: what hangs is a failure, not a test that never ends.
+/// Fails if `work` takes longer than a minute: a test that hangs must fail, and not run forever.
 fn bounded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, waits) = mpsc::channel();
     let worker = thread::spawn(move || {
@@ -85,7 +84,7 @@ fn bounded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     }
 }
 
-/// What a store was asked for.
+/// A call of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum StoreCall {
     Write { torrent: InfoHash, range: Range<u64>, aligned: bool },
@@ -127,7 +126,7 @@ enum How {
 /// The place of a byte of a torrent.
 type Places = fn(InfoHash, u64) -> u64;
 
-/// A store that writes down what it is asked for, can be held up, and can be made to fail.
+/// A store that records its calls, can be held up, and can be made to fail.
 #[derive(Debug)]
 struct Recorder {
     inner: Box<dyn ContentRepository>,
@@ -145,7 +144,7 @@ struct Probe {
     bad_byte: Mutex<Option<u64>>,
     /// How often a place was asked for.
     asked: AtomicU64,
-    /// One of so many writes fails, if not 0.
+    /// One of this many writes fails, if not 0.
     fail_one_of: AtomicU64,
     places: Mutex<Option<Places>>,
 }
@@ -196,7 +195,7 @@ impl Probe {
         }
     }
 
-    /// Waits until so many calls stand before the closed gate.
+    /// Waits until `count` calls wait at the closed gate.
     fn wait_inside(&self, count: u64) {
         while self.inside.load(Relaxed) < count {
             thread::yield_now();
@@ -344,7 +343,7 @@ fn over(inner: Box<dyn ContentRepository>, options: StripeCacheOptions) -> (Arc<
     (Arc::new(StripeCache::new(Arc::new(recorder), options).unwrap()), shared)
 }
 
-/// A cache over memory, whose stripes are 256 KiB; one thread, so that there is one order.
+/// A cache over memory with stripes of 256 KiB; one thread, so that there is one order.
 fn cached(options: StripeCacheOptions) -> (Arc<StripeCache>, Arc<Probe>) {
     over(memory(None), options.threads(1))
 }
@@ -443,7 +442,7 @@ fn many_threads_a_tiny_limit_deletions_and_errors_never_block() {
             let _ = cache.flush();
             cache.flush().unwrap();
             assert_eq!(cache.statistics().unwritten, 0);
-            // What the cache says is what the store below says.
+            // The cache lists the same as the store below.
             let below = cache.inner().list().unwrap();
             assert_eq!(cache.list().unwrap(), below);
         });
@@ -561,13 +560,13 @@ fn affinity(cache: &StripeCache, n: u64) -> Vec<(u32, u64)> {
     cache.affinity(&hash(n), usize::MAX).iter().map(|best| (best.piece, best.missing)).collect()
 }
 
-/// What generation `n` of a piece holds: its number and the generation, again and again.
+/// Generation `n` of a piece: its number and the generation, again and again.
 fn generation(piece: u64, n: u64, len: u64) -> Vec<u8> {
     (piece << 32 | n).to_le_bytes().into_iter().cycle().take(len as usize).collect()
 }
 
 #[test]
-fn whoever_reads_meanwhile_sees_the_last_version_or_one_that_is_being_written() {
+fn a_read_sees_the_last_version_or_one_that_is_being_written() {
     for fail_one_of in [0, 23] {
         bounded(move || {
             let options = StripeCacheOptions::new().write_memory(STRIPE).read_memory(3 * STRIPE).threads(2);
@@ -596,8 +595,7 @@ fn whoever_reads_meanwhile_sees_the_last_version_or_one_that_is_being_written() 
                             .zip(0..)
                             .all(|(part, at)| content.write(piece * PIECE + at * (8 << 10), part).is_ok());
                         if !whole {
-                            // Of what was refused, nobody knows what it holds: until it is written again,
-                            // anything before.
+                            // The bytes of a refused write are unknown until they are written again.
                             continue;
                         }
                         written.store(n, SeqCst);
@@ -660,7 +658,7 @@ fn whoever_reads_meanwhile_sees_the_last_version_or_one_that_is_being_written() 
             assert!(seen > 100 && statistics.hits > 10, "{seen} reads, {statistics:?}");
             shared.fail_one_of.store(0, Relaxed);
             while cache.flush().is_err() {}
-            // What is below is the last of each.
+            // The store below has the last version of each.
             let below = cache.inner().open(&hash(1)).unwrap();
             for piece in below.pieces().unwrap().iter() {
                 let n = versions[piece as usize].0.load(SeqCst);

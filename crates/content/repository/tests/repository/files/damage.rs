@@ -36,7 +36,7 @@ fn a_file_that_is_gone_or_of_another_length_costs_its_pieces_and_no_others() {
 }
 
 #[test]
-fn a_torrent_all_of_whose_files_are_gone_is_held_until_they_are_back() {
+fn a_torrent_without_any_of_its_files_is_held_until_they_are_back() {
     let folder = temporary();
     let files = [("t/a", 100), ("t/b/c", u64::from(PIECE)), ("t/empty", 0)];
     fill(&open(folder.path()), &torrent(1, &files));
@@ -60,7 +60,7 @@ fn a_torrent_all_of_whose_files_are_gone_is_held_until_they_are_back() {
         assert_eq!(store.report().damage, []);
         assert_eq!(complete(&*store.open(&hash(1)).unwrap()), [0, 1]);
     }
-    // Nobody has to bring them back.
+    // They need not come back.
     fs::remove_dir_all(folder.path().join("t")).unwrap();
     let store = open(folder.path());
     assert!(store.delete(&hash(1)).unwrap() && !store.delete(&hash(1)).unwrap());
@@ -87,10 +87,7 @@ fn a_state_that_cannot_be_read_or_understood_now_stays_and_keeps_its_name() {
         assert!(matches!(store.report().damage[..], [Damage::Unavailable { .. }]), "{:?}", store.report());
         assert!(matches!(store.open(&hash(1)), Err(Error::Unavailable { .. })));
         assert!(matches!(store.create(&torrent(1, &[("t/a", 100)])), Err(Error::Unavailable { .. })));
-        assert!(
-            matches!(store.delete(&hash(1)), Err(Error::Unavailable { .. })),
-            "of what files it has nobody knows"
-        );
+        assert!(matches!(store.delete(&hash(1)), Err(Error::Unavailable { .. })), "its files are unknown");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
     fs::remove_dir(&path).unwrap();
@@ -99,7 +96,7 @@ fn a_state_that_cannot_be_read_or_understood_now_stays_and_keeps_its_name() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone() {
+fn files_that_cannot_be_examined_or_removed_are_not_gone() {
     let deep = (0..40).map(|n| n.to_string()).collect::<Vec<_>>().join("/");
     let name = format!("t/{deep}/a");
     let files = [(&*name, u64::from(PIECE)), ("t/b", 10)];
@@ -117,8 +114,7 @@ fn what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gon
     fill(&open(folder.path()), &torrent(1, &files));
     let path = state(folder.path(), hash(1));
     let kept = fs::read(&path).unwrap();
-    let test =
-        "files::damage::what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone";
+    let test = "files::damage::files_that_cannot_be_examined_or_removed_are_not_gone";
     let child = Command::new("sh")
         .args(["-c", "ulimit -n 24; exec \"$0\" \"$1\" --exact --nocapture"])
         .args([env::current_exe().unwrap().as_os_str(), test.as_ref()])
@@ -178,7 +174,7 @@ fn two_states_that_claim_the_same_files_are_not_both_used() {
 }
 
 #[test]
-fn what_a_file_loses_while_the_store_is_open_is_never_read_as_zeroes() {
+fn bytes_lost_while_the_store_is_open_are_never_read_as_zeroes() {
     let folder = temporary();
     let store = open(folder.path());
     let (content, bytes) = fill(&store, &torrent(1, &[("a", 4 * u64::from(PIECE))]));
@@ -197,14 +193,11 @@ fn what_a_file_loses_while_the_store_is_open_is_never_read_as_zeroes() {
     let (content, _) = fill(&store, &torrent(2, &[("b", u64::from(PIECE) + 1)]));
     assert!(content.mark_incomplete(0).unwrap());
     fs::remove_file(folder.path().join("b")).unwrap();
-    assert!(
-        content.write(0, &[1; 10]).is_err(),
-        "nobody could find what is written to a file without a name"
-    );
+    assert!(content.write(0, &[1; 10]).is_err(), "bytes written to a file without a name are lost");
 }
 
 #[test]
-fn what_a_crash_left_of_a_create_or_a_delete_is_cleared_away() {
+fn the_rest_of_a_create_or_delete_is_removed_after_a_crash() {
     let folder = temporary();
     let store = open(folder.path());
     for n in 1..=4 {
@@ -212,7 +205,7 @@ fn what_a_crash_left_of_a_create_or_a_delete_is_cleared_away() {
     }
     drop(store);
     let making = |n: u8| folder.path().join(HIDDEN).join("making").join(hash(n).to_string());
-    // Files and state were made, and not yet in their place: somebody else has taken that meanwhile.
+    // Files and state exist, not yet in their place: another program's files have it.
     fs::create_dir(making(1)).unwrap();
     fs::rename(folder.path().join("t1"), making(1).join("t1")).unwrap();
     fs::create_dir_all(folder.path().join("t1/a")).unwrap();
@@ -222,7 +215,7 @@ fn what_a_crash_left_of_a_create_or_a_delete_is_cleared_away() {
     // Deleted, some of the files.
     fs::rename(state(folder.path(), hash(3)), state(folder.path(), hash(3)).with_extension("gone")).unwrap();
     fs::remove_file(folder.path().join("t3/a/b")).unwrap();
-    // And since then somebody else has come.
+    // And since then another program has written files.
     fs::write(folder.path().join("t3/mine"), "mine").unwrap();
     thread::sleep(Duration::from_millis(20));
     fs::write(folder.path().join("t3/a/b"), "0123456789").unwrap();

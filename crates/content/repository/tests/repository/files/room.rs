@@ -16,7 +16,7 @@ fn sparse_files_take_room_as_they_are_written_and_preallocated_ones_at_once() {
 }
 
 #[test]
-fn a_capacity_counts_what_was_written_before() {
+fn a_capacity_counts_earlier_content() {
     let folder = temporary();
     let config = ContentConfig::new(folder.path()).capacity(1 << 20);
     let store = FileStore::open(&config, Allocation::Sparse).unwrap();
@@ -26,7 +26,7 @@ fn a_capacity_counts_what_was_written_before() {
         (0..).map(|piece| piece * u64::from(PIECE)).find(|&at| content.write(at, &piece).is_err()).unwrap();
     assert_eq!(full, (1 << 20) - u64::from(PIECE), "the state takes 1 KiB");
     assert!(content.mark_complete(0).unwrap());
-    // What was rewritten is not counted twice.
+    // Rewritten bytes are not counted twice.
     content.write(u64::from(PIECE), &piece).unwrap();
     let used = store.statistics().used;
     store.flush().unwrap();
@@ -34,7 +34,7 @@ fn a_capacity_counts_what_was_written_before() {
     let store = FileStore::open(&config, Allocation::Sparse).unwrap();
     assert_eq!(store.statistics().used, used);
     let content = store.open(&hash(1)).unwrap();
-    // What has its room on the disk takes none when it is written again, however full the store is.
+    // Bytes that have room on the disk take none when they are written again, however full the store is.
     for at in (1..full / u64::from(PIECE)).map(|piece| piece * u64::from(PIECE)) {
         content.write(at, &piece).unwrap();
     }
@@ -48,7 +48,7 @@ fn a_capacity_counts_what_was_written_before() {
 }
 
 #[test]
-fn what_was_preallocated_takes_no_more_room_however_the_store_is_opened() {
+fn preallocated_files_take_no_more_room_however_the_store_is_opened() {
     let folder = temporary();
     let config = ContentConfig::new(folder.path()).capacity(1 << 20);
     let new = torrent(1, &[("t/a", 500_000), ("t/b", 500_000)]);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn affinity_names_the_pieces_that_complete_what_is_begun() {
+fn affinity_names_the_pieces_that_complete_begun_stripes() {
     // Smaller than a stripe of 256 KiB, larger, and across two.
     let begun = |piece: u64, length: u64, written: &[Range<u64>]| {
         let (cache, _) = cached(StripeCacheOptions::new());
@@ -29,7 +29,7 @@ fn affinity_names_the_pieces_that_complete_what_is_begun() {
     assert_eq!(begun(96 * k, 4 * s, &[0..96 * k, s + 32 * k..2 * s]), [(2, 32), (1, 160)]);
     // The last stripe is shorter.
     assert_eq!(begun(64 * k, s + 100 * k, &[s..s + 64 * k]), [(5, 36)]);
-    // What is whole is not begun.
+    // Whole stripes are not begun.
     assert_eq!(begun(64 * k, 8 * s, &[0..s]), []);
 }
 

@@ -1,9 +1,9 @@
-//! What is taken back or deleted, and what waits for it.
+//! Unmarked pieces and deleted torrents, and the calls that wait for them.
 
 use super::*;
 
 #[test]
-fn what_is_taken_back_or_deleted_never_reaches_the_store_below() {
+fn unmarked_or_deleted_content_never_reaches_the_store_below() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = create(&*cache, 1, 4 * STRIPE);
     put(&*content, 1, 0..PIECE);
@@ -25,7 +25,7 @@ fn what_is_taken_back_or_deleted_never_reaches_the_store_below() {
 }
 
 #[test]
-fn taking_back_and_deleting_wait_for_what_is_under_way() {
+fn unmark_and_delete_wait_for_writes_in_progress() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let content = create(&*cache, 1, 4 * STRIPE);
@@ -57,7 +57,7 @@ fn a_long_delete_keeps_no_other_torrent_waiting() {
     shared.close();
     put(&*other, 1, 0..STRIPE);
     shared.wait_inside(1);
-    // It is whole, and nobody has time for it before it is deleted.
+    // It is whole, and no thread has time for it before it is deleted.
     put(&*gone, 2, 0..STRIPE);
     shared.set(Kind::Delete, How::Waits);
     let deleting = {
@@ -80,7 +80,7 @@ fn a_long_delete_keeps_no_other_torrent_waiting() {
         aside(move || put(&*other, 1, 5 * STRIPE..5 * STRIPE + 64 * KIB))
     };
     ends(&writer);
-    assert!(shared.asked.load(Relaxed) - asked < 100, "nobody asks again and again");
+    assert!(shared.asked.load(Relaxed) - asked < 100, "no thread asks again and again");
     // Others come and go meanwhile.
     let naming = {
         let cache = Arc::clone(&cache);
@@ -184,7 +184,7 @@ fn taking_back_waits_for_a_mark_that_is_being_told() {
 }
 
 #[test]
-fn who_asks_for_one_torrent_waits_for_no_other() {
+fn a_call_for_one_torrent_waits_for_no_other() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     drop(cache.inner().create(&NewTorrent::new(hash(7), STRIPE, PIECE as u32).unwrap()).unwrap());
     shared.set(Kind::Create, How::Waits);

@@ -1,9 +1,9 @@
-//! What is read ahead, and what is read from memory.
+//! Reading ahead, and reads from memory.
 
 use super::*;
 
 #[test]
-fn a_read_brings_its_stripe_and_what_follows_comes_from_memory() {
+fn a_read_loads_its_stripe_and_later_reads_come_from_memory() {
     let (cache, shared) = cached(StripeCacheOptions::new().read_memory(2 * STRIPE));
     let content = seeding(&cache, 1, 4);
     for block in (0..16).rev() {
@@ -24,7 +24,7 @@ fn a_read_brings_its_stripe_and_what_follows_comes_from_memory() {
 }
 
 #[test]
-fn reading_ahead_stops_at_what_is_not_complete() {
+fn reading_ahead_stops_at_an_incomplete_piece() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = create(&*cache, 1, 4 * STRIPE);
     for piece in [1, 2, 3, 5, 6] {
@@ -38,7 +38,7 @@ fn reading_ahead_stops_at_what_is_not_complete() {
     // Nothing ahead of a piece that may still be written to.
     holds(&*content, 1, 5 * PIECE..5 * PIECE + 1);
     assert_eq!(shared.reads(), [PIECE..4 * PIECE, 5 * PIECE..5 * PIECE + 1]);
-    // What has come since is not missed.
+    // Pieces that were completed since are read ahead too.
     put(&*content, 1, 4 * PIECE..5 * PIECE);
     assert!(content.mark_complete(4).unwrap());
     assert!(content.mark_complete(5).unwrap());
@@ -49,7 +49,7 @@ fn reading_ahead_stops_at_what_is_not_complete() {
 }
 
 #[test]
-fn what_was_read_ahead_is_forgotten_with_its_mark() {
+fn bytes_read_ahead_are_forgotten_with_their_mark() {
     let (cache, _) = cached(StripeCacheOptions::new());
     let content = seeding(&cache, 1, 2);
     holds(&*content, 1, 0..STRIPE);
@@ -67,7 +67,7 @@ fn what_was_read_ahead_is_forgotten_with_its_mark() {
 }
 
 #[test]
-fn what_is_in_memory_is_read_without_the_store_below() {
+fn bytes_in_memory_are_read_without_the_store_below() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let content = seeding(&cache, 1, 2);
@@ -79,7 +79,7 @@ fn what_is_in_memory_is_read_without_the_store_below() {
         };
         assert!(!in_memory(0..16 * KIB), "nothing was read");
         holds(&*content, 1, 0..16 * KIB);
-        // Whoever asks the store from here on waits.
+        // Every call of the store below waits from here on.
         shared.close();
         assert!(in_memory(100..STRIPE));
         assert!(!in_memory(STRIPE - 1..STRIPE + 1) && !in_memory(2 * STRIPE - 1..2 * STRIPE + 1));
@@ -146,7 +146,7 @@ fn a_stripe_that_cannot_be_read_ahead_is_not_tried_again_and_again() {
         }
         let ahead = shared.reads().iter().filter(|range| **range == (0..STRIPE)).count();
         assert_eq!((ahead, shared.reads().len()), (1, 11));
-        // Nor by those who waited for it.
+        // Nor by readers that waited for it.
         let (cache, shared) = cached(StripeCacheOptions::new());
         let content = seeding(&cache, 1, 1);
         *shared.bad_byte.lock() = Some(5 * PIECE + 7);
@@ -175,7 +175,7 @@ fn a_stripe_that_cannot_be_read_ahead_is_not_tried_again_and_again() {
 }
 
 #[test]
-fn a_read_that_fails_leaves_nobody_waiting_for_the_rest_of_its_stripe() {
+fn a_read_that_fails_leaves_no_reader_waiting_for_its_stripe() {
     for how in [How::Fails, How::Panics] {
         bounded(move || {
             let (cache, shared) = cached(StripeCacheOptions::new());
@@ -187,7 +187,7 @@ fn a_read_that_fails_leaves_nobody_waiting_for_the_rest_of_its_stripe() {
             cache.flush().unwrap();
             put(&*content, 1, PIECE..2 * PIECE);
             assert!(content.mark_complete(1).unwrap());
-            // Either side of what is in memory is read ahead; the first ends the read.
+            // Both sides of the bytes in memory are read ahead; the first ends the read.
             shared.set(Kind::Read, how);
             let reader = Arc::clone(&content);
             let read = thread::spawn(move || reader.read(0, &mut vec![0; 3 * PIECE as usize]));

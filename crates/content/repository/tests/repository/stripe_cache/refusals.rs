@@ -1,9 +1,9 @@
-//! What the store below refuses or loses, and how the cache reports it.
+//! Refusals and losses of the store below, and how the cache reports them.
 
 use super::*;
 
 #[test]
-fn what_the_store_below_refuses_was_never_written_and_is_told() {
+fn refused_bytes_count_as_never_written_and_are_reported() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = create(&*cache, 1, 4 * STRIPE);
     let other = create(&*cache, 2, 4 * STRIPE);
@@ -42,7 +42,7 @@ fn what_the_store_below_refuses_was_never_written_and_is_told() {
 }
 
 #[test]
-fn what_was_refused_may_be_written_again_and_nothing_older_is_vouched_for() {
+fn refused_bytes_may_be_written_again_and_older_ones_are_not_complete() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let content = create(&*cache, 1, 4 * STRIPE);
@@ -91,7 +91,7 @@ fn a_mark_that_the_store_below_refuses_is_taken_back_and_told() {
 }
 
 #[test]
-fn a_flush_tells_what_was_refused_torrent_by_torrent() {
+fn each_flush_reports_the_refusals_of_one_torrent() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let torrents = [1, 2].map(|n| create(&*cache, n, 4 * STRIPE));
@@ -100,7 +100,7 @@ fn a_flush_tells_what_was_refused_torrent_by_torrent() {
             assert!(content.mark_complete(0).unwrap());
         }
         shared.set(Kind::Write, How::Fails);
-        // What the store below says of itself is worse, and comes first.
+        // The store's own error is worse, and comes first.
         shared.set(Kind::Flush, How::Fails);
         assert!(matches!(cache.flush(), Err(Error::Io { .. })));
         shared.how.lock().clear();
@@ -120,7 +120,7 @@ fn a_flush_tells_what_was_refused_torrent_by_torrent() {
 }
 
 #[test]
-fn of_two_flushes_at_once_both_tell_what_was_refused() {
+fn two_flushes_at_once_both_report_a_refusal() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let content = create(&*cache, 1, 4 * STRIPE);
@@ -148,13 +148,13 @@ fn of_two_flushes_at_once_both_tell_what_was_refused() {
 }
 
 #[test]
-fn what_the_store_below_loses_in_a_flush_is_not_complete() {
+fn pieces_that_the_store_below_loses_in_a_flush_are_incomplete() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let content = seeding(&cache, 1, 2);
         holds(&*content, 1, 0..STRIPE);
         put(&*create(&*cache, 2, STRIPE), 2, 0..1);
-        // As a store does whose system does not say which bytes have reached the disk.
+        // As a store does on a system that does not report which bytes have reached the disk.
         assert!(cache.inner().open(&hash(1)).unwrap().mark_incomplete(3).unwrap());
         shared.set(Kind::Flush, How::Fails);
         assert!(matches!(cache.flush(), Err(Error::Io { .. })));
@@ -170,7 +170,7 @@ fn what_the_store_below_loses_in_a_flush_is_not_complete() {
 }
 
 #[test]
-fn what_is_lost_while_its_mark_is_being_told_is_not_complete() {
+fn a_piece_that_is_lost_while_it_is_marked_is_incomplete() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let content = create(&*cache, 1, STRIPE);
@@ -194,7 +194,7 @@ fn what_is_lost_while_its_mark_is_being_told_is_not_complete() {
         shared.set(Kind::Flush, How::Fails);
         let waited = flushing.recv_timeout(Duration::from_millis(100)).is_err();
         shared.clear(Kind::Marked);
-        assert!(waited, "what is being told may be lost already");
+        assert!(waited, "a piece that is being marked may be lost already");
         ends(&flushing);
         shared.clear(Kind::Flush);
         cache.flush().unwrap();
@@ -222,7 +222,7 @@ fn after_a_refusal_the_rest_of_a_stripe_is_tried_all_the_same() {
         assert_eq!(first_missing(&*content, piece(0)), Some(0));
         holds(&*content, 1, piece(2));
         assert!(content.write(0, &[1]).is_err());
-        // Of a piece that is refused in one stripe, what lies in the other is not lost.
+        // If a piece is refused in one stripe, its bytes in the other are not lost.
         assert!(content.mark_incomplete(2).unwrap());
         put(&*content, 1, piece(2));
         assert!(content.mark_complete(2).unwrap());
@@ -239,7 +239,7 @@ fn after_a_refusal_the_rest_of_a_stripe_is_tried_all_the_same() {
         assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 2);
         holds(&*content, 1, piece(2));
         let statistics = cache.cache_statistics();
-        assert_eq!((statistics.whole, statistics.partial), (0, 3), "what failed counts as neither");
+        assert_eq!((statistics.whole, statistics.partial), (0, 3), "failed writes count as neither");
     });
 }
 
@@ -263,7 +263,7 @@ fn a_panic_of_the_store_below_is_an_error_and_nothing_hangs() {
         put(&*content, 1, 0..8 * STRIPE);
         assert!(content.mark_complete(0).unwrap());
         cache.flush().unwrap();
-        // What a read panics with is its caller's.
+        // A panic of a read reaches the caller.
         shared.set(Kind::Read, How::Panics);
         let reader = Arc::clone(&content);
         assert!(thread::spawn(move || reader.read(0, &mut [0])).join().is_err());

@@ -27,7 +27,7 @@ fn a_store_below_that_knows_its_room_says_at_once_that_it_is_full() {
     cache.flush().unwrap();
 }
 
-/// A cache over files, with what reaches them.
+/// A cache over files, with a recorder between them.
 fn over_files(
     folder: &tempfile::TempDir,
     allocation: files::Allocation,
@@ -90,7 +90,7 @@ fn no_room_of_the_store_below_is_promised_twice() {
                 Err(Error::Full { .. }) => break,
                 Err(error) => panic!("{error}"),
             }
-            // What is in the first goes, and what room was kept for it.
+            // The first stripe is written, and its reserved room released.
             assert!(content.mark_complete(((end - 1) / PIECE) as u32).unwrap());
             while cache.statistics().unwritten > (stripe + 1) * CHUNK {
                 thread::yield_now();
@@ -128,7 +128,7 @@ fn writes_that_go_through_at_once_all_end() {
                 })
                 .collect();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
-            // Nothing of what was taken was refused later.
+            // No byte that was accepted is refused later.
             cache.flush().unwrap();
             assert!(cache.statistics().used <= 10 * STRIPE);
         });
@@ -136,7 +136,7 @@ fn writes_that_go_through_at_once_all_end() {
 }
 
 #[test]
-fn a_write_that_goes_through_makes_way_again_for_what_is_put_meanwhile() {
+fn a_write_that_goes_through_makes_way_again_for_later_writes() {
     bounded(|| {
         let (cache, shared) = over(memory(Some(3 * STRIPE)), StripeCacheOptions::new().threads(1));
         let torrents = [1, 2].map(|n| create(&*cache, n, 2 * STRIPE));

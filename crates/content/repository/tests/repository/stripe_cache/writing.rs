@@ -1,4 +1,4 @@
-//! What is gathered, when it is written, and in which order.
+//! Gathering, the time of writes, and their order.
 
 use super::*;
 
@@ -151,7 +151,7 @@ fn at_the_limit_a_write_waits_and_memory_stays_below_it() {
             })
         };
         assert!(waits.recv_timeout(Duration::from_millis(100)).is_err(), "it should wait");
-        // What is in memory already is written to without more of it.
+        // Bytes in memory are overwritten without more memory.
         put(&*content, 1, STRIPE..STRIPE + 100);
         assert_eq!(cache.statistics().unwritten, 2 * STRIPE);
         shared.open();
@@ -163,7 +163,7 @@ fn at_the_limit_a_write_waits_and_memory_stays_below_it() {
 }
 
 #[test]
-fn without_whole_stripes_those_that_miss_least_make_room() {
+fn without_whole_stripes_the_ones_that_miss_least_make_room() {
     bounded(|| {
         const STRIPE: u64 = 4 * CHUNK;
         let options = StripeCacheOptions::new().stripe(STRIPE as u32).write_memory(8 * CHUNK);
@@ -186,7 +186,7 @@ fn without_whole_stripes_those_that_miss_least_make_room() {
 }
 
 #[test]
-fn what_is_written_again_meanwhile_is_read_at_once_and_written_last() {
+fn bytes_written_again_meanwhile_are_read_at_once_and_written_last() {
     bounded(|| {
         let (cache, shared) = over(memory(None), StripeCacheOptions::new().threads(2));
         let content = create(&*cache, 1, 4 * STRIPE);
@@ -201,7 +201,7 @@ fn what_is_written_again_meanwhile_is_read_at_once_and_written_last() {
         let asked = shared.asked.load(Relaxed);
         thread::sleep(Duration::from_millis(50));
         assert_eq!(shared.writes(), [(hash(1), 0..STRIPE)]);
-        assert!(shared.asked.load(Relaxed) - asked < 10, "nobody asks again and again");
+        assert!(shared.asked.load(Relaxed) - asked < 10, "no thread asks again and again");
         shared.open();
         cache.flush().unwrap();
         assert_eq!(shared.writes(), [(hash(1), 0..STRIPE), (hash(1), PIECE..2 * PIECE)]);
@@ -210,7 +210,7 @@ fn what_is_written_again_meanwhile_is_read_at_once_and_written_last() {
 }
 
 #[test]
-fn what_was_whole_and_begins_anew_waits_until_it_is_whole_again() {
+fn a_whole_stripe_that_begins_anew_waits_until_it_is_whole_again() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let (content, other) = (create(&*cache, 1, 4 * STRIPE), create(&*cache, 2, 4 * STRIPE));
@@ -226,7 +226,7 @@ fn what_was_whole_and_begins_anew_waits_until_it_is_whole_again() {
         }
         put(&*content, 1, 0..16 * KIB);
         shared.open();
-        // What comes after it has been written, so that would be.
+        // A later stripe has been written, so this one would be.
         put(&*other, 2, 2 * STRIPE..3 * STRIPE);
         while cache.statistics().unwritten > CHUNK {
             thread::yield_now();
@@ -256,7 +256,7 @@ fn one_write_that_stalls_keeps_no_thread_from_making_room() {
 }
 
 #[test]
-fn who_waited_first_for_memory_gets_it_first() {
+fn memory_goes_to_the_call_that_waited_first() {
     const STRIPE: u64 = 2 * CHUNK;
     let options = StripeCacheOptions::new().stripe(STRIPE as u32).write_memory(2 * STRIPE);
     let (cache, shared) = cached(options);
@@ -271,7 +271,7 @@ fn who_waited_first_for_memory_gets_it_first() {
     for piece in (0..8).chain(16..24) {
         assert!(torrents[0].mark_complete(piece).unwrap());
     }
-    // The first wants most: nobody overtakes it.
+    // The first wants most: no other overtakes it.
     let writers = [STRIPE, 1, 1].map(|len| {
         let content = Arc::clone(&torrents[1]);
         let start = if len == 1 { 5 * STRIPE } else { 2 * STRIPE };
@@ -293,7 +293,7 @@ fn who_waited_first_for_memory_gets_it_first() {
 }
 
 #[test]
-fn what_was_flushed_is_on_the_device() {
+fn flushed_content_is_on_the_device() {
     let device = Arc::new(SparseDevice::new(4096));
     BlockStore::format(&*device, FormatOptions::new()).unwrap();
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
