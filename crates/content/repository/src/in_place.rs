@@ -28,7 +28,7 @@ use crate::{
 pub struct Place {
     files: FileList,
     folder: PathBuf,
-    /// The number of names of each path that the folder stands for.
+    /// The number of first names of each path that the folder replaces.
     skipped: usize,
     /// Whether only the sanitised names count, and not the torrent's own.
     as_written: bool,
@@ -64,7 +64,7 @@ impl Place {
             let only = all.next().filter(|_| all.next().is_none())?;
             return Some(found(only.path().len()));
         }
-        // A hundred files tell which of the two folders it is.
+        // A hundred files are enough to choose one of the two folders.
         let count = |skipped: usize| {
             let there = |file: &swarmkeep_metainfo::File<'_>| {
                 file.path().len() > skipped && path_of(*file, path, skipped, false).is_file()
@@ -93,7 +93,7 @@ impl Place {
     /// Verifies the pieces for which `wanted` returns true, in order, and passes each to `each`.
     ///
     /// # Errors
-    /// [`Error::Geometry`] if the files are empty, and those of `each`, which end it.
+    /// [`Error::Geometry`] if the files are empty, and errors of `each`, which end the call.
     pub fn verify(
         &self,
         info: &Info,
@@ -333,7 +333,7 @@ impl Content for Torrent {
                 return Err(Error::NotWritten { at: self.geometry.piece(piece)?.start.max(offset) });
             }
         }
-        self.place.read_unchanged(offset, buffers).map_err(Error::io("reading a file where it lies"))
+        self.place.read_unchanged(offset, buffers).map_err(Error::io("reading a file in its place"))
     }
 
     fn mark_complete(&self, piece: u32) -> Result<bool> {

@@ -52,7 +52,7 @@ impl Library {
         Self { store, folder: Some(Box::new(folder)), adding: Mutex::default() }
     }
 
-    /// A library over `store` that keeps no torrent files: over a store that goes with the process.
+    /// A library over `store` that keeps no torrent files: for a store that is lost with the process.
     pub fn without_files(store: Arc<dyn ContentRepository>) -> Self {
         Self { store, folder: None, adding: Mutex::default() }
     }
@@ -77,7 +77,7 @@ impl Library {
         match self.store.open(&new.info_hash) {
             Ok(content) if content.geometry() != new.geometry => {
                 let (length, piece_length) = (new.geometry.len(), new.geometry.piece_length());
-                let what = "the torrent is in the store with other measures";
+                let what = "the torrent is in the store with another length or piece length";
                 return Err(Error::Geometry { length, piece_length, what });
             }
             Ok(_) => match self.find(&new.info_hash)? {

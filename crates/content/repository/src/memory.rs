@@ -17,7 +17,7 @@ use crate::{
     PieceBits, Pieces, Result, Statistics, Summary,
 };
 
-/// Bytes that are taken at once: a torrent takes memory as it is written.
+/// Bytes of an allocation: a torrent takes memory as it is written.
 const CHUNK: usize = 1 << 18;
 
 /// Content in memory, which is lost with the store. A torrent takes memory in chunks of 256 KiB, as they are

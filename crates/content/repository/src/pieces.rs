@@ -70,7 +70,7 @@ impl PieceBits {
         self.set
     }
 
-    /// How many pieces there are.
+    /// The number of pieces.
     pub const fn pieces(&self) -> u32 {
         self.pieces
     }
@@ -85,14 +85,14 @@ impl PieceBits {
         })
     }
 
-    /// The bits as they stand in a `bitfield` message. Spare bits are zero.
+    /// The bits as in a `bitfield` message. Spare bits are zero.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.pieces.div_ceil(8) as usize];
         self.read(0, &mut bytes);
         bytes
     }
 
-    /// Reads those bytes from `first` on into zeroes; behind the last byte these stay.
+    /// Reads these bytes from `first` on. `into` holds zeroes, which stay behind the last byte.
     pub(crate) fn read(&self, first: u64, into: &mut [u8]) {
         const BYTES: u64 = (PieceBits::CHUNK / 8) as u64;
         let end = first + into.len() as u64;

@@ -65,9 +65,9 @@ pub struct Summary {
 pub struct Statistics {
     /// Torrents held.
     pub torrents: u64,
-    /// Bytes of the medium that are taken, for any purpose. Deleted torrents take none.
+    /// Bytes of the medium in use, for any purpose. Deleted torrents take none.
     pub used: u64,
-    /// Bytes of the medium that can still be taken, if the store knows. A store with a capacity knows it.
+    /// Free bytes of the medium, if the store knows them. A store with a capacity knows them.
     pub free: Option<u64>,
     /// Bytes of memory for writes that are only in memory; never more than `most_unwritten`.
     pub unwritten: u64,

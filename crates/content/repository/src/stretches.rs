@@ -70,7 +70,7 @@ impl Stretches {
     pub(crate) fn within(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
         let Range { start, end } = range.clone();
         let first = self.map().range(..=start).next_back().map_or(start, |(&from, _)| from);
-        // An empty range may be asked for; a map panics when a range ends before it begins.
+        // `range` may be empty; a map panics when a range ends before it begins.
         let stretches = self.map().range(first..end.max(first));
         stretches.map(move |(&from, &to)| from.max(start)..to.min(end)).filter(|part| part.start < part.end)
     }

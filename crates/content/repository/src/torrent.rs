@@ -37,12 +37,12 @@ impl Geometry {
         self.length
     }
 
-    /// Bytes of a piece, but for the last.
+    /// Bytes of a piece, except the last.
     pub const fn piece_length(&self) -> u32 {
         self.piece_length.get()
     }
 
-    /// How many pieces there are.
+    /// The number of pieces.
     pub const fn pieces(&self) -> u32 {
         self.length.div_ceil(self.piece_length.get() as u64) as u32
     }

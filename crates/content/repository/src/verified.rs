@@ -149,7 +149,7 @@ impl ContentRepository for Verified {
         self.inner.statistics()
     }
 
-    /// Those of the store below, without labels.
+    /// The capabilities of the store below, without labels.
     fn capabilities(&self) -> Capabilities {
         Capabilities { label: 0, ..self.inner.capabilities() }
     }
@@ -170,7 +170,7 @@ struct Handle {
 }
 
 impl Handle {
-    /// The pieces of a range that are to be verified, with the hashes; `None` if there are none.
+    /// The unverified pieces of a range, with the hashes; `None` if there are none.
     fn unverified(&self, range: &Range<u64>) -> Result<Option<(Arc<Info>, Vec<u32>)>> {
         let mut state = self.state.lock();
         if matches!(*state, State::Unknown) {

@@ -1,10 +1,10 @@
-//! Which blocks are free, and which of them is taken next.
+//! The free blocks, and the choice of the next one.
 
 /// How blocks are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Allocation {
-    /// The next free block after the last one taken, around the device: blocks that are written together lie
+    /// The next free block after the latest one, around the device: blocks that are written together lie
     /// together.
     #[default]
     Sequential,
@@ -75,7 +75,7 @@ impl Allocator {
         free
     }
 
-    /// Takes a block, if there is one.
+    /// Takes a block, if one is free.
     pub(super) fn take(&mut self, purpose: Use) -> Option<u32> {
         if self.count == 0 {
             return None;

@@ -43,7 +43,7 @@ pub enum Damage {
     },
     /// A copy of the root is damaged. If it was the latest copy, the latest creates and deletes are undone.
     OlderRoot {
-        /// The generation that was taken.
+        /// The generation that boot chose.
         generation: u64,
     },
     /// The i-node of a torrent cannot be read: nothing is known of the torrent but its name.
@@ -96,7 +96,7 @@ impl fmt::Display for Damage {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BootReport {
-    /// The root that was taken.
+    /// The generation of the root that boot chose.
     pub generation: u64,
     /// The damage, in the order it was found.
     pub damage: Vec<Damage>,
@@ -416,7 +416,7 @@ impl Boot<'_> {
         let next = self.cursor();
         self.allocator.resume(next);
         self.report.read_only = match access {
-            Access::Read => Some("it was opened to be read"),
+            Access::Read => Some("it was opened read-only"),
             Access::Write if self.unreadable > MOST_UNREADABLE => {
                 Some("the device cannot be read in many places, so the free blocks are unknown")
             }

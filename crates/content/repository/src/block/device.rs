@@ -89,7 +89,7 @@ impl Barrier {
 /// The store assumes: after a crash, a logical sector of 512 bytes is either old or new; of the writes that
 /// were not flushed, any subset may be there, in any order; flushed writes stay.
 pub trait BlockDevice: fmt::Debug + Send + Sync {
-    /// How many sectors there are.
+    /// The number of sectors.
     fn sectors(&self) -> u64;
 
     /// Fills `into` with the sectors from `first` on.
@@ -162,8 +162,8 @@ impl FileDevice {
     /// [`Error::InUse`] if another process has it open, [`Error::NotAStore`] if it is neither a block device
     /// nor a file, [`Error::Io`].
     pub fn open(path: &Path, writable: bool) -> Result<Self> {
-        // A disk that is mounted, or part of something else, is in use as well: the system knows, and says so
-        // if it is asked.
+        // A disk that is mounted, or part of another device, is in use as well: with `EXCL`, the system
+        // checks that.
         let raw = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
         let exclusive = if raw && writable { OFlags::EXCL } else { OFlags::empty() };
         let open = |flags: OFlags| {
@@ -171,7 +171,7 @@ impl FileDevice {
             OpenOptions::new().read(true).write(writable).custom_flags(flags.bits() as i32).open(path)
         };
         let opening = |error| Error::io("opening the device")(about(path)(error));
-        // File systems without it (tmpfs, some network ones) say so when they are asked.
+        // File systems without direct I/O (tmpfs, some network ones) return an error.
         let (file, direct) = match open(OFlags::DIRECT) {
             Ok(file) => (file, true),
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {

@@ -1,4 +1,4 @@
-//! Where a store begins: its root, of two copies, and why there is none.
+//! The search for a store's root, in two copies, and the reasons why there is none.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -126,9 +126,9 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
     };
     let mut headers: Vec<RootHeader> = read(0, 0).into_iter().collect();
     if headers.iter().any(|first| first.generation.get() == 0) {
-        return Err(Refused::Because("formatting it was cut off: format it again".to_owned()));
+        return Err(Refused::Because("its format was interrupted: format it again".to_owned()));
     }
-    // Where the second copy begins depends on the size of the blocks, which only the copies tell.
+    // The place of the second copy depends on the size of the blocks, which is only in the copies.
     let mut seconds = BLOCK_SHIFTS.filter_map(|shift| read(1 << (shift - 12), 1));
     match headers.first().copied() {
         Some(first) => headers.extend(seconds.filter(|second| {

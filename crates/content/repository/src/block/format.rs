@@ -32,7 +32,7 @@ const INODE_MAGIC: [u8; 8] = *b"swkpnode";
 pub(super) mod index {
     /// The header of a root, plus the number of the copy.
     pub(in super::super) const ROOT: u64 = 1 << 40;
-    /// Where the sequential allocator goes on.
+    /// The next block of the sequential allocator.
     pub(in super::super) const CURSOR: u64 = 2 << 40;
     /// The body of an i-node that lies in map blocks, plus the place in the body.
     pub(in super::super) const MAP_BLOCKS: u64 = 3 << 40;
@@ -86,7 +86,7 @@ pub(super) fn logical(sectors: &[Sector]) -> &[LogicalSector] {
     <[LogicalSector]>::ref_from_bytes(sectors.as_bytes()).expect("a sector is eight logical ones")
 }
 
-/// As [`logical`], to be changed.
+/// As [`logical`], mutable.
 #[cfg(feature = "mutants")]
 pub(super) fn logical_mut(sectors: &mut [Sector]) -> &mut [LogicalSector] {
     <[LogicalSector]>::mut_from_bytes(sectors.as_mut_bytes()).expect("a sector is eight logical ones")
@@ -110,11 +110,11 @@ pub(super) struct RootHeader {
     pub(super) copy: u8,
     /// Blocks of each copy of the root.
     pub(super) root_blocks: U32,
-    /// Blocks of the device, those of the root included.
+    /// Blocks of the device, including the root.
     pub(super) blocks: U32,
     /// Logical sectors of entries that this copy has.
     pub(super) entry_sectors: U32,
-    /// CRC-32C of those sectors' checksums: of all entries, then.
+    /// CRC-32C of these sectors' checksums, and so of all entries.
     pub(super) entries_checksum: U32,
     /// Torrents named.
     pub(super) torrents: U32,
@@ -202,7 +202,7 @@ pub(super) struct RootEntry {
     block: U32,
     slot: U16,
     class: u8,
-    /// 1 if the i-node was found to be damaged: nothing is known of the torrent but its name.
+    /// 1 if the i-node is damaged: then only the name of the torrent is known.
     lost: u8,
 }
 

@@ -248,8 +248,8 @@ impl InodeState {
 
 /// Block numbers by place in the torrent, 0 where there is none: block 0 is the root.
 ///
-/// Takes 4 bytes a place, in chunks that are there once a place of them is: a torrent of a pebibyte that was
-/// hardly written takes little.
+/// Takes 4 bytes per place, in chunks that are allocated with their first place: a torrent of a pebibyte
+/// that was hardly written takes little.
 #[derive(Debug)]
 pub(super) struct BlockMap {
     places: u32,

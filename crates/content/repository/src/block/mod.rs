@@ -14,10 +14,7 @@ mod forge;
 mod format;
 mod handle;
 mod inode;
-#[cfg_attr(
-    not(feature = "mutants"),
-    allow(dead_code, unreachable_pub, reason = "without tests that ask for them")
-)]
+#[cfg_attr(not(feature = "mutants"), allow(dead_code, unreachable_pub, reason = "unused without tests"))]
 mod mutant;
 mod root;
 mod salvage;
@@ -111,7 +108,7 @@ impl BlockStore {
         let shift = block_size.trailing_zeros() as u8;
         if !block_size.is_power_of_two() || !BLOCK_SHIFTS.contains(&shift) {
             return Err(Error::Unsupported(
-                "have blocks of this size: a power of two from 16 KiB to 64 MiB is",
+                "have blocks of this size: choose a power of two from 16 KiB to 64 MiB",
             ));
         }
         let torrents = options.torrents.unwrap_or(0);
@@ -127,7 +124,7 @@ impl BlockStore {
         let uuid = random_uuid()?;
         let wrote = Error::io("formatting the device");
         (|| {
-            // In one step there is neither the old store nor a new one, whatever comes of the rest.
+            // One step removes the old store, even if the rest fails.
             let header = RootHeader::new(shift, root_blocks, blocks, uuid, options.allocation);
             device.write(0, &[&[header.seal()]])?;
             device.flush(Barrier::Wiped)?;
@@ -266,13 +263,13 @@ impl BlockStore {
         1 << self.store.block_shift()
     }
 
-    /// Blocks of the device, those of the root included.
+    /// Blocks of the device, including the root.
     pub fn blocks(&self) -> u32 {
         self.store.shape.blocks.get()
     }
 
-    /// The owners of all blocks that are taken, in runs, in the order of the device. Takes time and memory in
-    /// proportion to the taken blocks.
+    /// The owners of all blocks in use, in runs, in the order of the device. Takes time and memory in
+    /// proportion to these blocks.
     pub fn owners(&self) -> Vec<(Range<u32>, Owner)> {
         let meta = self.store.meta.lock();
         let root = 2 * self.store.shape.root_blocks.get();

@@ -1,4 +1,4 @@
-//! The root: which torrents there are and where their i-nodes lie. Two copies, written in turn.
+//! The root: all torrents, and the places of their i-nodes. Two copies, written in turn.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes, little_endian::U32};
 /// in.
 pub(super) const HEAD: u64 = 2;
 
-/// The root as it stands in memory.
+/// The root in memory.
 #[derive(Debug)]
 pub(super) struct Root {
     header: RootHeader,
@@ -76,7 +76,7 @@ impl Root {
         self.header.generation.get()
     }
 
-    /// Which entry is free, if there is room for one.
+    /// The number of a free entry, if there is room for one.
     fn place(&mut self) -> Option<u32> {
         if self.free.is_empty() {
             let sectors = self.entries.len().div_ceil(ENTRIES * LOGICAL_PER_SECTOR) as u64;
@@ -162,7 +162,7 @@ impl Root {
         Ok(())
     }
 
-    /// Writes sectors of entries, and those between them where another call would take longer.
+    /// Writes sectors of entries, and sectors between them where a second call would take longer.
     fn write_entries(
         &self,
         device: &dyn BlockDevice,
@@ -209,8 +209,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// The sectors in which another copy does not have the same entries, if it can be told: of a copy that is
-    /// not whole, something must differ.
+    /// The sectors whose entries differ in another copy. `None` if that is unknown: an incomplete copy must
+    /// differ somewhere.
     pub(super) fn differing(&self, other: &Self) -> Option<BTreeSet<u64>> {
         let logical = 0..self.sectors.len().max(other.sectors.len());
         let differing = logical.filter(|&at| self.sectors.get(at) != other.sectors.get(at));

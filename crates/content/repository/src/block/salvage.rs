@@ -1,4 +1,4 @@
-//! A store without a root: the i-nodes that lie on the device are looked for, and a new root names them.
+//! A store without a root: finds the i-nodes on the device, and makes a new root that names them.
 
 use std::{
     cmp::Reverse,
@@ -281,7 +281,7 @@ impl Candidates {
         self.waiting.entry(entry.slot().block).or_default().push((entry, claims));
     }
 
-    /// Takes away those in a block. Blocks that they alone claimed are free.
+    /// Removes the candidates in a block. Blocks that only they claimed become free.
     fn remove(&mut self, block: u32) -> Vec<(RootEntry, Vec<u32>)> {
         let inodes = self.waiting.remove(&block).unwrap_or_default();
         for claim in inodes.iter().flat_map(|(_, claims)| claims) {

@@ -54,7 +54,7 @@ impl Slabs {
         self.open.entry(class).or_default().insert(block);
     }
 
-    /// Takes this very slot; `false` if it is not there or taken.
+    /// Takes this slot; `false` if it does not exist or is in use.
     pub(super) fn claim(&mut self, slot: Slot) -> bool {
         let Some(slab) = self.blocks.get_mut(&slot.block).filter(|slab| slab.class == slot.class) else {
             return false;

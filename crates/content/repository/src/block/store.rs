@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{Counters, Error, InfoHash, NewTorrent, Result, Statistics, Summary};
 
-/// The sector that says where the sequential allocator goes on.
+/// The sector with the next block of the sequential allocator.
 pub(super) const CURSOR: u64 = 1;
 
 /// Shared by the handles of a store. Locks are taken in the order of the fields; a torrent's gate comes after
@@ -338,7 +338,7 @@ impl Store {
             .then(|| (self.first_sector(block) + within, SectorContent::Mapped(Arc::clone(inode), first)))
     }
 
-    /// Where the sequential allocator goes on may be lost: the search for free blocks then begins elsewhere.
+    /// The cursor may be lost: then the search for free blocks begins elsewhere.
     fn write_cursor(&self, meta: &mut Meta) -> std::io::Result<()> {
         let next = self.allocator.lock().next();
         if mem::replace(&mut meta.cursor, next) == next {

@@ -28,9 +28,9 @@ use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHa
 
 const PIECE: u32 = 1000;
 
-/// Which flushes are left out.
+/// Whether a step is left out.
 type LeftOut = fn(Step) -> bool;
-/// Whether a change arrives, by its number; asked for each sector of content.
+/// Whether a change arrives, by its number; called for each sector of content.
 type Kept = Box<dyn FnMut(usize) -> bool>;
 
 /// Puts an image into a folder, and the node of each i-node there into `nodes`. The store's own folder comes
@@ -193,7 +193,7 @@ struct Work {
     store: Option<FileStore>,
     promises: Promises,
     draws: Draws,
-    /// How many torrents there are to work with.
+    /// The number of torrents in use.
     torrents: u8,
 }
 

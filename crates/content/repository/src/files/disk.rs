@@ -54,7 +54,7 @@ pub(super) enum Step {
     SyncStore,
     /// Flushes the removal of an unfinished torrent's state.
     SyncUnmade,
-    /// Flushes the names of files that were made anew.
+    /// Flushes the names of files that were made again.
     SyncMended,
     /// Flushes files that were there before the torrent, and their names.
     FlushAdopted,
@@ -106,7 +106,7 @@ macro_rules! done {
 }
 
 impl Disk {
-    /// Whether a step is to be done; one that is left out counts as done.
+    /// Whether a step is done; a step that is left out counts as done.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "tests fail it")]
     pub(super) fn step(&self, _: Step) -> io::Result<bool> {
@@ -134,7 +134,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes a file, where there is nothing by that name, and opens it.
+    /// Makes a file with a free name, and opens it.
     pub(super) fn create(&self, at: impl AsFd, name: &str, mode: u32) -> io::Result<File> {
         let file = folder::open(&at, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)?;
         done!(self, Entry::Make(node(&file), false));
@@ -196,7 +196,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes durable which names there are in a folder.
+    /// Makes the names in a folder durable.
     pub(super) fn sync(&self, step: Step, folder: impl AsFd) -> io::Result<()> {
         if self.step(step)? {
             retry_on_intr(|| rustix::fs::fsync(&folder))?;
@@ -205,7 +205,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes durable everything on the file system that a folder is on.
+    /// Makes everything durable on the file system of a folder.
     pub(super) fn sync_all(&self, step: Step, folder: &OwnedFd) -> io::Result<()> {
         if self.step(step)? {
             retry_on_intr(|| rustix::fs::syncfs(folder))?;
@@ -221,8 +221,8 @@ impl Disk {
         Ok(())
     }
 
-    /// As [`rename`](Self::rename), but [`AlreadyExists`](io::ErrorKind::AlreadyExists) if there is something
-    /// by that name.
+    /// As [`rename`](Self::rename), but [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the new name is
+    /// in use.
     pub(super) fn rename_to_free(
         &self,
         from: impl AsFd,
@@ -231,7 +231,7 @@ impl Disk {
         new: &str,
     ) -> io::Result<()> {
         match rustix::fs::renameat_with(&from, name, &to, new, RenameFlags::NOREPLACE) {
-            // Some file systems cannot tell in the same step.
+            // Some file systems cannot check and rename in one step.
             Err(Errno::INVAL | Errno::NOSYS) if folder::is_free(&to, new)? => {
                 self.rename(from, name, to, new)
             }

@@ -44,7 +44,7 @@
 //! The state is written whole when the torrent is created, under another name until it is durable.
 //! Afterwards, only sectors of have-bits are written, in their place. A bit is set after the bytes of its
 //! piece are durable, and cleared before they change, so that any mix of old and new sectors is valid. If a
-//! sector has a wrong checksum or cannot be read, its pieces are lost; it is written anew, so that it is not
+//! sector has a wrong checksum or cannot be read, its pieces are lost; it is written again, so that it is not
 //! used if it can be read again. If a state is damaged elsewhere, its torrent is lost, but its files stay
 //! (the state is renamed, with the ending `.damaged`). If a file is gone or has another length, its pieces
 //! are lost. A change by another program that keeps the length of a file is not noticed.

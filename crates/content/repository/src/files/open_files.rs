@@ -1,4 +1,4 @@
-//! The files that are open: few, whatever there are.
+//! The open files: few, however many files the store has.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -52,7 +52,7 @@ pub(super) struct Open {
     writable: bool,
     /// Whether it was written to since it was flushed.
     written: AtomicBool,
-    /// Whether it could not be flushed: the system tells that only once.
+    /// Whether it could not be flushed: the system reports that only once.
     failed: Mutex<bool>,
 }
 
@@ -110,7 +110,7 @@ impl OpenFiles {
         let open =
             Arc::new(Open { file, writable, written: AtomicBool::new(false), failed: Mutex::new(false) });
         let mut held = self.0.lock();
-        // Another may have been faster, and written to it.
+        // Another thread may have opened it meanwhile, and written to it.
         let other = find(&mut held);
         let used = held.uses;
         let before = match other {
@@ -218,7 +218,7 @@ pub(super) fn for_each_at_once<T: Sync>(all: &[T], work: impl Fn(&T) + Sync) {
     };
     thread::scope(|scope| {
         for _ in 1..all.len().min(FLUSHERS) {
-            // Where there are no more threads, there are fewer.
+            // If the system has no more threads, fewer are enough.
             let _ = thread::Builder::new().spawn_scoped(scope, worker);
         }
         worker();

@@ -40,7 +40,7 @@ pub(super) enum Found {
     /// A file of the right length, and the ranges that have room on the disk, counted in the torrent; not
     /// looked up for files that are complete.
     There(Vec<Range<u64>>),
-    /// A file that is shorter and has no bytes, as a crash may leave one that was made anew.
+    /// A shorter file without bytes, as a crash may leave a new one.
     Blank,
     /// A shorter file that has bytes.
     Short,
@@ -48,7 +48,7 @@ pub(super) enum Found {
     Long,
     /// Nothing.
     Gone,
-    /// Something that is no file, or in the place of a folder something that is none.
+    /// Something else than a file, or something else than a folder in its path.
     NoFile,
 }
 
@@ -63,7 +63,7 @@ impl Location {
         Self { name: record.info_hash.to_string(), record }
     }
 
-    /// Where the torrent can lie, best first: under its own name or, if that is taken, under one with a
+    /// The possible places of the torrent, best first: its own name or, if that is in use, one with a
     /// number. Files without one name at the top lie in a folder that is named by the info hash.
     pub(super) fn candidates(self) -> impl Iterator<Item = Self> {
         let apart = self.top().is_none();
@@ -130,7 +130,7 @@ impl Location {
                 match error {
                     Error::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
                         Error::Unsupported(
-                            "tell the names of two of the torrent's files apart on this file system",
+                            "distinguish the names of two of the torrent's files on this file system",
                         )
                     }
                     other => other,
@@ -174,7 +174,7 @@ impl Location {
         top: BorrowedFd<'_>,
         found: &[(usize, Found)],
     ) -> Result<()> {
-        let failed = || Error::io("making files anew");
+        let failed = || Error::io("making files again");
         let mut walk = Walk::new(disk, top, Purpose::Mend);
         for (index, found) in found {
             let path = self.path(*index);
@@ -243,8 +243,8 @@ impl Location {
         Ok(Some(own))
     }
 
-    /// Makes the files that are there its own: these become as long as they are to be, and others that have
-    /// bytes get other names, which it returns.
+    /// Adopts the files in `own`: they get their final lengths. Other files that have bytes get other names,
+    /// which it returns.
     pub(super) fn take_up(
         &self,
         disk: &Disk,
@@ -341,7 +341,7 @@ fn found_file(
     let held = match room {
         _ if complete(&file.range()) => Vec::new(),
         0 => Vec::new(),
-        // It was all taken in advance, wherever it was written.
+        // All of its room was allocated in advance, wherever it was written.
         room if room >= len => iter::once(0..len).collect(),
         _ => data()?,
     };
@@ -353,7 +353,7 @@ fn data_of(at: BorrowedFd<'_>, name: &str, len: u64) -> io::Result<Vec<Range<u64
     Ok(folder::data_of(&folder::open(at, name, OFlags::RDONLY, 0)?, len))
 }
 
-/// When something was made; where the file system does not tell, when it was changed.
+/// The time when a file was made; if the file system does not record it, when it was changed.
 fn born(at: BorrowedFd<'_>, name: &str, stat: &Stat) -> Time {
     match rustix::fs::statx(at, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME) {
         Ok(found) if found.stx_mask & StatxFlags::BTIME.bits() != 0 => {
@@ -363,12 +363,12 @@ fn born(at: BorrowedFd<'_>, name: &str, stat: &Stat) -> Time {
     }
 }
 
-/// When something was given its name, or changed otherwise.
+/// The time when a file got its name, or was changed otherwise.
 pub(super) fn changed(stat: &Stat) -> Time {
     (stat.st_ctime, stat.st_ctime_nsec as u32)
 }
 
-/// Makes a file as long as it is to be, by that path, where nothing lies.
+/// Makes a file of its final length at a free path.
 fn make_file(
     walk: &mut Walk<'_>,
     disk: &Disk,
@@ -390,7 +390,7 @@ fn lengthen(disk: &Disk, allocation: Allocation, file: &File, len: u64) -> Resul
     if allocation == Allocation::Preallocated && len > 0 {
         match disk.allocate(file, 0, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                return Err(Error::Unsupported("take the room of files at once on this file system"));
+                return Err(Error::Unsupported("allocate the room of files on this file system"));
             }
             done => done.map_err(io::Error::from).map_err(failed())?,
         }

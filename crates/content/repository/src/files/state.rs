@@ -23,7 +23,7 @@ pub(super) const MOST_PIECES: u32 = 1 << 26;
 /// Sectors that are read or written together.
 const AT_ONCE: u32 = 128;
 /// No longer list is read or written: metainfo is no longer than 256 MiB, and each of its entries takes more
-/// bytes there than here, but for names that are shared, which v2 writes once.
+/// bytes there than here, except shared names, which v2 writes once.
 const LONGEST_LIST: u32 = 1 << 30;
 
 /// [`Head::flags`]: the files lie in a folder that is named by the info hash.
@@ -69,7 +69,7 @@ pub(super) enum Fault {
     Files(#[from] swarmkeep_metainfo::Error),
     #[error(transparent)]
     Content(#[from] Error),
-    /// Nothing is wrong with it that this version of the program could tell.
+    /// Not damaged, as far as this version of the program knows.
     #[error("it is of version {0} of the format: use a later version of the program")]
     Later(u32),
     #[error("its states have version {0}, and commit 7132e1d is the last that reads them")]
@@ -181,13 +181,13 @@ impl Record {
         pieces.into_iter().map(|piece| piece / PIECES).collect()
     }
 
-    /// Where a sector stands behind the beginning of the have-bits.
+    /// The offset of a sector from the beginning of the have-bits.
     pub(super) const fn place(index: u32) -> u64 {
         index as u64 * SECTOR as u64
     }
 
-    /// Reads a state of `len` bytes; `read` fills a buffer from some byte on. Takes memory of no more than
-    /// some multiple of `len`, and none before the head has been found to be one.
+    /// Reads a state of `len` bytes; `read` fills a buffer from a byte on. Takes memory of at most a
+    /// multiple of `len`, and none before the head is valid.
     pub(super) fn read(len: u64, read: impl Fn(&mut [u8], u64) -> io::Result<()>) -> Result<Loaded, Fault> {
         let wrong = |what| Err(Fault::Wrong(what));
         if len < size_of::<Head>() as u64 {
@@ -303,20 +303,20 @@ fn decode_list(mut bytes: &[u8]) -> Result<FileList, Fault> {
             continue;
         }
         if *kind != FILE && *kind != EXECUTABLE {
-            return Err(Fault::Wrong("its list of files has something that is none"));
+            return Err(Fault::Wrong("its list of files has an unknown type"));
         }
         let (&[shared, more], rest) = bytes.split_first_chunk().ok_or(SHORT)?;
         bytes = rest;
         if usize::from(shared) > path.len() || usize::from(shared) + usize::from(more) > FileList::MOST_NAMES
         {
-            return Err(Fault::Wrong("its list of files has a path that cannot be"));
+            return Err(Fault::Wrong("its list of files has an impossible path"));
         }
         path.truncate(shared.into());
         for _ in 0..more {
             let (&len, rest) = bytes.split_first().ok_or(SHORT)?;
             let (name, rest) = rest.split_at_checked(len.into()).ok_or(SHORT)?;
             bytes = rest;
-            path.push(str::from_utf8(name).map_err(|_| Fault::Wrong("its list of files has no text"))?);
+            path.push(str::from_utf8(name).map_err(|_| Fault::Wrong("a name in its list is no text"))?);
         }
         files.file(&path, length, *kind == EXECUTABLE)?;
     }

@@ -126,7 +126,7 @@ impl Store {
     fn load_all(&self, report: &mut OpenReport) -> Result<()> {
         let Volume { disk, states, path, .. } = &*self.volume;
         let mut names = folder::names(states).map_err(Error::io("looking for the states of the torrents"))?;
-        // A torrent that was deleted comes before one of the same name that may have come since.
+        // A deleted torrent comes before a later one of the same name.
         names.sort_by_key(|name| (!name.ends_with(GONE), name.clone()));
         for name in names {
             let (stem, ending) = name.split_once('.').unwrap_or((&name, ""));
@@ -165,7 +165,7 @@ impl Store {
         let loaded = Record::read(len, |bytes, at| FileExt::read_exact_at(&file, bytes, at))?;
         match loaded.record.info_hash == info_hash {
             true => Ok(loaded),
-            false => Err(Fault::Wrong("of another torrent than its name says")),
+            false => Err(Fault::Wrong("named after another torrent")),
         }
     }
 
@@ -200,11 +200,11 @@ impl Store {
         let Loaded { record, complete, bits, unknown } = loaded;
         let info_hash = record.info_hash;
         let place = Location::new(record);
-        // A record of which the files have no one folder in common is not read.
+        // Records without a common folder are never read.
         let top = folded(place.top().unwrap_or(&place.name));
         if *self.tops.lock().entry(top).or_insert(info_hash) != info_hash {
             let why = "another torrent has the place of its files".to_owned();
-            // Nothing there is to be deleted for it.
+            // A delete of it must not remove files there.
             self.set_unavailable(info_hash, why, None, report);
             return;
         }
@@ -230,7 +230,7 @@ impl Store {
         torrent.ok_or_else(|| self.why_not(info_hash).err().unwrap_or(Error::NotFound(*info_hash)))
     }
 
-    /// An error if there is such a torrent and it cannot be used.
+    /// Returns an error if the torrent exists and cannot be used.
     fn why_not(&self, info_hash: &InfoHash) -> Result<()> {
         match self.unavailable.lock().get(info_hash) {
             Some(Unavailable { why, .. }) => {
@@ -277,8 +277,8 @@ impl Store {
         Err(Error::Occupied { path: wanted })
     }
 
-    /// Creates a torrent over files that are in its place already, as [`FileStore::adopt`](super::FileStore)
-    /// tells.
+    /// Creates a torrent over files that exist already, as documented in
+    /// [`FileStore::adopt`](super::FileStore).
     pub(super) fn adopt(
         &self,
         new: &NewTorrent,
@@ -317,7 +317,7 @@ impl Store {
         has_content: impl Fn(usize) -> bool,
     ) -> Result<Option<Adopted>> {
         let Volume { disk, folder: top, states, .. } = &*self.volume;
-        let failed = || Error::io("taking up files that are there");
+        let failed = || Error::io("adopting files");
         let info_hash = place.record.info_hash;
         let is_right =
             |range: &Range<u64>| place.record.geometry.pieces_of(range).all(|piece| right.contains(piece));

@@ -26,12 +26,12 @@ use crate::{
     Result,
 };
 
-/// Is asked before each step, and told of each change.
+/// Called before each step and after each change.
 #[derive(Clone)]
 pub(super) struct Tap(pub(super) Arc<dyn Witness>);
 
 pub(super) trait Witness: Send + Sync {
-    /// Whether a step is to be done.
+    /// Returns whether the step is done.
     fn before(&self, step: Step) -> io::Result<bool>;
 
     fn done(&self, _: Op) {}
@@ -60,7 +60,7 @@ fn hook(store: &FileStore, hook: impl Fn(Step) -> io::Result<()> + Send + Sync +
     *store.store.volume.disk.tap.lock() = Some(Tap(Arc::new(hook)));
 }
 
-/// Opens a store that asks the hook from the beginning.
+/// Opens a store that calls the hook from the beginning.
 fn open_hooked(folder: &Path, hook: impl Fn(Step) -> io::Result<()> + Send + Sync + 'static) -> FileStore {
     let disk = Disk::default();
     *disk.tap.lock() = Some(Tap(Arc::new(hook)));
@@ -113,7 +113,7 @@ fn have_bits_are_written_when_their_data_is_flushed_and_flushed_in_turn() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let content = create(&store);
-    // The flushed files without later writes, and whether have-bits are under way.
+    // The flushed files without later writes, and whether have-bits are being written.
     let seen = Arc::new(Mutex::new((BTreeSet::new(), Vec::new())));
     let steps = Arc::clone(&seen);
     hook(&store, move |step| {
@@ -154,7 +154,7 @@ fn a_mark_during_a_flush_waits_for_the_next() {
     let (other, done) = (Arc::clone(&content), AtomicBool::new(false));
     hook(&store, move |step| {
         if matches!(step, Step::Flush(_)) && !done.swap(true, Relaxed) {
-            // Taken back while the flush is under way, and complete again with other bytes.
+            // Unmarked during the flush, and complete again with other bytes.
             assert!(other.mark_incomplete(4).unwrap());
             put(&*other, 4, 2);
             put(&*other, 9, 2);
@@ -217,7 +217,7 @@ fn durable_pieces_without_bits_survive_a_file_that_cannot_be_flushed() {
     unhook(&store);
     is_honest();
     assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), [0], "1 was not flushed");
-    // And one that is being taken back.
+    // And one that is being unmarked.
     store.flush().unwrap();
     hook(&store, |step| if step == Step::FlushBits { broken() } else { Ok(()) });
     assert!(content.mark_incomplete(0).is_err());
@@ -388,7 +388,7 @@ fn names_that_a_file_system_takes_for_the_same_are_refused_and_leave_nothing() {
     let mut files = FileList::builder();
     (0..10).for_each(|name| _ = files.file(&["t", &name.to_string()], 10, false).unwrap());
     let new = NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap();
-    assert!(matches!(store.create(&new), Err(Error::Unsupported(what)) if what.contains("apart")));
+    assert!(matches!(store.create(&new), Err(Error::Unsupported(what)) if what.contains("distinguish")));
     assert!(!making.exists());
     store.create(&new).unwrap();
 }
@@ -451,7 +451,7 @@ fn have_bits_that_cannot_be_written_are_written_by_the_next_flush() {
         assert!(matches!(store.flush(), Err(Error::Io { .. })));
         unhook(&store);
         assert_eq!(content.pieces().unwrap().count(), 3);
-        // One of them is taken back: whatever arrived of it, it is cleared when that returns.
+        // One of them is unmarked: its bit on the disk is cleared when the call returns.
         assert!(content.mark_incomplete(1).unwrap());
         assert!(!on_disk(folder.path()).contains(&1));
         store.flush().unwrap();
@@ -640,7 +640,7 @@ fn only_files_of_its_own_are_written_to() {
     let whole = 3 * PIECE as usize / 2;
     let folder = tempfile::tempdir().unwrap();
     let [a, b] = pair_in(folder.path(), [Some(whole), Some(whole)]);
-    // One that has all its pieces may have other names, one to be written to may not.
+    // A file with all of its pieces may have other names, one that will be written may not.
     let others = ["other a", "other b"].map(|name| folder.path().join(name));
     for (file, other) in [&a, &b].into_iter().zip(&others) {
         std::fs::hard_link(file, other).unwrap();
@@ -654,7 +654,7 @@ fn only_files_of_its_own_are_written_to() {
     store.flush().unwrap();
     assert_eq!(std::fs::read(&others[1]).unwrap(), vec![1; whole]);
 
-    // Two names of one file cannot be told apart.
+    // Two names of one file are not distinguished.
     let folder = tempfile::tempdir().unwrap();
     let [a, b] = pair_in(folder.path(), [Some(whole), None]);
     std::fs::hard_link(&a, &b).unwrap();

@@ -35,8 +35,7 @@ use crate::{
 };
 
 /// The message about a file that is not as the store left it.
-const CHANGED: &str =
-    "a file of the torrent is gone or has lost its end: open the store again, so that it is missed";
+const CHANGED: &str = "a file of the torrent is gone or too short: open the store again to check all files";
 
 /// A torrent. Locks are taken in the order of the fields. During a flush of files only `bits` is held, so
 /// reads and writes do not wait for it.
@@ -74,7 +73,7 @@ struct TorrentState {
     fresh: BTreeSet<u32>,
     /// Complete pieces that are being flushed, and not so on the disk.
     under_way: BTreeSet<u32>,
-    /// Complete pieces that are durable, but for their bits: those may be on the disk or not.
+    /// Complete pieces that are durable, except their bits, which may be on the disk or not.
     unsure: BTreeSet<u32>,
     /// Files with bytes that may not have arrived.
     dirty: BTreeSet<u32>,
@@ -128,7 +127,7 @@ impl Torrent {
         self.place.record.geometry
     }
 
-    /// Sets all its room aside, which was taken before it was there.
+    /// Holds all of its room, which was allocated before the torrent existed.
     pub(super) fn hold_all(&self) {
         let mut state = self.state.lock();
         for part in self.file_parts(&(0..self.geometry().len())) {
@@ -261,7 +260,7 @@ impl Torrent {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
                 Err(error) => {
                     let error = self.about(segment.file)(error.into());
-                    return Err(Error::io("the disk that the files lie on")(error));
+                    return Err(Error::io("the disk of the files")(error));
                 }
             }
         }
@@ -491,8 +490,7 @@ impl Torrent {
             lacking.into_iter().for_each(|part| _ = state.room.held.insert(part));
             (unknown.iter().map(length).sum::<u64>() < length(&range), !unknown.is_empty())
         };
-        // Bytes that were there stay if there is no room for the others: so that is seen to before any is
-        // written.
+        // Old bytes must stay if there is no room for the new ones, so room is reserved before any write.
         if overwrites && adds {
             self.reserve(&range)?;
         }
@@ -507,7 +505,7 @@ impl Torrent {
                     Error::Io { what: CHANGED, source: error }
                 }
                 _ if overwrites => Error::Io { what: "writing content", source: error },
-                _ => Error::io("the disk that the files lie on")(error),
+                _ => Error::io("the disk of the files")(error),
             });
         }
         state.pieces.wrote(range.clone());

@@ -1,4 +1,4 @@
-//! The folder of a store: where its torrents, their states and its lock lie, and how much of it is taken.
+//! The folder of a store, with its torrents, their states and its lock, and its used bytes.
 
 use std::{
     fs::File,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{ContentConfig, Counters, Error, Result, error::about, lock::Locked};
 
-/// The folder of a store, and how much of it is taken.
+/// The folder of a store, and its used bytes.
 #[derive(Debug)]
 pub(super) struct Volume {
     pub(super) disk: Disk,
@@ -36,7 +36,7 @@ pub(super) struct Volume {
     pub(super) making: OwnedFd,
     _lock: Locked,
     pub(super) open_files: OpenFiles,
-    /// Bytes that are taken.
+    /// Bytes in use.
     pub(super) used: AtomicU64,
     pub(super) counters: Counters,
     ids: AtomicU64,

@@ -22,13 +22,13 @@ pub trait TorrentFolder: fmt::Debug + Send + Sync {
     /// Those of the medium, and `NotFound`.
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
 
-    /// Calls `each` with the name of every file. There is none if there is no folder.
+    /// Calls `each` with the name of every file. There is none without the folder.
     ///
     /// # Errors
     /// Those of the medium.
     fn names(&self, each: &mut dyn FnMut(&str)) -> io::Result<()>;
 
-    /// Makes a file, in the place of one that may be there. Makes the folder, durably, if there is none.
+    /// Makes a file, and replaces an old one. Makes the folder, durably, if it does not exist.
     ///
     /// # Errors
     /// Those of the medium.
@@ -127,7 +127,7 @@ impl TorrentFolder for FileFolder {
     }
 }
 
-/// Makes a folder, and those above it, if there is none. Each name is durable before the next folder is made.
+/// Makes a folder and its parents, if they do not exist. Each name is durable before the next folder is made.
 fn make(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use swarmkeep_metainfo::Metainfo;
 
-/// A torrent file in short. It shares the label that it comes from.
+/// A torrent file in short. It shares the memory of its label.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Description {
     label: Arc<[u8]>,

@@ -33,12 +33,12 @@ pub(super) struct Core<J> {
     pub(super) chunk: u64,
     /// Bytes of chunks that there may be.
     pub(super) most: u64,
-    /// Whether the store below knows how much room it has.
+    /// Whether the store below knows its free room.
     pub(super) knows_room: bool,
     backlog: Mutex<Backlog<J>>,
-    /// Told when memory becomes free.
+    /// Notified when memory becomes free.
     room: Condvar,
-    /// Told when there is something to do for the threads.
+    /// Notified when the threads have work.
     work: Condvar,
     pub(super) read_ahead: ReadAhead,
     pub(super) serials: AtomicU64,
@@ -53,7 +53,7 @@ pub(super) struct Core<J> {
 struct Backlog<J> {
     /// Bytes of chunks that are in use.
     taken: u64,
-    /// Chunks that are not: together with those in use, never more than there may be.
+    /// Chunks that are not. Together with the chunks in use, they never exceed the limit.
     spare: Vec<Chunk>,
     /// Room of the store below that is reserved for bytes that are not there yet.
     promised: u64,
@@ -80,11 +80,11 @@ pub(super) trait Work<J> {
     /// Writes the stripe of a job.
     fn write(&self, job: &J);
 
-    /// Puts jobs in the order of the device, without those that may not be written now.
+    /// Puts jobs in the order of the device, and drops the ones that must not be written now.
     fn sort(&self, jobs: Vec<J>) -> Vec<J>;
 
-    /// Chooses stripes that are written although they are not whole: at least `wanted` bytes together, if
-    /// there are as many.
+    /// Chooses stripes to write although they are not whole: at least `wanted` bytes together, if there
+    /// are enough.
     fn choose(&self, wanted: u64) -> Vec<J>;
 }
 
@@ -170,8 +170,8 @@ impl<J> Core<J> {
         self.inner.statistics().free.is_none_or(|free| promised + promised / 64 <= free)
     }
 
-    /// Makes way for a write that goes past the cache and takes `bytes` of room: until it is done, everything
-    /// that is held back has been written, by `write_out`, or has room all the same.
+    /// Makes room for a write of `bytes` past the cache: when it returns, all held-back bytes are written, by
+    /// `write_out`, or the store has room for them too.
     pub(super) fn make_way(&self, bytes: u64, write_out: impl Fn()) -> Through<'_, J> {
         let mut backlog = self.backlog.lock();
         backlog.promised += bytes;
@@ -192,7 +192,7 @@ impl<J> Core<J> {
         }
     }
 
-    /// Has jobs done.
+    /// Queues jobs for the threads.
     pub(super) fn queue(&self, jobs: impl IntoIterator<Item = J>) {
         let mut backlog = self.backlog.lock();
         backlog.due.extend(jobs);
@@ -205,7 +205,7 @@ impl<J> Core<J> {
         self.work.notify_all();
     }
 
-    /// Takes back memory that was lent, and room of the store below.
+    /// Takes back chunks, and room of the store below.
     pub(super) fn give_back(&self, chunks: impl IntoIterator<Item = Chunk>, promised: u64) {
         let mut guard = self.backlog.lock();
         let backlog = &mut *guard;

@@ -29,7 +29,7 @@ pub(super) fn chunk(bytes: u64) -> Chunk {
 pub(super) struct Gathered {
     /// No two have the same.
     pub(super) serial: u64,
-    /// When its first bytes came.
+    /// When its first bytes were written.
     pub(super) since: Instant,
     /// Room of the store below that is reserved for it: for each chunk as much as writes there could take,
     /// but no more than for the whole stripe.

@@ -85,13 +85,13 @@ impl StripeCacheOptions {
 /// [prefers](Capabilities::stripe). A write copies its bytes and returns. When no byte of a stripe is
 /// missing, here or below, the threads of the cache write it. They sort all such stripes by their
 /// [place](Content::place), those without a place by torrent and offset, and write each with one call. A
-/// stripe that is not whole waits until a [flush](ContentRepository::flush), until it is as old as a
-/// [caller lets it become](Self::flush_older), or until memory is needed. Then
-/// the stripes that miss the fewest bytes are written as they are, each contiguous range with one call.
+/// stripe that is not whole waits until a [flush](ContentRepository::flush), until a caller
+/// [flushes stripes of its age](Self::flush_older), or until memory is needed. Then the stripes that miss the
+/// fewest bytes are written as they are, each contiguous range with one call.
 ///
 /// A read of a complete piece fetches as much of its stripe as can be read; later reads of the stripe are
 /// served from memory. Concurrent reads of the same stripe wait for that read. A range that could not be read
-/// ahead is not tried again for a while. If stripes leave the memory before half of their bytes were wanted,
+/// ahead is not tried again for a while. If stripes leave the memory before half of their bytes were read,
 /// because more peers read at once than there is memory for, only 256 KiB are read ahead, and for reads of
 /// 128 KiB or more, nothing.
 ///

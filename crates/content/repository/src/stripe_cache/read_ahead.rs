@@ -76,8 +76,8 @@ enum Entry {
     },
 }
 
-/// Whether whole stripes are worth their memory: not if they go before much of them was wanted, because more
-/// is read at once than there is memory for.
+/// Whether whole stripes are worth their memory: not if they are dropped before much of them was requested,
+/// because there is too little memory for all concurrent reads.
 #[derive(Debug, Default)]
 struct Benefit {
     /// Bytes of dropped blocks, and how many of these were requested.
@@ -172,7 +172,7 @@ impl ReadAhead {
                 reading.wanted.fetch_add(part.end - part.start, Relaxed);
                 return Found::Coming(Arc::clone(reading));
             }
-            // One that goes when its time has come, so that it is tried again one day.
+            // It could not be read. It is dropped when it is the oldest, and then tried again.
             Some((_, Entry::There { .. })) => return Found::Nothing,
             None => {}
         }
@@ -240,7 +240,7 @@ impl ReadAhead {
         let mut sectors = if spare.len() == count {
             spare
         } else {
-            // Before there is other memory for it.
+            // Before the next allocation.
             drop(spare);
             sectors(count)
         };
@@ -373,8 +373,8 @@ impl Table {
 }
 
 impl Benefit {
-    /// Judges after a quarter of the memory has gone, and tries whole stripes again after eight times as much
-    /// as there is: if that is in vain each time, at most a ninth more is read than otherwise.
+    /// Judges after a quarter of the memory was dropped, and tries whole stripes again after eight times the
+    /// memory: if each try fails, at most a ninth more is read than without tries.
     fn gone(&mut self, bytes: u64, wanted: u64, most: u64) {
         self.gone += bytes;
         self.wanted += wanted.min(bytes);

@@ -23,7 +23,7 @@ use crate::{Content, Error, Geometry, InfoHash, Pieces, Result};
 
 pub(super) type Core = backlog::Core<Job>;
 
-/// A stripe that is to be written.
+/// A stripe to write.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) torrent: Arc<Torrent>,
@@ -150,8 +150,8 @@ impl Torrent {
         *self.gate.read()
     }
 
-    /// Reads a range if all of it was read ahead; `false` if not, and where something would have to be waited
-    /// for.
+    /// Reads a range if all of it was read ahead and no lock has to be waited for; otherwise returns
+    /// `false`.
     pub(super) fn read_in_memory(&self, core: &Core, range: Range<u64>, into: &mut [u8]) -> bool {
         let Some(_inside) = self.gate.try_read().filter(|there| **there) else { return false };
         for number in stripes_of(&range, core.stripe) {
@@ -443,7 +443,7 @@ impl TorrentState {
         self.stripes.range(stripes_of(range, self.stripe)).any(|(_, stripe)| stripe.holds(range))
     }
 
-    /// Whether bytes of a piece are in a stripe that is not to be written yet.
+    /// Whether bytes of a piece are in a stripe that is not due yet.
     fn waits(&self, piece: u32) -> bool {
         let range = self.geometry.piece(piece).expect("it was marked");
         let mut gathering = self
@@ -453,7 +453,7 @@ impl TorrentState {
         gathering.any(|gathering| !gathering.due && gathering.runs().overlaps(&range))
     }
 
-    /// Whether the store below is being told that a piece is complete.
+    /// Whether a piece is being marked in the store below.
     fn tells(&self) -> bool {
         self.untold.values().any(|untold| untold.telling)
     }
@@ -534,7 +534,7 @@ impl TorrentState {
             .collect()
     }
 
-    /// Whether a stripe was not to be written, and now is.
+    /// Makes a gathering stripe due. Returns whether it was not due before.
     pub(super) fn becomes_due(&mut self, stripe: u64) -> bool {
         let gathering = self.stripes.get_mut(&stripe).and_then(|stripe| stripe.gathering.as_mut());
         gathering.is_some_and(|gathering| !mem::replace(&mut gathering.due, true))
@@ -598,7 +598,7 @@ impl TorrentState {
     }
 }
 
-/// An error that is told twice.
+/// A copy of an error, to report it twice.
 fn again(error: &Error) -> Error {
     match error {
         Error::Io { what, source } => {

@@ -54,7 +54,7 @@ impl Work<Job> for Writers {
     fn sort(&self, jobs: Vec<Job>) -> Vec<Job> {
         let mut jobs: Vec<_> = jobs
             .into_iter()
-            // A call that deletes a torrent waits for its writes. If it fails, it queues these jobs anew.
+            // A call that deletes a torrent waits for its writes. If it fails, it queues these jobs again.
             .filter(|job| !job.torrent.state.lock().held)
             .map(|job| {
                 let place = job.torrent.place(job.stripe);

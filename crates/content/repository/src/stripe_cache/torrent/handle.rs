@@ -45,10 +45,9 @@ impl<C: Cache> Handle<C> {
         self.cache.core()
     }
 
-    /// Keeps room of the store below for a part of a stripe; `None` if it has too little.
+    /// Reserves room of the store below for a part of a stripe; `None` if it has too little.
     ///
-    /// It is kept for all that the chunks of the part can hold, so that the store below is asked once for
-    /// each.
+    /// The room is enough for whole chunks, so that the store below is asked once per chunk.
     fn keep_room(&self, part: &Range<u64>) -> Option<PartRoom<'_>> {
         let (core, torrent) = (self.core(), &*self.torrent);
         let stripe = torrent.state_range(part.start / core.stripe);
@@ -59,12 +58,12 @@ impl<C: Cache> Handle<C> {
         core.promise(room).map(|promise| PartRoom { promise, whole })
     }
 
-    /// Takes a range into memory; `false` if the store below may have too little room for it, and then
-    /// nothing was taken.
+    /// Takes a range into memory; `false` if the store below may have too little room for it: then nothing is
+    /// taken.
     fn gather_all(&self, range: &Range<u64>, buffers: &[IoSlice<'_>]) -> bool {
         let core = self.core();
         let stripes = stripes_of(range, core.stripe);
-        // A single one is told that it needs room when it is looked at anyway.
+        // A single stripe is checked for room in `gather` anyway.
         let ahead = core.knows_room && stripes.end - stripes.start > 1;
         let parts = stripes.map(|number| {
             let stripe = self.torrent.state_range(number);
@@ -91,8 +90,8 @@ impl<C: Cache> Handle<C> {
         true
     }
 
-    /// Takes a part of a stripe into memory, as soon as there is some; `false` if it needs room, and was
-    /// given none.
+    /// Takes a part of a stripe into memory, as soon as memory is free; `false` if it needs `room` and has
+    /// none.
     fn gather(
         &self,
         part: Range<u64>,
