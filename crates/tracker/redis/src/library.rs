@@ -58,7 +58,14 @@ pub(crate) struct Library {
 }
 
 pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-    const CODE: &str = include_str!("library.lua");
+    const CODE: &str = concat!(
+        include_str!("library/shard.lua"),
+        include_str!("library/tables.lua"),
+        include_str!("library/directory.lua"),
+        include_str!("library/swarms.lua"),
+        include_str!("library/selection.lua"),
+        include_str!("library/calls.lua"),
+    );
     const PLACEHOLDER: &str = "swarmkeep_LIBRARY";
     let version = HEXLOWER.encode(&Sha1::digest(CODE)[..4]);
     let name = format!("swarmkeep_{version}");

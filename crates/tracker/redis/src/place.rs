@@ -20,7 +20,7 @@ pub(crate) const fn is_number_of_shards(shards: u32) -> bool {
 /// Bytes of [`Layout::identity`].
 pub(crate) const IDENTITY: usize = 17;
 
-/// The last commit that reads shards without an identity; `library.lua` names it too.
+/// The last commit that reads shards without an identity; `library/shard.lua` names it too.
 pub(crate) const READS_NO_IDENTITY: &str = "7132e1d";
 
 /// The last commit that reads a store with a limit of endpoints at an IPv6 /64.

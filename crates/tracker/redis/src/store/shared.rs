@@ -23,7 +23,7 @@ use crate::{
     reply::{self, Shard, Unconfirmed},
 };
 
-/// The most seconds between the time of a call and the server's clock; `library.lua` has the same number.
+/// The most seconds between the time of a call and the server's clock; `library/shard.lua` has the same number.
 pub(crate) const APART: u64 = 60;
 
 /// The most shards of which the layout is read at once.
