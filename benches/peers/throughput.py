@@ -3,7 +3,7 @@
 
 Every seeder sends the same torrent to the same client, every fetcher gets it from the same seeder, in turns: A B C, then B C A, and so on. What
 counts is the CPU time (user and system, all threads) of the one process that is looked at, from when it is ready until everything is there.
-docs/use/peer.md says what each number means.
+docs/reports/throughput.md says what each number means.
 """
 
 import argparse

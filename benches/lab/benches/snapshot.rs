@@ -2,7 +2,7 @@
 //! take meanwhile.
 //!
 //! `cargo bench -p swarmkeep-lab --bench snapshot -- --swarms 10000000 --turns 3` for the table of
-//! `docs/formats/snapshot.md`; `--only packed` for one store. Criterion has no place for a run that takes
+//! `docs/reports/packed-store.md`; `--only packed` for one store. Criterion has no place for a run that takes
 //! seconds and a file, so this prints its own table of medians.
 
 use std::{
