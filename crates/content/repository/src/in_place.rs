@@ -222,7 +222,7 @@ fn signature(file: &File) -> io::Result<Signature> {
 /// delete.
 #[derive(Debug)]
 pub struct InPlace {
-    torrents: RwLock<BTreeMap<InfoHash, Arc<Torrent>>>,
+    torrents: RwLock<BTreeMap<InfoHash, Arc<PlacedTorrent>>>,
     others: Arc<dyn ContentRepository>,
 }
 
@@ -238,7 +238,7 @@ impl InPlace {
     /// # Errors
     /// [`Error::Geometry`] if its files are empty.
     pub fn add(&self, info: &Info, place: Place, right: PieceBits) -> Result<()> {
-        let torrent = Torrent { geometry: place.geometry(info)?, place, right: Mutex::new(right) };
+        let torrent = PlacedTorrent { geometry: place.geometry(info)?, place, right: Mutex::new(right) };
         self.torrents.write().insert(info.info_hash(), Arc::new(torrent));
         Ok(())
     }
@@ -297,7 +297,7 @@ impl ContentRepository for InPlace {
 }
 
 #[derive(Debug)]
-struct Torrent {
+struct PlacedTorrent {
     geometry: Geometry,
     place: Place,
     right: Mutex<PieceBits>,
@@ -305,7 +305,7 @@ struct Torrent {
 
 const READ_ONLY: Error = Error::ReadOnly { why: "the files are seeded where they are" };
 
-impl Content for Torrent {
+impl Content for PlacedTorrent {
     fn geometry(&self) -> Geometry {
         self.geometry
     }

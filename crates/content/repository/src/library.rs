@@ -38,9 +38,8 @@ pub struct Library {
     adding: Mutex<()>,
 }
 
-/// A torrent file, as it was found.
-enum Found {
-    None,
+enum TorrentFile {
+    Missing,
     /// It is not the torrent's, or lacks hashes of pieces.
     Damaged,
     Whole(Box<Metainfo>, Vec<u8>),
@@ -81,14 +80,14 @@ impl Library {
                 return Err(Error::Geometry { length, piece_length, what });
             }
             Ok(_) => match self.find(&new.info_hash)? {
-                Found::Whole(kept, bytes) => {
+                TorrentFile::Whole(kept, bytes) => {
                     let _ = self.describe(&new.info_hash, &Description::of(&kept, bytes.len()));
                     return Err(Error::Exists(new.info_hash));
                 }
                 _ => self.keep(&new.info_hash, torrent)?,
             },
             Err(Error::NotFound(_)) => match self.look(&new.info_hash, new.geometry)? {
-                Found::Whole(kept, bytes) if !metainfo.info().knows_hashes() => {
+                TorrentFile::Whole(kept, bytes) if !metainfo.info().knows_hashes() => {
                     self.store.create(&new)?;
                     self.describe(&new.info_hash, &Description::of(&kept, bytes.len()))?;
                     return Ok(*kept);
@@ -115,11 +114,11 @@ impl Library {
         let new = NewTorrent::of(info)?;
         let _adding = self.adding.lock();
         let before = self.look(&new.info_hash, new.geometry)?;
-        if !matches!(before, Found::Whole(..)) {
+        if !matches!(before, TorrentFile::Whole(..)) {
             self.keep(&new.info_hash, torrent)?;
         }
         let created = create()?;
-        if created.is_none() && matches!(before, Found::None) {
+        if created.is_none() && matches!(before, TorrentFile::Missing) {
             self.forget(&new.info_hash)?;
         }
         Ok(created)
@@ -138,7 +137,7 @@ impl Library {
     /// [`Error::NotFound`] if the torrent is not in the store; [`Error::Io`].
     pub fn torrent_file(&self, info_hash: &InfoHash) -> Result<Option<Vec<u8>>> {
         Ok(match self.find(info_hash)? {
-            Found::Whole(_, torrent) => Some(torrent),
+            TorrentFile::Whole(_, torrent) => Some(torrent),
             _ => None,
         })
     }
@@ -149,7 +148,7 @@ impl Library {
     /// [`Error::NotFound`] if the torrent is not in the store; [`Error::Io`].
     pub fn metainfo(&self, info_hash: &InfoHash) -> Result<Option<Metainfo>> {
         Ok(match self.find(info_hash)? {
-            Found::Whole(metainfo, _) => Some(*metainfo),
+            TorrentFile::Whole(metainfo, _) => Some(*metainfo),
             _ => None,
         })
     }
@@ -160,7 +159,7 @@ impl Library {
     /// # Errors
     /// [`Error::NotFound`] if the torrent is not in the store; [`Error::Io`].
     pub fn is_damaged(&self, info_hash: &InfoHash) -> Result<bool> {
-        Ok(matches!(self.find(info_hash)?, Found::Damaged))
+        Ok(matches!(self.find(info_hash)?, TorrentFile::Damaged))
     }
 
     /// The name of a torrent and the number of its files, from its label, or else from its torrent file.
@@ -172,7 +171,7 @@ impl Library {
             return Ok(Some(description));
         }
         Ok(match self.find(info_hash)? {
-            Found::Whole(metainfo, torrent) => Some(Description::of(&metainfo, torrent.len())),
+            TorrentFile::Whole(metainfo, torrent) => Some(Description::of(&metainfo, torrent.len())),
             _ => None,
         })
     }
@@ -209,18 +208,18 @@ impl Library {
         }
     }
 
-    fn find(&self, info_hash: &InfoHash) -> Result<Found> {
+    fn find(&self, info_hash: &InfoHash) -> Result<TorrentFile> {
         let geometry = self.store.open(info_hash)?.geometry();
         self.look(info_hash, geometry)
     }
 
     /// Looks for the torrent file of a torrent that may not be in the store.
-    fn look(&self, info_hash: &InfoHash, geometry: Geometry) -> Result<Found> {
-        let Some(folder) = &self.folder else { return Ok(Found::None) };
+    fn look(&self, info_hash: &InfoHash, geometry: Geometry) -> Result<TorrentFile> {
+        let Some(folder) = &self.folder else { return Ok(TorrentFile::Missing) };
         Ok(match folder.read(&name_of(info_hash)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Found::None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => TorrentFile::Missing,
             // A folder is in its place.
-            Err(error) if error.kind() == io::ErrorKind::IsADirectory => Found::Damaged,
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => TorrentFile::Damaged,
             Err(error) => return Err(Error::io("reading a torrent file")(error)),
             Ok(file) => match Metainfo::parse(&file) {
                 Ok(metainfo)
@@ -228,9 +227,9 @@ impl Library {
                         .is_ok_and(|new| new.info_hash == *info_hash && new.geometry == geometry)
                         && metainfo.info().knows_hashes() =>
                 {
-                    Found::Whole(Box::new(metainfo), file)
+                    TorrentFile::Whole(Box::new(metainfo), file)
                 }
-                _ => Found::Damaged,
+                _ => TorrentFile::Damaged,
             },
         })
     }

@@ -24,7 +24,7 @@ const CHUNK: usize = 1 << 18;
 /// written.
 #[derive(Debug)]
 pub struct Memory {
-    torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
+    torrents: RwLock<HashMap<InfoHash, Arc<MemoryTorrent>>>,
     shared: Arc<Usage>,
 }
 
@@ -36,7 +36,7 @@ struct Usage {
 }
 
 #[derive(Debug)]
-struct Torrent {
+struct MemoryTorrent {
     geometry: Geometry,
     shared: Arc<Usage>,
     /// `None` once it has been deleted.
@@ -74,7 +74,7 @@ impl ContentRepository for Memory {
         list.try_reserve_exact(chunks).map_err(|_| Error::Full { what: "the list of a torrent's chunks" })?;
         list.resize_with(chunks, || None);
         let held = TorrentContent { pieces: Pieces::new(geometry), chunks: list };
-        let created = Arc::new(Torrent {
+        let created = Arc::new(MemoryTorrent {
             geometry,
             shared: Arc::clone(&self.shared),
             held: RwLock::new(Some(Mutex::new(held))),
@@ -133,7 +133,7 @@ impl ContentRepository for Memory {
     }
 }
 
-impl Torrent {
+impl MemoryTorrent {
     fn with<T>(&self, work: impl FnOnce(&mut TorrentContent) -> Result<T>) -> Result<T> {
         let held = self.held.read();
         work(&mut held.as_ref().ok_or(Error::Deleted)?.lock())
@@ -163,7 +163,7 @@ impl TorrentContent {
     }
 }
 
-impl Content for Torrent {
+impl Content for MemoryTorrent {
     fn geometry(&self) -> Geometry {
         self.geometry
     }

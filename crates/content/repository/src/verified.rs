@@ -29,11 +29,11 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// # Errors
 /// As [`Content::read_at`], and [`Error::NoSuchPiece`].
 pub fn verify(content: &dyn Content, info: Option<&Info>, piece: u32, chunk: &mut Vec<u8>) -> Result<bool> {
-    verify_rest(content, info, piece, &Part { range: 0..0, bytes: Vec::new() }, chunk)
+    verify_rest(content, info, piece, &ReadPart { range: 0..0, bytes: Vec::new() }, chunk)
 }
 
 /// A part of a piece that was read already.
-struct Part<'a> {
+struct ReadPart<'a> {
     range: Range<u64>,
     bytes: Vec<&'a [u8]>,
 }
@@ -42,7 +42,7 @@ fn verify_rest(
     content: &dyn Content,
     info: Option<&Info>,
     piece: u32,
-    part: &Part<'_>,
+    part: &ReadPart<'_>,
     chunk: &mut Vec<u8>,
 ) -> Result<bool> {
     let range = content.geometry().piece(piece)?;
@@ -83,18 +83,18 @@ fn verify_rest(
 pub struct Verified {
     inner: Arc<dyn ContentRepository>,
     hashes: Arc<Hashes>,
-    torrents: Mutex<HashMap<InfoHash, Arc<Mutex<State>>>>,
+    torrents: Mutex<HashMap<InfoHash, Arc<Mutex<Verification>>>>,
 }
 
 type Hashes = dyn Fn(&InfoHash) -> Result<Option<Arc<Info>>> + Send + Sync;
 
 #[derive(Default)]
-enum State {
+enum Verification {
     /// Not read yet.
     #[default]
     Unknown,
     /// All but these.
-    But {
+    Except {
         info: Arc<Info>,
         unverified: PieceBits,
         wrong: BTreeSet<u32>,
@@ -119,7 +119,7 @@ impl Verified {
 impl ContentRepository for Verified {
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         let inner = self.inner.create(torrent)?;
-        let state = Arc::new(Mutex::new(State::All));
+        let state = Arc::new(Mutex::new(Verification::All));
         self.torrents.lock().insert(torrent.info_hash, Arc::clone(&state));
         let (info_hash, hashes) = (torrent.info_hash, Arc::clone(&self.hashes));
         Ok(Arc::new(Handle { inner, info_hash, hashes, state }))
@@ -166,26 +166,26 @@ struct Handle {
     inner: Arc<dyn Content>,
     info_hash: InfoHash,
     hashes: Arc<Hashes>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Verification>>,
 }
 
 impl Handle {
     /// The unverified pieces of a range, with the hashes; `None` if there are none.
     fn unverified(&self, range: &Range<u64>) -> Result<Option<(Arc<Info>, Vec<u32>)>> {
         let mut state = self.state.lock();
-        if matches!(*state, State::Unknown) {
+        if matches!(*state, Verification::Unknown) {
             let known = if self.inner.is_verified() { None } else { (self.hashes)(&self.info_hash)? };
             *state = match known.filter(|info| info.knows_hashes()) {
-                Some(info) => State::But {
+                Some(info) => Verification::Except {
                     info,
                     unverified: self.inner.pieces()?,
                     wrong: BTreeSet::new(),
                     unread: BTreeMap::new(),
                 },
-                None => State::All,
+                None => Verification::All,
             };
         }
-        let State::But { info, unverified, wrong, unread } = &*state else { return Ok(None) };
+        let Verification::Except { info, unverified, wrong, unread } = &*state else { return Ok(None) };
         let pieces = self.inner.geometry().pieces_of(range);
         if let Some(&piece) = wrong.range(pieces.clone()).next() {
             return Err(Error::Wrong { piece });
@@ -201,7 +201,7 @@ impl Handle {
     /// Notes the result for a piece.
     fn note(&self, piece: u32, is_right: &Result<bool>) {
         let mut state = self.state.lock();
-        let State::But { unverified, wrong, unread, .. } = &mut *state else { return };
+        let Verification::Except { unverified, wrong, unread, .. } = &mut *state else { return };
         // It may have been marked incomplete meanwhile.
         let counts = unverified.contains(piece);
         match is_right {
@@ -217,7 +217,7 @@ impl Handle {
             }
         }
         if unverified.count() == 0 {
-            *state = State::All;
+            *state = Verification::All;
         }
     }
 }
@@ -245,7 +245,7 @@ impl Content for Handle {
             let range = whole.start.max(range.start)..whole.end.min(range.end);
             rest.take(range.start - at);
             at = range.end;
-            let part = Part { bytes: rest.take(range.end - range.start), range };
+            let part = ReadPart { bytes: rest.take(range.end - range.start), range };
             let is_right = verify_rest(&*self.inner, Some(&info), piece, &part, &mut chunk);
             self.note(piece, &is_right);
             if !is_right? {

@@ -14,7 +14,7 @@ pub enum Allocation {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum BlockUse {
     Data,
     Inodes,
 }
@@ -76,7 +76,7 @@ impl Allocator {
     }
 
     /// Takes a block, if one is free.
-    pub(super) fn take(&mut self, purpose: Use) -> Option<u32> {
+    pub(super) fn take(&mut self, purpose: BlockUse) -> Option<u32> {
         if self.count == 0 {
             return None;
         }
@@ -86,12 +86,12 @@ impl Allocator {
                 self.next = if block + 1 < self.blocks { block + 1 } else { 0 };
                 block
             }
-            (Allocation::Ordered, Use::Data) => {
+            (Allocation::Ordered, BlockUse::Data) => {
                 let block = self.first_free(self.bounds.0)?;
                 self.bounds.0 = block + 1;
                 block
             }
-            (Allocation::Ordered, Use::Inodes) => {
+            (Allocation::Ordered, BlockUse::Inodes) => {
                 let block = self.last_free(self.bounds.1)?;
                 self.bounds.1 = block;
                 block
@@ -140,7 +140,7 @@ mod tests {
         for policy in [Allocation::Sequential, Allocation::Ordered] {
             let mut allocator = Allocator::new(2, 200, policy);
             assert_eq!(allocator.count(), 198);
-            assert_eq!(allocator.take(Use::Data), Some(2));
+            assert_eq!(allocator.take(BlockUse::Data), Some(2));
             assert!(!allocator.is_free(0) && !allocator.is_free(200));
         }
     }
@@ -149,25 +149,25 @@ mod tests {
     fn sequential_goes_around_and_takes_each_block_once() {
         let mut allocator = Allocator::new(2, 130, Allocation::Sequential);
         allocator.resume(100);
-        let taken: Vec<_> = std::iter::from_fn(|| allocator.take(Use::Data)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| allocator.take(BlockUse::Data)).collect();
         assert_eq!(taken, (100..130).chain(2..100).collect::<Vec<_>>());
         allocator.release(50);
         allocator.release(20);
         // Past the last one taken, then around.
         allocator.resume(30);
-        assert_eq!((allocator.take(Use::Inodes), allocator.take(Use::Data)), (Some(50), Some(20)));
-        assert_eq!(allocator.take(Use::Data), None);
+        assert_eq!((allocator.take(BlockUse::Inodes), allocator.take(BlockUse::Data)), (Some(50), Some(20)));
+        assert_eq!(allocator.take(BlockUse::Data), None);
     }
 
     #[test]
     fn ordered_takes_the_lowest_for_data_and_the_highest_for_inodes() {
         let mut allocator = Allocator::new(2, 130, Allocation::Ordered);
-        assert_eq!((allocator.take(Use::Data), allocator.take(Use::Inodes)), (Some(2), Some(129)));
-        assert_eq!((allocator.take(Use::Data), allocator.take(Use::Inodes)), (Some(3), Some(128)));
+        assert_eq!((allocator.take(BlockUse::Data), allocator.take(BlockUse::Inodes)), (Some(2), Some(129)));
+        assert_eq!((allocator.take(BlockUse::Data), allocator.take(BlockUse::Inodes)), (Some(3), Some(128)));
         allocator.release(2);
         allocator.release(129);
-        assert_eq!((allocator.take(Use::Data), allocator.take(Use::Inodes)), (Some(2), Some(129)));
-        assert_eq!(std::iter::from_fn(|| allocator.take(Use::Inodes)).count(), 124);
+        assert_eq!((allocator.take(BlockUse::Data), allocator.take(BlockUse::Inodes)), (Some(2), Some(129)));
+        assert_eq!(std::iter::from_fn(|| allocator.take(BlockUse::Inodes)).count(), 124);
         assert_eq!(allocator.count(), 0);
     }
 

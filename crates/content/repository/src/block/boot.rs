@@ -13,17 +13,17 @@ use zerocopy::FromBytes;
 use super::{
     Allocation, Barrier, BlockDevice, SECTOR, Sector,
     allocator::Allocator,
-    find::{Chosen, Refused, find_root},
+    find::{BootRefusal, ChosenRoot, find_root},
     format::{
         BLOCKS, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry, Slot, index,
         logical,
     },
-    inode::{Inode, InodeState, Named},
+    inode::{Inode, InodeByHash, InodeState},
     mutant::{Mutant, Mutation},
     root::Root,
     sectors,
     slabs::Slabs,
-    store::{CURSOR, Meta, Store},
+    store::{CURSOR, Metadata, Store},
 };
 use crate::{Counters, Error, InfoHash, PieceBits, Pieces, Result};
 
@@ -120,18 +120,18 @@ pub(super) fn boot(
     allocation: Option<Allocation>,
     access: Access,
     mutation: Mutation,
-) -> Result<(Store, BootReport), Refused> {
+) -> Result<(Store, BootReport), BootRefusal> {
     if access == Access::Write {
         // A process that was killed may have left writes in the cache of the device, which are read and not
         // durable.
         device.flush(Barrier::Opened).map_err(Error::io("flushing the device"))?;
     }
     let mut report = BootReport::default();
-    let Chosen { header, entries, differing } = find_root(&*device, mutation, &mut report)?;
+    let ChosenRoot { header, entries, differing } = find_root(&*device, mutation, &mut report)?;
     let (has, needs) = (device.sectors(), u64::from(header.blocks.get()) << (header.block_shift - 12));
     if has < needs {
         let [has, needs] = [has, needs].map(|sectors| sectors * SECTOR as u64);
-        return Err(Refused::Because(format!(
+        return Err(BootRefusal::Because(format!(
             "it has {has} bytes, and the store on it needs {needs}: part of it is missing; repair it to keep the rest"
         )));
     }
@@ -403,7 +403,7 @@ impl Boot<'_> {
         mut self,
         device: &Arc<dyn BlockDevice>,
         access: Access,
-    ) -> Result<(Store, BootReport), Refused> {
+    ) -> Result<(Store, BootReport), BootRefusal> {
         for &(at, _) in &self.lost {
             let entry = self.root.get(at);
             self.report.damage.push(Damage::Lost { info_hash: entry.info_hash() });
@@ -429,13 +429,13 @@ impl Boot<'_> {
         // A store that is only read writes no root.
         let root = if access == Access::Read { Root::empty(shape, self.mutation) } else { self.root };
         #[expect(clippy::mutable_key_type, reason = "the info hash of an i-node never changes")]
-        let torrents = self.inodes.into_iter().map(Named).collect();
+        let torrents = self.inodes.into_iter().map(InodeByHash).collect();
         let store = Store {
             device: Arc::clone(device),
             shape,
             names: Mutex::new(()),
             torrents: RwLock::new(torrents),
-            meta: Mutex::new(Meta { root, slabs: self.slabs, lost, cursor: next }),
+            meta: Mutex::new(Metadata { root, slabs: self.slabs, lost, cursor: next }),
             changed: Mutex::new(Vec::new()),
             allocator: Mutex::new(self.allocator),
             counters: Counters::default(),

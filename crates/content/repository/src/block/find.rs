@@ -6,7 +6,7 @@ use super::{
     BlockDevice, BootReport, Damage, MOST_TORRENTS, Sector,
     format::{ENTRIES, LOGICAL_PER_SECTOR, RootEntry, RootHeader, VERSION},
     mutant::{Mutant, Mutation},
-    root::{Found, HEAD, first_sector},
+    root::{HEAD, RootCopy, first_sector},
     root_blocks,
 };
 use crate::{Error, Result};
@@ -16,7 +16,7 @@ pub(super) const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 14..=26;
 
 /// Why there is no store.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum BootRefusal {
     /// The device has none that can be used.
     Because(String),
     /// The device has no root.
@@ -25,7 +25,7 @@ pub(super) enum Refused {
     Error(Error),
 }
 
-impl Refused {
+impl BootRefusal {
     pub(super) fn into_error(self, path: &Path) -> Error {
         let what = match self {
             Self::Because(what) => what,
@@ -36,14 +36,13 @@ impl Refused {
     }
 }
 
-impl From<Error> for Refused {
+impl From<Error> for BootRefusal {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
 }
 
-/// The root that counts.
-pub(super) struct Chosen {
+pub(super) struct ChosenRoot {
     pub(super) header: RootHeader,
     pub(super) entries: Vec<RootEntry>,
     /// The sectors in which the other copy has other entries, if they are known.
@@ -55,9 +54,9 @@ pub(super) fn find_root(
     device: &dyn BlockDevice,
     mutation: Mutation,
     report: &mut BootReport,
-) -> Result<Chosen, Refused> {
+) -> Result<ChosenRoot, BootRefusal> {
     let headers = find_headers(device)?;
-    let mut copies: Vec<_> = headers.into_iter().map(|header| Found::read(device, header)).collect();
+    let mut copies: Vec<_> = headers.into_iter().map(|header| RootCopy::read(device, header)).collect();
     copies.sort_by_key(|copy| std::cmp::Reverse(copy.header.generation.get()));
     let whole = copies.iter().position(|copy| copy.whole || mutation.is(Mutant::TornRoot));
     match whole {
@@ -73,7 +72,7 @@ pub(super) fn find_root(
             }
             let differing = other.and_then(|other| chosen.differing(other));
             let entries = chosen.sectors.iter().flatten().flat_map(|sector| **sector).collect();
-            Ok(Chosen { header: chosen.header, entries, differing })
+            Ok(ChosenRoot { header: chosen.header, entries, differing })
         }
         None => {
             // A copy that is not whole though all of it can be read was being written, and never reported: it
@@ -91,13 +90,13 @@ pub(super) fn find_root(
                 })
                 .collect();
             report.damage.push(Damage::Root { entries: lost });
-            Ok(Chosen { header, entries, differing: None })
+            Ok(ChosenRoot { header, entries, differing: None })
         }
     }
 }
 
 /// The headers of the copies, at least one.
-fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
+fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, BootRefusal> {
     let (mut newer, mut unreadable, mut damaged) = (None, None, false);
     let mut read = |first: u64, copy: u8| {
         let mut sector = [Sector::ZERO];
@@ -126,7 +125,7 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
     };
     let mut headers: Vec<RootHeader> = read(0, 0).into_iter().collect();
     if headers.iter().any(|first| first.generation.get() == 0) {
-        return Err(Refused::Because("its format was interrupted: format it again".to_owned()));
+        return Err(BootRefusal::Because("its format was interrupted: format it again".to_owned()));
     }
     // The place of the second copy depends on the size of the blocks, which is only in the copies.
     let mut seconds = BLOCK_SHIFTS.filter_map(|shift| read(1 << (shift - 12), 1));
@@ -139,22 +138,22 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
     }
     if headers.is_empty() {
         if let Some(source) = unreadable {
-            return Err(Refused::Error(Error::Io { what: "reading the root", source }));
+            return Err(BootRefusal::Error(Error::Io { what: "reading the root", source }));
         }
         return Err(match newer {
-            Some(version) => Refused::Because(format!(
+            Some(version) => BootRefusal::Because(format!(
                 "its format has version {version}, and this program knows none after {VERSION}: use a later one"
             )),
-            None if damaged => Refused::Rootless("both copies of its root are damaged; repair it"),
-            None => {
-                Refused::Rootless("no content store is found on it; format it, or repair it if there was one")
-            }
+            None if damaged => BootRefusal::Rootless("both copies of its root are damaged; repair it"),
+            None => BootRefusal::Rootless(
+                "no content store is found on it; format it, or repair it if there was one",
+            ),
         });
     }
     // Not before it is known that it is no content.
     match headers[0].version.get() {
         VERSION => Ok(headers),
-        version => Err(Refused::Because(format!(
+        version => Err(BootRefusal::Because(format!(
             "its format has version {version}, and commit 7132e1d is the last that reads it"
         ))),
     }
@@ -167,5 +166,5 @@ fn is_of_first(device: &dyn BlockDevice, second: &RootHeader) -> bool {
     let sectors = 8.min(1 << (second.block_shift - 12)) - HEAD as u32;
     let entry_sectors = (sectors * LOGICAL_PER_SECTOR as u32).into();
     let first = RootHeader { copy: 0, entry_sectors, ..*second };
-    Found::read(device, first).sectors.iter().any(Option::is_some)
+    RootCopy::read(device, first).sectors.iter().any(Option::is_some)
 }

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     Barrier, SECTOR, Sector,
-    allocator::Use,
+    allocator::BlockUse,
     format::{LABEL, LOGICAL_PER_SECTOR, Layout, sector_of},
     inode::{Inode, InodeState},
     mutant::Mutant,
@@ -94,7 +94,7 @@ impl Handle {
         if (allocator.count() as usize) < blocks.len() + map_blocks.len() {
             return Err(Error::Full { what: "no block is free for the written bytes" });
         }
-        let mut take = || allocator.take(Use::Data).expect("as many are free as counted");
+        let mut take = || allocator.take(BlockUse::Data).expect("as many are free as counted");
         for number in map_blocks {
             state.map_blocks.set(number, take());
             let changes = if store.mutation.is(Mutant::MapBlockWithContent) {

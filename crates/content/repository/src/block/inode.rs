@@ -43,27 +43,27 @@ pub(super) struct Inode {
 
 /// An i-node in a set, which has it by info hash.
 #[derive(Debug)]
-pub(super) struct Named(pub(super) Arc<Inode>);
+pub(super) struct InodeByHash(pub(super) Arc<Inode>);
 
-impl Borrow<InfoHash> for Named {
+impl Borrow<InfoHash> for InodeByHash {
     fn borrow(&self) -> &InfoHash {
         &self.0.info_hash
     }
 }
 
-impl Hash for Named {
+impl Hash for InodeByHash {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.info_hash.hash(state);
     }
 }
 
-impl PartialEq for Named {
+impl PartialEq for InodeByHash {
     fn eq(&self, other: &Self) -> bool {
         self.0.info_hash == other.0.info_hash
     }
 }
 
-impl Eq for Named {}
+impl Eq for InodeByHash {}
 
 /// The changing contents of an i-node.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ use find::BLOCK_SHIFTS;
 pub use forge::forge;
 use format::{ENTRIES, LABEL, LOGICAL_PER_SECTOR, RootHeader};
 use handle::Handle;
-use inode::Named;
+use inode::InodeByHash;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 use mutant::Mutation;
@@ -275,7 +275,7 @@ impl BlockStore {
         let root = 2 * self.store.shape.root_blocks.get();
         let mut owners = BTreeMap::from_iter((0..root).map(|block| (block, Owner::Root)));
         owners.extend(meta.slabs.blocks().map(|block| (block, Owner::Inodes)));
-        for Named(inode) in self.store.torrents.read().iter() {
+        for InodeByHash(inode) in self.store.torrents.read().iter() {
             let state = inode.state.lock();
             owners.extend(state.map_blocks.iter().map(|(_, block)| (block, Owner::Map(inode.info_hash))));
             owners.extend(state.map.iter().map(|(_, block)| (block, Owner::Content(inode.info_hash))));
@@ -297,7 +297,7 @@ impl BlockStore {
     pub fn audit(&self) -> Result<(), String> {
         let meta = self.store.meta.lock();
         let torrents = self.store.torrents.read();
-        let states: Vec<_> = torrents.iter().map(|Named(inode)| (inode, inode.state.lock())).collect();
+        let states: Vec<_> = torrents.iter().map(|InodeByHash(inode)| (inode, inode.state.lock())).collect();
         let allocator = self.store.allocator.lock();
         let blocks = self.store.shape.blocks.get();
         let root = 2 * self.store.shape.root_blocks.get();

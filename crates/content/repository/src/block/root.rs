@@ -198,9 +198,8 @@ impl Root {
     }
 }
 
-/// A copy of the root as it was found.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct RootCopy {
     pub(super) header: RootHeader,
     /// The logical sectors of entries; `None` where one is damaged.
     pub(super) sectors: Vec<Option<Box<[RootEntry; ENTRIES]>>>,
@@ -208,7 +207,7 @@ pub(super) struct Found {
     pub(super) whole: bool,
 }
 
-impl Found {
+impl RootCopy {
     /// The sectors whose entries differ in another copy. `None` if that is unknown: an incomplete copy must
     /// differ somewhere.
     pub(super) fn differing(&self, other: &Self) -> Option<BTreeSet<u64>> {

@@ -8,7 +8,7 @@ use std::{
 use super::{
     Barrier, BlockDevice, MOST_TORRENTS, Sector,
     boot::{BootReport, MOST_UNREADABLE, numbers},
-    find::{BLOCK_SHIFTS, Chosen, Refused, find_root},
+    find::{BLOCK_SHIFTS, BootRefusal, ChosenRoot, find_root},
     format::{
         BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, PAYLOAD, RootEntry, RootHeader, index,
         logical,
@@ -29,14 +29,14 @@ const SURELY_ROOT: u64 = 8;
 
 /// Gives a device a root that boot accepts. Returns the number of torrents that it names. Boot then judges
 /// their pieces. If there is no torrent, nothing is written.
-pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, Refused> {
+pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, BootRefusal> {
     let mut report = BootReport::default();
     let (header, entries) = match find_root(device, Mutation::default(), &mut report) {
-        Ok(Chosen { header, entries, .. }) => {
+        Ok(ChosenRoot { header, entries, .. }) => {
             let blocks = blocks_of(device, header.block_shift).min(header.blocks.get());
             (RootHeader { blocks: blocks.into(), ..header }, entries)
         }
-        Err(Refused::Rootless(_)) => match look(device)? {
+        Err(BootRefusal::Rootless(_)) => match look(device)? {
             Some(found) => found,
             None => return Ok(0),
         },
@@ -60,7 +60,7 @@ fn blocks_of(device: &dyn BlockDevice, shift: u8) -> u32 {
 }
 
 /// Reads all of the device. A root for the torrents that are on it, and its entries.
-fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>, Refused> {
+fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>, BootRefusal> {
     let mut first = vec![Sector::ZERO];
     let _ = device.read(0, &mut first);
     let hint = RootHeader::unchecked(&logical(&first)[0]);
@@ -94,8 +94,8 @@ fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>
     Ok(Some((header, entries)))
 }
 
-/// An i-node, as it was found: its first logical sector, counted from the beginning of the device.
-struct Found {
+struct FoundInode {
+    /// Its first logical sector, counted from the beginning of the device.
     at: u64,
     header: InodeHeader,
 }
@@ -110,7 +110,7 @@ struct Scan<'a> {
 
 impl Scan<'_> {
     /// Every logical sector that is the first of an i-node, wherever it lies.
-    fn inodes(&mut self) -> Result<Vec<Found>> {
+    fn inodes(&mut self) -> Result<Vec<FoundInode>> {
         let mut found = Vec::new();
         let end = self.device.sectors();
         for first in (0..end).step_by(CHUNK as usize) {
@@ -118,7 +118,7 @@ impl Scan<'_> {
             let places = first * LOGICAL_PER_SECTOR as u64..;
             let inodes = places
                 .zip(logical(&read))
-                .filter_map(|(at, sector)| Some(Found { at, header: InodeHeader::find(sector)? }));
+                .filter_map(|(at, sector)| Some(FoundInode { at, header: InodeHeader::find(sector)? }));
             found.extend(inodes.take(MOST_TORRENTS as usize - found.len()));
         }
         Ok(found)
@@ -142,7 +142,7 @@ impl Scan<'_> {
     }
 
     /// The entry of a root for an i-node, if it is one of a store with blocks of this size.
-    fn entry(&self, found: &Found) -> Option<(RootEntry, Layout)> {
+    fn entry(&self, found: &FoundInode) -> Option<(RootEntry, Layout)> {
         found.header.entry(found.at, self.shift).filter(|(entry, ..)| entry.slot().block >= 2)
     }
 
@@ -157,11 +157,11 @@ impl Scan<'_> {
 
     /// Three numbers: i-nodes of this block size plus i-nodes in blocks of their torrents; how often two
     /// i-nodes in no torrent's blocks name the same block; i-nodes in no torrent's blocks.
-    fn agreement(&mut self, found: &[Found]) -> (usize, Reverse<usize>, usize) {
+    fn agreement(&mut self, found: &[FoundInode]) -> (usize, Reverse<usize>, usize) {
         let inodes: Vec<_> = found.iter().filter_map(|found| self.entry(found)).collect();
         let claims = self.claims(&inodes);
         let claimed: HashSet<_> = claims.iter().flatten().copied().collect();
-        let is_inside = |found: &&Found| claimed.contains(&((found.at >> (self.shift - 9)) as u32));
+        let is_inside = |found: &&FoundInode| claimed.contains(&((found.at >> (self.shift - 9)) as u32));
         let explained = found.iter().filter(|found| is_inside(found) || self.entry(found).is_some()).count();
         let (mut contradictions, mut outside, mut once) = (0, 0, HashSet::new());
         for ((entry, _), claims) in inodes.iter().zip(claims) {
@@ -217,7 +217,7 @@ impl Scan<'_> {
 
     /// The entries of i-nodes, and the lowest block that they use. Content may look like an i-node, so an
     /// i-node that lies in a block of another torrent has no entry.
-    fn choose(&mut self, found: &[Found]) -> (Vec<RootEntry>, u32) {
+    fn choose(&mut self, found: &[FoundInode]) -> (Vec<RootEntry>, u32) {
         let inodes: Vec<_> = found.iter().filter_map(|found| self.entry(found)).collect();
         let all: HashSet<_> = inodes.iter().map(|(entry, _)| *entry).collect();
         let named = self.named(2 << (self.shift - 12), |entry| all.contains(entry));

@@ -11,9 +11,9 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{
     Barrier, BlockDevice, Sector,
-    allocator::{Allocator, Use},
+    allocator::{Allocator, BlockUse},
     format::{LOGICAL_PER_SECTOR, Layout, LogicalSector, RootEntry, RootHeader, Slot, index, sector_of},
-    inode::{Changes, Inode, InodeState, Named},
+    inode::{Changes, Inode, InodeByHash, InodeState},
     mutant::{Mutant, Mutation},
     root::Root,
     slabs::Slabs,
@@ -32,8 +32,8 @@ pub(super) struct Store {
     /// Locked to create and to delete.
     pub(super) names: Mutex<()>,
     /// Locked to write anything except content.
-    pub(super) meta: Mutex<Meta>,
-    pub(super) torrents: RwLock<HashSet<Named>>,
+    pub(super) meta: Mutex<Metadata>,
+    pub(super) torrents: RwLock<HashSet<InodeByHash>>,
     /// Torrents with changes that are not on the device.
     pub(super) changed: Mutex<Vec<Arc<Inode>>>,
     pub(super) allocator: Mutex<Allocator>,
@@ -45,7 +45,7 @@ pub(super) struct Store {
 
 /// The contents of the device, except content.
 #[derive(Debug)]
-pub(super) struct Meta {
+pub(super) struct Metadata {
     pub(super) root: Root,
     pub(super) slabs: Slabs,
     /// Torrents of which only the name is known, and their positions in the root.
@@ -90,7 +90,7 @@ impl Store {
         self.give_up(self.device.flush(barrier), "flushing the device")
     }
 
-    pub(super) fn write_root(&self, meta: &mut Meta, barrier: Barrier) -> Result<()> {
+    pub(super) fn write_root(&self, meta: &mut Metadata, barrier: Barrier) -> Result<()> {
         self.writable()?;
         self.counters.flushed();
         let written = meta.root.write(&*self.device, barrier);
@@ -98,7 +98,7 @@ impl Store {
     }
 
     /// Frees all that a deleted torrent held.
-    fn release(&self, meta: &mut Meta, inode: &Inode) {
+    fn release(&self, meta: &mut Metadata, inode: &Inode) {
         let state = inode.state.lock();
         let mut blocks: Vec<_> =
             state.map.iter().chain(state.map_blocks.iter()).map(|(_, block)| block).collect();
@@ -170,18 +170,18 @@ impl Store {
             self.write_root(&mut meta, Barrier::Root)?;
         }
         drop(meta);
-        self.torrents.write().insert(Named(Arc::clone(&inode)));
+        self.torrents.write().insert(InodeByHash(Arc::clone(&inode)));
         Ok(inode)
     }
 
     pub(super) fn inode(&self, info_hash: &InfoHash) -> Option<Arc<Inode>> {
-        self.torrents.read().get(info_hash).map(|Named(inode)| Arc::clone(inode))
+        self.torrents.read().get(info_hash).map(|InodeByHash(inode)| Arc::clone(inode))
     }
 
     /// The lowest free slot for such an i-node, in a new block if need be.
-    fn take_slot(&self, meta: &mut Meta, layout: Layout) -> Option<Slot> {
+    fn take_slot(&self, meta: &mut Metadata, layout: Layout) -> Option<Slot> {
         meta.slabs.take(layout.class).or_else(|| {
-            let block = self.allocator.lock().take(Use::Inodes)?;
+            let block = self.allocator.lock().take(BlockUse::Inodes)?;
             meta.slabs.add(block, layout.class, self.block_shift());
             meta.slabs.take(layout.class)
         })
@@ -237,7 +237,7 @@ impl Store {
     ///
     /// A change of an i-node takes two of these steps: the first makes the content durable, the second the
     /// change itself. If called repeatedly, each flush does both, for two generations of changes.
-    pub(super) fn step(&self, meta: &mut Meta, barrier: Barrier) -> Result<()> {
+    pub(super) fn step(&self, meta: &mut Metadata, barrier: Barrier) -> Result<()> {
         // The previous holder of `meta` may have failed: the changes that it made ready may not be durable.
         self.writable()?;
         let changed = mem::take(&mut *self.changed.lock());
@@ -268,7 +268,7 @@ impl Store {
     }
 
     /// Writes sectors of i-nodes, adjacent ones together.
-    fn write_places(&self, meta: &Meta, places: BTreeMap<u64, SectorContent>) -> std::io::Result<()> {
+    fn write_places(&self, meta: &Metadata, places: BTreeMap<u64, SectorContent>) -> std::io::Result<()> {
         let (mut first, mut run) = (0, Vec::new());
         for (at, place) in places {
             if at != first + run.len() as u64 || run.len() == 256 {
@@ -290,13 +290,13 @@ impl Store {
         if run.is_empty() { Ok(()) } else { self.device.write(first, &[run]) }
     }
 
-    pub(super) fn write_slab_sectors(&self, meta: &Meta, range: Range<u64>) -> std::io::Result<()> {
+    pub(super) fn write_slab_sectors(&self, meta: &Metadata, range: Range<u64>) -> std::io::Result<()> {
         self.write_places(meta, range.map(|at| (at, SectorContent::Slab)).collect())
     }
 
     /// A sector of a block of i-nodes as it may be written now: a device writes it whole, and it may contain
     /// several i-nodes.
-    fn slab_sector(&self, meta: &Meta, at: u64) -> Sector {
+    fn slab_sector(&self, meta: &Metadata, at: u64) -> Sector {
         let (block, within) = ((at / self.sectors_per_block()) as u32, at % self.sectors_per_block());
         sector_of(|part| match meta.slabs.at(block, within * LOGICAL_PER_SECTOR as u64 + part as u64) {
             Some((inode, logical)) => inode.logical(&inode.state.lock(), logical, self.mutation),
@@ -305,7 +305,7 @@ impl Store {
     }
 
     /// Writes i-nodes whose bodies on the device differ from those in memory, and flushes.
-    pub(super) fn mend(&self, meta: &Meta, mends: &[(Arc<Inode>, BTreeSet<u64>)]) -> Result<()> {
+    pub(super) fn mend(&self, meta: &Metadata, mends: &[(Arc<Inode>, BTreeSet<u64>)]) -> Result<()> {
         if mends.is_empty() {
             return Ok(());
         }
@@ -339,7 +339,7 @@ impl Store {
     }
 
     /// The cursor may be lost: then the search for free blocks begins elsewhere.
-    fn write_cursor(&self, meta: &mut Meta) -> std::io::Result<()> {
+    fn write_cursor(&self, meta: &mut Metadata) -> std::io::Result<()> {
         let next = self.allocator.lock().next();
         if mem::replace(&mut meta.cursor, next) == next {
             return Ok(());
@@ -367,7 +367,7 @@ impl Store {
         let torrents = self.torrents.read();
         let mut all: Vec<_> = torrents
             .iter()
-            .map(|Named(inode)| Summary {
+            .map(|InodeByHash(inode)| Summary {
                 info_hash: inode.info_hash,
                 geometry: inode.geometry,
                 complete: inode.state.lock().pieces.complete().count(),

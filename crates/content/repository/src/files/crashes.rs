@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use self::judge::judge;
 use super::{
     Allocation, Damage, FileStore, HIDDEN,
-    disk::{Disk, Op, Step},
+    disk::{Disk, DiskStep, Op},
     tests::{Tap, Witness},
 };
 use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent, PieceBits};
@@ -29,9 +29,9 @@ use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHa
 const PIECE: u32 = 1000;
 
 /// Whether a step is left out.
-type LeftOut = fn(Step) -> bool;
+type LeftOut = fn(DiskStep) -> bool;
 /// Whether a change arrives, by its number; called for each sector of content.
-type Kept = Box<dyn FnMut(usize) -> bool>;
+type ArrivalFilter = Box<dyn FnMut(usize) -> bool>;
 
 /// Puts an image into a folder, and the node of each i-node there into `nodes`. The store's own folder comes
 /// last, as it did.
@@ -80,7 +80,7 @@ impl Recorder {
 }
 
 impl Witness for Recorder {
-    fn before(&self, step: Step) -> io::Result<bool> {
+    fn before(&self, step: DiskStep) -> io::Result<bool> {
         Ok(!(self.left_out)(step))
     }
 
@@ -110,7 +110,7 @@ fn open(folder: &Path, recorder: &Arc<Recorder>) -> Result<FileStore, Error> {
 /// The promises of a store: torrents that must exist after a crash, and torrents that may.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Promises {
-    torrents: BTreeMap<u8, Torrent>,
+    torrents: BTreeMap<u8, PromisedTorrent>,
     /// The action in progress: it is done, or not.
     doing: Option<Action>,
     created: u64,
@@ -119,7 +119,7 @@ pub(super) struct Promises {
 }
 
 #[derive(Debug, Clone)]
-struct Torrent {
+struct PromisedTorrent {
     number: u64,
     pieces: BTreeMap<u32, Piece>,
 }
@@ -187,7 +187,7 @@ fn bytes_of(number: u64, piece: u32, version: u64, len: u64) -> Vec<u8> {
 }
 
 /// A store at work.
-struct Work {
+struct Workload {
     folder: TempDir,
     recorder: Arc<Recorder>,
     store: Option<FileStore>,
@@ -201,7 +201,7 @@ fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-impl Work {
+impl Workload {
     fn say(&mut self, doing: Option<Action>) {
         self.promises.doing = doing;
         self.recorder.done(Entry::Note(Arc::new(self.promises.clone())));
@@ -234,7 +234,7 @@ impl Work {
         self.store().create(&torrent(name)).unwrap();
         self.promises.created += 1;
         let number = self.promises.created;
-        self.promises.torrents.insert(name, Torrent { number, pieces: BTreeMap::new() });
+        self.promises.torrents.insert(name, PromisedTorrent { number, pieces: BTreeMap::new() });
         self.say(None);
         if name == 1 && self.draws.below(2) == 0 {
             self.others("t1/x", "own", Some(b"own"));
@@ -257,7 +257,7 @@ impl Work {
         self.put(".", SONG, Some(&bytes), false);
         self.promises.is_put = true;
         self.promises.created = number;
-        self.promises.torrents.insert(ADOPTED, Torrent { number, pieces });
+        self.promises.torrents.insert(ADOPTED, PromisedTorrent { number, pieces });
         self.say(Some(Action::Create(ADOPTED)));
         self.store().adopt(&new, &right, |_| true).unwrap().expect("it lies in its place");
         // It flushes.
@@ -388,7 +388,7 @@ fn explore(seed: u64, actions: u32, torrents: u8, left_out: LeftOut, explored: &
     let recorder = Recorder::of(&base, folder.path(), left_out);
     let store = open(folder.path(), &recorder).unwrap();
     let promises = Promises::default();
-    let mut work = Work { folder, recorder, store: Some(store), promises, draws: Draws(seed), torrents };
+    let mut work = Workload { folder, recorder, store: Some(store), promises, draws: Draws(seed), torrents };
     work.say(None);
     (0..actions).for_each(|_| work.act());
     work.flush();
@@ -430,7 +430,7 @@ impl Explorer<'_> {
     /// missing, and `some` subsets of them.
     fn epoch(&mut self, medium: &Medium, promises: &Promises, some: u64, place: &str) {
         let pending = medium.pending();
-        let mut kept: Vec<(String, Kept)> = Vec::new();
+        let mut kept: Vec<(String, ArrivalFilter)> = Vec::new();
         kept.push(("nothing of the rest".to_owned(), Box::new(|_| false)));
         kept.push(("all of the rest".to_owned(), Box::new(|_| true)));
         // The latest changes were not checked before.
@@ -494,23 +494,23 @@ fn every_crash_keeps_the_promises() {
 #[test]
 fn each_flush_that_is_left_out_is_a_mutant_that_is_noticed() {
     let mutants: &[(&str, LeftOut)] = &[
-        ("content", |step| matches!(step, Step::Flush(_))),
-        ("have-bits", |step| step == Step::FlushBits),
-        ("a new state", |step| step == Step::FlushState),
-        ("the name of a state", |step| step == Step::SyncState),
-        ("how long new files are", |step| step == Step::FlushMade),
-        ("the names of new files", |step| step == Step::SyncMade),
-        ("where files are made", |step| step == Step::SyncMaking),
-        ("that files are in their place", |step| step == Step::SyncPlaced),
-        ("that a torrent is deleted", |step| step == Step::SyncDeleted),
-        ("names in folders that stay", |step| step == Step::SyncStaying),
-        ("that files are removed", |step| step == Step::SyncRemoved),
-        ("that nothing is left to remove", |step| step == Step::SyncForgotten),
-        ("that there are folders for states", |step| step == Step::SyncHidden),
-        ("that there is a store", |step| step == Step::SyncStore),
-        ("that an unfinished torrent is none", |step| step == Step::SyncUnmade),
-        ("the names of files made anew", |step| step == Step::SyncMended),
-        ("files that are adopted", |step| step == Step::FlushAdopted),
+        ("content", |step| matches!(step, DiskStep::Flush(_))),
+        ("have-bits", |step| step == DiskStep::FlushBits),
+        ("a new state", |step| step == DiskStep::FlushState),
+        ("the name of a state", |step| step == DiskStep::SyncState),
+        ("how long new files are", |step| step == DiskStep::FlushMade),
+        ("the names of new files", |step| step == DiskStep::SyncMade),
+        ("where files are made", |step| step == DiskStep::SyncMaking),
+        ("that files are in their place", |step| step == DiskStep::SyncPlaced),
+        ("that a torrent is deleted", |step| step == DiskStep::SyncDeleted),
+        ("names in folders that stay", |step| step == DiskStep::SyncStaying),
+        ("that files are removed", |step| step == DiskStep::SyncRemoved),
+        ("that nothing is left to remove", |step| step == DiskStep::SyncForgotten),
+        ("that there are folders for states", |step| step == DiskStep::SyncHidden),
+        ("that there is a store", |step| step == DiskStep::SyncStore),
+        ("that an unfinished torrent is none", |step| step == DiskStep::SyncUnmade),
+        ("the names of files made anew", |step| step == DiskStep::SyncMended),
+        ("files that are adopted", |step| step == DiskStep::FlushAdopted),
     ];
     let missed: Vec<_> = mutants
         .iter()
@@ -518,7 +518,7 @@ fn each_flush_that_is_left_out_is_a_mutant_that_is_noticed() {
             let mut explored = Explored::default();
             for seed in 0..20 {
                 // Fewer torrents have more done to them.
-                let torrents = if left_out(Step::FlushAdopted) { TORRENTS } else { ADOPTED };
+                let torrents = if left_out(DiskStep::FlushAdopted) { TORRENTS } else { ADOPTED };
                 explore(seed, 30, torrents, *left_out, &mut explored);
                 if let Some(found) = &explored.found {
                     println!("without a flush of {what}, state {}: {found}", explored.states);

@@ -15,7 +15,7 @@ use super::folder;
 
 /// The steps on the disk, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Step {
+pub(super) enum DiskStep {
     /// Writes to a file of a torrent.
     Write(usize),
     /// Flushes it.
@@ -60,7 +60,6 @@ pub(super) enum Step {
     FlushAdopted,
 }
 
-/// The disk.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     #[cfg(test)]
@@ -109,12 +108,12 @@ impl Disk {
     /// Whether a step is done; a step that is left out counts as done.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "tests fail it")]
-    pub(super) fn step(&self, _: Step) -> io::Result<bool> {
+    pub(super) fn step(&self, _: DiskStep) -> io::Result<bool> {
         Ok(true)
     }
 
     #[cfg(test)]
-    pub(super) fn step(&self, step: Step) -> io::Result<bool> {
+    pub(super) fn step(&self, step: DiskStep) -> io::Result<bool> {
         let tap = self.tap.lock().clone();
         tap.map_or(Ok(true), |tap| tap.0.before(step))
     }
@@ -145,7 +144,7 @@ impl Disk {
     /// Writes the buffers, one after another.
     pub(super) fn write(
         &self,
-        step: Step,
+        step: DiskStep,
         file: &File,
         mut at: u64,
         mut buffers: &mut [IoSlice<'_>],
@@ -188,7 +187,7 @@ impl Disk {
         Ok(())
     }
 
-    pub(super) fn flush(&self, step: Step, file: &File) -> io::Result<()> {
+    pub(super) fn flush(&self, step: DiskStep, file: &File) -> io::Result<()> {
         if self.step(step)? {
             retry_on_intr(|| rustix::fs::fdatasync(file))?;
             done!(self, Entry::Flush(Some(node(file))));
@@ -197,7 +196,7 @@ impl Disk {
     }
 
     /// Makes the names in a folder durable.
-    pub(super) fn sync(&self, step: Step, folder: impl AsFd) -> io::Result<()> {
+    pub(super) fn sync(&self, step: DiskStep, folder: impl AsFd) -> io::Result<()> {
         if self.step(step)? {
             retry_on_intr(|| rustix::fs::fsync(&folder))?;
             done!(self, Entry::Flush(Some(node(&folder))));
@@ -206,7 +205,7 @@ impl Disk {
     }
 
     /// Makes everything durable on the file system of a folder.
-    pub(super) fn sync_all(&self, step: Step, folder: &OwnedFd) -> io::Result<()> {
+    pub(super) fn sync_all(&self, step: DiskStep, folder: &OwnedFd) -> io::Result<()> {
         if self.step(step)? {
             retry_on_intr(|| rustix::fs::syncfs(folder))?;
             done!(self, Entry::Flush(None));

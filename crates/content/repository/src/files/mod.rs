@@ -280,7 +280,7 @@ impl ContentRepository for FileStore {
 
     fn list(&self) -> Result<Vec<Summary>> {
         let torrents = self.store.torrents.read();
-        let summary = |(&info_hash, torrent): (&InfoHash, &Arc<torrent::Torrent>)| Summary {
+        let summary = |(&info_hash, torrent): (&InfoHash, &Arc<torrent::FileTorrent>)| Summary {
             info_hash,
             geometry: torrent.geometry(),
             complete: torrent.complete(),

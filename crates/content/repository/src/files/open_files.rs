@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::disk::{Disk, Step};
+use super::disk::{Disk, DiskStep};
 
 /// The most files that are kept open. Half of the 1,024 that a process may have open by default
 /// (`RLIMIT_NOFILE`) are more than the files in use at the same time; the rest is left to sockets.
@@ -27,27 +27,26 @@ const AT_ONCE: usize = 32;
 /// Open files by torrent and number; the least recently used are closed first. A written file is flushed
 /// before it is closed: only while it is open is an error of its bytes certain to be reported.
 #[derive(Debug, Default)]
-pub(super) struct OpenFiles(Mutex<Slots>);
+pub(super) struct OpenFiles(Mutex<FileTable>);
 
 type Key = (u64, u32);
 
 #[derive(Debug, Default)]
-struct Slots {
-    files: HashMap<Key, Slot>,
+struct FileTable {
+    files: HashMap<Key, FileSlot>,
     /// Files that could not be flushed and are closed.
     failed: HashSet<Key>,
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Slot {
-    open: Arc<Open>,
+struct FileSlot {
+    open: Arc<OpenFile>,
     used: u64,
 }
 
-/// A file that is open.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenFile {
     pub(super) file: File,
     writable: bool,
     /// Whether it was written to since it was flushed.
@@ -56,7 +55,7 @@ pub(super) struct Open {
     failed: Mutex<bool>,
 }
 
-impl Open {
+impl OpenFile {
     /// Notes that it was written to. Comes after the write.
     pub(super) fn wrote(&self) {
         self.written.store(true, Relaxed);
@@ -68,7 +67,7 @@ impl Open {
             return Err(io::Error::other("it could not be flushed before"));
         }
         if self.written.swap(false, Relaxed) {
-            disk.flush(Step::Flush(index as usize), &self.file).inspect_err(|_| *failed = true)?;
+            disk.flush(DiskStep::Flush(index as usize), &self.file).inspect_err(|_| *failed = true)?;
         }
         Ok(())
     }
@@ -82,8 +81,8 @@ impl OpenFiles {
         key: Key,
         writable: bool,
         open: impl Fn() -> io::Result<File>,
-    ) -> io::Result<Arc<Open>> {
-        let find = |held: &mut Slots| {
+    ) -> io::Result<Arc<OpenFile>> {
+        let find = |held: &mut FileTable| {
             held.uses += 1;
             let now = held.uses;
             let slot = held.files.get_mut(&key).filter(|slot| slot.open.writable || !writable)?;
@@ -108,14 +107,14 @@ impl OpenFiles {
             opened => opened?,
         };
         let open =
-            Arc::new(Open { file, writable, written: AtomicBool::new(false), failed: Mutex::new(false) });
+            Arc::new(OpenFile { file, writable, written: AtomicBool::new(false), failed: Mutex::new(false) });
         let mut held = self.0.lock();
         // Another thread may have opened it meanwhile, and written to it.
         let other = find(&mut held);
         let used = held.uses;
         let before = match other {
             Some(other) => return Ok(other),
-            None => held.files.insert(key, Slot { open: Arc::clone(&open), used }),
+            None => held.files.insert(key, FileSlot { open: Arc::clone(&open), used }),
         };
         drop(held);
         // Closed when nothing is locked any more: a file system may take its time.
@@ -194,7 +193,7 @@ impl OpenFiles {
 }
 
 /// References to a file, this list's included. The fence makes changes by dropped ones visible.
-fn users(open: &Arc<Open>) -> usize {
+fn users(open: &Arc<OpenFile>) -> usize {
     let users = Arc::strong_count(open);
     fence(Acquire);
     users

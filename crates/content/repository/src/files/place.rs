@@ -19,9 +19,9 @@ use swarmkeep_metainfo::{FileList, with_number};
 
 use super::{
     Allocation, HIDDEN,
-    disk::{Disk, Step},
+    disk::{Disk, DiskStep},
     folder,
-    state::Record,
+    state::StateRecord,
     walk::{Purpose, Walk},
 };
 use crate::{Error, Result};
@@ -29,14 +29,14 @@ use crate::{Error, Result};
 /// A torrent and where it lies.
 #[derive(Debug)]
 pub(super) struct Location {
-    pub(super) record: Record,
+    pub(super) record: StateRecord,
     /// Its info hash, which is also the name of its state.
     pub(super) name: String,
 }
 
 /// The result of a look at the place of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FileCheck {
     /// A file of the right length, and the ranges that have room on the disk, counted in the torrent; not
     /// looked up for files that are complete.
     There(Vec<Range<u64>>),
@@ -59,7 +59,7 @@ const LONGEST_NAME: usize = 255;
 pub(super) type Time = (i64, u32);
 
 impl Location {
-    pub(super) fn new(record: Record) -> Self {
+    pub(super) fn new(record: StateRecord) -> Self {
         Self { name: record.info_hash.to_string(), record }
     }
 
@@ -67,7 +67,7 @@ impl Location {
     /// number. Files without one name at the top lie in a folder that is named by the info hash.
     pub(super) fn candidates(self) -> impl Iterator<Item = Self> {
         let apart = self.top().is_none();
-        let own = Self::new(Record { apart, ..self.record.clone() });
+        let own = Self::new(StateRecord { apart, ..self.record.clone() });
         let is_named = !apart && !self.is_nameless();
         let numbered = (2..1000).take_while(move |_| is_named).filter_map(move |nth| self.numbered(nth));
         iter::once(own).chain(numbered)
@@ -91,7 +91,7 @@ impl Location {
                 files.file(&path, file.length(), file.is_executable()).ok()?;
             }
         }
-        Some(Self::new(Record { files: Arc::new(files.build().ok()?), ..self.record.clone() }))
+        Some(Self::new(StateRecord { files: Arc::new(files.build().ok()?), ..self.record.clone() }))
     }
 
     /// Whether the torrent gave no name to its file, which lies in the hidden folder.
@@ -148,7 +148,7 @@ impl Location {
         disk: &Disk,
         top: BorrowedFd<'_>,
         complete: impl Fn(&Range<u64>) -> bool,
-    ) -> Result<Vec<(usize, Found)>, String> {
+    ) -> Result<Vec<(usize, FileCheck)>, String> {
         let mut walk = Walk::new(disk, top, Purpose::Look);
         let look = |file: swarmkeep_metainfo::File<'_>| {
             let path = self.path(file.index());
@@ -157,8 +157,8 @@ impl Location {
             let found = found.and_then(|(at, stat)| found_file(at, name, &stat, file, &complete));
             match found {
                 Ok(found) => Ok((file.index(), found)),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((file.index(), Found::Gone)),
-                Err(error) if folder::is_gone(&error) => Ok((file.index(), Found::NoFile)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((file.index(), FileCheck::Gone)),
+                Err(error) if folder::is_gone(&error) => Ok((file.index(), FileCheck::NoFile)),
                 Err(error) => Err(format!("{}: {error}", path.join("/"))),
             }
         };
@@ -172,7 +172,7 @@ impl Location {
         disk: &Disk,
         allocation: Allocation,
         top: BorrowedFd<'_>,
-        found: &[(usize, Found)],
+        found: &[(usize, FileCheck)],
     ) -> Result<()> {
         let failed = || Error::io("making files again");
         let mut walk = Walk::new(disk, top, Purpose::Mend);
@@ -181,14 +181,14 @@ impl Location {
             let (name, folders) = path.split_last().expect("a file has a name");
             let file = self.record.files.get(*index).expect("it comes from the list");
             let made = match found {
-                Found::There(_) | Found::NoFile => continue,
-                Found::Gone => make_file(&mut walk, disk, allocation, file, &path),
-                Found::Blank => walk.to(folders).map_err(failed()).and_then(|at| {
+                FileCheck::There(_) | FileCheck::NoFile => continue,
+                FileCheck::Gone => make_file(&mut walk, disk, allocation, file, &path),
+                FileCheck::Blank => walk.to(folders).map_err(failed()).and_then(|at| {
                     let blank = folder::open(at, name, OFlags::RDWR, 0).map_err(failed())?;
                     lengthen(disk, allocation, &blank, file.length())?;
                     Ok(blank)
                 }),
-                Found::Short | Found::Long => walk
+                FileCheck::Short | FileCheck::Long => walk
                     .to(folders)
                     .and_then(|at| self.aside(disk, at, &path).map(drop))
                     .map_err(failed())
@@ -197,7 +197,7 @@ impl Location {
             match made {
                 Err(Error::Io { source, .. })
                     if folder::is_gone(&source) || source.kind() == io::ErrorKind::AlreadyExists => {}
-                made => disk.flush(Step::FlushMade, &made?).map_err(failed())?,
+                made => disk.flush(DiskStep::FlushMade, &made?).map_err(failed())?,
             }
         }
         walk.finish().map_err(failed())
@@ -210,14 +210,14 @@ impl Location {
         &self,
         disk: &Disk,
         top: BorrowedFd<'_>,
-        found: &[(usize, Found)],
+        found: &[(usize, FileCheck)],
         has_content: impl Fn(usize) -> bool,
         right: impl Fn(&Range<u64>) -> bool,
     ) -> io::Result<Option<BTreeSet<usize>>> {
         let mut walk = Walk::new(disk, top, Purpose::Look);
         let (mut own, mut seen) = (BTreeSet::new(), HashSet::new());
         for (index, found) in found {
-            if !matches!(found, Found::There(_) | Found::Short | Found::Long) {
+            if !matches!(found, FileCheck::There(_) | FileCheck::Short | FileCheck::Long) {
                 continue;
             }
             let path = self.path(*index);
@@ -227,11 +227,11 @@ impl Location {
             if !seen.insert((stat.st_dev, stat.st_ino)) {
                 return Ok(None);
             }
-            if *found == Found::Long || !has_content(*index) {
+            if *found == FileCheck::Long || !has_content(*index) {
                 continue;
             }
             let file = self.record.files.get(*index).expect("it comes from the list");
-            let stays = matches!(found, Found::There(_)) && right(&file.range());
+            let stays = matches!(found, FileCheck::There(_)) && right(&file.range());
             if !stays && stat.st_nlink > 1 {
                 continue;
             }
@@ -249,7 +249,7 @@ impl Location {
         &self,
         disk: &Disk,
         top: BorrowedFd<'_>,
-        found: &[(usize, Found)],
+        found: &[(usize, FileCheck)],
         own: &BTreeSet<usize>,
     ) -> io::Result<Vec<PathBuf>> {
         let mut walk = Walk::new(disk, top, Purpose::Mend);
@@ -259,15 +259,15 @@ impl Location {
             let path = self.path(*index);
             let (name, folders) = path.split_last().expect("a file has a name");
             let at = match found {
-                Found::There(_) | Found::Short | Found::Long => walk.to(folders)?,
-                Found::Blank | Found::Gone | Found::NoFile => continue,
+                FileCheck::There(_) | FileCheck::Short | FileCheck::Long => walk.to(folders)?,
+                FileCheck::Blank | FileCheck::Gone | FileCheck::NoFile => continue,
             };
             match found {
-                Found::Short if own.contains(index) => {
+                FileCheck::Short if own.contains(index) => {
                     disk.set_len(&folder::open(at, name, OFlags::RDWR, 0)?, length)?;
                 }
-                Found::There(_) if own.contains(index) => {}
-                Found::There(_) if data_of(at, name, length).is_ok_and(|data| data.is_empty()) => {}
+                FileCheck::There(_) if own.contains(index) => {}
+                FileCheck::There(_) if data_of(at, name, length).is_ok_and(|data| data.is_empty()) => {}
                 _ => {
                     let mut new = PathBuf::from_iter(folders);
                     new.push(self.aside(disk, at, &path)?);
@@ -298,7 +298,7 @@ impl Location {
     pub(super) fn remove(&self, disk: &Disk, top: BorrowedFd<'_>, deleted: Option<Time>) -> io::Result<()> {
         let mut walk = Walk::new(disk, top, Purpose::Remove);
         for file in self.files() {
-            disk.step(Step::Remove(file.index()))?;
+            disk.step(DiskStep::Remove(file.index()))?;
             let path = self.path(file.index());
             let (name, folders) = path.split_last().expect("a file has a name");
             let found = walk.to(folders).and_then(|at| {
@@ -324,18 +324,18 @@ fn found_file(
     stat: &Stat,
     file: swarmkeep_metainfo::File<'_>,
     complete: impl Fn(&Range<u64>) -> bool,
-) -> io::Result<Found> {
+) -> io::Result<FileCheck> {
     let (len, room) = (stat.st_size as u64, 512 * stat.st_blocks as u64);
     let data = || data_of(at, name, len);
     if !folder::is_file(stat) {
-        return Ok(Found::NoFile);
+        return Ok(FileCheck::NoFile);
     }
     if len != file.length() {
         let is_blank = len < file.length() && (room == 0 || data()?.is_empty());
         return Ok(match len < file.length() {
-            _ if is_blank => Found::Blank,
-            true => Found::Short,
-            false => Found::Long,
+            _ if is_blank => FileCheck::Blank,
+            true => FileCheck::Short,
+            false => FileCheck::Long,
         });
     }
     let held = match room {
@@ -346,7 +346,7 @@ fn found_file(
         _ => data()?,
     };
     let offset = file.offset();
-    Ok(Found::There(held.into_iter().map(|part| offset + part.start..offset + part.end).collect()))
+    Ok(FileCheck::There(held.into_iter().map(|part| offset + part.start..offset + part.end).collect()))
 }
 
 fn data_of(at: BorrowedFd<'_>, name: &str, len: u64) -> io::Result<Vec<Range<u64>>> {

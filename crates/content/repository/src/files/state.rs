@@ -51,7 +51,7 @@ struct Head {
 
 /// The constant part of a torrent's state.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
+pub(super) struct StateRecord {
     pub(super) info_hash: InfoHash,
     pub(super) geometry: Geometry,
     pub(super) files: Arc<FileList>,
@@ -86,8 +86,8 @@ impl Fault {
 }
 
 #[derive(Debug)]
-pub(super) struct Loaded {
-    pub(super) record: Record,
+pub(super) struct LoadedState {
+    pub(super) record: StateRecord,
     pub(super) complete: PieceBits,
     /// Where the have-bits begin.
     pub(super) bits: u64,
@@ -95,7 +95,7 @@ pub(super) struct Loaded {
     pub(super) unknown: Vec<Range<u32>>,
 }
 
-impl Record {
+impl StateRecord {
     /// The beginning of its state: all but the have-bits.
     pub(super) fn head(&self) -> Result<Vec<u8>> {
         let list = self.encode_list();
@@ -188,7 +188,10 @@ impl Record {
 
     /// Reads a state of `len` bytes; `read` fills a buffer from a byte on. Takes memory of at most a
     /// multiple of `len`, and none before the head is valid.
-    pub(super) fn read(len: u64, read: impl Fn(&mut [u8], u64) -> io::Result<()>) -> Result<Loaded, Fault> {
+    pub(super) fn read(
+        len: u64,
+        read: impl Fn(&mut [u8], u64) -> io::Result<()>,
+    ) -> Result<LoadedState, Fault> {
         let wrong = |what| Err(Fault::Wrong(what));
         if len < size_of::<Head>() as u64 {
             return wrong("shorter than any");
@@ -257,7 +260,7 @@ impl Record {
         }
         drop(paths);
         let record = Self { info_hash, geometry, files: Arc::new(files), apart };
-        Ok(Loaded { record, complete, bits, unknown })
+        Ok(LoadedState { record, complete, bits, unknown })
     }
 }
 

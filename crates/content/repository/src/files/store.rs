@@ -18,12 +18,12 @@ use swarmkeep_metainfo::{FileList, folded};
 
 use super::{
     Allocation, Damage, HIDDEN, OpenReport,
-    disk::{Disk, Step},
+    disk::{Disk, DiskStep},
     folder,
     open_files::for_each_at_once,
-    place::{Found, Location, changed},
-    state::{Fault, Loaded, MOST_PIECES, Record},
-    torrent::{Torrent, Unflushed},
+    place::{FileCheck, Location, changed},
+    state::{Fault, LoadedState, MOST_PIECES, StateRecord},
+    torrent::{FileTorrent, Unflushed},
     volume::Volume,
     walk,
 };
@@ -38,7 +38,7 @@ const DAMAGED: &str = "damaged";
 pub(super) struct Store {
     pub(super) volume: Arc<Volume>,
     unflushed: Arc<Unflushed>,
-    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
+    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<FileTorrent>>>,
     /// Torrents that cannot be used now. No other torrent gets their name.
     unavailable: Mutex<HashMap<InfoHash, Unavailable>>,
     /// Torrents that are being created or deleted: a second such call waits.
@@ -60,14 +60,14 @@ struct Unavailable {
 
 /// The time of a delete whose files are removed.
 #[derive(Debug, Clone, Copy)]
-enum When {
+enum DeleteTime {
     Now,
     /// Others may have put files in the place of its own since.
     Earlier,
 }
 
 /// A torrent, and the new names of files that had the names of its own.
-type Adopted = (Arc<Torrent>, Vec<PathBuf>);
+type Adopted = (Arc<FileTorrent>, Vec<PathBuf>);
 
 /// Keeps others from creating or deleting a torrent.
 struct Claim<'a>(&'a Store, InfoHash);
@@ -112,7 +112,7 @@ impl Store {
             }
             let cleared = disk
                 .unlink(states, &name)
-                .and_then(|()| disk.sync(Step::SyncUnmade, states))
+                .and_then(|()| disk.sync(DiskStep::SyncUnmade, states))
                 .and_then(|()| walk::remove_all(disk, making, &name));
             if let (Err(error), Ok(info_hash)) = (cleared, name.parse()) {
                 // Its files are not in their place.
@@ -138,7 +138,8 @@ impl Store {
                 (Some(info_hash), "" | GONE) => match self.read_state(&name, info_hash) {
                     Ok(loaded) if ending.is_empty() => self.load(loaded, report),
                     Ok(loaded) => {
-                        if let Err(error) = self.finish_delete(&Location::new(loaded.record), When::Earlier) {
+                        let place = Location::new(loaded.record);
+                        if let Err(error) = self.finish_delete(&place, DeleteTime::Earlier) {
                             report.damage.push(Damage::Leftover { info_hash, what: error.to_string() });
                         }
                     }
@@ -159,10 +160,10 @@ impl Store {
         Ok(())
     }
 
-    fn read_state(&self, name: &str, info_hash: InfoHash) -> Result<Loaded, Fault> {
+    fn read_state(&self, name: &str, info_hash: InfoHash) -> Result<LoadedState, Fault> {
         let file = folder::open(&self.volume.states, name, OFlags::RDONLY, 0)?;
         let len = file.metadata()?.len();
-        let loaded = Record::read(len, |bytes, at| FileExt::read_exact_at(&file, bytes, at))?;
+        let loaded = StateRecord::read(len, |bytes, at| FileExt::read_exact_at(&file, bytes, at))?;
         match loaded.record.info_hash == info_hash {
             true => Ok(loaded),
             false => Err(Fault::Wrong("named after another torrent")),
@@ -196,8 +197,8 @@ impl Store {
         self.unavailable.lock().insert(info_hash, Unavailable { why, place });
     }
 
-    fn load(&self, loaded: Loaded, report: &mut OpenReport) {
-        let Loaded { record, complete, bits, unknown } = loaded;
+    fn load(&self, loaded: LoadedState, report: &mut OpenReport) {
+        let LoadedState { record, complete, bits, unknown } = loaded;
         let info_hash = record.info_hash;
         let place = Location::new(record);
         // Records without a common folder are never read.
@@ -208,7 +209,7 @@ impl Store {
             self.set_unavailable(info_hash, why, None, report);
             return;
         }
-        let torrent = Torrent::new(place, complete, bits, &self.volume, &self.unflushed);
+        let torrent = FileTorrent::new(place, complete, bits, &self.volume, &self.unflushed);
         match torrent.look(&unknown) {
             Ok(missed) => {
                 report
@@ -225,7 +226,7 @@ impl Store {
         }
     }
 
-    pub(super) fn get(&self, info_hash: &InfoHash) -> Result<Arc<Torrent>> {
+    pub(super) fn get(&self, info_hash: &InfoHash) -> Result<Arc<FileTorrent>> {
         let torrent = self.torrents.read().get(info_hash).cloned();
         torrent.ok_or_else(|| self.why_not(info_hash).err().unwrap_or(Error::NotFound(*info_hash)))
     }
@@ -248,7 +249,7 @@ impl Store {
         Claim(self, info_hash)
     }
 
-    pub(super) fn create(&self, new: &NewTorrent) -> Result<Arc<Torrent>> {
+    pub(super) fn create(&self, new: &NewTorrent) -> Result<Arc<FileTorrent>> {
         let info_hash = new.info_hash;
         let _claim = self.claim(info_hash);
         if self.torrents.read().contains_key(&info_hash) {
@@ -263,7 +264,7 @@ impl Store {
             Some(files) => Arc::clone(files),
             None => Arc::new(single_file(info_hash, new.geometry.len())?),
         };
-        let record = Record { info_hash, geometry: new.geometry, files, apart: false };
+        let record = StateRecord { info_hash, geometry: new.geometry, files, apart: false };
         let place = Location::new(record);
         let home = if place.is_nameless() { HIDDEN } else { "" };
         let wanted = self.volume.path.join(home).join(place.top().unwrap_or(&place.name));
@@ -298,7 +299,7 @@ impl Store {
             return Ok(None);
         };
         let files = Arc::clone(files);
-        let place = Location::new(Record { info_hash, geometry: new.geometry, files, apart: false });
+        let place = Location::new(StateRecord { info_hash, geometry: new.geometry, files, apart: false });
         let Some(top) = place.top().map(str::to_owned).filter(|top| self.claim_top(top, info_hash)) else {
             return Ok(None);
         };
@@ -322,7 +323,7 @@ impl Store {
         let is_right =
             |range: &Range<u64>| place.record.geometry.pieces_of(range).all(|piece| right.contains(piece));
         let found = place.look(disk, top.as_fd(), |_| true).map_err(|why| failed()(io::Error::other(why)))?;
-        if found.iter().any(|(_, found)| *found == Found::NoFile) {
+        if found.iter().any(|(_, found)| *found == FileCheck::NoFile) {
             return Ok(None);
         }
         let own = place.own(disk, top.as_fd(), &found, has_content, is_right).map_err(failed())?;
@@ -334,9 +335,9 @@ impl Store {
         let adopted = (|| {
             let renamed = place.take_up(disk, top.as_fd(), &found, &own).map_err(failed())?;
             // Files and their names, before the store says that any of it is complete.
-            disk.sync_all(Step::FlushAdopted, top).map_err(failed())?;
+            disk.sync_all(DiskStep::FlushAdopted, top).map_err(failed())?;
             self.write_state(&place)?;
-            let torrent = Torrent::new(place, right.clone(), bits_at, &self.volume, &self.unflushed);
+            let torrent = FileTorrent::new(place, right.clone(), bits_at, &self.volume, &self.unflushed);
             torrent.look(&[]).map_err(|why| Error::Unavailable { info_hash, why })?;
             Ok((torrent, renamed))
         })();
@@ -352,16 +353,16 @@ impl Store {
             Err(error) => {
                 // The files stay, whosever they are.
                 let _ = disk.unlink(states, &info_hash.to_string());
-                let _ = disk.sync(Step::SyncUnmade, states);
+                let _ = disk.sync(DiskStep::SyncUnmade, states);
                 Err(error)
             }
         }
     }
 
     /// Makes a torrent in a place; `None` if something else has that.
-    fn make(&self, place: Location) -> Result<Option<Torrent>> {
+    fn make(&self, place: Location) -> Result<Option<FileTorrent>> {
         let Volume { disk, states, making, allocation, .. } = &*self.volume;
-        let Record { info_hash, geometry, .. } = place.record;
+        let StateRecord { info_hash, geometry, .. } = place.record;
         let bits_at = place.record.head()?.len() as u64;
         let preallocated = *allocation == Allocation::Preallocated;
         let room: u64 = place.files().filter(|_| preallocated).map(|file| file.length()).sum();
@@ -370,7 +371,7 @@ impl Store {
         match self.place(&place) {
             Ok(true) => {
                 let none = PieceBits::none(geometry.pieces());
-                let torrent = Torrent::new(place, none, bits_at, &self.volume, &self.unflushed);
+                let torrent = FileTorrent::new(place, none, bits_at, &self.volume, &self.unflushed);
                 if preallocated {
                     torrent.hold_all();
                 }
@@ -380,7 +381,7 @@ impl Store {
                 if self.why_not(&info_hash).is_ok() {
                     // The create has not succeeded: the next open removes the rest.
                     let unmade = disk.unlink(states, &place.name);
-                    let _ = unmade.and_then(|()| disk.sync(Step::SyncUnmade, states));
+                    let _ = unmade.and_then(|()| disk.sync(DiskStep::SyncUnmade, states));
                     let _ = walk::remove_all(disk, making, &place.name);
                 }
                 self.volume.used.fetch_sub(taken, Relaxed);
@@ -395,7 +396,7 @@ impl Store {
     fn place(&self, place: &Location) -> Result<bool> {
         let Volume { disk, folder, hidden, making, allocation, .. } = &*self.volume;
         let failed = || Error::io("making a torrent");
-        let Record { info_hash, apart, .. } = place.record;
+        let StateRecord { info_hash, apart, .. } = place.record;
         let home = if place.is_nameless() { hidden } else { folder };
         let top = place.top().expect("candidates have one");
         if !self.reserve_top(home, top, info_hash) {
@@ -405,7 +406,7 @@ impl Store {
             let below = walk::make(disk, making, &place.name).map_err(failed())?;
             place.make(disk, *allocation, &below)?;
             walk::sync_tree(disk, &below).map_err(failed())?;
-            disk.sync(Step::SyncMaking, making).map_err(failed())?;
+            disk.sync(DiskStep::SyncMaking, making).map_err(failed())?;
             self.write_state(place)?;
             match disk.rename_to_free(if apart { making } else { &below }, top, home, top) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
@@ -416,13 +417,14 @@ impl Store {
             self.release_top(top, info_hash);
             return moved;
         }
-        let durable = disk.sync(Step::SyncPlaced, home).and_then(|()| match apart {
+        let durable = disk.sync(DiskStep::SyncPlaced, home).and_then(|()| match apart {
             true => Ok(()),
             false => disk.rmdir(making, &place.name),
         });
         durable.map(|()| true).map_err(|error| {
             // As if it had been there.
-            let deleted = self.set_deleted(&place.name).and_then(|()| self.finish_delete(place, When::Now));
+            let deleted =
+                self.set_deleted(&place.name).and_then(|()| self.finish_delete(place, DeleteTime::Now));
             if let Err(error) = deleted {
                 let why = format!("it could not be made durable, nor deleted: {error}");
                 self.unavailable.lock().insert(info_hash, Unavailable { why, place: None });
@@ -476,12 +478,12 @@ impl Store {
             let file = disk.create(states, &new, 0o666)?;
             let mut at = 0;
             for part in std::iter::once(head).chain(place.record.blank_bits()) {
-                disk.write(Step::WriteState, &file, at, &mut [IoSlice::new(&part)])?;
+                disk.write(DiskStep::WriteState, &file, at, &mut [IoSlice::new(&part)])?;
                 at += part.len() as u64;
             }
-            disk.flush(Step::FlushState, &file)?;
+            disk.flush(DiskStep::FlushState, &file)?;
             disk.rename(states, &new, states, &place.name)?;
-            disk.sync(Step::SyncState, states)
+            disk.sync(DiskStep::SyncState, states)
         })();
         written.map_err(|error| {
             let _ = disk.unlink(states, &new);
@@ -507,7 +509,7 @@ impl Store {
         torrent.close_files();
         // Files that cannot be removed are no longer counted, as after the store is opened again.
         self.volume.used.fetch_sub(torrent.charged() + torrent.state_len, Relaxed);
-        self.finish_delete(&torrent.place, When::Now)?;
+        self.finish_delete(&torrent.place, DeleteTime::Now)?;
         Ok(true)
     }
 
@@ -525,7 +527,7 @@ impl Store {
                     return Err(error);
                 }
                 self.unavailable.lock().remove(info_hash);
-                self.finish_delete(&place, When::Now)?;
+                self.finish_delete(&place, DeleteTime::Now)?;
                 Ok(true)
             }
         }
@@ -537,7 +539,7 @@ impl Store {
         let Volume { disk, states, .. } = &*self.volume;
         let gone = format!("{name}.{GONE}");
         let deleted = disk.rename(states, name, states, &gone).and_then(|()| {
-            let synced = disk.sync(Step::SyncDeleted, states);
+            let synced = disk.sync(DiskStep::SyncDeleted, states);
             synced.inspect_err(|_| _ = disk.rename(states, &gone, states, name))
         });
         deleted.map_err(|source| Error::Io { what: "deleting the state of a torrent", source })
@@ -554,12 +556,12 @@ impl Store {
             path: self.volume.path.join(HIDDEN).join("torrents").join(&gone),
             what: format!("{fault}; the torrent is deleted, and this file is to be removed"),
         })?;
-        self.finish_delete(&Location::new(loaded.record), When::Earlier)?;
+        self.finish_delete(&Location::new(loaded.record), DeleteTime::Earlier)?;
         Ok(true)
     }
 
     /// Removes the files of a torrent that is deleted, and the folders that are then empty.
-    fn finish_delete(&self, place: &Location, when: When) -> Result<()> {
+    fn finish_delete(&self, place: &Location, when: DeleteTime) -> Result<()> {
         let Volume { disk, folder: top, states, .. } = &*self.volume;
         let info_hash = place.record.info_hash;
         let name = place.top().unwrap_or(&place.name);
@@ -567,12 +569,12 @@ impl Store {
         let gone = format!("{}.{GONE}", place.name);
         let removed = (|| {
             let deleted = match when {
-                When::Now => None,
-                When::Earlier => Some(changed(&folder::stat(states, &gone)?)),
+                DeleteTime::Now => None,
+                DeleteTime::Earlier => Some(changed(&folder::stat(states, &gone)?)),
             };
             place.remove(disk, top.as_fd(), deleted)?;
             disk.unlink(states, &gone)?;
-            disk.sync(Step::SyncForgotten, states)
+            disk.sync(DiskStep::SyncForgotten, states)
         })();
         removed.map_err(|source| Error::Io {
             what: "removing the files of a deleted torrent (the rest is removed when it is deleted again or the store is opened)",
@@ -586,7 +588,7 @@ impl Store {
         let _alone = self.flushing.lock();
         let changed = std::mem::take(&mut *self.unflushed.lock());
         let torrents: Vec<_> = changed.iter().filter_map(Weak::upgrade).collect();
-        let dirty = |torrent| Torrent::begin_flush(torrent).into_iter().map(move |file| (torrent, file));
+        let dirty = |torrent| FileTorrent::begin_flush(torrent).into_iter().map(move |file| (torrent, file));
         let dirty: Vec<_> = torrents.iter().flat_map(dirty).collect();
         let failed = Mutex::new(Ok(()));
         let note = |done: Result<()>| {

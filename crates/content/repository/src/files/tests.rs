@@ -18,8 +18,8 @@ use swarmkeep_metainfo::FileList;
 
 use super::{
     Allocation, Damage, FileStore, HIDDEN,
-    disk::{Disk, Op, Step},
-    state::{Fault, Loaded, Record},
+    disk::{Disk, DiskStep, Op},
+    state::{Fault, LoadedState, StateRecord},
 };
 use crate::{
     Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits,
@@ -32,13 +32,13 @@ pub(super) struct Tap(pub(super) Arc<dyn Witness>);
 
 pub(super) trait Witness: Send + Sync {
     /// Returns whether the step is done.
-    fn before(&self, step: Step) -> io::Result<bool>;
+    fn before(&self, step: DiskStep) -> io::Result<bool>;
 
     fn done(&self, _: Op) {}
 }
 
-impl<F: Fn(Step) -> io::Result<()> + Send + Sync> Witness for F {
-    fn before(&self, step: Step) -> io::Result<bool> {
+impl<F: Fn(DiskStep) -> io::Result<()> + Send + Sync> Witness for F {
+    fn before(&self, step: DiskStep) -> io::Result<bool> {
         self(step).map(|()| true)
     }
 }
@@ -56,12 +56,15 @@ fn open(folder: &Path) -> FileStore {
     FileStore::open(&ContentConfig::new(folder), Allocation::Sparse).unwrap()
 }
 
-fn hook(store: &FileStore, hook: impl Fn(Step) -> io::Result<()> + Send + Sync + 'static) {
+fn hook(store: &FileStore, hook: impl Fn(DiskStep) -> io::Result<()> + Send + Sync + 'static) {
     *store.store.volume.disk.tap.lock() = Some(Tap(Arc::new(hook)));
 }
 
 /// Opens a store that calls the hook from the beginning.
-fn open_hooked(folder: &Path, hook: impl Fn(Step) -> io::Result<()> + Send + Sync + 'static) -> FileStore {
+fn open_hooked(
+    folder: &Path,
+    hook: impl Fn(DiskStep) -> io::Result<()> + Send + Sync + 'static,
+) -> FileStore {
     let disk = Disk::default();
     *disk.tap.lock() = Some(Tap(Arc::new(hook)));
     FileStore::open_on(disk, &ContentConfig::new(folder), Allocation::Sparse).unwrap()
@@ -95,12 +98,12 @@ fn on_disk(folder: &Path) -> Vec<u32> {
     decode(&bytes).unwrap().complete.iter().collect()
 }
 
-fn decode(bytes: &[u8]) -> Result<Loaded, Fault> {
-    Record::read(bytes.len() as u64, |into, at| io::Read::read_exact(&mut &bytes[at as usize..], into))
+fn decode(bytes: &[u8]) -> Result<LoadedState, Fault> {
+    StateRecord::read(bytes.len() as u64, |into, at| io::Read::read_exact(&mut &bytes[at as usize..], into))
 }
 
 /// The bytes of a state of which no piece is complete, and where in them the have-bits begin.
-fn encode(record: &Record) -> (Vec<u8>, u64) {
+fn encode(record: &StateRecord) -> (Vec<u8>, u64) {
     let mut bytes = record.head().unwrap();
     let bits = bytes.len() as u64;
     record.blank_bits().for_each(|part| bytes.extend(part));
@@ -119,9 +122,9 @@ fn have_bits_are_written_when_their_data_is_flushed_and_flushed_in_turn() {
     hook(&store, move |step| {
         let (dirty, log) = &mut *steps.lock();
         match step {
-            Step::Write(file) => _ = dirty.insert(file),
-            Step::Flush(file) => _ = dirty.remove(&file),
-            Step::WriteBits | Step::FlushBits => log.push((step, dirty.clone())),
+            DiskStep::Write(file) => _ = dirty.insert(file),
+            DiskStep::Flush(file) => _ = dirty.remove(&file),
+            DiskStep::WriteBits | DiskStep::FlushBits => log.push((step, dirty.clone())),
             _ => {}
         }
         Ok(())
@@ -137,7 +140,7 @@ fn have_bits_are_written_when_their_data_is_flushed_and_flushed_in_turn() {
         seen.lock().1.clear();
         store.flush().unwrap();
         let log = seen.lock().1.clone();
-        assert_eq!(log, [(Step::WriteBits, BTreeSet::new()), (Step::FlushBits, BTreeSet::new())]);
+        assert_eq!(log, [(DiskStep::WriteBits, BTreeSet::new()), (DiskStep::FlushBits, BTreeSet::new())]);
         assert!(pieces.iter().all(|piece| on_disk(folder.path()).contains(piece)));
         store.flush().unwrap();
         assert_eq!(seen.lock().1.len(), 2, "nothing is flushed twice");
@@ -153,7 +156,7 @@ fn a_mark_during_a_flush_waits_for_the_next() {
     put(&*content, 4, 1);
     let (other, done) = (Arc::clone(&content), AtomicBool::new(false));
     hook(&store, move |step| {
-        if matches!(step, Step::Flush(_)) && !done.swap(true, Relaxed) {
+        if matches!(step, DiskStep::Flush(_)) && !done.swap(true, Relaxed) {
             // Unmarked during the flush, and complete again with other bytes.
             assert!(other.mark_incomplete(4).unwrap());
             put(&*other, 4, 2);
@@ -182,7 +185,7 @@ fn a_file_that_cannot_be_flushed_loses_its_fresh_pieces() {
     content.write(2 * u64::from(PIECE), &[3; 100]).unwrap();
     content.write(3 * u64::from(PIECE) - 100, &[3; 100]).unwrap();
     // File 1 has half of piece 1 and piece 2; file 5 has half of 7 and 8.
-    hook(&store, |step| if [Step::Flush(1), Step::Flush(5)].contains(&step) { broken() } else { Ok(()) });
+    hook(&store, |step| if matches!(step, DiskStep::Flush(1 | 5)) { broken() } else { Ok(()) });
     assert!(matches!(store.flush(), Err(Error::Io { .. })));
     unhook(&store);
     let expected: Vec<_> = (0..15).filter(|piece| ![2, 7, 8].contains(piece)).collect();
@@ -209,20 +212,20 @@ fn durable_pieces_without_bits_survive_a_file_that_cannot_be_flushed() {
     };
     // Its bit is in the file, and may be on the disk.
     put(&*content, 0, 1);
-    hook(&store, |step| if step == Step::FlushBits { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::FlushBits { broken() } else { Ok(()) });
     assert!(store.flush().is_err());
     put(&*content, 1, 1);
-    hook(&store, |step| if step == Step::Flush(0) { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::Flush(0) { broken() } else { Ok(()) });
     assert!(store.flush().is_err());
     unhook(&store);
     is_honest();
     assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), [0], "1 was not flushed");
     // And one that is being unmarked.
     store.flush().unwrap();
-    hook(&store, |step| if step == Step::FlushBits { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::FlushBits { broken() } else { Ok(()) });
     assert!(content.mark_incomplete(0).is_err());
     put(&*content, 1, 2);
-    hook(&store, |step| if step == Step::Flush(0) { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::Flush(0) { broken() } else { Ok(()) });
     assert!(store.flush().is_err());
     unhook(&store);
     is_honest();
@@ -250,8 +253,8 @@ fn a_file_is_flushed_before_it_is_closed_and_its_error_is_reported_by_the_flush(
     hook(&store, move |step| {
         let (dirty, flushed) = &mut *steps.lock();
         match step {
-            Step::Write(file) => _ = dirty.insert(file),
-            Step::Flush(file) => {
+            DiskStep::Write(file) => _ = dirty.insert(file),
+            DiskStep::Flush(file) => {
                 assert!(dirty.remove(&file), "{file} has nothing to flush");
                 *flushed += 1;
                 if file == 7 {
@@ -285,7 +288,7 @@ fn a_flush_keeps_no_file_of_a_torrent_open_that_is_deleted_meanwhile() {
     put(&*content, 9, 1);
     let (other, done) = (store.clone(), AtomicBool::new(false));
     hook(&store, move |step| {
-        if matches!(step, Step::Flush(_)) && !done.swap(true, Relaxed) {
+        if matches!(step, DiskStep::Flush(_)) && !done.swap(true, Relaxed) {
             assert!(other.delete(&HASH).unwrap());
         }
         Ok(())
@@ -309,7 +312,7 @@ fn reads_do_not_wait_while_a_piece_is_unmarked_or_a_torrent_deleted() {
     let reads = Arc::new(Mutex::new(Vec::new()));
     let (other, log) = (Arc::clone(&content), Arc::clone(&reads));
     hook(&store, move |step| {
-        if matches!(step, Step::FlushBits | Step::SyncDeleted) {
+        if matches!(step, DiskStep::FlushBits | DiskStep::SyncDeleted) {
             let (tell, told) = std::sync::mpsc::channel();
             let content = Arc::clone(&other);
             std::thread::spawn(move || tell.send(content.read_piece(1).is_ok()));
@@ -320,7 +323,7 @@ fn reads_do_not_wait_while_a_piece_is_unmarked_or_a_torrent_deleted() {
     assert!(content.mark_incomplete(0).unwrap());
     assert!(store.delete(&HASH).unwrap());
     unhook(&store);
-    assert_eq!(*reads.lock(), [(Step::FlushBits, Ok(true)), (Step::SyncDeleted, Ok(true))]);
+    assert_eq!(*reads.lock(), [(DiskStep::FlushBits, Ok(true)), (DiskStep::SyncDeleted, Ok(true))]);
 }
 
 #[test]
@@ -332,14 +335,14 @@ fn a_torrent_is_not_used_if_its_missing_pieces_cannot_be_noted() {
     store.flush().unwrap();
     drop((content, store));
     std::fs::remove_file(folder.path().join("t/0")).unwrap();
-    for failing in [Step::WriteBits, Step::FlushBits, Step::SyncMended] {
+    for failing in [DiskStep::WriteBits, DiskStep::FlushBits, DiskStep::SyncMended] {
         let store = open_hooked(folder.path(), move |step| if step == failing { broken() } else { Ok(()) });
         assert!(
             matches!(store.report().damage[..], [Damage::Unavailable { info_hash: HASH, .. }]),
             "{failing:?}"
         );
         assert!(matches!(store.open(&HASH), Err(Error::Unavailable { .. })));
-        assert_eq!(folder.path().join("t/0").exists(), failing == Step::SyncMended);
+        assert_eq!(folder.path().join("t/0").exists(), failing == DiskStep::SyncMended);
         drop(store);
         // For the next, if it was made in the end.
         let _ = std::fs::remove_file(folder.path().join("t/0"));
@@ -357,7 +360,7 @@ fn a_create_that_cannot_be_undone_keeps_its_name() {
     let store = open(folder.path());
     let new = NewTorrent::new(HASH, 10, PIECE).unwrap();
     hook(&store, |step| match step {
-        Step::SyncPlaced | Step::SyncDeleted => broken(),
+        DiskStep::SyncPlaced | DiskStep::SyncDeleted => broken(),
         _ => Ok(()),
     });
     assert!(matches!(store.create(&new), Err(Error::Io { .. })));
@@ -370,7 +373,7 @@ fn a_create_that_cannot_be_undone_keeps_its_name() {
     assert!(store.delete(&HASH).unwrap());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no files of a torrent are left");
     // One that can is gone.
-    hook(&store, |step| if step == Step::SyncPlaced { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::SyncPlaced { broken() } else { Ok(()) });
     assert!(matches!(store.create(&new), Err(Error::Io { .. })));
     unhook(&store);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -401,7 +404,7 @@ fn few_new_files_are_flushed_one_by_one_and_many_all_at_once() {
         let count = Arc::new(Mutex::new(0));
         let steps = Arc::clone(&count);
         hook(&store, move |step| {
-            *steps.lock() += u32::from(matches!(step, Step::SyncMade | Step::FlushMade));
+            *steps.lock() += u32::from(matches!(step, DiskStep::SyncMade | DiskStep::FlushMade));
             Ok(())
         });
         let mut files = FileList::builder();
@@ -424,7 +427,7 @@ fn have_bits_that_cannot_be_read_are_unknown_and_the_others_known() {
     }
     // The disk does not give the third sector, nor anything that it is part of.
     let bad = at + 2 * 512..at + 3 * 512;
-    let read = Record::read(bytes.len() as u64, |into, at| {
+    let read = StateRecord::read(bytes.len() as u64, |into, at| {
         let range = at..at + into.len() as u64;
         if range.start < bad.end && bad.start < range.end {
             return broken();
@@ -442,7 +445,7 @@ fn have_bits_that_cannot_be_read_are_unknown_and_the_others_known() {
 
 #[test]
 fn have_bits_that_cannot_be_written_are_written_by_the_next_flush() {
-    for failing in [Step::WriteBits, Step::FlushBits] {
+    for failing in [DiskStep::WriteBits, DiskStep::FlushBits] {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path());
         let content = create(&store);
@@ -466,7 +469,7 @@ fn a_piece_that_cannot_be_taken_back_stays_complete() {
     let content = create(&store);
     put(&*content, 3, 9);
     store.flush().unwrap();
-    for failing in [Step::WriteBits, Step::FlushBits] {
+    for failing in [DiskStep::WriteBits, DiskStep::FlushBits] {
         hook(&store, move |step| if step == failing { broken() } else { Ok(()) });
         assert!(matches!(content.mark_incomplete(3), Err(Error::Io { .. })));
         unhook(&store);
@@ -483,7 +486,7 @@ fn a_write_that_fails_counts_as_never_written_and_gives_its_room_back() {
     let content = create(&store);
     let empty = store.statistics().used;
     content.write(0, &[1; PIECE as usize]).unwrap();
-    hook(&store, |step| if step == Step::Write(1) { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::Write(1) { broken() } else { Ok(()) });
     assert!(matches!(content.write(100, &[2; 2 * PIECE as usize]), Err(Error::Io { .. })));
     unhook(&store);
     content.read(0, &mut [0; 100]).unwrap();
@@ -497,7 +500,7 @@ fn a_deleted_torrent_stays_so_when_its_files_cannot_be_removed() {
     let store = open(folder.path());
     put(&*create(&store), 0, 1);
     store.flush().unwrap();
-    hook(&store, |step| if step == Step::Remove(5) { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::Remove(5) { broken() } else { Ok(()) });
     assert!(matches!(store.delete(&HASH), Err(Error::Io { .. })));
     assert!(matches!(store.open(&HASH), Err(Error::NotFound(_))));
     assert!(store.create(&NewTorrent::new(HASH, 10, PIECE).unwrap()).is_err(), "they are still to go");
@@ -509,7 +512,7 @@ fn a_deleted_torrent_stays_so_when_its_files_cannot_be_removed() {
     assert!(store.list().unwrap().is_empty() && !folder.path().join("t").exists());
     assert_eq!(store.statistics().used, 0);
     create(&store);
-    hook(&store, |step| if step == Step::Remove(5) { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::Remove(5) { broken() } else { Ok(()) });
     assert!(store.delete(&HASH).is_err());
     unhook(&store);
     // Created again, over files that are removed first.
@@ -518,7 +521,7 @@ fn a_deleted_torrent_stays_so_when_its_files_cannot_be_removed() {
     assert!(folder.path().join("t/7").exists());
     assert_eq!(store.statistics().used, 1024);
     drop(content);
-    hook(&store, |step| if step == Step::Remove(5) { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::Remove(5) { broken() } else { Ok(()) });
     assert!(store.delete(&HASH).is_err());
     unhook(&store);
     assert!(store.delete(&HASH).unwrap() && !folder.path().join("t").exists());
@@ -725,7 +728,7 @@ fn files_without_a_right_piece_are_not_adopted_and_stay() {
     assert!(matches!(adopt(&store, &right), Err(Error::Full { .. })));
     drop(store);
     let store = open(folder.path());
-    hook(&store, |step| if step == Step::FlushState { broken() } else { Ok(()) });
+    hook(&store, |step| if step == DiskStep::FlushState { broken() } else { Ok(()) });
     assert!(adopt(&store, &right).is_err());
     unhook(&store);
     assert_eq!(store.statistics().used, 0);
@@ -755,9 +758,9 @@ fn a_folder_of_version_1_is_refused() {
     assert!(matches!(open(folder.path()).report().damage[..], [Damage::State { .. }]));
 }
 
-fn record(files: FileList, piece_length: u32) -> Record {
+fn record(files: FileList, piece_length: u32) -> StateRecord {
     let geometry = Geometry::new(files.length(), piece_length).unwrap();
-    Record { info_hash: HASH, geometry, files: Arc::new(files), apart: false }
+    StateRecord { info_hash: HASH, geometry, files: Arc::new(files), apart: false }
 }
 
 prop_compose! {
@@ -798,7 +801,7 @@ fn seal(bytes: &mut [u8]) {
 proptest! {
     #[test]
     fn states_read_as_they_were_written(files in lists(), piece_length in 1..50_u32, apart: bool, seed: u64) {
-        let record = Record { apart, ..record(files, piece_length) };
+        let record = StateRecord { apart, ..record(files, piece_length) };
         let (mut bytes, at) = encode(&record);
         let mut complete = PieceBits::none(record.geometry.pieces());
         for piece in (0..complete.pieces()).filter(|piece| seed >> (piece % 64) & 1 == 1) {

@@ -23,11 +23,11 @@ use swarmkeep_metainfo::Segment;
 
 use super::{
     Allocation, HIDDEN,
-    disk::Step,
+    disk::DiskStep,
     folder,
-    open_files::Open,
-    place::{Found, Location},
-    state::Record,
+    open_files::OpenFile,
+    place::{FileCheck, Location},
+    state::StateRecord,
     volume::Volume,
 };
 use crate::{
@@ -40,7 +40,7 @@ const CHANGED: &str = "a file of the torrent is gone or too short: open the stor
 /// A torrent. Locks are taken in the order of the fields. During a flush of files only `bits` is held, so
 /// reads and writes do not wait for it.
 #[derive(Debug)]
-pub(super) struct Torrent {
+pub(super) struct FileTorrent {
     /// Distinguishes it from an earlier torrent of the same info hash.
     id: u64,
     pub(super) place: Location,
@@ -64,7 +64,7 @@ pub(super) struct Torrent {
 }
 
 /// Torrents that have something to flush. They hold this, so it does not hold them.
-pub(super) type Unflushed = Mutex<Vec<Weak<Torrent>>>;
+pub(super) type Unflushed = Mutex<Vec<Weak<FileTorrent>>>;
 
 #[derive(Debug)]
 struct TorrentState {
@@ -90,7 +90,7 @@ struct CapacityShare {
     charged: u64,
 }
 
-impl Torrent {
+impl FileTorrent {
     /// A torrent with these pieces. Its have-bits begin at byte `bits_at` of its state.
     pub(super) fn new(
         place: Location,
@@ -206,11 +206,11 @@ impl Torrent {
         about(self.volume.path.join(below))
     }
 
-    fn file(&self, index: usize, writable: bool) -> io::Result<Arc<Open>> {
+    fn file(&self, index: usize, writable: bool) -> io::Result<Arc<OpenFile>> {
         self.open_file(index, writable).map_err(|error| self.about(index)(error))
     }
 
-    fn open_file(&self, index: usize, writable: bool) -> io::Result<Arc<Open>> {
+    fn open_file(&self, index: usize, writable: bool) -> io::Result<Arc<OpenFile>> {
         let volume = &self.volume;
         let open = volume.open_files.get(&volume.disk, (self.id, index as u32), writable, || {
             let path = self.place.path(index);
@@ -242,7 +242,7 @@ impl Torrent {
             }
             let open = self.file(segment.file, true)?;
             let mut slices: Vec<_> = parts.into_iter().map(IoSlice::new).collect();
-            let step = Step::Write(segment.file);
+            let step = DiskStep::Write(segment.file);
             let written = self.volume.disk.write(step, &open.file, segment.offset, &mut slices);
             open.wrote();
             written.map_err(|error| self.about(segment.file)(error))?;
@@ -331,7 +331,7 @@ impl Torrent {
         let writable = self.bits.lock();
         let sectors = {
             let state = self.state.lock();
-            let sectors = Record::sectors_of(state.under_way.union(&state.unsure).copied());
+            let sectors = StateRecord::sectors_of(state.under_way.union(&state.unsure).copied());
             self.sectors(&state, sectors, |piece| !state.fresh.contains(&piece))
         };
         if sectors.is_empty() || !*writable {
@@ -358,7 +358,7 @@ impl Torrent {
         counts: impl Fn(u32) -> bool,
     ) -> Vec<(u64, [u8; 512])> {
         let complete = state.pieces.complete();
-        let place = |index| self.bits_at + Record::place(index);
+        let place = |index| self.bits_at + StateRecord::place(index);
         let sector = |index| (place(index), self.place.record.sector(index, complete, &counts));
         sectors.into_iter().map(sector).collect()
     }
@@ -370,9 +370,9 @@ impl Torrent {
         let written = (|| {
             let file = folder::open(states, &self.place.name, OFlags::WRONLY, 0)?;
             for (at, sector) in sectors {
-                disk.write(Step::WriteBits, &file, *at, &mut [IoSlice::new(sector)])?;
+                disk.write(DiskStep::WriteBits, &file, *at, &mut [IoSlice::new(sector)])?;
             }
-            disk.flush(Step::FlushBits, &file)
+            disk.flush(DiskStep::FlushBits, &file)
         })();
         let source = about(self.volume.path.join(HIDDEN).join("torrents").join(&self.place.name));
         written
@@ -426,8 +426,8 @@ impl Torrent {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let found = self.place.look(&volume.disk, top, |range| state.pieces.check_read(range).is_ok())?;
-        let is_gone = |(_, found): &(usize, Found)| matches!(found, Found::Gone | Found::NoFile);
-        let has_bytes = |(index, _): &&(usize, Found)| {
+        let is_gone = |(_, found): &(usize, FileCheck)| matches!(found, FileCheck::Gone | FileCheck::NoFile);
+        let has_bytes = |(index, _): &&(usize, FileCheck)| {
             self.place.record.files.get(*index).is_some_and(|file| file.length() > 0)
         };
         // Most likely not one by one: their folder was moved, or their disk is not mounted.
@@ -439,7 +439,7 @@ impl Torrent {
         let mut missing = Vec::new();
         let mut cleared = BTreeSet::new();
         for (index, found) in &found {
-            if let Found::There(held) = found {
+            if let FileCheck::There(held) = found {
                 held.iter().for_each(|part| _ = state.room.held.insert(part.clone()));
                 continue;
             }
@@ -463,7 +463,8 @@ impl Torrent {
         }
         state.room.charged += self.place.files().map(|file| state.pieces.known(&file.range())).sum::<u64>();
         let unknown = unknown.iter().map(|pieces| pieces.start);
-        let sectors = self.sectors(state, Record::sectors_of(cleared.into_iter().chain(unknown)), |_| true);
+        let sectors =
+            self.sectors(state, StateRecord::sectors_of(cleared.into_iter().chain(unknown)), |_| true);
         drop(guard);
         let why = |error: Error| error.to_string();
         if !sectors.is_empty() {
@@ -539,7 +540,7 @@ const fn length(range: &Range<u64>) -> u64 {
 
 /// A torrent that was opened.
 #[derive(Debug)]
-pub(super) struct Handle(pub(super) Arc<Torrent>);
+pub(super) struct Handle(pub(super) Arc<FileTorrent>);
 
 impl Content for Handle {
     fn geometry(&self) -> Geometry {
@@ -601,8 +602,9 @@ impl Content for Handle {
             }
             let on_disk = |other| !state.fresh.contains(&other) && !state.under_way.contains(&other);
             match on_disk(piece) {
-                true => torrent
-                    .sectors(&state, Record::sectors_of([piece]), |other| other != piece && on_disk(other)),
+                true => torrent.sectors(&state, StateRecord::sectors_of([piece]), |other| {
+                    other != piece && on_disk(other)
+                }),
                 false => Vec::new(),
             }
         };

@@ -12,7 +12,7 @@ use rustix::{fs::OFlags, io::Errno};
 
 use super::{
     Allocation, HIDDEN,
-    disk::{Disk, Step},
+    disk::{Disk, DiskStep},
     folder,
     open_files::OpenFiles,
     walk,
@@ -64,8 +64,8 @@ impl Volume {
         let lock = Locked::lock(lock, &path, false)?;
         let (states, making) = (|| {
             let made = (walk::make(&disk, &hidden, "torrents")?, walk::make(&disk, &hidden, "making")?);
-            disk.sync(Step::SyncHidden, &hidden)?;
-            disk.sync(Step::SyncStore, &folder)?;
+            disk.sync(DiskStep::SyncHidden, &hidden)?;
+            disk.sync(DiskStep::SyncStore, &folder)?;
             Ok(made)
         })()
         .map_err(opening)?;

@@ -8,7 +8,7 @@ use rustix::{
 };
 
 use super::{
-    disk::{Disk, Step},
+    disk::{Disk, DiskStep},
     folder::{enter, is_gone, names, open},
 };
 
@@ -59,8 +59,8 @@ impl<'a> Walk<'a> {
         self.back(0)?;
         match self.purpose {
             Purpose::Look | Purpose::Make => Ok(()),
-            Purpose::Mend => self.disk.sync(Step::SyncMended, self.top),
-            Purpose::Remove => self.disk.sync(Step::SyncRemoved, self.top),
+            Purpose::Mend => self.disk.sync(DiskStep::SyncMended, self.top),
+            Purpose::Remove => self.disk.sync(DiskStep::SyncRemoved, self.top),
         }
     }
 
@@ -73,11 +73,11 @@ impl<'a> Walk<'a> {
             let (name, folder) = self.inside.pop().expect("there are more than `depth`");
             match self.purpose {
                 Purpose::Look | Purpose::Make => {}
-                Purpose::Mend => self.disk.sync(Step::SyncMended, folder)?,
+                Purpose::Mend => self.disk.sync(DiskStep::SyncMended, folder)?,
                 // Whatever else lies in it stays, and the folder with it.
                 Purpose::Remove => {
                     if self.disk.rmdir(self.here(), &name).is_err() {
-                        self.disk.sync(Step::SyncStaying, folder)?;
+                        self.disk.sync(DiskStep::SyncStaying, folder)?;
                     }
                 }
             }
@@ -102,7 +102,7 @@ const FEW: u32 = 32;
 pub(super) fn sync_tree(disk: &Disk, folder: &OwnedFd) -> io::Result<()> {
     match sync_few(disk, folder, &mut FEW.clone())? {
         true => Ok(()),
-        false => disk.sync_all(Step::SyncMade, folder),
+        false => disk.sync_all(DiskStep::SyncMade, folder),
     }
 }
 
@@ -115,12 +115,12 @@ fn sync_few(disk: &Disk, folder: &OwnedFd, few: &mut u32) -> io::Result<bool> {
             Ok(below) if !sync_few(disk, &below, few)? => return Ok(false),
             Ok(_) => {}
             Err(error) if is_gone(&error) => {
-                disk.flush(Step::FlushMade, &open(folder, &name, OFlags::RDONLY, 0)?)?;
+                disk.flush(DiskStep::FlushMade, &open(folder, &name, OFlags::RDONLY, 0)?)?;
             }
             Err(error) => return Err(error),
         }
     }
-    disk.sync(Step::SyncMade, folder)?;
+    disk.sync(DiskStep::SyncMade, folder)?;
     Ok(true)
 }
 

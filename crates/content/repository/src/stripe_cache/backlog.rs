@@ -13,7 +13,7 @@ use std::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
-    gathered::{Chunk, Gathered, chunk},
+    gathered::{Chunk, UnwrittenStripe, chunk},
     read_ahead::ReadAhead,
 };
 use crate::{ContentRepository, Counters};
@@ -21,13 +21,13 @@ use crate::{ContentRepository, Counters};
 /// The state that the torrents of a cache, their handles and the threads share. `J` is a job: a stripe to be
 /// written.
 ///
-/// Locks are taken in this order: a claim of `Running`, `Torrent::gate`, `Torrent::writing`,
-/// `Writers::torrents`, `Torrent::state`, then `backlog` or those of `read_ahead`. No lock from
+/// Locks are taken in this order: a claim of `Running`, `CachedTorrent::gate`, `CachedTorrent::writing`,
+/// `Writers::torrents`, `CachedTorrent::state`, then `backlog` or those of `read_ahead`. No lock from
 /// `Writers::torrents` on is held while the store below is called. The locks before it delay only the calls
 /// that create, delete or mark. The threads that write take none of these, so memory becomes free for the
 /// calls that wait for it.
 #[derive(Debug)]
-pub(super) struct Core<J> {
+pub(super) struct CacheCore<J> {
     pub(super) inner: Arc<dyn ContentRepository>,
     pub(super) stripe: u64,
     pub(super) chunk: u64,
@@ -56,7 +56,7 @@ struct Backlog<J> {
     /// Chunks that are not. Together with the chunks in use, they never exceed the limit.
     spare: Vec<Chunk>,
     /// Room of the store below that is reserved for bytes that are not there yet.
-    promised: u64,
+    reserved: u64,
     /// The part of it that is reserved for writes past the cache.
     through: u64,
     /// Counts events that may let one of these go on.
@@ -76,7 +76,7 @@ struct Backlog<J> {
     stop: bool,
 }
 
-pub(super) trait Work<J> {
+pub(super) trait JobHandler<J> {
     /// Writes the stripe of a job.
     fn write(&self, job: &J);
 
@@ -89,26 +89,26 @@ pub(super) trait Work<J> {
 }
 
 /// A place in the queue for memory, until it is dropped.
-pub(super) struct Line<'a, J> {
-    core: &'a Core<J>,
+pub(super) struct MemoryTicket<'a, J> {
+    core: &'a CacheCore<J>,
     ticket: Option<u64>,
 }
 
 /// Room of the store below, reserved until this is dropped.
-pub(super) struct Promise<'a, J> {
-    core: &'a Core<J>,
+pub(super) struct RoomReservation<'a, J> {
+    core: &'a CacheCore<J>,
     /// As many as it began with.
     all: u64,
     bytes: u64,
 }
 
 /// Room of the store below for a write that goes past the cache, until it is dropped.
-pub(super) struct Through<'a, J> {
-    core: &'a Core<J>,
+pub(super) struct WriteThroughRoom<'a, J> {
+    core: &'a CacheCore<J>,
     bytes: u64,
 }
 
-impl<J> Core<J> {
+impl<J> CacheCore<J> {
     pub(super) fn new(
         inner: Arc<dyn ContentRepository>,
         stripe: u64,
@@ -143,49 +143,49 @@ impl<J> Core<J> {
         self.backlog.lock().taken
     }
 
-    pub(super) fn line(&self) -> Line<'_, J> {
-        Line { core: self, ticket: None }
+    pub(super) fn memory_ticket(&self) -> MemoryTicket<'_, J> {
+        MemoryTicket { core: self, ticket: None }
     }
 
     /// Reserves `bytes` bytes of the store below, if it has room.
     ///
-    /// A promise is counted before the store is asked for its room, and released only after its bytes were
-    /// written, so that no byte is promised twice.
-    pub(super) fn promise(&self, bytes: u64) -> Option<Promise<'_, J>> {
-        let promise = Promise { core: self, all: bytes, bytes };
+    /// The bytes are counted before the store is asked for its room, and released only after they were
+    /// written, so that no byte is reserved twice.
+    pub(super) fn reserve(&self, bytes: u64) -> Option<RoomReservation<'_, J>> {
+        let reservation = RoomReservation { core: self, all: bytes, bytes };
         if bytes == 0 {
-            return Some(promise);
+            return Some(reservation);
         }
-        let promised = {
+        let reserved = {
             let mut backlog = self.backlog.lock();
-            backlog.promised += bytes;
-            backlog.promised
+            backlog.reserved += bytes;
+            backlog.reserved
         };
-        self.has_room(promised).then_some(promise)
+        self.has_room(reserved).then_some(reservation)
     }
 
     /// A little more is left to file systems, which take whole blocks: 256 KiB that begin anywhere touch 65
     /// of 4 KiB.
-    fn has_room(&self, promised: u64) -> bool {
-        self.inner.statistics().free.is_none_or(|free| promised + promised / 64 <= free)
+    fn has_room(&self, reserved: u64) -> bool {
+        self.inner.statistics().free.is_none_or(|free| reserved + reserved / 64 <= free)
     }
 
     /// Makes room for a write of `bytes` past the cache: when it returns, all held-back bytes are written, by
     /// `write_out`, or the store has room for them too.
-    pub(super) fn make_way(&self, bytes: u64, write_out: impl Fn()) -> Through<'_, J> {
+    pub(super) fn make_way(&self, bytes: u64, write_out: impl Fn()) -> WriteThroughRoom<'_, J> {
         let mut backlog = self.backlog.lock();
-        backlog.promised += bytes;
+        backlog.reserved += bytes;
         backlog.through += bytes;
         loop {
             let seen = backlog.kept;
             drop(backlog);
             write_out();
-            let (promised, through) = {
+            let (reserved, through) = {
                 let backlog = self.backlog.lock();
-                (backlog.promised, backlog.through)
+                (backlog.reserved, backlog.through)
             };
-            if promised == through || self.has_room(promised) {
-                return Through { core: self, bytes };
+            if reserved == through || self.has_room(reserved) {
+                return WriteThroughRoom { core: self, bytes };
             }
             backlog = self.backlog.lock();
             self.room.wait_while(&mut backlog, |backlog| backlog.kept == seen);
@@ -206,13 +206,13 @@ impl<J> Core<J> {
     }
 
     /// Takes back chunks, and room of the store below.
-    pub(super) fn give_back(&self, chunks: impl IntoIterator<Item = Chunk>, promised: u64) {
+    pub(super) fn give_back(&self, chunks: impl IntoIterator<Item = Chunk>, reserved: u64) {
         let mut guard = self.backlog.lock();
         let backlog = &mut *guard;
         let before = backlog.spare.len();
         backlog.spare.extend(chunks);
         backlog.taken -= (backlog.spare.len() - before) as u64 * self.chunk;
-        backlog.promised -= promised;
+        backlog.reserved -= reserved;
         backlog.kept += 1;
         // When nothing waits to be written, most of the memory is released; the rest saves an allocation for
         // every stripe.
@@ -229,25 +229,25 @@ impl<J> Core<J> {
     }
 
     /// Takes back the memory and the room of a stripe.
-    pub(super) fn give_back_all(&self, gathered: Gathered) {
-        let promised = gathered.promised;
-        self.give_back(gathered.into_chunks(), promised);
+    pub(super) fn give_back_all(&self, gathered: UnwrittenStripe) {
+        let reserved = gathered.reserved;
+        self.give_back(gathered.into_chunks(), reserved);
     }
 
     /// The loop of a thread that writes.
-    pub(super) fn write_until_stopped(&self, work: &impl Work<J>) {
+    pub(super) fn write_until_stopped(&self, handler: &impl JobHandler<J>) {
         let mut backlog = self.backlog.lock();
         while !backlog.stop {
             if let Some(job) = backlog.going.pop_front() {
                 backlog.writing += 1;
                 drop(backlog);
-                work.write(&job);
+                handler.write(&job);
                 drop(job);
                 backlog = self.backlog.lock();
                 backlog.writing -= 1;
             } else if !backlog.due.is_empty() {
                 let due = std::mem::take(&mut backlog.due);
-                backlog = self.sort(backlog, work, due);
+                backlog = self.sort(backlog, handler, due);
             } else if backlog.sorting == 0
                 && backlog.waiting.front().is_some_and(|&(_, bytes)| backlog.taken + bytes > self.most)
             {
@@ -259,13 +259,13 @@ impl<J> Core<J> {
                 let wanted = self.most / EVICTED;
                 backlog.sorting += 1;
                 drop(backlog);
-                let chosen = work.choose(wanted);
+                let chosen = handler.choose(wanted);
                 backlog = self.backlog.lock();
                 backlog.sorting -= 1;
                 if chosen.is_empty() && backlog.changes == changes {
                     self.work.wait(&mut backlog);
                 } else {
-                    backlog = self.sort(backlog, work, chosen);
+                    backlog = self.sort(backlog, handler, chosen);
                 }
             } else {
                 self.work.wait(&mut backlog);
@@ -277,12 +277,12 @@ impl<J> Core<J> {
     fn sort<'a>(
         &'a self,
         mut backlog: MutexGuard<'a, Backlog<J>>,
-        work: &impl Work<J>,
+        handler: &impl JobHandler<J>,
         jobs: Vec<J>,
     ) -> MutexGuard<'a, Backlog<J>> {
         backlog.sorting += 1;
         drop(backlog);
-        let jobs = work.sort(jobs);
+        let jobs = handler.sort(jobs);
         let mut backlog = self.backlog.lock();
         backlog.sorting -= 1;
         backlog.going.extend(jobs);
@@ -314,7 +314,7 @@ impl<J> Backlog<J> {
         Self {
             taken: 0,
             spare: Vec::new(),
-            promised: 0,
+            reserved: 0,
             through: 0,
             kept: 0,
             due: Vec::new(),
@@ -328,7 +328,7 @@ impl<J> Backlog<J> {
     }
 }
 
-impl<J> Line<'_, J> {
+impl<J> MemoryTicket<'_, J> {
     /// Takes `chunks` chunks, if it is the caller's turn and there is memory.
     pub(super) fn take(&mut self, chunks: usize) -> Option<Vec<Chunk>> {
         let core = self.core;
@@ -366,7 +366,7 @@ impl<J> Line<'_, J> {
     }
 }
 
-impl<J> Drop for Line<'_, J> {
+impl<J> Drop for MemoryTicket<'_, J> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             let mut backlog = self.core.backlog.lock();
@@ -378,7 +378,7 @@ impl<J> Drop for Line<'_, J> {
     }
 }
 
-impl<J> Promise<'_, J> {
+impl<J> RoomReservation<'_, J> {
     /// Hands on up to `most` bytes of it.
     pub(super) fn take(&mut self, most: u64) -> u64 {
         let taken = self.bytes.min(most);
@@ -387,23 +387,23 @@ impl<J> Promise<'_, J> {
     }
 }
 
-impl<J> Drop for Promise<'_, J> {
+impl<J> Drop for RoomReservation<'_, J> {
     fn drop(&mut self) {
         if self.all == 0 {
             return;
         }
         let mut backlog = self.core.backlog.lock();
-        backlog.promised -= self.bytes;
+        backlog.reserved -= self.bytes;
         // The bytes that were taken are in memory by now, where `make_way` can have them written.
         backlog.kept += 1;
         self.core.room.notify_all();
     }
 }
 
-impl<J> Drop for Through<'_, J> {
+impl<J> Drop for WriteThroughRoom<'_, J> {
     fn drop(&mut self) {
         let mut backlog = self.core.backlog.lock();
-        backlog.promised -= self.bytes;
+        backlog.reserved -= self.bytes;
         backlog.through -= self.bytes;
         backlog.kept += 1;
         self.core.room.notify_all();

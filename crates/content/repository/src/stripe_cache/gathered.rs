@@ -26,14 +26,14 @@ pub(super) fn chunk(bytes: u64) -> Chunk {
 }
 
 /// The bytes of a stripe that are not written to the store below yet.
-pub(super) struct Gathered {
+pub(super) struct UnwrittenStripe {
     /// No two have the same.
     pub(super) serial: u64,
     /// When its first bytes were written.
     pub(super) since: Instant,
     /// Room of the store below that is reserved for it: for each chunk as much as writes there could take,
     /// but no more than for the whole stripe.
-    pub(super) promised: u64,
+    pub(super) reserved: u64,
     /// Room that the whole stripe takes.
     whole: u64,
     /// Whether more room may be needed for a chunk than was when it was taken.
@@ -47,14 +47,14 @@ pub(super) struct Gathered {
     runs: Stretches,
 }
 
-impl Gathered {
+impl UnwrittenStripe {
     pub(super) fn new(serial: u64, range: Range<u64>, chunk: u64) -> Self {
         let chunks = (range.end - range.start).div_ceil(chunk) as usize;
         let chunks = std::iter::repeat_with(|| None).take(chunks).collect();
         Self {
             serial,
             since: Instant::now(),
-            promised: 0,
+            reserved: 0,
             whole: 0,
             unsure: false,
             due: false,
@@ -67,13 +67,13 @@ impl Gathered {
 
     /// Whether all the room that a part may need is kept.
     pub(super) fn has_room(&self, part: &Range<u64>) -> bool {
-        self.promised >= self.whole || !self.unsure && self.lacks(part) == 0
+        self.reserved >= self.whole || !self.unsure && self.lacks(part) == 0
     }
 
     /// Room that it can still need; `whole` is the room of the whole stripe.
     pub(super) fn missing_room(&mut self, whole: u64) -> u64 {
         self.whole = self.whole.max(whole);
-        self.whole.saturating_sub(self.promised)
+        self.whole.saturating_sub(self.reserved)
     }
 
     fn chunks_of(&self, part: &Range<u64>) -> Range<usize> {
@@ -153,9 +153,9 @@ impl Gathered {
     }
 }
 
-impl std::fmt::Debug for Gathered {
+impl std::fmt::Debug for UnwrittenStripe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gathered")
+        f.debug_struct("UnwrittenStripe")
             .field("range", &self.range)
             .field("runs", &self.runs)
             .finish_non_exhaustive()

@@ -18,7 +18,7 @@ use std::{
 use gathered::CHUNK;
 use parking_lot::{Condvar, Mutex};
 pub use torrent::Affinity;
-use torrent::{Cache, Core, Handle, Torrent};
+use torrent::{Cache, CacheCore, CachedTorrent, Handle};
 use writers::Writers;
 
 use crate::{
@@ -165,7 +165,7 @@ impl StripeCache {
         }
         let chunk = u64::from(CHUNK.min(stripe));
         let most = options.write_memory.max(stripe.into()) / chunk * chunk;
-        let core = Core::new(inner, stripe.into(), chunk, most, options.read_memory);
+        let core = CacheCore::new(inner, stripe.into(), chunk, most, options.read_memory);
         // If a later thread fails to start, dropping it stops the earlier ones.
         let running = Arc::new(Running {
             writers: Arc::new(Writers::new(core)),
@@ -246,13 +246,13 @@ impl StripeCache {
         failure.map_or(Ok(core.taken() > 0), Err)
     }
 
-    fn handle(&self, torrent: Arc<Torrent>) -> Arc<dyn Content> {
+    fn handle(&self, torrent: Arc<CachedTorrent>) -> Arc<dyn Content> {
         Arc::new(Handle { torrent, cache: Arc::clone(&self.running) })
     }
 }
 
 impl Running {
-    fn torrent(&self, info_hash: &InfoHash) -> Result<Arc<Torrent>> {
+    fn torrent(&self, info_hash: &InfoHash) -> Result<Arc<CachedTorrent>> {
         if let Some(torrent) = self.writers.torrents.read().get(info_hash) {
             return Ok(Arc::clone(torrent));
         }
@@ -272,19 +272,19 @@ impl Running {
     }
 
     /// Takes in a torrent of the store below. One that is there already is another, and gone.
-    fn keep(&self, info_hash: InfoHash, content: Arc<dyn Content>) -> Result<Arc<Torrent>> {
+    fn keep(&self, info_hash: InfoHash, content: Arc<dyn Content>) -> Result<Arc<CachedTorrent>> {
         let old = self.writers.torrents.write().remove(&info_hash);
         if let Some(old) = old {
             old.replace(self.core());
         }
-        let torrent = Arc::new(Torrent::new(self.core(), info_hash, content)?);
+        let torrent = Arc::new(CachedTorrent::new(self.core(), info_hash, content)?);
         self.writers.torrents.write().insert(info_hash, Arc::clone(&torrent));
         Ok(torrent)
     }
 }
 
 impl Cache for Running {
-    fn core(&self) -> &Core {
+    fn core(&self) -> &CacheCore {
         &self.writers.core
     }
 

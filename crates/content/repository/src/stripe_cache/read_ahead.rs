@@ -32,23 +32,23 @@ pub(super) struct ReadAhead {
 }
 
 /// The state of a range.
-pub(super) enum Found<'a> {
-    There(Arc<Block>),
+pub(super) enum Lookup<'a> {
+    There(Arc<ReadBlock>),
     /// Another thread is reading it.
-    Coming(Arc<Reading>),
+    Coming(Arc<PendingRead>),
     /// The caller has to read it, into the memory of a dropped block if one is as large.
-    Begun(Begun<'a>, Vec<Sector>),
+    Started(StartedRead<'a>, Vec<Sector>),
     /// Only what is needed should be read.
     Nothing,
 }
 
 /// A read that others may wait for. When it is dropped, they get the result.
-pub(super) struct Begun<'a> {
+pub(super) struct StartedRead<'a> {
     ahead: &'a ReadAhead,
     key: Key,
-    reading: Arc<Reading>,
+    reading: Arc<PendingRead>,
     /// `None` if it was not tried.
-    tried: Option<Option<Arc<Block>>>,
+    tried: Option<Option<Arc<ReadBlock>>>,
 }
 
 #[derive(Debug, Default)]
@@ -60,16 +60,16 @@ struct Table {
     clock: u64,
     /// Memory of all blocks, including reads in progress that were forgotten meanwhile.
     taken: u64,
-    benefit: Benefit,
+    score: ReadAheadScore,
 }
 
 #[derive(Debug)]
 enum Entry {
-    Reading(Arc<Reading>),
+    Reading(Arc<PendingRead>),
     There {
         range: Range<u64>,
         /// `None` if it could not be read.
-        block: Option<Arc<Block>>,
+        block: Option<Arc<ReadBlock>>,
         age: u64,
         /// Bytes of it that were requested.
         wanted: u64,
@@ -79,7 +79,7 @@ enum Entry {
 /// Whether whole stripes are worth their memory: not if they are dropped before much of them was requested,
 /// because there is too little memory for all concurrent reads.
 #[derive(Debug, Default)]
-struct Benefit {
+struct ReadAheadScore {
     /// Bytes of dropped blocks, and how many of these were requested.
     gone: u64,
     wanted: u64,
@@ -93,21 +93,21 @@ struct Benefit {
 const NARROW: u64 = 256 << 10;
 
 /// Bytes of a torrent, all of them of complete pieces.
-pub(super) struct Block {
+pub(super) struct ReadBlock {
     range: Range<u64>,
     sectors: Vec<Sector>,
 }
 
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct PendingRead {
     range: Range<u64>,
     wanted: AtomicU64,
     /// `Some(None)` if it failed, or was not tried.
-    done: Mutex<Option<Option<Arc<Block>>>>,
-    told: Condvar,
+    done: Mutex<Option<Option<Arc<ReadBlock>>>>,
+    finished: Condvar,
 }
 
-impl Block {
+impl ReadBlock {
     /// A part of it.
     pub(super) fn bytes(&self, part: &Range<u64>) -> &[u8] {
         let from = (part.start - self.range.start) as usize;
@@ -115,7 +115,7 @@ impl Block {
     }
 }
 
-impl std::fmt::Debug for Block {
+impl std::fmt::Debug for ReadBlock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.range)
     }
@@ -147,7 +147,7 @@ impl ReadAhead {
     }
 
     /// The block in memory that contains `part`, which lies in a stripe.
-    pub(super) fn get(&self, torrent: u64, part: &Range<u64>) -> Option<Arc<Block>> {
+    pub(super) fn get(&self, torrent: u64, part: &Range<u64>) -> Option<Arc<ReadBlock>> {
         let block = self.table.lock().get(torrent, part)?;
         self.hits.fetch_add(1, Relaxed);
         Some(block)
@@ -160,31 +160,31 @@ impl ReadAhead {
         torrent: u64,
         part: &Range<u64>,
         around: impl FnOnce() -> Option<Range<u64>>,
-    ) -> Found<'_> {
+    ) -> Lookup<'_> {
         let mut table = self.table.lock();
         if let Some(block) = table.get(torrent, part) {
             drop(table);
             self.hits.fetch_add(1, Relaxed);
-            return Found::There(block);
+            return Lookup::There(block);
         }
         match table.covering(torrent, part) {
             Some((_, Entry::Reading(reading))) => {
                 reading.wanted.fetch_add(part.end - part.start, Relaxed);
-                return Found::Coming(Arc::clone(reading));
+                return Lookup::Coming(Arc::clone(reading));
             }
             // It could not be read. It is dropped when it is the oldest, and then tried again.
-            Some((_, Entry::There { .. })) => return Found::Nothing,
+            Some((_, Entry::There { .. })) => return Lookup::Nothing,
             None => {}
         }
         let asked = part.end - part.start;
-        if table.benefit.narrow && 2 * asked >= NARROW {
-            table.benefit.gone(asked, 0, self.most);
-            return Found::Nothing;
+        if table.score.narrow && 2 * asked >= NARROW {
+            table.score.gone(asked, 0, self.most);
+            return Lookup::Nothing;
         }
         let Some(mut range) = around() else {
-            return Found::Nothing;
+            return Lookup::Nothing;
         };
-        let limit = if table.benefit.narrow { NARROW.min(self.most) } else { self.most };
+        let limit = if table.score.narrow { NARROW.min(self.most) } else { self.most };
         if range.end - range.start > limit {
             range.start = range.start.max(part.start / SECTOR as u64 * SECTOR as u64);
             range.end = range.end.min(part.end.max(range.start + limit));
@@ -192,49 +192,50 @@ impl ReadAhead {
         let others = table.overlapping(torrent, &range, self.stripe);
         let reading = |key: &Key| matches!(table.entries.get(key), Some(Entry::Reading(_)));
         if others.iter().any(reading) {
-            return Found::Nothing;
+            return Lookup::Nothing;
         }
         others.into_iter().for_each(|key| _ = table.forget(key));
         let memory = memory_for(&range);
         let Some(spare) = table.make_room(memory, self.most) else {
-            return Found::Nothing;
+            return Lookup::Nothing;
         };
         table.taken += memory;
         let key = (torrent, range.start);
         let wanted = AtomicU64::new(part.end - part.start);
-        let reading = Arc::new(Reading { range, wanted, done: Mutex::default(), told: Condvar::new() });
+        let reading =
+            Arc::new(PendingRead { range, wanted, done: Mutex::default(), finished: Condvar::new() });
         table.entries.insert(key, Entry::Reading(Arc::clone(&reading)));
-        Found::Begun(Begun { ahead: self, key, reading, tried: None }, spare)
+        Lookup::Started(StartedRead { ahead: self, key, reading, tried: None }, spare)
     }
 
     /// The block of `found`. If it has to be read, `read` is called with its first byte. `None` if only the
     /// requested bytes should be read.
     pub(super) fn block(
         &self,
-        found: Found<'_>,
+        found: Lookup<'_>,
         read: impl FnOnce(u64, &mut [u8]) -> Result<()>,
-    ) -> Option<Arc<Block>> {
+    ) -> Option<Arc<ReadBlock>> {
         match found {
-            Found::There(block) => Some(block),
-            Found::Coming(reading) => {
+            Lookup::There(block) => Some(block),
+            Lookup::Coming(reading) => {
                 let mut done = reading.done.lock();
-                reading.told.wait_while(&mut done, |done| done.is_none());
+                reading.finished.wait_while(&mut done, |done| done.is_none());
                 let block = done.clone().flatten()?;
                 self.hits.fetch_add(1, Relaxed);
                 Some(block)
             }
-            Found::Begun(begun, spare) => self.read(begun, spare, read),
-            Found::Nothing => None,
+            Lookup::Started(started, spare) => self.read(started, spare, read),
+            Lookup::Nothing => None,
         }
     }
 
     fn read(
         &self,
-        mut begun: Begun<'_>,
+        mut started: StartedRead<'_>,
         spare: Vec<Sector>,
         read: impl FnOnce(u64, &mut [u8]) -> Result<()>,
-    ) -> Option<Arc<Block>> {
-        let range = begun.reading.range.clone();
+    ) -> Option<Arc<ReadBlock>> {
+        let range = started.reading.range.clone();
         let len = (range.end - range.start) as usize;
         let count = len.div_ceil(SECTOR);
         let mut sectors = if spare.len() == count {
@@ -245,12 +246,12 @@ impl ReadAhead {
             sectors(count)
         };
         let read = read(range.start, &mut sectors.as_mut_bytes()[..len]);
-        let block = read.ok().map(|()| Arc::new(Block { range, sectors }));
+        let block = read.ok().map(|()| Arc::new(ReadBlock { range, sectors }));
         self.misses.fetch_add(1, Relaxed);
         if block.is_some() {
             self.bytes.fetch_add(len as u64, Relaxed);
         }
-        begun.tried = Some(block.clone());
+        started.tried = Some(block.clone());
         block
     }
 
@@ -261,7 +262,7 @@ impl ReadAhead {
     }
 }
 
-impl Drop for Begun<'_> {
+impl Drop for StartedRead<'_> {
     fn drop(&mut self) {
         let Self { ahead, key, reading, tried } = self;
         let tried = tried.take();
@@ -281,7 +282,7 @@ impl Drop for Begun<'_> {
         }
         drop(table);
         *reading.done.lock() = Some(tried.flatten());
-        reading.told.notify_all();
+        reading.finished.notify_all();
     }
 }
 
@@ -316,7 +317,7 @@ impl Table {
     }
 
     /// The block that contains all of a part, if it is in memory. Notes that it was requested.
-    fn get(&mut self, torrent: u64, part: &Range<u64>) -> Option<Arc<Block>> {
+    fn get(&mut self, torrent: u64, part: &Range<u64>) -> Option<Arc<ReadBlock>> {
         let (key, Entry::There { block: Some(block), wanted, .. }) = self.covering(torrent, part)? else {
             return None;
         };
@@ -341,7 +342,7 @@ impl Table {
     }
 
     /// Removes an entry. Returns its block, if it has one.
-    fn forget(&mut self, key: Key) -> Option<Arc<Block>> {
+    fn forget(&mut self, key: Key) -> Option<Arc<ReadBlock>> {
         let entry = self.entries.remove(&key)?;
         let memory = entry.memory();
         let Entry::There { age, block, .. } = entry else { return None };
@@ -361,7 +362,7 @@ impl Table {
         while self.taken + memory > most {
             let (_, &oldest) = self.ages.first_key_value()?;
             if let Some(Entry::There { range, block: Some(_), wanted, .. }) = self.entries.get(&oldest) {
-                self.benefit.gone(range.end - range.start, *wanted, most);
+                self.score.gone(range.end - range.start, *wanted, most);
             }
             // Unless a reader still copies from it.
             if let Some(block) = self.forget(oldest).and_then(Arc::into_inner) {
@@ -372,7 +373,7 @@ impl Table {
     }
 }
 
-impl Benefit {
+impl ReadAheadScore {
     /// Judges after a quarter of the memory was dropped, and tries whole stripes again after eight times the
     /// memory: if each try fails, at most a ninth more is read than without tries.
     fn gone(&mut self, bytes: u64, wanted: u64, most: u64) {

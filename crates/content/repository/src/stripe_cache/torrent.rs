@@ -17,16 +17,15 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{
     backlog::{self, stripes_of},
-    gathered::{Chunk, Gathered},
+    gathered::{Chunk, UnwrittenStripe},
 };
 use crate::{Content, Error, Geometry, InfoHash, Pieces, Result};
 
-pub(super) type Core = backlog::Core<Job>;
+pub(super) type CacheCore = backlog::CacheCore<StripeJob>;
 
-/// A stripe to write.
 #[derive(Debug, Clone)]
-pub(super) struct Job {
-    pub(super) torrent: Arc<Torrent>,
+pub(super) struct StripeJob {
+    pub(super) torrent: Arc<CachedTorrent>,
     pub(super) stripe: u64,
 }
 
@@ -42,7 +41,7 @@ pub struct Affinity {
 
 /// A torrent that was opened, for as long as it is not deleted.
 #[derive(Debug)]
-pub(super) struct Torrent {
+pub(super) struct CachedTorrent {
     pub(super) info_hash: InfoHash,
     pub(super) geometry: Geometry,
     pub(super) inner: Arc<dyn Content>,
@@ -68,7 +67,7 @@ pub(super) struct TorrentState {
     /// Stripes that are gathering and incomplete: the number of missing bytes, and the stripe.
     begun: BTreeSet<(u64, u64)>,
     /// Complete pieces that are not yet marked in the store below.
-    untold: BTreeMap<u32, Untold>,
+    pending_marks: BTreeMap<u32, PendingMark>,
     /// Whether its bytes must stay where they are.
     pub(super) held: bool,
     /// Returned by the next write.
@@ -84,31 +83,31 @@ struct Failure {
     /// When the last refusal was.
     at: u64,
     /// Whether a flush has reported it.
-    told: bool,
+    reported: bool,
 }
 
 #[derive(Debug, Default)]
 struct Stripe {
-    gathering: Option<Gathered>,
-    writing: Option<Arc<Gathered>>,
+    gathering: Option<UnwrittenStripe>,
+    writing: Option<Arc<UnwrittenStripe>>,
     /// The number of its bytes that are written neither here nor below.
     missing: u64,
 }
 
 #[derive(Debug)]
-struct Untold {
+struct PendingMark {
     serial: u64,
-    telling: bool,
+    marking: bool,
 }
 
 /// The stripes and marks for which a flush waits.
-pub(super) struct Awaited {
+pub(super) struct FlushTargets {
     stripes: Vec<(u64, u64)>,
     marks: Vec<(u32, u64)>,
 }
 
-impl Torrent {
-    pub(super) fn new(core: &Core, info_hash: InfoHash, inner: Arc<dyn Content>) -> Result<Self> {
+impl CachedTorrent {
+    pub(super) fn new(core: &CacheCore, info_hash: InfoHash, inner: Arc<dyn Content>) -> Result<Self> {
         let geometry = inner.geometry();
         let state = TorrentState {
             geometry,
@@ -116,7 +115,7 @@ impl Torrent {
             pieces: Pieces::with_complete(geometry, inner.pieces()?),
             stripes: BTreeMap::new(),
             begun: BTreeSet::new(),
-            untold: BTreeMap::new(),
+            pending_marks: BTreeMap::new(),
             held: false,
             failed_write: None,
             failed_flush: None,
@@ -152,7 +151,7 @@ impl Torrent {
 
     /// Reads a range if all of it was read ahead and no lock has to be waited for; otherwise returns
     /// `false`.
-    pub(super) fn read_in_memory(&self, core: &Core, range: Range<u64>, into: &mut [u8]) -> bool {
+    pub(super) fn read_in_memory(&self, core: &CacheCore, range: Range<u64>, into: &mut [u8]) -> bool {
         let Some(_inside) = self.gate.try_read().filter(|there| **there) else { return false };
         for number in stripes_of(&range, core.stripe) {
             let stripe = self.state_range(number);
@@ -177,7 +176,7 @@ impl Torrent {
 
     /// Writes the gathered bytes of a stripe, in runs, and returns them. `None` if nothing may be written
     /// now: then the call that made it wait queues the stripe again.
-    pub(super) fn write_stripe(self: &Arc<Self>, core: &Core, stripe: u64) -> Option<Gathered> {
+    pub(super) fn write_stripe(self: &Arc<Self>, core: &CacheCore, stripe: u64) -> Option<UnwrittenStripe> {
         let writing = self.state.lock().take_off(stripe)?;
         let bytes = self.state_range(stripe);
         let mut lost = Vec::new();
@@ -209,9 +208,9 @@ impl Torrent {
     }
 
     /// Notes that bytes did not reach the store below: their pieces are no longer complete.
-    fn lose(&self, core: &Core, state: &mut TorrentState, run: &Range<u64>) {
+    fn lose(&self, core: &CacheCore, state: &mut TorrentState, run: &Range<u64>) {
         for piece in self.geometry.pieces_of(run) {
-            if state.untold.remove(&piece).is_some() {
+            if state.pending_marks.remove(&piece).is_some() {
                 self.take_back(core, state, piece);
             }
         }
@@ -226,7 +225,7 @@ impl Torrent {
     }
 
     /// Makes a piece incomplete, and keeps its bytes.
-    fn take_back(&self, core: &Core, state: &mut TorrentState, piece: u32) {
+    fn take_back(&self, core: &CacheCore, state: &mut TorrentState, piece: u32) {
         let range = self.geometry.piece(piece).expect("it was marked");
         core.read_ahead.forget(self.serial, &range);
         state.pieces.mark_incomplete(piece).expect("there is such a piece");
@@ -234,36 +233,36 @@ impl Torrent {
     }
 
     /// Makes a piece incomplete, and forgets its bytes.
-    fn forget(&self, core: &Core, state: &mut TorrentState, piece: u32) {
+    fn forget(&self, core: &CacheCore, state: &mut TorrentState, piece: u32) {
         let range = self.geometry.piece(piece).expect("it was marked");
         core.read_ahead.forget(self.serial, &range);
-        let (chunks, promised) = state.forget(piece, &range);
-        core.give_back(chunks, promised);
+        let (chunks, reserved) = state.forget(piece, &range);
+        core.give_back(chunks, reserved);
     }
 
     /// Completes the write of a stripe: notifies waiters, queues the stripe if it has gathered more, and
     /// marks pieces in the store below that are now complete there.
-    pub(super) fn landed(self: &Arc<Self>, core: &Core, stripe: u64) {
+    pub(super) fn landed(self: &Arc<Self>, core: &CacheCore, stripe: u64) {
         let mut state = self.state.lock();
         let again = state.after_landing(stripe);
         let ready = state.take_ready(&self.state_range(stripe));
         drop(state);
         self.settled.notify_all();
         if again {
-            core.queue([Job { torrent: Arc::clone(self), stripe }]);
+            core.queue([StripeJob { torrent: Arc::clone(self), stripe }]);
         }
         for piece in ready {
             // The error is kept for the next flush.
-            let _ = self.tell(core, piece, true);
+            let _ = self.mark_below(core, piece, true);
         }
     }
 
     /// Marks a piece in the store below, which has all of its bytes.
-    fn tell(&self, core: &Core, piece: u32, keep_error: bool) -> Result<()> {
-        let told = guarded("marking a piece complete", || self.inner.mark_complete(piece));
+    fn mark_below(&self, core: &CacheCore, piece: u32, keep_error: bool) -> Result<()> {
+        let marked = guarded("marking a piece complete", || self.inner.mark_complete(piece));
         let mut state = self.state.lock();
-        state.untold.remove(&piece);
-        let told = match told {
+        state.pending_marks.remove(&piece);
+        let marked = match marked {
             Ok(_) => Ok(()),
             Err(error) => {
                 if matches!(error, Error::NotWritten { .. }) {
@@ -281,11 +280,15 @@ impl Torrent {
         };
         drop(state);
         self.settled.notify_all();
-        told
+        marked
     }
 
     /// Queues whole stripes, and those that began to gather by `until`. Returns the stripes to wait for.
-    pub(super) fn begin_flush(self: &Arc<Self>, until: Option<Instant>, jobs: &mut Vec<Job>) -> Awaited {
+    pub(super) fn begin_flush(
+        self: &Arc<Self>,
+        until: Option<Instant>,
+        jobs: &mut Vec<StripeJob>,
+    ) -> FlushTargets {
         let mut state = self.state.lock();
         let mut stripes = Vec::new();
         for (&number, stripe) in &mut state.stripes {
@@ -295,16 +298,16 @@ impl Torrent {
             {
                 stripes.push((number, gathering.serial));
                 if !mem::replace(&mut gathering.due, true) {
-                    jobs.push(Job { torrent: Arc::clone(self), stripe: number });
+                    jobs.push(StripeJob { torrent: Arc::clone(self), stripe: number });
                 }
             }
         }
-        let untold = state.untold.iter().filter(|(piece, _)| !state.waits(**piece));
-        let marks = untold.map(|(&piece, untold)| (piece, untold.serial)).collect();
-        Awaited { stripes, marks }
+        let pending = state.pending_marks.iter().filter(|(piece, _)| !state.waits(**piece));
+        let marks = pending.map(|(&piece, pending)| (piece, pending.serial)).collect();
+        FlushTargets { stripes, marks }
     }
 
-    pub(super) fn end_flush(&self, mut awaited: Awaited) {
+    pub(super) fn end_flush(&self, mut awaited: FlushTargets) {
         let mut state = self.state.lock();
         // The last is done last, most likely: whatever is done is looked at once.
         self.settled.wait_while(&mut state, |state| {
@@ -319,7 +322,7 @@ impl Torrent {
                 awaited.stripes.pop();
             }
             while let Some((piece, serial)) = awaited.marks.last() {
-                if state.untold.get(piece).is_some_and(|untold| untold.serial == *serial) {
+                if state.pending_marks.get(piece).is_some_and(|pending| pending.serial == *serial) {
                     return true;
                 }
                 awaited.marks.pop();
@@ -332,32 +335,32 @@ impl Torrent {
     pub(super) fn take_failure(&self, began: u64) -> Option<Error> {
         let mut state = self.state.lock();
         let failure = state.failed_flush.as_mut()?;
-        if failure.told && failure.at < began {
+        if failure.reported && failure.at < began {
             return None;
         }
-        failure.told = true;
+        failure.reported = true;
         let source = Box::new(again(&failure.error));
         Some(Error::Refused { info_hash: self.info_hash, source })
     }
 
     /// Notes the pieces that the store below has lost.
-    pub(super) fn follow(&self, core: &Core) {
+    pub(super) fn follow(&self, core: &CacheCore) {
         let Ok(_alone) = self.enter_alone() else { return };
         // No mark can be set meanwhile. Pieces being marked may be lost already; later ones are not.
         let mut state = self.state.lock();
-        self.settled.wait_while(&mut state, |state| state.tells());
-        let untold: BTreeSet<_> = state.untold.keys().copied().collect();
+        self.settled.wait_while(&mut state, |state| state.is_marking());
+        let pending: BTreeSet<_> = state.pending_marks.keys().copied().collect();
         drop(state);
         let Ok(below) = guarded("reading which pieces are complete", || self.inner.pieces()) else { return };
         let mut state = self.state.lock();
         let complete = state.pieces.complete().iter();
         let lost: Vec<_> =
-            complete.filter(|&piece| !below.contains(piece) && !untold.contains(&piece)).collect();
+            complete.filter(|&piece| !below.contains(piece) && !pending.contains(&piece)).collect();
         lost.into_iter().for_each(|piece| self.forget(core, &mut state, piece));
     }
 
     /// Deletes it below, and forgets it. The caller keeps others from opening it.
-    pub(super) fn delete(self: &Arc<Self>, core: &Core) -> Result<bool> {
+    pub(super) fn delete(self: &Arc<Self>, core: &CacheCore) -> Result<bool> {
         let there = self.hold();
         let deleted = guarded("deleting a torrent", || core.inner.delete(&self.info_hash));
         // A store may fail when it is gone already.
@@ -369,7 +372,8 @@ impl Torrent {
             let mut state = self.state.lock();
             state.held = false;
             let due = state.stripes.iter().filter(|(_, stripe)| stripe.due());
-            let due: Vec<_> = due.map(|(&stripe, _)| Job { torrent: Arc::clone(self), stripe }).collect();
+            let due: Vec<_> =
+                due.map(|(&stripe, _)| StripeJob { torrent: Arc::clone(self), stripe }).collect();
             drop(state);
             core.queue(due);
         }
@@ -383,18 +387,18 @@ impl Torrent {
         let mut state = self.state.lock();
         state.held = true;
         self.settled.wait_while(&mut state, |state| {
-            state.stripes.values().any(|stripe| stripe.writing.is_some()) || state.tells()
+            state.stripes.values().any(|stripe| stripe.writing.is_some()) || state.is_marking()
         });
         there
     }
 
     /// Drops the state of a torrent that is deleted.
-    fn retire(&self, core: &Core, mut there: RwLockWriteGuard<'_, bool>) {
+    fn retire(&self, core: &CacheCore, mut there: RwLockWriteGuard<'_, bool>) {
         *there = false;
         let mut state = self.state.lock();
         let stripes = mem::take(&mut state.stripes);
         state.begun.clear();
-        state.untold.clear();
+        state.pending_marks.clear();
         state.failed_flush = None;
         drop(state);
         for gathered in stripes.into_values().filter_map(|stripe| stripe.gathering) {
@@ -404,7 +408,7 @@ impl Torrent {
     }
 
     /// As [`delete`](Self::delete), for a torrent that the store below no longer has.
-    pub(super) fn replace(&self, core: &Core) {
+    pub(super) fn replace(&self, core: &CacheCore) {
         let there = self.hold();
         if *there {
             self.retire(core, there);
@@ -454,14 +458,14 @@ impl TorrentState {
     }
 
     /// Whether a piece is being marked in the store below.
-    fn tells(&self) -> bool {
-        self.untold.values().any(|untold| untold.telling)
+    fn is_marking(&self) -> bool {
+        self.pending_marks.values().any(|pending| pending.marking)
     }
 
     fn fail(&mut self, error: Error, at: u64) {
         match &mut self.failed_flush {
-            Some(older) if !older.told => older.at = at,
-            failed => *failed = Some(Failure { error: again(&error), at, told: false }),
+            Some(older) if !older.reported => older.at = at,
+            failed => *failed = Some(Failure { error: again(&error), at, reported: false }),
         }
         self.failed_write.get_or_insert(error);
     }
@@ -497,7 +501,7 @@ impl TorrentState {
     /// no longer needed.
     fn forget(&mut self, piece: u32, range: &Range<u64>) -> (Vec<Chunk>, u64) {
         self.pieces.mark_incomplete(piece).expect("there is such a piece");
-        let (mut chunks, mut promised) = (Vec::new(), 0);
+        let (mut chunks, mut reserved) = (Vec::new(), 0);
         for number in stripes_of(range, self.stripe) {
             let Some(stripe) = self.stripes.get_mut(&number) else {
                 continue;
@@ -505,14 +509,14 @@ impl TorrentState {
             if let Some(gathering) = &mut stripe.gathering {
                 chunks.extend(gathering.forget(range));
                 if gathering.runs().is_empty() {
-                    promised += gathering.promised;
+                    reserved += gathering.reserved;
                     stripe.gathering = None;
                 }
             }
             self.count_missing(number);
             self.drop_if_empty(number);
         }
-        (chunks, promised)
+        (chunks, reserved)
     }
 
     fn drop_if_empty(&mut self, number: u64) {
@@ -541,7 +545,7 @@ impl TorrentState {
     }
 
     /// Takes the gathered bytes of a stripe to write them. From then on it gathers anew.
-    fn take_off(&mut self, number: u64) -> Option<Arc<Gathered>> {
+    fn take_off(&mut self, number: u64) -> Option<Arc<UnwrittenStripe>> {
         let stripe = self.stripes.get_mut(&number)?;
         // Two writes of the same bytes must not overtake each other.
         if self.held || stripe.writing.is_some() {
@@ -562,13 +566,13 @@ impl TorrentState {
     /// Pieces of a range that are not yet marked in the store below, which has all of their bytes by now.
     fn take_ready(&mut self, range: &Range<u64>) -> Vec<u32> {
         let pieces = self.geometry.pieces_of(range);
-        let untold = self.untold.range(pieces).filter(|(_, untold)| !untold.telling);
-        let ready: Vec<_> = untold
+        let pending = self.pending_marks.range(pieces).filter(|(_, pending)| !pending.marking);
+        let ready: Vec<_> = pending
             .map(|(&piece, _)| piece)
             .filter(|&piece| !self.holds(&self.geometry.piece(piece).expect("it was marked")))
             .collect();
         for piece in &ready {
-            self.untold.get_mut(piece).expect("it is there").telling = true;
+            self.pending_marks.get_mut(piece).expect("it is there").marking = true;
         }
         ready
     }

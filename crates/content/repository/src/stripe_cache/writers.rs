@@ -5,24 +5,24 @@ use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Instant};
 use parking_lot::RwLock;
 
 use super::{
-    backlog::Work,
-    torrent::{Core, Job, Torrent},
+    backlog::JobHandler,
+    torrent::{CacheCore, CachedTorrent, StripeJob},
 };
 use crate::InfoHash;
 
 /// The open torrents, and their shared state.
 #[derive(Debug)]
 pub(super) struct Writers {
-    pub(super) core: Core,
-    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
+    pub(super) core: CacheCore,
+    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<CachedTorrent>>>,
 }
 
 impl Writers {
-    pub(super) fn new(core: Core) -> Self {
+    pub(super) fn new(core: CacheCore) -> Self {
         Self { core, torrents: RwLock::default() }
     }
 
-    pub(super) fn torrents(&self) -> Vec<Arc<Torrent>> {
+    pub(super) fn torrents(&self) -> Vec<Arc<CachedTorrent>> {
         self.torrents.read().values().cloned().collect()
     }
 
@@ -43,15 +43,15 @@ impl Writers {
     }
 }
 
-impl Work<Job> for Writers {
-    fn write(&self, Job { torrent, stripe }: &Job) {
+impl JobHandler<StripeJob> for Writers {
+    fn write(&self, StripeJob { torrent, stripe }: &StripeJob) {
         if let Some(landed) = torrent.write_stripe(&self.core, *stripe) {
             self.core.give_back_all(landed);
             torrent.landed(&self.core, *stripe);
         }
     }
 
-    fn sort(&self, jobs: Vec<Job>) -> Vec<Job> {
+    fn sort(&self, jobs: Vec<StripeJob>) -> Vec<StripeJob> {
         let mut jobs: Vec<_> = jobs
             .into_iter()
             // A call that deletes a torrent waits for its writes. If it fails, it queues these jobs again.
@@ -72,14 +72,14 @@ impl Work<Job> for Writers {
     /// torrents of 64 stripes, 16 pieces each, in random order and a quarter of them in memory: 2,040 calls,
     /// against 2,348 with most memory first, 2,433 with the oldest first and 2,532 with the least recently
     /// touched first.
-    fn choose(&self, wanted: u64) -> Vec<Job> {
+    fn choose(&self, wanted: u64) -> Vec<StripeJob> {
         let mut all: Vec<_> = self
             .torrents()
             .iter()
             .flat_map(|torrent| {
                 let partial = torrent.state.lock().partial();
                 partial.into_iter().map(move |(missing, memory, stripe)| {
-                    (missing, Reverse(memory), Job { torrent: Arc::clone(torrent), stripe })
+                    (missing, Reverse(memory), StripeJob { torrent: Arc::clone(torrent), stripe })
                 })
             })
             .collect();

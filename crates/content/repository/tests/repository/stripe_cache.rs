@@ -96,7 +96,7 @@ enum StoreCall {
 
 /// A kind of call that can go otherwise than usual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum CallKind {
     Create,
     Open,
     Read,
@@ -117,7 +117,7 @@ enum Kind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum CallFault {
     Waits,
     Fails,
     Panics,
@@ -136,7 +136,7 @@ struct Recorder {
 #[derive(Debug, Default)]
 struct Probe {
     calls: Mutex<Vec<StoreCall>>,
-    how: Mutex<BTreeMap<Kind, How>>,
+    how: Mutex<BTreeMap<CallKind, CallFault>>,
     changed: Condvar,
     /// How many wait.
     inside: AtomicU64,
@@ -157,37 +157,37 @@ struct Recorded {
 }
 
 impl Probe {
-    fn set(&self, kind: Kind, how: How) {
+    fn set(&self, kind: CallKind, how: CallFault) {
         self.how.lock().insert(kind, how);
         self.changed.notify_all();
     }
 
-    fn clear(&self, kind: Kind) {
+    fn clear(&self, kind: CallKind) {
         self.how.lock().remove(&kind);
         self.changed.notify_all();
     }
 
     /// Lets reads and writes wait.
     fn close(&self) {
-        [Kind::Read, Kind::Write].into_iter().for_each(|kind| self.set(kind, How::Waits));
+        [CallKind::Read, CallKind::Write].into_iter().for_each(|kind| self.set(kind, CallFault::Waits));
     }
 
     /// Lets nothing wait any more.
     fn open(&self) {
-        self.how.lock().retain(|_, how| *how != How::Waits);
+        self.how.lock().retain(|_, how| *how != CallFault::Waits);
         self.changed.notify_all();
     }
 
-    fn pass(&self, kind: Kind) -> Result<()> {
+    fn pass(&self, kind: CallKind) -> Result<()> {
         let mut how = self.how.lock();
-        if how.get(&kind) == Some(&How::Waits) {
+        if how.get(&kind) == Some(&CallFault::Waits) {
             self.inside.fetch_add(1, Relaxed);
-            self.changed.wait_while(&mut how, |how| how.get(&kind) == Some(&How::Waits));
+            self.changed.wait_while(&mut how, |how| how.get(&kind) == Some(&CallFault::Waits));
             self.inside.fetch_sub(1, Relaxed);
         }
         match how.get(&kind) {
-            Some(How::Fails) => Err(broken()),
-            Some(How::Panics) => {
+            Some(CallFault::Fails) => Err(broken()),
+            Some(CallFault::Panics) => {
                 drop(how);
                 panic!("as it was told")
             }
@@ -236,8 +236,8 @@ impl Content for Recorded {
             && buffers.iter().all(|buffer| <[Sector]>::ref_from_bytes(buffer).is_ok());
         let call = StoreCall::Write { torrent: self.info_hash, range: offset..offset + len, aligned };
         self.shared.calls.lock().push(call);
-        self.shared.pass(Kind::Write)?;
-        self.shared.pass(Kind::WriteOf(self.info_hash))?;
+        self.shared.pass(CallKind::Write)?;
+        self.shared.pass(CallKind::WriteOf(self.info_hash))?;
         let one_of = self.shared.fail_one_of.load(Relaxed);
         let unlucky = one_of > 0 && (self.shared.calls.lock().len() as u64).is_multiple_of(one_of);
         let bad = self.shared.bad_byte.lock().is_some_and(|bad| (offset..offset + len).contains(&bad));
@@ -250,7 +250,7 @@ impl Content for Recorded {
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         self.shared.calls.lock().push(StoreCall::Read { range: offset..offset + len });
-        self.shared.pass(Kind::Read)?;
+        self.shared.pass(CallKind::Read)?;
         if self.shared.bad_byte.lock().is_some_and(|bad| (offset..offset + len).contains(&bad)) {
             return Err(broken());
         }
@@ -259,9 +259,9 @@ impl Content for Recorded {
 
     fn mark_complete(&self, piece: u32) -> Result<bool> {
         self.shared.calls.lock().push(StoreCall::Mark(piece));
-        self.shared.pass(Kind::Mark)?;
+        self.shared.pass(CallKind::Mark)?;
         let marked = self.inner.mark_complete(piece)?;
-        self.shared.pass(Kind::Marked)?;
+        self.shared.pass(CallKind::Marked)?;
         Ok(marked)
     }
 
@@ -281,7 +281,7 @@ impl Content for Recorded {
     }
 
     fn room_for(&self, range: Range<u64>) -> u64 {
-        self.shared.pass(Kind::RoomAt(range.start)).unwrap();
+        self.shared.pass(CallKind::RoomAt(range.start)).unwrap();
         self.inner.room_for(range)
     }
 }
@@ -294,12 +294,12 @@ impl Recorder {
 
 impl ContentRepository for Recorder {
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
-        self.shared.pass(Kind::Create)?;
+        self.shared.pass(CallKind::Create)?;
         Ok(self.content(torrent.info_hash, self.inner.create(torrent)?))
     }
 
     fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
-        self.shared.pass(Kind::Open)?;
+        self.shared.pass(CallKind::Open)?;
         Ok(self.content(*info_hash, self.inner.open(info_hash)?))
     }
 
@@ -308,15 +308,15 @@ impl ContentRepository for Recorder {
     }
 
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-        self.shared.pass(Kind::Delete)?;
+        self.shared.pass(CallKind::Delete)?;
         let deleted = self.inner.delete(info_hash)?;
-        self.shared.pass(Kind::Deleted)?;
+        self.shared.pass(CallKind::Deleted)?;
         Ok(deleted)
     }
 
     fn flush(&self) -> Result<()> {
         self.shared.calls.lock().push(StoreCall::Flush);
-        self.shared.pass(Kind::Flush)?;
+        self.shared.pass(CallKind::Flush)?;
         self.inner.flush()
     }
 

@@ -10,24 +10,24 @@ use std::{
 
 use super::{
     super::{
-        backlog::{Promise, stripes_of},
-        gathered::{Gathered, fill, slices_of_mut},
-        read_ahead::Found,
+        backlog::{RoomReservation, stripes_of},
+        gathered::{UnwrittenStripe, fill, slices_of_mut},
+        read_ahead::Lookup,
     },
-    Core, Job, Torrent, TorrentState, Untold, guarded,
+    CacheCore, CachedTorrent, PendingMark, StripeJob, TorrentState, guarded,
 };
 use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR};
 
 /// A torrent that was opened.
 #[derive(Debug)]
 pub(in crate::stripe_cache) struct Handle<C> {
-    pub(in crate::stripe_cache) torrent: Arc<Torrent>,
+    pub(in crate::stripe_cache) torrent: Arc<CachedTorrent>,
     pub(in crate::stripe_cache) cache: Arc<C>,
 }
 
 /// The cache that a handle keeps alive.
 pub(in crate::stripe_cache) trait Cache: Debug + Send + Sync {
-    fn core(&self) -> &Core;
+    fn core(&self) -> &CacheCore;
 
     /// Writes everything that is held back, of all torrents, and waits until it is written.
     fn write_out(&self);
@@ -35,13 +35,13 @@ pub(in crate::stripe_cache) trait Cache: Debug + Send + Sync {
 
 /// Room of the store below for a part of a stripe.
 struct PartRoom<'a> {
-    promise: Promise<'a, Job>,
+    reservation: RoomReservation<'a, StripeJob>,
     /// The room of the whole stripe.
     whole: u64,
 }
 
 impl<C: Cache> Handle<C> {
-    fn core(&self) -> &Core {
+    fn core(&self) -> &CacheCore {
         self.cache.core()
     }
 
@@ -55,7 +55,7 @@ impl<C: Cache> Handle<C> {
             part.start / core.chunk * core.chunk..stripe.end.min(part.end.next_multiple_of(core.chunk));
         let whole = torrent.inner.room_for(stripe);
         let room = if whole == 0 { 0 } else { torrent.inner.room_for(chunks).min(whole) };
-        core.promise(room).map(|promise| PartRoom { promise, whole })
+        core.reserve(room).map(|reservation| PartRoom { reservation, whole })
     }
 
     /// Takes a range into memory; `false` if the store below may have too little room for it: then nothing is
@@ -103,7 +103,7 @@ impl<C: Cache> Handle<C> {
         let number = part.start / core.stripe;
         let range = torrent.state_range(number);
         let sure = room.is_some() || !core.knows_room;
-        let mut line = core.line();
+        let mut ticket = core.memory_ticket();
         let (mut state, memory) = loop {
             let state = torrent.state.lock();
             let gathering = state.stripes.get(&number).and_then(|stripe| stripe.gathering.as_ref());
@@ -120,18 +120,18 @@ impl<C: Cache> Handle<C> {
             if lacks == 0 {
                 break (state, Vec::new());
             }
-            if let Some(memory) = line.take(lacks) {
+            if let Some(memory) = ticket.take(lacks) {
                 break (state, memory);
             }
             drop(state);
-            line.wait(lacks);
+            ticket.wait(lacks);
         };
         let new = !state.stripes.contains_key(&number);
         let stripe = state.stripes.entry(number).or_default();
         let gathering =
-            stripe.gathering.get_or_insert_with(|| Gathered::new(core.serial(), range, core.chunk));
-        if let Some(PartRoom { promise, whole }) = room {
-            gathering.promised += promise.take(gathering.missing_room(*whole));
+            stripe.gathering.get_or_insert_with(|| UnwrittenStripe::new(core.serial(), range, core.chunk));
+        if let Some(PartRoom { reservation, whole }) = room {
+            gathering.reserved += reservation.take(gathering.missing_room(*whole));
         }
         gathering.put(part.clone(), buffers, from, memory);
         let missing = stripe.missing;
@@ -147,9 +147,9 @@ impl<C: Cache> Handle<C> {
         let due = whole
             && stripe.gathering.as_mut().is_some_and(|gathering| !mem::replace(&mut gathering.due, true));
         drop(state);
-        drop(line);
+        drop(ticket);
         if due {
-            core.queue([Job { torrent: Arc::clone(&self.torrent), stripe: number }]);
+            core.queue([StripeJob { torrent: Arc::clone(&self.torrent), stripe: number }]);
         }
         true
     }
@@ -183,7 +183,7 @@ impl<C: Cache> Handle<C> {
     fn read_below(
         &self,
         range: &Range<u64>,
-        found: Found<'_>,
+        found: Lookup<'_>,
         offset: u64,
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<()> {
@@ -203,7 +203,7 @@ impl<C: Cache> Handle<C> {
 
     /// The state of a range in the read-ahead memory, with complete pieces only. The caller holds the state,
     /// so a removed mark always finds the range there, and forgets it.
-    fn find(&self, state: &TorrentState, range: &Range<u64>) -> Found<'_> {
+    fn find(&self, state: &TorrentState, range: &Range<u64>) -> Lookup<'_> {
         self.core().read_ahead.find(self.torrent.serial, range, || self.around(state, range))
     }
 
@@ -322,15 +322,15 @@ impl<C: Cache> Content for Handle<C> {
             return Ok(false);
         }
         let range = torrent.geometry.piece(piece)?;
-        let telling = !state.holds(&range);
-        state.untold.insert(piece, Untold { serial: self.core().serial(), telling });
+        let marking = !state.holds(&range);
+        state.pending_marks.insert(piece, PendingMark { serial: self.core().serial(), marking });
         let mut jobs = Vec::new();
         for (&number, stripe) in state.stripes.range_mut(stripes_of(&range, torrent.stripe)) {
             if stripe.missing == 0
                 && let Some(gathering) = &mut stripe.gathering
                 && !mem::replace(&mut gathering.due, true)
             {
-                jobs.push(Job { torrent: Arc::clone(&self.torrent), stripe: number });
+                jobs.push(StripeJob { torrent: Arc::clone(&self.torrent), stripe: number });
             }
         }
         drop(state);
@@ -338,8 +338,8 @@ impl<C: Cache> Content for Handle<C> {
         if !jobs.is_empty() {
             self.core().queue(jobs);
         }
-        if telling {
-            torrent.tell(self.core(), piece, false)?;
+        if marking {
+            torrent.mark_below(self.core(), piece, false)?;
         }
         Ok(true)
     }
@@ -349,13 +349,13 @@ impl<C: Cache> Content for Handle<C> {
         torrent.geometry.piece(piece)?;
         let _alone = torrent.enter_alone()?;
         let mut state = torrent.state.lock();
-        let telling =
-            |state: &mut TorrentState| state.untold.get(&piece).is_some_and(|untold| untold.telling);
-        torrent.settled.wait_while(&mut state, telling);
+        let marking =
+            |state: &mut TorrentState| state.pending_marks.get(&piece).is_some_and(|pending| pending.marking);
+        torrent.settled.wait_while(&mut state, marking);
         if !state.pieces.complete().contains(piece) {
             return Ok(false);
         }
-        if state.untold.remove(&piece).is_none() {
+        if state.pending_marks.remove(&piece).is_none() {
             drop(state);
             torrent.inner.mark_incomplete(piece)?;
             state = torrent.state.lock();

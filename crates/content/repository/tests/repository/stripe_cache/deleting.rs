@@ -59,14 +59,14 @@ fn a_long_delete_keeps_no_other_torrent_waiting() {
     shared.wait_inside(1);
     // It is whole, and no thread has time for it before it is deleted.
     put(&*gone, 2, 0..STRIPE);
-    shared.set(Kind::Delete, How::Waits);
+    shared.set(CallKind::Delete, CallFault::Waits);
     let deleting = {
         let cache = Arc::clone(&cache);
         aside(move || assert!(cache.delete(&hash(2)).unwrap()))
     };
     shared.wait_inside(2);
-    shared.clear(Kind::Write);
-    shared.clear(Kind::Read);
+    shared.clear(CallKind::Write);
+    shared.clear(CallKind::Read);
     while cache.statistics().unwritten > STRIPE {
         thread::yield_now();
     }
@@ -110,7 +110,7 @@ fn a_delete_that_fails_leaves_everything() {
         put(&*content, 1, 0..STRIPE);
         put(&*content, 1, STRIPE..STRIPE + PIECE);
         assert!(content.mark_complete(8).unwrap());
-        shared.set(Kind::Delete, How::Fails);
+        shared.set(CallKind::Delete, CallFault::Fails);
         assert!(matches!(cache.delete(&hash(1)), Err(Error::Io { .. })));
         shared.open();
         while cache.statistics().unwritten > CHUNK {
@@ -119,7 +119,7 @@ fn a_delete_that_fails_leaves_everything() {
         holds(&*content, 1, 0..STRIPE + PIECE);
         cache.flush().unwrap();
         assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 1);
-        shared.clear(Kind::Delete);
+        shared.clear(CallKind::Delete);
         assert!(cache.delete(&hash(1)).unwrap());
     });
 }
@@ -131,10 +131,10 @@ fn a_delete_that_fails_when_the_torrent_is_gone_has_deleted_it() {
             let (cache, shared) = cached(StripeCacheOptions::new().write_memory(STRIPE));
             let content = create(&*cache, 1, 4 * STRIPE);
             put(&*content, 1, 0..STRIPE - 1);
-            shared.set(Kind::Deleted, How::Fails);
+            shared.set(CallKind::Deleted, CallFault::Fails);
             if anew {
                 // Not even whether it is there can be said.
-                shared.set(Kind::Open, How::Fails);
+                shared.set(CallKind::Open, CallFault::Fails);
             }
             assert!(matches!(cache.delete(&hash(1)), Err(Error::Io { .. })));
             shared.how.lock().clear();
@@ -164,7 +164,7 @@ fn taking_back_waits_for_a_mark_that_is_being_told() {
     put(&*content, 1, 0..4 * PIECE);
     // Its bytes are in memory: it is told by a thread, after they were written.
     assert!(content.mark_complete(2).unwrap());
-    shared.set(Kind::Mark, How::Waits);
+    shared.set(CallKind::Mark, CallFault::Waits);
     let flushing = {
         let cache = Arc::clone(&cache);
         aside(move || cache.flush().unwrap())
@@ -187,7 +187,7 @@ fn taking_back_waits_for_a_mark_that_is_being_told() {
 fn a_call_for_one_torrent_waits_for_no_other() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     drop(cache.inner().create(&NewTorrent::new(hash(7), STRIPE, PIECE as u32).unwrap()).unwrap());
-    shared.set(Kind::Create, How::Waits);
+    shared.set(CallKind::Create, CallFault::Waits);
     let creating = {
         let cache = Arc::clone(&cache);
         aside(move || drop(create(&*cache, 1, STRIPE)))
@@ -203,7 +203,7 @@ fn a_call_for_one_torrent_waits_for_no_other() {
     };
     ends(&others);
     // A picker may ask from wherever it is.
-    shared.set(Kind::Open, How::Waits);
+    shared.set(CallKind::Open, CallFault::Waits);
     let picking = {
         let cache = Arc::clone(&cache);
         aside(move || assert!(affinity(&cache, 1).is_empty() && affinity(&cache, 8).is_empty()))

@@ -176,7 +176,7 @@ fn a_stripe_that_cannot_be_read_ahead_is_not_tried_again_and_again() {
 
 #[test]
 fn a_read_that_fails_leaves_no_reader_waiting_for_its_stripe() {
-    for how in [How::Fails, How::Panics] {
+    for how in [CallFault::Fails, CallFault::Panics] {
         bounded(move || {
             let (cache, shared) = cached(StripeCacheOptions::new());
             let content = create(&*cache, 1, STRIPE);
@@ -188,11 +188,11 @@ fn a_read_that_fails_leaves_no_reader_waiting_for_its_stripe() {
             put(&*content, 1, PIECE..2 * PIECE);
             assert!(content.mark_complete(1).unwrap());
             // Both sides of the bytes in memory are read ahead; the first ends the read.
-            shared.set(Kind::Read, how);
+            shared.set(CallKind::Read, how);
             let reader = Arc::clone(&content);
             let read = thread::spawn(move || reader.read(0, &mut vec![0; 3 * PIECE as usize]));
             assert!(!matches!(read.join(), Ok(Ok(()))));
-            shared.clear(Kind::Read);
+            shared.clear(CallKind::Read);
             let reader = Arc::clone(&content);
             ends(&aside(move || holds(&*reader, 1, 2 * PIECE..3 * PIECE)));
             holds(&*content, 1, 0..3 * PIECE);

@@ -14,10 +14,10 @@ fn refused_bytes_count_as_never_written_and_are_reported() {
     for piece in 0..8 {
         assert!(content.mark_complete(piece).unwrap());
     }
-    shared.set(Kind::Write, How::Fails);
+    shared.set(CallKind::Write, CallFault::Fails);
     shared.open();
     settle(&cache);
-    shared.clear(Kind::Write);
+    shared.clear(CallKind::Write);
     while content.pieces().unwrap().count() > 0 {
         thread::yield_now();
     }
@@ -52,9 +52,9 @@ fn refused_bytes_may_be_written_again_and_older_ones_are_not_complete() {
         put(&*content, 1, 0..PIECE);
         put(&*content, 1, 2 * PIECE..3 * PIECE);
         assert!(content.mark_complete(0).unwrap());
-        shared.set(Kind::Write, How::Fails);
+        shared.set(CallKind::Write, CallFault::Fails);
         assert!(matches!(cache.flush(), Err(Error::Refused { .. })));
-        shared.clear(Kind::Write);
+        shared.clear(CallKind::Write);
         assert_eq!(content.pieces().unwrap().count(), 0);
         assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 0);
         assert_eq!(first_missing(&*content, 0..PIECE), Some(0));
@@ -77,14 +77,14 @@ fn a_mark_that_the_store_below_refuses_is_taken_back_and_told() {
     let content = create(&*cache, 1, 4 * STRIPE);
     put(&*content, 1, 0..PIECE);
     assert!(content.mark_complete(0).unwrap());
-    shared.set(Kind::Mark, How::Fails);
+    shared.set(CallKind::Mark, CallFault::Fails);
     assert!(matches!(cache.flush(), Err(Error::Refused { .. })));
     assert_eq!(content.pieces().unwrap().count(), 0);
     holds(&*content, 1, 0..PIECE);
     // With its bytes below, it is told at once.
     assert!(matches!(content.mark_complete(0), Err(Error::Io { .. })));
     assert_eq!(content.pieces().unwrap().count(), 0);
-    shared.clear(Kind::Mark);
+    shared.clear(CallKind::Mark);
     assert!(content.mark_complete(0).unwrap());
     cache.flush().unwrap();
     assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 1);
@@ -99,9 +99,9 @@ fn each_flush_reports_the_refusals_of_one_torrent() {
             put(&**content, n, 0..PIECE);
             assert!(content.mark_complete(0).unwrap());
         }
-        shared.set(Kind::Write, How::Fails);
+        shared.set(CallKind::Write, CallFault::Fails);
         // The store's own error is worse, and comes first.
-        shared.set(Kind::Flush, How::Fails);
+        shared.set(CallKind::Flush, CallFault::Fails);
         assert!(matches!(cache.flush(), Err(Error::Io { .. })));
         shared.how.lock().clear();
         let mut told: Vec<_> = (0..2)
@@ -138,7 +138,7 @@ fn two_flushes_at_once_both_report_a_refusal() {
         both.wait();
         shared.wait_inside(1);
         thread::sleep(Duration::from_millis(300));
-        shared.set(Kind::Write, How::Fails);
+        shared.set(CallKind::Write, CallFault::Fails);
         for flush in flushes {
             assert!(flush.join().unwrap().is_err(), "the mark was lost");
         }
@@ -156,7 +156,7 @@ fn pieces_that_the_store_below_loses_in_a_flush_are_incomplete() {
         put(&*create(&*cache, 2, STRIPE), 2, 0..1);
         // As a store does on a system that does not report which bytes have reached the disk.
         assert!(cache.inner().open(&hash(1)).unwrap().mark_incomplete(3).unwrap());
-        shared.set(Kind::Flush, How::Fails);
+        shared.set(CallKind::Flush, CallFault::Fails);
         assert!(matches!(cache.flush(), Err(Error::Io { .. })));
         shared.how.lock().clear();
         assert!(!content.pieces().unwrap().contains(3));
@@ -174,29 +174,29 @@ fn a_piece_that_is_lost_while_it_is_marked_is_incomplete() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let content = create(&*cache, 1, STRIPE);
-        shared.set(Kind::Flush, How::Waits);
+        shared.set(CallKind::Flush, CallFault::Waits);
         let flushing = {
             let cache = Arc::clone(&cache);
             aside(move || assert!(matches!(cache.flush(), Err(Error::Io { .. }))))
         };
         shared.wait_inside(1);
         // Its bytes are in memory: it is told by a thread, after they were written.
-        shared.set(Kind::Write, How::Waits);
+        shared.set(CallKind::Write, CallFault::Waits);
         put(&*content, 1, 0..STRIPE);
         assert!(content.mark_complete(2).unwrap());
-        shared.set(Kind::Marked, How::Waits);
-        shared.clear(Kind::Write);
+        shared.set(CallKind::Marked, CallFault::Waits);
+        shared.clear(CallKind::Write);
         let below = cache.inner().open(&hash(1)).unwrap();
         while !below.pieces().unwrap().contains(2) {
             thread::yield_now();
         }
         assert!(below.mark_incomplete(2).unwrap());
-        shared.set(Kind::Flush, How::Fails);
+        shared.set(CallKind::Flush, CallFault::Fails);
         let waited = flushing.recv_timeout(Duration::from_millis(100)).is_err();
-        shared.clear(Kind::Marked);
+        shared.clear(CallKind::Marked);
         assert!(waited, "a piece that is being marked may be lost already");
         ends(&flushing);
-        shared.clear(Kind::Flush);
+        shared.clear(CallKind::Flush);
         cache.flush().unwrap();
         assert_eq!((content.pieces().unwrap().count(), below.pieces().unwrap().count()), (0, 0));
     });
@@ -248,35 +248,35 @@ fn a_panic_of_the_store_below_is_an_error_and_nothing_hangs() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new().write_memory(STRIPE));
         let content = create(&*cache, 1, 8 * STRIPE);
-        shared.set(Kind::Write, How::Panics);
+        shared.set(CallKind::Write, CallFault::Panics);
         put(&*content, 1, 0..STRIPE);
         let told = cache.flush().unwrap_err();
         assert!(format!("{told:?}").contains("as it was told"), "{told:?}");
-        shared.clear(Kind::Write);
+        shared.clear(CallKind::Write);
         assert!(content.write(0, &[1]).is_err());
         put(&*content, 1, 0..2 * STRIPE);
-        shared.set(Kind::Mark, How::Panics);
+        shared.set(CallKind::Mark, CallFault::Panics);
         assert!(content.mark_complete(0).is_err() || cache.flush().is_err());
         let _ = (cache.flush(), content.write(0, &[1]));
         assert_eq!(content.pieces().unwrap().count(), 0);
-        shared.clear(Kind::Mark);
+        shared.clear(CallKind::Mark);
         put(&*content, 1, 0..8 * STRIPE);
         assert!(content.mark_complete(0).unwrap());
         cache.flush().unwrap();
         // A panic of a read reaches the caller.
-        shared.set(Kind::Read, How::Panics);
+        shared.set(CallKind::Read, CallFault::Panics);
         let reader = Arc::clone(&content);
         assert!(thread::spawn(move || reader.read(0, &mut [0])).join().is_err());
-        shared.clear(Kind::Read);
+        shared.clear(CallKind::Read);
         holds(&*content, 1, 0..PIECE);
         assert!(content.mark_incomplete(0).unwrap());
-        shared.set(Kind::Delete, How::Panics);
+        shared.set(CallKind::Delete, CallFault::Panics);
         let deleted = {
             let cache = Arc::clone(&cache);
             thread::spawn(move || cache.delete(&hash(1)))
         };
         assert!(!matches!(deleted.join(), Ok(Ok(_))));
-        shared.clear(Kind::Delete);
+        shared.clear(CallKind::Delete);
         holds(&*content, 1, PIECE..STRIPE);
         put(&*content, 1, 0..STRIPE);
         assert!(cache.delete(&hash(1)).unwrap());

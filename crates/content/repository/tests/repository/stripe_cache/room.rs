@@ -144,7 +144,7 @@ fn a_write_that_goes_through_makes_way_again_for_later_writes() {
         cache.flush().unwrap();
         // It has room for the one stripe, and still asks for the other, which needs none. Neither is whole
         // then, nor written by itself.
-        shared.set(Kind::RoomAt(STRIPE), How::Waits);
+        shared.set(CallKind::RoomAt(STRIPE), CallFault::Waits);
         let gathering = {
             let content = Arc::clone(&torrents[1]);
             aside(move || put(&*content, 2, PIECE..2 * STRIPE))

@@ -239,7 +239,7 @@ fn a_whole_stripe_that_begins_anew_waits_until_it_is_whole_again() {
 fn one_write_that_stalls_keeps_no_thread_from_making_room() {
     let (cache, shared) = over(memory(None), StripeCacheOptions::new().write_memory(2 * STRIPE).threads(2));
     let (stalled, other) = (create(&*cache, 1, 8 * STRIPE), create(&*cache, 2, 8 * STRIPE));
-    shared.set(Kind::WriteOf(hash(1)), How::Waits);
+    shared.set(CallKind::WriteOf(hash(1)), CallFault::Waits);
     put(&*stalled, 1, 0..STRIPE);
     shared.wait_inside(1);
     for stripe in 0..4 {
