@@ -1,11 +1,12 @@
 //! Tests from within the store: the order of its steps, and its behaviour when a step fails.
 
+mod adopting;
+mod states;
+
 use std::{
     collections::BTreeSet,
-    fmt,
-    fs::File,
-    io,
-    path::{Path, PathBuf},
+    fmt, io,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -13,7 +14,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use proptest::prelude::*;
 use swarmkeep_metainfo::FileList;
 
 use super::{
@@ -21,10 +21,7 @@ use super::{
     disk::{Disk, DiskStep, Op},
     state::{Fault, LoadedState, StateRecord},
 };
-use crate::{
-    Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits,
-    Result,
-};
+use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent, Result};
 
 /// Called before each step and after each change.
 #[derive(Clone)]
@@ -100,15 +97,6 @@ fn on_disk(folder: &Path) -> Vec<u32> {
 
 fn decode(bytes: &[u8]) -> Result<LoadedState, Fault> {
     StateRecord::read(bytes.len() as u64, |into, at| io::Read::read_exact(&mut &bytes[at as usize..], into))
-}
-
-/// The bytes of a state of which no piece is complete, and where in them the have-bits begin.
-fn encode(record: &StateRecord) -> (Vec<u8>, u64) {
-    let mut bytes = record.head().unwrap();
-    let bits = bytes.len() as u64;
-    record.blank_bits().for_each(|part| bytes.extend(part));
-    assert_eq!(bytes.len() as u64, bits + record.bits_len());
-    (bytes, bits)
 }
 
 #[test]
@@ -415,35 +403,6 @@ fn few_new_files_are_flushed_one_by_one_and_many_all_at_once() {
 }
 
 #[test]
-fn have_bits_that_cannot_be_read_are_unknown_and_the_others_known() {
-    let mut files = FileList::builder();
-    files.file(&["a"], 20_000, false).unwrap();
-    let record = record(files.build().unwrap(), 1);
-    let (mut bytes, at) = encode(&record);
-    let mut complete = PieceBits::none(record.geometry.pieces());
-    (0..complete.pieces()).for_each(|piece| _ = complete.insert(piece));
-    for (index, sector) in (0..).zip(bytes[at as usize..].chunks_exact_mut(512)) {
-        sector.copy_from_slice(&record.sector(index, &complete, |_| true));
-    }
-    // The disk does not give the third sector, nor anything that it is part of.
-    let bad = at + 2 * 512..at + 3 * 512;
-    let read = StateRecord::read(bytes.len() as u64, |into, at| {
-        let range = at..at + into.len() as u64;
-        if range.start < bad.end && bad.start < range.end {
-            return broken();
-        }
-        into.copy_from_slice(&bytes[range.start as usize..range.end as usize]);
-        Ok(())
-    });
-    let read = read.unwrap();
-    assert_eq!(
-        read.unknown.into_iter().flatten().collect::<Vec<_>>(),
-        (2 * 4064..3 * 4064).collect::<Vec<_>>()
-    );
-    assert_eq!(read.complete.count(), 20_000 - 4064);
-}
-
-#[test]
 fn have_bits_that_cannot_be_written_are_written_by_the_next_flush() {
     for failing in [DiskStep::WriteBits, DiskStep::FlushBits] {
         let folder = tempfile::tempdir().unwrap();
@@ -526,354 +485,4 @@ fn a_deleted_torrent_stays_so_when_its_files_cannot_be_removed() {
     unhook(&store);
     assert!(store.delete(&HASH).unwrap() && !folder.path().join("t").exists());
     assert!(!store.delete(&HASH).unwrap());
-}
-
-/// Two files of a piece and a half each.
-fn pair() -> NewTorrent {
-    let mut files = FileList::builder();
-    for name in ["a", "b"] {
-        files.file(&["pair", name], 3 * u64::from(PIECE) / 2, false).unwrap();
-    }
-    NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()
-}
-
-#[test]
-fn files_that_are_all_there_are_taken_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let pair_folder = folder.path().join("pair");
-    std::fs::create_dir(&pair_folder).unwrap();
-    for (name, byte) in [("a", 1), ("b", 2)] {
-        std::fs::write(pair_folder.join(name), [byte; 3 * PIECE as usize / 2]).unwrap();
-    }
-    std::fs::write(pair_folder.join("mine"), "mine").unwrap();
-    let store = open(folder.path());
-    assert_eq!(adopt(&store, &pieces(0..3)).unwrap(), Some(vec![]));
-    let content = store.open(&HASH).unwrap();
-    assert_eq!(content.read_piece(2).unwrap(), [2; PIECE as usize]);
-    assert!(matches!(content.write(0, &[1]), Err(Error::Complete { piece: 0 })));
-    assert_eq!(on_disk(folder.path()), [0, 1, 2]);
-    assert_eq!(store.torrent_at("Pair"), Some(HASH));
-    assert!(matches!(adopt(&store, &pieces(0..3)), Err(Error::Exists(_))));
-    let used = store.statistics().used;
-    drop((content, store));
-    let store = open(folder.path());
-    assert_eq!((store.report().damage.len(), store.list().unwrap()[0].complete), (0, 3));
-    assert_eq!(store.statistics().used, used);
-    assert!(store.delete(&HASH).unwrap() && store.statistics().used == 0);
-    let names = std::fs::read_dir(&pair_folder).unwrap().map(|entry| entry.unwrap().file_name());
-    assert_eq!(names.collect::<Vec<_>>(), ["mine"]);
-}
-
-/// Takes up the pair, of which files with a right piece have the content.
-fn adopt(store: &FileStore, right: &PieceBits) -> Result<Option<Vec<PathBuf>>> {
-    let NewTorrent { geometry, files, .. } = pair();
-    let files = files.unwrap();
-    let has_content = |index| {
-        let file: swarmkeep_metainfo::File<'_> = files.get(index).unwrap();
-        geometry.pieces_of(&file.range()).any(|piece| right.contains(piece))
-    };
-    store.adopt(&pair(), right, has_content)
-}
-
-fn pieces(right: impl IntoIterator<Item = u32>) -> PieceBits {
-    let mut bits = PieceBits::none(3);
-    right.into_iter().for_each(|piece| _ = bits.insert(piece));
-    bits
-}
-
-/// Lengths of the files of [`pair`], if they are there, of bytes that are 1.
-fn pair_in(folder: &std::path::Path, lengths: [Option<usize>; 2]) -> [std::path::PathBuf; 2] {
-    let paths = ["a", "b"].map(|name| folder.join("pair").join(name));
-    std::fs::create_dir(folder.join("pair")).unwrap();
-    for (path, len) in paths.iter().zip(lengths) {
-        len.into_iter().for_each(|len| std::fs::write(path, vec![1; len]).unwrap());
-    }
-    paths
-}
-
-#[test]
-fn a_part_of_a_torrent_is_adopted_and_other_files_get_other_names() {
-    let whole = 3 * PIECE as usize / 2;
-    let half = PIECE as usize / 2;
-    // Lengths of the files, right pieces, then complete pieces, and whether the second file is renamed.
-    for (a, b, right, complete, renamed) in [
-        (whole, Some(whole), vec![0], vec![0], true),
-        (whole, Some(whole), vec![0, 1], vec![0, 1], false),
-        (whole, None, vec![0], vec![0], false),
-        (PIECE as usize, None, vec![0], vec![0], false),
-        (whole, Some(half), vec![0, 1], vec![0, 1], false),
-        (whole, Some(half), vec![0], vec![0], true),
-        (whole, Some(0), vec![0], vec![0], false),
-        // It is too long: its right pieces are fetched again.
-        (whole, Some(whole + 1), vec![0, 1, 2], vec![0], true),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let paths = pair_in(folder.path(), [Some(a), b]);
-        let store = open(folder.path());
-        let case = format!("{a} {b:?} {right:?}");
-        let found = folder.path().canonicalize().unwrap().join("pair/b.found");
-        let aside = adopt(&store, &pieces(right)).unwrap().unwrap();
-        assert_eq!(aside, Vec::from_iter(renamed.then(|| found.clone())), "{case}");
-        let lengths = paths.map(|path| std::fs::metadata(path).unwrap().len());
-        assert_eq!(lengths, [whole as u64; 2], "{case}");
-        assert_eq!(std::fs::read(&found).ok().map(|bytes| bytes.len()), b.filter(|_| renamed), "{case}");
-        let content = store.open(&HASH).unwrap();
-        assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), complete, "{case}");
-        assert_eq!(on_disk(folder.path()), complete, "{case}");
-        for piece in 0..3 {
-            let is_right = content.read_piece(piece).is_ok_and(|bytes| bytes == [1; PIECE as usize]);
-            assert_eq!(is_right, complete.contains(&piece), "{case}");
-        }
-        let rest: Vec<_> = (0..3).filter(|piece| !complete.contains(piece)).collect();
-        rest.iter().for_each(|&piece| put(&*content, piece, 2));
-        store.flush().unwrap();
-        let used = store.statistics().used;
-        drop((content, store));
-        let store = open(folder.path());
-        assert_eq!((store.report().damage.len(), store.list().unwrap()[0].complete), (0, 3), "{case}");
-        assert_eq!(store.statistics().used, used, "{case}");
-        assert!(store.delete(&HASH).unwrap());
-        assert_eq!(store.statistics().used, 0, "{case}");
-    }
-}
-
-#[test]
-fn only_files_of_its_own_are_written_to() {
-    use std::os::unix::fs::PermissionsExt;
-    let whole = 3 * PIECE as usize / 2;
-    let folder = tempfile::tempdir().unwrap();
-    let [a, b] = pair_in(folder.path(), [Some(whole), Some(whole)]);
-    // A file with all of its pieces may have other names, one that will be written may not.
-    let others = ["other a", "other b"].map(|name| folder.path().join(name));
-    for (file, other) in [&a, &b].into_iter().zip(&others) {
-        std::fs::hard_link(file, other).unwrap();
-    }
-    let store = open(folder.path());
-    let found = folder.path().canonicalize().unwrap().join("pair/b.found");
-    assert_eq!(adopt(&store, &pieces([0, 1])).unwrap(), Some(vec![found]));
-    let content = store.open(&HASH).unwrap();
-    assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), [0]);
-    [1, 2].into_iter().for_each(|piece| put(&*content, piece, 2));
-    store.flush().unwrap();
-    assert_eq!(std::fs::read(&others[1]).unwrap(), vec![1; whole]);
-
-    // Two names of one file are not distinguished.
-    let folder = tempfile::tempdir().unwrap();
-    let [a, b] = pair_in(folder.path(), [Some(whole), None]);
-    std::fs::hard_link(&a, &b).unwrap();
-    assert_eq!(adopt(&open(folder.path()), &pieces(0..3)).unwrap(), None);
-
-    // One that cannot be written to, before anything else is renamed.
-    let folder = tempfile::tempdir().unwrap();
-    let [_, b] = pair_in(folder.path(), [Some(whole), Some(whole / 2)]);
-    std::fs::set_permissions(&b, PermissionsExt::from_mode(0o400)).unwrap();
-    let writable = File::options().write(true).open(&b).is_ok();
-    let adopted = open(folder.path()).adopt(&pair(), &pieces([2]), |index| index == 1);
-    assert_eq!(adopted.is_ok(), writable);
-    assert_eq!(folder.path().join("pair/a.found").exists(), writable);
-
-    // A new name is none of the torrent's.
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("pair")).unwrap();
-    std::fs::write(folder.path().join("pair/a"), [7; 9]).unwrap();
-    std::fs::write(folder.path().join("pair/b"), vec![1; PIECE as usize]).unwrap();
-    let mut files = FileList::builder();
-    for name in ["a", "a.found", "b"] {
-        files.file(&["pair", name], PIECE.into(), false).unwrap();
-    }
-    let new = NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap();
-    let renamed = open(folder.path()).adopt(&new, &pieces([2]), |index| index == 2).unwrap();
-    assert_eq!(renamed, Some(vec![folder.path().canonicalize().unwrap().join("pair/a.found-2")]));
-}
-
-#[test]
-fn files_without_a_right_piece_are_not_adopted_and_stay() {
-    let whole = 3 * PIECE as usize / 2;
-    for (a, b, right) in [
-        (None, None, vec![]),
-        (None, None, vec![0, 1, 2]),
-        (Some(whole), Some(whole), vec![]),
-        (Some(whole), None, vec![2]),
-        (Some(whole + 1), None, vec![0]),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let paths = pair_in(folder.path(), [a, b]);
-        let store = open(folder.path());
-        assert_eq!(adopt(&store, &pieces(right)).unwrap(), None, "{a:?} {b:?}");
-        assert_eq!((store.list().unwrap().len(), store.statistics().used), (0, 0));
-        // It can be created all the same, elsewhere.
-        store.create(&pair()).unwrap();
-        let there = paths.map(|path| std::fs::read(path).ok().map(|bytes| bytes.len()));
-        assert_eq!(there, [a, b]);
-    }
-    // Nor if something else than a file has the place of one.
-    let folder = tempfile::tempdir().unwrap();
-    let [_, b] = pair_in(folder.path(), [Some(whole), None]);
-    std::fs::create_dir(b).unwrap();
-    let store = open(folder.path());
-    assert_eq!(adopt(&store, &pieces([0])).unwrap(), None);
-    // Nor beyond the capacity, behind a link, or if its state cannot be written.
-    let folder = tempfile::tempdir().unwrap();
-    let elsewhere = tempfile::tempdir().unwrap();
-    for name in ["a", "b"] {
-        std::fs::write(elsewhere.path().join(name), vec![1; whole]).unwrap();
-    }
-    std::os::unix::fs::symlink(elsewhere.path(), folder.path().join("pair")).unwrap();
-    let config = ContentConfig::new(folder.path()).capacity(u64::from(PIECE));
-    let store = FileStore::open(&config, Allocation::Sparse).unwrap();
-    let right = pieces(0..3);
-    assert_eq!(adopt(&store, &right).unwrap(), None);
-    std::fs::remove_file(folder.path().join("pair")).unwrap();
-    std::fs::rename(elsewhere.path(), folder.path().join("pair")).unwrap();
-    assert!(matches!(adopt(&store, &right), Err(Error::Full { .. })));
-    drop(store);
-    let store = open(folder.path());
-    hook(&store, |step| if step == DiskStep::FlushState { broken() } else { Ok(()) });
-    assert!(adopt(&store, &right).is_err());
-    unhook(&store);
-    assert_eq!(store.statistics().used, 0);
-    assert!(adopt(&store, &right).unwrap().is_some());
-}
-
-/// Its torrent files were kept in torrents of their own.
-#[test]
-fn a_folder_of_version_1_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    drop(open(folder.path()));
-    let mut files = FileList::builder();
-    files.file(&["a"], 5, false).unwrap();
-    let (mut state, _) = encode(&record(files.build().unwrap(), 5));
-    state[8] = 1;
-    let checksum = crc32c::crc32c(&state[..56]);
-    state[56..60].copy_from_slice(&checksum.to_le_bytes());
-    let path = folder.path().join(HIDDEN).join("torrents").join(HASH.to_string());
-    std::fs::write(&path, &state).unwrap();
-    let refused = FileStore::open(&ContentConfig::new(folder.path()), Allocation::Sparse).unwrap_err();
-    let told = "its states have version 1, and commit 7132e1d is the last that reads them";
-    assert_eq!(refused.to_string(), format!("{}: {told}", folder.path().canonicalize().unwrap().display()));
-    assert_eq!(std::fs::read(&path).unwrap(), state);
-    // A flipped bit is damage of one torrent.
-    state[56] ^= 1;
-    std::fs::write(&path, &state).unwrap();
-    assert!(matches!(open(folder.path()).report().damage[..], [Damage::State { .. }]));
-}
-
-fn record(files: FileList, piece_length: u32) -> StateRecord {
-    let geometry = Geometry::new(files.length(), piece_length).unwrap();
-    StateRecord { info_hash: HASH, geometry, files: Arc::new(files), apart: false }
-}
-
-prop_compose! {
-    fn lists()(
-        entries in prop::collection::vec((0..4_u8, 0..5_u8, 0..100_u64, 0..3_u8), 1..30)
-    ) -> FileList {
-        let mut files = FileList::builder();
-        files.file(&["t", "first"], 1, true).unwrap();
-        for (nth, (folder, deep, length, kind)) in entries.into_iter().enumerate() {
-            if kind == 2 {
-                files.padding(length).unwrap();
-                continue;
-            }
-            let name = format!("ü{nth}");
-            let folder = format!("folder {folder}");
-            let mut path = vec!["t"];
-            path.resize(1 + usize::from(deep), &folder);
-            path.push(&name);
-            files.file(&path, length, kind == 1).unwrap();
-        }
-        files.build().unwrap()
-    }
-}
-
-/// A state as it is on the disk, with the checksums that its bytes should have.
-fn seal(bytes: &mut [u8]) {
-    let field = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    if bytes.len() < 60 {
-        return;
-    }
-    let list = 60..(60 + field(bytes, 48) as usize).min(bytes.len());
-    let checksum = crc32c::crc32c(&bytes[list]);
-    bytes[52..56].copy_from_slice(&checksum.to_le_bytes());
-    let checksum = crc32c::crc32c(&bytes[..56]);
-    bytes[56..60].copy_from_slice(&checksum.to_le_bytes());
-}
-
-proptest! {
-    #[test]
-    fn states_read_as_they_were_written(files in lists(), piece_length in 1..50_u32, apart: bool, seed: u64) {
-        let record = StateRecord { apart, ..record(files, piece_length) };
-        let (mut bytes, at) = encode(&record);
-        let mut complete = PieceBits::none(record.geometry.pieces());
-        for piece in (0..complete.pieces()).filter(|piece| seed >> (piece % 64) & 1 == 1) {
-            complete.insert(piece);
-        }
-        let sector = record.sector(0, &complete, |_| true);
-        bytes[at as usize..at as usize + 512].copy_from_slice(&sector);
-        let read = decode(&bytes).unwrap();
-        prop_assert_eq!(&*read.record.files, &*record.files);
-        prop_assert_eq!(read.record.geometry, record.geometry);
-        prop_assert_eq!((read.record.info_hash, read.record.apart, read.bits), (HASH, apart, at));
-        prop_assert_eq!((read.complete, read.unknown), (complete, vec![]));
-    }
-
-    #[test]
-    fn no_bytes_make_the_reader_panic(mut bytes in prop::collection::vec(any::<u8>(), 60..3000), list: u16) {
-        prop_assert!(decode(&bytes).is_err());
-        // Through the magic, the version and the checksums, one after another.
-        bytes[..12].copy_from_slice(b"swkfiles\x01\0\0\0");
-        prop_assert!(decode(&bytes).is_err());
-        let list = u32::from(list) % (bytes.len() as u32 - 59);
-        bytes[48..52].copy_from_slice(&list.to_le_bytes());
-        seal(&mut bytes);
-        prop_assert!(decode(&bytes).is_err());
-        // As long as it says.
-        let bits = (60 + list).next_multiple_of(512);
-        bytes[36..48].copy_from_slice(&[1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
-        bytes.resize(bits as usize + 512, 0);
-        seal(&mut bytes);
-        prop_assert!(!matches!(decode(&bytes), Err(Fault::Wrong("not as long as it says" | "its head is damaged"))));
-    }
-
-    #[test]
-    fn no_state_that_was_changed_and_sealed_makes_the_reader_panic(
-        files in lists(),
-        changes in prop::collection::vec((0..400_usize, any::<u8>()), 1..6),
-    ) {
-        let (mut bytes, _) = encode(&record(files, 7));
-        for (at, byte) in changes {
-            // Not the bytes that are checked first.
-            let at = 16 + at % (bytes.len() - 16);
-            bytes[at] = byte;
-        }
-        seal(&mut bytes);
-        if let Ok(read) = decode(&bytes) {
-            prop_assert_eq!(read.record.files.length(), read.record.geometry.len());
-        }
-    }
-}
-
-#[test]
-fn a_state_with_paths_that_lead_out_is_refused() {
-    for name in ["..", ".", "a/b", "a\\b"] {
-        let mut files = FileList::builder();
-        files.file(&["safe", &"x".repeat(name.len())], 5, false).unwrap();
-        let (mut bytes, _) = encode(&record(files.build().unwrap(), 5));
-        let at = 60 + 1 + 8 + 2 + 1 + 4 + 1;
-        assert_eq!(bytes[at], b'x');
-        bytes[at..at + name.len()].copy_from_slice(name.as_bytes());
-        seal(&mut bytes);
-        assert!(matches!(decode(&bytes), Err(Fault::Files(_))), "{name:?}");
-    }
-}
-
-#[test]
-fn a_head_that_promises_more_than_there_is_takes_no_memory() {
-    let mut files = FileList::builder();
-    files.file(&["a"], 5, false).unwrap();
-    let (mut bytes, _) = encode(&record(files.build().unwrap(), 5));
-    bytes[48..52].copy_from_slice(&0x3fff_ffff_u32.to_le_bytes());
-    bytes[40..48].copy_from_slice(&(1_u64 << 33).to_le_bytes());
-    bytes[36..40].copy_from_slice(&16_u32.to_le_bytes());
-    seal(&mut bytes);
-    assert!(matches!(decode(&bytes), Err(Fault::Wrong("not as long as it says"))));
 }
