@@ -15,6 +15,7 @@ use std::{
 
 use parking_lot::Mutex;
 use swarmkeep_metainfo::FileList;
+use tempfile::TempDir;
 
 use super::{
     Allocation, Damage, FileStore, HIDDEN,
@@ -71,17 +72,41 @@ fn unhook(store: &FileStore) {
     *store.store.volume.disk.tap.lock() = None;
 }
 
+/// Does something while a step fails.
+fn failing<T>(store: &FileStore, failing: DiskStep, act: impl FnOnce() -> T) -> T {
+    hook(store, move |step| if step == failing { broken() } else { Ok(()) });
+    let done = act();
+    unhook(store);
+    done
+}
+
 fn broken() -> io::Result<()> {
     Err(io::Error::from_raw_os_error(5))
 }
 
+/// A list of files by path and length.
+fn list(files: impl IntoIterator<Item = (String, u64)>) -> FileList {
+    let mut list = FileList::builder();
+    for (path, length) in files {
+        list.file(&path.split('/').collect::<Vec<_>>(), length, false).unwrap();
+    }
+    list.build().unwrap()
+}
+
+fn torrent(files: impl IntoIterator<Item = (String, u64)>) -> NewTorrent {
+    NewTorrent::with_files(HASH, PIECE, list(files)).unwrap()
+}
+
 /// Ten files of a piece and a half each.
 fn create(store: &FileStore) -> Arc<dyn Content> {
-    let mut files = FileList::builder();
-    for name in 0..10 {
-        files.file(&["t", &name.to_string()], 3 * u64::from(PIECE) / 2, false).unwrap();
-    }
-    store.create(&NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()).unwrap()
+    store.create(&torrent((0..10).map(|name| (format!("t/{name}"), 3 * u64::from(PIECE) / 2)))).unwrap()
+}
+
+fn created() -> (TempDir, FileStore, Arc<dyn Content>) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    (folder, store, content)
 }
 
 fn put(content: &dyn Content, piece: u32, byte: u8) {
@@ -101,9 +126,7 @@ fn decode(bytes: &[u8]) -> Result<LoadedState, Fault> {
 
 #[test]
 fn have_bits_are_written_when_their_data_is_flushed_and_flushed_in_turn() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let content = create(&store);
+    let (folder, store, content) = created();
     // The flushed files without later writes, and whether have-bits are being written.
     let seen = Arc::new(Mutex::new((BTreeSet::new(), Vec::new())));
     let steps = Arc::clone(&seen);
@@ -137,9 +160,7 @@ fn have_bits_are_written_when_their_data_is_flushed_and_flushed_in_turn() {
 
 #[test]
 fn a_mark_during_a_flush_waits_for_the_next() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let content = create(&store);
+    let (folder, store, content) = created();
     put(&*content, 0, 1);
     put(&*content, 4, 1);
     let (other, done) = (Arc::clone(&content), AtomicBool::new(false));
@@ -162,9 +183,7 @@ fn a_mark_during_a_flush_waits_for_the_next() {
 
 #[test]
 fn a_file_that_cannot_be_flushed_loses_its_fresh_pieces() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let content = create(&store);
+    let (folder, store, content) = created();
     (0..6).for_each(|piece| put(&*content, piece, 1));
     store.flush().unwrap();
     (6..15).for_each(|piece| put(&*content, piece, 2));
@@ -190,9 +209,7 @@ fn a_file_that_cannot_be_flushed_loses_its_fresh_pieces() {
 
 #[test]
 fn durable_pieces_without_bits_survive_a_file_that_cannot_be_flushed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let content = create(&store);
+    let (folder, store, content) = created();
     let is_honest = || {
         let there: BTreeSet<_> = content.pieces().unwrap().iter().collect();
         let on_disk = on_disk(folder.path());
@@ -200,22 +217,16 @@ fn durable_pieces_without_bits_survive_a_file_that_cannot_be_flushed() {
     };
     // Its bit is in the file, and may be on the disk.
     put(&*content, 0, 1);
-    hook(&store, |step| if step == DiskStep::FlushBits { broken() } else { Ok(()) });
-    assert!(store.flush().is_err());
+    assert!(failing(&store, DiskStep::FlushBits, || store.flush()).is_err());
     put(&*content, 1, 1);
-    hook(&store, |step| if step == DiskStep::Flush(0) { broken() } else { Ok(()) });
-    assert!(store.flush().is_err());
-    unhook(&store);
+    assert!(failing(&store, DiskStep::Flush(0), || store.flush()).is_err());
     is_honest();
     assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), [0], "1 was not flushed");
     // And one that is being unmarked.
     store.flush().unwrap();
-    hook(&store, |step| if step == DiskStep::FlushBits { broken() } else { Ok(()) });
-    assert!(content.mark_incomplete(0).is_err());
+    assert!(failing(&store, DiskStep::FlushBits, || content.mark_incomplete(0)).is_err());
     put(&*content, 1, 2);
-    hook(&store, |step| if step == DiskStep::Flush(0) { broken() } else { Ok(()) });
-    assert!(store.flush().is_err());
-    unhook(&store);
+    assert!(failing(&store, DiskStep::Flush(0), || store.flush()).is_err());
     is_honest();
     store.flush().unwrap();
     assert_eq!(on_disk(folder.path()), [0]);
@@ -224,11 +235,7 @@ fn durable_pieces_without_bits_survive_a_file_that_cannot_be_flushed() {
 
 /// Creates `count` files of a piece each.
 fn create_many(store: &FileStore, count: u32) -> Arc<dyn Content> {
-    let mut files = FileList::builder();
-    for name in 0..count {
-        files.file(&["t", &name.to_string()], PIECE.into(), false).unwrap();
-    }
-    store.create(&NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()).unwrap()
+    store.create(&torrent((0..count).map(|name| (format!("t/{name}"), PIECE.into())))).unwrap()
 }
 
 #[test]
@@ -269,9 +276,7 @@ fn a_file_is_flushed_before_it_is_closed_and_its_error_is_reported_by_the_flush(
 
 #[test]
 fn a_flush_keeps_no_file_of_a_torrent_open_that_is_deleted_meanwhile() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let content = create(&store);
+    let (folder, store, content) = created();
     put(&*content, 0, 1);
     put(&*content, 9, 1);
     let (other, done) = (store.clone(), AtomicBool::new(false));
@@ -292,9 +297,7 @@ fn a_flush_keeps_no_file_of_a_torrent_open_that_is_deleted_meanwhile() {
 
 #[test]
 fn reads_do_not_wait_while_a_piece_is_unmarked_or_a_torrent_deleted() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let content = create(&store);
+    let (_folder, store, content) = created();
     (0..3).for_each(|piece| put(&*content, piece, 1));
     store.flush().unwrap();
     let reads = Arc::new(Mutex::new(Vec::new()));
@@ -316,9 +319,7 @@ fn reads_do_not_wait_while_a_piece_is_unmarked_or_a_torrent_deleted() {
 
 #[test]
 fn a_torrent_is_not_used_if_its_missing_pieces_cannot_be_noted() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let content = create(&store);
+    let (folder, store, content) = created();
     (0..15).for_each(|piece| put(&*content, piece, 1));
     store.flush().unwrap();
     drop((content, store));
@@ -361,9 +362,8 @@ fn a_create_that_cannot_be_undone_keeps_its_name() {
     assert!(store.delete(&HASH).unwrap());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no files of a torrent are left");
     // One that can is gone.
-    hook(&store, |step| if step == DiskStep::SyncPlaced { broken() } else { Ok(()) });
-    assert!(matches!(store.create(&new), Err(Error::Io { .. })));
-    unhook(&store);
+    let refused = failing(&store, DiskStep::SyncPlaced, || store.create(&new));
+    assert!(matches!(refused, Err(Error::Io { .. })));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     store.create(&new).unwrap();
 }
@@ -376,9 +376,7 @@ fn names_that_a_file_system_takes_for_the_same_are_refused_and_leave_nothing() {
     let making = folder.path().join(HIDDEN).join("making").join(HASH.to_string());
     std::fs::create_dir_all(making.join("t")).unwrap();
     std::fs::write(making.join("t/4"), "").unwrap();
-    let mut files = FileList::builder();
-    (0..10).for_each(|name| _ = files.file(&["t", &name.to_string()], 10, false).unwrap());
-    let new = NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap();
+    let new = torrent((0..10).map(|name| (format!("t/{name}"), 10)));
     assert!(matches!(store.create(&new), Err(Error::Unsupported(what)) if what.contains("distinguish")));
     assert!(!making.exists());
     store.create(&new).unwrap();
@@ -395,23 +393,17 @@ fn few_new_files_are_flushed_one_by_one_and_many_all_at_once() {
             *steps.lock() += u32::from(matches!(step, DiskStep::SyncMade | DiskStep::FlushMade));
             Ok(())
         });
-        let mut files = FileList::builder();
-        (0..folders).for_each(|name| _ = files.file(&["t", &name.to_string(), "a"], 10, false).unwrap());
-        store.create(&NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()).unwrap();
+        store.create(&torrent((0..folders).map(|name| (format!("t/{name}/a"), 10)))).unwrap();
         assert!(*count.lock() <= flushes, "{} for {folders}", *count.lock());
     }
 }
 
 #[test]
 fn have_bits_that_cannot_be_written_are_written_by_the_next_flush() {
-    for failing in [DiskStep::WriteBits, DiskStep::FlushBits] {
-        let folder = tempfile::tempdir().unwrap();
-        let store = open(folder.path());
-        let content = create(&store);
+    for step in [DiskStep::WriteBits, DiskStep::FlushBits] {
+        let (folder, store, content) = created();
         (0..3).for_each(|piece| put(&*content, piece, 1));
-        hook(&store, move |step| if step == failing { broken() } else { Ok(()) });
-        assert!(matches!(store.flush(), Err(Error::Io { .. })));
-        unhook(&store);
+        assert!(matches!(failing(&store, step, || store.flush()), Err(Error::Io { .. })));
         assert_eq!(content.pieces().unwrap().count(), 3);
         // One of them is unmarked: its bit on the disk is cleared when the call returns.
         assert!(content.mark_incomplete(1).unwrap());
@@ -423,15 +415,12 @@ fn have_bits_that_cannot_be_written_are_written_by_the_next_flush() {
 
 #[test]
 fn a_piece_that_cannot_be_taken_back_stays_complete() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let content = create(&store);
+    let (folder, store, content) = created();
     put(&*content, 3, 9);
     store.flush().unwrap();
-    for failing in [DiskStep::WriteBits, DiskStep::FlushBits] {
-        hook(&store, move |step| if step == failing { broken() } else { Ok(()) });
-        assert!(matches!(content.mark_incomplete(3), Err(Error::Io { .. })));
-        unhook(&store);
+    for step in [DiskStep::WriteBits, DiskStep::FlushBits] {
+        let refused = failing(&store, step, || content.mark_incomplete(3));
+        assert!(matches!(refused, Err(Error::Io { .. })));
         assert_eq!(content.read_piece(3).unwrap(), [9; PIECE as usize]);
         store.flush().unwrap();
         assert_eq!(on_disk(folder.path()), [3]);
@@ -440,14 +429,11 @@ fn a_piece_that_cannot_be_taken_back_stays_complete() {
 
 #[test]
 fn a_write_that_fails_counts_as_never_written_and_gives_its_room_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let content = create(&store);
+    let (_folder, store, content) = created();
     let empty = store.statistics().used;
     content.write(0, &[1; PIECE as usize]).unwrap();
-    hook(&store, |step| if step == DiskStep::Write(1) { broken() } else { Ok(()) });
-    assert!(matches!(content.write(100, &[2; 2 * PIECE as usize]), Err(Error::Io { .. })));
-    unhook(&store);
+    let refused = failing(&store, DiskStep::Write(1), || content.write(100, &[2; 2 * PIECE as usize]));
+    assert!(matches!(refused, Err(Error::Io { .. })));
     content.read(0, &mut [0; 100]).unwrap();
     assert!(matches!(content.read(100, &mut [0]), Err(Error::NotWritten { at: 100 })));
     assert_eq!(store.statistics().used, empty + 100);
@@ -471,18 +457,14 @@ fn a_deleted_torrent_stays_so_when_its_files_cannot_be_removed() {
     assert!(store.list().unwrap().is_empty() && !folder.path().join("t").exists());
     assert_eq!(store.statistics().used, 0);
     create(&store);
-    hook(&store, |step| if step == DiskStep::Remove(5) { broken() } else { Ok(()) });
-    assert!(store.delete(&HASH).is_err());
-    unhook(&store);
+    assert!(failing(&store, DiskStep::Remove(5), || store.delete(&HASH)).is_err());
     // Created again, over files that are removed first.
     let content = create(&store);
     assert_eq!(content.pieces().unwrap().count(), 0);
     assert!(folder.path().join("t/7").exists());
     assert_eq!(store.statistics().used, 1024);
     drop(content);
-    hook(&store, |step| if step == DiskStep::Remove(5) { broken() } else { Ok(()) });
-    assert!(store.delete(&HASH).is_err());
-    unhook(&store);
+    assert!(failing(&store, DiskStep::Remove(5), || store.delete(&HASH)).is_err());
     assert!(store.delete(&HASH).unwrap() && !folder.path().join("t").exists());
     assert!(!store.delete(&HASH).unwrap());
 }

@@ -4,26 +4,17 @@
 use std::{path::Path, sync::Arc};
 
 use swarmkeep_content::{
-    Content, ContentExt, ContentRepository, Error, InfoHash, NewTorrent,
+    Content, ContentExt, ContentRepository, Error, NewTorrent,
     block::{
         Allocation, BlockDevice, BlockStore, Damage, FileDevice, FormatOptions, Owner, SECTOR, Sector,
         SparseDevice,
     },
 };
 
+use crate::{bytes, corrupt, hash};
+
 const KIB: u64 = 1 << 10;
 const PIECE: u32 = 16 << 10;
-
-fn hash(n: u64) -> InfoHash {
-    let mut bytes = [0x5a; 20];
-    bytes[..8].copy_from_slice(&n.to_be_bytes());
-    InfoHash::new(bytes)
-}
-
-/// The content of torrent `n` from byte `offset` on.
-fn bytes(n: u64, offset: u64, len: usize) -> Vec<u8> {
-    (offset..).take(len).map(|at| ((at + 1).wrapping_mul(n + 0x9e37_79b9) >> 7) as u8).collect()
-}
 
 fn device(mib: u64, options: FormatOptions) -> Arc<SparseDevice> {
     let device = Arc::new(SparseDevice::new(mib * 256));
@@ -46,7 +37,7 @@ fn fill(store: &BlockStore, n: u64, length: u64, pieces: impl IntoIterator<Item 
     let content = store.create(&NewTorrent::new(hash(n), length, PIECE).unwrap()).unwrap();
     for piece in pieces {
         let range = content.geometry().piece(piece).unwrap();
-        content.write(range.start, &bytes(n, range.start, (range.end - range.start) as usize)).unwrap();
+        content.write(range.start, &bytes(n, range)).unwrap();
         assert!(content.mark_complete(piece).unwrap());
     }
     content
@@ -59,16 +50,8 @@ fn assert_has(store: &BlockStore, n: u64, pieces: impl IntoIterator<Item = u32>)
     assert_eq!(has, pieces.into_iter().collect::<Vec<_>>(), "torrent {n}");
     for piece in has {
         let range = content.geometry().piece(piece).unwrap();
-        let read = content.read_piece(piece).unwrap();
-        assert!(read == bytes(n, range.start, read.len()), "piece {piece} of torrent {n}");
+        assert!(content.read_piece(piece).unwrap() == bytes(n, range), "piece {piece} of torrent {n}");
     }
-}
-
-fn corrupt(device: &SparseDevice, sector: u64, logical: usize) {
-    let mut read = [Sector::ZERO];
-    device.read(sector, &mut read).unwrap();
-    read[0].0[512 * logical..512 * (logical + 1)].iter_mut().for_each(|byte| *byte ^= 0xa5);
-    device.write(sector, &[&read]).unwrap();
 }
 
 #[test]
@@ -168,14 +151,14 @@ fn a_torrent_beyond_a_pebibyte_is_held() {
     assert_eq!(content.geometry().pieces(), (1 << 27) + 1);
     let places = [0, 1 << 40, (1 << 50) + 123, length - 70_000];
     for place in places {
-        content.write(place, &bytes(1, place, 70_000)).unwrap();
+        content.write(place, &bytes(1, place..place + 70_000)).unwrap();
     }
     assert!(content.mark_complete(1 << 27).unwrap(), "the last piece has one byte");
     assert!(matches!(content.mark_complete(0), Err(Error::NotWritten { at: 70_000 })));
     for place in places {
         let mut read = vec![0; 70_000];
         content.read(place, &mut read).unwrap();
-        assert!(read == bytes(1, place, 70_000));
+        assert!(read == bytes(1, place..place + 70_000));
     }
     store.flush().unwrap();
     drop((store, content));
@@ -185,7 +168,7 @@ fn a_torrent_beyond_a_pebibyte_is_held() {
     assert_eq!((content.geometry().len(), content.pieces().unwrap().count()), (length, 1));
     let mut last = [0];
     content.read(length - 1, &mut last).unwrap();
-    assert_eq!(last[..], bytes(1, length - 1, 1));
+    assert_eq!(last[..], bytes(1, length - 1..length));
     // Six blocks of content, a map block for each place and one for the bit, the slab, the root.
     let (content_blocks, maps) =
         store.owners().iter().fold((0, 0), |(content, maps), (run, owner)| match owner {

@@ -13,15 +13,11 @@ use std::{
 };
 
 use swarmkeep_content::{
-    ContentExt, ContentRepository, Error, InfoHash, NewTorrent,
+    ContentExt, ContentRepository, Error, NewTorrent,
     block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, Sector, SparseDevice},
 };
 
-fn hash(n: u64) -> InfoHash {
-    let mut bytes = [0x5a; 20];
-    bytes[..8].copy_from_slice(&n.to_be_bytes());
-    InfoHash::new(bytes)
-}
+use crate::{corrupt, hash};
 
 fn small() -> Arc<SparseDevice> {
     let device = Arc::new(SparseDevice::new(16 * 256));
@@ -88,13 +84,6 @@ fn inode([class, depth]: [u8; 2], length: u64, piece_length: u32, uid: u64) -> [
     h.extend(uid.to_le_bytes());
     h.extend(hash(uid << 32).as_bytes());
     seal(uid, 0, &h)
-}
-
-fn corrupt(device: &SparseDevice, sector: u64, logical: usize) {
-    let mut read = [Sector::ZERO];
-    device.read(sector, &mut read).unwrap();
-    read[0].0[512 * logical..512 * (logical + 1)].iter_mut().for_each(|byte| *byte ^= 0xa5);
-    device.write(sector, &[&read]).unwrap();
 }
 
 fn sector(device: &SparseDevice, at: u64) -> Sector {

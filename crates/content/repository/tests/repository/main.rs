@@ -6,3 +6,28 @@ mod hostile;
 mod library;
 mod stripe_cache;
 mod stripe_cache_suite;
+
+use std::ops::Range;
+
+use swarmkeep_content::{
+    InfoHash,
+    block::{BlockDevice, Sector, SparseDevice},
+};
+
+fn hash(n: u64) -> InfoHash {
+    let mut bytes = [0x5a; 20];
+    bytes[..8].copy_from_slice(&n.to_be_bytes());
+    InfoHash::new(bytes)
+}
+
+/// The content of torrent `n` in `range`.
+fn bytes(n: u64, range: Range<u64>) -> Vec<u8> {
+    range.map(|at| ((at + 1).wrapping_mul(n + 0x9e37_79b9) >> 7) as u8).collect()
+}
+
+fn corrupt(device: &SparseDevice, sector: u64, logical: usize) {
+    let mut read = [Sector::ZERO];
+    device.read(sector, &mut read).unwrap();
+    read[0].0[512 * logical..512 * (logical + 1)].iter_mut().for_each(|byte| *byte ^= 0xa5);
+    device.write(sector, &[&read]).unwrap();
+}

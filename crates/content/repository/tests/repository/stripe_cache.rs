@@ -35,21 +35,12 @@ use swarmkeep_content::{
 };
 use zerocopy::FromBytes;
 
+use crate::{bytes, hash};
+
 const KIB: u64 = 1 << 10;
 const STRIPE: u64 = 256 * KIB;
 const PIECE: u64 = 32 * KIB;
 const CHUNK: u64 = 256 * KIB;
-
-fn hash(n: u64) -> InfoHash {
-    let mut bytes = [0x5a; 20];
-    bytes[..8].copy_from_slice(&n.to_be_bytes());
-    InfoHash::new(bytes)
-}
-
-/// The content of torrent `n` in `range`.
-fn bytes(n: u64, range: Range<u64>) -> Vec<u8> {
-    range.map(|at| ((at + 1).wrapping_mul(n + 0x9e37_79b9) >> 7) as u8).collect()
-}
 
 /// Seeded, and the same on every machine.
 struct Draw(u64);
@@ -538,11 +529,16 @@ fn the_cache_outlives_itself_while_a_handle_is_open() {
     });
 }
 
-/// Does something in a thread; it is told when that is done.
-fn aside(work: impl FnOnce() + Send + 'static) -> mpsc::Receiver<()> {
+/// Does something in a thread; the receiver gets a message when that is done.
+fn aside<T: Send + Sync + ?Sized + 'static>(
+    shared: &Arc<T>,
+    work: impl FnOnce(&T) + Send + 'static,
+) -> mpsc::Receiver<()> {
     let (done, told) = mpsc::channel();
+    let shared = Arc::clone(shared);
     thread::spawn(move || {
-        work();
+        work(&shared);
+        drop(shared);
         let _ = done.send(());
     });
     told

@@ -7,11 +7,7 @@ use crate::PieceBits;
 
 /// Two files of a piece and a half each.
 fn pair() -> NewTorrent {
-    let mut files = FileList::builder();
-    for name in ["a", "b"] {
-        files.file(&["pair", name], 3 * u64::from(PIECE) / 2, false).unwrap();
-    }
-    NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()
+    torrent(["a", "b"].map(|name| (format!("pair/{name}"), 3 * u64::from(PIECE) / 2)))
 }
 
 #[test]
@@ -154,11 +150,7 @@ fn only_files_of_its_own_are_written_to() {
     std::fs::create_dir(folder.path().join("pair")).unwrap();
     std::fs::write(folder.path().join("pair/a"), [7; 9]).unwrap();
     std::fs::write(folder.path().join("pair/b"), vec![1; PIECE as usize]).unwrap();
-    let mut files = FileList::builder();
-    for name in ["a", "a.found", "b"] {
-        files.file(&["pair", name], PIECE.into(), false).unwrap();
-    }
-    let new = NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap();
+    let new = torrent(["a", "a.found", "b"].map(|name| (format!("pair/{name}"), PIECE.into())));
     let renamed = open(folder.path()).adopt(&new, &pieces([2]), |index| index == 2).unwrap();
     assert_eq!(renamed, Some(vec![folder.path().canonicalize().unwrap().join("pair/a.found-2")]));
 }
@@ -205,9 +197,7 @@ fn files_without_a_right_piece_are_not_adopted_and_stay() {
     assert!(matches!(adopt(&store, &right), Err(Error::Full { .. })));
     drop(store);
     let store = open(folder.path());
-    hook(&store, |step| if step == DiskStep::FlushState { broken() } else { Ok(()) });
-    assert!(adopt(&store, &right).is_err());
-    unhook(&store);
+    assert!(failing(&store, DiskStep::FlushState, || adopt(&store, &right)).is_err());
     assert_eq!(store.statistics().used, 0);
     assert!(adopt(&store, &right).unwrap().is_some());
 }

@@ -32,17 +32,10 @@ fn unmark_and_delete_wait_for_writes_in_progress() {
         shared.close();
         put(&*content, 1, 0..STRIPE);
         shared.wait_inside(1);
-        let (done, waits) = mpsc::channel();
-        let deleting = {
-            let cache = Arc::clone(&cache);
-            thread::spawn(move || {
-                assert!(cache.delete(&hash(1)).unwrap());
-                done.send(()).unwrap();
-            })
-        };
-        assert!(waits.recv_timeout(Duration::from_millis(100)).is_err(), "it should wait");
+        let deleting = aside(&cache, |cache| assert!(cache.delete(&hash(1)).unwrap()));
+        waits(&deleting);
         shared.open();
-        deleting.join().unwrap();
+        ends(&deleting);
         assert!(matches!(content.pieces(), Err(Error::Deleted)));
         // A new one of the same info hash has nothing of the old one.
         let content = create(&*cache, 1, 4 * STRIPE);
@@ -60,10 +53,7 @@ fn a_long_delete_keeps_no_other_torrent_waiting() {
     // It is whole, and no thread has time for it before it is deleted.
     put(&*gone, 2, 0..STRIPE);
     shared.set(CallKind::Delete, CallFault::Waits);
-    let deleting = {
-        let cache = Arc::clone(&cache);
-        aside(move || assert!(cache.delete(&hash(2)).unwrap()))
-    };
+    let deleting = aside(&cache, |cache| assert!(cache.delete(&hash(2)).unwrap()));
     shared.wait_inside(2);
     shared.clear(CallKind::Write);
     shared.clear(CallKind::Read);
@@ -75,20 +65,13 @@ fn a_long_delete_keeps_no_other_torrent_waiting() {
     }
     let asked = shared.asked.load(Relaxed);
     // There is memory for no more, unless some of that is written.
-    let writer = {
-        let other = Arc::clone(&other);
-        aside(move || put(&*other, 1, 5 * STRIPE..5 * STRIPE + 64 * KIB))
-    };
-    ends(&writer);
+    ends(&aside(&other, |other| put(other, 1, 5 * STRIPE..5 * STRIPE + 64 * KIB)));
     assert!(shared.asked.load(Relaxed) - asked < 100, "no thread asks again and again");
     // Others come and go meanwhile.
-    let naming = {
-        let cache = Arc::clone(&cache);
-        aside(move || {
-            create(&*cache, 3, STRIPE);
-            assert!(matches!(cache.open(&hash(4)), Err(Error::NotFound(_))));
-        })
-    };
+    let naming = aside(&cache, |cache| {
+        create(cache, 3, STRIPE);
+        assert!(matches!(cache.open(&hash(4)), Err(Error::NotFound(_))));
+    });
     ends(&naming);
     shared.open();
     ends(&deleting);
@@ -165,16 +148,10 @@ fn taking_back_waits_for_a_mark_that_is_being_told() {
     // Its bytes are in memory: it is told by a thread, after they were written.
     assert!(content.mark_complete(2).unwrap());
     shared.set(CallKind::Mark, CallFault::Waits);
-    let flushing = {
-        let cache = Arc::clone(&cache);
-        aside(move || cache.flush().unwrap())
-    };
+    let flushing = aside(&cache, |cache| cache.flush().unwrap());
     shared.wait_inside(1);
     waits(&flushing);
-    let taking = {
-        let content = Arc::clone(&content);
-        aside(move || assert!(content.mark_incomplete(2).unwrap()))
-    };
+    let taking = aside(&content, |content| assert!(content.mark_incomplete(2).unwrap()));
     waits(&taking);
     shared.open();
     [flushing, taking].iter().for_each(ends);
@@ -188,26 +165,18 @@ fn a_call_for_one_torrent_waits_for_no_other() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     drop(cache.inner().create(&NewTorrent::new(hash(7), STRIPE, PIECE as u32).unwrap()).unwrap());
     shared.set(CallKind::Create, CallFault::Waits);
-    let creating = {
-        let cache = Arc::clone(&cache);
-        aside(move || drop(create(&*cache, 1, STRIPE)))
-    };
+    let creating = aside(&cache, |cache| drop(create(cache, 1, STRIPE)));
     shared.wait_inside(1);
-    let others = {
-        let cache = Arc::clone(&cache);
-        aside(move || {
-            drop(cache.open(&hash(7)).unwrap());
-            assert!(matches!(cache.open(&hash(8)), Err(Error::NotFound(_))));
-            assert!(!cache.delete(&hash(9)).unwrap());
-        })
-    };
+    let others = aside(&cache, |cache| {
+        drop(cache.open(&hash(7)).unwrap());
+        assert!(matches!(cache.open(&hash(8)), Err(Error::NotFound(_))));
+        assert!(!cache.delete(&hash(9)).unwrap());
+    });
     ends(&others);
     // A picker may ask from wherever it is.
     shared.set(CallKind::Open, CallFault::Waits);
-    let picking = {
-        let cache = Arc::clone(&cache);
-        aside(move || assert!(affinity(&cache, 1).is_empty() && affinity(&cache, 8).is_empty()))
-    };
+    let picking =
+        aside(&cache, |cache| assert!(affinity(cache, 1).is_empty() && affinity(cache, 8).is_empty()));
     ends(&picking);
     shared.open();
     ends(&creating);

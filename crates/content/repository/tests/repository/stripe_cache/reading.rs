@@ -151,12 +151,9 @@ fn a_stripe_that_cannot_be_read_ahead_is_not_tried_again_and_again() {
         let content = seeding(&cache, 1, 1);
         *shared.bad_byte.lock() = Some(5 * PIECE + 7);
         shared.close();
-        let readers: Vec<_> = [0, 1, 2, 3]
-            .map(|reader| {
-                let content = Arc::clone(&content);
-                aside(move || holds(&*content, 1, reader * PIECE..reader * PIECE + 10))
-            })
-            .into();
+        let readers = [0, 1, 2, 3].map(|reader| {
+            aside(&content, move |content| holds(content, 1, reader * PIECE..reader * PIECE + 10))
+        });
         shared.wait_inside(1);
         thread::sleep(Duration::from_millis(50));
         shared.open();
@@ -193,8 +190,7 @@ fn a_read_that_fails_leaves_no_reader_waiting_for_its_stripe() {
             let read = thread::spawn(move || reader.read(0, &mut vec![0; 3 * PIECE as usize]));
             assert!(!matches!(read.join(), Ok(Ok(()))));
             shared.clear(CallKind::Read);
-            let reader = Arc::clone(&content);
-            ends(&aside(move || holds(&*reader, 1, 2 * PIECE..3 * PIECE)));
+            ends(&aside(&content, |content| holds(content, 1, 2 * PIECE..3 * PIECE)));
             holds(&*content, 1, 0..3 * PIECE);
             assert_eq!(shared.reads().last(), Some(&(0..PIECE)), "the other side was read ahead");
             assert!(cache.delete(&hash(1)).unwrap());

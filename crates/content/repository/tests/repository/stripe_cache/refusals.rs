@@ -175,10 +175,7 @@ fn a_piece_that_is_lost_while_it_is_marked_is_incomplete() {
         let (cache, shared) = cached(StripeCacheOptions::new());
         let content = create(&*cache, 1, STRIPE);
         shared.set(CallKind::Flush, CallFault::Waits);
-        let flushing = {
-            let cache = Arc::clone(&cache);
-            aside(move || assert!(matches!(cache.flush(), Err(Error::Io { .. }))))
-        };
+        let flushing = aside(&cache, |cache| assert!(matches!(cache.flush(), Err(Error::Io { .. }))));
         shared.wait_inside(1);
         // Its bytes are in memory: it is told by a thread, after they were written.
         shared.set(CallKind::Write, CallFault::Waits);

@@ -145,15 +145,9 @@ fn a_write_that_goes_through_makes_way_again_for_later_writes() {
         // It has room for the one stripe, and still asks for the other, which needs none. Neither is whole
         // then, nor written by itself.
         shared.set(CallKind::RoomAt(STRIPE), CallFault::Waits);
-        let gathering = {
-            let content = Arc::clone(&torrents[1]);
-            aside(move || put(&*content, 2, PIECE..2 * STRIPE))
-        };
+        let gathering = aside(&torrents[1], |content| put(content, 2, PIECE..2 * STRIPE));
         shared.wait_inside(1);
-        let through = {
-            let content = Arc::clone(&torrents[0]);
-            aside(move || put(&*content, 1, 0..PIECE))
-        };
+        let through = aside(&torrents[0], |content| put(content, 1, 0..PIECE));
         waits(&through);
         shared.open();
         [gathering, through].iter().for_each(ends);

@@ -142,20 +142,13 @@ fn at_the_limit_a_write_waits_and_memory_stays_below_it() {
         put(&*content, 1, STRIPE..2 * STRIPE);
         assert_eq!(cache.statistics().unwritten, 2 * STRIPE);
         shared.wait_inside(1);
-        let (done, waits) = mpsc::channel();
-        let writer = {
-            let content = Arc::clone(&content);
-            thread::spawn(move || {
-                put(&*content, 1, 4 * STRIPE..4 * STRIPE + 1);
-                done.send(()).unwrap();
-            })
-        };
-        assert!(waits.recv_timeout(Duration::from_millis(100)).is_err(), "it should wait");
+        let writer = aside(&content, |content| put(content, 1, 4 * STRIPE..4 * STRIPE + 1));
+        waits(&writer);
         // Bytes in memory are overwritten without more memory.
         put(&*content, 1, STRIPE..STRIPE + 100);
         assert_eq!(cache.statistics().unwritten, 2 * STRIPE);
         shared.open();
-        writer.join().unwrap();
+        ends(&writer);
         holds(&*content, 1, 4 * STRIPE..4 * STRIPE + 1);
         cache.flush().unwrap();
         holds(&*content, 1, 0..2 * STRIPE);
@@ -245,11 +238,7 @@ fn one_write_that_stalls_keeps_no_thread_from_making_room() {
     for stripe in 0..4 {
         put(&*other, 2, stripe * STRIPE..stripe * STRIPE + 64 * KIB);
     }
-    let writer = {
-        let other = Arc::clone(&other);
-        aside(move || put(&*other, 2, 4 * STRIPE..4 * STRIPE + 64 * KIB))
-    };
-    ends(&writer);
+    ends(&aside(&other, |other| put(other, 2, 4 * STRIPE..4 * STRIPE + 64 * KIB)));
     shared.open();
     cache.flush().unwrap();
     holds(&*other, 2, 4 * STRIPE..4 * STRIPE + 64 * KIB);
@@ -273,9 +262,8 @@ fn memory_goes_to_the_call_that_waited_first() {
     }
     // The first wants most: no other overtakes it.
     let writers = [STRIPE, 1, 1].map(|len| {
-        let content = Arc::clone(&torrents[1]);
         let start = if len == 1 { 5 * STRIPE } else { 2 * STRIPE };
-        let told = aside(move || put(&*content, 2, start..start + len));
+        let told = aside(&torrents[1], move |content| put(content, 2, start..start + len));
         waits(&told);
         told
     });
