@@ -75,7 +75,6 @@ impl Allocator {
         free
     }
 
-    /// Takes a block, if one is free.
     pub(super) fn take(&mut self, purpose: BlockUse) -> Option<u32> {
         if self.count == 0 {
             return None;
@@ -101,7 +100,6 @@ impl Allocator {
         Some(block)
     }
 
-    /// Gives a block back.
     pub(super) fn release(&mut self, block: u32) {
         assert!(!self.is_free(block), "block {block} is given back twice");
         self.free[block as usize / 64] |= 1 << (block % 64);

@@ -114,7 +114,6 @@ pub(super) enum Access {
     Read,
 }
 
-/// Reads the device.
 pub(super) fn boot(
     device: Arc<dyn BlockDevice>,
     allocation: Option<Allocation>,

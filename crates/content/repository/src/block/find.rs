@@ -49,7 +49,6 @@ pub(super) struct ChosenRoot {
     pub(super) differing: Option<BTreeSet<u64>>,
 }
 
-/// Finds the root that counts.
 pub(super) fn find_root(
     device: &dyn BlockDevice,
     mutation: Mutation,

@@ -78,7 +78,6 @@ pub(super) struct InodeState {
     pub(super) changes: Option<Box<Changes>>,
 }
 
-/// Differences from the device.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Must not be written yet: the blocks that these changes point at may not be durable.

@@ -186,7 +186,6 @@ fn bytes_of(number: u64, piece: u32, version: u64, len: u64) -> Vec<u8> {
     (0..len).map(|_| draws.below(256) as u8).collect()
 }
 
-/// A store at work.
 struct Workload {
     folder: TempDir,
     recorder: Arc<Recorder>,

@@ -21,7 +21,6 @@ pub(super) struct Walk<'a> {
     purpose: Purpose,
 }
 
-/// The purpose of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Leaves everything as it is.

@@ -192,7 +192,6 @@ impl<J> CacheCore<J> {
         }
     }
 
-    /// Queues jobs for the threads.
     pub(super) fn queue(&self, jobs: impl IntoIterator<Item = J>) {
         let mut backlog = self.backlog.lock();
         backlog.due.extend(jobs);

@@ -141,7 +141,6 @@ impl ReadAhead {
         }
     }
 
-    /// Bytes of memory that are taken.
     pub(super) fn taken(&self) -> u64 {
         self.table.lock().taken
     }

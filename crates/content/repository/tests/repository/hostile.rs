@@ -92,7 +92,6 @@ fn sector(device: &SparseDevice, at: u64) -> Sector {
     read[0]
 }
 
-/// A torrent's bytes must not pass for a root when sectors of the root are bad.
 #[test]
 fn content_never_passes_for_a_root() {
     let device = small();
@@ -125,7 +124,6 @@ fn content_never_passes_for_a_root() {
     assert_eq!(boot(&device).list().unwrap().len(), 2);
 }
 
-/// I-nodes in content do not say how large blocks are.
 #[test]
 fn content_never_chooses_the_size_of_blocks() {
     // The blocks of the larger one are named in a map block.
@@ -182,7 +180,6 @@ fn content_does_not_say_how_long_a_salvage_takes() {
     assert!(read < 2 * device.sectors(), "{read} sectors of {}", device.sectors());
 }
 
-/// After boot put two damaged copies together, later torrents are as durable as ever.
 #[test]
 fn torrents_created_after_both_roots_were_damaged_stay() {
     for later in 1..4 {
@@ -347,7 +344,6 @@ fn a_cursor_that_cannot_be_read_costs_nothing_else() {
     assert_eq!(store.report().read_only, None);
 }
 
-/// `audit` beside writes.
 #[test]
 fn an_audit_beside_writes_ends() {
     let device = Arc::new(SparseDevice::new(64 << 8));
@@ -412,7 +408,6 @@ fn a_header_does_not_say_how_much_memory_boot_takes() {
     assert!(matches!(refused, Error::NotAStore { .. }), "{refused}");
 }
 
-/// A sector that cannot be read costs its contents; the store works on.
 #[test]
 fn a_sector_that_cannot_be_read_costs_its_torrent() {
     let inner = small();
