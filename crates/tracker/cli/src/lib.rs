@@ -5,6 +5,8 @@ use std::{
     error::Error,
     ffi::OsStr,
     io::{self, Write as _},
+    net::AddrParseError,
+    num::{IntErrorKind, ParseFloatError, ParseIntError},
     path::PathBuf,
     process::{self, ExitCode},
 };
@@ -84,7 +86,8 @@ pub fn main() -> ExitCode {
     if let Some((old, new)) = MOVED.into_iter().find(|(old, _)| is_called(old)) {
         refuse(format!("`swarmkeep {old}` is `{new}` now"));
     }
-    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    let cli = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = cli.unwrap_or_else(|error| plain(error).exit());
     let done = match cli.command {
         // It reads the command line itself, again at each SIGHUP.
         Command::Serve(_) => serve::run().map(|()| ExitCode::SUCCESS),
@@ -125,6 +128,37 @@ fn command() -> clap::Command {
             None => option,
         })
     })
+}
+
+/// The error of a wrong value, in words for a person instead of a library's.
+pub(crate) fn plain(error: clap::Error) -> clap::Error {
+    let Some(source) = error.source() else { return error };
+    let (said, expected) = (source.to_string(), expected(source));
+    if said == expected {
+        return error;
+    }
+    let text = error.to_string().replacen(&said, &expected, 1);
+    clap::Error::raw(error.kind(), text.trim_start_matches("error: "))
+}
+
+/// Which values are expected, from the error of a parser.
+pub(crate) fn expected(error: &(dyn Error + 'static)) -> String {
+    let text = error.to_string();
+    let range = text.split_once(" is not in ").and_then(|(_, range)| range.split_once(".."));
+    match (error.downcast_ref::<ParseIntError>().map(ParseIntError::kind), range) {
+        (Some(IntErrorKind::PosOverflow), _) => "the number is too large".into(),
+        (Some(IntErrorKind::Zero), _) => "expected a whole number above 0".into(),
+        (Some(_), _) => "expected a whole number".into(),
+        (None, Some((from, ""))) => format!("expected a number from {from} on"),
+        (None, Some((from, to))) => {
+            format!("expected a number from {from} to {}", to.trim_start_matches('='))
+        }
+        _ if error.is::<ParseFloatError>() => "expected a number, such as 0.5".into(),
+        _ if error.is::<AddrParseError>() => {
+            "expected an address and port, such as 192.0.2.1:6969 or [2001:db8::1]:6969".into()
+        }
+        _ => text,
+    }
 }
 
 /// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.

@@ -299,7 +299,7 @@ fn check(schema: &Command, id: &str, place: &SettingOrigin, values: &[String]) -
         if let Err(error) = schema.clone().try_get_matches_from([format!("--{name}={value}")]) {
             let mut message = format!("`{}` is not a value for it", value.escape_debug());
             if let Some(source) = std::error::Error::source(&error) {
-                let _ = write!(message, ": {source}");
+                let _ = write!(message, ": {}", crate::expected(source));
             }
             if let Some(ContextValue::Strings(allowed)) = error.get(ContextKind::ValidValue)
                 && !allowed.is_empty()
@@ -499,7 +499,10 @@ mod tests {
                 "FILE:2: there is no setting `how_much`; `how-many` is meant, perhaps; `swarmkeep config --default` lists all",
             ),
             ("zzz = 3", "FILE:1: there is no setting `zzz`; `swarmkeep config --default` lists all"),
-            ("how-many = 101", "FILE:1: how-many: `101` is not a value for it: 101 is not in 1..=100"),
+            (
+                "how-many = 101",
+                "FILE:1: how-many: `101` is not a value for it: expected a number from 1 to 100",
+            ),
             ("how-many = [1, 2]", "FILE:1: how-many: expected one value and not a list"),
             (
                 "[how-many]\na = 1",
@@ -535,6 +538,28 @@ mod tests {
         let unknown = read(&[], &variables, None).unwrap().unknown_variables;
         let nearest = Some("SWARMKEEP_HOW_MANY".into());
         assert_eq!(unknown, [("SWARMKEEP_HOWMANY".into(), nearest), ("SWARMKEEP_9".into(), None)]);
+    }
+
+    #[test]
+    fn messages_of_wrong_values_have_no_words_of_programmers() {
+        const WORDS: [&str; 9] =
+            ["digit", "non-zero", "target type", "integer", "literal", "syntax", "..", "Error", "entries"];
+        let schema = crate::command().find_subcommand("serve").expect("it serves").clone();
+        let values =
+            ["", "0", "-1", "abc", "99999999999999999999", "1.5", "\u{e9}", "/nowhere/x", "1 2", "[::1"];
+        let mut refused = 0;
+        for option in options(&schema) {
+            for value in values {
+                let id = option.get_id().as_str();
+                let checked = check(&schema, id, &SettingOrigin::Default, &[value.into()]);
+                let Err(error) = checked else { continue };
+                let text = error.to_string();
+                let found: Vec<_> = WORDS.iter().filter(|word| text.contains(**word)).collect();
+                assert!(found.is_empty(), "{text}: {found:?}");
+                refused += 1;
+            }
+        }
+        assert!(refused > 300, "{refused}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl ReadSettings {
     pub(super) fn at_start() -> Self {
         match Self::now() {
             Ok(read) => read,
-            Err(settings::Error::CommandLine(error)) => error.exit(),
+            Err(settings::Error::CommandLine(error)) => crate::plain(error).exit(),
             Err(error) => crate::refuse(error.to_string()),
         }
     }
