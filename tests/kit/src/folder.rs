@@ -18,7 +18,7 @@ use crate::disk::{Change, Entry, Image, Medium, Name, Node, ROOT};
 ///
 /// Each call of [`Folder`] and [`File`] is an [`Operation`], counted from 0, and any of them can be made to
 /// fail. The folder keeps only what [`Folder`] promises: names change in order, and a failed sync loses a part
-/// of the earlier writes.
+/// of the earlier writes for good.
 #[derive(Clone)]
 pub struct Simulated(Arc<Mutex<State>>);
 
@@ -118,10 +118,11 @@ impl Simulated {
         let state = self.0.lock();
         let mut random = SplitMix64::new(seed);
         let pending = state.medium.pending();
-        let names = below(&mut random, pending.len() + 1);
+        let is_of_names = |change: &&Change| matches!(change, Change::Move { .. });
+        let names = below(&mut random, pending.iter().filter(is_of_names).count() + 1);
         let image = state.medium.crash(&mut |number| match (seed, &pending[number]) {
             (0 | 1, _) => seed == 1,
-            (_, Change::Move { .. }) => number < names,
+            (_, Change::Move { .. }) => pending[..number].iter().filter(is_of_names).count() < names,
             _ => below(&mut random, 2) == 1,
         });
         Self::with(image.clone(), Medium::new(image), seed)
@@ -143,6 +144,7 @@ impl Simulated {
     /// Creates a durable file. This is not an operation.
     pub fn put(&self, name: &str, contents: &[u8]) {
         let state = &mut *self.0.lock();
+        state.play(Entry::Flush(Some(ROOT)));
         let node = state.make();
         state.play(Entry::Durable(Change::Write { node, at: 0, bytes: contents.into() }));
         state.play(Entry::Durable(Change::Move { from: None, to: Some((at(name), node)) }));
@@ -255,6 +257,11 @@ impl File for OpenFile {
         }
         let turn = state.turn(Operation::Write)?;
         let written = turn.share(bytes.len(), &mut state.random);
+        let end = offset + written as u64;
+        if end > state.now.len(self.node) {
+            // The new length may survive without the bytes.
+            state.play(Entry::Change(Change::Length { node: self.node, len: end }));
+        }
         let change = Change::Write { node: self.node, at: offset, bytes: bytes[..written].into() };
         state.play(Entry::Change(change));
         turn.result()

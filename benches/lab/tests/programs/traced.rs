@@ -60,7 +60,6 @@ fn number(row: &Value, path: &str) -> f64 {
     row.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {row}"))
 }
 
-/// Folders of the kernel that ended processes made, and loop devices with images in `folder`.
 const PREFIX: &str = "swarmkeep-store-bench-";
 
 /// The control groups and records of requests of all rows.
@@ -70,9 +69,10 @@ fn traces() -> Vec<PathBuf> {
                 /sys/fs/cgroup/memory/*";
     let entries = Command::new("unshare").args(["--mount", "sh", "-c", list]).output().unwrap().stdout;
     let entries = String::from_utf8(entries).unwrap();
-    entries.lines().filter(|path| path.contains(PREFIX)).map(PathBuf::from).collect()
+    entries.lines().filter(|path| path.contains(&format!("/{PREFIX}"))).map(PathBuf::from).collect()
 }
 
+/// Folders of the kernel that ended processes made, and loop devices with images in `folder`.
 fn left(folder: &TempDir) -> Vec<PathBuf> {
     let has_ended = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap();

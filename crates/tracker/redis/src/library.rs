@@ -58,6 +58,7 @@ pub(crate) struct Library {
 }
 
 pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    // A local of Lua is known to what follows it.
     const CODE: &str = concat!(
         include_str!("library/shard.lua"),
         include_str!("library/tables.lua"),
