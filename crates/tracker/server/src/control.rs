@@ -31,7 +31,7 @@ impl Control {
         let load = move || {
             rules.renew(|rules| {
                 let Some(list) = &rules.access else { return Ok(rules.clone()) };
-                let loaded = told(list.load_again(), list.path(), "list of torrents", AccessList::len)?;
+                let loaded = log_loaded(list.load_again(), list.path(), "list of torrents", AccessList::len)?;
                 Ok(Rules { access: Some(loaded), ..rules.clone() })
             })
         };
@@ -49,7 +49,7 @@ impl Control {
             rules.renew(|rules| {
                 let Some(list) = &rules.passkeys else { return Ok(rules.clone()) };
                 let len = |list: &PasskeyList| list.passkeys().len();
-                let loaded = told(list.load_again(), list.path(), "list of passkeys", len)?;
+                let loaded = log_loaded(list.load_again(), list.path(), "list of passkeys", len)?;
                 Ok(Rules { passkeys: Some(loaded), ..rules.clone() })
             })
         };
@@ -58,7 +58,7 @@ impl Control {
 }
 
 /// Logs the result of loading a list.
-fn told<L>(
+fn log_loaded<L>(
     loaded: Result<L, AccessError>,
     path: &Path,
     name: &str,

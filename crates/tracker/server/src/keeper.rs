@@ -40,7 +40,7 @@ pub(crate) struct Keeper {
     removed_by: Option<Arc<Access>>,
     /// That removal. It ends with the tracker: the next tracker over the same store may have other rules.
     removing: JoinSet<()>,
-    load: Load,
+    load: LoadSample,
 }
 
 impl Keeper {
@@ -48,7 +48,7 @@ impl Keeper {
     pub(crate) fn new(control: Control, cores: usize) -> Self {
         let machine = thread::available_parallelism().map_or(1, Into::into);
         let drops = control.metrics.drops();
-        let load = Load { cores: machine.min(cores), since: Instant::now(), cpu: cpu_time(), drops };
+        let load = LoadSample { cores: machine.min(cores), since: Instant::now(), cpu: cpu_time(), drops };
         Self { control, access: None, passkeys: None, removed_by: None, removing: JoinSet::new(), load }
     }
 
@@ -160,14 +160,14 @@ async fn remove(
 }
 
 /// The core time of the process and its lost requests at some moment.
-struct Load {
+struct LoadSample {
     cores: usize,
     since: Instant,
     cpu: Duration,
     drops: u64,
 }
 
-impl Load {
+impl LoadSample {
     /// Above this share of the time of the cores, requests begin to wait for each other.
     const MOST: f64 = 0.85;
 
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_tracker_that_uses_most_of_the_cores_or_loses_requests_is_overloaded() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut load = Load { cores: 2, since: start, cpu: second, drops: 5 };
+        let mut load = LoadSample { cores: 2, since: start, cpu: second, drops: 5 };
         assert!(!load.is_over(start + second, second * 2, 5));
         assert!(load.is_over(start + second * 2, second * 4, 5));
         assert!(!load.is_over(start + second * 4, second * 7, 5), "it was longer");

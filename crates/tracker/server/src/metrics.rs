@@ -113,17 +113,17 @@ pub struct Metrics {
     drops: Drops,
     tls: OnceLock<Tls>,
     state: OnceLock<Arc<State>>,
-    shared_store: OnceLock<Ask<SharedStore>>,
-    xdp: OnceLock<Ask<XdpStatus>>,
+    shared_store: OnceLock<StatusSource<SharedStore>>,
+    xdp: OnceLock<StatusSource<XdpStatus>>,
     clock_ahead: AtomicI64,
 }
 
 /// Returns the state of another part of the tracker.
-struct Ask<T>(Box<dyn Fn() -> T + Send + Sync>);
+struct StatusSource<T>(Box<dyn Fn() -> T + Send + Sync>);
 
-impl<T: fmt::Debug> fmt::Debug for Ask<T> {
+impl<T: fmt::Debug> fmt::Debug for StatusSource<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ask").field(&self.0()).finish()
+        f.debug_tuple("StatusSource").field(&self.0()).finish()
     }
 }
 
@@ -199,7 +199,7 @@ impl Metrics {
 
     /// Sets the function that returns the state of XDP. Only the first call has an effect.
     pub(crate) fn watch_xdp(&self, ask: impl Fn() -> XdpStatus + Send + Sync + 'static) {
-        let _ = self.xdp.set(Ask(Box::new(ask)));
+        let _ = self.xdp.set(StatusSource(Box::new(ask)));
     }
 
     /// The state of the way past the system's sockets; `None` if it is not used.
@@ -229,7 +229,7 @@ impl Metrics {
 
     /// Sets how to ask a store that several trackers share for its state. Only the first call has an effect.
     pub fn watch_shared_store(&self, ask: impl Fn() -> SharedStore + Send + Sync + 'static) {
-        let _ = self.shared_store.set(Ask(Box::new(ask)));
+        let _ = self.shared_store.set(StatusSource(Box::new(ask)));
     }
 
     /// The state of a store that several trackers share; `None` if the store is this tracker's own.

@@ -56,7 +56,7 @@ pub struct RateLimiter {
     rate: u64,
     /// Shares in a full bucket.
     burst: u64,
-    sets: Box<[Set]>,
+    sets: Box<[BucketSet]>,
     /// Milliseconds after which full buckets are forgotten.
     forget_after: u64,
     /// The time of the last such pass.
@@ -94,7 +94,8 @@ impl RateLimiter {
     pub fn new(key: HashKey, rate: u32, burst: u32, entries: usize) -> Self {
         let [first, second] = key.words();
         let burst = u64::from(burst.clamp(1, Self::MOST_BURST)) * SHARES;
-        let (key, sets) = (SipHasher13::new_with_keys(first, second), entries.div_ceil(Set::PLACES).max(1));
+        let (key, sets) =
+            (SipHasher13::new_with_keys(first, second), entries.div_ceil(BucketSet::PLACES).max(1));
         Self::with(key, rate.clamp(1, Self::MOST_RATE).into(), burst, sets)
     }
 
@@ -103,7 +104,7 @@ impl RateLimiter {
             key,
             rate,
             burst,
-            sets: (0..sets).map(|_| Set::default()).collect(),
+            sets: (0..sets).map(|_| BucketSet::default()).collect(),
             forget_after: QUARTER / rate,
             forgot: AtomicU64::new(0),
             forgetting: Mutex::new(()),
@@ -132,13 +133,13 @@ impl RateLimiter {
     }
 
     /// Whether a bucket has a token of `token` shares.
-    fn has(&self, set: &Set, tag: u64, token: u64, now: u64) -> bool {
+    fn has(&self, set: &BucketSet, tag: u64, token: u64, now: u64) -> bool {
         let (_, bucket) = set.bucket_of(tag, now);
         bucket.tag() != tag || bucket.missing(now) + token <= self.burst
     }
 
     /// Takes a token of `token` shares from a bucket, if it has one.
-    fn take(&self, (set, tag): (&Set, u64), token: u64, now: u64) -> bool {
+    fn take(&self, (set, tag): (&BucketSet, u64), token: u64, now: u64) -> bool {
         loop {
             let (place, bucket) = set.bucket_of(tag, now);
             let missing = if bucket.tag() == tag { bucket.missing(now) } else { 0 };
@@ -168,7 +169,7 @@ impl RateLimiter {
     }
 
     /// The set of the bucket of an address or network, and the tag of the bucket in it.
-    fn find(&self, address: &[u8]) -> (&Set, u64) {
+    fn find(&self, address: &[u8]) -> (&BucketSet, u64) {
         let hash = self.key.hash(address);
         let set = (u128::from(hash) * self.sets.len() as u128) >> 64;
         // From the other end of the hash, and never the tag of `NONE`.
@@ -212,7 +213,7 @@ impl RateLimiter {
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rate, burst, sets, .. } = self;
-        let (burst, entries) = (burst / SHARES, sets.len() * Set::PLACES);
+        let (burst, entries) = (burst / SHARES, sets.len() * BucketSet::PLACES);
         write!(f, "RateLimiter({rate} a second, {burst} at once, room for {entries} addresses)")
     }
 }
@@ -220,11 +221,11 @@ impl fmt::Debug for RateLimiter {
 /// The buckets among which an address has its own: one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Set([BucketSlot; Set::PLACES]);
+struct BucketSet([BucketSlot; BucketSet::PLACES]);
 
-const _: () = assert!(size_of::<Set>() == 64);
+const _: () = assert!(size_of::<BucketSet>() == 64);
 
-impl Set {
+impl BucketSet {
     const PLACES: usize = 8;
 
     /// The bucket with this tag; if there is none, the one that makes room for it.
@@ -246,7 +247,6 @@ impl Set {
     }
 }
 
-/// The place of a bucket.
 #[derive(Debug, Default)]
 struct BucketSlot(AtomicU64);
 

@@ -9,14 +9,14 @@ use crate::clock::now;
 
 /// A limit of `most` times per second.
 #[derive(Debug)]
-pub(crate) struct Seldom {
+pub(crate) struct LogLimit {
     most: u64,
     /// The second, and in the lowest bits the number of times in it.
     times: AtomicU64,
     left_out: AtomicU64,
 }
 
-impl Seldom {
+impl LogLimit {
     const COUNT_BITS: u32 = 24;
 
     pub(crate) const fn new(most: u64) -> Self {
@@ -46,7 +46,7 @@ impl Seldom {
 /// Whether an event of a stranger may be logged now.
 pub(crate) fn may_log_stranger() -> bool {
     // More than a person reads, and far from filling a disk.
-    static STRANGERS: Seldom = Seldom::new(100);
+    static STRANGERS: LogLimit = LogLimit::new(100);
     let may = STRANGERS.is_time(now());
     if may {
         match STRANGERS.left_out() {
@@ -76,18 +76,18 @@ mod tests {
         for (most, expected) in
             [(1, [true, false, false, true, false, true]), (2, [true, true, false, true, true, true])]
         {
-            let seldom = Seldom::new(most);
-            let times = [7, 7, 7, 8, 8, 9].map(|secs| seldom.is_time(Timestamp::from_secs(secs)));
+            let limit = LogLimit::new(most);
+            let times = [7, 7, 7, 8, 8, 9].map(|secs| limit.is_time(Timestamp::from_secs(secs)));
             assert_eq!(times, expected);
             let left_out = expected.iter().filter(|&&is_time| !is_time).count() as u64;
-            assert_eq!([seldom.left_out(), seldom.left_out()], [left_out, 0]);
+            assert_eq!([limit.left_out(), limit.left_out()], [left_out, 0]);
         }
     }
 
     #[test]
     fn a_thread_with_a_late_clock_counts_in_the_later_second() {
-        let seldom = Seldom::new(1);
-        let times = [8, 7, 7, 9].map(|secs| seldom.is_time(Timestamp::from_secs(secs)));
+        let limit = LogLimit::new(1);
+        let times = [8, 7, 7, 9].map(|secs| limit.is_time(Timestamp::from_secs(secs)));
         assert_eq!(times, [true, false, false, true]);
     }
 }

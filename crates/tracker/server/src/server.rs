@@ -28,14 +28,14 @@ use crate::{
     families, http,
     keeper::Keeper,
     sweep::sweep_for_ever,
-    udp::{self, Answers, ConnectionIds, ConnectionKey, Handler, Later, Listener, Worker},
-    xdp::{Attachment, Opened},
+    udp::{self, AnswerMode, ConnectionIds, ConnectionKey, Handler, Listener, StoreQueue, Worker},
+    xdp::{Attachment, OpenedXdp},
 };
 
 /// A tracker with open sockets.
 #[derive(Debug)]
 pub struct Server {
-    xdp: Option<Opened>,
+    xdp: Option<OpenedXdp>,
     /// For each address, one socket per thread.
     udp: Vec<Vec<UdpSocket>>,
     http: Vec<TcpListener>,
@@ -162,19 +162,19 @@ impl Server {
         let ids = Arc::new(ConnectionIds::new(connection_key));
         let mut tasks = JoinSet::new();
         // A queue belongs to one thread, and there are no more queues than threads.
-        let (guard, queues) = xdp.map(Opened::into_fronts).unzip();
+        let (guard, queues) = xdp.map(OpenedXdp::into_fronts).unzip();
         let mut queues = queues.into_iter().flatten();
         for sockets in by_worker(udp) {
             let handler = Arc::new(Handler::new(Arc::clone(&ids), rules.clone()));
             metrics.udp(handler.counters());
             let answers = match &repository {
-                Repository::Sync(Immediate(store)) => Answers::AtOnce(Arc::clone(store)),
+                Repository::Sync(Immediate(store)) => AnswerMode::AtOnce(Arc::clone(store)),
                 Repository::Async(store) => {
                     let later = |(socket, _): &(Arc<UdpSocket>, Listener)| {
                         let (store, handler) = (Arc::clone(store), Arc::clone(&handler));
-                        Later::new(Handle::current(), store, handler, Arc::clone(socket))
+                        StoreQueue::new(Handle::current(), store, handler, Arc::clone(socket))
                     };
-                    Answers::Later(sockets.iter().map(later).collect())
+                    AnswerMode::Later(sockets.iter().map(later).collect())
                 }
             };
             let rng = RandCore(StdRng::from_rng(&mut rng));
@@ -225,7 +225,7 @@ impl Server {
 /// store may need a runtime or a remote server. Requests wait in the sockets until [`run`](Server::run).
 #[derive(Debug)]
 pub struct Bound {
-    xdp: Option<Opened>,
+    xdp: Option<OpenedXdp>,
     udp: Vec<Vec<UdpSocket>>,
     http: Vec<TcpListener>,
     https: Vec<TcpListener>,
@@ -274,7 +274,7 @@ impl Bound {
             return Err(Error::NoCertificate);
         }
         let admin = Admin::listen(config, open.admin, &tcp)?;
-        let xdp = config.xdp.as_ref().map(|xdp| Opened::at(xdp, &udp)).transpose()?;
+        let xdp = config.xdp.as_ref().map(|xdp| OpenedXdp::at(xdp, &udp)).transpose()?;
         Ok(Self { xdp, udp, http, https, admin, config: config.clone() })
     }
 

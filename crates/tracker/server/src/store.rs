@@ -11,7 +11,7 @@ use swarmkeep::{
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{clock::now, seldom::Seldom};
+use crate::{clock::now, seldom::LogLimit};
 
 /// The longest wait for an asynchronous store. UDP clients repeat a request after 15 seconds (BEP 15).
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ pub(crate) async fn scrape_async(
 
 /// Waits for an answer of the store, at most [`PATIENCE`].
 pub(crate) async fn answered<T>(answer: Answer<'_, T>) -> Result<T, NoAnswer> {
-    static WARNED: Seldom = Seldom::new(1);
+    static WARNED: LogLimit = LogLimit::new(1);
     let error = match timeout(PATIENCE, answer).await {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(unavailable)) => unavailable.to_string(),

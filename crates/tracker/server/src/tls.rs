@@ -161,13 +161,13 @@ impl Handshakes {
         self: Arc<Self>,
         mut accept: impl Future<Output = io::Result<T>> + Unpin,
     ) -> io::Result<T> {
-        let mut counted = Counted { handshakes: &self, completed: false };
+        let mut count = CountOnDrop { handshakes: &self, completed: false };
         loop {
             let permit = self.computing.acquire().await.expect("it is never closed");
             let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut accept).poll(cx))).await;
             drop(permit);
             if let Poll::Ready(result) = polled {
-                counted.completed = result.is_ok();
+                count.completed = result.is_ok();
                 return result;
             }
             // Wait for the next part.
@@ -178,12 +178,12 @@ impl Handshakes {
 }
 
 /// Counts a handshake when it ends, however it does.
-struct Counted<'a> {
+struct CountOnDrop<'a> {
     handshakes: &'a Handshakes,
     completed: bool,
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CountOnDrop<'_> {
     fn drop(&mut self) {
         let Handshakes { completed, failed, .. } = self.handshakes;
         (if self.completed { completed } else { failed }).fetch_add(1, Relaxed);
@@ -216,7 +216,7 @@ impl Stream {
     }
 
     /// The stream after the handshake.
-    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Open<'_>>> {
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<OpenStream<'_>>> {
         if let Self::Handshake(accept) = self {
             *self = match ready!(accept.as_mut().poll(cx)) {
                 Ok(stream) => Self::Tls(Box::new(stream)),
@@ -227,14 +227,14 @@ impl Stream {
             };
         }
         Poll::Ready(match self {
-            Self::Plain(stream) => Ok(Open::Plain(Pin::new(stream))),
-            Self::Tls(stream) => Ok(Open::Tls(Pin::new(&mut **stream))),
+            Self::Plain(stream) => Ok(OpenStream::Plain(Pin::new(stream))),
+            Self::Tls(stream) => Ok(OpenStream::Tls(Pin::new(&mut **stream))),
             Self::Handshake(_) | Self::Failed => Err(io::ErrorKind::NotConnected.into()),
         })
     }
 }
 
-enum Open<'a> {
+enum OpenStream<'a> {
     Plain(Pin<&'a mut TcpStream>),
     Tls(Pin<&'a mut TlsStream<TcpStream>>),
 }
@@ -246,8 +246,8 @@ impl AsyncRead for Stream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match ready!(self.poll_open(cx))? {
-            Open::Plain(stream) => stream.poll_read(cx, buf),
-            Open::Tls(stream) => stream.poll_read(cx, buf),
+            OpenStream::Plain(stream) => stream.poll_read(cx, buf),
+            OpenStream::Tls(stream) => stream.poll_read(cx, buf),
         }
     }
 }
@@ -255,8 +255,8 @@ impl AsyncRead for Stream {
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match ready!(self.poll_open(cx))? {
-            Open::Plain(stream) => stream.poll_write(cx, buf),
-            Open::Tls(stream) => stream.poll_write(cx, buf),
+            OpenStream::Plain(stream) => stream.poll_write(cx, buf),
+            OpenStream::Tls(stream) => stream.poll_write(cx, buf),
         }
     }
 
@@ -266,8 +266,8 @@ impl AsyncWrite for Stream {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match ready!(self.poll_open(cx))? {
-            Open::Plain(stream) => stream.poll_write_vectored(cx, bufs),
-            Open::Tls(stream) => stream.poll_write_vectored(cx, bufs),
+            OpenStream::Plain(stream) => stream.poll_write_vectored(cx, bufs),
+            OpenStream::Tls(stream) => stream.poll_write_vectored(cx, bufs),
         }
     }
 

@@ -199,7 +199,7 @@ pub(crate) struct Tokens {
 
 /// Why there are no scopes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Unknown {
+pub(crate) enum TokenRefusal {
     None,
     Wrong,
     TooMany,
@@ -216,8 +216,8 @@ impl Tokens {
     }
 
     /// The scopes of the token in these headers.
-    pub(crate) fn check(&self, key: &Key, headers: &HeaderMap, now: Instant) -> Result<Scopes, Unknown> {
-        let header = headers.get(AUTHORIZATION).ok_or(Unknown::None)?.as_bytes();
+    pub(crate) fn check(&self, key: &Key, headers: &HeaderMap, now: Instant) -> Result<Scopes, TokenRefusal> {
+        let header = headers.get(AUTHORIZATION).ok_or(TokenRefusal::None)?.as_bytes();
         let secret = match header.split_at_checked(BEARER.len()) {
             Some((scheme, secret)) if scheme.eq_ignore_ascii_case(BEARER) => secret.trim_ascii(),
             _ => &[],
@@ -232,7 +232,7 @@ impl Tokens {
             *second = (now, 0);
         }
         second.1 = second.1.saturating_add(1);
-        Err(if second.1 > MOST_WRONG_PER_SECOND { Unknown::TooMany } else { Unknown::Wrong })
+        Err(if second.1 > MOST_WRONG_PER_SECOND { TokenRefusal::TooMany } else { TokenRefusal::Wrong })
     }
 }
 
@@ -296,15 +296,15 @@ mod tests {
         for right in ["Bearer sixteen-of-these", "bearer  sixteen-of-these "] {
             assert_eq!(tokens.check(&key, &bearing(right), now), Ok(Scopes::new(&[Scope::Peers])), "{right}");
         }
-        assert_eq!(tokens.check(&key, &HeaderMap::new(), now), Err(Unknown::None));
+        assert_eq!(tokens.check(&key, &HeaderMap::new(), now), Err(TokenRefusal::None));
         for wrong in
             ["Bearer sixteen-of-thesf", "Basic sixteen-of-these", "sixteen-of-these", "Bearer", "Bearer "]
         {
-            assert_eq!(tokens.check(&key, &bearing(wrong), now), Err(Unknown::Wrong), "{wrong}");
+            assert_eq!(tokens.check(&key, &bearing(wrong), now), Err(TokenRefusal::Wrong), "{wrong}");
         }
         assert_eq!(tokens.wrong(), 5);
         let none = Tokens::new(Vec::new());
-        assert_eq!(none.check(&key, &bearing("Bearer sixteen-of-these"), now), Err(Unknown::Wrong));
+        assert_eq!(none.check(&key, &bearing("Bearer sixteen-of-these"), now), Err(TokenRefusal::Wrong));
     }
 
     #[test]
@@ -313,10 +313,10 @@ mod tests {
         let tokens = Tokens::new(vec![Token::new(SECRET, &[Scope::Read]).expect("a token")]);
         let now = Instant::now();
         let guess = |at| tokens.check(&key, &bearing("Bearer another-secret-x"), at).expect_err("wrong");
-        let told = (0..30).filter(|_| guess(now) == Unknown::Wrong).count();
+        let told = (0..30).filter(|_| guess(now) == TokenRefusal::Wrong).count();
         assert_eq!(told, MOST_WRONG_PER_SECOND as usize);
         assert!(tokens.check(&key, &bearing("Bearer sixteen-of-these"), now).is_ok());
-        assert_eq!(guess(now + Duration::from_secs(1)), Unknown::Wrong);
+        assert_eq!(guess(now + Duration::from_secs(1)), TokenRefusal::Wrong);
     }
 
     #[test]

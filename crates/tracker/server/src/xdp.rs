@@ -52,8 +52,8 @@ const ADDRESSES_AFTER: u32 = 5;
 
 /// A program that is attached, and the queues for the threads.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) guard: Guard,
+pub(crate) struct OpenedXdp {
+    pub(crate) guard: DetachGuard,
     queues: Vec<Queue>,
     listening: Arc<[(SocketAddr, Listener)]>,
     interface: u32,
@@ -61,9 +61,9 @@ pub(crate) struct Opened {
 
 /// The program is detached when this is dropped. Metrics may last longer.
 #[derive(Debug)]
-pub(crate) struct Guard(pub(crate) Arc<Attachment>);
+pub(crate) struct DetachGuard(pub(crate) Arc<Attachment>);
 
-impl Drop for Guard {
+impl Drop for DetachGuard {
     fn drop(&mut self) {
         if let Some(mut attached) = self.0.attached() {
             attached.detach();
@@ -80,7 +80,7 @@ pub(crate) struct Attachment {
     attached: Option<Mutex<Attached>>,
 }
 
-impl Opened {
+impl OpenedXdp {
     /// Attaches the program, with at most one queue per thread: as many as sockets per address. Logs the
     /// result.
     ///
@@ -107,7 +107,7 @@ impl Opened {
             Err(AttachError::NoInterface(name)) => return Err(Error::NoInterface(name)),
             Err(error) => {
                 warn!(interface = name, %error, "no XDP: all datagrams come through sockets");
-                let guard = Guard(Arc::new(Attachment { name, connects: false, attached: None }));
+                let guard = DetachGuard(Arc::new(Attachment { name, connects: false, attached: None }));
                 return Ok(Self { guard, queues: Vec::new(), listening, interface: 0 });
             }
         };
@@ -127,12 +127,12 @@ impl Opened {
         }
         let interface = attached.interface();
         let attached = Some(Mutex::new(attached));
-        let guard = Guard(Arc::new(Attachment { name, connects, attached }));
+        let guard = DetachGuard(Arc::new(Attachment { name, connects, attached }));
         Ok(Self { guard, queues, listening, interface })
     }
 
     /// One front per queue.
-    pub(crate) fn into_fronts(self) -> (Guard, impl Iterator<Item = Box<dyn Front + Send>>) {
+    pub(crate) fn into_fronts(self) -> (DetachGuard, impl Iterator<Item = Box<dyn Front + Send>>) {
         let Self { guard, queues, listening, interface } = self;
         let front = move |queue| FrameFront::new(queue, Arc::clone(&listening), interface);
         (guard, queues.into_iter().map(front).map(|front| Box::new(front) as _))

@@ -16,9 +16,9 @@ use std::{
 pub struct Watched {
     path: PathBuf,
     /// The state at the last [`Changed`](Change::Changed), or at the beginning.
-    known: Seen,
+    known: FileState,
     /// The state at the latest look.
-    seen: Seen,
+    seen: FileState,
 }
 
 /// The result of a look at a file.
@@ -40,13 +40,13 @@ impl Watched {
     /// Begins to watch the file. Call it before the file is read, so that no change is missed.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        let seen = Seen::at(&path);
+        let seen = FileState::at(&path);
         Self { path, known: seen, seen }
     }
 
     /// Looks at the file, with one `stat`.
     pub fn look(&mut self) -> Change {
-        let before = std::mem::replace(&mut self.seen, Seen::at(&self.path));
+        let before = std::mem::replace(&mut self.seen, FileState::at(&self.path));
         if self.seen == self.known {
             return Change::Same;
         }
@@ -55,15 +55,15 @@ impl Watched {
         }
         self.known = self.seen;
         match self.seen {
-            Seen::File(_) => Change::Changed,
-            Seen::Gone(reason) => Change::Gone(reason),
+            FileState::File(_) => Change::Changed,
+            FileState::Gone(reason) => Change::Gone(reason),
         }
     }
 
     /// Whether the file is as it was at the last [`Changed`](Change::Changed), or at the beginning. One
     /// `stat`.
     pub fn is_unchanged(&self) -> bool {
-        matches!(self.known, Seen::File(_)) && Seen::at(&self.path) == self.known
+        matches!(self.known, FileState::File(_)) && FileState::at(&self.path) == self.known
     }
 
     /// The file.
@@ -73,12 +73,12 @@ impl Watched {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum FileState {
     File(Signature),
     Gone(io::ErrorKind),
 }
 
-impl Seen {
+impl FileState {
     fn at(path: &Path) -> Self {
         match fs::metadata(path) {
             Ok(metadata) => Self::File(Signature::of(&metadata)),

@@ -105,7 +105,7 @@ impl ConnectionServer for AdminServer {
         if stream.is_tls() {
             tokio::select! {
                 () = self.pace.turn() => {}
-                () = place.told_to_close() => return,
+                () = place.close_requested() => return,
             }
         }
         connection(stream, self.app.clone(), place).await;
@@ -118,39 +118,39 @@ async fn connection(
     app: Router,
     place: ConnectionPlace,
 ) {
-    let visit = Arc::new(Visit { place, asked: AtomicBool::new(false), stalled: AtomicBool::new(false) });
-    let place = &visit.place;
+    let connection = Arc::new(AdminConnection { place, asked: false.into(), stalled: false.into() });
+    let place = &connection.place;
     let app = TowerToHyperService::new(app);
     let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(Arc::clone(&visit));
-        visit.place.speaks();
+        request.extensions_mut().insert(Arc::clone(&connection));
+        connection.place.speaks();
         let answer = app.call(request);
         async {
             let response = answer.await.unwrap_or_else(|never| match never {});
-            visit.note(&visit.asked, visit.asked.load(Relaxed));
+            connection.note(&connection.asked, connection.asked.load(Relaxed));
             Ok::<Response<Body>, Infallible>(response)
         }
     });
-    let connection = http1::Builder::new()
+    let http = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
         .max_buf_size(LONGEST_HEAD)
         .serve_connection(
-            TokioIo::new(Watched { stream, visit: Arc::clone(&visit), stalled: None }),
+            TokioIo::new(StallTimeout { stream, connection: Arc::clone(&connection), stalled: None }),
             service,
         );
-    let mut connection = pin!(connection);
+    let mut http = pin!(http);
     let ended = tokio::select! {
         // Received bytes first: they may be a request.
         biased;
-        ended = connection.as_mut() => ended,
-        () = place.told_to_close() => {
+        ended = http.as_mut() => ended,
+        () = place.close_requested() => {
             if !place.is_stopping() && place.is_silent() || place.may_close_at_once() {
                 return;
             }
-            connection.as_mut().graceful_shutdown();
+            http.as_mut().graceful_shutdown();
             let longest = if place.is_stopping() { LONGEST_STOP } else { HEARD_OUT };
-            timeout(longest, connection).await.unwrap_or(Ok(()))
+            timeout(longest, http).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {
@@ -160,13 +160,13 @@ async fn connection(
 
 /// The place of a connection, and whether it must make room for others. It need not while a client with a
 /// token reads an answer.
-pub(super) struct Visit {
+pub(super) struct AdminConnection {
     place: ConnectionPlace,
     asked: AtomicBool,
     stalled: AtomicBool,
 }
 
-impl Visit {
+impl AdminConnection {
     fn note(&self, what: &AtomicBool, holds: bool) {
         what.store(holds, Relaxed);
         if self.asked.load(Relaxed) && !self.stalled.load(Relaxed) {
@@ -178,12 +178,12 @@ impl Visit {
 }
 
 /// A request with a token, until the end of its answer is sent.
-pub(super) struct Asked(Arc<Visit>);
+pub(super) struct AuthorizedRequest(Arc<AdminConnection>);
 
-impl Asked {
-    pub(super) fn new(visit: &Arc<Visit>) -> Self {
-        visit.note(&visit.asked, true);
-        Self(Arc::clone(visit))
+impl AuthorizedRequest {
+    pub(super) fn new(connection: &Arc<AdminConnection>) -> Self {
+        connection.note(&connection.asked, true);
+        Self(Arc::clone(connection))
     }
 
     /// Lasts for as long as the body of this response.
@@ -192,7 +192,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for AuthorizedRequest {
     fn drop(&mut self) {
         self.0.note(&self.0.asked, false);
     }
@@ -201,7 +201,7 @@ impl Drop for Asked {
 /// An answer on its way.
 struct AnswerBody {
     body: Body,
-    _asked: Asked,
+    _asked: AuthorizedRequest,
 }
 
 impl HttpBody for AnswerBody {
@@ -225,22 +225,22 @@ impl HttpBody for AnswerBody {
 }
 
 /// A stream that fails to write after [`LONGEST_STALL`] without progress.
-struct Watched<S> {
+struct StallTimeout<S> {
     stream: S,
-    visit: Arc<Visit>,
+    connection: Arc<AdminConnection>,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Watched<S> {
+impl<S> StallTimeout<S> {
     fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             if self.stalled.take().is_some() {
-                self.visit.note(&self.visit.stalled, false);
+                self.connection.note(&self.connection.stalled, false);
             }
             return written;
         }
         let stalled = self.stalled.get_or_insert_with(|| {
-            self.visit.note(&self.visit.stalled, true);
+            self.connection.note(&self.connection.stalled, true);
             Box::pin(sleep(LONGEST_STALL))
         });
         ready!(stalled.as_mut().poll(cx));
@@ -248,7 +248,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for StallTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -258,7 +258,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.watch(cx, written)
@@ -297,21 +297,21 @@ mod tests {
 
     use super::*;
 
-    async fn watched<S>(stream: S) -> Watched<S> {
+    async fn watched<S>(stream: S) -> StallTimeout<S> {
         let connections = Arc::new(Connections::new(1, 1, Yields::LargestCrowd));
         let place = connections.place([127, 0, 0, 1].into(), true).await.expect("there is room");
-        let visit = Visit { place, asked: AtomicBool::new(false), stalled: AtomicBool::new(false) };
-        Watched { stream, visit: Arc::new(visit), stalled: None }
+        let connection = AdminConnection { place, asked: false.into(), stalled: false.into() };
+        StallTimeout { stream, connection: Arc::new(connection), stalled: None }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_keeps_its_place_while_it_reads_an_answer() {
         let (stream, mut client) = tokio::io::duplex(1000);
         let mut stream = watched(stream).await;
-        let visit = Arc::clone(&stream.visit);
-        let waits = || visit.place.waiting_since().is_some();
+        let connection = Arc::clone(&stream.connection);
+        let waits = || connection.place.waiting_since().is_some();
         assert!(waits());
-        let asked = Asked::new(&visit);
+        let asked = AuthorizedRequest::new(&connection);
         assert!(!waits());
         stream.write_all(&[0; 1000]).await.expect("there is room");
         assert!(!waits());

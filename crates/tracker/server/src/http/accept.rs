@@ -14,7 +14,7 @@ use super::connections::{ConnectionPlace, Connections};
 use crate::{
     Reach, Tls,
     clock::now,
-    seldom::{Seldom, log_stranger},
+    seldom::{LogLimit, log_stranger},
     tls::Stream,
 };
 
@@ -98,7 +98,7 @@ impl<S: ConnectionServer> Accepting<S> {
             Err(error) => {
                 // The client is gone already, or there are no more file descriptors or memory.
                 if error.kind() != io::ErrorKind::ConnectionAborted {
-                    static WARNED: Seldom = Seldom::new(1);
+                    static WARNED: LogLimit = LogLimit::new(1);
                     if WARNED.is_time(now()) {
                         warn!(%error, server = S::NAME, "cannot accept");
                     }

@@ -63,7 +63,7 @@ struct Connection {
     from: Block,
     /// Older connections have smaller numbers.
     number: u64,
-    told: Notify,
+    close: Notify,
 }
 
 const BUSY: u64 = u64::MAX;
@@ -122,10 +122,10 @@ impl Connections {
             silent: AtomicBool::new(true),
             from,
             number: table.taken,
-            told: Notify::new(),
+            close: Notify::new(),
         });
         if self.is_stopping() {
-            connection.told.notify_one();
+            connection.close.notify_one();
         }
         let nth = table.free.pop().unwrap_or(table.places.len());
         if nth == table.places.len() {
@@ -148,7 +148,7 @@ impl Connections {
         let Some(before) = self.millis().checked_sub(patience.as_millis() as u64) else { return };
         for connection in self.table().places.iter().flatten() {
             if connection.waiting_since.load(Relaxed) < before {
-                connection.told.notify_one();
+                connection.close.notify_one();
             }
         }
     }
@@ -158,7 +158,7 @@ impl Connections {
         // Under the lock: a connection is either in the table by now or sees that it must close.
         let table = self.table();
         self.stopping.store(true, Relaxed);
-        table.places.iter().flatten().for_each(|connection| connection.told.notify_one());
+        table.places.iter().flatten().for_each(|connection| connection.close.notify_one());
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -196,7 +196,7 @@ impl Table {
             (of_address[&connection.from], Reverse(*since), Reverse(connection.number))
         });
         if let Some((ends, _)) = ends {
-            ends.told.notify_one();
+            ends.close.notify_one();
         }
     }
 
@@ -219,7 +219,7 @@ impl Table {
             }
         }
         if let Some((_, connection)) = longest {
-            connection.told.notify_one();
+            connection.close.notify_one();
         }
     }
 }
@@ -266,8 +266,8 @@ impl ConnectionPlace {
     }
 
     /// Waits for the notification to close.
-    pub(crate) async fn told_to_close(&self) {
-        self.connection.told.notified().await;
+    pub(crate) async fn close_requested(&self) {
+        self.connection.close.notified().await;
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -317,8 +317,8 @@ mod tests {
         }
     }
 
-    fn is_told(place: &ConnectionPlace) -> bool {
-        poll(place.told_to_close()).is_ready()
+    fn must_close(place: &ConnectionPlace) -> bool {
+        poll(place.close_requested()).is_ready()
     }
 
     /// Sets the time since when it waits.
@@ -360,11 +360,11 @@ mod tests {
         let mut fourth = Box::pin(connections.place(ip("192.0.2.9"), false));
         let mut poll = || fourth.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
-        assert_eq!([&first, &second, &third].map(is_told), [false, true, false]);
+        assert_eq!([&first, &second, &third].map(must_close), [false, true, false]);
         assert!(poll().is_pending(), "as long as the other is there");
         drop(second);
         let Poll::Ready(Some(_fourth)) = poll() else { panic!("there is room") };
-        assert_eq!([&first, &third].map(is_told), [false, false]);
+        assert_eq!([&first, &third].map(must_close), [false, false]);
     }
 
     #[test]
@@ -375,14 +375,14 @@ mod tests {
         busy.asked();
         for _ in 0..3 {
             connections.make_room();
-            assert_eq!([&busy, &waiting].map(is_told), [false, true]);
+            assert_eq!([&busy, &waiting].map(must_close), [false, true]);
         }
         waiting.asked();
         connections.make_room();
-        assert_eq!([&busy, &waiting].map(is_told), [false, false]);
+        assert_eq!([&busy, &waiting].map(must_close), [false, false]);
         busy.answered();
         connections.make_room();
-        assert_eq!([&busy, &waiting].map(is_told), [true, false]);
+        assert_eq!([&busy, &waiting].map(must_close), [true, false]);
     }
 
     #[test]
@@ -391,16 +391,16 @@ mod tests {
         let honest = enter(&connections, "192.0.2.1").unwrap();
         let crowd = [(); 3].map(|()| enter(&connections, "192.0.2.2").unwrap());
         [&honest, &crowd[0], &crowd[1], &crowd[2]].iter().for_each(|place| waits_since(place, 5));
-        let told = || [&honest, &crowd[0], &crowd[1], &crowd[2]].map(is_told);
+        let closing = || [&honest, &crowd[0], &crowd[1], &crowd[2]].map(must_close);
         connections.make_room();
-        assert_eq!(told(), [false, true, false, false]);
+        assert_eq!(closing(), [false, true, false, false]);
         waits_since(&crowd[0], 7);
         crowd[1].asked();
         connections.make_room();
-        assert_eq!(told(), [false, false, false, true]);
+        assert_eq!(closing(), [false, false, false, true]);
         [&crowd[0], &crowd[2]].iter().for_each(|place| place.asked());
         connections.make_room();
-        assert_eq!(told(), [true, false, false, false], "all others have requests");
+        assert_eq!(closing(), [true, false, false, false], "all others have requests");
     }
 
     #[test]
@@ -411,9 +411,9 @@ mod tests {
         busy.asked();
         quick.answered();
         connections.close_the_slow(Duration::from_millis(400));
-        assert_eq!([&slow, &busy, &quick].map(is_told), [true, false, false]);
+        assert_eq!([&slow, &busy, &quick].map(must_close), [true, false, false]);
         connections.close_the_slow(Duration::from_secs(3600));
-        assert_eq!([&slow, &busy, &quick].map(is_told), [false; 3]);
+        assert_eq!([&slow, &busy, &quick].map(must_close), [false; 3]);
     }
 
     #[test]
@@ -423,7 +423,7 @@ mod tests {
         assert!(!first.is_stopping());
         connections.stop();
         let second = enter(&connections, "192.0.2.1").unwrap();
-        assert_eq!([&first, &second].map(is_told), [true, true]);
+        assert_eq!([&first, &second].map(must_close), [true, true]);
         assert!(second.is_stopping());
     }
 }

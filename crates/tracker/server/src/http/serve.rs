@@ -162,7 +162,7 @@ impl ConnectionServer for HttpServer {
         let ended = tokio::select! {
             biased;
             ended = connection.as_mut() => ended,
-            () = place.told_to_close() => {
+            () = place.close_requested() => {
                 if place.may_close_at_once() {
                     return;
                 }

@@ -29,7 +29,7 @@ pub type AnswerBuffer = [u8; LONGEST_ANSWER_V4];
 pub struct Batch {
     pub(super) packets: Box<[PacketBuffer; Batch::MOST]>,
     pub(super) answers: Box<[AnswerBuffer; Batch::MOST]>,
-    pub(super) received: ArrayVec<Received, { Batch::MOST }>,
+    pub(super) received: ArrayVec<ReceivedRequest, { Batch::MOST }>,
     /// The listener that received them.
     pub(super) listener: Listener,
     /// The time at which the first of them was received.
@@ -39,7 +39,7 @@ pub struct Batch {
 pub(super) type PacketBuffer = [u8; Batch::LONGEST_REQUEST];
 
 /// One request. Its bytes and its answer are at the same place in [`Batch::packets`] and [`Batch::answers`].
-pub(super) struct Received {
+pub(super) struct ReceivedRequest {
     pub(super) source: SocketAddr,
     /// The destination address, if the socket has several.
     pub(super) asked: Option<LocalAddress>,
@@ -114,7 +114,7 @@ impl Batch {
         if let IpAddr::V4(v4) = source.ip().to_canonical() {
             source.set_ip(v4.into());
         }
-        self.received.push(Received { source, asked, len, state: RequestState::Received });
+        self.received.push(ReceivedRequest { source, asked, len, state: RequestState::Received });
     }
 
     /// All requests, each with the place of its answer.

@@ -30,13 +30,13 @@ pub(crate) struct FrameFront {
     listening: Arc<[(SocketAddr, Listener)]>,
     /// The interface: addresses of the link are valid there only.
     interface: u32,
-    received: ArrayVec<Received, { Batch::MOST }>,
+    received: ArrayVec<ReceivedFrame, { Batch::MOST }>,
     since: Instant,
     /// Requests for which no frame was free.
     turned_away: u64,
 }
 
-struct Received {
+struct ReceivedFrame {
     path: Path,
     listener: Listener,
     request: Frame,
@@ -86,7 +86,7 @@ impl Front for FrameFront {
                 queue.give_back(request);
                 continue;
             };
-            received.push(Received {
+            received.push(ReceivedFrame {
                 path,
                 listener,
                 request,
@@ -106,7 +106,7 @@ impl Front for FrameFront {
     fn exchanges<'a>(&'a mut self, _: &'a mut Batch) -> Exchanges<'a> {
         let Self { queue, received, interface, since, .. } = self;
         let exchanges = received.iter_mut().map(|received| {
-            let Received { path, listener, request, payload, answer, state } = received;
+            let ReceivedFrame { path, listener, request, payload, answer, state } = received;
             let answer = queue.bytes_mut(answer)[path.headers()..].first_chunk_mut();
             let asked = match path.to.ip() {
                 IpAddr::V4(ip) => LocalAddress::V4(ip),
@@ -130,7 +130,7 @@ impl Front for FrameFront {
     fn send(&mut self, _: &Batch, counters: &Counters) {
         let Self { queue, received, since, turned_away, .. } = self;
         let (mut count, mut bytes) = (0, 0);
-        for Received { path, request, mut answer, state, .. } in received.drain(..) {
+        for ReceivedFrame { path, request, mut answer, state, .. } in received.drain(..) {
             queue.give_back(request);
             let RequestState::Answered(len) = state else {
                 queue.give_back(answer);

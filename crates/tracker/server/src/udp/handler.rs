@@ -12,7 +12,7 @@ use swarmkeep_tracker_protocol::udp::{
 use super::{
     AnswerBuffer, Batch, ConnectionIds, LONGEST_ANSWER_V6,
     batch::{Exchange, RequestState},
-    packet::{BatchContext, Understood},
+    packet::{BatchContext, PacketOutcome},
     waiting::{Announces, Scrape, Written, WrittenAnnounce, scrapes},
 };
 use crate::{
@@ -62,24 +62,24 @@ impl Handler {
         for Exchange { source, listener, packet, answer, state, .. } in exchanges {
             bytes += packet.len() as u64;
             **state = match context.understand(packet, *source, listener.reach) {
-                Understood::Connect(response) => {
+                PacketOutcome::Connect(response) => {
                     let answer = answer.first_chunk_mut().expect("a connect response fits");
                     response.write(answer);
                     RequestState::Answered(answer.len())
                 }
-                Understood::Announce(transaction_id, announce) => {
+                PacketOutcome::Announce(transaction_id, announce) => {
                     RequestState::Announce(transaction_id, announce)
                 }
-                Understood::Scrape(transaction_id) => RequestState::Scrape(transaction_id),
-                Understood::Refused(_, Refusal::TooOften) => {
+                PacketOutcome::Scrape(transaction_id) => RequestState::Scrape(transaction_id),
+                PacketOutcome::Refused(_, Refusal::TooOften) => {
                     self.counters.refused(Reason::TooOften);
                     RequestState::Ignored
                 }
-                Understood::Refused(transaction_id, refusal) => {
+                PacketOutcome::Refused(transaction_id, refusal) => {
                     log_stranger!(%source, %refusal, "refused");
                     self.refuse(refusal, transaction_id, answer)
                 }
-                Understood::Nothing => {
+                PacketOutcome::Nothing => {
                     self.counters.refused(Reason::Malformed);
                     RequestState::Ignored
                 }

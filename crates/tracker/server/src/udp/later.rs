@@ -23,7 +23,7 @@ use crate::clock::now;
 /// The requests from one socket that wait for the store: a bounded queue, and the tasks that empty it. A task
 /// takes as many requests at once as have gathered meanwhile, so the slower the store, the larger its
 /// batches.
-pub(crate) struct Later {
+pub(crate) struct StoreQueue {
     queue: Arc<Queue>,
     runtime: Handle,
 }
@@ -32,11 +32,11 @@ struct Queue {
     socket: Arc<UdpSocket>,
     store: Arc<dyn AsyncTorrentRepository>,
     handler: Arc<Handler>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedBatches>,
 }
 
 /// The requests of a queue, oldest first. Batches behind `open` are full.
-struct Waiting {
+struct QueuedBatches {
     full: VecDeque<Batch>,
     open: Batch,
     /// Empty batches, to be used again.
@@ -44,7 +44,7 @@ struct Waiting {
     tasks: usize,
 }
 
-impl Later {
+impl StoreQueue {
     /// Batches that the store may be working on for one socket.
     const MOST_TASKS: usize = 16;
 
@@ -58,7 +58,7 @@ impl Later {
         socket: Arc<UdpSocket>,
     ) -> Self {
         let (full, spare) = (VecDeque::new(), Vec::new());
-        let waiting = Mutex::new(Waiting { full, open: Batch::new(), spare, tasks: 0 });
+        let waiting = Mutex::new(QueuedBatches { full, open: Batch::new(), spare, tasks: 0 });
         Self { queue: Arc::new(Queue { socket, store, handler, waiting }), runtime }
     }
 
@@ -74,7 +74,7 @@ impl Later {
             waiting.tasks += 1;
             // A runtime that is shutting down drops the task at once, which takes the lock.
             drop(waiting);
-            let task = Task { queue: Arc::clone(&self.queue), counted: true };
+            let task = QueueTask { queue: Arc::clone(&self.queue), counted: true };
             let rng = RandCore(StdRng::from_rng(&mut rng.0));
             self.runtime.spawn(task.run(rng));
         }
@@ -90,13 +90,13 @@ impl Later {
 }
 
 impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, QueuedBatches> {
         // No code under the lock panics.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl QueuedBatches {
     /// Moves requests that wait for the store to the queue. Returns whether there was room for all.
     fn admit(&mut self, exchanges: &mut [Exchange<'_>]) -> bool {
         for Exchange { source, asked, since, packet, state, .. } in exchanges {
@@ -104,7 +104,7 @@ impl Waiting {
                 continue;
             }
             if self.open.is_full() {
-                if self.full.len() == Later::MOST_FULL {
+                if self.full.len() == StoreQueue::MOST_FULL {
                     return false;
                 }
                 let next = self.spare.pop().unwrap_or_default();
@@ -131,12 +131,12 @@ impl Waiting {
 }
 
 /// A task of a queue, which counts it until it ends, even by a panic.
-struct Task {
+struct QueueTask {
     queue: Arc<Queue>,
     counted: bool,
 }
 
-impl Task {
+impl QueueTask {
     async fn run(mut self, mut rng: RandCore<StdRng>) {
         while let Some(mut batch) = self.next() {
             let Queue { socket, store, handler, .. } = &*self.queue;
@@ -163,7 +163,7 @@ impl Task {
     }
 }
 
-impl Drop for Task {
+impl Drop for QueueTask {
     fn drop(&mut self) {
         if self.counted {
             self.queue.waiting().tasks -= 1;

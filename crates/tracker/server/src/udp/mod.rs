@@ -17,6 +17,6 @@ pub use connection::{ConnectionIds, ConnectionKey, IdsAt};
 pub(crate) use frames::FrameFront;
 pub(crate) use front::{Front, Listener};
 pub use handler::Handler;
-pub(crate) use later::Later;
+pub(crate) use later::StoreQueue;
 pub(crate) use socket::{adopt, bind};
-pub(crate) use worker::{Answers, Worker};
+pub(crate) use worker::{AnswerMode, Worker};

@@ -30,13 +30,13 @@ pub(super) struct BatchContext<'a> {
 impl BatchContext<'_> {
     /// The request in `packet`, if its connection id is valid; otherwise the refusal, if it gets an answer.
     /// `listener` is the reach of the socket that received it.
-    pub(super) fn understand(&self, packet: &[u8], source: SocketAddr, listener: Reach) -> Understood {
+    pub(super) fn understand(&self, packet: &[u8], source: SocketAddr, listener: Reach) -> PacketOutcome {
         let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
         let (connection_id, transaction_id, asked) = match Request::parse(packet) {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
                 self.counters.request(Kind::Connect, family);
                 let connection_id = self.ids.issue(source.ip());
-                return Understood::Connect(ConnectResponse { transaction_id, connection_id });
+                return PacketOutcome::Connect(ConnectResponse { transaction_id, connection_id });
             }
             Ok(Request::Announce(request)) => {
                 self.counters.request(Kind::Announce, family);
@@ -48,20 +48,20 @@ impl BatchContext<'_> {
             }
             Err(error) => {
                 log_stranger!(%source, %error, "ignored");
-                return Understood::Nothing;
+                return PacketOutcome::Nothing;
             }
         };
         if !self.ids.recognise(connection_id, source.ip()) {
             // It does not count for the rate: the address may be forged.
-            return Understood::Refused(transaction_id, Refusal::NotConnected);
+            return PacketOutcome::Refused(transaction_id, Refusal::NotConnected);
         }
         let understood = self.rules.is_in_time(source.ip(), self.now).and_then(|()| match asked {
             Some(request) => {
-                Ok(Understood::Announce(transaction_id, self.announce_of(&request, source, listener)?))
+                Ok(PacketOutcome::Announce(transaction_id, self.announce_of(&request, source, listener)?))
             }
-            None => self.rules.is_member(None).map(|()| Understood::Scrape(transaction_id)),
+            None => self.rules.is_member(None).map(|()| PacketOutcome::Scrape(transaction_id)),
         });
-        understood.unwrap_or_else(|refusal| Understood::Refused(transaction_id, refusal))
+        understood.unwrap_or_else(|refusal| PacketOutcome::Refused(transaction_id, refusal))
     }
 
     /// The announce of a request. Its peer is at the source address of the packet, whatever the request
@@ -89,7 +89,7 @@ impl BatchContext<'_> {
     }
 }
 
-pub(super) enum Understood {
+pub(super) enum PacketOutcome {
     Connect(ConnectResponse),
     Announce(TransactionId, Announce),
     Scrape(TransactionId),

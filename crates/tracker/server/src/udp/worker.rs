@@ -20,11 +20,11 @@ use super::{
     Batch, Handler,
     batch::Exchange,
     front::{Front, Listener, SocketFront},
-    later::Later,
+    later::StoreQueue,
 };
 use crate::{
     clock::{awake_secs, now},
-    seldom::Seldom,
+    seldom::LogLimit,
 };
 
 /// How many rounds a thread makes over fronts that are never empty before it checks for other fronts with
@@ -47,16 +47,16 @@ pub(crate) struct Worker {
     /// A queue of an interface.
     pub(crate) queue: Option<Box<dyn Front + Send>>,
     pub(crate) handler: Arc<Handler>,
-    pub(crate) answers: Answers,
+    pub(crate) answers: AnswerMode,
     pub(crate) rng: RandCore<StdRng>,
 }
 
 /// The way to answer requests that need the store.
-pub(crate) enum Answers {
+pub(crate) enum AnswerMode {
     /// The thread itself, from a synchronous store.
     AtOnce(Arc<dyn TorrentRepository>),
     /// Tasks of an asynchronous runtime, for each listener, from an asynchronous store.
-    Later(Vec<Later>),
+    Later(Vec<StoreQueue>),
 }
 
 impl Worker {
@@ -96,7 +96,7 @@ impl Worker {
                 }
             }
         }
-        if let Answers::Later(later) = &answerer.answers {
+        if let AnswerMode::Later(later) = &answerer.answers {
             let enough = Instant::now() + LONGEST_DRAIN;
             later.iter().for_each(|later| later.finish(enough.saturating_duration_since(Instant::now())));
         }
@@ -106,7 +106,7 @@ impl Worker {
 /// Answers the batches of all fronts.
 struct BatchAnswerer {
     handler: Arc<Handler>,
-    answers: Answers,
+    answers: AnswerMode,
     rng: RandCore<StdRng>,
     batch: Batch,
 }
@@ -117,7 +117,7 @@ impl BatchAnswerer {
         let Self { handler, answers, rng, batch } = self;
         if let Err(error) = front.receive(batch) {
             if error.kind() != io::ErrorKind::WouldBlock {
-                static WARNED: Seldom = Seldom::new(1);
+                static WARNED: LogLimit = LogLimit::new(1);
                 if WARNED.is_time(now()) {
                     warn!(%error, "cannot receive");
                 }
@@ -130,8 +130,8 @@ impl BatchAnswerer {
         let more = exchanges.is_full();
         if handler.admit_all(&mut exchanges, now) {
             match answers {
-                Answers::AtOnce(store) => handler.finish_all(&**store, &mut exchanges, now, rng),
-                Answers::Later(later) => {
+                AnswerMode::AtOnce(store) => handler.finish_all(&**store, &mut exchanges, now, rng),
+                AnswerMode::Later(later) => {
                     let same = |a: &Exchange<'_>, b: &Exchange<'_>| a.listener.nth == b.listener.nth;
                     for of_one in exchanges.chunk_by_mut(same) {
                         later[of_one[0].listener.nth].take(of_one, rng);

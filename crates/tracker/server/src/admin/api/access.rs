@@ -8,7 +8,7 @@ use swarmkeep::InfoHash;
 use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
-use super::query::{NoQuery, Torrent};
+use super::query::{NoQuery, TorrentPath};
 use crate::{
     AccessList, ListKind,
     access::{AccessError, add_line, remove_line},
@@ -65,7 +65,7 @@ pub(super) async fn rule(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Js
         Problems,
     ))]
 pub(super) async fn entry(
-    Torrent(info_hash): Torrent,
+    TorrentPath(info_hash): TorrentPath,
     _: NoQuery,
     State(admin): State<Arc<AdminState>>,
 ) -> Json<AccessEntry> {
@@ -86,7 +86,7 @@ pub(super) async fn entry(
         (status = 503, description = "The file cannot be edited.", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn add(
-    Torrent(info_hash): Torrent,
+    TorrentPath(info_hash): TorrentPath,
     _: NoQuery,
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<AccessEntry>, Problem> {
@@ -106,7 +106,7 @@ pub(super) async fn add(
         (status = 503, description = "The file cannot be edited.", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn remove(
-    Torrent(info_hash): Torrent,
+    TorrentPath(info_hash): TorrentPath,
     _: NoQuery,
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<AccessEntry>, Problem> {

@@ -11,10 +11,10 @@ use axum::{
 use crate::{
     admin::{
         problem::Problem,
-        serve::{Asked, Visit},
+        serve::{AdminConnection, AuthorizedRequest},
         state::AdminState,
     },
-    tokens::{Scope, Unknown},
+    tokens::{Scope, TokenRefusal},
 };
 
 /// Admits a request if its token has the required scope.
@@ -27,15 +27,15 @@ pub(super) async fn authorize(
     let problem = match admin.tokens.check(&admin.key, request.headers(), Instant::now()) {
         Ok(scopes) if scopes.has(scope) => {
             request.extensions_mut().insert(scopes);
-            let Some(visit) = request.extensions().get::<Arc<Visit>>() else {
+            let Some(connection) = request.extensions().get::<Arc<AdminConnection>>() else {
                 return next.run(request).await;
             };
-            let asked = Asked::new(visit);
-            return asked.until_sent(next.run(request).await);
+            let authorized = AuthorizedRequest::new(connection);
+            return authorized.until_sent(next.run(request).await);
         }
         Ok(_) => Problem::forbidden(scope),
-        Err(Unknown::None | Unknown::Wrong) => Problem::unauthorized(),
-        Err(Unknown::TooMany) => Problem::too_many_wrong_tokens(),
+        Err(TokenRefusal::None | TokenRefusal::Wrong) => Problem::unauthorized(),
+        Err(TokenRefusal::TooMany) => Problem::too_many_wrong_tokens(),
     };
     admin.pace.turn().await;
     problem.into_response()

@@ -40,9 +40,9 @@ impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
 }
 
 /// The torrent that the path names.
-pub(super) struct Torrent(pub(super) InfoHash);
+pub(super) struct TorrentPath(pub(super) InfoHash);
 
-impl<S: Send + Sync> FromRequestParts<S> for Torrent {
+impl<S: Send + Sync> FromRequestParts<S> for TorrentPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {

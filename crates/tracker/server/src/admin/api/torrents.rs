@@ -138,7 +138,7 @@ pub(super) async fn list(
         (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn show(
-    query::Torrent(info_hash): query::Torrent,
+    query::TorrentPath(info_hash): query::TorrentPath,
     _: query::NoQuery,
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<Torrent>, Problem> {
@@ -162,7 +162,7 @@ pub(super) async fn show(
         (status = 503, description = "The store cannot be reached; whether it was removed is not known.", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn remove(
-    query::Torrent(info_hash): query::Torrent,
+    query::TorrentPath(info_hash): query::TorrentPath,
     _: query::NoQuery,
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<Torrent>, Problem> {
@@ -223,7 +223,7 @@ impl Peer {
         (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn peers(
-    query::Torrent(info_hash): query::Torrent,
+    query::TorrentPath(info_hash): query::TorrentPath,
     Query(query): Query<PeersQuery>,
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<PeerList>, Problem> {
