@@ -11,7 +11,7 @@ use swarmkeep::{
 use crate::{
     bounded::ELEMENT,
     library::Operation,
-    node::{SHORT_REPLY, SlotCall, What},
+    node::{CallKind, SHORT_REPLY, SlotCall},
     place::{Engine, IDENTITY, Layout, Order, slot},
 };
 
@@ -117,7 +117,7 @@ impl Calls {
     pub(crate) fn time(&self) -> SlotCall {
         let mut cmd = Cmd::new();
         cmd.arg("TIME");
-        SlotCall { what: What::Command(cmd), ..self.command("GET", "store", &[]) }
+        SlotCall { kind: CallKind::Command(cmd), ..self.command("GET", "store", &[]) }
     }
 
     /// An announce with the room of `peers`, a buffer that is empty.
@@ -165,7 +165,7 @@ impl Calls {
         let room = |room: usize, peer| room.min(announce.want) * peer;
         SlotCall {
             slot,
-            what: What::Announce {
+            kind: CallKind::Announce {
                 key: Arc::clone(key),
                 request,
                 caller: self.caller(now),

@@ -151,7 +151,7 @@ impl Link {
         let (mut pause, mut has_looked) = (PAUSE.0, false);
         loop {
             let mut again = Vec::new();
-            let mut before = Before::default();
+            let mut before = RetrySteps::default();
             for (tried, outcome) in self.once(calls, &waiting, deadline).await {
                 if matches!(outcome, Outcome::Lost(_)) {
                     self.lost.store(true, Relaxed);
@@ -422,7 +422,7 @@ async fn warn_of_memory(node: &Node) {
 
 /// The steps before calls are sent again.
 #[derive(Debug, Default)]
-struct Before {
+struct RetrySteps {
     wait: bool,
     /// Whether to ask which server serves which slot.
     look: bool,

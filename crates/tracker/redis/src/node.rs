@@ -52,7 +52,7 @@ const SLOTS_REPLY: usize = SLOTS as usize * 1024;
 #[derive(Debug)]
 pub(crate) struct SlotCall {
     pub(crate) slot: u16,
-    pub(crate) what: What,
+    pub(crate) kind: CallKind,
     /// The memory of the longest reply.
     pub(crate) most: usize,
     /// Whether doing it twice has the same effect as once. Then it is sent again if its answer was lost.
@@ -62,7 +62,7 @@ pub(crate) struct SlotCall {
 }
 
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum CallKind {
     Command(Cmd),
     /// Several announces may be sent as one call.
     Announce {
@@ -84,16 +84,16 @@ pub(crate) struct Try {
 impl SlotCall {
     /// A repeatable command with a short reply.
     pub(crate) const fn new(slot: u16, cmd: Cmd) -> Self {
-        Self { slot, what: What::Command(cmd), most: SHORT_REPLY, repeatable: true, confirmed: false }
+        Self { slot, kind: CallKind::Command(cmd), most: SHORT_REPLY, repeatable: true, confirmed: false }
     }
 
     const fn announces(&self) -> bool {
-        matches!(self.what, What::Announce { .. })
+        matches!(self.kind, CallKind::Announce { .. })
     }
 
     /// Whether a server without free memory accepts it, if it is not bundled with other calls.
     const fn leaves(&self) -> bool {
-        matches!(self.what, What::Announce { leaves: true, .. })
+        matches!(self.kind, CallKind::Announce { leaves: true, .. })
     }
 }
 
@@ -109,10 +109,10 @@ impl Bundle {
                 let last = &part[bundle.end - 1];
                 bundle.len() < BUNDLE
                     && last.ask == tried.ask
-                    && match (&calls[last.call].what, &calls[tried.call].what) {
+                    && match (&calls[last.call].kind, &calls[tried.call].kind) {
                         (
-                            What::Announce { key: last, caller: before, .. },
-                            What::Announce { key, caller, .. },
+                            CallKind::Announce { key: last, caller: before, .. },
+                            CallKind::Announce { key, caller, .. },
                         ) => (!one_key || last == key) && before == caller,
                         _ => false,
                     }
@@ -132,14 +132,14 @@ impl Bundle {
     fn command(&self, calls: &[SlotCall], part: &[Try]) -> Cmd {
         let bundle = part[self.0.clone()].iter().map(|tried| &calls[tried.call]);
         let announces = || {
-            bundle.clone().filter_map(|call| match &call.what {
-                What::Announce { key, request, .. } => Some((&**key, request.as_slice())),
-                What::Command(_) => None,
+            bundle.clone().filter_map(|call| match &call.kind {
+                CallKind::Announce { key, request, .. } => Some((&**key, request.as_slice())),
+                CallKind::Command(_) => None,
             })
         };
-        match &calls[part[self.0.start].call].what {
-            What::Command(cmd) => cmd.clone(),
-            What::Announce { caller, .. } => {
+        match &calls[part[self.0.start].call].kind {
+            CallKind::Command(cmd) => cmd.clone(),
+            CallKind::Announce { caller, .. } => {
                 let leave = bundle.clone().all(SlotCall::leaves);
                 let operation = if leave { Operation::Leave } else { Operation::Announce };
                 let name = operation.name(caller.engine);
@@ -484,7 +484,7 @@ impl Node {
     }
 
     /// Loads the functions into a server that does not have them. Returns whether that worked.
-    async fn load(&self, on: &Connection, open: &mut Open, deadline: Instant) -> bool {
+    async fn load(&self, on: &Connection, open: &mut OpenConnection, deadline: Instant) -> bool {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.ignore_errors().cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(&LIBRARY.code);
         let loaded = match on.ask(self, open, (&pipeline, SHORT_REPLY), deadline).await {
@@ -529,14 +529,14 @@ fn is_cut(error: &RedisError) -> bool {
 /// A connection that is made when it is needed.
 #[derive(Default)]
 pub(crate) struct Connection {
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenConnection>>,
     /// Held by the call that connects.
     connecting: tokio::sync::Mutex<Attempts>,
 }
 
 /// A connection that was made.
 #[derive(Clone)]
-struct Open {
+struct OpenConnection {
     made: u64,
     commands: MultiplexedConnection,
     allowance: Arc<Allowance>,
@@ -555,7 +555,7 @@ struct Attempts {
 
 impl Connection {
     /// The open connection, or a new one. During the pause after a failure, the error of that failure.
-    async fn get(&self, node: &Node, deadline: Instant) -> Result<Open, String> {
+    async fn get(&self, node: &Node, deadline: Instant) -> Result<OpenConnection, String> {
         if let Some(open) = &*self.open.lock() {
             return Ok(open.clone());
         }
@@ -570,7 +570,7 @@ impl Connection {
             // A call during the pause gets the error of the last attempt.
             return Err(attempts.reason.clone());
         }
-        let connecting = Open::connect(node, attempts.made + 1);
+        let connecting = OpenConnection::connect(node, attempts.made + 1);
         let made = match timeout_at(deadline.min(Instant::now() + GREETING), connecting).await {
             Ok(Ok(open)) => Ok(open),
             Ok(Err(reason)) => Err(format!("{} was not reached: {reason}", node.address)),
@@ -596,7 +596,7 @@ impl Connection {
     async fn ask(
         &self,
         node: &Node,
-        open: &mut Open,
+        open: &mut OpenConnection,
         (pipeline, most): (&Pipeline, usize),
         deadline: Instant,
     ) -> Result<Vec<Value>, String> {
@@ -632,7 +632,7 @@ impl Connection {
     }
 }
 
-impl Open {
+impl OpenConnection {
     async fn connect(node: &Node, made: u64) -> Result<Self, String> {
         if let Some(reason) = node.kept_out() {
             return Err(reason);
@@ -695,7 +695,7 @@ mod tests {
         let made = MultiplexedConnection::new_with_config(&greeting, stream, config).await;
         let (commands, driver) = made.expect("there is no greeting");
         let ends = async { std::mem::forget(driver) };
-        let mut open = Open::new(1, commands, Arc::new(Allowance::new()), ends);
+        let mut open = OpenConnection::new(1, commands, Arc::new(Allowance::new()), ends);
         let mut pipeline = Pipeline::new();
         pipeline.cmd("PING");
         let answered = tokio::time::timeout(Duration::from_secs(20), open.answers(&pipeline)).await;
