@@ -10,9 +10,9 @@ use swarmkeep::{
 };
 
 use crate::{
-    request::{self, Announcing, Caller, CallerBytes, Malformed, Reader, Terms},
+    request::{self, AnnounceCall, Caller, CallerBytes, Malformed, Reader, Terms},
     server::{Call, Key, Word, WrongType},
-    shard::{Advanced, Shard},
+    shard::{Shard, ShardTime},
     stored::Unreadable,
 };
 
@@ -132,8 +132,8 @@ fn enter<'a>(
 /// Sets the time of a shard.
 fn advance(call: &Call<'_>, key: Word<'_>, shard: &mut Shard, caller: &Caller) -> Result<(), Refused> {
     match shard.advance(caller.now, caller.bounded.then_some(|| call.clock())) {
-        Advanced::To(newest) => shard.newest = newest,
-        Advanced::BackTo(newest) => renew(call, key, shard, shard.terms, newest)?,
+        ShardTime::To(newest) => shard.newest = newest,
+        ShardTime::BackTo(newest) => renew(call, key, shard, shard.terms, newest)?,
     }
     Ok(())
 }
@@ -169,11 +169,11 @@ fn announce(call: &Call<'_>) -> Result<Reply, Refused> {
     }
     // All are read before the first is done.
     let asked: Result<Vec<_>, Refused> =
-        (0..count).map(|nth| Ok(Announcing::read(call.argument(2 + 2 * nth)?)?)).collect();
+        (0..count).map(|nth| Ok(AnnounceCall::read(call.argument(2 + 2 * nth)?)?)).collect();
     let asked = asked?;
     let reserved: usize = asked.iter().map(|asked| HEAD + 18 * asked.announce.want).sum();
     let mut reply = Vec::with_capacity(reserved.min(RESERVED));
-    let mut decided = Decided::default();
+    let mut decided = ReplicaCommands::default();
     for (nth, asked) in asked.iter().enumerate() {
         let head = reply.len();
         reply.resize(head + HEAD, 0);
@@ -196,9 +196,9 @@ fn announce_one<'a>(
     call: &'a Call<'_>,
     name: Word<'a>,
     caller: &Caller,
-    asked: &Announcing,
+    asked: &AnnounceCall,
     reply: &mut Vec<u8>,
-    decided: &mut Decided<'a>,
+    decided: &mut ReplicaCommands<'a>,
 ) -> Result<(), Refused> {
     let head = reply.len() - HEAD;
     let mut key = call.key_at(name, true)?;
@@ -230,13 +230,13 @@ fn announce_one<'a>(
 
 /// The commands for replicas that some announces make.
 #[derive(Default)]
-struct Decided<'a> {
+struct ReplicaCommands<'a> {
     announces: Vec<(CallerBytes, Word<'a>, Vec<u8>)>,
     /// Downloads to count.
     downloads: Vec<(CallerBytes, Word<'a>, InfoHash)>,
 }
 
-impl Decided<'_> {
+impl ReplicaCommands<'_> {
     fn replicate(&self, call: &Call<'_>) {
         // Nearly always, all shards have the same time.
         for same in self.announces.chunk_by(|(one, ..), (other, ..)| one == other) {

@@ -72,13 +72,13 @@ const SEEDERS_TOO: u8 = 64;
 
 /// An announce, and the room of its answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Announcing {
+pub(crate) struct AnnounceCall {
     pub(crate) announce: Announce,
     pub(crate) room: (usize, usize),
     pub(crate) random: u64,
 }
 
-impl Announcing {
+impl AnnounceCall {
     /// A request without wishes comes from a master: it selects no peers.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut rest = Reader(bytes);

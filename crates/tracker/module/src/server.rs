@@ -411,17 +411,17 @@ const FUNCTIONS: [CommandFunction; 13] = [
 ];
 const _: () = assert!(FUNCTIONS.len() == COMMANDS.len());
 
-/// A string of the server's that is freed when it is dropped.
-struct Loaded(*mut u8, usize);
+/// It is freed when it is dropped.
+struct ServerString(*mut u8, usize);
 
-impl AsRef<[u8]> for Loaded {
+impl AsRef<[u8]> for ServerString {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the server gave this number of bytes.
         unsafe { slice::from_raw_parts(self.0, self.1) }
     }
 }
 
-impl Drop for Loaded {
+impl Drop for ServerString {
     fn drop(&mut self) {
         // SAFETY: the server gave it to be freed so.
         unsafe { (api().free)(self.0.cast()) };
@@ -437,7 +437,7 @@ unsafe extern "C" fn rdb_load(io: Ptr, _version: c_int) -> *mut c_void {
         if bytes.is_null() || unsafe { (api().is_io_error)(io) } != 0 {
             return Err(Unreadable::Parts);
         }
-        let loaded = Loaded(bytes, len);
+        let loaded = ServerString(bytes, len);
         // The last part is an empty one.
         Ok((len > 0).then_some(loaded))
     };

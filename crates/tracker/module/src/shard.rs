@@ -7,7 +7,7 @@ use swarmkeep::{
     SplitMix64, SwarmSummary, Swept, Timestamp, TorrentRepository as _,
 };
 
-use crate::request::{Announcing, IDENTITY, SALT, Terms};
+use crate::request::{AnnounceCall, IDENTITY, SALT, Terms};
 
 /// The most seconds between a caller's time and the server's clock, where that bounds it.
 const APART: u32 = 60;
@@ -31,7 +31,7 @@ pub(crate) struct Shard {
 
 /// The time that counts, and whether it lies before the time that the shard had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Advanced {
+pub(crate) enum ShardTime {
     To(u32),
     BackTo(u32),
 }
@@ -52,7 +52,7 @@ impl Shard {
     }
 
     /// The time that counts: the latest given one. `clock` is the server's clock, if it bounds `told`.
-    pub(crate) fn advance(&self, told: u32, clock: Option<impl FnOnce() -> u32>) -> Advanced {
+    pub(crate) fn advance(&self, told: u32, clock: Option<impl FnOnce() -> u32>) -> ShardTime {
         let newest = self.newest;
         // The clock is read only if the time moves, or one of the two clocks is wrong.
         if let Some(clock) = clock
@@ -61,11 +61,11 @@ impl Shard {
             let clock = clock();
             let told = told.clamp(clock.saturating_sub(APART), clock.saturating_add(APART));
             if newest > clock.saturating_add(APART) {
-                return Advanced::BackTo(told);
+                return ShardTime::BackTo(told);
             }
-            return Advanced::To(told.max(newest));
+            return ShardTime::To(told.max(newest));
         }
-        Advanced::To(told.max(newest))
+        ShardTime::To(told.max(newest))
     }
 
     /// Builds the shard again, with other terms or an earlier time. `None` if a store cannot have these
@@ -93,8 +93,8 @@ impl Shard {
     }
 
     /// Announces, and appends the selected peers to `out`. Returns their numbers too, by family.
-    pub(crate) fn announce(&self, asked: &Announcing, out: &mut Vec<u8>) -> (Announced, usize, usize) {
-        let Announcing { announce, room: (v4, v6), random } = asked;
+    pub(crate) fn announce(&self, asked: &AnnounceCall, out: &mut Vec<u8>) -> (Announced, usize, usize) {
+        let AnnounceCall { announce, room: (v4, v6), random } = asked;
         let (start, v4) = (out.len(), v4 * 6);
         out.resize(start + v4 + v6 * 18, 0);
         let (first, second) = out[start..].split_at_mut(v4);
