@@ -22,7 +22,7 @@ use rustix::net::{
 };
 
 use crate::{
-    kernel::{Kind, Link, Map, Place, Program, Words},
+    kernel::{Kind, Link, Map, MapWords, Place, Program},
     program::{self, Maps, Options},
     queue::{Copying, Queue, Statistics},
 };
@@ -80,7 +80,7 @@ pub enum Error {
     )]
     Memory(&'static str),
     /// No mode works; each has its reason.
-    #[error("no mode works: {}", Refused(.0))]
+    #[error("no mode works: {}", RefusedModes(.0))]
     NoMode(Vec<(Mode, Self)>),
     /// The system refuses a step.
     #[error("{what}: {source}")]
@@ -103,9 +103,9 @@ impl Error {
 }
 
 /// Modes that do not work, as text.
-struct Refused<'a>(&'a [(Mode, Error)]);
+struct RefusedModes<'a>(&'a [(Mode, Error)]);
 
-impl fmt::Display for Refused<'_> {
+impl fmt::Display for RefusedModes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, (mode, error)) in self.0.iter().enumerate() {
             write!(f, "{}{mode}: {error}", if n == 0 { "" } else { "; " })?;
@@ -150,7 +150,7 @@ pub struct Attached {
     /// The addresses in the map.
     ours: BTreeSet<SocketAddr>,
     addresses: Map,
-    connects: Option<(Words, Map)>,
+    connects: Option<(MapWords, Map)>,
     /// Of the queues.
     sockets: Vec<Arc<OwnedFd>>,
     /// Until it is detached.
@@ -215,7 +215,7 @@ impl Attached {
             Some((array, counts)) => Some((array.words().map_err(Error::when("mapping the keys"))?, counts)),
             None => None,
         };
-        let Climbed { mode, link, opened, refused } = climb(&program, index, queues, modes)?;
+        let AttachedMode { mode, link, opened, refused } = climb(&program, index, queues, modes)?;
         for (number, queue) in opened.iter().enumerate() {
             let descriptor = queue.socket().as_raw_fd().to_ne_bytes();
             let set = sockets.set(&(number as u32).to_ne_bytes(), &descriptor);
@@ -399,7 +399,7 @@ fn any_socket() -> Result<OwnedFd, Error> {
     any.map_err(|error| Error::when("opening a socket")(error.into()))
 }
 
-struct Climbed {
+struct AttachedMode {
     mode: Mode,
     link: Link,
     opened: Vec<Queue>,
@@ -407,11 +407,11 @@ struct Climbed {
 }
 
 /// Attaches in the first mode that works.
-fn climb(program: &Program, index: u32, queues: usize, modes: &[Mode]) -> Result<Climbed, Error> {
+fn climb(program: &Program, index: u32, queues: usize, modes: &[Mode]) -> Result<AttachedMode, Error> {
     let mut refused = Vec::new();
     for &mode in modes {
         match attach(program, index, queues, mode) {
-            Ok((link, opened)) => return Ok(Climbed { mode, link, opened, refused }),
+            Ok((link, opened)) => return Ok(AttachedMode { mode, link, opened, refused }),
             Err(error) => refused.push((mode, error)),
         }
     }

@@ -122,13 +122,13 @@ impl Map {
 
     /// Maps the words of an array's first value into memory: this process writes them while programs read
     /// them.
-    pub(crate) fn words(&self) -> io::Result<Words> {
+    pub(crate) fn words(&self) -> io::Result<MapWords> {
         assert!(self.kind == Kind::Array);
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a mapping that the system places overlaps no other.
         let mapped = unsafe { mmap(ptr::null_mut(), PAGE, access, MapFlags::SHARED, &self.descriptor, 0)? };
         let start = NonNull::new(mapped.cast()).expect("mappings are not at 0");
-        Ok(Words { start, count: self.value / 8 })
+        Ok(MapWords { start, count: self.value / 8 })
     }
 }
 
@@ -145,24 +145,24 @@ fn processors() -> io::Result<usize> {
 
 /// Words of a map in memory.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct MapWords {
     start: NonNull<AtomicU64>,
     count: usize,
 }
 
 // SAFETY: atomics may be used by all threads.
-unsafe impl Send for Words {}
+unsafe impl Send for MapWords {}
 // SAFETY: as above.
-unsafe impl Sync for Words {}
+unsafe impl Sync for MapWords {}
 
-impl Words {
+impl MapWords {
     pub(crate) fn all(&self) -> &[AtomicU64] {
         // SAFETY: the mapping has `count` words, and lives as long as this.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }
 
-impl Drop for Words {
+impl Drop for MapWords {
     fn drop(&mut self) {
         // SAFETY: the mapping has this length, and the last borrow of it has ended.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), PAGE) };

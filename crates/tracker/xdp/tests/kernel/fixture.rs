@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher13;
 use crate::{
     attach,
     frame::Path,
-    kernel::{Kind, Map, Program, Words},
+    kernel::{Kind, Map, MapWords, Program},
     program::{self, Maps, Options},
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Fixture {
     program: Program,
     sockets: Map,
     /// With the option to answer connects.
-    connects: Option<(Words, Map)>,
+    connects: Option<(MapWords, Map)>,
     _addresses: Map,
     /// In the map of sockets. It is at no queue.
     _socket: OwnedFd,
