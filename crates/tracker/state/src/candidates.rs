@@ -22,12 +22,12 @@ pub(crate) enum Source {
 
 /// A change that is not durable yet.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Note {
+pub(crate) struct PendingChange {
     pub(crate) change: Change,
     pub(crate) source: Source,
 }
 
-impl Note {
+impl PendingChange {
     /// This change followed by a newer one.
     pub(crate) fn then(self, newer: Self) -> Self {
         let source = if newer.change.forget { newer.source } else { self.source.and(newer.source) };

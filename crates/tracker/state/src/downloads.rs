@@ -25,7 +25,7 @@ use tracing::warn;
 
 pub(crate) use self::copy::{Copying, NAME as COPY};
 pub use self::copy::{Counts, look_at_downloads, restore_downloads};
-use self::{copy::New, medium::Medium};
+use self::{copy::NewDatabase, medium::Medium};
 use crate::{Error, File, Folder, InfoHash, Result, snapshots};
 
 /// A change of a torrent's count.
@@ -80,7 +80,7 @@ fn count_of(count: u64, add: u64) -> u32 {
 pub struct Downloads {
     folder: Arc<dyn Folder>,
     /// `None` after an error: redb accepts no calls then. The next call opens the file again.
-    open: Option<Open>,
+    open: Option<OpenDatabase>,
     /// The fault, if the file is damaged. It is not opened again.
     damage: Option<String>,
     /// The counts before the commits that were refused, which may be in the file nevertheless.
@@ -89,12 +89,12 @@ pub struct Downloads {
     bytes: u64,
 }
 
-struct Open {
+struct OpenDatabase {
     database: Database,
     medium: Medium,
 }
 
-impl Open {
+impl OpenDatabase {
     /// Closes the file without a write, and without a panic of redb.
     fn abandon(self, path: &Path) {
         self.medium.abandon();
@@ -124,7 +124,7 @@ impl Downloads {
         match is_there {
             // The process before may have been killed before the name was durable.
             true => folder.sync().map_err(Error::io("syncing", folder.path("")))?,
-            false => New::begin(&*folder, NAME)?.finish(&*folder, None)?,
+            false => NewDatabase::begin(&*folder, NAME)?.finish(&*folder, None)?,
         }
         let mut downloads = Self::over(folder);
         downloads.entries =
@@ -396,12 +396,12 @@ fn is_there(folder: &dyn Folder) -> Result<bool> {
     }
 }
 
-fn open_file(folder: &dyn Folder) -> Result<Open> {
+fn open_file(folder: &dyn Folder) -> Result<OpenDatabase> {
     let path = folder.path(NAME);
     let file: Arc<dyn File> = folder.open_to_write(NAME).map_err(Error::io("opening", path.clone()))?.into();
     let medium = Medium::new(file);
     let database = open_over(&path, &*medium.file, medium.clone())?;
-    Ok(Open { database, medium })
+    Ok(OpenDatabase { database, medium })
 }
 
 /// Opens an existing file, which must not be empty: redb begins a new one there.

@@ -24,7 +24,7 @@ use swarmkeep::{
 use self::keeper::Keeper;
 use crate::{
     Change, Downloads, InfoHash,
-    candidates::{Note, Source},
+    candidates::{PendingChange, Source},
 };
 
 /// A repository that stores the download counts of another repository in [`Downloads`], and restores the
@@ -141,7 +141,7 @@ struct Core {
     /// Whether there is work before the next commit is due.
     is_urgent: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    told: Mutex<Told>,
+    orders: Mutex<KeeperOrders>,
     settled: Condvar,
     /// Without the number of unsaved torrents.
     status: Mutex<CountsStatus>,
@@ -151,7 +151,7 @@ struct Core {
 /// before the store counts it and until it is noted, so that under the lock the store and the notes agree.
 #[derive(Default)]
 struct Shard {
-    changes: HashMap<InfoHash, Note>,
+    changes: HashMap<InfoHash, PendingChange>,
     created: Vec<InfoHash>,
     /// Swarms that the operator has restored.
     restored: Vec<InfoHash>,
@@ -159,7 +159,7 @@ struct Shard {
 
 /// The orders to the keeper, and its progress.
 #[derive(Default)]
-struct Told {
+struct KeeperOrders {
     settle: u64,
     settled: u64,
     failed: Option<String>,
@@ -187,7 +187,7 @@ impl Durable {
             trusts_all: AtomicBool::new(false),
             is_urgent: AtomicBool::new(false),
             thread: Mutex::default(),
-            told: Mutex::default(),
+            orders: Mutex::default(),
             settled: Condvar::new(),
             status: Mutex::default(),
         };
@@ -204,8 +204,8 @@ impl Durable {
         let core = Arc::clone(&self.core);
         core.note_size(&downloads);
         {
-            let mut told = core.told.lock();
-            (told.failed, told.end, told.ended) = (None, None, false);
+            let mut orders = core.orders.lock();
+            (orders.failed, orders.end, orders.ended) = (None, None, false);
         }
         core.look_at_all.store(true, SeqCst);
         let new = Keeper::new(core, downloads);
@@ -223,16 +223,16 @@ impl Durable {
         if self.keeper.lock().is_none() {
             return Err("there is no database".into());
         }
-        let mut told = self.core.told.lock();
-        told.settle += 1;
-        let ticket = told.settle;
+        let mut orders = self.core.orders.lock();
+        orders.settle += 1;
+        let ticket = orders.settle;
         self.core.wake();
-        while told.settled < ticket && !told.ended {
-            self.core.settled.wait(&mut told);
+        while orders.settled < ticket && !orders.ended {
+            self.core.settled.wait(&mut orders);
         }
-        match &told.failed {
+        match &orders.failed {
             Some(reason) => Err(reason.clone()),
-            None if told.settled < ticket => Err("it was closed".into()),
+            None if orders.settled < ticket => Err("it was closed".into()),
             None => Ok(()),
         }
     }
@@ -253,12 +253,12 @@ impl Durable {
 
     fn end(&self, end: End) -> Result<(), String> {
         let Some(thread) = self.keeper.lock().take() else { return Ok(()) };
-        self.core.told.lock().end = Some(end);
+        self.core.orders.lock().end = Some(end);
         self.core.wake();
         if thread.join().is_err() {
             return Err("the thread that keeps download counts has panicked".into());
         }
-        self.core.told.lock().failed.clone().map_or(Ok(()), Err)
+        self.core.orders.lock().failed.clone().map_or(Ok(()), Err)
     }
 
     /// The state of the counts.
@@ -292,10 +292,10 @@ impl TorrentRepository for Durable {
         let core = &*self.core;
         let is_counted = announce.event == AnnounceEvent::Completed;
         let shard = is_counted.then(|| core.shard(&announce.info_hash));
-        let mut announcing = Announcing { core, shard, unknown: Some(&announce.info_hash) };
+        let mut counting = CountingAnnounce { core, shard, unknown: Some(&announce.info_hash) };
         let announced = core.store.announce(announce, now, rng, peers);
-        announcing.unknown = None;
-        if let Some(shard) = &mut announcing.shard {
+        counting.unknown = None;
+        if let Some(shard) = &mut counting.shard {
             core.note(shard, announce, &announced, now);
         } else if announced.changes.contains(Changes::CREATED) {
             core.note_created(&mut core.shard(&announce.info_hash), &announce.info_hash);
@@ -369,13 +369,13 @@ impl TorrentRepository for Durable {
 
 /// An announce, and the shard of its torrent if it may count a download. If the caller's randomness panics
 /// meanwhile, the swarm may be new, or the download may have been counted, and the swarm is noted.
-struct Announcing<'a> {
+struct CountingAnnounce<'a> {
     core: &'a Core,
     shard: Option<MutexGuard<'a, Shard>>,
     unknown: Option<&'a InfoHash>,
 }
 
-impl Drop for Announcing<'_> {
+impl Drop for CountingAnnounce<'_> {
     fn drop(&mut self) {
         if let Some(info_hash) = self.unknown {
             let shard = self.shard.get_or_insert_with(|| self.core.shard(info_hash));
@@ -467,13 +467,13 @@ impl Core {
     }
 
     fn change(&self, shard: &mut Shard, info_hash: &InfoHash, change: Change, source: Source) {
-        let newer = Note { change, source };
+        let newer = PendingChange { change, source };
         let note = shard.changes.get(info_hash).map_or(newer, |older| older.then(newer));
         self.put(shard, info_hash, note);
     }
 
     /// Stores the note of all changes of a torrent that are not durable.
-    fn put(&self, shard: &mut Shard, info_hash: &InfoHash, note: Note) {
+    fn put(&self, shard: &mut Shard, info_hash: &InfoHash, note: PendingChange) {
         let is_full = shard.changes.len() >= self.pace.most_unsaved.div_ceil(SHARDS);
         match shard.changes.entry(*info_hash) {
             Entry::Occupied(mut known) => *known.get_mut() = note,
@@ -498,8 +498,8 @@ impl Core {
     }
 
     fn is_ending(&self) -> bool {
-        let told = self.told.lock();
-        told.end.is_some() || told.ended
+        let orders = self.orders.lock();
+        orders.end.is_some() || orders.ended
     }
 
     fn note_size(&self, downloads: &Downloads) {

@@ -47,17 +47,17 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 pub struct State {
     inner: Repository,
     durable: Option<Arc<Durable>>,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenFolder>>,
     status: Arc<Mutex<SnapshotsStatus>>,
 }
 
-struct Open {
-    taking: Arc<Taking>,
+struct OpenFolder {
+    taker: Arc<SnapshotTaker>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Takes snapshots, one at a time.
-struct Taking {
+struct SnapshotTaker {
     store: Store,
     folder: Arc<dyn Folder>,
     clock: Clock,
@@ -143,7 +143,7 @@ impl State {
             // The first answer has the stored counts. The keeper logs the error if they cannot be read.
             let _ = durable.settle();
         }
-        let taking = Arc::new(Taking {
+        let taker = Arc::new(SnapshotTaker {
             store,
             folder,
             clock,
@@ -154,8 +154,8 @@ impl State {
             status: Arc::clone(&self.status),
         });
         let thread = every.map(|every| {
-            let taking = Arc::clone(&taking);
-            let take = move || taking.take_every(every);
+            let taker = Arc::clone(&taker);
+            let take = move || taker.take_every(every);
             thread::Builder::new().name("snapshots".into()).spawn(take).expect("there are threads")
         });
         {
@@ -163,7 +163,7 @@ impl State {
             status.every = every;
             status.latest = loaded.snapshot.as_ref().map(|(_, summary)| (*summary, loaded.took));
         }
-        *open = Some(Open { taking, thread });
+        *open = Some(OpenFolder { taker, thread });
         Ok(loaded)
     }
 
@@ -175,8 +175,8 @@ impl State {
     /// # Panics
     /// If it is not open.
     pub fn snapshot(&self) -> Result<Summary> {
-        let taking = self.open.lock().as_ref().map(|open| Arc::clone(&open.taking));
-        taking.expect("it is open").take(&AtomicBool::new(true))
+        let taker = self.open.lock().as_ref().map(|open| Arc::clone(&open.taker));
+        taker.expect("it is open").take(&AtomicBool::new(true))
     }
 
     /// As [`Durable::settle`].
@@ -192,9 +192,9 @@ impl State {
     /// # Errors
     /// The error of the medium. Both were tried.
     pub fn close(&self) -> Result<(), String> {
-        let Some(Open { taking, thread }) = self.open.lock().take() else { return Ok(()) };
-        taking.end(thread);
-        let snapshot = taking.take(&AtomicBool::new(true)).map_err(|error| error.to_string());
+        let Some(OpenFolder { taker, thread }) = self.open.lock().take() else { return Ok(()) };
+        taker.end(thread);
+        let snapshot = taker.take(&AtomicBool::new(true)).map_err(|error| error.to_string());
         let counts = self.durable.as_ref().map_or(Ok(()), |durable| durable.close());
         match (snapshot, counts) {
             (Err(snapshot), Err(counts)) => Err(format!("{snapshot}; {counts}")),
@@ -208,8 +208,8 @@ impl State {
         if let Some(durable) = &self.durable {
             durable.abandon();
         }
-        if let Some(Open { taking, thread }) = self.open.lock().take() {
-            taking.end(thread);
+        if let Some(OpenFolder { taker, thread }) = self.open.lock().take() {
+            taker.end(thread);
         }
     }
 
@@ -223,8 +223,8 @@ impl State {
 /// Closes the folder without a last snapshot. Counts become durable.
 impl Drop for State {
     fn drop(&mut self) {
-        if let Some(Open { taking, thread }) = self.open.lock().take() {
-            taking.end(thread);
+        if let Some(OpenFolder { taker, thread }) = self.open.lock().take() {
+            taker.end(thread);
         }
     }
 }
@@ -239,7 +239,7 @@ impl fmt::Debug for State {
     }
 }
 
-impl Taking {
+impl SnapshotTaker {
     fn take_every(&self, every: Duration) {
         let mut is_ending = self.is_ending.lock();
         loop {

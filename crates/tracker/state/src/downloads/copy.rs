@@ -46,7 +46,7 @@ fn write(
     to: (&'static str, Option<&str>),
     goes_on: impl FnMut(Duration) -> bool,
 ) -> Result<bool> {
-    let written = New::begin(folder, to.0).and_then(|new| match new.fill(from, goes_on) {
+    let written = NewDatabase::begin(folder, to.0).and_then(|new| match new.fill(from, goes_on) {
         Ok(true) => new.finish(folder, to.1).map(|()| true),
         ended => {
             let _ = close(&new.path, new.database);
@@ -61,14 +61,14 @@ fn write(
 }
 
 /// A new database, which gets its name when it is complete.
-pub(super) struct New {
+pub(super) struct NewDatabase {
     name: &'static str,
     path: PathBuf,
     file: Arc<dyn File>,
     database: Database,
 }
 
-impl New {
+impl NewDatabase {
     pub(super) fn begin(folder: &dyn Folder, name: &'static str) -> Result<Self> {
         let partial = partial(name);
         let path = folder.path(&partial);

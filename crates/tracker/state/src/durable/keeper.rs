@@ -17,7 +17,7 @@ use tracing::{error, info};
 use super::{Core, End, LOOKED_AT, TOGETHER};
 use crate::{
     Change, Downloads, InfoHash, Result,
-    candidates::{self, Candidates, Note, Source},
+    candidates::{self, Candidates, PendingChange, Source},
     downloads::Copying,
 };
 
@@ -55,11 +55,11 @@ impl Keeper {
 
     pub(super) fn run(mut self) {
         let core = Arc::clone(&self.core);
-        let _ended = Ended(&core);
+        let _ended = EndNotice(&core);
         loop {
             let (settle, settled, end) = {
-                let told = self.core.told.lock();
-                (told.settle, told.settled, told.end)
+                let orders = self.core.orders.lock();
+                (orders.settle, orders.settled, orders.end)
             };
             if end == Some(End::Abandon) {
                 self.downloads.abandon();
@@ -77,15 +77,15 @@ impl Keeper {
             let saved = if is_due { self.save() } else { Ok(()) };
             if end.is_some() {
                 // Stored counts that cannot be read are no error here: closing does not lose them.
-                self.core.told.lock().failed = saved.err().map(|error| error.to_string());
+                self.core.orders.lock().failed = saved.err().map(|error| error.to_string());
                 return;
             }
             let failed = saved.and(looked).err().map(|error| error.to_string());
             let is_refused = self.core.status.lock().is_refused;
             let has_passed = !self.core.look_at_all.load(SeqCst) || self.passed >= settle || is_refused;
             if is_settling && (failed.is_some() || (self.pass.is_none() && has_passed)) {
-                let mut told = self.core.told.lock();
-                (told.settled, told.failed) = (settle, failed);
+                let mut orders = self.core.orders.lock();
+                (orders.settled, orders.failed) = (settle, failed);
                 self.core.settled.notify_all();
             } else if self.pass.is_none() && !self.core.is_urgent.load(SeqCst) {
                 let is_unreadable = self.core.status.lock().is_unreadable;
@@ -193,7 +193,7 @@ impl Keeper {
             core.store.add_downloads(info_hash, u32::try_from(missing).unwrap_or(u32::MAX));
         }
         let add = shown.saturating_sub(kept);
-        let enters = trusts || (stored > 0 && !change.forget) || noted.is_some_and(Note::enters);
+        let enters = trusts || (stored > 0 && !change.forget) || noted.is_some_and(PendingChange::enters);
         let source = match add {
             0 => None,
             _ if enters => Some(Source::Several),
@@ -242,7 +242,7 @@ impl Keeper {
         {
             return Err(damage);
         }
-        let mut taken: Vec<(InfoHash, Note)> = Vec::new();
+        let mut taken: Vec<(InfoHash, PendingChange)> = Vec::new();
         for shard in &self.core.shards {
             taken.extend(shard.lock().changes.drain());
         }
@@ -299,10 +299,10 @@ impl Keeper {
     ///
     /// # Errors
     /// If the database cannot be read: nothing has entered, and nothing waits.
-    fn enter(&mut self, changes: &mut Vec<(InfoHash, Note)>) -> Result<()> {
+    fn enter(&mut self, changes: &mut Vec<(InfoHash, PendingChange)>) -> Result<()> {
         let is_full = self.downloads.entries() >= self.core.pace.most_known;
         changes.sort_unstable_by_key(|(info_hash, _)| *info_hash);
-        let is_asked = |note: &Note| is_full || !note.enters();
+        let is_asked = |note: &PendingChange| is_full || !note.enters();
         let asked = changes.iter().filter(|(_, note)| is_asked(note)).map(|(info_hash, _)| *info_hash);
         let (mut stored, mut left_out) = (self.downloads.get_all(&asked.collect::<Vec<_>>())?.into_iter(), 0);
         changes.retain_mut(|(info_hash, note)| {
@@ -363,11 +363,11 @@ fn write_copy(core: &Core, copying: Copying) -> bool {
 }
 
 /// Tells waiting callers that the keeper has ended, also by a panic.
-struct Ended<'a>(&'a Core);
+struct EndNotice<'a>(&'a Core);
 
-impl Drop for Ended<'_> {
+impl Drop for EndNotice<'_> {
     fn drop(&mut self) {
-        self.0.told.lock().ended = true;
+        self.0.orders.lock().ended = true;
         self.0.settled.notify_all();
     }
 }

@@ -17,19 +17,19 @@ use swarmkeep_state::{Directory, Pace, State};
 
 use crate::durability::{Persistent, PersistentSubject};
 
-/// A store of the catalog, by its name.
-struct Kept(&'static str);
+/// By its name.
+struct CatalogStore(&'static str);
 
-durability_suite!(packed, Kept("packed"));
-durability_suite!(btreemap, Kept("btreemap-rwlock-parking-lot-mutex-std"));
+durability_suite!(packed, CatalogStore("packed"));
+durability_suite!(btreemap, CatalogStore("btreemap-rwlock-parking-lot-mutex-std"));
 
-struct Open {
+struct OpenState {
     state: State,
     store: Arc<dyn TorrentRepository>,
     clock: Arc<AtomicU64>,
 }
 
-impl PersistentSubject for Kept {
+impl PersistentSubject for CatalogStore {
     fn open(
         &self,
         folder: &Path,
@@ -46,7 +46,7 @@ impl PersistentSubject for Kept {
         let folder = Arc::new(Directory::open(folder)?);
         state.open(folder, None, Arc::new(move || Timestamp::from_secs(told.load(Relaxed))))?;
         let store = state.repository().as_sync().cloned().expect("it is synchronous");
-        Ok(Box::new(Open { state, store, clock }))
+        Ok(Box::new(OpenState { state, store, clock }))
     }
 
     fn latest_snapshot(&self, folder: &Path) -> Option<PathBuf> {
@@ -71,7 +71,7 @@ impl PersistentSubject for Kept {
     }
 }
 
-impl Persistent for Open {
+impl Persistent for OpenState {
     fn store(&self) -> &dyn TorrentRepository {
         &*self.store
     }

@@ -16,14 +16,14 @@ const SWARMS: u32 = 300;
 
 type Contents = BTreeMap<InfoHash, SwarmStats>;
 
-struct Opened {
+struct OpenState {
     state: State,
     loaded: Loaded,
     folder: Simulated,
     now: Timestamp,
 }
 
-impl Opened {
+impl OpenState {
     fn new(folder: &Simulated) -> Option<Self> {
         Self::at(folder, NOW)
     }
@@ -62,7 +62,7 @@ impl Opened {
 }
 
 /// Takes snapshots until one fails. Returns the contents of the acknowledged ones, and of the failed one.
-fn run(opened: &Opened) -> (Vec<Contents>, Option<Contents>) {
+fn run(opened: &OpenState) -> (Vec<Contents>, Option<Contents>) {
     let mut acknowledged = Vec::new();
     for nth in 0..SNAPSHOTS {
         opened.grow(nth * SWARMS);
@@ -76,7 +76,7 @@ fn run(opened: &Opened) -> (Vec<Contents>, Option<Contents>) {
 
 /// Asserts that another process finds the latest acknowledged snapshot, or the whole one that failed.
 fn assert_latest(folder: &Simulated, acknowledged: &[Contents], begun: Option<&Contents>, story: &str) {
-    let opened = Opened::new(folder).unwrap_or_else(|| panic!("{story}: cannot be opened"));
+    let opened = OpenState::new(folder).unwrap_or_else(|| panic!("{story}: cannot be opened"));
     let found = opened.contents();
     let latest = acknowledged.last().cloned().unwrap_or_default();
     assert!(
@@ -88,7 +88,7 @@ fn assert_latest(folder: &Simulated, acknowledged: &[Contents], begun: Option<&C
 }
 
 fn operations() -> usize {
-    let opened = Opened::new(&Simulated::new(0)).unwrap();
+    let opened = OpenState::new(&Simulated::new(0)).unwrap();
     let (acknowledged, begun) = run(&opened);
     assert!(acknowledged.len() == SNAPSHOTS as usize && begun.is_none());
     opened.folder.operations().len()
@@ -104,7 +104,7 @@ fn a_power_cut_or_a_kill_leaves_the_latest_snapshot_or_the_one_before_it() {
             } else {
                 folder.kill(at)
             };
-            let Some(opened) = Opened::new(&folder) else { continue };
+            let Some(opened) = OpenState::new(&folder) else { continue };
             let (acknowledged, begun) = run(&opened);
             let left = |seed| if is_cut { folder.after_power_cut(seed) } else { folder.after_kill() };
             for seed in 0..if is_cut { 12 } else { 1 } {
@@ -120,7 +120,7 @@ fn a_disk_that_refuses_costs_the_snapshot_and_no_other() {
     for refusal in [Refusal::Full, Refusal::Device, Refusal::ReadOnly] {
         for at in 0..operations() {
             let folder = Simulated::new(at as u64);
-            let Some(opened) = Opened::new(&folder) else { panic!("nothing was refused yet") };
+            let Some(opened) = OpenState::new(&folder) else { panic!("nothing was refused yet") };
             let before = folder.operations().len();
             folder.refuse(before + at, 1, refusal);
             let mut latest = Contents::new();
@@ -145,7 +145,7 @@ fn a_disk_that_refuses_costs_the_snapshot_and_no_other() {
 fn a_snapshot_that_a_wrong_clock_has_expired_is_kept_after_further_snapshots() {
     const DAY: u64 = 86_400;
     let folder = Simulated::new(0);
-    let open = |later| Opened::at(&folder, Timestamp::from_secs(NOW.as_secs() + later)).unwrap();
+    let open = |later| OpenState::at(&folder, Timestamp::from_secs(NOW.as_secs() + later)).unwrap();
     let first = open(0);
     first.grow(0);
     first.state.close().unwrap();

@@ -62,7 +62,7 @@ impl PersistentSubject for Reference {
         config: &RepositoryConfig,
         now: Timestamp,
     ) -> Result<Box<dyn Persistent>, Box<dyn Error>> {
-        Ok(Box::new(Open::new(*self, folder, config, now)?))
+        Ok(Box::new(OpenReference::new(*self, folder, config, now)?))
     }
 
     fn latest_snapshot(&self, folder: &Path) -> Option<PathBuf> {
@@ -92,8 +92,7 @@ const DAMAGED: &str = "snapshot.damaged";
 const COUNTS: &str = "counts";
 const LOCK: &str = "lock";
 
-/// The open store.
-struct Open {
+struct OpenReference {
     kind: Reference,
     model: Model,
     folder: PathBuf,
@@ -120,7 +119,7 @@ struct Counts {
     snapshots: u32,
 }
 
-impl Open {
+impl OpenReference {
     fn new(
         kind: Reference,
         folder: &Path,
@@ -442,7 +441,7 @@ fn parse_peer(swarms: &mut [Loaded], role: &str, endpoint: &str, time: &str) -> 
     true
 }
 
-impl Persistent for Open {
+impl Persistent for OpenReference {
     fn store(&self) -> &dyn TorrentRepository {
         self
     }
@@ -503,7 +502,7 @@ impl Persistent for Open {
     }
 }
 
-impl TorrentRepository for Open {
+impl TorrentRepository for OpenReference {
     fn announce(
         &self,
         announce: &Announce,
@@ -637,9 +636,9 @@ impl TorrentRepository for Open {
     }
 }
 
-impl fmt::Debug for Open {
+impl fmt::Debug for OpenReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Open")
+        f.debug_struct("OpenReference")
             .field("folder", &self.folder)
             .field("model", &self.model)
             .finish_non_exhaustive()
