@@ -30,7 +30,7 @@ use tokio_rustls::rustls::{
 pub(crate) struct Args {
     /// The tracker, such as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or its admin address,
     /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200.
-    target: Asked,
+    target: CheckTarget,
 
     /// PEM file with the certificate authority of https:// targets. Default: the authorities that the system
     /// trusts.
@@ -43,13 +43,13 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Clone)]
-struct Asked {
+struct CheckTarget {
     text: String,
     target: Target,
     tls: bool,
 }
 
-impl FromStr for Asked {
+impl FromStr for CheckTarget {
     type Err = swarmkeep_load::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -73,7 +73,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
 pub(crate) fn run(
-    Args { target: Asked { text, target, tls }, ca, insecure }: Args,
+    Args { target: CheckTarget { text, target, tls }, ca, insecure }: Args,
 ) -> Result<(), Box<dyn Error>> {
     match &target {
         Target::Udp(address) => over_udp(*address),

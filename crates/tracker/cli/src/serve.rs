@@ -38,7 +38,7 @@ use self::{
     log::Log,
     read::ReadSettings,
     reload::Reload,
-    schema::{Fixed, Kept, LogFormat, Settings},
+    schema::{Fixed, LogFormat, RunState, Settings},
     store::NotBuilt,
     user::User,
 };
@@ -93,7 +93,7 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
         settings::read(&crate::command(), &Settings::schema(), &arguments, [])?
     } else {
         let ReadSettings { effective, settings } = ReadSettings::at_start();
-        settings.server(&mut Kept::new()?).unwrap_or_else(|error| crate::refuse(error.to_string()));
+        settings.server(&mut RunState::new()?).unwrap_or_else(|error| crate::refuse(error.to_string()));
         settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
         effective
     };
@@ -122,7 +122,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     for file in running.iter().filter_map(Setting::password_file) {
         secret::warn_of_others(file, "the passwords");
     }
-    let (mut kept, sockets) = (Kept::new()?, manager::sockets()?);
+    let (mut kept, sockets) = (RunState::new()?, manager::sockets()?);
     kept.handed_over = [sockets.udp.len(), sockets.http.len(), sockets.https.len()] != [0; 3];
     let mut config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
     let sizes = settings.repository(HashKey::from_os()?);
@@ -168,7 +168,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         server.control().metrics.watch_state(Arc::clone(state));
     }
     built.watch(&server.control().metrics);
-    let closing = Closing(state);
+    let closing = CloseOnDrop(state);
     let served = runtime.block_on(async {
         // Before the line about listening, after which a signal may come.
         let (mut interrupt, mut terminate) =
@@ -238,9 +238,9 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
 }
 
 /// Takes the last snapshot also where a part of the tracker has panicked.
-struct Closing(Option<Arc<State>>);
+struct CloseOnDrop(Option<Arc<State>>);
 
-impl Drop for Closing {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         if let Some(state) = &self.0
             && let Err(reason) = state.close()

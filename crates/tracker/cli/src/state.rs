@@ -42,7 +42,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Kept {
+struct StateReport {
     snapshots: Vec<Snapshot>,
     /// The download counts, and their copy.
     downloads: Vec<Database>,
@@ -58,13 +58,13 @@ struct Database {
     file: &'static str,
     /// Its content, if it is good.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    counts: Option<Good>,
+    counts: Option<CountsSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     damaged: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Good {
+struct CountsSummary {
     torrents: u64,
     bytes: u64,
     age_seconds: u64,
@@ -96,27 +96,27 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let forgotten = args.forget_below.map(forget).transpose()?;
     let downloads = look_at_downloads(&*folder)?.into_iter().map(|(file, looked_at)| match looked_at {
         Ok(Counts { entries, bytes, age, .. }) => {
-            let good = Good { torrents: entries, bytes, age_seconds: age.as_secs() };
-            Database { file, counts: Some(good), damaged: None }
+            let summary = CountsSummary { torrents: entries, bytes, age_seconds: age.as_secs() };
+            Database { file, counts: Some(summary), damaged: None }
         }
         Err(error) => Database { file, counts: None, damaged: Some(error.to_string()) },
     });
-    let kept = Kept { snapshots, downloads: downloads.collect(), restored: args.restore, forgotten };
-    let is_bad = kept.snapshots.iter().any(|snapshot| snapshot.refused.is_some())
-        || kept.downloads.iter().any(|database| database.damaged.is_some());
+    let report = StateReport { snapshots, downloads: downloads.collect(), restored: args.restore, forgotten };
+    let is_bad = report.snapshots.iter().any(|snapshot| snapshot.refused.is_some())
+        || report.downloads.iter().any(|database| database.damaged.is_some());
     if args.json {
-        print_json(&kept)?;
+        print_json(&report)?;
     } else {
-        print(&kept)?;
+        print(&report)?;
     }
     Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn print(kept: &Kept) -> io::Result<()> {
-    if kept.snapshots.is_empty() {
+fn print(report: &StateReport) -> io::Result<()> {
+    if report.snapshots.is_empty() {
         say!("no snapshot");
     }
-    for Snapshot { file, summary, refused } in &kept.snapshots {
+    for Snapshot { file, summary, refused } in &report.snapshots {
         if let Some(summary) = summary {
             let taken = SystemTime::UNIX_EPOCH + Duration::from_secs(summary.taken.as_secs());
             let age = match taken.elapsed() {
@@ -134,11 +134,11 @@ fn print(kept: &Kept) -> io::Result<()> {
             say!("{file}: refused: {refused}");
         }
     }
-    if kept.downloads.is_empty() {
+    if report.downloads.is_empty() {
         say!("no download counts");
     }
-    for Database { file, counts, damaged } in &kept.downloads {
-        if let Some(Good { torrents, bytes, age_seconds }) = counts {
+    for Database { file, counts, damaged } in &report.downloads {
+        if let Some(CountsSummary { torrents, bytes, age_seconds }) = counts {
             let (torrents, bytes) = (HumanCount(*torrents), HumanBytes(*bytes));
             let age = HumanDuration(Duration::from_secs(*age_seconds));
             say!("{file}: download counts of {torrents} torrents, {bytes}, written {age} ago");
@@ -147,10 +147,10 @@ fn print(kept: &Kept) -> io::Result<()> {
             say!("{file}: damaged: {damaged}");
         }
     }
-    if kept.restored {
+    if report.restored {
         say!("the copy is in the place of the download counts, which are kept as downloads.redb.replaced");
     }
-    if let Some(forgotten) = kept.forgotten {
+    if let Some(forgotten) = report.forgotten {
         say!("forgotten: download counts of {} torrents", HumanCount(forgotten));
     }
     Ok(())

@@ -12,7 +12,7 @@ use super::{
     log::Log,
     manager,
     read::ReadSettings,
-    schema::{Fixed, Kept, Live, Settings},
+    schema::{Fixed, Live, RunState, Settings},
 };
 use crate::settings::Setting;
 
@@ -20,7 +20,7 @@ use crate::settings::Setting;
 pub(super) struct Reload {
     pub(super) fixed: Fixed,
     pub(super) running: Vec<Setting>,
-    pub(super) kept: Kept,
+    pub(super) kept: RunState,
     pub(super) log: Log,
     pub(super) control: Control,
 }

@@ -29,7 +29,7 @@ use super::{
     connection_key,
     redis::Redis,
     secret::warn_of_others,
-    store::{Chosen, Store},
+    store::{StoreBuilder, StoreChoice},
     user::User,
     xdp::Xdp,
 };
@@ -116,7 +116,7 @@ pub(crate) struct Fixed {
 
     /// Store of the swarms: one in this process, or `redis`, which several trackers can share.
     #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository(), help_heading = STORE)]
-    pub(crate) repository: Chosen,
+    pub(crate) repository: StoreChoice,
 
     /// Time that a peer is kept after its last announce, such as 2700, 2700s, 45m or 1h.
     #[arg(long, value_name = "TIME", default_value = "45m", value_parser = seconds, help_heading = STORE)]
@@ -344,7 +344,7 @@ impl Settings {
     fn most_bytes(&self) -> Option<usize> {
         match (self.fixed.max_bytes, self.fixed.repository) {
             (Some(most), _) => Some(most).filter(|most| *most > 0),
-            (None, Chosen::Embedded(row)) if row.bounded.contains(BoundedBy::BYTES) => {
+            (None, StoreChoice::Embedded(row)) if row.bounded.contains(BoundedBy::BYTES) => {
                 // There is a limit also if the memory is unknown.
                 let half = memory().unwrap_or(1 << 30) / 2;
                 Some(usize::try_from(half).unwrap_or(usize::MAX))
@@ -363,21 +363,21 @@ impl Settings {
     }
 
     /// The store, with all but its sizes.
-    pub(crate) fn store(&self) -> Result<Store, Contradiction> {
+    pub(crate) fn store(&self) -> Result<StoreBuilder, Contradiction> {
         let Fixed { repository, redis, state, .. } = &self.fixed;
         match repository {
-            Chosen::Embedded(_) if !redis.redis_url.is_empty() => Err(Contradiction(format!(
+            StoreChoice::Embedded(_) if !redis.redis_url.is_empty() => Err(Contradiction(format!(
                 "redis-url is given, and the repository is {}: give --repository redis, or leave the URL out",
                 repository.name()
             ))),
-            Chosen::Embedded(row) => Ok(Store::Embedded(row)),
+            StoreChoice::Embedded(row) => Ok(StoreBuilder::Embedded(row)),
             // Each tracker would add peers and downloads of its own past to the shared ones.
-            Chosen::Redis if state.is_some() => Err(Contradiction(
+            StoreChoice::Redis if state.is_some() => Err(Contradiction(
                 "state is of no use with the repository redis, which outlives this tracker: leave --state out, and have the server write to \
                  its disk (appendonly yes)"
                     .into(),
             )),
-            Chosen::Redis => Ok(Store::Redis(Box::new(redis.servers()?))),
+            StoreChoice::Redis => Ok(StoreBuilder::Redis(Box::new(redis.servers()?))),
         }
     }
 
@@ -405,7 +405,7 @@ impl Settings {
     }
 
     /// The configuration of the server.
-    pub(crate) fn server(&self, kept: &mut Kept) -> Result<Config, Box<dyn Error>> {
+    pub(crate) fn server(&self, kept: &mut RunState) -> Result<Config, Box<dyn Error>> {
         let Fixed { workers, http_connections, http_connections_per_address, repository, lifetime, .. } =
             &self.fixed;
         kept.connection_key = self.fixed.connection_key.as_deref().map(connection_key::read).transpose()?;
@@ -437,7 +437,7 @@ impl Settings {
     }
 
     /// The tokens of the API: from the file, or a random one.
-    fn tokens(&self, kept: &mut Kept) -> Result<Vec<Token>, Box<dyn Error>> {
+    fn tokens(&self, kept: &mut RunState) -> Result<Vec<Token>, Box<dyn Error>> {
         let Some(path) = &self.fixed.admin_tokens else {
             let (token, secret) = Token::draw(&[Scope::Read, Scope::Write])?;
             kept.drawn_secret = Some(secret);
@@ -476,7 +476,7 @@ impl Settings {
     }
 
     /// Reads the certificate again for the connections to come.
-    pub(crate) fn renew_certificate(&self, kept: &Kept) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn renew_certificate(&self, kept: &RunState) -> Result<(), Box<dyn Error>> {
         match (&kept.tls, self.certificate()?) {
             (Some(tls), Some((certificate, key))) => tls.reload(certificate, key)?,
             (None, Some(_)) => {
@@ -488,7 +488,7 @@ impl Settings {
     }
 
     /// The rules of its answers. Reads the lists, except lists of `now` that have not changed.
-    pub(crate) fn rules(&self, kept: &mut Kept, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
+    pub(crate) fn rules(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
         let mut rules = self.times()?;
         let Live { allow_list, deny_list, passkeys, requests, requests_at_once, .. } = &self.live;
         (rules.default_want, rules.most_want) = (self.live.peers, self.live.most_peers.get());
@@ -554,7 +554,7 @@ impl Settings {
 }
 
 /// Keys, limits and certificates that stay when settings are read again.
-pub(crate) struct Kept {
+pub(crate) struct RunState {
     passkey_key: HashKey,
     rate_key: HashKey,
     limiter: Option<((u32, u32), Arc<RateLimiter>)>,
@@ -567,7 +567,7 @@ pub(crate) struct Kept {
     pub(crate) handed_over: bool,
 }
 
-impl Kept {
+impl RunState {
     /// The number of addresses above their rate for which there is room: 512 KiB, which stays in a core's
     /// cache. A slower address needs no room.
     const ADDRESSES: usize = 1 << 16;
@@ -597,9 +597,9 @@ impl Kept {
 }
 
 /// A name of a row or of a family of the catalog, or the other one.
-fn repository() -> impl TypedValueParser<Value = Chosen> {
-    PossibleValuesParser::new(Chosen::values())
-        .map(|name| Chosen::find(&name).expect("only names of these pass"))
+fn repository() -> impl TypedValueParser<Value = StoreChoice> {
+    PossibleValuesParser::new(StoreChoice::values())
+        .map(|name| StoreChoice::find(&name).expect("only names of these pass"))
 }
 
 fn level() -> impl TypedValueParser<Value = LevelFilter> {

@@ -12,15 +12,14 @@ use swarmkeep_tracker::{ConnectionKey, Metrics, SharedStore};
 
 use super::redis::Servers;
 
-/// The choice of the store.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Chosen {
+pub(crate) enum StoreChoice {
     /// A store of the catalog, in this process.
     Embedded(&'static Implementation),
     Redis,
 }
 
-impl Chosen {
+impl StoreChoice {
     /// The names of rows, of families, and `redis`. Families and `redis` have a help text.
     pub(crate) fn values() -> impl Iterator<Item = PossibleValue> {
         catalog::names().chain([Self::Redis.name()]).map(|name| {
@@ -45,8 +44,7 @@ impl Chosen {
     }
 }
 
-/// A store to build.
-pub(crate) enum Store {
+pub(crate) enum StoreBuilder {
     Embedded(&'static Implementation),
     Redis(Box<Servers>),
 }
@@ -64,7 +62,7 @@ pub(crate) enum NotBuilt {
     Clock(String),
 }
 
-impl Store {
+impl StoreBuilder {
     /// The name of this tracker among the trackers of the store, if it is shared.
     pub(crate) fn node(&self) -> Option<&str> {
         match self {
@@ -74,16 +72,17 @@ impl Store {
     }
 
     /// Builds it in the runtime that its connections stay in.
-    pub(crate) async fn build(&self, config: &RepositoryConfig) -> Result<Built, NotBuilt> {
+    pub(crate) async fn build(&self, config: &RepositoryConfig) -> Result<BuiltStore, NotBuilt> {
         match self {
             Self::Embedded(row) => match row.build(config) {
-                Ok(repository) => Ok(Built { repository, redis: None }),
+                Ok(repository) => Ok(BuiltStore { repository, redis: None }),
                 Err(error) => Err(NotBuilt::Settings(error.to_string())),
             },
             Self::Redis(servers) => match servers.reach(config).await {
                 Ok(store) => {
                     let store = Arc::new(store);
-                    Ok(Built { repository: Repository::Async(Arc::clone(&store) as _), redis: Some(store) })
+                    let repository = Repository::Async(Arc::clone(&store) as _);
+                    Ok(BuiltStore { repository, redis: Some(store) })
                 }
                 Err(RedisError::Unreachable(reason)) => Err(NotBuilt::Unreachable(reason)),
                 Err(error @ RedisError::Clock { .. }) => Err(NotBuilt::Clock(error.to_string())),
@@ -93,12 +92,12 @@ impl Store {
     }
 }
 
-pub(crate) struct Built {
+pub(crate) struct BuiltStore {
     pub(crate) repository: Repository,
     redis: Option<Arc<RedisRepository>>,
 }
 
-impl Built {
+impl BuiltStore {
     /// The key of connection ids that all trackers of the store share, if it is shared.
     pub(crate) fn connection_key(&self) -> Option<ConnectionKey> {
         self.redis.as_ref().map(|store| ConnectionKey::new(&store.shared_secret("connection ids")))

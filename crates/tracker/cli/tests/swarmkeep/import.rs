@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fixtures/imports");
 
-struct Ended {
+struct ImportOutput {
     code: i32,
     out: String,
     errors: String,
@@ -25,14 +25,14 @@ fn swarmkeep(folder: &Path, words: &str) -> Command {
     command
 }
 
-fn ended(output: Output) -> Ended {
+fn ended(output: Output) -> ImportOutput {
     let Output { status, stdout, stderr } = output;
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
+    ImportOutput { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
 }
 
 /// Runs `import` in a folder. Blanks separate `words`.
-fn import(folder: impl AsRef<Path>, words: &str) -> Ended {
+fn import(folder: impl AsRef<Path>, words: &str) -> ImportOutput {
     ended(swarmkeep(folder.as_ref(), words).output().unwrap())
 }
 
@@ -51,7 +51,7 @@ fn refused(folder: impl AsRef<Path>, words: &str) -> String {
 }
 
 /// As [`found`], with bytes through standard input.
-fn piped(words: &str, bytes: &[u8]) -> Ended {
+fn piped(words: &str, bytes: &[u8]) -> ImportOutput {
     let mut command = swarmkeep(Path::new(FIXTURES), words);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -199,7 +199,7 @@ fn an_import_without_a_copy_reports_that_the_counts_are_imported() {
     // A folder has the name of the copy.
     fs::create_dir_all(folder.path().join("state/downloads.redb.copy.partial/x")).unwrap();
     fs::write(folder.path().join("one"), format!("{:040x}\t7\n", 1)).unwrap();
-    let Ended { code, out, errors } = import(folder.path(), "--state state one");
+    let ImportOutput { code, out, errors } = import(folder.path(), "--state state one");
     assert!(code == 1 && out.contains("1 torrent raised"), "{out}");
     assert!(errors.contains("the counts are imported, but no copy was made: creating "), "{errors}");
 }

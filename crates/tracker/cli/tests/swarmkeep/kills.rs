@@ -41,36 +41,36 @@ fn answered_announces_outlive_kills_at_any_moment() {
     let seed = env::var("KILLS_SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let folder =
         tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made");
-    let mut story = Story::new(seed);
+    let mut test = KillTest::new(seed);
     let began = Instant::now();
     are_known(folder.path());
 
-    let tracker = Tracker::start(folder.path(), &mut story);
-    story.fill(&tracker);
-    story.stop(tracker);
-    let mut tracker = Tracker::start(folder.path(), &mut story);
-    story.check(&tracker);
+    let tracker = Tracker::start(folder.path(), &mut test);
+    test.fill(&tracker);
+    test.stop(tracker);
+    let mut tracker = Tracker::start(folder.path(), &mut test);
+    test.check(&tracker);
     for kill in 1..=kills {
-        story.live_and_die(tracker, folder.path());
-        if story.rng.next_u64().is_multiple_of(10) {
-            story.die_early(folder.path());
+        test.live_and_die(tracker, folder.path());
+        if test.rng.next_u64().is_multiple_of(10) {
+            test.die_early(folder.path());
         }
-        tracker = Tracker::start(folder.path(), &mut story);
-        story.check(&tracker);
+        tracker = Tracker::start(folder.path(), &mut test);
+        test.check(&tracker);
         if kill % 50 == 0 || kill == kills {
             // To stderr itself: the test harness shows no output of a test that passes.
-            let _ = writeln!(stderr(), "{kill} kills in {} s: {}", began.elapsed().as_secs(), story.counted);
+            let _ = writeln!(stderr(), "{kill} kills in {} s: {}", began.elapsed().as_secs(), test.totals);
         }
     }
     // After a clean stop all is equal. Peers that were gone come back, and their swarms have their downloads.
-    story.load(&tracker, &mut |_| false, 2_000);
-    story.stop(tracker);
-    let tracker = Tracker::start(folder.path(), &mut story);
-    story.check(&tracker);
-    story.fill(&tracker);
-    story.check_again(&tracker);
-    assert!(story.counted.snapshots + story.counted.while_writing > 0, "some are killed late enough");
-    story.stop(tracker);
+    test.load(&tracker, &mut |_| false, 2_000);
+    test.stop(tracker);
+    let tracker = Tracker::start(folder.path(), &mut test);
+    test.check(&tracker);
+    test.fill(&tracker);
+    test.check_again(&tracker);
+    assert!(test.totals.snapshots + test.totals.while_writing > 0, "some are killed late enough");
+    test.stop(tracker);
 }
 
 /// Gives each torrent a download, so that downloads of one address are kept.
@@ -83,11 +83,11 @@ fn are_known(folder: &Path) {
 
 /// The history of one peer, which is alone in its swarm.
 #[derive(Default)]
-struct Slot {
+struct PeerHistory {
     /// At the start of the tracker.
     base: Peer,
     /// Its announces since then.
-    announced: Vec<Announced>,
+    announced: Vec<SentAnnounce>,
     /// Downloads that were ever sent.
     sent: u32,
     /// Downloads that outlive any kill.
@@ -96,8 +96,8 @@ struct Slot {
     seen: u32,
 }
 
-struct Announced {
-    what: What,
+struct SentAnnounce {
+    action: Action,
     answered: Option<SystemTime>,
 }
 
@@ -110,7 +110,7 @@ enum Peer {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum Action {
     Starts,
     StartsSeeding,
     Completes,
@@ -118,7 +118,7 @@ enum What {
     Stops,
 }
 
-impl What {
+impl Action {
     fn leads_to(self) -> Peer {
         match self {
             Self::Starts => Peer::Leecher,
@@ -145,10 +145,10 @@ impl What {
     }
 }
 
-impl Slot {
+impl PeerHistory {
     /// After the last announce, answered or not.
     fn now(&self) -> Peer {
-        self.announced.last().map_or(self.base, |last| last.what.leads_to())
+        self.announced.last().map_or(self.base, |last| last.action.leads_to())
     }
 
     fn is_waiting(&self) -> bool {
@@ -164,14 +164,14 @@ impl Slot {
         let sure = by.map_or(0, |by| self.answered_by(by));
         (sure..=self.announced.len()).any(|n| match n.checked_sub(1) {
             None => self.base == peer,
-            Some(last) => self.announced[last].what.leads_to() == peer,
+            Some(last) => self.announced[last].action.leads_to() == peer,
         })
     }
 }
 
 /// The announces to all trackers that were killed, one after the other.
-struct Story {
-    slots: Vec<Slot>,
+struct KillTest {
+    peers: Vec<PeerHistory>,
     rng: SplitMix64,
     /// The next tracker has all announces that were answered at this time.
     held_by: Option<SystemTime>,
@@ -179,11 +179,11 @@ struct Story {
     took: Duration,
     /// The duration of a start.
     start: Duration,
-    counted: Counted,
+    totals: Totals,
 }
 
 #[derive(Default)]
-struct Counted {
+struct Totals {
     restarts: u64,
     while_writing: u64,
     while_stopping: u64,
@@ -195,7 +195,7 @@ struct Counted {
     downloads: u64,
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -222,18 +222,18 @@ struct Tracker {
 
 impl Tracker {
     /// Starts it, and asserts that it refuses no part of its state.
-    fn start(folder: &Path, story: &mut Story) -> Self {
+    fn start(folder: &Path, test: &mut KillTest) -> Self {
         let began = Instant::now();
         let mut serve = Serve::run(swarmkeep(&arguments(folder)));
         let said = serve.until_it_listens();
-        story.start = began.elapsed();
-        story.counted.restarts += 1;
+        test.start = began.elapsed();
+        test.totals.restarts += 1;
         let is_good = !said.contains("ERROR") && !said.contains("WARN");
         assert!(is_good, "{said}");
         for refused in ["swarms.snapshot.refused", "swarms.snapshot.previous.refused"] {
             assert!(!folder.join(refused).exists(), "{said}");
         }
-        let is_first = story.counted.restarts == 1;
+        let is_first = test.totals.restarts == 1;
         assert!(said.contains(if is_first { "there is no snapshot" } else { "snapshot loaded" }), "{said}");
         let admin = admin(&mut serve);
         Self { udp: serve.addresses()[0][0], admin, serve }
@@ -254,15 +254,15 @@ fn arguments(folder: &Path) -> [&str; 8] {
     ]
 }
 
-impl Story {
+impl KillTest {
     fn new(seed: u64) -> Self {
         Self {
-            slots: (0..SWARMS).map(|_| Slot { sent: 1, settled: 1, ..Slot::default() }).collect(),
+            peers: (0..SWARMS).map(|_| PeerHistory { sent: 1, settled: 1, ..Default::default() }).collect(),
             rng: SplitMix64::new(seed),
             held_by: None,
             took: Duration::ZERO,
             start: Duration::from_millis(100),
-            counted: Counted::default(),
+            totals: Totals::default(),
         }
     }
 
@@ -276,14 +276,14 @@ impl Story {
 
     /// Starts every absent peer.
     fn fill(&mut self, tracker: &Tracker) {
-        let absent = (0..SWARMS).filter(|&n| self.slots[n].now() == Peer::Absent).collect::<Vec<_>>();
+        let absent = (0..SWARMS).filter(|&n| self.peers[n].now() == Peer::Absent).collect::<Vec<_>>();
         let mut absent = absent.into_iter();
         self.drive(
             tracker,
             256,
             |_, rng| {
-                let what = if rng.next_u64().is_multiple_of(3) { What::StartsSeeding } else { What::Starts };
-                absent.next().map(|swarm| (swarm, what))
+                let seeds = rng.next_u64().is_multiple_of(3);
+                absent.next().map(|swarm| (swarm, if seeds { Action::StartsSeeding } else { Action::Starts }))
             },
             &mut |_| false,
         );
@@ -292,23 +292,23 @@ impl Story {
     /// Announces at random until `enough`, or `most` times.
     fn load(&mut self, tracker: &Tracker, enough: &mut dyn FnMut(Instant) -> bool, most: usize) {
         let mut left = most;
-        let next = move |slots: &[Slot], rng: &mut SplitMix64| {
+        let next = move |peers: &[PeerHistory], rng: &mut SplitMix64| {
             left = left.checked_sub(1)?;
             loop {
                 let among = if rng.next_u64().is_multiple_of(4) { SWARMS } else { BUSY };
                 let swarm = (rng.next_u64() % among as u64) as usize;
-                if slots[swarm].is_waiting() {
+                if peers[swarm].is_waiting() {
                     continue;
                 }
                 let often = !rng.next_u64().is_multiple_of(3);
-                let what = match (slots[swarm].now(), often) {
-                    (Peer::Absent, true) => What::Starts,
-                    (Peer::Absent, false) => What::StartsSeeding,
-                    (Peer::Leecher, true) => What::Completes,
-                    (Peer::Seeder, false) => What::Seeds,
-                    (Peer::Leecher, false) | (Peer::Seeder, true) => What::Stops,
+                let action = match (peers[swarm].now(), often) {
+                    (Peer::Absent, true) => Action::Starts,
+                    (Peer::Absent, false) => Action::StartsSeeding,
+                    (Peer::Leecher, true) => Action::Completes,
+                    (Peer::Seeder, false) => Action::Seeds,
+                    (Peer::Leecher, false) | (Peer::Seeder, true) => Action::Stops,
                 };
-                return Some((swarm, what));
+                return Some((swarm, action));
             }
         };
         self.drive(tracker, 16, next, enough);
@@ -319,7 +319,7 @@ impl Story {
         &mut self,
         tracker: &Tracker,
         at_once: usize,
-        mut next: impl FnMut(&[Slot], &mut SplitMix64) -> Option<(usize, What)>,
+        mut next: impl FnMut(&[PeerHistory], &mut SplitMix64) -> Option<(usize, Action)>,
         enough: &mut dyn FnMut(Instant) -> bool,
     ) {
         let mut client = Client::of(tracker.udp);
@@ -328,16 +328,16 @@ impl Story {
         let mut answer = [0; 2048];
         loop {
             while waiting.len() < at_once && !is_over {
-                let Some((swarm, what)) = next(&self.slots, &mut self.rng) else {
+                let Some((swarm, action)) = next(&self.peers, &mut self.rng) else {
                     is_over = true;
                     break;
                 };
                 number += 1;
-                let slot = &mut self.slots[swarm];
-                slot.sent += u32::from(what == What::Completes);
-                slot.announced.push(Announced { what, answered: None });
+                let history = &mut self.peers[swarm];
+                history.sent += u32::from(action == Action::Completes);
+                history.announced.push(SentAnnounce { action, answered: None });
                 waiting.insert(number, swarm);
-                client.send(&what.packet(connection_id, number, swarm));
+                client.send(&action.packet(connection_id, number, swarm));
             }
             if waiting.is_empty() || enough(Instant::now()) {
                 return;
@@ -350,9 +350,9 @@ impl Story {
                 };
                 let swarm =
                     waiting.remove(&response.header.transaction_id.0).expect("one answer per request");
-                let last = self.slots[swarm].announced.last_mut().expect("it has announced");
+                let last = self.peers[swarm].announced.last_mut().expect("it has announced");
                 last.answered = Some(SystemTime::now());
-                self.counted.announces += 1;
+                self.totals.announces += 1;
             }
             if at_once < 64 {
                 // Leaves time for other programs on this machine.
@@ -391,26 +391,26 @@ impl Story {
             // As after an impatient stop: while it takes its last snapshot.
             tracker.serve.signal("TERM");
             thread::sleep(self.random(2 * self.took));
-            self.counted.while_stopping += 1;
+            self.totals.while_stopping += 1;
         }
         let said = tracker.serve.kill();
-        self.counted.while_writing += u64::from(partial.exists());
+        self.totals.while_writing += u64::from(partial.exists());
         let is_good = !said.contains("ERROR");
         assert!(is_good, "{said}");
         let taken = said
             .lines()
             .filter(|line| line.contains("snapshot taken"))
-            .inspect(|_| self.counted.snapshots += 1);
+            .inspect(|_| self.totals.snapshots += 1);
         // A snapshot begins after the line about the one before. It is renamed a moment before its own line:
         // the folder may have one more, with more announces.
         let taken = taken.collect::<Vec<_>>();
         self.took = taken.last().map_or(self.took, |line| took(line));
         self.held_by = taken.iter().rev().nth(1).map(|line| logged_at(line));
         let Some(settled) = settled else { return };
-        for slot in self.slots.iter_mut() {
-            slot.settled = slot.settled.max(slot.seen);
-            let completed = slot.announced.iter().filter(|it| it.what == What::Completes);
-            slot.settled +=
+        for history in self.peers.iter_mut() {
+            history.settled = history.settled.max(history.seen);
+            let completed = history.announced.iter().filter(|it| it.action == Action::Completes);
+            history.settled +=
                 completed.filter(|it| it.answered.is_some_and(|answered| answered <= settled)).count() as u32;
         }
     }
@@ -421,7 +421,7 @@ impl Story {
         thread::sleep(self.random(self.start));
         child.kill().expect("ours");
         child.wait().expect("ours");
-        self.counted.while_starting += 1;
+        self.totals.while_starting += 1;
     }
 
     /// Stops a tracker with SIGTERM: it keeps everything.
@@ -430,9 +430,9 @@ impl Story {
         assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("snapshot taken"), "{said}");
         self.held_by = Some(SystemTime::now());
-        for slot in &mut self.slots {
-            let completed = slot.announced.iter().filter(|it| it.what == What::Completes).count();
-            slot.settled = slot.settled.max(slot.seen) + completed as u32;
+        for history in &mut self.peers {
+            let completed = history.announced.iter().filter(|it| it.action == Action::Completes).count();
+            history.settled = history.settled.max(history.seen) + completed as u32;
         }
     }
 
@@ -447,18 +447,18 @@ impl Story {
                 (0, 1) => Peer::Seeder,
                 _ => panic!("there is one peer in swarm {swarm}: {stats:?}"),
             };
-            let (held_by, slot) = (self.held_by, &mut self.slots[swarm]);
+            let (held_by, history) = (self.held_by, &mut self.peers[swarm]);
             assert!(
-                slot.may_be(peer, held_by),
+                history.may_be(peer, held_by),
                 "swarm {swarm}: {peer:?}, was {:?}, then {:?}; snapshot of {held_by:?}",
-                slot.base,
-                slot.announced.iter().map(|it| (it.what, it.answered)).collect::<Vec<_>>(),
+                history.base,
+                history.announced.iter().map(|it| (it.action, it.answered)).collect::<Vec<_>>(),
             );
-            self.counted.checks += 1;
-            self.counted.sure += u64::from(held_by.is_some_and(|by| slot.answered_by(by) > 0));
-            slot.base = peer;
-            slot.announced.clear();
-            slot.seen = slot.settled;
+            self.totals.checks += 1;
+            self.totals.sure += u64::from(held_by.is_some_and(|by| history.answered_by(by) > 0));
+            history.base = peer;
+            history.announced.clear();
+            history.seen = history.settled;
             if peer != Peer::Absent {
                 pending.push(swarm);
             }
@@ -477,16 +477,16 @@ impl Story {
         while !pending.is_empty() {
             let mut again = Vec::new();
             for (swarm, stats) in scrape(tracker.udp, &pending) {
-                let slot = &mut self.slots[swarm];
-                assert!(stats.completed <= slot.sent, "swarm {swarm}: {stats:?}, {} sent", slot.sent);
-                if stats.completed < slot.settled {
-                    let (shown, settled) = (stats.completed, slot.settled);
+                let history = &mut self.peers[swarm];
+                assert!(stats.completed <= history.sent, "swarm {swarm}: {stats:?}, {} sent", history.sent);
+                if stats.completed < history.settled {
+                    let (shown, settled) = (stats.completed, history.settled);
                     assert!(began.elapsed() < A_MINUTE, "swarm {swarm}: {shown}, {settled} settled");
                     again.push(swarm);
                     continue;
                 }
-                slot.seen = stats.completed;
-                self.counted.downloads += u64::from(slot.settled);
+                history.seen = stats.completed;
+                self.totals.downloads += u64::from(history.settled);
             }
             pending = again;
         }
