@@ -19,7 +19,7 @@ use swarmkeep_state::{Directory, Downloads};
 pub use reading::Wrong;
 
 use input::Input;
-use reading::{Reading, Stop};
+use reading::{Entries, Stop};
 
 mod aquatic;
 mod input;
@@ -219,15 +219,15 @@ fn read_file(file: &Path, options: &Options, counts: &mut Vec<Count>) -> Result<
         Some(format) => format,
         None => guess(&mut input).map_err(|error| wrong(&error))?,
     };
-    let mut reading = Reading::new(counts);
-    let done = read(format, &mut input, &mut reading);
+    let mut entries = Entries::new(counts);
+    let done = read(format, &mut input, &mut entries);
     bar.finish_and_clear();
     match done {
         Ok(()) => {}
-        Err(Stop::Broken(broken)) => reading.refuse(broken.at, broken.what),
+        Err(Stop::Broken(broken)) => entries.refuse(broken.at, broken.what),
         Err(Stop::Failed(error)) => return Err(wrong(&error).into()),
     }
-    let Reading { read, refused, wrong, .. } = reading;
+    let Entries { read, refused, wrong, .. } = entries;
     let taken = Taken { file: name, format, gzip, read, refused, wrong };
     if refused > 0 && !options.skip_bad {
         let [good, bad] = [some(read, "good count"), some(refused, "wrong one")];
@@ -291,12 +291,12 @@ fn guess(input: &mut Input<'_>) -> Result<Format, String> {
     }
 }
 
-fn read(format: Format, input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
+fn read(format: Format, input: &mut Input<'_>, entries: &mut Entries<'_>) -> Result<(), Stop> {
     match format {
-        Format::Scrape => scrape::read(input, reading),
-        Format::OpentrackerState => opentracker::read_state(input, reading),
-        Format::OpentrackerTxtp => opentracker::read_txtp(input, reading),
-        Format::Lines => lines::read(input, reading),
+        Format::Scrape => scrape::read(input, entries),
+        Format::OpentrackerState => opentracker::read_state(input, entries),
+        Format::OpentrackerTxtp => opentracker::read_txtp(input, entries),
+        Format::Lines => lines::read(input, entries),
     }
 }
 
@@ -330,18 +330,18 @@ mod tests {
     }
 
     pub(super) fn read(format: Format, bytes: &[u8]) -> Read {
-        read_with(|reading| super::read(format, &mut Input::new(bytes), reading))
+        read_with(|entries| super::read(format, &mut Input::new(bytes), entries))
     }
 
-    pub(super) fn read_with(reader: impl FnOnce(&mut Reading<'_>) -> Result<(), Stop>) -> Read {
+    pub(super) fn read_with(reader: impl FnOnce(&mut Entries<'_>) -> Result<(), Stop>) -> Read {
         let mut counts = Vec::new();
-        let mut reading = Reading::new(&mut counts);
-        let broken = match reader(&mut reading) {
+        let mut entries = Entries::new(&mut counts);
+        let broken = match reader(&mut entries) {
             Ok(()) => None,
             Err(Stop::Broken(Wrong { at, what })) => Some(format!("{at}: {what}")),
             Err(Stop::Failed(error)) => Some(error),
         };
-        let refused = reading.wrong.iter().map(|Wrong { at, what }| format!("{at}: {what}")).collect();
+        let refused = entries.wrong.iter().map(|Wrong { at, what }| format!("{at}: {what}")).collect();
         Read { counts, refused, broken }
     }
 
@@ -394,8 +394,8 @@ mod tests {
         encoder.write_all(lines.as_bytes()).unwrap();
         let whole = encoder.finish().unwrap();
         let read = |bytes: &[u8]| {
-            read_with(|reading| {
-                super::read(Format::OpentrackerState, &mut Input::new(MultiGzDecoder::new(bytes)), reading)
+            read_with(|entries| {
+                super::read(Format::OpentrackerState, &mut Input::new(MultiGzDecoder::new(bytes)), entries)
             })
         };
         assert_eq!((read(&whole).counts.len(), read(&whole).broken), (100, None));
@@ -421,7 +421,7 @@ mod tests {
                 for format in [Format::Scrape, Format::OpentrackerState, Format::OpentrackerTxtp, Format::Lines] {
                     read(format, bytes);
                 }
-                read_with(|reading| super::read(Format::Lines, &mut Input::new(MultiGzDecoder::new(bytes)), reading));
+                read_with(|entries| super::read(Format::Lines, &mut Input::new(MultiGzDecoder::new(bytes)), entries));
             }
         }
     }

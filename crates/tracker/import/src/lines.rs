@@ -6,7 +6,7 @@ use swarmkeep_bittorrent::InfoHash;
 
 use super::{
     input::{Input, LineEnd},
-    reading::{Reading, Stop},
+    reading::{Entries, Stop},
 };
 
 /// Longer than any right line.
@@ -16,8 +16,8 @@ pub(super) const LONGEST: usize = 256;
 pub(super) const BETWEEN: &[u8] = b"\t, :|";
 
 /// Reads `INFOHASH COUNT` lines.
-pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
-    each(input, reading, |line| {
+pub(super) fn read(input: &mut Input<'_>, entries: &mut Entries<'_>) -> Result<(), Stop> {
+    each(input, entries, |line| {
         let (info_hash, rest) = info_hash(line)?;
         match rest.split_first() {
             Some((between, count)) if BETWEEN.contains(between) => {
@@ -31,7 +31,7 @@ pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(
 /// Reads lines, each with `parse`.
 pub(super) fn each(
     input: &mut Input<'_>,
-    reading: &mut Reading<'_>,
+    entries: &mut Entries<'_>,
     mut parse: impl FnMut(&[u8]) -> Result<(InfoHash, u32), String>,
 ) -> Result<(), Stop> {
     let mut line = Vec::with_capacity(LONGEST);
@@ -44,8 +44,8 @@ pub(super) fn each(
             LineEnd::File => Err("a last line without its end: the file was cut off".into()),
         };
         match parsed {
-            Ok((info_hash, downloads)) => reading.take(info_hash, downloads),
-            Err(error) => reading.refuse(format!("line {number}"), error),
+            Ok((info_hash, downloads)) => entries.take(info_hash, downloads),
+            Err(error) => entries.refuse(format!("line {number}"), error),
         }
     }
     Ok(())

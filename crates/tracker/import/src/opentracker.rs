@@ -12,7 +12,7 @@ use swarmkeep_bittorrent::InfoHash;
 use super::{
     input::Input,
     lines::{each, info_hash, number},
-    reading::{Reading, Stop},
+    reading::{Entries, Stop},
 };
 
 /// The times at which opentracker can run: from 2005 to 2099, in minutes since 1970.
@@ -21,8 +21,8 @@ pub(super) const BASES: RangeInclusive<u64> = 18_408_960..=68_374_080;
 const NO_STATE: &str = "not INFOHASH:MINUTES:DOWNLOADS";
 
 /// Reads a statedump.
-pub(super) fn read_state(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
-    each(input, reading, |line| {
+pub(super) fn read_state(input: &mut Input<'_>, entries: &mut Entries<'_>) -> Result<(), Stop> {
+    each(input, entries, |line| {
         let (info_hash, [base, downloads]) = fields(line, NO_STATE)?;
         if !time(base) {
             let base = base.escape_ascii();
@@ -36,8 +36,8 @@ pub(super) fn read_state(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Re
 }
 
 /// Reads an answer to `format=txtp`.
-pub(super) fn read_txtp(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
-    each(input, reading, |line| {
+pub(super) fn read_txtp(input: &mut Input<'_>, entries: &mut Entries<'_>) -> Result<(), Stop> {
+    each(input, entries, |line| {
         let (info_hash, [seeders, leechers, downloads]) =
             fields(line, "not INFOHASH:SEEDERS:LEECHERS:DOWNLOADS")?;
         number(seeders, "the number of seeders")?;

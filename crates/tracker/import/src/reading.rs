@@ -11,7 +11,7 @@ use super::{Count, input::Input};
 const NAMED: usize = 5;
 
 /// The counts and the wrong entries of a file.
-pub(super) struct Reading<'a> {
+pub(super) struct Entries<'a> {
     counts: &'a mut Vec<Count>,
     pub(super) read: u64,
     pub(super) refused: u64,
@@ -27,7 +27,7 @@ pub(super) enum Stop {
     Failed(String),
 }
 
-impl<'a> Reading<'a> {
+impl<'a> Entries<'a> {
     pub(super) fn new(counts: &'a mut Vec<Count>) -> Self {
         Self { counts, read: 0, refused: 0, wrong: Vec::new() }
     }

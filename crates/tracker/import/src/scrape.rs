@@ -9,11 +9,11 @@ use swarmkeep_bittorrent::{InfoHash, bencode::MOST_NESTED};
 
 use super::{
     input::Input,
-    reading::{Reading, Stop},
+    reading::{Entries, Stop},
 };
 
 /// Reads an answer.
-pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
+pub(super) fn read(input: &mut Input<'_>, entries: &mut Entries<'_>) -> Result<(), Stop> {
     let mut pull = Pull { input, at: 0 };
     if pull.token()? != Token::Dict {
         return Err(pull.wrong("no dictionary, as answers to a scrape are"));
@@ -27,7 +27,7 @@ pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(
                 }
                 files = true;
                 while let Some(length) = pull.key()? {
-                    torrent(&mut pull, length, reading)?;
+                    torrent(&mut pull, length, entries)?;
                 }
             }
             b"failure reason" => {
@@ -54,13 +54,13 @@ pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(
 }
 
 /// Reads one torrent of an answer, from its info hash on.
-fn torrent(pull: &mut Pull<'_, '_>, length: u64, reading: &mut Reading<'_>) -> Result<(), Stop> {
+fn torrent(pull: &mut Pull<'_, '_>, length: u64, entries: &mut Entries<'_>) -> Result<(), Stop> {
     let place = pull.at;
     let info_hash = pull.string(length)?;
     let wrong = match <[u8; 20]>::try_from(&*info_hash) {
         Ok(info_hash) => match fields(pull)? {
             Ok(downloads) => {
-                reading.take(InfoHash::new(info_hash), downloads);
+                entries.take(InfoHash::new(info_hash), downloads);
                 return Ok(());
             }
             Err(wrong) => wrong,
@@ -70,7 +70,7 @@ fn torrent(pull: &mut Pull<'_, '_>, length: u64, reading: &mut Reading<'_>) -> R
             format!("{length} bytes where an info hash has 20")
         }
     };
-    reading.refuse(format!("byte {place}"), wrong);
+    entries.refuse(format!("byte {place}"), wrong);
     Ok(())
 }
 
@@ -122,23 +122,23 @@ struct Pull<'i, 'f> {
 }
 
 /// More bytes than any known key has.
-const KEPT: usize = 64;
+const PREFIX: usize = 64;
 
 /// The beginning of a byte string.
-struct Kept {
-    bytes: [u8; KEPT],
+struct Prefix {
+    bytes: [u8; PREFIX],
     length: usize,
 }
 
-impl Kept {
+impl Prefix {
     fn extend(&mut self, part: &[u8]) {
-        let fits = part.len().min(KEPT - self.length);
+        let fits = part.len().min(PREFIX - self.length);
         self.bytes[self.length..self.length + fits].copy_from_slice(&part[..fits]);
         self.length += fits;
     }
 }
 
-impl Deref for Kept {
+impl Deref for Prefix {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -227,11 +227,11 @@ impl Pull<'_, '_> {
     }
 
     /// Passes a byte string, and returns its beginning.
-    fn string(&mut self, length: u64) -> Result<Kept, Stop> {
-        let mut kept = Kept { bytes: [0; KEPT], length: 0 };
-        let passed = self.input.pass(length, |part| kept.extend(part));
+    fn string(&mut self, length: u64) -> Result<Prefix, Stop> {
+        let mut prefix = Prefix { bytes: [0; PREFIX], length: 0 };
+        let passed = self.input.pass(length, |part| prefix.extend(part));
         match passed.map_err(|error| Stop::reading(error, self.input))? {
-            passed if passed == length => Ok(kept),
+            passed if passed == length => Ok(prefix),
             _ => Err(self.cut_off()),
         }
     }
