@@ -6,7 +6,7 @@ use crate::Config;
 
 /// The fault of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Wrong {
+pub(crate) enum Fault {
     #[error("an answer to a request that was never sent, or a second one: transaction {0:#010x}")]
     Transaction(u32),
     #[error("against the protocol: {0}")]
@@ -29,7 +29,7 @@ pub(crate) enum Wrong {
     Scraped { got: usize, asked: usize },
 }
 
-impl Wrong {
+impl Fault {
     /// The name under which such answers are counted.
     pub(crate) const fn reason(&self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Wrong {
 
 /// The properties of an announce that its answer has to match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Announced {
+pub(crate) struct ExpectedAnnounce {
     /// The endpoint at which the tracker sees the announcing peer, if it is known.
     pub(crate) own: Option<Endpoint>,
     pub(crate) seeder: bool,
@@ -68,7 +68,7 @@ pub(crate) struct Checker {
     announcer_uncounted: bool,
     strict: bool,
     /// Unusual in the latest right answer to an announce.
-    pub(crate) note: Option<Wrong>,
+    pub(crate) note: Option<Fault>,
     peers: Vec<Endpoint>,
     /// The peers of this answer: an open-addressed table of their indices. Entries of earlier answers have an
     /// older stamp.
@@ -92,16 +92,16 @@ impl Checker {
     /// Checks the answer to an announce. Returns the number of other peers in it.
     pub(crate) fn announce<E: std::fmt::Display>(
         &mut self,
-        asked: Announced,
+        asked: ExpectedAnnounce,
         (interval, seeders, leechers): (u32, u32, u32),
         peers: impl Iterator<Item = Result<Endpoint, E>>,
-    ) -> Result<usize, Wrong> {
+    ) -> Result<usize, Fault> {
         self.peers.clear();
         let mut oneself = None;
         for peer in peers {
-            let peer = peer.map_err(|error| Wrong::Malformed(error.to_string()))?;
+            let peer = peer.map_err(|error| Fault::Malformed(error.to_string()))?;
             if asked.own == Some(peer) {
-                oneself = Some(Wrong::Oneself(peer));
+                oneself = Some(Fault::Oneself(peer));
             }
             self.peers.push(peer);
         }
@@ -115,11 +115,11 @@ impl Checker {
         let v4 = self.peers.iter().filter(|peer| peer.family() == Family::V4).count();
         let most = v4.max(got - v4);
         if let Some(want) = self.want.filter(|&want| most > want as usize) {
-            return Err(Wrong::TooMany { got: most, want });
+            return Err(Fault::TooMany { got: most, want });
         }
         self.distinct()?;
         let others = got - usize::from(oneself.is_some());
-        let wrong = |problem| Err(Wrong::Counts { seeders, leechers, problem });
+        let wrong = |problem| Err(Fault::Counts { seeders, leechers, problem });
         if seeders > MOST_PEERS || leechers > MOST_PEERS {
             return wrong("more than any swarm has");
         }
@@ -131,24 +131,24 @@ impl Checker {
             return wrong("fewer than there are peers in the answer");
         }
         if !INTERVALS.contains(&interval) {
-            return Err(Wrong::Interval(interval));
+            return Err(Fault::Interval(interval));
         }
         self.note = oneself;
         Ok(others)
     }
 
-    pub(crate) fn scrape(&self, asked: usize, counts: impl Iterator<Item = (u32, u32)>) -> Result<(), Wrong> {
+    pub(crate) fn scrape(&self, asked: usize, counts: impl Iterator<Item = (u32, u32)>) -> Result<(), Fault> {
         let mut got = 0;
         for (seeders, leechers) in counts {
             if seeders > MOST_PEERS || leechers > MOST_PEERS {
-                return Err(Wrong::Counts { seeders, leechers, problem: "more than any swarm has" });
+                return Err(Fault::Counts { seeders, leechers, problem: "more than any swarm has" });
             }
             got += 1;
         }
-        if got == asked { Ok(()) } else { Err(Wrong::Scraped { got, asked }) }
+        if got == asked { Ok(()) } else { Err(Fault::Scraped { got, asked }) }
     }
 
-    fn distinct(&mut self) -> Result<(), Wrong> {
+    fn distinct(&mut self) -> Result<(), Fault> {
         if self.seen.len() < self.peers.len() * 4 {
             self.seen = vec![(0, 0); (self.peers.len() * 4).next_power_of_two()];
             self.stamp = 0;
@@ -163,7 +163,7 @@ impl Checker {
             let mut at = (hash(peer) >> shift) as usize;
             while self.seen[at].0 == self.stamp {
                 if self.peers[self.seen[at].1 as usize] == *peer {
-                    return Err(Wrong::Duplicate(*peer));
+                    return Err(Fault::Duplicate(*peer));
                 }
                 at = (at + 1) & mask;
             }
@@ -199,7 +199,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    const ASKED: Announced = Announced { own: None, seeder: false, stopped: false };
+    const ASKED: ExpectedAnnounce = ExpectedAnnounce { own: None, seeder: false, stopped: false };
 
     fn checker(want: Option<u32>, change: impl FnOnce(&mut Config)) -> Checker {
         let mut config = Config::new(["127.0.0.1:1".parse().unwrap()]);
@@ -208,7 +208,7 @@ mod tests {
         Checker::new(&config)
     }
 
-    fn check(asked: Announced, head: (u32, u32, u32), peers: &[&str]) -> Result<usize, Wrong> {
+    fn check(asked: ExpectedAnnounce, head: (u32, u32, u32), peers: &[&str]) -> Result<usize, Fault> {
         let peers = peers.iter().map(|text| Ok::<_, Infallible>(endpoint(text)));
         checker(Some(3), |config| config.strict = true).announce(asked, head, peers)
     }
@@ -218,16 +218,16 @@ mod tests {
         assert_eq!(check(ASKED, (1800, 0, 1), &[]), Ok(0));
         let peers = ["127.0.0.1:1", "127.0.0.1:2", "[::1]:1"];
         assert_eq!(check(ASKED, (1800, 2, 2), &peers), Ok(3));
-        let stopped = Announced { stopped: true, ..ASKED };
+        let stopped = ExpectedAnnounce { stopped: true, ..ASKED };
         assert_eq!(check(stopped, (1800, 0, 0), &[]), Ok(0));
-        let seeder = Announced { seeder: true, ..ASKED };
+        let seeder = ExpectedAnnounce { seeder: true, ..ASKED };
         assert_eq!(check(seeder, (1800, 1, 0), &[]), Ok(0));
     }
 
     #[test]
     fn every_wrong_answer_is_wrong_for_its_reason() {
-        let own = Announced { own: Some(endpoint("127.0.0.1:7")), ..ASKED };
-        let seeder = Announced { seeder: true, ..ASKED };
+        let own = ExpectedAnnounce { own: Some(endpoint("127.0.0.1:7")), ..ASKED };
+        let seeder = ExpectedAnnounce { seeder: true, ..ASKED };
         let two = ["127.0.0.1:1", "127.0.0.1:2"];
         for (asked, head, peers, reason) in [
             (own, (1800, 9, 9), &["127.0.0.1:6", "127.0.0.1:7"][..], "the announcing peer among the peers"),
@@ -265,12 +265,12 @@ mod tests {
 
     #[test]
     fn the_announcer_is_a_note_and_no_other_peer() {
-        let own = Announced { own: Some(endpoint("127.0.0.1:1")), ..ASKED };
+        let own = ExpectedAnnounce { own: Some(endpoint("127.0.0.1:1")), ..ASKED };
         let two =
             || ["127.0.0.1:1", "127.0.0.1:2"].map(|text| Ok::<_, Infallible>(endpoint(text))).into_iter();
         let mut checker = checker(Some(2), |_| {});
         assert_eq!(checker.announce(own, (1800, 1, 1), two()), Ok(1));
-        assert_eq!(checker.note.take(), Some(Wrong::Oneself(endpoint("127.0.0.1:1"))));
+        assert_eq!(checker.note.take(), Some(Fault::Oneself(endpoint("127.0.0.1:1"))));
         assert_eq!(checker.announce(ASKED, (1800, 2, 1), two()), Ok(2));
         assert_eq!(checker.note, None);
         let twice = two().chain(two());
@@ -287,7 +287,7 @@ mod tests {
             assert_eq!(checker.announce(ASKED, (1800, 9_999, 9), ok(some).into_iter()), Ok(some.len()));
             let twice = [some, &some[..1]].concat();
             let error = checker.announce(ASKED, (1800, 9_999, 9), ok(&twice).into_iter());
-            assert_eq!(error, Err(Wrong::Duplicate(some[0])));
+            assert_eq!(error, Err(Fault::Duplicate(some[0])));
         }
     }
 
@@ -295,7 +295,7 @@ mod tests {
     fn a_scrape_is_as_long_as_its_request() {
         let checker = checker(None, |_| {});
         assert_eq!(checker.scrape(2, [(0, 0), (1, 1)].into_iter()), Ok(()));
-        assert_eq!(checker.scrape(2, [(0, 0)].into_iter()), Err(Wrong::Scraped { got: 1, asked: 2 }));
+        assert_eq!(checker.scrape(2, [(0, 0)].into_iter()), Err(Fault::Scraped { got: 1, asked: 2 }));
         assert!(checker.scrape(1, [(u32::MAX, 0)].into_iter()).is_err());
     }
 }

@@ -19,14 +19,14 @@ use nix::{
         time::TimeSpec,
     },
 };
-use swarmkeep::{AnnounceEvent, InfoHash};
+use swarmkeep::AnnounceEvent;
 
 use crate::{
     Error,
     clock::{Clock, SECOND, nanoseconds},
     config::{Config, Origin},
     frames::Frames,
-    population::{Ask, Fill, Population, Stream},
+    population::{Fill, Hashes, Population, Request, Stream},
     schedule::Schedule,
     stats::{Kind, Purpose, Recorder, Sending, Totals},
 };
@@ -51,16 +51,10 @@ pub(crate) trait Client: Sized + Send {
     /// The number of requests that may now be added to those in flight.
     fn room(&self, now: u64, filling: bool) -> usize;
     /// The kind of the next request.
-    fn step(&self, now: u64) -> Step;
+    fn next_request(&self, now: u64) -> NextRequest;
     fn is_connected(&self) -> bool;
     /// Queues a request. Its time is set when it is flushed, and if that is earlier its intended time too.
-    fn push(
-        &mut self,
-        shared: &mut Self::Shared,
-        ask: &Ask,
-        hashes: &[[u8; InfoHash::LEN]],
-        sending: Sending,
-    );
+    fn push(&mut self, shared: &mut Self::Shared, request: &Request, hashes: &Hashes, sending: Sending);
     /// Whether nothing more may be pushed before a flush.
     fn is_full(shared: &Self::Shared) -> bool;
     fn flush(&mut self, shared: &mut Self::Shared, clock: &Clock, recorder: &mut Recorder);
@@ -72,9 +66,8 @@ pub(crate) trait Client: Sized + Send {
     fn take_lost_fill(&mut self) -> std::vec::Drain<'_, u64>;
 }
 
-/// The kind of a client's next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum NextRequest {
     /// A connect, because there is no connection id, or an old one.
     Connect,
     Anything,
@@ -235,64 +228,64 @@ impl<'a, C: Client> Thread<'a, C> {
     fn prepare(&mut self) -> io::Result<()> {
         let (clock, filling) = (self.run.clock, self.run.config.fill);
         let most = (FILL_FLIGHT / self.run.threads).max(1);
-        let mut chores: Vec<_> = (0..self.workers.len())
-            .map(|n| Chore::new(filling.then(|| self.run.population.fill(self.global(n)))))
+        let mut setups: Vec<_> = (0..self.workers.len())
+            .map(|n| Setup::new(filling.then(|| self.run.population.fill(self.global(n)))))
             .collect();
         let mut first = 0;
         loop {
             let (now, mut flying) = (clock.now(), self.in_flight());
-            let (count, from) = (chores.len(), first);
+            let (count, from) = (setups.len(), first);
             for n in (0..count).map(|n| (from + n) % count) {
                 if flying >= most {
                     break;
                 }
-                flying += self.send_chores(n, &mut chores[n], most - flying, now)?;
+                flying += self.send_setup(n, &mut setups[n], most - flying, now)?;
                 first = n + 1;
             }
-            let mut all = chores.iter_mut().zip(&self.workers);
+            let mut all = setups.iter_mut().zip(&self.workers);
             let is_left =
-                all.any(|(chore, worker)| worker.client.in_flight() > 0 || chore.is_left(&worker.client));
+                all.any(|(setup, worker)| worker.client.in_flight() > 0 || setup.is_left(&worker.client));
             if !is_left || self.run.stop.load(Ordering::Relaxed) {
                 break;
             }
             self.wait(self.scan_period)?;
             self.receive(|_, _| Ok(()))?;
             self.scan(clock.now());
-            for (chore, worker) in chores.iter_mut().zip(&mut self.workers) {
-                chore.again.extend(worker.client.take_lost_fill());
+            for (setup, worker) in setups.iter_mut().zip(&mut self.workers) {
+                setup.again.extend(worker.client.take_lost_fill());
             }
             let filled = self.recorder.totals.fill.announced;
-            self.run.filled.fetch_add(filled - chores[0].told, Ordering::Relaxed);
-            chores[0].told = filled;
+            self.run.filled.fetch_add(filled - setups[0].counted, Ordering::Relaxed);
+            setups[0].counted = filled;
         }
-        self.recorder.totals.fill.lost = chores.into_iter().map(Chore::lost).sum();
+        self.recorder.totals.fill.lost = setups.into_iter().map(Setup::lost).sum();
         Ok(())
     }
 
     /// Sends up to `most` of a worker's requests before the start, and returns their number.
-    fn send_chores(&mut self, n: usize, chore: &mut Chore, most: usize, now: u64) -> io::Result<usize> {
+    fn send_setup(&mut self, n: usize, setup: &mut Setup, most: usize, now: u64) -> io::Result<usize> {
         let worker_number = self.global(n);
         let Self { workers, shared, recorder, run, poller, .. } = self;
         let client = &mut workers[n].client;
         let mut sent = 0;
         while sent < most && client.room(now, true) > 0 && !C::is_full(shared) {
-            let (ask, kind, purpose) = match client.step(now) {
-                Step::Connect if chore.connects < TRIES => {
-                    chore.connects += 1;
-                    (Ask::Connect, Kind::Connect, Purpose::WarmUp)
+            let (request, kind, purpose) = match client.next_request(now) {
+                NextRequest::Connect if setup.connects < TRIES => {
+                    setup.connects += 1;
+                    (Request::Connect, Kind::Connect, Purpose::WarmUp)
                 }
-                Step::Anything => match chore.next() {
+                NextRequest::Anything => match setup.next() {
                     Some(peer) => {
                         // The next connection id has tries of its own.
-                        chore.connects = 0;
+                        setup.connects = 0;
                         let announcing = run.population.first_announce(worker_number, peer);
-                        (Ask::Announce(announcing), Kind::Announce, Purpose::Fill(peer))
+                        (Request::Announce(announcing), Kind::Announce, Purpose::Fill(peer))
                     }
                     None => break,
                 },
-                Step::Connect | Step::Wait => break,
+                NextRequest::Connect | NextRequest::Wait => break,
             };
-            client.push(shared, &ask, &[], Sending { kind, intended: u64::MAX, sent: 0, purpose });
+            client.push(shared, &request, &[], Sending { kind, intended: u64::MAX, sent: 0, purpose });
             sent += 1;
         }
         client.flush(shared, &run.clock, recorder);
@@ -381,20 +374,20 @@ impl<'a, C: Client> Thread<'a, C> {
                 Some(_) if *owed == 0 => break,
                 Some(schedule) => schedule.intended(n, *taken),
             };
-            let ask = match client.step(now) {
-                Step::Wait => break,
-                Step::Connect => Ask::Connect,
-                Step::Anything => stream.next(),
+            let request = match client.next_request(now) {
+                NextRequest::Wait => break,
+                NextRequest::Connect => Request::Connect,
+                NextRequest::Anything => stream.next(),
             };
-            let kind = match &ask {
-                Ask::Connect => Kind::Connect,
-                Ask::Announce(announcing) if announcing.event == AnnounceEvent::Stopped => Kind::Stopped,
-                Ask::Announce(_) => Kind::Announce,
-                Ask::Scrape => Kind::Scrape,
+            let kind = match &request {
+                Request::Connect => Kind::Connect,
+                Request::Announce(announcing) if announcing.event == AnnounceEvent::Stopped => Kind::Stopped,
+                Request::Announce(_) => Kind::Announce,
+                Request::Scrape => Kind::Scrape,
             };
             let measured = (begin..end).contains(&intended.min(now));
             let purpose = if measured { Purpose::Measured } else { Purpose::WarmUp };
-            client.push(shared, &ask, stream.hashes(), Sending { kind, intended, sent: 0, purpose });
+            client.push(shared, &request, stream.hashes(), Sending { kind, intended, sent: 0, purpose });
             if schedule.is_some() {
                 *owed -= 1;
                 *taken += 1;
@@ -459,20 +452,20 @@ impl<'a, C: Client> Thread<'a, C> {
 }
 
 /// A worker's requests before the start: connects and its share of the fill.
-struct Chore {
+struct Setup {
     connects: u32,
     fill: Option<Peekable<Fill>>,
     /// First announces that have failed.
     again: Vec<u64>,
     /// The number of them that may be sent once more.
     patience: u64,
-    told: u64,
+    counted: u64,
 }
 
-impl Chore {
+impl Setup {
     fn new(fill: Option<Fill>) -> Self {
         let patience = fill.clone().map_or(0, |fill| fill.count() as u64) * u64::from(TRIES - 1);
-        Self { connects: 0, fill: fill.map(Iterator::peekable), again: Vec::new(), patience, told: 0 }
+        Self { connects: 0, fill: fill.map(Iterator::peekable), again: Vec::new(), patience, counted: 0 }
     }
 
     fn next(&mut self) -> Option<u64> {

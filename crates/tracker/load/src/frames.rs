@@ -20,7 +20,7 @@ pub(crate) struct Frames {
     attached: Attached,
     queues: Vec<Queue>,
     workers: Workers,
-    received: Option<Received>,
+    received: Option<ReceivedFrame>,
     /// The time of the answers that are read now.
     now: Option<u64>,
     unsent: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Route {
 }
 
 #[derive(Debug)]
-struct Received {
+struct ReceivedFrame {
     frame: Frame,
     payload: Range<usize>,
     /// The way back.
@@ -109,7 +109,7 @@ impl Frames {
                 && let Some(worker) = self.workers.find(path.from, path.to)
             {
                 let route = Route { path: path.back(), queue: number };
-                self.received = Some(Received { frame, payload, route });
+                self.received = Some(ReceivedFrame { frame, payload, route });
                 return Some(worker);
             }
             queue.give_back(frame);
@@ -119,7 +119,7 @@ impl Frames {
 
     /// Reads the answer that [`next`](Self::next) has taken, once, and its time. Returns `false` without one.
     pub(crate) fn read(&mut self, clock: &Clock, read: impl FnOnce(Route, &[u8], u64)) -> bool {
-        let Some(Received { frame, payload, route }) = self.received.take() else { return false };
+        let Some(ReceivedFrame { frame, payload, route }) = self.received.take() else { return false };
         let queue = &mut self.queues[route.queue];
         read(route, &queue.bytes(&frame)[payload], *self.now.get_or_insert_with(|| clock.now()));
         queue.give_back(frame);

@@ -15,12 +15,12 @@ use swarmkeep_tracker_protocol::{
 };
 
 use crate::{
-    check::{Announced, Checker, Wrong},
+    check::{Checker, ExpectedAnnounce, Fault},
     clock::{Clock, SECOND, nanoseconds},
     config::{Config, Origin, Target},
-    engine::{Client, Step},
+    engine::{Client, NextRequest},
     frames::Frames,
-    population::Ask,
+    population::{Hashes, Request},
     stats::{Kind, Purpose, Recorder, Sending},
 };
 
@@ -67,7 +67,7 @@ struct Flight {
 enum Expected {
     /// The connection itself.
     Connect,
-    Announce(Announced),
+    Announce(ExpectedAnnounce),
     Scrape,
 }
 
@@ -178,7 +178,7 @@ impl HttpClient {
         let Some(Flight { sending, expected }) = self.flight else {
             // An answer without a request.
             if !self.inn.is_empty() {
-                recorder.wrong(None, self.inn.len(), &Wrong::Unasked, now);
+                recorder.wrong(None, self.inn.len(), &Fault::Unasked, now);
                 self.close();
             }
             return;
@@ -223,7 +223,7 @@ impl HttpClient {
         &mut self,
         ended: bool,
         chunked: &mut Vec<u8>,
-    ) -> Result<Option<(Head, std::ops::Range<usize>)>, Wrong> {
+    ) -> Result<Option<(Head, std::ops::Range<usize>)>, Fault> {
         if self.head.is_none() {
             self.head = Head::parse(&self.inn)?;
         }
@@ -232,7 +232,7 @@ impl HttpClient {
         Ok(match head.body {
             Body::Length(len) if behind < len => None,
             Body::Length(len) if behind > len => {
-                return Err(Wrong::Malformed("more than the length of the body".into()));
+                return Err(Fault::Malformed("more than the length of the body".into()));
             }
             Body::Length(_) => Some((head, head.len..self.inn.len())),
             Body::UntilClosed => ended.then_some((head, head.len..self.inn.len())),
@@ -243,10 +243,10 @@ impl HttpClient {
 
 impl Head {
     /// `None` while it is not whole.
-    fn parse(bytes: &[u8]) -> Result<Option<Self>, Wrong> {
+    fn parse(bytes: &[u8]) -> Result<Option<Self>, Fault> {
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let mut response = httparse::Response::new(&mut headers);
-        let malformed = |error: httparse::Error| Wrong::Malformed(format!("HTTP: {error}"));
+        let malformed = |error: httparse::Error| Fault::Malformed(format!("HTTP: {error}"));
         let httparse::Status::Complete(len) = response.parse(bytes).map_err(malformed)? else {
             return Ok(None);
         };
@@ -255,7 +255,7 @@ impl Head {
         for header in response.headers.iter() {
             let value = str::from_utf8(header.value).unwrap_or_default().trim();
             if header.name.eq_ignore_ascii_case("content-length") && body != Body::Chunked {
-                let wrong = |_| Wrong::Malformed(format!("a length of {value}"));
+                let wrong = |_| Fault::Malformed(format!("a length of {value}"));
                 body = Body::Length(value.parse().map_err(wrong)?);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
                 body = Body::Chunked;
@@ -270,8 +270,8 @@ impl Head {
 }
 
 /// Joins a chunked body in `out`. Returns whether it is whole.
-fn dechunk(mut bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Wrong> {
-    let wrong = |problem: &str| Wrong::Malformed(format!("HTTP: {problem}"));
+fn dechunk(mut bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Fault> {
+    let wrong = |problem: &str| Fault::Malformed(format!("HTTP: {problem}"));
     out.clear();
     loop {
         let (start, len) = match httparse::parse_chunk_size(bytes) {
@@ -304,8 +304,8 @@ fn check(
     body: &[u8],
     hashes: &[InfoHash],
     checker: &mut Checker,
-) -> Result<Result<usize, Failure>, Wrong> {
-    let malformed = |error: ProtocolError| Wrong::Malformed(error.to_string());
+) -> Result<Result<usize, Failure>, Fault> {
+    let malformed = |error: ProtocolError| Fault::Malformed(error.to_string());
     let refused = |failure: FailureResponse<'_>| {
         let reason = String::from_utf8_lossy(failure.reason);
         Ok(Err(format!("error: {}", reason.chars().filter(|c| !c.is_control()).take(80).collect::<String>())))
@@ -327,14 +327,14 @@ fn check(
                 let mut got = 0;
                 for (info_hash, _) in scrape.swarms() {
                     if !hashes.contains(&info_hash) {
-                        return Err(Wrong::Unasked);
+                        return Err(Fault::Unasked);
                     }
                     got += 1;
                 }
                 let counts = scrape.swarms().map(|(_, swarm)| (swarm.seeders, swarm.leechers));
                 checker.scrape(got, counts)?;
                 if got > hashes.len() {
-                    return Err(Wrong::Scraped { got, asked: hashes.len() });
+                    return Err(Fault::Scraped { got, asked: hashes.len() });
                 }
                 Ok(Ok(0))
             }
@@ -402,26 +402,20 @@ impl Client for HttpClient {
         usize::from(self.flight.is_none() && now >= self.not_before)
     }
 
-    fn step(&self, _now: u64) -> Step {
-        if self.is_open { Step::Anything } else { Step::Connect }
+    fn next_request(&self, _now: u64) -> NextRequest {
+        if self.is_open { NextRequest::Anything } else { NextRequest::Connect }
     }
 
     fn is_connected(&self) -> bool {
         self.is_open
     }
 
-    fn push(
-        &mut self,
-        _shared: &mut HttpBuffers,
-        ask: &Ask,
-        hashes: &[[u8; InfoHash::LEN]],
-        sending: Sending,
-    ) {
+    fn push(&mut self, _shared: &mut HttpBuffers, request: &Request, hashes: &Hashes, sending: Sending) {
         self.out.clear();
         self.written = 0;
-        let expected = match ask {
-            Ask::Connect => Expected::Connect,
-            Ask::Announce(announcing) => {
+        let expected = match request {
+            Request::Connect => Expected::Connect,
+            Request::Announce(announcing) => {
                 self.out.extend_from_slice(&self.announce);
                 let request = AnnounceRequest {
                     uploaded: announcing.uploaded,
@@ -435,9 +429,9 @@ impl Client for HttpClient {
                 request.write(&mut self.out);
                 let own = self.own.and_then(|ip| Endpoint::new(ip, announcing.port).ok());
                 let stopped = sending.kind == Kind::Stopped;
-                Expected::Announce(Announced { own, seeder: announcing.left == 0, stopped })
+                Expected::Announce(ExpectedAnnounce { own, seeder: announcing.left == 0, stopped })
             }
-            Ask::Scrape => {
+            Request::Scrape => {
                 self.hashes.clear();
                 self.hashes.extend(hashes.iter().copied().map(InfoHash::new));
                 self.out.extend_from_slice(&self.scrape);

@@ -38,16 +38,19 @@ pub(crate) struct Population {
 
 /// A request of a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Ask {
+pub(crate) enum Request {
     Connect,
-    Announce(Announcing),
+    Announce(PlannedAnnounce),
     /// A scrape of [`Stream::hashes`].
     Scrape,
 }
 
+/// The torrents of a scrape.
+pub(crate) type Hashes = [[u8; InfoHash::LEN]];
+
 /// An announce, without the fields of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Announcing {
+pub(crate) struct PlannedAnnounce {
     pub(crate) info_hash: InfoHash,
     pub(crate) peer_id: PeerId,
     pub(crate) port: u16,
@@ -119,9 +122,9 @@ impl Population {
     }
 
     /// The first announce of the `n`-th of a worker's peers.
-    pub(crate) fn first_announce(&self, worker: usize, n: u64) -> Announcing {
+    pub(crate) fn first_announce(&self, worker: usize, n: u64) -> PlannedAnnounce {
         let members = self.members(worker as u64);
-        Announcing { event: AnnounceEvent::Started, ..self.announcing(members.first + n * members.step) }
+        PlannedAnnounce { event: AnnounceEvent::Started, ..self.announcing(members.first + n * members.step) }
     }
 
     fn members(&self, worker: u64) -> Members {
@@ -141,10 +144,10 @@ impl Population {
         if self.private.is_some() { 1 } else { self.origins }
     }
 
-    fn announcing(&self, n: u64) -> Announcing {
+    fn announcing(&self, n: u64) -> PlannedAnnounce {
         let at = self.workload.peer_index(n);
         let announce = self.workload.announce(at);
-        Announcing {
+        PlannedAnnounce {
             info_hash: announce.info_hash,
             peer_id: announce.peer_id,
             port: self.port(at),
@@ -240,15 +243,15 @@ enum Client {
 }
 
 impl Stream<'_> {
-    pub(crate) fn next(&mut self) -> Ask {
+    pub(crate) fn next(&mut self) -> Request {
         let Mix { connect, announce, scrape } = self.population.mix;
         let [connect, announce, scrape] = [connect, announce, scrape].map(u64::from);
         let luck = self.below(connect + announce + scrape);
         if luck < announce {
-            return Ask::Announce(self.announce());
+            return Request::Announce(self.announce());
         }
         if luck < announce + connect {
-            return Ask::Connect;
+            return Request::Connect;
         }
         self.hashes.clear();
         for _ in 0..self.population.scrape_hashes {
@@ -256,17 +259,17 @@ impl Stream<'_> {
             let workload = &self.population.workload;
             self.hashes.push(*workload.info_hash(workload.peer_index(n).swarm).as_bytes());
         }
-        Ask::Scrape
+        Request::Scrape
     }
 
     /// The torrents of the last scrape.
-    pub(crate) fn hashes(&self) -> &[[u8; InfoHash::LEN]] {
+    pub(crate) fn hashes(&self) -> &Hashes {
         &self.hashes
     }
 
     /// The next announce of a peer. Its client starts, completes if it is a leecher, and stops once; then
     /// another client, with another peer id, starts there.
-    fn announce(&mut self) -> Announcing {
+    fn announce(&mut self) -> PlannedAnnounce {
         let n = self.below(self.members.count);
         let [luck, role] = [(); 2].map(|()| (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64);
         let &Population { started, stopped, completed, born_seeders, .. } = self.population;
@@ -299,7 +302,7 @@ impl Stream<'_> {
         for (byte, before) in peer_id[12..].iter_mut().zip(before.to_le_bytes()) {
             *byte ^= before;
         }
-        Announcing { peer_id: PeerId::new(peer_id), ..announcing }
+        PlannedAnnounce { peer_id: PeerId::new(peer_id), ..announcing }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -327,7 +330,7 @@ mod tests {
         (Population::new(&config, origins).unwrap(), config.workers)
     }
 
-    fn take(population: &Population, worker: usize, count: usize) -> Vec<Ask> {
+    fn take(population: &Population, worker: usize, count: usize) -> Vec<Request> {
         let mut stream = population.stream(worker);
         (0..count).map(|_| stream.next()).collect()
     }
@@ -375,8 +378,8 @@ mod tests {
         let (population, workers) = population(|c| c.sources = 3);
         let mut at: HashMap<_, u64> = HashMap::new();
         for worker in 0..workers {
-            for ask in take(&population, worker, 2_000) {
-                let Ask::Announce(announcing) = ask else { continue };
+            for request in take(&population, worker, 2_000) {
+                let Request::Announce(announcing) = request else { continue };
                 let source = worker as u64 % population.origins;
                 assert_eq!(*at.entry((announcing.info_hash, announcing.peer_id)).or_insert(source), source);
             }
@@ -389,8 +392,8 @@ mod tests {
         let (population, workers) = population(|c| c.swarms = Swarms::Private(4));
         let mut owner = HashMap::new();
         for worker in 0..workers {
-            for ask in take(&population, worker, 500) {
-                let Ask::Announce(announcing) = ask else { continue };
+            for request in take(&population, worker, 500) {
+                let Request::Announce(announcing) = request else { continue };
                 assert_eq!(*owner.entry(announcing.info_hash).or_insert(worker), worker);
             }
         }
@@ -403,15 +406,16 @@ mod tests {
             c.mix = Mix { connect: 25, announce: 50, scrape: 25 };
             (c.stopped, c.completed, c.started, c.seeders) = (0.2, 0.04, 0.3, 0.25);
         });
-        for asks in take(&population, 0, 120_000).chunks(40_000) {
+        for requests in take(&population, 0, 120_000).chunks(40_000) {
             let share = |count: usize, of: usize| count as f64 / of as f64;
             let near = |found: f64, share: f64| assert!((found - share).abs() < 0.02, "{found} for {share}");
-            let announces: Vec<_> = asks
+            let announces: Vec<_> = requests
                 .iter()
-                .filter_map(|ask| if let Ask::Announce(a) = ask { Some(a) } else { None })
+                .filter_map(|request| if let Request::Announce(a) = request { Some(a) } else { None })
                 .collect();
-            near(share(asks.iter().filter(|ask| **ask == Ask::Connect).count(), asks.len()), 0.25);
-            near(share(announces.len(), asks.len()), 0.5);
+            let connects = requests.iter().filter(|request| **request == Request::Connect).count();
+            near(share(connects, requests.len()), 0.25);
+            near(share(announces.len(), requests.len()), 0.5);
             let event = |event| announces.iter().filter(|a| a.event == event).count();
             near(share(event(AnnounceEvent::Stopped), announces.len()), 0.2);
             near(share(event(AnnounceEvent::Completed), announces.len()), 0.04);

@@ -229,8 +229,7 @@ pub struct Second {
     pub max: f64,
 }
 
-/// The results of a run.
-pub(crate) struct Measured {
+pub(crate) struct RunResults {
     pub(crate) totals: Totals,
     pub(crate) times: Times,
     pub(crate) series: Vec<Second>,
@@ -240,8 +239,8 @@ pub(crate) struct Measured {
 }
 
 impl Report {
-    pub(crate) fn new(config: &Config, measured: Measured) -> Self {
-        let Measured { totals, times, series, server, generator_cpu_seconds, xdp_mode } = measured;
+    pub(crate) fn new(config: &Config, results: RunResults) -> Self {
+        let RunResults { totals, times, series, server, generator_cpu_seconds, xdp_mode } = results;
         let seconds = (totals.last_answer.max(totals.end) - times.begin) as f64 / SECOND as f64;
         let sum = |of: fn(&stats::OfKind) -> u64| totals.kinds.iter().map(of).sum::<u64>();
         let (requests, succeeded, failed) = (sum(|k| k.requests), sum(|k| k.succeeded), sum(|k| k.failed));

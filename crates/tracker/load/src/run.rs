@@ -20,7 +20,7 @@ use crate::{
     frames::Frames,
     http::HttpClient,
     population::Population,
-    report::{self, Measured},
+    report::{self, RunResults},
     server::Usage,
     stats::{self, Recorder, Totals},
     udp::UdpClient,
@@ -162,7 +162,7 @@ fn run_clients<C: Client>(
         let own = own.zip(own_after).map(|(before, after)| after.cpu_seconds - before.cpu_seconds);
         Ok(Report::new(
             config,
-            Measured { totals, times, series, server, generator_cpu_seconds: own, xdp_mode },
+            RunResults { totals, times, series, server, generator_cpu_seconds: own, xdp_mode },
         ))
     })
 }

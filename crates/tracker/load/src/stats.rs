@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::mpsc};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::{check::Wrong, clock::SECOND};
+use crate::{check::Fault, clock::SECOND};
 
 /// The kinds of requests in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -241,7 +241,7 @@ impl Recorder {
     }
 
     /// A wrong answer. It counts at any time: a tracker that is wrong while it is filled is wrong.
-    pub(crate) fn wrong(&mut self, sending: Option<&Sending>, bytes: usize, wrong: &Wrong, now: u64) {
+    pub(crate) fn wrong(&mut self, sending: Option<&Sending>, bytes: usize, wrong: &Fault, now: u64) {
         self.totals.wrong.add(wrong.reason(), 1, || wrong.to_string());
         match sending {
             Some(Sending { kind, purpose: Purpose::Measured, .. }) => {
@@ -257,7 +257,7 @@ impl Recorder {
     }
 
     /// A right answer that is unusual. It counts at any time.
-    pub(crate) fn note(&mut self, note: Option<Wrong>) {
+    pub(crate) fn note(&mut self, note: Option<Fault>) {
         if let Some(note) = note {
             self.totals.notes.add(note.reason(), 1, || note.to_string());
         }

@@ -14,19 +14,19 @@ use nix::{
         socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg},
     },
 };
-use swarmkeep::{Endpoint, Family, InfoHash};
+use swarmkeep::{Endpoint, Family};
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
     udp::{AnnounceRequest, ConnectRequest, ConnectionId, Response, ScrapeRequest, TransactionId},
 };
 
 use crate::{
-    check::{Announced, Checker, Wrong},
+    check::{Checker, ExpectedAnnounce, Fault},
     clock::{Clock, SECOND, nanoseconds},
     config::{Config, Origin},
-    engine::{Client, Step},
+    engine::{Client, NextRequest},
     frames::{Frames, Route},
-    population::Ask,
+    population::{Hashes, Request},
     stats::{Kind, Purpose, Recorder, Sending},
 };
 
@@ -84,7 +84,7 @@ struct Flight {
 #[derive(Debug, Clone, Copy)]
 enum Expected {
     Connect,
-    Announce(Announced),
+    Announce(ExpectedAnnounce),
     Scrape(u8),
 }
 
@@ -167,8 +167,8 @@ impl UdpClient {
                 Some(number) if self.is_late(number) => recorder.late(),
                 _ => {
                     let wrong = match (response, transaction) {
-                        (Err(error), None) => Wrong::Malformed(error.to_string()),
-                        (_, transaction) => Wrong::Transaction(transaction.unwrap_or_default()),
+                        (Err(error), None) => Fault::Malformed(error.to_string()),
+                        (_, transaction) => Fault::Transaction(transaction.unwrap_or_default()),
                     };
                     recorder.wrong(None, bytes, &wrong, now);
                 }
@@ -198,8 +198,8 @@ impl UdpClient {
         response: Result<Response<'_>, ProtocolError>,
         now: u64,
         checker: &mut Checker,
-    ) -> Result<Result<usize, String>, Wrong> {
-        let response = response.map_err(|error| Wrong::Malformed(error.to_string()))?;
+    ) -> Result<Result<usize, String>, Fault> {
+        let response = response.map_err(|error| Fault::Malformed(error.to_string()))?;
         Ok(Ok(match (flight.expected, response) {
             (_, Response::Error(error)) => {
                 let message = String::from_utf8_lossy(error.message);
@@ -230,7 +230,7 @@ impl UdpClient {
                     Response::Scrape(_) => "scrape",
                     Response::Error(_) => "error",
                 };
-                return Err(Wrong::Action { asked: flight.sending.kind.name(), answered });
+                return Err(Fault::Action { asked: flight.sending.kind.name(), answered });
             }
         }))
     }
@@ -328,14 +328,14 @@ impl Client for UdpClient {
         if now < self.not_before { 0 } else { window.saturating_sub(self.in_flight) }
     }
 
-    fn step(&self, now: u64) -> Step {
+    fn next_request(&self, now: u64) -> NextRequest {
         let age = self.connection.map(|(_, since)| now.saturating_sub(since));
         match age {
-            Some(age) if age < self.lifetime - self.lifetime / 24 => Step::Anything,
-            _ if self.connecting == 0 => Step::Connect,
+            Some(age) if age < self.lifetime - self.lifetime / 24 => NextRequest::Anything,
+            _ if self.connecting == 0 => NextRequest::Connect,
             // The next id was requested, and this one is still good.
-            Some(age) if age < self.lifetime => Step::Anything,
-            _ => Step::Wait,
+            Some(age) if age < self.lifetime => NextRequest::Anything,
+            _ => NextRequest::Wait,
         }
     }
 
@@ -343,7 +343,7 @@ impl Client for UdpClient {
         self.connection.is_some()
     }
 
-    fn push(&mut self, shared: &mut UdpBuffers, ask: &Ask, hashes: &[[u8; InfoHash::LEN]], sending: Sending) {
+    fn push(&mut self, shared: &mut UdpBuffers, request: &Request, hashes: &Hashes, sending: Sending) {
         while self.flights[self.slot(self.next)].busy {
             self.next = self.next.wrapping_add(1);
         }
@@ -352,13 +352,13 @@ impl Client for UdpClient {
         let transaction_id = TransactionId(scrambled(number));
         let connection_id = self.connection.map_or(ConnectionId(0), |(id, _)| id);
         let out = &mut shared.out[shared.queued];
-        let (len, expected) = match ask {
-            Ask::Connect => {
+        let (len, expected) = match request {
+            Request::Connect => {
                 out[..ConnectRequest::LEN].copy_from_slice(&ConnectRequest { transaction_id }.to_bytes());
                 self.connecting += 1;
                 (ConnectRequest::LEN, Expected::Connect)
             }
-            Ask::Announce(announcing) => {
+            Request::Announce(announcing) => {
                 let (info_hash, peer_id, port) = (announcing.info_hash, announcing.peer_id, announcing.port);
                 let request = AnnounceRequest {
                     transaction_id,
@@ -372,10 +372,10 @@ impl Client for UdpClient {
                 };
                 let own = self.own.and_then(|ip| Endpoint::new(ip, port).ok());
                 let stopped = sending.kind == Kind::Stopped;
-                let asked = Announced { own, seeder: announcing.left == 0, stopped };
+                let asked = ExpectedAnnounce { own, seeder: announcing.left == 0, stopped };
                 (request.write(out), Expected::Announce(asked))
             }
-            Ask::Scrape => {
+            Request::Scrape => {
                 let len = ScrapeRequest::new(connection_id, transaction_id, hashes).write(out);
                 (len, Expected::Scrape(hashes.len() as u8))
             }
@@ -480,7 +480,7 @@ impl Client for UdpClient {
                 Ok(received) => {
                     for (buffer, &(len, cut)) in inn.iter().zip(&lens).take(received) {
                         if cut {
-                            let wrong = Wrong::Malformed(format!("longer than {} bytes", buffer.len()));
+                            let wrong = Fault::Malformed(format!("longer than {} bytes", buffer.len()));
                             let number =
                                 unscrambled(u32::from_be_bytes([buffer[4], buffer[5], buffer[6], buffer[7]]));
                             let flight = self.land(number);

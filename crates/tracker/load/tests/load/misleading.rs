@@ -224,10 +224,10 @@ fn a_tracker_that_has_forgotten_the_connection_is_connected_to_again() {
 }
 
 /// The fields that differ between announces.
-type Announced = (InfoHash, PeerId, u16, AnnounceEvent, u64);
+type SentAnnounce = (InfoHash, PeerId, u16, AnnounceEvent, u64);
 
 /// A tracker that remembers all announces.
-fn remembering() -> (Fake, Arc<Mutex<Vec<Announced>>>) {
+fn remembering() -> (Fake, Arc<Mutex<Vec<SentAnnounce>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let writes = Arc::clone(&seen);
     let fake = Fake::start(move |request| {
