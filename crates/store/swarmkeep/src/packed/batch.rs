@@ -14,7 +14,7 @@ use super::{
     Packed,
     clock::Tick,
     hints::Sight,
-    large::select::Ahead,
+    large::select::Draws,
     lock::{ExclusiveGuard, SharedGuard},
     place::{LeafLocation, Placed},
     prefetch::prefetch,
@@ -115,7 +115,7 @@ impl<'a> CurrentStripe<'a> {
 }
 
 /// The randomness of the caller. Some words are drawn ahead.
-pub(super) struct Words<'a> {
+pub(super) struct CallerRng<'a> {
     rng: &'a mut dyn Random,
     /// The word that was drawn ahead for the current announce.
     drawn: Option<u64>,
@@ -124,7 +124,7 @@ pub(super) struct Words<'a> {
     panicked: Option<Box<dyn Any + Send>>,
 }
 
-impl<'a> Words<'a> {
+impl<'a> CallerRng<'a> {
     pub(super) fn new(rng: &'a mut dyn Random) -> Self {
         Self { rng, drawn: None, panicked: None }
     }
@@ -151,7 +151,7 @@ impl<'a> Words<'a> {
     }
 }
 
-impl Random for Words<'_> {
+impl Random for CallerRng<'_> {
     fn next_u64(&mut self) -> u64 {
         self.drawn.take().unwrap_or_else(|| {
             self.raise();
@@ -175,7 +175,7 @@ impl Packed {
     }
 
     /// Executes up to [`GROUP`] announces, each as if alone and in order. The requests are cleared.
-    pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut Words<'_>) {
+    pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut CallerRng<'_>) {
         let tick = self.context.clock.tick(now);
         let mut probes = [Probe::default(); GROUP];
         let probes = &mut probes[..group.len()];
@@ -295,8 +295,8 @@ impl Packed {
         group: &[Request<'_>],
         now: Tick,
         current: &mut CurrentStripe<'_>,
-        rng: &mut Words<'_>,
-        ahead: &mut [Option<Ahead>; GROUP],
+        rng: &mut CallerRng<'_>,
+        ahead: &mut [Option<Draws>; GROUP],
     ) {
         let large = || probes.iter().zip(group).enumerate().filter(|(_, (probe, _))| probe.is_large);
         for (nth, (probe, Request { announce, .. })) in large() {

@@ -78,7 +78,7 @@ impl Hints {
     pub(super) fn prefetch_header(&self, stripe: usize, leaf: usize) -> Option<&SlotsHint> {
         let headers = self.stripes[stripe].headers.load(Relaxed);
         prefetch_at(headers.wrapping_add(leaf * size_of::<Leaf>()));
-        let Place { row, width, at } = place(leaf);
+        let HintPlace { row, width, at } = place(leaf);
         let hint = self.rows.get(row)?.get()?.get(stripe * width + at)?;
         prefetch(hint);
         Some(hint)
@@ -160,17 +160,17 @@ impl Hints {
 }
 
 /// The place of the hints for a leaf: at `at` of `width` hints per stripe in row `row`.
-struct Place {
+struct HintPlace {
     row: usize,
     width: usize,
     at: usize,
 }
 
-const fn place(leaf: usize) -> Place {
+const fn place(leaf: usize) -> HintPlace {
     let nth = leaf + 4;
     let level = nth.ilog2() - 2;
     let width = 1 << level;
-    Place { row: (nth >> level) - 4 + 4 * level as usize, width, at: nth & (width - 1) }
+    HintPlace { row: (nth >> level) - 4 + 4 * level as usize, width, at: nth & (width - 1) }
 }
 
 #[cfg(test)]
@@ -183,7 +183,7 @@ mod tests {
     fn every_leaf_has_a_place_of_its_own_and_few_places_are_spare() {
         let (mut taken, mut places) = (BTreeSet::new(), 0);
         for leaf in 0..100_000 {
-            let Place { row, width, at } = place(leaf);
+            let HintPlace { row, width, at } = place(leaf);
             assert!(row < ROWS && at < width);
             assert!(taken.insert((row, at)), "leaf {leaf}");
             places += if at == 0 { width } else { 0 };

@@ -11,7 +11,7 @@ use crate::{PeerRecord, Records, Restored, SwarmRecord, Timestamp, implement::VI
 
 /// How far ahead records are prefetched: in sorted order, their bytes lie anywhere.
 const AHEAD: usize = 16;
-/// Bits of the number of a piece in [`Sorted`], and of the offset of a record in its piece.
+/// Bits of the number of a piece in [`Sorter`], and of the offset of a record in its piece.
 const PIECE_BITS: u32 = 7;
 const OFFSET_BITS: u32 = 24;
 /// The most records that are sorted together. Memory for all of them is 32 MiB, of which only the used part
@@ -23,7 +23,7 @@ const SPLITS_PER_HOLD: usize = 16;
 
 /// Records in the order of where they go. A word consists of the stripe, the first bits of the key, and where
 /// the record is: its piece and its offset there.
-struct Sorted<'a> {
+struct Sorter<'a> {
     order: Vec<u64>,
     /// Pieces of 2^[`OFFSET_BITS`] bytes: their [`Records`], and their starts in it.
     pieces: Vec<(&'a Records, usize)>,
@@ -47,45 +47,45 @@ struct Swarm {
 impl Packed {
     pub(super) fn import_records(&self, records: &[Records], now: Timestamp) -> Restored {
         let swarms: usize = records.iter().map(|records| records.swarms() as usize).sum();
-        let mut sorted = Sorted { order: Vec::with_capacity(swarms.min(MOST_SORTED)), pieces: Vec::new() };
+        let mut sorter = Sorter { order: Vec::with_capacity(swarms.min(MOST_SORTED)), pieces: Vec::new() };
         let (mut restored, mut run) = (Restored::default(), Run::default());
         for records in records {
             // The start of the last piece, if it is one of these records.
             let mut start = None;
             for (at, record) in records.iter_from(0) {
-                if sorted.order.len() == MOST_SORTED {
-                    self.import_sorted(&mut sorted, &mut run, now, &mut restored);
+                if sorter.order.len() == MOST_SORTED {
+                    self.import_sorted(&mut sorter, &mut run, now, &mut restored);
                     start = None;
                 }
                 if start.is_none_or(|start| at - start >= 1 << OFFSET_BITS) {
-                    if sorted.pieces.len() == 1 << PIECE_BITS {
-                        self.import_sorted(&mut sorted, &mut run, now, &mut restored);
+                    if sorter.pieces.len() == 1 << PIECE_BITS {
+                        self.import_sorted(&mut sorter, &mut run, now, &mut restored);
                     }
                     start = Some(at);
-                    sorted.pieces.push((records, at));
+                    sorter.pieces.push((records, at));
                 }
-                sorted.push(self, &record, at);
+                sorter.push(self, &record, at);
             }
         }
-        self.import_sorted(&mut sorted, &mut run, now, &mut restored);
+        self.import_sorted(&mut sorter, &mut run, now, &mut restored);
         restored
     }
 
-    fn import_sorted(&self, sorted: &mut Sorted<'_>, run: &mut Run, now: Timestamp, restored: &mut Restored) {
-        sorted.order.sort_unstable();
-        let mut rest = &*sorted.order;
+    fn import_sorted(&self, sorter: &mut Sorter<'_>, run: &mut Run, now: Timestamp, restored: &mut Restored) {
+        sorter.order.sort_unstable();
+        let mut rest = &*sorter.order;
         while let Some(first) = rest.first() {
-            let stripe = Sorted::stripe(*first);
+            let stripe = Sorter::stripe(*first);
             run.swarms.clear();
             run.peers.clear();
-            while let Some(word) = rest.first().filter(|word| Sorted::stripe(**word) == stripe)
+            while let Some(word) = rest.first().filter(|word| Sorter::stripe(**word) == stripe)
                 && run.swarms.len() + run.peers.len() < VISITS_PER_HOLD
             {
                 if let Some(ahead) = rest.get(AHEAD) {
-                    let (records, at) = sorted.find(*ahead);
+                    let (records, at) = sorter.find(*ahead);
                     prefetch_lines::<2>(&records.as_bytes()[at..]);
                 }
-                let (records, at) = sorted.find(*word);
+                let (records, at) = sorter.find(*word);
                 let record = records.iter_from(at).next().expect("there is one").1;
                 let placed = self.context.placement.place(&record.info_hash);
                 let start = run.peers.len();
@@ -100,14 +100,14 @@ impl Packed {
         }
         // Later stripes have freed blocks beside those of earlier ones, so leaves may be in sparse pages
         // again. At 10 million swarms, that would cost 1.4 bytes per swarm.
-        for run in sorted.order.chunk_by(|a, b| Sorted::stripe(*a) == Sorted::stripe(*b)) {
+        for run in sorter.order.chunk_by(|a, b| Sorter::stripe(*a) == Sorter::stripe(*b)) {
             for part in run.chunks(VISITS_PER_HOLD) {
-                let mut locked = self.lock(Sorted::stripe(part[0]));
-                part.iter().for_each(|word| locked.move_if_sparse(Sorted::order(*word)));
+                let mut locked = self.lock(Sorter::stripe(part[0]));
+                part.iter().for_each(|word| locked.move_if_sparse(Sorter::order(*word)));
             }
         }
-        sorted.order.clear();
-        sorted.pieces.clear();
+        sorter.order.clear();
+        sorter.pieces.clear();
     }
 
     fn import_run(&self, stripe: usize, run: &Run, now: Timestamp, restored: &mut Restored) {
@@ -180,7 +180,7 @@ pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item
     peers.chunks(VISITS_PER_HOLD).chain((peers.is_empty() && downloaded > 0).then_some(peers))
 }
 
-impl<'a> Sorted<'a> {
+impl<'a> Sorter<'a> {
     /// Adds a record of the last piece, which is at `at` in its [`Records`].
     fn push(&mut self, store: &Packed, record: &SwarmRecord<'_>, at: usize) {
         let Placed { stripe, key } = store.context.placement.place(&record.info_hash);

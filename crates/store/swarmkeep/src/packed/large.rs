@@ -21,7 +21,7 @@ use crate::{
 
 /// A swarm in tables. No operation on it moves the peers of more than some twenty buckets.
 #[derive(Debug)]
-pub(super) struct Large {
+pub(super) struct LargeSwarm {
     v4: Tables<{ CompactV4::LEN }>,
     /// Boxed, since few swarms have any.
     v6: Option<Box<Tables<{ CompactV6::LEN }>>>,
@@ -77,7 +77,7 @@ pub(super) const fn block_bytes(Population { v4, v6 }: Population) -> usize {
     (CompactV4::LEN + 1) * v4.peers() as usize + (CompactV6::LEN + 1) * v6.peers() as usize
 }
 
-impl Large {
+impl LargeSwarm {
     pub(super) fn new(downloaded: u32, latest: Tick) -> Self {
         Self { v4: Tables::default(), v6: None, downloaded, latest }
     }
@@ -362,7 +362,7 @@ trait HasTables<const N: usize> {
     fn tables_mut(&mut self) -> &mut Tables<N>;
 }
 
-impl HasTables<{ CompactV4::LEN }> for Large {
+impl HasTables<{ CompactV4::LEN }> for LargeSwarm {
     fn tables(&self) -> &Tables<{ CompactV4::LEN }> {
         &self.v4
     }
@@ -372,7 +372,7 @@ impl HasTables<{ CompactV4::LEN }> for Large {
     }
 }
 
-impl HasTables<{ CompactV6::LEN }> for Large {
+impl HasTables<{ CompactV6::LEN }> for LargeSwarm {
     fn tables(&self) -> &Tables<{ CompactV6::LEN }> {
         self.v6()
     }
@@ -444,7 +444,7 @@ impl<const N: usize> Tables<N> {
 }
 
 #[cfg(test)]
-impl Large {
+impl LargeSwarm {
     /// The number of buckets, and of peers in the fullest one.
     pub(super) fn buckets(&self) -> (usize, usize) {
         let v4 = [&self.v4.seeders, &self.v4.leechers].map(|table| table.buckets());

@@ -12,7 +12,7 @@ pub(super) mod slot;
 #[cfg(test)]
 mod tests;
 
-use self::slot::{CONTENT_LEN, Few, KEY_LEN, One, PROVEN, Prefix, Slot, SlotContent};
+use self::slot::{CONTENT_LEN, FewPeers, KEY_LEN, OnePeer, PROVEN, Prefix, Slot, SlotContent};
 use super::{
     arena::Block,
     clock::{Base, Tick, aged},
@@ -158,7 +158,7 @@ impl Leaf {
 
     /// The only peer of a swarm, if it is at `endpoint`.
     #[inline]
-    pub(super) fn only(&self, slot: Slot, endpoint: &[u8; CompactV4::LEN]) -> Option<One> {
+    pub(super) fn only(&self, slot: Slot, endpoint: &[u8; CompactV4::LEN]) -> Option<OnePeer> {
         match self.content(slot) {
             SlotContent::One(one) if one.is_at(endpoint) => Some(one),
             _ => None,
@@ -238,7 +238,7 @@ impl Leaf {
     }
 
     /// The position of the block of a swarm.
-    fn start(&self, slot: Slot, few: Few) -> usize {
+    fn start(&self, slot: Slot, few: FewPeers) -> usize {
         self.swarms_end(slot) + usize::from(few.offset())
     }
 

@@ -41,7 +41,7 @@ use std::{fmt, sync::atomic::AtomicU64};
 use parking_lot::Mutex;
 
 use self::{
-    batch::Words,
+    batch::CallerRng,
     bounds::{Bounds, MIN_BYTES},
     clock::{Clock, Tick},
     context::StoreContext,
@@ -212,7 +212,7 @@ impl Packed {
         let seen = self.look_ahead(&op);
         seen.prefetch_slots(&placed.key);
         peers.clear();
-        let mut rng = Words::new(rng);
+        let mut rng = CallerRng::new(rng);
         let lock = &self.stripes[placed.stripe].0;
         // Many threads refresh the peers of a hot swarm at once. A thread that finds the lock in use tries
         // this first. A thread that has the lock alone and finds a large swarm lets other threads in. All

@@ -34,7 +34,7 @@ impl TorrentRepository for Packed {
 
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
         batch.iter_mut().for_each(Request::clear);
-        let mut rng = batch::Words::new(rng);
+        let mut rng = batch::CallerRng::new(rng);
         for group in batch.chunks_mut(batch::GROUP) {
             self.announce_group(group, self.latest.advance(now), &mut rng);
         }

@@ -2,7 +2,7 @@
 
 use std::{mem, sync::atomic::Ordering::Relaxed};
 
-use super::{bounds::SLACK, context::StoreContext, large::Large};
+use super::{bounds::SLACK, context::StoreContext, large::LargeSwarm};
 use crate::{Changes, Evicted, Family, Role, totals::Population};
 
 /// The bytes that one operation has reserved, and the evictions for it.
@@ -17,7 +17,7 @@ pub(super) struct Reservation<'a> {
     evicted: Evicted,
     /// Evicted large swarms. To free one takes milliseconds, so it is done when no lock is held.
     #[expect(clippy::vec_box, reason = "they are boxed already")]
-    pub(super) dropped: Vec<Box<Large>>,
+    pub(super) dropped: Vec<Box<LargeSwarm>>,
     /// Swarms and peers that are not in the totals yet. Used where one hold of the lock adds many: an
     /// addition to a number that threads share waits until all earlier writes have reached the cache.
     unreported: Option<(u64, Population)>,
@@ -25,7 +25,7 @@ pub(super) struct Reservation<'a> {
 
 /// Why an announce has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Full {
+pub(super) enum NoRoom {
     /// This number of bytes is to be freed.
     Bytes(u64),
     /// The store has as many swarms as it may have.
@@ -35,7 +35,7 @@ pub(super) enum Full {
     Crowded,
 }
 
-impl Full {
+impl NoRoom {
     /// The bytes that an announce reserves do not fit.
     pub(super) const BYTES: Self = Self::Bytes(SLACK as u64);
 }
@@ -105,9 +105,9 @@ impl<'a> Reservation<'a> {
 
     /// Whether an announce has to free bytes for the next ones. Not if others were evicted for its peer
     /// already.
-    pub(super) const fn debt(&self, changes: Changes) -> Option<Full> {
+    pub(super) const fn debt(&self, changes: Changes) -> Option<NoRoom> {
         let has_to = self.has_grown || changes.contains(Changes::JOINED);
-        if self.over > 0 && self.evicted.peers == 0 && has_to { Some(Full::Bytes(self.over)) } else { None }
+        if self.over > 0 && self.evicted.peers == 0 && has_to { Some(NoRoom::Bytes(self.over)) } else { None }
     }
 
     /// Counts one more swarm, if it fits into the limit. Returns whether it does.

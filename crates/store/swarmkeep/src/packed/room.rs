@@ -6,7 +6,7 @@ use super::{
     crowd::UNIT,
     hash::join,
     place::Placed,
-    reservation::{Full, Reservation},
+    reservation::{NoRoom, Reservation},
     stripe::{
         Operation, Stripe,
         census::{Candidate, Census, EVICTION_SAMPLE, Newcomer},
@@ -48,12 +48,12 @@ impl Packed {
     /// Evicts swarms or peers of least worth, so that the newcomer has room. Returns whether it has.
     pub(super) fn make_room(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
         match newcomer.full {
-            Full::Bytes(missing) => {
+            NoRoom::Bytes(missing) => {
                 let times = if missing > SLACK as u64 / 2 { 2 } else { 1 };
                 self.free_bytes(newcomer, missing.min(times * FREED), reservation)
             }
-            Full::Swarms => self.free_swarm(newcomer, reservation),
-            Full::Crowded => false,
+            NoRoom::Swarms => self.free_swarm(newcomer, reservation),
+            NoRoom::Crowded => false,
         }
     }
 
@@ -143,7 +143,7 @@ impl Packed {
             stripe.census(&self.operation(&at, newcomer.now), newcomer, &mut census);
             drop(stripe);
             let least = match newcomer.full {
-                Full::Bytes(_) => census.least(),
+                NoRoom::Bytes(_) => census.least(),
                 _ => census.small,
             };
             let searched = nth + 1;

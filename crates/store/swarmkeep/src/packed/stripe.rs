@@ -17,14 +17,14 @@ use super::{
     clock::Tick,
     context::StoreContext,
     hash::Key,
-    large::Large,
+    large::LargeSwarm,
     leaf::{
         Leaf,
-        slot::{Empty, Prefix, Section, SectionIndex, Slot, SlotContent, population_of},
+        slot::{NoPeers, Prefix, Section, SectionIndex, Slot, SlotContent, population_of},
     },
     linear,
     place::{LeafLocation, Placed},
-    reservation::{Full, Reservation},
+    reservation::{NoRoom, Reservation},
 };
 use crate::{Cursor, Endpoint, Family, Role, SwarmStats, totals::Population};
 
@@ -32,7 +32,7 @@ use crate::{Cursor, Endpoint, Family, Role, SwarmStats, totals::Population};
 pub(super) struct Stripe {
     leaves: Vec<Leaf>,
     /// The swarms that are too large for a leaf, by number. `None` at a number that is free.
-    large: Box<[Option<Box<Large>>]>,
+    large: Box<[Option<Box<LargeSwarm>>]>,
     /// Bytes allocated less bytes freed since the last report to the store.
     unreported: i64,
     /// Bytes that all leaves use. They decide when a leaf splits and when two leaves merge.
@@ -160,7 +160,7 @@ impl Stripe {
         self.leaves[at.leaf].content(at.slot)
     }
 
-    fn large(&self, number: u32) -> &Large {
+    fn large(&self, number: u32) -> &LargeSwarm {
         self.large[number as usize].as_ref().expect("a number in a slot is one of a swarm")
     }
 
@@ -188,7 +188,7 @@ impl Stripe {
         &mut self,
         op: &Operation<'_>,
         reservation: &mut Reservation<'_>,
-    ) -> Result<(SwarmLocation, bool), Full> {
+    ) -> Result<(SwarmLocation, bool), NoRoom> {
         self.split_if_full(op, reservation)?;
         let LeafLocation { leaf, prefix, .. } = self.locate_leaf(op);
         let found = self.leaves[leaf].find(prefix, &op.placed.key);
@@ -198,11 +198,11 @@ impl Stripe {
             return Ok((SwarmLocation { leaf, slot }, false));
         }
         if !reservation.count_swarm() {
-            return Err(Full::Swarms);
+            return Err(NoRoom::Swarms);
         }
         self.changing(leaf, |leaf| {
             let latest = leaf.base().stamp(op.now);
-            leaf.insert(slot, &op.placed.key, SlotContent::Empty(Empty::new(0, latest)));
+            leaf.insert(slot, &op.placed.key, SlotContent::Empty(NoPeers::new(0, latest)));
         });
         Ok((SwarmLocation { leaf, slot }, true))
     }
@@ -227,7 +227,7 @@ impl Stripe {
         }))
     }
 
-    fn remove_at(&mut self, at: SwarmLocation) -> (SwarmStats, Population, Option<Box<Large>>) {
+    fn remove_at(&mut self, at: SwarmLocation) -> (SwarmStats, Population, Option<Box<LargeSwarm>>) {
         let (stats, population) = (self.stats(at), self.population(at));
         let large = match self.content(at) {
             SlotContent::Large(number) => Some(self.take_large(number)),
@@ -238,7 +238,7 @@ impl Stripe {
     }
 
     /// Removes a swarm. Returns its counts, and its tables if it was a large one.
-    pub(super) fn remove(&mut self, op: &Operation<'_>) -> Option<(SwarmStats, Option<Box<Large>>)> {
+    pub(super) fn remove(&mut self, op: &Operation<'_>) -> Option<(SwarmStats, Option<Box<LargeSwarm>>)> {
         let (stats, population, large) = self.remove_at(self.find(op)?);
         op.context.totals.remove_swarm(population);
         Some((stats, large))
@@ -259,7 +259,7 @@ impl Stripe {
     }
 }
 
-fn stats_of(large: &Large) -> SwarmStats {
+fn stats_of(large: &LargeSwarm) -> SwarmStats {
     large.population().stats(large.downloaded)
 }
 

@@ -54,9 +54,9 @@ type ReluctantSlot = LockedSlot<Reluctant>;
 type Entries = Arc<Mutex<BTreeMap<InfoHash, Arc<ReluctantSlot>>>>;
 
 /// A map with entries that the test can count.
-struct Watched(Entries);
+struct WatchedMap(Entries);
 
-impl SlotMap<ReluctantSlot> for Watched {
+impl SlotMap<ReluctantSlot> for WatchedMap {
     async fn get(&self, info_hash: &InfoHash) -> Option<Arc<ReluctantSlot>> {
         self.0.lock().unwrap().get(info_hash).cloned()
     }
@@ -76,7 +76,7 @@ impl SlotMap<ReluctantSlot> for Watched {
     }
 }
 
-type WatchedRepository = MapRepository<Slots<Watched, Reluctant>>;
+type WatchedRepository = MapRepository<Slots<WatchedMap, Reluctant>>;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const HASH: InfoHash = InfoHash::new([7; 20]);
@@ -85,7 +85,7 @@ fn store() -> (Awaited<WatchedRepository>, Entries) {
     let entries = Entries::default();
     let config = RepositoryConfig::new(HashKey::from_bytes([1; 16]));
     let capabilities = Capabilities::new(LongestHold::Visits(256));
-    let map = Slots::new(Watched(entries.clone()));
+    let map = Slots::new(WatchedMap(entries.clone()));
     (Awaited(MapRepository::over(map, &config, capabilities, 0).unwrap()), entries)
 }
 

@@ -1,6 +1,6 @@
 //! A large swarm, range by range of the keyed order: listing, exporting and expiring.
 
-use super::{Large, Tables};
+use super::{LargeSwarm, Tables};
 use crate::{
     CompactV4, CompactV6, Cursor, Endpoint, Family, PeerRecord, Role,
     implement::{CursorExt as _, VISITS_PER_HOLD},
@@ -13,7 +13,7 @@ use crate::{
     totals::Population,
 };
 
-impl Large {
+impl LargeSwarm {
     /// Appends up to `limit` peers after a cursor, in the keyed order of their endpoints. Small swarms have
     /// the same order, so their cursors are valid here. Looks at a bounded number of peers: it may append
     /// fewer than `limit` although there are more.

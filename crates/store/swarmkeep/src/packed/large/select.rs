@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use super::{Large, PeerLocation, Tables, order};
+use super::{LargeSwarm, PeerLocation, Tables, order};
 use crate::{
     Announce, Families, Family, PeerBuffer, Random as _, Role, Section, SplitMix64,
     implement::SectionExt as _,
@@ -18,7 +18,7 @@ const AHEAD: usize = 3;
 
 /// A slot that was drawn from the eligible tables, with or without a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Drawn {
+struct DrawnSlot {
     table: usize,
     index: BucketIndex,
 }
@@ -26,14 +26,14 @@ struct Drawn {
 /// The beginning of a selection, drawn before the turn of its announce. It holds for the same slots only:
 /// peers that come and go meanwhile may change them.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::packed) struct Ahead {
+pub(in crate::packed) struct Draws {
     /// The position of the announcer in the keyed order, and the start of its bucket.
     pub(in crate::packed) order: u64,
     own: BucketIndex,
     /// The random word of the selection.
     pub(in crate::packed) seed: u64,
     slots: [DrawSlots; 2],
-    drawn: [Drawn; AHEAD],
+    drawn: [DrawnSlot; AHEAD],
 }
 
 /// The most draws of a selection. After them it starts at the last slot drawn, with or without a peer.
@@ -41,7 +41,7 @@ pub(in crate::packed) struct Ahead {
 /// merged its buckets.
 const MAX_DRAWS: usize = 256;
 
-impl Large {
+impl LargeSwarm {
     /// The second half of an announce: hands out the peers that it asks for. Nothing may have changed since
     /// the update that returned `own`.
     ///
@@ -53,7 +53,7 @@ impl Large {
         announce: &Announce,
         own: PeerLocation,
         seed: u64,
-        ahead: Option<&Ahead>,
+        ahead: Option<&Draws>,
         peers: &mut PeerBuffer<'_>,
     ) {
         let v4 = Eligible::of(&self.v4, announce, Some(own));
@@ -66,7 +66,7 @@ impl Large {
 
     /// Draws the beginning of the selection of an announce, and prefetches the headers that the announce will
     /// need: of its own bucket, and of the slots that were drawn.
-    pub(in crate::packed) fn look_ahead(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Ahead {
+    pub(in crate::packed) fn look_ahead(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Draws {
         let order = order(hash, &announce.endpoint);
         match announce.endpoint.family() {
             Family::V4 => self.v4.look_ahead(announce, order, seed),
@@ -75,7 +75,7 @@ impl Large {
     }
 
     /// The same in one step, for the current announce: reads the headers, and prefetches the peers.
-    pub(in crate::packed) fn look_now(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Ahead {
+    pub(in crate::packed) fn look_now(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Draws {
         let order = order(hash, &announce.endpoint);
         match announce.endpoint.family() {
             Family::V4 => self.v4.look_now(announce, order, seed),
@@ -84,7 +84,7 @@ impl Large {
     }
 
     /// Prefetches the peers in those buckets. Call it when the headers have arrived, or it waits for them.
-    pub(in crate::packed) fn prefetch_peers(&self, announce: &Announce, ahead: &Ahead) {
+    pub(in crate::packed) fn prefetch_peers(&self, announce: &Announce, ahead: &Draws) {
         match announce.endpoint.family() {
             Family::V4 => self.v4.prefetch_peers(announce, ahead),
             Family::V6 => self.v6().prefetch_peers(announce, ahead),
@@ -92,30 +92,30 @@ impl Large {
     }
 }
 
-impl Drawn {
+impl DrawnSlot {
     const FIRST: Self = Self { table: 0, index: BucketIndex::FIRST };
     const NOWHERE: Self = Self { table: 0, index: BucketIndex::NOWHERE };
 }
 
 impl<const N: usize> Tables<N> {
-    fn look_ahead(&self, announce: &Announce, order: u64, seed: u64) -> Ahead {
+    fn look_ahead(&self, announce: &Announce, order: u64, seed: u64) -> Draws {
         let table = self.table(announce.role());
         let own = table.start_of(order);
         table.prefetch_header(own);
         let eligible = Eligible::of(self, announce, None);
         let slots = eligible.slots();
         let mut draws = draws(slots, seed_of(Self::FAMILY, seed));
-        let mut drawn = [Drawn::FIRST; AHEAD];
+        let mut drawn = [DrawnSlot::FIRST; AHEAD];
         for (place, draw) in drawn.iter_mut().zip(&mut draws) {
             *place = draw;
             if let Some(table) = eligible.tables[draw.table] {
                 table.prefetch_header(draw.index);
             }
         }
-        Ahead { order, own, seed, slots, drawn }
+        Draws { order, own, seed, slots, drawn }
     }
 
-    fn look_now(&self, announce: &Announce, order: u64, seed: u64) -> Ahead {
+    fn look_now(&self, announce: &Announce, order: u64, seed: u64) -> Draws {
         let own = self.table(announce.role()).start_of(order);
         self.table(announce.role()).prefetch_bucket(own);
         let eligible = Eligible::of(self, announce, None);
@@ -126,10 +126,10 @@ impl<const N: usize> Tables<N> {
         {
             table.prefetch_window(drawn.index);
         }
-        Ahead { order, own, seed, slots, drawn: [drawn.unwrap_or(Drawn::NOWHERE); AHEAD] }
+        Draws { order, own, seed, slots, drawn: [drawn.unwrap_or(DrawnSlot::NOWHERE); AHEAD] }
     }
 
-    fn prefetch_peers(&self, announce: &Announce, ahead: &Ahead) {
+    fn prefetch_peers(&self, announce: &Announce, ahead: &Draws) {
         self.table(announce.role()).prefetch_bucket(ahead.own);
         let eligible = Eligible::of(self, announce, None);
         if let Some(drawn) = ahead.drawn.iter().find(|drawn| eligible.holds(drawn))
@@ -152,7 +152,7 @@ const fn seed_of(family: Family, seed: u64) -> u64 {
 #[derive(Debug)]
 struct Eligible<'a, const N: usize> {
     tables: [Option<&'a Table<N>>; 2],
-    except: Option<Drawn>,
+    except: Option<DrawnSlot>,
 }
 
 impl<'a, const N: usize> Eligible<'a, N> {
@@ -172,7 +172,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
         let own = own.filter(|_| announce.endpoint.family() == Tables::<N>::FAMILY);
         Self {
             tables: [Some(&tables.seeders), Some(&tables.leechers)],
-            except: own.map(|own| Drawn { table: usize::from(own.role == Role::Leecher), index: own.index }),
+            except: own.map(|at| DrawnSlot { table: usize::from(at.role == Role::Leecher), index: at.index }),
         }
     }
 
@@ -183,11 +183,11 @@ impl<'a, const N: usize> Eligible<'a, N> {
 
     /// Copies `count` of them, table by table and bucket by bucket, from a uniformly random one on and
     /// wrapping around.
-    fn select(&self, count: usize, seed: u64, ahead: Option<&Ahead>, section: &mut Section<'_, N>) {
+    fn select(&self, count: usize, seed: u64, ahead: Option<&Draws>, section: &mut Section<'_, N>) {
         if count == 0 {
             return;
         }
-        let start = if count < self.len() { self.random_place(seed, ahead) } else { Drawn::FIRST };
+        let start = if count < self.len() { self.random_place(seed, ahead) } else { DrawnSlot::FIRST };
         let mut left = count;
         self.copy(start.table, start.index, &mut left, section);
         // The round ends where it began: `count` never exceeds the number of eligible peers.
@@ -220,16 +220,16 @@ impl<'a, const N: usize> Eligible<'a, N> {
     }
 
     /// The slot of a uniformly random one of them.
-    fn random_place(&self, seed: u64, ahead: Option<&Ahead>) -> Drawn {
+    fn random_place(&self, seed: u64, ahead: Option<&Draws>) -> DrawnSlot {
         let slots = self.slots();
-        let is_one = |drawn: &Drawn| self.holds(drawn) && self.except != Some(*drawn);
+        let is_one = |drawn: &DrawnSlot| self.holds(drawn) && self.except != Some(*drawn);
         if let Some(ahead) = ahead
             && ahead.slots == slots
             && let Some(drawn) = ahead.drawn.iter().find(|drawn| is_one(drawn))
         {
             return *drawn;
         }
-        let mut last = Drawn::FIRST;
+        let mut last = DrawnSlot::FIRST;
         for drawn in draws(slots, seed).take(MAX_DRAWS) {
             last = drawn;
             if is_one(&drawn) {
@@ -248,24 +248,24 @@ impl<'a, const N: usize> Eligible<'a, N> {
         [of(first), of(second)]
     }
 
-    fn holds(&self, drawn: &Drawn) -> bool {
+    fn holds(&self, drawn: &DrawnSlot) -> bool {
         self.tables[drawn.table].is_some_and(|table| table.holds(drawn.index))
     }
 }
 
 /// An endless sequence of uniformly random slots.
-fn draws(slots: [DrawSlots; 2], seed: u64) -> impl Iterator<Item = Drawn> {
+fn draws(slots: [DrawSlots; 2], seed: u64) -> impl Iterator<Item = DrawnSlot> {
     let mut words = SplitMix64::new(seed);
     iter::repeat_with(move || slot(slots, words.next_u64()))
 }
 
 /// The slot that a random word draws. All slots are equally likely, up to a difference of slots / 2^64.
-fn slot(slots: [DrawSlots; 2], word: u64) -> Drawn {
+fn slot(slots: [DrawSlots; 2], word: u64) -> DrawnSlot {
     let [first, second] = [slots[0].len(), slots[1].len()];
     let slot = ((u128::from(word) * u128::from(first + second)) >> 64) as u64;
     // Without a branch: it could not be predicted.
     let table = usize::from(slot >= first);
-    Drawn { table, index: slots[table].index(slot - first * table as u64) }
+    DrawnSlot { table, index: slots[table].index(slot - first * table as u64) }
 }
 
 #[cfg(test)]
@@ -283,11 +283,11 @@ mod tests {
 
     /// The selection of an announce with this random word.
     fn selected(
-        large: &Large,
+        large: &LargeSwarm,
         hash: &EndpointHash,
         announce: &Announce,
         seed: u64,
-        ahead: Option<&Ahead>,
+        ahead: Option<&Draws>,
     ) -> Vec<u8> {
         let order = order(hash, &announce.endpoint);
         let own = match &announce.endpoint {
@@ -305,10 +305,10 @@ mod tests {
         let (hash, now) =
             (EndpointHash::new(HashKey::from_bytes([7; 16]), None), Timestamp::from_secs(10_000));
         let now = Clock::new(1800).tick(now);
-        let mut large = Large::new(0, now);
+        let mut large = LargeSwarm::new(0, now);
         let role = |n: u32| if n.is_multiple_of(3) { Role::Seeder } else { Role::Leecher };
         let mut rng = SplitMix64::new(1);
-        let insert = |large: &mut Large, n, family| {
+        let insert = |large: &mut LargeSwarm, n, family| {
             large.insert(&hash, &endpoint(n, family), role(n), now, now);
         };
         for n in 0..400 {

@@ -2,7 +2,7 @@
 
 use super::{
     Leaf,
-    slot::{Empty, Few, Section, Slot, SlotContent, population_of},
+    slot::{FewPeers, NoPeers, Section, Slot, SlotContent, population_of},
 };
 use crate::{Family, Retention, packed::clock::Tick, totals::Population};
 
@@ -116,7 +116,7 @@ fn expire(
                 return content;
             }
             done.gone += Population::one(Family::V4, one.role());
-            SlotContent::Empty(Empty::new(one.downloaded(), one.stamp()))
+            SlotContent::Empty(NoPeers::new(one.downloaded(), one.stamp()))
         }
         SlotContent::Few(few) => {
             done.visits += few.peers();
@@ -138,7 +138,7 @@ fn expire(
 }
 
 /// Keeps the peers that are alive in the block at the end of `blocks`.
-fn retain(few: Few, blocks: &mut Vec<u8>, is_alive: impl Fn(u8) -> bool) -> Few {
+fn retain(few: FewPeers, blocks: &mut Vec<u8>, is_alive: impl Fn(u8) -> bool) -> FewPeers {
     let at = usize::from(few.offset());
     let stamps = at + few.stamps();
     let (mut counts, mut peer) = ([0; 4], 0);

@@ -5,8 +5,8 @@ use std::iter;
 use super::{
     Leaf,
     slot::{
-        CONTENT_LEN, Empty, Few, NarrowDownloads, One, PROVEN, Prefix, Section, SectionIndex, Slot,
-        SlotContent, WIDE_DOWNLOADS,
+        CONTENT_LEN, FewPeers, NarrowDownloads, NoPeers, OnePeer, PROVEN, Prefix, Section, SectionIndex,
+        Slot, SlotContent, WIDE_DOWNLOADS,
     },
 };
 use crate::{
@@ -49,7 +49,7 @@ impl Leaf {
     fn position<const N: usize>(
         &self,
         slot: Slot,
-        few: Few,
+        few: FewPeers,
         from: Section,
         endpoint: &[u8],
     ) -> Option<usize> {
@@ -62,7 +62,7 @@ impl Leaf {
     pub(in crate::packed) fn endpoints<const N: usize>(
         &self,
         slot: Slot,
-        few: Few,
+        few: FewPeers,
         from: Section,
     ) -> &[[u8; N]] {
         debug_assert_eq!(N, from.width());
@@ -72,7 +72,7 @@ impl Leaf {
     }
 
     /// All bytes of a block.
-    pub(in crate::packed) fn block(&self, slot: Slot, few: Few) -> &[u8] {
+    pub(in crate::packed) fn block(&self, slot: Slot, few: FewPeers) -> &[u8] {
         let start = self.start(slot, few);
         &self.block[start..start + few.len()]
     }
@@ -210,7 +210,7 @@ impl Leaf {
             && let Ok(endpoint) = endpoint.try_into()
             && let Some(downloaded) = NarrowDownloads::new(empty.downloaded())
         {
-            let one = One::new(endpoint, section.role(), stamp, downloaded);
+            let one = OnePeer::new(endpoint, section.role(), stamp, downloaded);
             self.set(slot, SlotContent::One(one));
             return SectionIndex { section, index: 0 };
         }
@@ -236,7 +236,7 @@ impl Leaf {
     pub(in crate::packed) fn take(&mut self, slot: Slot, peer: SectionIndex) {
         match self.content(slot) {
             SlotContent::One(one) => {
-                self.set(slot, SlotContent::Empty(Empty::new(one.downloaded(), one.stamp())));
+                self.set(slot, SlotContent::Empty(NoPeers::new(one.downloaded(), one.stamp())));
             }
             SlotContent::Few(few) => {
                 let latest = self.latest(slot, few);
@@ -297,7 +297,7 @@ impl Leaf {
     pub(in crate::packed) fn set_downloaded(&mut self, slot: Slot, downloaded: u32) {
         match self.content(slot) {
             SlotContent::Empty(empty) => {
-                self.set(slot, SlotContent::Empty(Empty::new(downloaded, empty.latest())));
+                self.set(slot, SlotContent::Empty(NoPeers::new(downloaded, empty.latest())));
             }
             SlotContent::One(one) if let Some(downloaded) = NarrowDownloads::new(downloaded) => {
                 self.set(slot, SlotContent::One(one.announced(one.role(), one.stamp(), downloaded)));
@@ -315,7 +315,7 @@ impl Leaf {
         }
     }
 
-    fn set_wide(&mut self, slot: Slot, few: Few, downloaded: u32) {
+    fn set_wide(&mut self, slot: Slot, few: FewPeers, downloaded: u32) {
         let start = self.start(slot, few);
         if few.downloaded() != WIDE_DOWNLOADS {
             self.open(start, 4);
@@ -325,7 +325,7 @@ impl Leaf {
         self.block[start..start + 4].copy_from_slice(&downloaded.to_le_bytes());
     }
 
-    fn cut(&mut self, slot: Slot, few: Few, peer: SectionIndex) {
+    fn cut(&mut self, slot: Slot, few: FewPeers, peer: SectionIndex) {
         let SectionIndex { section, index } = peer;
         let (start, width, last) = (self.start(slot, few), section.width(), few.count(section) - 1);
         let endpoint = |index: usize| start + few.start(section) + index * width;
@@ -343,17 +343,17 @@ impl Leaf {
     }
 
     /// Gives a swarm a block, unless it has one already.
-    fn make_few(&mut self, slot: Slot) -> Few {
+    fn make_few(&mut self, slot: Slot) -> FewPeers {
         let offset = self.used - self.swarms_end(slot) as u16;
         let (few, downloaded) = match self.content(slot) {
             SlotContent::Few(few) => return few,
-            SlotContent::Empty(empty) => (Few::new(offset), empty.downloaded()),
+            SlotContent::Empty(empty) => (FewPeers::new(offset), empty.downloaded()),
             SlotContent::One(one) => {
                 let at = self.used();
                 self.open(at, CompactV4::LEN + 1);
                 self.block[at..at + CompactV4::LEN].copy_from_slice(&one.endpoint());
                 self.block[at + CompactV4::LEN] = one.stamp();
-                (Few::new(offset).more(Section::of(Family::V4, one.role())), one.downloaded())
+                (FewPeers::new(offset).more(Section::of(Family::V4, one.role())), one.downloaded())
             }
             SlotContent::Large(_) => unreachable!("is larger"),
         };
@@ -364,7 +364,7 @@ impl Leaf {
     }
 
     /// The stamp of the latest announce; 0 without peers.
-    pub(in crate::packed) fn latest(&self, slot: Slot, few: Few) -> u8 {
+    pub(in crate::packed) fn latest(&self, slot: Slot, few: FewPeers) -> u8 {
         self.block(slot, few)[few.stamps()..].iter().copied().max().unwrap_or(0)
     }
 
@@ -387,7 +387,7 @@ impl Leaf {
     }
 
     /// Removes the block of a swarm. The caller sets its slot afterwards.
-    pub(super) fn close_block(&mut self, slot: Slot, few: Few) {
+    pub(super) fn close_block(&mut self, slot: Slot, few: FewPeers) {
         let (start, len) = (self.start(slot, few), few.len());
         self.close(start, len);
         self.shift_blocks(slot, few.offset(), -(len as i16));

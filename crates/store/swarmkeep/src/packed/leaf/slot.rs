@@ -85,27 +85,27 @@ impl Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::packed) enum SlotContent {
     /// No peers.
-    Empty(Empty),
+    Empty(NoPeers),
     /// One IPv4 peer.
-    One(One),
+    One(OnePeer),
     /// Some peers, in a block.
-    Few(Few),
+    Few(FewPeers),
     /// Peers in tables of their own. The stripe finds them by this number.
     Large(u32),
 }
 
 /// Bytes 0-3: downloads. Byte 6: the stamp of the last announce that was seen. Byte 7: flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::packed) struct Empty(u64);
+pub(in crate::packed) struct NoPeers(u64);
 
 /// Bytes 0-5: the endpoint. Byte 6: its stamp. Byte 7: flags, among them up to 15 downloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::packed) struct One(u64);
+pub(in crate::packed) struct OnePeer(u64);
 
 /// Bytes 0-3: peers per [`Section`]. Bytes 4-5: where the block begins, counted from the end of the slots.
 /// Byte 6: the downloads, or [`WIDE_DOWNLOADS`]. Byte 7: flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::packed) struct Few(pub(super) u64);
+pub(in crate::packed) struct FewPeers(pub(super) u64);
 
 /// In byte 6: the downloads are in the first four bytes of the block.
 pub(super) const WIDE_DOWNLOADS: u8 = u8::MAX;
@@ -130,7 +130,7 @@ const fn flag(is: bool, flag: u64) -> u64 {
     if is { flag } else { 0 }
 }
 
-impl Empty {
+impl NoPeers {
     pub(in crate::packed) fn new(downloaded: u32, latest: u8) -> Self {
         Self(u64::from(downloaded) | u64::from(latest) << STAMP)
     }
@@ -149,7 +149,7 @@ impl Empty {
     }
 }
 
-impl One {
+impl OnePeer {
     pub(in crate::packed) fn new(
         endpoint: &[u8; CompactV4::LEN],
         role: Role,
@@ -218,17 +218,17 @@ impl SlotContent {
     #[inline]
     pub(super) const fn decode(word: u64) -> Self {
         match word & KIND {
-            ONE => Self::One(One(word)),
-            FEW => Self::Few(Few(word)),
+            ONE => Self::One(OnePeer(word)),
+            FEW => Self::Few(FewPeers(word)),
             LARGE => Self::Large(word as u32),
-            _ => Self::Empty(Empty(word)),
+            _ => Self::Empty(NoPeers(word)),
         }
     }
 
     #[inline]
     pub(super) const fn encode(self) -> u64 {
         match self {
-            Self::Empty(Empty(word)) | Self::One(One(word)) | Self::Few(Few(word)) => word,
+            Self::Empty(NoPeers(word)) | Self::One(OnePeer(word)) | Self::Few(FewPeers(word)) => word,
             Self::Large(number) => LARGE | number as u64,
         }
     }
@@ -290,7 +290,7 @@ pub(in crate::packed) struct SectionIndex {
     pub(in crate::packed) index: usize,
 }
 
-impl Few {
+impl FewPeers {
     pub(super) fn new(offset: u16) -> Self {
         Self(u64::from(offset) << 32 | FEW)
     }
@@ -339,14 +339,14 @@ impl Few {
     pub(super) fn simplified(self, block: &[u8], latest: u8) -> Option<SlotContent> {
         let downloaded = self.all_downloaded(block);
         let role = match self.counts() {
-            [0, 0, 0, 0] => return Some(SlotContent::Empty(Empty::new(downloaded, latest))),
+            [0, 0, 0, 0] => return Some(SlotContent::Empty(NoPeers::new(downloaded, latest))),
             [1, 0, 0, 0] => Role::Seeder,
             [0, 1, 0, 0] => Role::Leecher,
             _ => return None,
         };
         let downloaded = NarrowDownloads::new(downloaded)?;
         let endpoint = block[self.end(0)..].first_chunk().expect("it has one endpoint");
-        Some(SlotContent::One(One::new(endpoint, role, block[self.stamps()], downloaded)))
+        Some(SlotContent::One(OnePeer::new(endpoint, role, block[self.stamps()], downloaded)))
     }
 
     pub(super) fn with_downloaded(self, downloaded: u8) -> Self {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    slot::{Empty, Section},
+    slot::{NoPeers, Section},
     *,
 };
 use crate::{CompactV6, Family, Random, Retention, Role, SplitMix64, Timestamp, packed::clock::Clock};
@@ -64,7 +64,7 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
     if keys.is_empty() || (keys.len() < 40 && rng.below(8) == 0) {
         let key = key(rng);
         if let Err(slot) = leaf.find(prefix, &key) {
-            leaf.insert(slot, &key, SlotContent::Empty(Empty::new(0, 0)));
+            leaf.insert(slot, &key, SlotContent::Empty(NoPeers::new(0, 0)));
             model.insert(key, Default::default());
         }
         return;
@@ -205,7 +205,7 @@ fn stamps_age_together() {
 fn a_large_swarm_stays_proven_when_its_leaf_moves() {
     let (mut leaf, key) = (Leaf::new(tick(1000)), key(&mut SplitMix64::new(7)));
     let slot = leaf.find(HOME, &key).expect_err("the leaf is empty");
-    leaf.insert(slot, &key, SlotContent::Empty(Empty::new(0, 0)));
+    leaf.insert(slot, &key, SlotContent::Empty(NoPeers::new(0, 0)));
     leaf.set_proven(slot);
     leaf.make_large(slot, 3);
     let upper = Prefix { bits: HOME.bits | 1 << (63 - HOME.depth), depth: HOME.depth + 1 };

@@ -8,13 +8,13 @@ use crate::{
     packed::{
         bounds::MAX_GROWTH,
         hints::Sight,
-        large::{self, Large, PeerLocation, select::Ahead},
+        large::{self, LargeSwarm, PeerLocation, select::Draws},
         leaf::{
             Leaf,
-            slot::{Few, Section, SectionIndex, Slot, SlotContent, population_of},
+            slot::{FewPeers, Section, SectionIndex, Slot, SlotContent, population_of},
         },
         prefetch::{prefetch, prefetch_lines},
-        reservation::{Full, Reservation},
+        reservation::{NoRoom, Reservation},
         select::{Choice, select},
     },
     totals::Population,
@@ -66,7 +66,7 @@ impl Stripe {
         op: &Operation<'_>,
         at: SwarmLocation,
         announce: &Announce,
-        ahead: &Ahead,
+        ahead: &Draws,
         peers: &mut PeerBuffer<'_>,
     ) -> Option<Announced> {
         let large = self.large_at(at)?;
@@ -87,7 +87,7 @@ impl Stripe {
         found: Option<SwarmLocation>,
         announce: &Announce,
         reservation: &mut Reservation<'_>,
-    ) -> Result<(Announced, Selection), Full> {
+    ) -> Result<(Announced, Selection), NoRoom> {
         let stopped = announce.event == AnnounceEvent::Stopped;
         let family = announce.endpoint.family();
         let Some(at) = found else {
@@ -100,7 +100,7 @@ impl Stripe {
         if matches!(content, SlotContent::Large(_)) {
             // A refresh and a stop take no bytes. Most refreshes do not come here.
             if !stopped && !reservation.reserve(MAX_GROWTH) {
-                return Err(Full::BYTES);
+                return Err(NoRoom::BYTES);
             }
             return Ok(self.announce_large(op, at, announce, reservation));
         }
@@ -113,7 +113,7 @@ impl Stripe {
                     return Ok(self.refresh(op, at, few, peer));
                 }
                 if !stopped && !reservation.reserve(MAX_GROWTH) {
-                    return Err(Full::BYTES);
+                    return Err(NoRoom::BYTES);
                 }
                 let peer = self.update(op, at, peer, transition.after);
                 Ok(self.done(op, at, family, transition, peer))
@@ -132,7 +132,7 @@ impl Stripe {
         &mut self,
         op: &Operation<'_>,
         at: SwarmLocation,
-        few: Few,
+        few: FewPeers,
         peer: SectionIndex,
     ) -> (Announced, Selection) {
         let leaf = &mut self.leaves[at.leaf];
@@ -176,9 +176,9 @@ impl Stripe {
         rival: Option<(SwarmLocation, SectionIndex)>,
         announce: &Announce,
         reservation: &mut Reservation<'_>,
-    ) -> Result<(Announced, Selection), Full> {
+    ) -> Result<(Announced, Selection), NoRoom> {
         if !reservation.reserve(MAX_GROWTH) {
-            return Err(Full::BYTES);
+            return Err(NoRoom::BYTES);
         }
         let (at, created) = match rival {
             // The bytes that come equal the bytes that go, so no leaf has to split.
@@ -299,7 +299,7 @@ impl Stripe {
     }
 
     /// The swarm, if it is a large one.
-    pub(in crate::packed) fn large_at(&self, at: SwarmLocation) -> Option<&Large> {
+    pub(in crate::packed) fn large_at(&self, at: SwarmLocation) -> Option<&LargeSwarm> {
         match self.content(at) {
             SlotContent::Large(number) => Some(self.large(number)),
             _ => None,

@@ -7,11 +7,11 @@ use crate::{
         clock::Tick,
         crowd,
         hash::Network,
-        large::Large,
+        large::LargeSwarm,
         leaf::slot::{Prefix, Section, SlotContent},
         place::Placed,
         prefetch::prefetch_lines,
-        reservation::Full,
+        reservation::NoRoom,
     },
 };
 
@@ -38,7 +38,7 @@ pub(in crate::packed) struct Newcomer {
     pub(in crate::packed) placed: Placed,
     pub(in crate::packed) now: Tick,
     pub(in crate::packed) endpoint: Option<Endpoint>,
-    pub(in crate::packed) full: Full,
+    pub(in crate::packed) full: NoRoom,
     networks: Vec<Network>,
     proven: bool,
     /// Whether the swarm has other peers, which may go for this one.
@@ -83,7 +83,7 @@ impl Stripe {
         &self,
         op: &Operation<'_>,
         endpoint: Option<Endpoint>,
-        full: Full,
+        full: NoRoom,
     ) -> Newcomer {
         let own = endpoint.as_ref().map(Endpoint::as_bytes);
         let mut newcomer = Newcomer {
@@ -128,7 +128,7 @@ impl Stripe {
         let sample: Vec<_> = others.inspect(|&(_, at)| _ = self.prefetch_swarm(at)).collect();
         // Large swarms take long to come from memory: their tables, and then the peers that are looked at.
         let large = || sample.iter().filter_map(|&(_, at)| self.large_at(at));
-        large().for_each(Large::prefetch_tables);
+        large().for_each(LargeSwarm::prefetch_tables);
         let seed = op.context.draw();
         large().flat_map(|large| large.runs(seed, PLACES, 1)).for_each(prefetch_lines::<2>);
         let mut networks = Vec::with_capacity(NETWORKS);

@@ -6,7 +6,7 @@ use crate::{
     packed::{
         bounds::MAX_GROWTH,
         leaf::slot::SlotContent,
-        reservation::{Full, Reservation},
+        reservation::{NoRoom, Reservation},
     },
     report::NotRestored,
 };
@@ -73,11 +73,11 @@ impl Stripe {
         op: &Operation<'_>,
         earlier: u32,
         reservation: &mut Reservation<'_>,
-    ) -> Result<bool, Full> {
+    ) -> Result<bool, NoRoom> {
         let Some(at) = self.find(op) else { return Ok(false) };
         // In a large swarm, the number is a field.
         if self.large_at(at).is_none() && !reservation.reserve(MAX_GROWTH) {
-            return Err(Full::BYTES);
+            return Err(NoRoom::BYTES);
         }
         self.change_downloaded(at, |now| now.saturating_add(earlier));
         Ok(true)

@@ -7,13 +7,13 @@ use super::{Operation, Stripe, SwarmLocation};
 use crate::packed::{
     bounds::AFTER_SPLITS,
     hash::Key,
-    large::{Large, block_bytes},
+    large::{LargeSwarm, block_bytes},
     leaf::{
         Leaf,
-        slot::{Empty, Prefix, SlotContent},
+        slot::{NoPeers, Prefix, SlotContent},
     },
     linear,
-    reservation::{Full, Reservation},
+    reservation::{NoRoom, Reservation},
 };
 
 /// Mean bytes per leaf, above which one splits and below which two merge. Around 1 KiB a look-up stays
@@ -55,7 +55,7 @@ impl Stripe {
     }
 
     /// Changes a large swarm, and updates the byte counts.
-    pub(super) fn changing_large<R>(&mut self, number: u32, change: impl FnOnce(&mut Large) -> R) -> R {
+    pub(super) fn changing_large<R>(&mut self, number: u32, change: impl FnOnce(&mut LargeSwarm) -> R) -> R {
         let large = self.large[number as usize].as_mut().expect("a number in a slot is one of a swarm");
         let before = large.bytes();
         let result = change(large);
@@ -67,7 +67,7 @@ impl Stripe {
     /// Makes a swarm of few peers a large one, with tables of its own.
     pub(super) fn promote(&mut self, op: &Operation<'_>, at: SwarmLocation) {
         let leaf = &self.leaves[at.leaf];
-        let mut large = Box::new(Large::new(leaf.downloaded(at.slot), op.now));
+        let mut large = Box::new(LargeSwarm::new(leaf.downloaded(at.slot), op.now));
         for (section, endpoint, stamp) in leaf.peers(at.slot) {
             let (hash, tick) = (&op.context.hash, leaf.base().tick(stamp));
             large.insert(hash, &section.endpoint(endpoint), section.role(), tick, op.now);
@@ -84,11 +84,11 @@ impl Stripe {
         let mut large = mem::take(&mut self.large).into_vec();
         large.resize_with(before + (1 + before / 8).min(MAX_SPARE), || None);
         self.large = large.into_boxed_slice();
-        self.count(before * size_of::<Option<Box<Large>>>(), size_of_val(&*self.large));
+        self.count(before * size_of::<Option<Box<LargeSwarm>>>(), size_of_val(&*self.large));
         self.large.len() - 1
     }
 
-    pub(super) fn take_large(&mut self, number: u32) -> Box<Large> {
+    pub(super) fn take_large(&mut self, number: u32) -> Box<LargeSwarm> {
         let large = self.large[number as usize].take().expect("a number in a slot is one of a swarm");
         self.count(large.bytes(), 0);
         if self.large.iter().all(Option::is_none) {
@@ -118,7 +118,7 @@ impl Stripe {
         self.changing(at.leaf, |leaf| {
             leaf.advance(op.now, at.slot);
             let latest = leaf.base().stamp(large.latest);
-            leaf.set(at.slot, SlotContent::Empty(Empty::new(0, latest)));
+            leaf.set(at.slot, SlotContent::Empty(NoPeers::new(0, latest)));
             for (section, endpoint, tick) in large.peers() {
                 leaf.add(at.slot, section, endpoint, leaf.base().stamp(tick));
             }
@@ -131,7 +131,7 @@ impl Stripe {
         &mut self,
         op: &Operation<'_>,
         reservation: &mut Reservation<'_>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), NoRoom> {
         if self.leaves.is_empty() {
             self.push_leaf(Leaf::new(op.now));
         }
@@ -143,10 +143,10 @@ impl Stripe {
         while self.leaves[self.locate_leaf(op).leaf].used() > Leaf::MAX_BYTES {
             // Keys are uniform. Splits do not separate keys that begin with the same bits.
             if self.used < MERGE_BELOW * self.leaves.len() {
-                return Err(Full::Crowded);
+                return Err(NoRoom::Crowded);
             }
             if !self.split(op.home, Some(reservation)) {
-                return Err(Full::BYTES);
+                return Err(NoRoom::BYTES);
             }
         }
         Ok(())
