@@ -39,7 +39,7 @@ impl Broken {
             state.totals = updated;
             return announced;
         }
-        let before = Before::of(&state, &told, self.fault);
+        let before = StateBefore::of(&state, &told, self.fault);
         let mut announced = state.update(&told, now);
         announced.evicted.swarms += evicted.swarms;
         announced.evicted.peers += evicted.peers;
@@ -133,7 +133,7 @@ impl Broken {
         &self,
         state: &mut ModelState,
         told: &Announce,
-        before: &Before,
+        before: &StateBefore,
         announced: &mut Announced,
     ) {
         let torrent = told.info_hash;
@@ -240,8 +240,8 @@ impl Broken {
     }
 }
 
-/// The state of a swarm before an announce.
-pub(super) struct Before {
+/// Of a swarm, before an announce.
+pub(super) struct StateBefore {
     pub(super) stats: SwarmStats,
     pub(super) last_announce: Option<Timestamp>,
     pub(super) latest: Timestamp,
@@ -250,7 +250,7 @@ pub(super) struct Before {
     pub(super) stalest_of_address: Option<(Endpoint, Role, Timestamp)>,
 }
 
-impl Before {
+impl StateBefore {
     fn of(state: &ModelState, told: &Announce, fault: Fault) -> Self {
         let swarm = state.swarms.get(&told.info_hash);
         let needed = matches!(fault, Fault::DropsFreshest | Fault::BytesDropFreshest);

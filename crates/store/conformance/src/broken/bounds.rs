@@ -6,7 +6,7 @@ use swarmkeep::{
     Announce, AnnounceEvent, Announced, Changes, Endpoint, Evicted, Family, Limits, Role, Timestamp,
 };
 
-use super::{Broken, Fault, announcing::Before, let_others_in};
+use super::{Broken, Fault, announcing::StateBefore, let_others_in};
 use crate::model::{ModelState, Swarm};
 
 impl Broken {
@@ -165,7 +165,7 @@ impl Broken {
         &self,
         state: &mut ModelState,
         told: &Announce,
-        before: &Before,
+        before: &StateBefore,
         announced: &mut Announced,
     ) {
         let torrent = told.info_hash;

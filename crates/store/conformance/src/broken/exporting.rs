@@ -44,7 +44,7 @@ impl Broken {
                 self.state().latest = latest;
             }
             Fault::ExportIgnoresBudget => self.model.export(export, now, Budget::peers(usize::MAX)),
-            _ => Reading { broken: self, noted: Mutex::default() }.export(export, now, budget),
+            _ => BrokenListings { broken: self, noted: Mutex::default() }.export(export, now, budget),
         }
     }
 
@@ -135,13 +135,13 @@ impl Broken {
 
 /// The listings that broken exports use.
 #[derive(Debug)]
-struct Reading<'a> {
+struct BrokenListings<'a> {
     broken: &'a Broken,
     /// The counts of a swarm before its peers were read, for a fault.
     noted: Mutex<BTreeMap<InfoHash, SwarmStats>>,
 }
 
-impl Reading<'_> {
+impl BrokenListings<'_> {
     /// Returns all peers of a swarm in the order of the listing.
     fn all(&self, info_hash: &InfoHash) -> Vec<PeerRecord> {
         let state = self.broken.state();
@@ -202,7 +202,7 @@ impl Reading<'_> {
     }
 }
 
-impl TorrentRepository for Reading<'_> {
+impl TorrentRepository for BrokenListings<'_> {
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
         let (start, fault) = (out.len(), self.broken.fault);
         if fault == Fault::ExportSkipsBusy {

@@ -50,7 +50,7 @@ struct Turn {
 
 /// One announce of a batch, by numbers.
 #[derive(Clone)]
-struct Told {
+struct TestAnnounce {
     torrent: u8,
     endpoint: u8,
     event: AnnounceEvent,
@@ -66,7 +66,7 @@ struct Told {
 
 /// Announces that shrink to fewer announces: `None` is omitted.
 #[derive(Clone)]
-struct Batch(Vec<Option<Told>>);
+struct Batch(Vec<Option<TestAnnounce>>);
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +75,7 @@ impl fmt::Debug for Batch {
 }
 
 fn batch() -> BoxedStrategy<Batch> {
-    let mixed = [0, 1, 2, 31, 32, 33, 64, 200].map(|size| vec(Kept(told(0..12_u8)), size));
+    let mixed = [0, 1, 2, 31, 32, 33, 64, 200].map(|size| vec(Omittable(announce(0..12_u8)), size));
     let [none, one, two, below, whole, above, double, large] = mixed;
     prop_oneof![
         1 => none, 1 => one, 2 => two, 2 => below, 3 => whole, 2 => above, 2 => double, 1 => large,
@@ -87,7 +87,7 @@ fn batch() -> BoxedStrategy<Batch> {
 
 /// Fills a swarm far beyond the size of small ones and empties it again except a few peers, with other
 /// announces in between.
-fn tide() -> impl Strategy<Value = Vec<Option<Told>>> {
+fn tide() -> impl Strategy<Value = Vec<Option<TestAnnounce>>> {
     let flood =
         (0..TORRENTS, 60..160_u8, any::<bool>(), 0..3_u8).prop_map(|(torrent, size, seeder, stay)| {
             let step = |event| {
@@ -95,42 +95,42 @@ fn tide() -> impl Strategy<Value = Vec<Option<Told>>> {
                     let room = (200, 200);
                     let seeders_too = endpoint.is_multiple_of(2);
                     let (want, families, used) = (5, 4, false);
-                    Told { torrent, endpoint, event, seeder, seeders_too, want, families, room, used }
+                    TestAnnounce { torrent, endpoint, event, seeder, seeders_too, want, families, room, used }
                 }
             };
             let rising = (0..size).map(step(AnnounceEvent::Started));
             let falling = (stay..size).map(step(AnnounceEvent::Stopped));
             rising.chain(falling).collect::<Vec<_>>()
         });
-    (flood, vec(told(0..160_u8), 20)).prop_flat_map(|(mut flood, others)| {
+    (flood, vec(announce(0..160_u8), 20)).prop_flat_map(|(mut flood, others)| {
         for (n, other) in others.into_iter().enumerate() {
             flood.insert((n * 8 + 3).min(flood.len()), other);
         }
-        flood.into_iter().map(|told| Kept(Just(told)).boxed()).collect::<Vec<_>>()
+        flood.into_iter().map(|told| Omittable(Just(told)).boxed()).collect::<Vec<_>>()
     })
 }
 
 /// An element of a list of fixed length. To shrink, it first becomes `None`.
 #[derive(Debug, Clone)]
-struct Kept<S>(S);
+struct Omittable<S>(S);
 
-impl<S: Strategy> Strategy for Kept<S> {
-    type Tree = KeptTree<S::Tree>;
+impl<S: Strategy> Strategy for Omittable<S> {
+    type Tree = OmittableTree<S::Tree>;
     type Value = Option<S::Value>;
 
     fn new_tree(&self, runner: &mut TestRunner) -> NewTree<Self> {
-        Ok(KeptTree { tree: self.0.new_tree(runner)?, tried: false, left_out: false })
+        Ok(OmittableTree { tree: self.0.new_tree(runner)?, tried: false, left_out: false })
     }
 }
 
-/// A [`Kept`] element, whether it has been `None`, and whether it is.
-struct KeptTree<T> {
+/// An [`Omittable`] element, whether it has been `None`, and whether it is.
+struct OmittableTree<T> {
     tree: T,
     tried: bool,
     left_out: bool,
 }
 
-impl<T: ValueTree> ValueTree for KeptTree<T> {
+impl<T: ValueTree> ValueTree for OmittableTree<T> {
     type Value = Option<T::Value>;
 
     fn current(&self) -> Self::Value {
@@ -154,7 +154,7 @@ impl<T: ValueTree> ValueTree for KeptTree<T> {
     }
 }
 
-fn told(endpoints: std::ops::Range<u8>) -> impl Strategy<Value = Told> {
+fn announce(endpoints: std::ops::Range<u8>) -> impl Strategy<Value = TestAnnounce> {
     use AnnounceEvent::{Completed, None, Started, Stopped};
     let event = prop_oneof![4 => Just(None), 2 => Just(Started), 2 => Just(Completed), 3 => Just(Stopped)];
     let want = prop_oneof![2 => Just(0), 4 => 1..6_usize, 2 => Just(50), 1 => 6..=200_usize];
@@ -162,7 +162,7 @@ fn told(endpoints: std::ops::Range<u8>) -> impl Strategy<Value = Told> {
     // Half of all announces are for one swarm.
     let torrent = prop_oneof![Just(0), 0..TORRENTS];
     (torrent, endpoints, event, any::<bool>(), any::<bool>(), want, 0..5_u8, room, any::<bool>()).prop_map(
-        |(torrent, endpoint, event, seeder, seeders_too, want, families, room, used)| Told {
+        |(torrent, endpoint, event, seeder, seeders_too, want, families, room, used)| TestAnnounce {
             torrent,
             endpoint,
             event,
@@ -176,7 +176,7 @@ fn told(endpoints: std::ops::Range<u8>) -> impl Strategy<Value = Told> {
     )
 }
 
-impl Told {
+impl TestAnnounce {
     fn announce(&self) -> Announce {
         let announce = Announce::new(torrent_of(self.torrent), endpoint_of(self.endpoint))
             .event(self.event)
@@ -190,7 +190,7 @@ impl Told {
     }
 }
 
-impl fmt::Debug for Told {
+impl fmt::Debug for TestAnnounce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let announce = self.announce();
         let role = if self.seeder { "seeder" } else { "leecher" };
@@ -229,14 +229,14 @@ impl World {
     }
 
     fn take(&self, batch: &Batch) -> Result<(), TestCaseError> {
-        let batch: Vec<&Told> = batch.0.iter().flatten().collect();
-        let mut bytes: Vec<_> = batch.iter().map(|told| RequestBytes::for_told(told)).collect();
+        let batch: Vec<&TestAnnounce> = batch.0.iter().flatten().collect();
+        let mut bytes: Vec<_> = batch.iter().map(|told| RequestBytes::of(told)).collect();
         let mut requests: Vec<_> =
             batch.iter().zip(&mut bytes).map(|(told, bytes)| bytes.request(told)).collect();
         self.batched.announce_batch(&mut requests, at(self.now), &mut SplitMix64::new(self.now));
 
         for (n, (told, request)) in batch.iter().zip(&requests).enumerate() {
-            let mut bytes = RequestBytes::for_told(told);
+            let mut bytes = RequestBytes::of(told);
             let mut alone = bytes.request(told);
             let announce = &alone.announce;
             let answer =
@@ -306,14 +306,14 @@ struct RequestBytes {
 }
 
 impl RequestBytes {
-    fn for_told(told: &Told) -> Self {
+    fn of(told: &TestAnnounce) -> Self {
         let (v4, v6) = told.room;
         Self { v4: vec![0xee; 6 * v4], v6: vec![0xee; 18 * v6] }
     }
 
     /// Returns the announce as a request. If it was used before, it contains an earlier answer and earlier
     /// peers.
-    fn request(&mut self, told: &Told) -> Request<'_> {
+    fn request(&mut self, told: &TestAnnounce) -> Request<'_> {
         let mut request = Request::new(told.announce(), PeerBuffer::new(&mut self.v4, &mut self.v6));
         if told.used {
             request.answer = Some(Announced::new(stats(7, 7, 7), Changes::all()));

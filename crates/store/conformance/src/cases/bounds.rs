@@ -122,7 +122,7 @@ pub(crate) fn the_stalest_peers_are_dropped_first(subject: &dyn Subject) {
 }
 
 /// A store with a limit of bytes, checked at every announce.
-pub(super) struct Watched {
+pub(super) struct WatchedStore {
     pub(super) store: Store,
     pub(super) most: u64,
     /// The number of peers that joined and have not left by themselves.
@@ -130,7 +130,7 @@ pub(super) struct Watched {
     pub(super) told: Evicted,
 }
 
-impl Watched {
+impl WatchedStore {
     /// Returns a store with a limit of about `most` bytes; `None` if it declares no such limit. It must then
     /// refuse the limit.
     pub(super) fn new(subject: &dyn Subject, mut most: usize) -> Option<Self> {
@@ -181,7 +181,7 @@ impl Watched {
 
 pub(crate) fn max_bytes_is_kept_under_any_flood(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
-        let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
+        let Some(mut watched) = WatchedStore::new(subject, 1 << 19) else { return };
         // Made-up info hashes between peers that join swarms of some hundreds, finish and leave, and sweeps.
         for n in watched.numbers() {
             let (now, newcomer) = (n / 500, peer(family, n as u32));
@@ -211,7 +211,7 @@ pub(crate) fn max_bytes_is_kept_under_any_flood(subject: &dyn Subject) {
 /// If no other swarm can make room, the swarm's own peers that announced least recently are evicted.
 pub(crate) fn a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
-        let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
+        let Some(mut watched) = WatchedStore::new(subject, 1 << 17) else { return };
         let torrent = hash(0);
         for n in 1..50 {
             watched.tell(0, leecher(hash(n), v4(1)));
@@ -243,7 +243,7 @@ pub(crate) fn a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_fresh
 /// restart are added.
 pub(crate) fn max_bytes_is_kept_whatever_announces_change(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
-        let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
+        let Some(mut watched) = WatchedStore::new(subject, 1 << 17) else { return };
         // Swarms of one peer, of dozens, and a large swarm, until the first eviction.
         let endpoint = |n: u64| peer(family, n as u32);
         let told = |n: u64| match n % 4 {
@@ -281,13 +281,13 @@ pub(crate) fn bytes_that_were_freed_are_used_before_anything_is_evicted(subject:
     // About the number of peers of each shape that fit.
     let mut fitting = [0; SHAPES.len()];
     for (shape, fitting) in SHAPES.into_iter().zip(&mut fitting) {
-        let Some(mut watched) = Watched::new(subject, 1 << 18) else { return };
+        let Some(mut watched) = WatchedStore::new(subject, 1 << 18) else { return };
         while watched.store.memory().bytes < watched.most * 6 / 10 {
             watched.tell(0, shape(*fitting));
             *fitting += 1;
         }
     }
-    let Some(mut watched) = Watched::new(subject, 1 << 18) else { return };
+    let Some(mut watched) = WatchedStore::new(subject, 1 << 18) else { return };
     let mut now = 0;
     for (round, n) in [0, 1, 0, 2, 3, 2, 1, 3, 0].into_iter().enumerate() {
         for announce in (0..fitting[n]).map(SHAPES[n]) {
@@ -388,7 +388,7 @@ pub(crate) fn limits_hold_for_restored_swarms_too(subject: &dyn Subject) {
 
 /// The limit of bytes holds too; and as in any restore, no peer is evicted for restored ones.
 pub(crate) fn max_bytes_holds_for_restored_swarms_too(subject: &dyn Subject) {
-    let Some(watched) = Watched::new(subject, 1 << 17) else { return };
+    let Some(watched) = WatchedStore::new(subject, 1 << 17) else { return };
     let (store, mut refused) = (&watched.store, 0);
     store.fill(0, (0..100).flat_map(|n| [leecher(hash(n), v4(1)), seeder(hash(n), v6(1))]));
     for n in watched.numbers() {
@@ -429,7 +429,7 @@ pub(crate) fn limits_hold_in_batches_too(subject: &dyn Subject) {
             assert_eq!(larger, None, "more than 40 peers");
         });
     }
-    if let Some(watched) = Watched::new(subject, 1 << 15) {
+    if let Some(watched) = WatchedStore::new(subject, 1 << 15) {
         batches_at_the_limit(&watched.store, |_| watched.assert_within());
     }
 }

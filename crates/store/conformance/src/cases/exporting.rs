@@ -23,7 +23,7 @@ use crate::{
 
 /// The contents of one swarm in an export, over all of its parts.
 #[derive(Debug, Default)]
-struct Read {
+struct Contents {
     /// The download count of the last part.
     downloaded: u32,
     peers: Vec<PeerRecord>,
@@ -39,8 +39,8 @@ fn export(store: &Store, seconds: u64, budget: usize) -> Vec<Records> {
     all
 }
 
-fn read(all: &[Records]) -> BTreeMap<InfoHash, Read> {
-    let mut swarms: BTreeMap<InfoHash, Read> = BTreeMap::new();
+fn read(all: &[Records]) -> BTreeMap<InfoHash, Contents> {
+    let mut swarms: BTreeMap<InfoHash, Contents> = BTreeMap::new();
     for record in all.iter().flat_map(Records::iter) {
         let swarm = swarms.entry(record.info_hash).or_default();
         swarm.downloaded = record.downloaded;
@@ -86,13 +86,13 @@ fn time_of(torrent: u32, n: u32) -> u64 {
 }
 
 /// Asserts that the swarms of [`populate`] were read as they were announced.
-fn assert_populated(store: &Store, swarms: &BTreeMap<InfoHash, Read>, latest: Timestamp, case: &str) {
+fn assert_populated(store: &Store, swarms: &BTreeMap<InfoHash, Contents>, latest: Timestamp, case: &str) {
     let sizes = (0..300).map(|torrent| (torrent, torrent % 9)).chain([(LARGE_ONE, LARGE)]);
     let mut expected = 1;
     for (torrent, size) in sizes.filter(|(_, size)| *size > 0) {
         expected += 1;
         let swarm = swarms.get(&hash(torrent.into()));
-        let Read { downloaded, peers } =
+        let Contents { downloaded, peers } =
             swarm.unwrap_or_else(|| panic!("swarm {torrent} was not read {case}"));
         assert_eq!(*downloaded, size.div_ceil(2), "downloads of swarm {torrent} {case}");
         let by_endpoint: BTreeMap<_, _> = peers.iter().map(|peer| (peer.endpoint, peer)).collect();
@@ -113,7 +113,7 @@ fn assert_populated(store: &Store, swarms: &BTreeMap<InfoHash, Read>, latest: Ti
             }
         }
     }
-    let Read { downloaded, peers } = &swarms[&hash(2000)];
+    let Contents { downloaded, peers } = &swarms[&hash(2000)];
     assert_eq!((*downloaded, peers.len()), (2, 0), "a swarm that only its downloads are left of");
     assert_eq!(swarms.len(), expected, "swarms that there are");
 }
@@ -304,7 +304,7 @@ pub(crate) fn an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again
                 began.elapsed() < PATIENCE,
                 "{met:?} exports met the swarm with a seeder and with a leecher"
             );
-            for Read { downloaded, peers } in read(&export(&store, 1, 100)).into_values() {
+            for Contents { downloaded, peers } in read(&export(&store, 1, 100)).into_values() {
                 let roles: Vec<_> = peers.iter().map(|peer| peer.role).collect();
                 let is_whole = match *roles {
                     [Role::Seeder] => downloaded == 1,

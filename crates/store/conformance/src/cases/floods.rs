@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use swarmkeep::{BoundedBy, Endpoint, Evicted, Family, PeerRecord, Random, Role, SplitMix64, SwarmSummary};
 
-use super::bounds::Watched;
+use super::bounds::WatchedStore;
 use crate::{Subject, kit::*};
 
 /// Each peer, of the flood too, is from a network of its own.
@@ -154,7 +154,7 @@ pub(crate) fn a_flood_of_large_swarms_displaces_itself(subject: &dyn Subject) {
 /// evicted.
 pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
-        let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
+        let Some(mut watched) = WatchedStore::new(subject, 1 << 19) else { return };
         let mut populated = 0;
         let of_swarm = |n: u64, m| leecher(hash(n), of_network(Family::V4, (2 * n + m) as u32, 1));
         while watched.store.memory().bytes < watched.most * 45 / 100 {
@@ -187,7 +187,7 @@ pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Sub
 pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subject) {
     const JOINED: u64 = 500;
     for family in [Family::V4, Family::V6] {
-        let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
+        let Some(mut watched) = WatchedStore::new(subject, 1 << 17) else { return };
         let torrent = hash(0);
         watched.tell(0, leecher(torrent, of_network(family, 0, 1)));
         for n in watched.numbers() {
@@ -210,7 +210,7 @@ pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subj
 /// own.
 pub(crate) fn a_swarm_that_becomes_popular_displaces_none_of_its_own_peers(subject: &dyn Subject) {
     const POPULAR: u64 = 4000;
-    let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
+    let Some(mut watched) = WatchedStore::new(subject, 1 << 19) else { return };
     for n in watched.numbers() {
         let made_up = leecher(hash(1 + n), of_network(Family::V4, STRANGERS, n as u32 % 8));
         if watched.tell(0, made_up).evicted != Evicted::default() {
@@ -243,7 +243,7 @@ pub(crate) fn a_newcomer_displaces_few_peers_of_a_populous_swarm(subject: &dyn S
         let lost = before.iter().zip(sizes()).find(|(before, left)| left * 10 < **before * 9);
         assert_eq!(lost, None, "the peers of a swarm before and after 100 newcomers of one address");
     };
-    if let Some(mut watched) = Watched::new(subject, 1 << 17) {
+    if let Some(mut watched) = WatchedStore::new(subject, 1 << 17) {
         for n in watched.numbers() {
             if watched.tell(0, populous(n)).evicted != Evicted::default() {
                 break;

@@ -83,8 +83,8 @@ pub(crate) fn run<T: fmt::Debug>(
 /// longer than the resolution of any clock.
 #[derive(Clone)]
 enum Step {
-    Announce(Told),
-    Batch(Vec<Told>),
+    Announce(TestAnnounce),
+    Batch(Vec<TestAnnounce>),
     Pass(u32),
     ClockSetBack(u32),
     Sweep { keep_downloaded: bool },
@@ -96,7 +96,7 @@ enum Step {
 
 /// An announce, by numbers.
 #[derive(Clone)]
-struct Told {
+struct TestAnnounce {
     torrent: u8,
     endpoint: u8,
     event: AnnounceEvent,
@@ -108,8 +108,8 @@ struct Told {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        24 => told().prop_map(Step::Announce),
-        2 => vec(told(), 0..6).prop_map(Step::Batch),
+        24 => announce().prop_map(Step::Announce),
+        2 => vec(announce(), 0..6).prop_map(Step::Batch),
         4 => prop_oneof![Just(1), Just(2), Just(9), Just(17), Just(18), Just(19), Just(40), Just(700), Just(100_000)]
             .prop_map(Step::Pass),
         1 => (1..30_u32).prop_map(Step::ClockSetBack),
@@ -133,10 +133,10 @@ const CROWDED: u8 = 48;
 
 fn crowded_step() -> impl Strategy<Value = Step> {
     let crowded = || FIRST_CROWDED..FIRST_CROWDED + CROWDED;
-    let told = move || (told(), crowded()).prop_map(|(told, endpoint)| Told { endpoint, ..told });
+    let announce = move || (announce(), crowded()).prop_map(|(it, endpoint)| TestAnnounce { endpoint, ..it });
     prop_oneof![
-        16 => told().prop_map(Step::Announce),
-        4 => vec(told(), 1..12).prop_map(Step::Batch),
+        16 => announce().prop_map(Step::Announce),
+        4 => vec(announce(), 1..12).prop_map(Step::Batch),
         1 => any::<bool>().prop_map(|keep_downloaded| Step::Sweep { keep_downloaded }),
         1 => torrent().prop_map(Step::Remove),
         2 => (torrent(), download_count(), vec((crowded(), any::<bool>(), Just(0)), 0..4))
@@ -170,11 +170,11 @@ const fn address_of_crowded(n: u8) -> u8 {
     n % 4
 }
 
-fn told() -> impl Strategy<Value = Told> {
+fn announce() -> impl Strategy<Value = TestAnnounce> {
     use AnnounceEvent::{Completed, None, Started, Stopped};
     let event = prop_oneof![4 => Just(None), 1 => Just(Started), 3 => Just(Completed), 2 => Just(Stopped)];
     (torrent(), endpoint(), event, any::<bool>(), any::<bool>(), 0..7_u8, 0..5_u8).prop_map(
-        |(torrent, endpoint, event, seeder, seeders_too, want, families)| Told {
+        |(torrent, endpoint, event, seeder, seeders_too, want, families)| TestAnnounce {
             torrent,
             endpoint,
             event,
@@ -198,7 +198,7 @@ fn download_count() -> impl Strategy<Value = u32> {
     prop_oneof![3 => 0..4_u32, 1 => Just(u32::MAX - 1)]
 }
 
-impl Told {
+impl TestAnnounce {
     fn announce(&self) -> Announce {
         let announce = Announce::new(torrent_of(self.torrent), endpoint_of(self.endpoint))
             .event(self.event)
@@ -212,7 +212,7 @@ impl Told {
     }
 }
 
-impl fmt::Debug for Told {
+impl fmt::Debug for TestAnnounce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let announce = self.announce();
         let role = if self.seeder { "seeder" } else { "leecher" };
