@@ -19,7 +19,7 @@ use super::{
     place::{LeafLocation, Placed},
     prefetch::prefetch,
     reservation::Reservation,
-    stripe::{Operation, Stripe, SwarmLocation},
+    shard::{Operation, Shard, SwarmLocation},
 };
 use crate::{Random, Request, Timestamp};
 
@@ -37,9 +37,9 @@ struct Probe<'a> {
     is_large: bool,
 }
 
-/// The stripe that is locked, if any. Consecutive announces to one stripe, such as those to a hot swarm, take
+/// The shard that is locked, if any. Consecutive announces to one shard, such as those to a hot swarm, take
 /// its lock once. Never two locks at once: another thread may take them in the other order.
-struct CurrentStripe<'a> {
+struct CurrentShard<'a> {
     store: &'a Packed,
     index: usize,
     locked: Locked<'a>,
@@ -47,21 +47,21 @@ struct CurrentStripe<'a> {
 
 enum Locked<'a> {
     Not,
-    Shared(SharedGuard<'a, Stripe>),
-    Alone(ExclusiveGuard<'a, Stripe>),
+    Shared(SharedGuard<'a, Shard>),
+    Alone(ExclusiveGuard<'a, Shard>),
 }
 
-impl<'a> CurrentStripe<'a> {
-    /// The stripe, to read.
+impl<'a> CurrentShard<'a> {
+    /// The shard, to read.
     #[inline]
-    fn shared(&mut self, index: usize) -> &Stripe {
+    fn shared(&mut self, index: usize) -> &Shard {
         if self.index != index {
             self.release();
-            (self.index, self.locked) = (index, Locked::Shared(self.store.stripes[index].0.read()));
+            (self.index, self.locked) = (index, Locked::Shared(self.store.shards[index].0.read()));
         }
         match &self.locked {
-            Locked::Shared(stripe) => stripe,
-            Locked::Alone(stripe) => stripe,
+            Locked::Shared(shard) => shard,
+            Locked::Alone(shard) => shard,
             Locked::Not => unreachable!("has an index"),
         }
     }
@@ -69,13 +69,13 @@ impl<'a> CurrentStripe<'a> {
     /// The same beside other threads that read it, and after threads that wait to change it: nothing that
     /// was found in it before holds.
     #[inline]
-    fn shared_in_turn(&mut self, index: usize) -> &Stripe {
+    fn shared_in_turn(&mut self, index: usize) -> &Shard {
         if self.index == index {
             self.locked = match mem::replace(&mut self.locked, Locked::Not) {
-                Locked::Alone(stripe) => Locked::Shared(ExclusiveGuard::downgrade(stripe)),
-                Locked::Shared(mut stripe) => {
-                    SharedGuard::bump(&mut stripe);
-                    Locked::Shared(stripe)
+                Locked::Alone(shard) => Locked::Shared(ExclusiveGuard::downgrade(shard)),
+                Locked::Shared(mut shard) => {
+                    SharedGuard::bump(&mut shard);
+                    Locked::Shared(shard)
                 }
                 Locked::Not => Locked::Not,
             };
@@ -83,25 +83,25 @@ impl<'a> CurrentStripe<'a> {
         self.shared(index)
     }
 
-    /// The stripe, to change.
+    /// The shard, to change.
     #[inline]
-    fn alone(&mut self, index: usize) -> &mut Stripe {
+    fn alone(&mut self, index: usize) -> &mut Shard {
         if self.index != index || !matches!(self.locked, Locked::Alone(_)) {
             self.release();
-            (self.index, self.locked) = (index, Locked::Alone(self.store.stripes[index].0.write()));
+            (self.index, self.locked) = (index, Locked::Alone(self.store.shards[index].0.write()));
         }
         match &mut self.locked {
-            Locked::Alone(stripe) => stripe,
+            Locked::Alone(shard) => shard,
             _ => unreachable!("just locked"),
         }
     }
 
-    /// Locks the stripe, to change it if no other thread is there.
+    /// Locks the shard, to change it if no other thread is there.
     #[inline]
     fn either(&mut self, index: usize) -> &mut Locked<'a> {
         if self.index != index {
             self.release();
-            let lock = &self.store.stripes[index].0;
+            let lock = &self.store.shards[index].0;
             let locked = lock.try_write().map_or_else(|| Locked::Shared(lock.read()), Locked::Alone);
             (self.index, self.locked) = (index, locked);
         }
@@ -161,13 +161,13 @@ impl Random for CallerRng<'_> {
 }
 
 impl Packed {
-    /// Prefetches the stripe of a swarm, the header of its leaf, and the hint for the slots.
+    /// Prefetches the shard of a swarm, the header of its leaf, and the hint for the slots.
     #[inline]
     pub(super) fn look_ahead(&self, op: &Operation<'_>) -> Sight<'_> {
-        let (stripe, hints) = (op.placed.stripe, &self.context.hints);
-        prefetch(&self.stripes[stripe]);
-        let leaf = LeafLocation::new(op.home, &op.placed.key, hints.leaves(stripe));
-        let slots = hints.prefetch_header(stripe, leaf.leaf);
+        let (shard, hints) = (op.placed.shard, &self.context.hints);
+        prefetch(&self.shards[shard]);
+        let leaf = LeafLocation::new(op.home, &op.placed.key, hints.leaves(shard));
+        let slots = hints.prefetch_header(shard, leaf.leaf);
         if slots.is_none() {
             self.context.make_room_for_hints(leaf.leaf);
         }
@@ -197,7 +197,7 @@ impl Packed {
         }
         // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
-        let mut current = CurrentStripe { store: self, index: usize::MAX, locked: Locked::Not };
+        let mut current = CurrentShard { store: self, index: usize::MAX, locked: Locked::Not };
         let mut ahead = [None; GROUP];
         if self.announce_only(probes, group, tick, &mut current) {
             self.approach_large(probes, group, tick, &mut current, rng, &mut ahead);
@@ -209,24 +209,24 @@ impl Packed {
             rng.drawn = None;
             if let Some(ahead) = ahead {
                 rng.drawn = Some(ahead.seed);
-                let stripe = current.shared_in_turn(probe.placed.stripe);
-                *answer = stripe
+                let shard = current.shared_in_turn(probe.placed.shard);
+                *answer = shard
                     .find_again(&op, &probe.seen.leaf, probe.found)
-                    .and_then(|at| stripe.refresh_large(&op, at, announce, ahead, peers));
+                    .and_then(|at| shard.refresh_large(&op, at, announce, ahead, peers));
                 if answer.is_some() {
                     continue;
                 }
             }
             while answer.is_none() {
-                let stripe = current.alone(probe.placed.stripe);
-                let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
-                let updated = stripe.announce(&op, found, announce, &mut reservation);
-                stripe.settle(&mut reservation);
+                let shard = current.alone(probe.placed.shard);
+                let found = shard.find_again(&op, &probe.seen.leaf, probe.found);
+                let updated = shard.announce(&op, found, announce, &mut reservation);
+                shard.settle(&mut reservation);
                 let (done, full) = match updated {
                     Ok((announced, selection)) => {
                         // The store does not change any more, but for evictions: the randomness of the caller
                         // may panic.
-                        stripe.select(selection, announce, rng, peers);
+                        shard.select(selection, announce, rng, peers);
                         match reservation.debt(announced.changes) {
                             None => {
                                 *answer = Some(announced.evicting(reservation.take_evicted()));
@@ -237,45 +237,45 @@ impl Packed {
                     }
                     Err(full) => (None, full),
                 };
-                let newcomer = stripe.newcomer(&op, Some(announce.endpoint), full);
+                let newcomer = shard.newcomer(&op, Some(announce.endpoint), full);
                 current.release();
                 *answer = self.conclude(&newcomer, done, &mut reservation);
             }
         }
     }
 
-    /// Executes the announces that need no more than a slot, if no earlier announce to their stripe is
+    /// Executes the announces that need no more than a slot, if no earlier announce to their shard is
     /// waiting. Prefetches the swarms of all others. Returns whether any of these is large.
     fn announce_only(
         &self,
         probes: &mut [Probe<'_>],
         group: &mut [Request<'_>],
         now: Tick,
-        current: &mut CurrentStripe<'_>,
+        current: &mut CurrentShard<'_>,
     ) -> bool {
         let mut any_large = false;
-        // The stripes with announces that wait; one bit stands for many stripes. An announce that has to make
-        // room may evict a swarm in any stripe.
+        // The shards with announces that wait; one bit stands for many shards. An announce that has to make
+        // room may evict a swarm in any shard.
         let mut waiting = 0_u64;
         let waits = |bit| if self.context.is_nearly_full(GROUP) { u64::MAX } else { bit };
         for (probe, request) in probes.iter_mut().zip(group) {
-            let (op, stripe) = (self.operation(&probe.placed, now), probe.placed.stripe);
-            let bit = 1 << (stripe % 64);
-            let locked = current.either(stripe);
+            let (op, shard) = (self.operation(&probe.placed, now), probe.placed.shard);
+            let bit = 1 << (shard % 64);
+            let locked = current.either(shard);
             let found = match locked {
-                Locked::Alone(stripe) => {
-                    let found = stripe.find_from(&op, &probe.seen.leaf);
+                Locked::Alone(shard) => {
+                    let found = shard.find_from(&op, &probe.seen.leaf);
                     if waiting & bit == 0
                         && let Some(at) = found
                     {
-                        request.answer = stripe.refresh_only(&op, at, &request.announce);
+                        request.answer = shard.refresh_only(&op, at, &request.announce);
                     }
                     found
                 }
-                Locked::Shared(stripe) => stripe.find_from(&op, &probe.seen.leaf),
+                Locked::Shared(shard) => shard.find_from(&op, &probe.seen.leaf),
                 Locked::Not => None,
             };
-            let locked = current.shared(stripe);
+            let locked = current.shared(shard);
             locked.correct(&op, &probe.seen);
             if request.answer.is_none() {
                 probe.found = found;
@@ -294,25 +294,25 @@ impl Packed {
         probes: &[Probe<'_>],
         group: &[Request<'_>],
         now: Tick,
-        current: &mut CurrentStripe<'_>,
+        current: &mut CurrentShard<'_>,
         rng: &mut CallerRng<'_>,
         ahead: &mut [Option<Draws>; GROUP],
     ) {
         let large = || probes.iter().zip(group).enumerate().filter(|(_, (probe, _))| probe.is_large);
         for (nth, (probe, Request { announce, .. })) in large() {
             let op = self.operation(&probe.placed, now);
-            let stripe = current.shared_in_turn(probe.placed.stripe);
-            let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
-            let Some(large) = found.and_then(|at| stripe.large_at(at)) else { continue };
+            let shard = current.shared_in_turn(probe.placed.shard);
+            let found = shard.find_again(&op, &probe.seen.leaf, probe.found);
+            let Some(large) = found.and_then(|at| shard.large_at(at)) else { continue };
             let Some(seed) = rng.draw_ahead() else { return };
             ahead[nth] = Some(large.look_ahead(&self.context.hash, announce, seed));
         }
         for (nth, (probe, Request { announce, .. })) in large() {
             let op = self.operation(&probe.placed, now);
             let Some(ahead) = &ahead[nth] else { continue };
-            let stripe = current.shared_in_turn(probe.placed.stripe);
-            let found = stripe.find_again(&op, &probe.seen.leaf, probe.found);
-            if let Some(large) = found.and_then(|at| stripe.large_at(at)) {
+            let shard = current.shared_in_turn(probe.placed.shard);
+            let found = shard.find_again(&op, &probe.seen.leaf, probe.found);
+            if let Some(large) = found.and_then(|at| shard.large_at(at)) {
                 large.prefetch_peers(announce, ahead);
             }
         }

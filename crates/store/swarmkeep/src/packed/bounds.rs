@@ -16,7 +16,7 @@ impl Bounds {
     }
 }
 
-/// The most bytes by which one announce makes a stripe grow: a slot or a bucket, a split, tables instead of a
+/// The most bytes by which one announce makes a shard grow: a slot or a bucket, a split, tables instead of a
 /// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets).
 pub(super) const MAX_GROWTH: usize = 4096;
 

@@ -1,4 +1,4 @@
-//! The state that all stripes of a store share.
+//! The state that all shards of a store share.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::totals::AtomicTotals;
 
-/// The shared state of all stripes.
+/// The shared state of all shards.
 pub(super) struct StoreContext {
     pub(super) placement: Placement,
     pub(super) hash: EndpointHash,
@@ -22,13 +22,13 @@ pub(super) struct StoreContext {
     /// Held by the thread that makes room for more hints.
     pub(super) making_room: Mutex<()>,
     pub(super) totals: AtomicTotals,
-    /// The bytes of all stripes, and the bytes that announces in flight have reserved.
+    /// The bytes of all shards, and the bytes that announces in flight have reserved.
     pub(super) bytes: AtomicU64,
     pub(super) bounds: Bounds,
 }
 
 impl StoreContext {
-    /// Makes room for the hints for a leaf of each stripe, if the limit on bytes allows it.
+    /// Makes room for the hints for a leaf of each shard, if the limit on bytes allows it.
     #[cold]
     pub(super) fn make_room_for_hints(&self, leaf: usize) {
         let bytes = self.hints.bytes_for(leaf) as u64;

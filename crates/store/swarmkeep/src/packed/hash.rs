@@ -35,7 +35,7 @@ impl Key {
 ///
 /// The second word is mixed with a function of the first word and the tweak, then the first word with a
 /// function of the new second word and the tweak. Info hashes that differ anywhere get first words that
-/// differ unpredictably. The first word determines the stripe and the position in it.
+/// differ unpredictably. The first word determines the shard and the position in it.
 pub(super) struct Permutation {
     keys: [u64; 4],
 }

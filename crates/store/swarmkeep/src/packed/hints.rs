@@ -1,7 +1,7 @@
-//! Hints: where the leaves of a stripe and their slots were when an announce last looked.
+//! Hints: where the leaves of a shard and their slots were when an announce last looked.
 //!
 //! They are read without a lock, so an announce prefetches the header and the slots of its leaf at once,
-//! and before it takes the lock of its stripe. A hint may be out of date: then a prefetch is wasted, and the
+//! and before it takes the lock of its shard. A hint may be out of date: then a prefetch is wasted, and the
 //! announce that finds its leaf under the lock corrects the hint.
 
 use std::{
@@ -21,13 +21,13 @@ use super::{
 
 /// Hints for all leaves of a store, 8 bytes per leaf.
 pub(super) struct Hints {
-    stripes: Box<[StripeHint]>,
+    shards: Box<[ShardHint]>,
     rows: Box<[OnceLock<Box<[SlotsHint]>>]>,
 }
 
-/// The address of the headers of a stripe's leaves, and their number.
+/// The address of the headers of a shard's leaves, and their number.
 #[derive(Default)]
-struct StripeHint {
+struct ShardHint {
     headers: AtomicUsize,
     leaves: AtomicU32,
 }
@@ -44,50 +44,50 @@ pub(super) struct Sight<'a> {
     pub(super) slots: Option<&'a SlotsHint>,
 }
 
-/// Four rows have the hints of 1, of 2, of 4, … leaves of each stripe: so no more than a fifth of all hints
+/// Four rows have the hints of 1, of 2, of 4, … leaves of each shard: so no more than a fifth of all hints
 /// is for leaves that do not exist.
 const ROWS: usize = 4 * 28;
 
-/// None for a store of one stripe: such stores are many, and parts of a larger one. Unit tests are about one
-/// stripe, and its hints.
-const fn rows(stripes: usize) -> usize {
-    if stripes > 1 || cfg!(test) { ROWS } else { 0 }
+/// None for a store of one shard: such stores are many, and parts of a larger one. Unit tests are about one
+/// shard, and its hints.
+const fn rows(shards: usize) -> usize {
+    if shards > 1 || cfg!(test) { ROWS } else { 0 }
 }
 
 impl Hints {
-    pub(super) fn new(stripes: usize) -> Self {
+    pub(super) fn new(shards: usize) -> Self {
         Self {
-            stripes: iter::repeat_with(StripeHint::default).take(stripes).collect(),
-            rows: iter::repeat_with(OnceLock::new).take(rows(stripes)).collect(),
+            shards: iter::repeat_with(ShardHint::default).take(shards).collect(),
+            rows: iter::repeat_with(OnceLock::new).take(rows(shards)).collect(),
         }
     }
 
     /// The bytes of a store's hints before it has any leaf.
-    pub(super) const fn fixed_bytes(stripes: usize) -> usize {
-        stripes * size_of::<StripeHint>() + rows(stripes) * size_of::<OnceLock<Box<[SlotsHint]>>>()
+    pub(super) const fn fixed_bytes(shards: usize) -> usize {
+        shards * size_of::<ShardHint>() + rows(shards) * size_of::<OnceLock<Box<[SlotsHint]>>>()
     }
 
-    /// The number of leaves that a stripe had.
-    pub(super) fn leaves(&self, stripe: usize) -> usize {
-        self.stripes[stripe].leaves.load(Relaxed) as usize
+    /// The number of leaves that a shard had.
+    pub(super) fn leaves(&self, shard: usize) -> usize {
+        self.shards[shard].leaves.load(Relaxed) as usize
     }
 
     /// Prefetches the header of a leaf, and the hint for its slots. Returns that hint, if there is room for
     /// it.
     #[inline]
-    pub(super) fn prefetch_header(&self, stripe: usize, leaf: usize) -> Option<&SlotsHint> {
-        let headers = self.stripes[stripe].headers.load(Relaxed);
+    pub(super) fn prefetch_header(&self, shard: usize, leaf: usize) -> Option<&SlotsHint> {
+        let headers = self.shards[shard].headers.load(Relaxed);
         prefetch_at(headers.wrapping_add(leaf * size_of::<Leaf>()));
         let HintPlace { row, width, at } = place(leaf);
-        let hint = self.rows.get(row)?.get()?.get(stripe * width + at)?;
+        let hint = self.rows.get(row)?.get()?.get(shard * width + at)?;
         prefetch(hint);
         Some(hint)
     }
 
-    /// Corrects the hints for the headers of the leaves of a locked stripe.
+    /// Corrects the hints for the headers of the leaves of a locked shard.
     #[inline]
-    pub(super) fn correct(&self, stripe: usize, leaves: &[Leaf]) {
-        let StripeHint { headers, leaves: number } = &self.stripes[stripe];
+    pub(super) fn correct(&self, shard: usize, leaves: &[Leaf]) {
+        let ShardHint { headers, leaves: number } = &self.shards[shard];
         // Threads share these lines, so they write nothing that is right already.
         if number.load(Relaxed) != leaves.len() as u32 {
             number.store(leaves.len() as u32, Relaxed);
@@ -97,19 +97,19 @@ impl Hints {
         }
     }
 
-    /// Whether there is room for the hints for a leaf of each stripe.
+    /// Whether there is room for the hints for a leaf of each shard.
     pub(super) fn has_room(&self, leaf: usize) -> bool {
         self.rows.get(place(leaf).row).is_none_or(|row| row.get().is_some())
     }
 
     /// The bytes that [`make_room`](Self::make_room) takes for a leaf.
     pub(super) const fn bytes_for(&self, leaf: usize) -> usize {
-        self.stripes.len() * place(leaf).width * size_of::<SlotsHint>()
+        self.shards.len() * place(leaf).width * size_of::<SlotsHint>()
     }
 
-    /// Makes room for the hints for a leaf of each stripe.
+    /// Makes room for the hints for a leaf of each shard.
     pub(super) fn make_room(&self, leaf: usize) {
-        let hints = iter::repeat_with(SlotsHint::default).take(self.stripes.len() * place(leaf).width);
+        let hints = iter::repeat_with(SlotsHint::default).take(self.shards.len() * place(leaf).width);
         if let Some(row) = self.rows.get(place(leaf).row) {
             row.get_or_init(|| hints.collect());
         }
@@ -146,20 +146,20 @@ impl SlotsHint {
 
 #[cfg(test)]
 impl Hints {
-    /// Whether the hints for a stripe are right.
-    pub(super) fn are_right(&self, stripe: usize, leaves: &[Leaf]) -> bool {
-        self.stripes[stripe].headers.load(Relaxed) == leaves.as_ptr().addr()
-            && self.leaves(stripe) == leaves.len()
+    /// Whether the hints for a shard are right.
+    pub(super) fn are_right(&self, shard: usize, leaves: &[Leaf]) -> bool {
+        self.shards[shard].headers.load(Relaxed) == leaves.as_ptr().addr()
+            && self.leaves(shard) == leaves.len()
     }
 
     /// The bytes of all hints.
     pub(super) fn recount(&self) -> usize {
         let rows: usize = self.rows.iter().filter_map(OnceLock::get).map(|row| size_of_val(&**row)).sum();
-        size_of_val(&*self.stripes) + size_of_val(&*self.rows) + rows
+        size_of_val(&*self.shards) + size_of_val(&*self.rows) + rows
     }
 }
 
-/// The place of the hints for a leaf: at `at` of `width` hints per stripe in row `row`.
+/// The place of the hints for a leaf: at `at` of `width` hints per shard in row `row`.
 struct HintPlace {
     row: usize,
     width: usize,

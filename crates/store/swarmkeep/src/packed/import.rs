@@ -21,7 +21,7 @@ const MOST_SORTED: usize = 1 << 22;
 /// swarm splits some.
 const SPLITS_PER_HOLD: usize = 16;
 
-/// Records in the order of where they go. A word consists of the stripe, the first bits of the key, and where
+/// Records in the order of where they go. A word consists of the shard, the first bits of the key, and where
 /// the record is: its piece and its offset there.
 struct Sorter<'a> {
     order: Vec<u64>,
@@ -29,7 +29,7 @@ struct Sorter<'a> {
     pieces: Vec<(&'a Records, usize)>,
 }
 
-/// Swarms of one stripe, as many as one hold of its lock may visit.
+/// Swarms of one shard, as many as one hold of its lock may visit.
 #[derive(Default)]
 struct Run {
     swarms: Vec<Swarm>,
@@ -75,10 +75,10 @@ impl Packed {
         sorter.order.sort_unstable();
         let mut rest = &*sorter.order;
         while let Some(first) = rest.first() {
-            let stripe = Sorter::stripe(*first);
+            let shard = Sorter::shard(*first);
             run.swarms.clear();
             run.peers.clear();
-            while let Some(word) = rest.first().filter(|word| Sorter::stripe(**word) == stripe)
+            while let Some(word) = rest.first().filter(|word| Sorter::shard(**word) == shard)
                 && run.swarms.len() + run.peers.len() < VISITS_PER_HOLD
             {
                 if let Some(ahead) = rest.get(AHEAD) {
@@ -96,13 +96,13 @@ impl Packed {
                 }
                 rest = &rest[1..];
             }
-            self.import_run(stripe, run, now, restored);
+            self.import_run(shard, run, now, restored);
         }
-        // Later stripes have freed blocks beside those of earlier ones, so leaves may be in sparse pages
+        // Later shards have freed blocks beside those of earlier ones, so leaves may be in sparse pages
         // again. At 10 million swarms, that would cost 1.4 bytes per swarm.
-        for run in sorter.order.chunk_by(|a, b| Sorter::stripe(*a) == Sorter::stripe(*b)) {
+        for run in sorter.order.chunk_by(|a, b| Sorter::shard(*a) == Sorter::shard(*b)) {
             for part in run.chunks(VISITS_PER_HOLD) {
-                let mut locked = self.lock(Sorter::stripe(part[0]));
+                let mut locked = self.lock(Sorter::shard(part[0]));
                 part.iter().for_each(|word| locked.move_if_sparse(Sorter::order(*word)));
             }
         }
@@ -110,7 +110,7 @@ impl Packed {
         sorter.pieces.clear();
     }
 
-    fn import_run(&self, stripe: usize, run: &Run, now: Timestamp, restored: &mut Restored) {
+    fn import_run(&self, shard: usize, run: &Run, now: Timestamp, restored: &mut Restored) {
         let (tick, mut reservation) =
             (self.context.clock.tick(now), Reservation::without_slack(&self.context));
         let home = self.context.placement.home();
@@ -121,7 +121,7 @@ impl Packed {
         };
         // If bytes are limited, nothing is grown ahead: there may be room only for the next swarm.
         let is_free = self.context.bounds.bytes == u64::MAX;
-        let mut locked = self.lock(stripe);
+        let mut locked = self.lock(shard);
         let (mut in_leaf, mut leaves) = (0, locked.leaves());
         for (nth, Swarm { placed, downloaded, peers }) in run.swarms.iter().enumerate() {
             let op = self.operation(placed, tick);
@@ -129,7 +129,7 @@ impl Packed {
                 locked.settle(&mut reservation);
                 reservation.report();
                 drop(locked);
-                locked = self.lock(stripe);
+                locked = self.lock(shard);
                 leaves = locked.leaves();
             }
             if is_free && nth == 0 {
@@ -142,7 +142,7 @@ impl Packed {
                 if nth > 0 {
                     reservation.report();
                     drop(locked);
-                    locked = self.lock(stripe);
+                    locked = self.lock(shard);
                 }
                 locked.restore(&op, hold, *downloaded, &mut reservation, restored);
             }
@@ -183,18 +183,18 @@ pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item
 impl<'a> Sorter<'a> {
     /// Adds a record of the last piece, which is at `at` in its [`Records`].
     fn push(&mut self, store: &Packed, record: &SwarmRecord<'_>, at: usize) {
-        let Placed { stripe, key } = store.context.placement.place(&record.info_hash);
+        let Placed { shard, key } = store.context.placement.place(&record.info_hash);
         let within = key.head() << store.context.placement.home().depth >> (PIECE_BITS + OFFSET_BITS + 16);
         let piece = self.pieces.len() - 1;
         let place = piece << OFFSET_BITS | (at - self.pieces[piece].1);
-        self.order.push((stripe as u64) << 48 | within << (PIECE_BITS + OFFSET_BITS) | place as u64);
+        self.order.push((shard as u64) << 48 | within << (PIECE_BITS + OFFSET_BITS) | place as u64);
     }
 
-    const fn stripe(word: u64) -> usize {
+    const fn shard(word: u64) -> usize {
         (word >> 48) as usize
     }
 
-    /// The first bits of the key, without the bits that all keys of a stripe share.
+    /// The first bits of the key, without the bits that all keys of a shard share.
     const fn order(word: u64) -> u64 {
         word << 16
     }

@@ -33,7 +33,7 @@ pub(super) struct Leaf {
 const NEAR: usize = 8;
 
 impl Leaf {
-    /// No leaf grows beyond this size: its stripe splits it first.
+    /// No leaf grows beyond this size: its shard splits it first.
     pub(super) const MAX_BYTES: usize = 48 << 10;
 
     /// The largest block: 146 IPv4 peers, or 53 of IPv6. A swarm that needs more gets tables. In tables,

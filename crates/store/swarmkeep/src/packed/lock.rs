@@ -1,4 +1,4 @@
-//! The lock of a stripe.
+//! The lock of a shard.
 //!
 //! It is usually held for less than a microsecond, so a thread that finds it in use looks again rather than
 //! sleeps. The lock of `parking_lot` soon yields and then sleeps: with this one, two threads that announce to
@@ -153,7 +153,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// Some 20 to 50 µs, more than a stripe is held for: the thread that holds the lock does not run then.
+    /// Some 20 to 50 µs, more than a shard is held for: the thread that holds the lock does not run then.
     const SPINS: u32 = 1000;
     /// Neither a spin nor a yield lets a holder of lower priority run, so every eighth of them is a nap.
     const YIELDS: u32 = 8;

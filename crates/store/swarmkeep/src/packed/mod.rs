@@ -1,7 +1,7 @@
 //! The sharded store of packed peers: 7 bytes per IPv4 peer, 19 per IPv6 peer, 26 per torrent, and little
 //! else.
 //!
-//! - A **stripe** contains some leaves. One lock guards it.
+//! - A **shard** contains some leaves. One lock guards it.
 //! - A **leaf** is one run of bytes: some dozens of swarms, sorted by their info hashes under a keyed
 //!   permutation. Remote peers cannot choose where their swarms go, and the permutation can be inverted to
 //!   list the info hashes. A swarm of one IPv4 peer needs no more than its slot. A swarm of up to 146
@@ -31,7 +31,7 @@ mod repository;
 mod reservation;
 mod room;
 mod select;
-mod stripe;
+mod shard;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -50,7 +50,7 @@ use self::{
     lock::{ExclusiveGuard, Lock},
     place::{Placed, Placement},
     reservation::Reservation,
-    stripe::{Operation, ResumePoint, Stripe},
+    shard::{Operation, ResumePoint, Shard},
 };
 use crate::{
     Announce, AnnounceEvent, Announced, ConfigError, InfoHash, Limits, PeerBuffer, Random, RepositoryConfig,
@@ -69,36 +69,36 @@ pub fn use_global_allocator() -> bool {
 
 /// The packed store. Keeps endpoint, role and time of a peer, not its peer id and byte counts.
 pub struct Packed {
-    stripes: Box<[StripeLock]>,
+    shards: Box<[ShardLock]>,
     context: StoreContext,
     lifetime_secs: u64,
     latest: LatestTime,
     pass: Pass<usize, Visit>,
 }
 
-/// A stripe and its lock, in a cache line of its own, so that neighbours do not share one.
+/// A shard and its lock, in a cache line of its own, so that neighbours do not share one.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct StripeLock(Lock<Stripe>);
+struct ShardLock(Lock<Shard>);
 
-/// A stripe that a sweep has to visit, from `from` on.
+/// A shard that a sweep has to visit, from `from` on.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
-    stripe: usize,
+    shard: usize,
     from: Option<ResumePoint>,
 }
 
-/// Sixteen threads that each hold a stripe for half of the time meet once in 130 announces. With four times
-/// as many stripes, 10,000 swarms take 25 bytes more each.
-const DEFAULT_STRIPES: usize = 1024;
-const MAX_STRIPES: usize = 1 << 16;
-/// A full stripe has enough swarms to choose one to evict.
-const SWARMS_PER_LIMITED_STRIPE: u64 = 256;
+/// Sixteen threads that each hold a shard for half of the time meet once in 130 announces. With four times
+/// as many shards, 10,000 swarms take 25 bytes more each.
+const DEFAULT_SHARDS: usize = 1024;
+const MAX_SHARDS: usize = 1 << 16;
+/// A full shard has enough swarms to choose one to evict.
+const SWARMS_PER_LIMITED_SHARD: u64 = 256;
 /// The same in bytes.
-const BYTES_PER_LIMITED_STRIPE: u64 = 1 << 14;
+const BYTES_PER_LIMITED_SHARD: u64 = 1 << 14;
 
 impl Packed {
-    /// An empty repository of the configured number of stripes (shards). By default 1,024, or fewer where
+    /// An empty repository of the configured number of shards. By default 1,024, or fewer where
     /// limits are small.
     ///
     /// Limits are exact over all threads. Evictions are chosen in samples of 64 swarms: a whole swarm of up
@@ -110,7 +110,7 @@ impl Packed {
     /// answers.
     ///
     /// # Errors
-    /// [`ConfigError`] if the number of stripes is no power of two up to 65,536, the lifetime is not
+    /// [`ConfigError`] if the number of shards is no power of two up to 65,536, the lifetime is not
     /// whole seconds, or a limit is below the least one that the store supports.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let limits = config.limits();
@@ -121,14 +121,13 @@ impl Packed {
             endpoints_per_address: bound(limits.endpoints_per_address),
             bytes: bound(limits.bytes),
         };
-        let fitting =
-            (bounds.swarms / SWARMS_PER_LIMITED_STRIPE).min(bounds.bytes / BYTES_PER_LIMITED_STRIPE);
-        let fitting = usize::try_from(fitting).unwrap_or(DEFAULT_STRIPES).clamp(1, DEFAULT_STRIPES);
-        let stripes = config.shard_count().unwrap_or(1 << fitting.ilog2());
-        if !stripes.is_power_of_two() || stripes > MAX_STRIPES {
-            return Err(ConfigError::Shards { given: stripes, least: 1, most: MAX_STRIPES });
+        let fitting = (bounds.swarms / SWARMS_PER_LIMITED_SHARD).min(bounds.bytes / BYTES_PER_LIMITED_SHARD);
+        let fitting = usize::try_from(fitting).unwrap_or(DEFAULT_SHARDS).clamp(1, DEFAULT_SHARDS);
+        let shards = config.shard_count().unwrap_or(1 << fitting.ilog2());
+        if !shards.is_power_of_two() || shards > MAX_SHARDS {
+            return Err(ConfigError::Shards { given: shards, least: 1, most: MAX_SHARDS });
         }
-        let fixed = Self::fixed_bytes(stripes);
+        let fixed = Self::fixed_bytes(shards);
         let least_bytes = config.shard_count().map_or(0, |_| fixed) + MIN_BYTES;
         for (what, limit, least) in [
             ("swarms", limits.swarms, 1),
@@ -142,41 +141,41 @@ impl Packed {
         }
         let lifetime_secs = config.lifetime_secs(LONGEST_LIFETIME_SECS)?;
         let context = StoreContext {
-            placement: Placement::new(config.hash_key(), stripes),
+            placement: Placement::new(config.hash_key(), shards),
             hash: EndpointHash::new(config.hash_key(), limits.endpoints_per_address),
             clock: Clock::new(lifetime_secs),
-            hints: Hints::new(stripes),
+            hints: Hints::new(shards),
             making_room: Mutex::default(),
             totals: AtomicTotals::default(),
             bytes: AtomicU64::new(fixed as u64),
             bounds,
         };
-        let stripes = (0..stripes).map(|_| StripeLock::default()).collect();
-        Ok(Self { stripes, context, lifetime_secs, latest: LatestTime::default(), pass: Pass::new(0) })
+        let shards = (0..shards).map(|_| ShardLock::default()).collect();
+        Ok(Self { shards, context, lifetime_secs, latest: LatestTime::default(), pass: Pass::new(0) })
     }
 
     /// The bytes of a store without swarms.
-    const fn fixed_bytes(stripes: usize) -> usize {
-        stripes * size_of::<StripeLock>() + Hints::fixed_bytes(stripes)
+    const fn fixed_bytes(shards: usize) -> usize {
+        shards * size_of::<ShardLock>() + Hints::fixed_bytes(shards)
     }
 
-    fn lock(&self, stripe: usize) -> ExclusiveGuard<'_, Stripe> {
-        self.stripes[stripe].0.write()
+    fn lock(&self, shard: usize) -> ExclusiveGuard<'_, Shard> {
+        self.shards[shard].0.write()
     }
 
-    /// Runs `work` on the stripe of an info hash.
-    fn with<R>(&self, info_hash: &InfoHash, work: impl FnOnce(&mut Stripe, &Operation<'_>) -> R) -> R {
-        self.with_stripe(&self.context.placement.place(info_hash), Tick::EARLIEST, work)
+    /// Runs `work` on the shard of an info hash.
+    fn with<R>(&self, info_hash: &InfoHash, work: impl FnOnce(&mut Shard, &Operation<'_>) -> R) -> R {
+        self.with_shard(&self.context.placement.place(info_hash), Tick::EARLIEST, work)
     }
 
-    fn with_stripe<R>(
+    fn with_shard<R>(
         &self,
         placed: &Placed,
         now: Tick,
-        work: impl FnOnce(&mut Stripe, &Operation<'_>) -> R,
+        work: impl FnOnce(&mut Shard, &Operation<'_>) -> R,
     ) -> R {
-        self.with_reservation(placed, now, &mut Reservation::new(&self.context), |stripe, op, _| {
-            work(stripe, op)
+        self.with_reservation(placed, now, &mut Reservation::new(&self.context), |shard, op, _| {
+            work(shard, op)
         })
     }
 
@@ -185,16 +184,16 @@ impl Packed {
         placed: &Placed,
         now: Tick,
         reservation: &mut Reservation<'_>,
-        work: impl FnOnce(&mut Stripe, &Operation<'_>, &mut Reservation<'_>) -> R,
+        work: impl FnOnce(&mut Shard, &Operation<'_>, &mut Reservation<'_>) -> R,
     ) -> R {
         let op = self.operation(placed, now);
-        let mut stripe = self.lock(placed.stripe);
-        let result = work(&mut stripe, &op, reservation);
-        stripe.settle(reservation);
+        let mut shard = self.lock(placed.shard);
+        let result = work(&mut shard, &op, reservation);
+        shard.settle(reservation);
         result
     }
 
-    /// The parameters that all methods of a stripe share.
+    /// The parameters that all methods of a shard share.
     #[inline]
     fn operation<'a>(&'a self, placed: &'a Placed, now: Tick) -> Operation<'a> {
         Operation { context: &self.context, home: self.context.placement.home(), placed, now }
@@ -213,32 +212,32 @@ impl Packed {
         seen.prefetch_slots(&placed.key);
         peers.clear();
         let mut rng = CallerRng::new(rng);
-        let lock = &self.stripes[placed.stripe].0;
+        let lock = &self.shards[placed.shard].0;
         // Many threads refresh the peers of a hot swarm at once. A thread that finds the lock in use tries
         // this first. A thread that has the lock alone and finds a large swarm lets other threads in. All
         // other announces need the lock alone.
-        let mut refresh = |stripe: &Stripe, at| {
-            let large = stripe.large_at(at).filter(|_| announce.event != AnnounceEvent::Stopped)?;
+        let mut refresh = |shard: &Shard, at| {
+            let large = shard.large_at(at).filter(|_| announce.event != AnnounceEvent::Stopped)?;
             let ahead = large.look_now(&self.context.hash, announce, rng.draw_now()?);
-            stripe.refresh_large(&op, at, announce, &ahead, peers)
+            shard.refresh_large(&op, at, announce, &ahead, peers)
         };
-        let (mut stripe, mut found);
+        let (mut shard, mut found);
         if let Some(alone) = lock.try_write() {
-            stripe = alone;
-            found = stripe.find_from(&op, &seen.leaf);
-            stripe.correct(&op, &seen);
+            shard = alone;
+            found = shard.find_from(&op, &seen.leaf);
+            shard.correct(&op, &seen);
             if let Some(at) = found {
-                if let Some(announced) = stripe.refresh_only(&op, at, announce) {
+                if let Some(announced) = shard.refresh_only(&op, at, announce) {
                     return announced;
                 }
-                if stripe.prefetch_swarm(at) {
-                    let shared = ExclusiveGuard::downgrade(stripe);
+                if shard.prefetch_swarm(at) {
+                    let shared = ExclusiveGuard::downgrade(shard);
                     if let Some(announced) = refresh(&shared, at) {
                         return announced;
                     }
                     drop(shared);
-                    stripe = lock.write();
-                    found = stripe.find_again(&op, &seen.leaf, found);
+                    shard = lock.write();
+                    found = shard.find_again(&op, &seen.leaf, found);
                 }
             }
         } else {
@@ -249,23 +248,23 @@ impl Packed {
                 return announced;
             }
             drop(shared);
-            stripe = lock.write();
-            found = stripe.find_again(&op, &seen.leaf, at);
+            shard = lock.write();
+            found = shard.find_again(&op, &seen.leaf, at);
         }
         let mut reservation = Reservation::new(&self.context);
         loop {
-            let updated = stripe.announce(&op, found, announce, &mut reservation);
-            stripe.settle(&mut reservation);
+            let updated = shard.announce(&op, found, announce, &mut reservation);
+            shard.settle(&mut reservation);
             let (done, full) = match updated {
                 Ok((announced, selection)) => {
                     // The store does not change any more, except for evictions: the randomness of the caller
                     // may panic.
-                    stripe.select(selection, announce, &mut rng, peers);
+                    shard.select(selection, announce, &mut rng, peers);
                     rng.raise();
                     match reservation.debt(announced.changes) {
                         None => {
                             // Evicted swarms are freed when no lock is held.
-                            drop(stripe);
+                            drop(shard);
                             return announced.evicting(reservation.take_evicted());
                         }
                         Some(full) => (Some(announced), full),
@@ -273,13 +272,13 @@ impl Packed {
                 }
                 Err(full) => (None, full),
             };
-            let newcomer = stripe.newcomer(&op, Some(announce.endpoint), full);
-            drop(stripe);
+            let newcomer = shard.newcomer(&op, Some(announce.endpoint), full);
+            drop(shard);
             if let Some(announced) = self.conclude(&newcomer, done, &mut reservation) {
                 return announced;
             }
-            stripe = self.lock(placed.stripe);
-            found = stripe.find(&op);
+            shard = self.lock(placed.shard);
+            found = shard.find(&op);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Where an info hash belongs: its stripe, its key in that stripe, and its leaf.
+//! Where an info hash belongs: its shard, its key in that shard, and its leaf.
 //!
-//! The permuted info hash is uniform. Its first bits are the stripe. The rest is stretched by a factor
-//! between one and two that differs from stripe to stripe. Without it, all stripes would have about the same
+//! The permuted info hash is uniform. Its first bits are the shard. The rest is stretched by a factor
+//! between one and two that differs from shard to shard. Without it, all shards would have about the same
 //! size, and so would their leaves. All leaves would outgrow one size of blocks at the same time, and leave
 //! pages of half-empty blocks (measured: 33.4 bytes per swarm where 27.7 are needed, at 10 M swarms). With
 //! it, leaves of all sizes between one and two times the smallest exist at any time.
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{HashKey, InfoHash};
 
-/// Maps info hashes to 2^`bits` stripes.
+/// Maps info hashes to 2^`bits` shards.
 pub(super) struct Placement {
     permutation: Permutation,
     bits: u32,
@@ -24,7 +24,7 @@ pub(super) struct Placement {
 /// Where an info hash belongs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Placed {
-    pub(super) stripe: usize,
+    pub(super) shard: usize,
     pub(super) key: Key,
 }
 
@@ -32,18 +32,18 @@ impl Placed {
     /// The bytes of a cursor. No info hash need belong here: an export may stop at the first key of a leaf.
     pub(super) fn to_bytes(self) -> [u8; 22] {
         let mut bytes = [0; 22];
-        bytes[..2].copy_from_slice(&(self.stripe as u16).to_be_bytes());
+        bytes[..2].copy_from_slice(&(self.shard as u16).to_be_bytes());
         bytes[2..].copy_from_slice(&self.key.0);
         bytes
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (stripe, key) = bytes.split_first_chunk()?;
-        Some(Self { stripe: u16::from_be_bytes(*stripe).into(), key: Key(key.try_into().ok()?) })
+        let (shard, key) = bytes.split_first_chunk()?;
+        Some(Self { shard: u16::from_be_bytes(*shard).into(), key: Key(key.try_into().ok()?) })
     }
 }
 
-/// The leaf in which a swarm belongs. Valid as long as the number of leaves in the stripe stays `leaves`.
+/// The leaf in which a swarm belongs. Valid as long as the number of leaves in the shard stays `leaves`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LeafLocation {
     pub(super) leaf: usize,
@@ -52,7 +52,7 @@ pub(super) struct LeafLocation {
 }
 
 impl LeafLocation {
-    /// The leaf of a swarm in a stripe of `leaves` leaves. All their keys begin with `home`.
+    /// The leaf of a swarm in a shard of `leaves` leaves. All their keys begin with `home`.
     #[inline]
     pub(super) fn new(home: Prefix, key: &Key, leaves: usize) -> Self {
         let range = linear::range_of(key.head() << home.depth, leaves);
@@ -66,59 +66,59 @@ impl LeafLocation {
 }
 
 impl Placement {
-    pub(super) fn new(key: HashKey, stripes: usize) -> Self {
-        Self { permutation: Permutation::new(key), bits: stripes.ilog2() }
+    pub(super) fn new(key: HashKey, shards: usize) -> Self {
+        Self { permutation: Permutation::new(key), bits: shards.ilog2() }
     }
 
     #[inline]
     pub(super) fn place(&self, info_hash: &InfoHash) -> Placed {
         let permuted = self.permutation.permute(info_hash);
         let head = permuted.head();
-        let stripe = (head >> 1 >> (63 - self.bits)) as usize;
+        let shard = (head >> 1 >> (63 - self.bits)) as usize;
         let within = head & (u64::MAX >> self.bits);
-        let stretched = (u128::from(within) * u128::from(self.factor(stripe))) >> ONE.ilog2();
-        Placed { stripe, key: permuted.with_head(stretched as u64) }
+        let stretched = (u128::from(within) * u128::from(self.factor(shard))) >> ONE.ilog2();
+        Placed { shard, key: permuted.with_head(stretched as u64) }
     }
 
-    /// The inverse of [`place`](Self::place) for one stripe.
-    pub(super) fn of_stripe(&self, stripe: usize) -> StripePlacement<'_> {
-        let factor = self.factor(stripe);
+    /// The inverse of [`place`](Self::place) for one shard.
+    pub(super) fn of_shard(&self, shard: usize) -> ShardPlacement<'_> {
+        let factor = self.factor(shard);
         let reciprocal = (u128::MAX >> (128 - 80)) / u128::from(factor);
-        let stripe = (stripe as u64) << 1 << (63 - self.bits);
-        StripePlacement { permutation: &self.permutation, stripe, factor, reciprocal: reciprocal as u64 }
+        let shard = (shard as u64) << 1 << (63 - self.bits);
+        ShardPlacement { permutation: &self.permutation, shard, factor, reciprocal: reciprocal as u64 }
     }
 
-    /// The bits that all keys of a stripe share: zeroes, since the number of the stripe is not stored. They
+    /// The bits that all keys of a shard share: zeroes, since the number of the shard is not stored. They
     /// are one fewer than the bits of that number: keys are stretched into that one.
     pub(super) const fn home(&self) -> Prefix {
         Prefix { bits: 0, depth: self.bits.saturating_sub(1) }
     }
 
-    /// The factor by which the keys of a stripe are stretched, in 65,536ths. The golden section spreads the
+    /// The factor by which the keys of a shard are stretched, in 65,536ths. The golden section spreads the
     /// factors evenly.
-    fn factor(&self, stripe: usize) -> u64 {
-        // A single stripe has no bit to stretch into.
-        if self.bits == 0 { ONE } else { ONE + (stripe as u64 * 40_503) % ONE }
+    fn factor(&self, shard: usize) -> u64 {
+        // A single shard has no bit to stretch into.
+        if self.bits == 0 { ONE } else { ONE + (shard as u64 * 40_503) % ONE }
     }
 }
 
 const ONE: u64 = 1 << 16;
 
-/// Computes the info hashes of one stripe from their keys.
+/// Computes the info hashes of one shard from their keys.
 #[derive(Clone, Copy)]
-pub(super) struct StripePlacement<'a> {
+pub(super) struct ShardPlacement<'a> {
     permutation: &'a Permutation,
-    /// The number of the stripe, in the most significant bits.
-    stripe: u64,
+    /// The number of the shard, in the most significant bits.
+    shard: u64,
     factor: u64,
     /// 2^80 divided by the factor: a division of 64 bits takes longer than all other work here.
     reciprocal: u64,
 }
 
-impl StripePlacement<'_> {
+impl ShardPlacement<'_> {
     #[inline]
     pub(super) fn info_hash(&self, key: &Key) -> InfoHash {
-        self.permutation.invert(&key.with_head(self.stripe | self.unstretched(key.head())))
+        self.permutation.invert(&key.with_head(self.shard | self.unstretched(key.head())))
     }
 
     /// Stretched neighbours are at least one apart, so rounding up undoes the rounding down.
@@ -137,7 +137,7 @@ impl StripePlacement<'_> {
 
 impl fmt::Debug for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Placement({} stripes)", 1_u64 << self.bits)
+        write!(f, "Placement({} shards)", 1_u64 << self.bits)
     }
 }
 
@@ -154,22 +154,18 @@ mod tests {
 
     #[test]
     fn info_hashes_come_back_and_keep_the_order_of_their_permutation() {
-        for stripes in [1, 2, 64, 4096, 65_536] {
-            let placement = Placement::new(HashKey::from_bytes(*b"another secret 1"), stripes);
+        for shards in [1, 2, 64, 4096, 65_536] {
+            let placement = Placement::new(HashKey::from_bytes(*b"another secret 1"), shards);
             let mut placed: Vec<_> = (0..5000).map(|n| (placement.place(&hash(n)), hash(n))).collect();
             for (place, hash) in &placed {
-                assert!(place.stripe < stripes);
+                assert!(place.shard < shards);
                 assert_eq!(
                     place.key.head().leading_zeros().min(placement.home().depth),
                     placement.home().depth
                 );
-                assert_eq!(
-                    placement.of_stripe(place.stripe).info_hash(&place.key),
-                    *hash,
-                    "{stripes} stripes"
-                );
+                assert_eq!(placement.of_shard(place.shard).info_hash(&place.key), *hash, "{shards} shards");
             }
-            placed.sort_by_key(|(place, _)| (place.stripe, place.key));
+            placed.sort_by_key(|(place, _)| (place.shard, place.key));
             assert!(placed.is_sorted_by_key(|(_, hash)| placement.permutation.permute(hash)));
         }
     }
@@ -185,10 +181,10 @@ mod tests {
         for bits in 0..=16 {
             let placement = Placement::new(HashKey::from_bytes([3; 16]), 1 << bits);
             let last = (1_usize << bits) - 1;
-            let stripes = (0..=last).step_by(1 + last / 300).chain([last]);
-            for stripe in stripes {
-                let of_stripe = placement.of_stripe(stripe);
-                let factor = placement.factor(stripe);
+            let shards = (0..=last).step_by(1 + last / 300).chain([last]);
+            for shard in shards {
+                let of_shard = placement.of_shard(shard);
+                let factor = placement.factor(shard);
                 assert!((ONE..2 * ONE).contains(&factor));
                 // The range of stretched words, and values around it.
                 let most = u64::MAX >> bits;
@@ -200,17 +196,17 @@ mod tests {
                     if divided(word, factor) > most {
                         continue;
                     }
-                    assert_eq!(of_stripe.unstretched(word), divided(word, factor), "{word:#x} by {factor}");
+                    assert_eq!(of_shard.unstretched(word), divided(word, factor), "{word:#x} by {factor}");
                 }
                 for within in [0, 1, 2, most / 3, most - 1, most].into_iter().chain([rng.next_u64() & most]) {
-                    let head = (stripe as u64) << 1 << (63 - bits) | within;
+                    let head = (shard as u64) << 1 << (63 - bits) | within;
                     let info_hash = placement.permutation.invert(&Key([0x5a; 20]).with_head(head));
                     let placed = placement.place(&info_hash);
-                    assert_eq!(placed.stripe, stripe);
+                    assert_eq!(placed.shard, shard);
                     assert_eq!(
-                        of_stripe.info_hash(&placed.key),
+                        of_shard.info_hash(&placed.key),
                         info_hash,
-                        "{within:#x} in {stripe} of 2^{bits}"
+                        "{within:#x} in {shard} of 2^{bits}"
                     );
                 }
             }

@@ -8,7 +8,7 @@ use super::{
     import::holds,
     place::Placed,
     reservation::Reservation,
-    stripe::{ResumePoint, expire::SweepStep},
+    shard::{ResumePoint, expire::SweepStep},
 };
 use crate::{
     Announce, Announced, BoundedBy, Budget, Capabilities, Cursor, Export, InfoHash, LongestHold, MemoryUse,
@@ -17,8 +17,8 @@ use crate::{
     implement::{CursorExt as _, Next, VISITS_PER_HOLD},
 };
 
-/// The stripes that one sweep claims at once.
-const STRIPES_PER_CLAIM: usize = 8;
+/// The shards that one sweep claims at once.
+const SHARDS_PER_CLAIM: usize = 8;
 
 impl TorrentRepository for Packed {
     fn announce(
@@ -42,7 +42,7 @@ impl TorrentRepository for Packed {
     }
 
     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        self.with(info_hash, |stripe, op| stripe.scrape(op)).unwrap_or_default()
+        self.with(info_hash, |shard, op| shard.scrape(op)).unwrap_or_default()
     }
 
     fn totals(&self) -> Totals {
@@ -56,8 +56,8 @@ impl TorrentRepository for Packed {
         let placement = &self.context.placement;
         let after = from.info_hash().map(|info_hash| placement.place(&info_hash));
         let mut left = limit;
-        for stripe in after.map_or(0, |after| after.stripe)..self.stripes.len() {
-            let mut behind = after.filter(|after| after.stripe == stripe).map(|after| after.key);
+        for shard in after.map_or(0, |after| after.shard)..self.shards.len() {
+            let mut behind = after.filter(|after| after.shard == shard).map(|after| after.key);
             loop {
                 if let Some(last) = out.last().filter(|_| left == 0) {
                     return Cursor::after(last.info_hash.as_bytes());
@@ -65,9 +65,9 @@ impl TorrentRepository for Packed {
                 let (start, hold) = (out.len(), left.min(VISITS_PER_HOLD));
                 // Before the lock is taken: the contents of the vector may have to move.
                 out.reserve(hold);
-                let of_stripe = placement.of_stripe(stripe);
-                behind = self.lock(stripe).list(placement.home(), behind.as_ref(), hold, |key, stats| {
-                    out.push(SwarmSummary { info_hash: of_stripe.info_hash(&key), stats });
+                let of_shard = placement.of_shard(shard);
+                behind = self.lock(shard).list(placement.home(), behind.as_ref(), hold, |key, stats| {
+                    out.push(SwarmSummary { info_hash: of_shard.info_hash(&key), stats });
                 });
                 left -= out.len() - start;
                 if behind.is_none() {
@@ -82,7 +82,7 @@ impl TorrentRepository for Packed {
         let (start, limit) = (out.len(), limit.min(VISITS_PER_HOLD));
         let latest = self.latest.advance(Timestamp::default());
         out.reserve(limit);
-        let next = self.with(info_hash, |stripe, op| stripe.peers(op, from, limit, out));
+        let next = self.with(info_hash, |shard, op| shard.peers(op, from, limit, out));
         for peer in &mut out[start..] {
             // Times are rounded up, but not into the future.
             peer.last_announce = peer.last_announce.min(latest);
@@ -103,11 +103,10 @@ impl TorrentRepository for Packed {
             let mut claim = match self.pass.next() {
                 Next::Visit(claim) => claim,
                 Next::LookFrom(from) => {
-                    let populated =
-                        (from..self.stripes.len()).filter(|&stripe| !self.lock(stripe).is_empty());
-                    let found: Vec<usize> = populated.take(STRIPES_PER_CLAIM).collect();
-                    let next = found.last().filter(|_| found.len() == STRIPES_PER_CLAIM).map(|last| last + 1);
-                    let visits = found.into_iter().map(|stripe| Visit { stripe, from: None });
+                    let populated = (from..self.shards.len()).filter(|&shard| !self.lock(shard).is_empty());
+                    let found: Vec<usize> = populated.take(SHARDS_PER_CLAIM).collect();
+                    let next = found.last().filter(|_| found.len() == SHARDS_PER_CLAIM).map(|last| last + 1);
+                    let visits = found.into_iter().map(|shard| Visit { shard, from: None });
                     let Some(claim) = self.pass.claim(from, visits, next) else { continue };
                     claim
                 }
@@ -117,10 +116,10 @@ impl TorrentRepository for Packed {
                 && let Some(visit) = claim.current()
             {
                 let mut step = SweepStep::of(left.min(VISITS_PER_HOLD), &self.context);
-                let (placed, from) = (Placed { stripe: visit.stripe, key: Key::default() }, visit.from);
-                let next = self.with_stripe(&placed, now, |stripe, op| {
-                    let next = stripe.expire(op, from, oldest, policy, &mut step);
-                    stripe.settle(&mut step.reservation);
+                let (placed, from) = (Placed { shard: visit.shard, key: Key::default() }, visit.from);
+                let next = self.with_shard(&placed, now, |shard, op| {
+                    let next = shard.expire(op, from, oldest, policy, &mut step);
+                    shard.settle(&mut step.reservation);
                     next
                 });
                 visit.from = next;
@@ -129,7 +128,7 @@ impl TorrentRepository for Packed {
                 if next.is_none() {
                     claim.done();
                 } else if !claim.turn() && left > 0 {
-                    // Announces wait for this stripe, the last one, and an unfair lock would let the sweep
+                    // Announces wait for this shard, the last one, and an unfair lock would let the sweep
                     // take it again at once. On a busy machine, to yield can take milliseconds.
                     thread::yield_now();
                 }
@@ -144,7 +143,7 @@ impl TorrentRepository for Packed {
 
     fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
         // The peers of a large swarm are freed after the lock is released.
-        let (stats, _large) = self.with(info_hash, |stripe, op| stripe.remove(op))?;
+        let (stats, _large) = self.with(info_hash, |shard, op| shard.remove(op))?;
         Some(stats)
     }
 
@@ -156,7 +155,7 @@ impl TorrentRepository for Packed {
         let tick = self.context.clock.tick(now);
         for hold in holds(&living, downloaded) {
             let mut reservation = Reservation::without_slack(&self.context);
-            self.lock(placed.stripe).restore(
+            self.lock(placed.shard).restore(
                 &self.operation(&placed, tick),
                 hold,
                 downloaded,
@@ -172,23 +171,23 @@ impl TorrentRepository for Packed {
         let (at, records) = export.begin(self.latest.advance(now));
         let begun = at.bytes().and_then(Placed::from_bytes);
         let mut from = begun.map(|Placed { key, .. }| ResumePoint { key, within });
-        let first = begun.map_or(0, |begun| begun.stripe);
-        let stripes = if at.is_end() { 0..0 } else { first..self.stripes.len() };
-        for stripe in stripes {
+        let first = begun.map_or(0, |begun| begun.shard);
+        let shards = if at.is_end() { 0..0 } else { first..self.shards.len() };
+        for shard in shards {
             loop {
                 if left == 0 {
                     let ResumePoint { key, within } = from.unwrap_or(ResumePoint::first(placement.home()));
                     export.within = within;
-                    return export.go_on_at(Cursor::after(&Placed { stripe, key }.to_bytes()));
+                    return export.go_on_at(Cursor::after(&Placed { shard, key }.to_bytes()));
                 }
                 let hold = left.min(VISITS_PER_HOLD);
                 // Before the lock is taken: the contents of the vector may have to move.
                 records.reserve(hold);
-                let locked = self.lock(stripe);
-                // The latest announce of all peers in the stripe.
+                let locked = self.lock(shard);
+                // The latest announce of all peers in the shard.
                 let latest = self.latest.advance(Timestamp::default());
                 let visited;
-                (visited, from) = locked.export(&self.context, stripe, (from, hold), latest, records);
+                (visited, from) = locked.export(&self.context, shard, (from, hold), latest, records);
                 drop(locked);
                 left = left.saturating_sub(visited.max(1));
                 match from {
@@ -214,14 +213,14 @@ impl TorrentRepository for Packed {
         let mut reservation = Reservation::new(&self.context);
         loop {
             let op = self.operation(&placed, now);
-            let mut stripe = self.lock(placed.stripe);
-            let added = stripe.add_downloads(&op, earlier, &mut reservation);
-            stripe.settle(&mut reservation);
+            let mut shard = self.lock(placed.shard);
+            let added = shard.add_downloads(&op, earlier, &mut reservation);
+            shard.settle(&mut reservation);
             let newcomer = match added {
                 Ok(added) => return added,
-                Err(full) => stripe.newcomer(&op, None, full),
+                Err(full) => shard.newcomer(&op, None, full),
             };
-            drop(stripe);
+            drop(shard);
             if !self.make_room(&newcomer, &mut reservation) {
                 return false;
             }

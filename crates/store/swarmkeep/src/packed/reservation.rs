@@ -83,7 +83,7 @@ impl<'a> Reservation<'a> {
         reserved
     }
 
-    /// Replaces the reserved bytes by the bytes by which the stripe has grown. Panics in debug
+    /// Replaces the reserved bytes by the bytes by which the shard has grown. Panics in debug
     /// builds if these are more.
     pub(super) fn settle(&mut self, grown: i64) {
         let reserved = mem::take(&mut self.reserved) as i64;

@@ -7,17 +7,17 @@ use super::{
     hash::join,
     place::Placed,
     reservation::{NoRoom, Reservation},
-    stripe::{
-        Operation, Stripe,
+    shard::{
+        Operation, Shard,
         census::{Candidate, Census, EVICTION_SAMPLE, Newcomer},
         evict::{SHARE, WHOLE},
     },
 };
 use crate::{Announced, Changes, InfoHash};
 
-/// The fewest stripes that are searched for a swarm that is not worth more than the newcomer.
-const STRIPES_SEARCHED: usize = 3;
-/// The most stripes that are searched once a swarm was found.
+/// The fewest shards that are searched for a swarm that is not worth more than the newcomer.
+const SHARDS_SEARCHED: usize = 3;
+/// The most shards that are searched once a swarm was found.
 const MOST_SEARCHED: usize = 256;
 /// The bytes after which an announce frees no more: about the yield of one eviction, and more than most
 /// announces take. The next announces free the rest, by two evictions each if half of the slack is used up.
@@ -37,7 +37,7 @@ impl Packed {
         let announced = match done {
             None if has_room => return None,
             None => {
-                let stats = self.with_stripe(&newcomer.placed, newcomer.now, |stripe, op| stripe.scrape(op));
+                let stats = self.with_shard(&newcomer.placed, newcomer.now, |shard, op| shard.scrape(op));
                 Announced::new(stats.unwrap_or_default(), Changes::empty())
             }
             Some(announced) => announced,
@@ -64,23 +64,22 @@ impl Packed {
     fn free_bytes(&self, newcomer: &Newcomer, mut missing: u64, reservation: &mut Reservation<'_>) -> bool {
         let (mut any, mut has_others, mut in_crowd) = (false, newcomer.has_others, newcomer.in_crowd);
         for is_first in [true, false] {
-            // Peers of its crowd were evicted first, and are again before a search of more than one stripe.
-            let fewest = if newcomer.in_crowd { 1 } else { STRIPES_SEARCHED };
+            // Peers of its crowd were evicted first, and are again before a search of more than one shard.
+            let fewest = if newcomer.in_crowd { 1 } else { SHARDS_SEARCHED };
             let least = if in_crowd { None } else { self.least(newcomer, fewest).least() };
             let freed = match least {
                 Some((worth, placed)) if !worth.is_more || !has_others && is_first => {
                     // If it is gone, another thread has made room.
                     any = true;
-                    self.with_reservation(&placed, newcomer.now, reservation, |stripe, op, reservation| {
-                        stripe.evict(op, SHARE, reservation)
+                    self.with_reservation(&placed, newcomer.now, reservation, |shard, op, reservation| {
+                        shard.evict(op, SHARE, reservation)
                     })
                 }
                 _ if has_others => {
-                    let evict =
-                        |stripe: &mut Stripe, op: &Operation<'_>, reservation: &mut Reservation<'_>| {
-                            let (at, endpoint) = (stripe.find(op), newcomer.endpoint.as_ref());
-                            at.map_or(0, |at| stripe.evict_peers(op, at, endpoint, SHARE, reservation))
-                        };
+                    let evict = |shard: &mut Shard, op: &Operation<'_>, reservation: &mut Reservation<'_>| {
+                        let (at, endpoint) = (shard.find(op), newcomer.endpoint.as_ref());
+                        at.map_or(0, |at| shard.evict_peers(op, at, endpoint, SHARE, reservation))
+                    };
                     let freed = self.with_reservation(&newcomer.placed, newcomer.now, reservation, evict);
                     // Its peers may have gone meanwhile.
                     (has_others, in_crowd) = (freed > 0, false);
@@ -102,14 +101,14 @@ impl Packed {
     /// all swarms are large, or if the newcomer would displace one that is worth more than itself and more
     /// than a large one. Returns whether there is room.
     fn free_swarm(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
-        let Census { sampled, small, large } = self.least(newcomer, STRIPES_SEARCHED);
+        let Census { sampled, small, large } = self.least(newcomer, SHARDS_SEARCHED);
         if sampled == 0 {
             // Others have gone meanwhile.
             return self.context.totals.swarms() < self.context.bounds.swarms;
         }
         let mut evict = |(_, placed): Candidate| {
-            self.with_reservation(&placed, newcomer.now, reservation, |stripe, op, reservation| {
-                stripe.evict(op, WHOLE as usize, reservation)
+            self.with_reservation(&placed, newcomer.now, reservation, |shard, op, reservation| {
+                shard.evict(op, WHOLE as usize, reservation)
             })
         };
         let is_cheap = |(large, _): &Candidate| {
@@ -125,23 +124,23 @@ impl Packed {
         small.map(evict).is_some()
     }
 
-    /// The swarms that are worth least in samples of `fewest` stripes or more. Stops at the first that is
+    /// The swarms that are worth least in samples of `fewest` shards or more. Stops at the first that is
     /// worth no more than the newcomer, if the newcomer needs bytes or the swarm goes as a whole.
     fn least(&self, newcomer: &Newcomer, fewest: usize) -> Census {
         let (seed, mut census) = (self.context.draw(), Census::default());
         let mut first = None;
-        for nth in 0..self.stripes.len() {
+        for nth in 0..self.shards.len() {
             // Evictions are near the newcomer, so chance empties no part of a store. But the neighbours of a
             // popular swarm would all be evicted for its peers.
             let at = match nth > 0 || newcomer.is_popular {
                 true => self.context.placement.place(&InfoHash::new(join(seed, nth as u64, 0))),
                 false => newcomer.placed,
             };
-            let first = *first.get_or_insert(at.stripe);
-            let at = Placed { stripe: (first + nth) % self.stripes.len(), ..at };
-            let stripe = self.stripes[at.stripe].0.read();
-            stripe.census(&self.operation(&at, newcomer.now), newcomer, &mut census);
-            drop(stripe);
+            let first = *first.get_or_insert(at.shard);
+            let at = Placed { shard: (first + nth) % self.shards.len(), ..at };
+            let shard = self.shards[at.shard].0.read();
+            shard.census(&self.operation(&at, newcomer.now), newcomer, &mut census);
+            drop(shard);
             let least = match newcomer.full {
                 NoRoom::Bytes(_) => census.least(),
                 _ => census.small,

@@ -95,8 +95,8 @@ fn record(endpoint: Endpoint, role: Role, seconds: u64) -> PeerRecord {
 
 impl Packed {
     fn recount(&self) -> u64 {
-        let stripes: usize = self.stripes.iter().map(|stripe| stripe.0.write().recount()).sum();
-        (size_of_val(&*self.stripes) + stripes + self.context.hints.recount()) as u64
+        let shards: usize = self.shards.iter().map(|shard| shard.0.write().recount()).sum();
+        (size_of_val(&*self.shards) + shards + self.context.hints.recount()) as u64
     }
 }
 
@@ -165,10 +165,10 @@ fn no_announce_takes_more_than_is_reserved() {
         |n| leecher(0, v6(n as u32)).left(n % 2),
     ];
     for told in populations {
-        let store = Packed::new(&config().shards(1)).expect("one stripe");
+        let store = Packed::new(&config().shards(1)).expect("one shard");
         // Hints are reserved by themselves.
         let held = || store.memory().bytes - store.context.hints.recount() as u64;
-        let leaves = || store.stripes[0].0.write().leaves();
+        let leaves = || store.shards[0].0.write().leaves();
         let mut before = (held(), leaves());
         for n in 0..200_000 {
             tell(&store, 1, told(n));
@@ -182,7 +182,7 @@ fn no_announce_takes_more_than_is_reserved() {
 }
 
 #[test]
-fn populated_swarms_outlive_a_flood_however_few_swarms_a_stripe_has() {
+fn populated_swarms_outlive_a_flood_however_few_swarms_a_shard_has() {
     let store = Packed::new(&config().shards(4096).max_swarms(1000)).expect("supported limits");
     // Each peer is from a network of its own.
     for (torrent, n) in (0..100).flat_map(|torrent| (0..50).map(move |n| (torrent, n))) {
@@ -197,20 +197,20 @@ fn populated_swarms_outlive_a_flood_however_few_swarms_a_stripe_has() {
 
 #[test]
 fn a_batch_waits_for_announces_that_may_displace_its_swarms() {
-    // Newcomers to a stripe of living swarms displace flood in the next stripes. Then the peers of the flood
+    // Newcomers to a shard of living swarms displace flood in the next shards. Then the peers of the flood
     // stop.
     let build = || {
         let store = Packed::new(&config().shards(4).max_swarms(1024)).expect("supported limits");
         for n in 0..1024 {
             tell(&store, 0, leecher(n, v4(n as u32)));
-            if store.context.placement.place(&hash(n)).stripe == 0 {
+            if store.context.placement.place(&hash(n)).shard == 0 {
                 tell(&store, 1, leecher(n, v4(n as u32)));
             }
         }
         store
     };
     let [single, batched, probe] = [(); 3].map(|()| build());
-    let newcomers = (1_000_000..).filter(|&n| probe.context.placement.place(&hash(n)).stripe == 0).take(8);
+    let newcomers = (1_000_000..).filter(|&n| probe.context.placement.place(&hash(n)).shard == 0).take(8);
     let joins: Vec<_> = newcomers.flat_map(|n| [leecher(n, v4(n as u32)); 2]).collect();
     for &join in &joins {
         tell(&probe, 2, join);
@@ -233,8 +233,8 @@ fn a_batch_waits_for_announces_that_may_displace_its_swarms() {
 
 /// All swarms are worth more than a newcomer, and are evicted for newcomers one after another.
 #[test]
-fn as_a_last_resort_the_least_swarm_of_all_stripes_goes_each_time() {
-    // Fewer than a sample in all, so all stripes are searched.
+fn as_a_last_resort_the_least_swarm_of_all_shards_goes_each_time() {
+    // Fewer than a sample in all, so all shards are searched.
     const WORTHY: Range<u64> = 100..140;
     // More than a quarter of the lifetime later, they have shown that they live.
     const LATER: u64 = 1000;
@@ -285,7 +285,7 @@ fn an_announce_or_an_import_splits_few_leaves_however_many_a_sweep_has_filled() 
     let import = |store: &Packed| _ = store.import(&records, at(1500));
     for (most, work) in [(4, &announce as &dyn Fn(&Packed)), (8, &import)] {
         let config = config().shards(1).lifetime(Duration::from_secs(1000));
-        let store = Packed::new(&config).expect("one stripe");
+        let store = Packed::new(&config).expect("one shard");
         for (seconds, peers) in [(1, 240), (900, 16)] {
             for (torrent, n) in (0..1000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
                 tell(&store, seconds, leecher(torrent, v4(n)));
@@ -333,10 +333,10 @@ fn leaves_split_and_merge_within_the_reservation() {
     }
 }
 
-/// A store of one stripe with room for one large swarm and others.
+/// A store of one shard with room for one large swarm and others.
 fn limited() -> Packed {
     let config = config().shards(1).lifetime(Duration::from_secs(1000));
-    Packed::new(&config.max_bytes(LIMIT)).expect("one stripe")
+    Packed::new(&config.max_bytes(LIMIT)).expect("one shard")
 }
 
 const LIMIT: usize = 1 << 24;
@@ -387,7 +387,7 @@ fn buckets_split_and_merge_within_the_reservation() {
 #[test]
 fn a_bucket_of_many_peers_grows_within_the_reservation() {
     let config = config().shards(1).max_endpoints_per_address(32).max_bytes(LIMIT);
-    let store = Packed::new(&config).expect("one stripe");
+    let store = Packed::new(&config).expect("one shard");
     // The endpoints of a /48 share 25 places, so some buckets are far above the mean.
     for n in 0..60_000 {
         tell(&store, 1, leecher(0, of_full(Family::V6, n, 30)));
@@ -404,7 +404,7 @@ fn a_bucket_of_many_peers_grows_within_the_reservation() {
 fn a_swarm_with_a_long_download_count_becomes_large_within_the_reservation() {
     for peers in 100..=146 {
         let config = config().shards(1).max_endpoints_per_address(1).max_bytes(LIMIT);
-        let store = Packed::new(&config).expect("one stripe");
+        let store = Packed::new(&config).expect("one shard");
         for n in 0..peers {
             tell(&store, 1, leecher(0, of_address(Family::V4, n, 0)));
         }
@@ -457,7 +457,7 @@ fn a_sweep_removes_a_large_swarm_without_peers_also_where_no_byte_is_free() {
 
 #[test]
 fn a_hold_of_an_export_or_a_sweep_passes_few_leaves_however_empty() {
-    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    let store = Packed::new(&config().shards(1)).expect("one shard");
     let leaves = || store.lock(0).leaves();
     (0..20_000).for_each(|n| _ = tell(&store, 1, leecher(n, v4(1))));
     (0..20_000).for_each(|n| _ = store.remove(&hash(n)));
@@ -538,7 +538,7 @@ fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
         }
         assert_eq!((store.totals().peers(), store.totals().evicted), (100_000, Evicted::default()));
         let at = store.context.placement.place(&hash(0));
-        let fullest = store.lock(at.stripe).buckets().1;
+        let fullest = store.lock(at.shard).buckets().1;
         assert!(fullest <= 400, "{fullest} peers in a bucket, of {most} an address over {family:?}");
     }
 }
@@ -547,7 +547,7 @@ fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
 #[test]
 fn a_bucket_that_strangers_fill_has_room_for_others() {
     for family in [Family::V4, Family::V6] {
-        let store = Packed::new(&config().shards(1)).expect("one stripe");
+        let store = Packed::new(&config().shards(1)).expect("one shard");
         let near = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint) >> 56 == 0;
         let neighbour = (0..).map(|n| of_address(family, 0xff00, n)).find(near).expect("one of 256");
         let strangers = (0..).map(|n| of_address(family, n % 20, n / 20)).filter(near);
@@ -573,7 +573,7 @@ fn a_bucket_that_strangers_fill_has_room_for_others() {
 fn a_table_shrinks_although_a_network_has_all_its_endpoints_in_one_bucket() {
     for limit in [usize::MAX, 1 << 22] {
         let config = config().shards(1).max_endpoints_per_address(8).max_bytes(limit);
-        let store = Packed::new(&config).expect("one stripe");
+        let store = Packed::new(&config).expect("one shard");
         let place = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint);
         let first = place(&of_subnet(0, 0, 0));
         for nth in 0..25 {
@@ -593,32 +593,32 @@ fn a_table_shrinks_although_a_network_has_all_its_endpoints_in_one_bucket() {
 
 #[test]
 fn an_announce_corrects_the_hints_that_led_to_it() {
-    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    let store = Packed::new(&config().shards(1)).expect("one shard");
     for n in 0..5000 {
         tell(&store, 1, leecher(n, v4(n as u32)));
         let told = [leecher(n, v4(n as u32)), leecher(n / 2, v4(n as u32 / 2))];
         tell(&store, 1, told[n as usize % 2]);
-        let stripe = store.lock(0);
-        assert!(stripe.has_right_hints(&store.context.hints), "after announce {n}");
+        let shard = store.lock(0);
+        assert!(shard.has_right_hints(&store.context.hints), "after announce {n}");
     }
 }
 
 #[test]
 fn an_announce_corrects_the_hints_also_where_threads_share_the_lock() {
-    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    let store = Packed::new(&config().shards(1)).expect("one shard");
     for n in 0..100 {
         tell(&store, 1, leecher(0, v6(n)));
     }
     store.context.hints.correct(0, &[]);
-    // With the stripe shared, only an announce that shares it too comes to an end.
-    let shared = store.stripes[0].0.read();
+    // With the shard shared, only an announce that shares it too comes to an end.
+    let shared = store.shards[0].0.read();
     tell(&store, 1, leecher(0, v6(5)));
     assert!(shared.has_right_hints(&store.context.hints));
 }
 
 #[test]
 fn no_thread_waits_for_another_that_makes_room_for_hints() {
-    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    let store = Packed::new(&config().shards(1)).expect("one shard");
     let other = store.context.making_room.lock();
     tell(&store, 1, leecher(0, v4(1)));
     tell(&store, 1, leecher(0, v4(1)));
@@ -629,8 +629,8 @@ fn no_thread_waits_for_another_that_makes_room_for_hints() {
 }
 
 #[test]
-fn a_swarm_that_was_found_in_a_stripe_that_has_become_empty_is_not_found_again() {
-    let store = Packed::new(&config().shards(1)).expect("one stripe");
+fn a_swarm_that_was_found_in_a_shard_that_has_become_empty_is_not_found_again() {
+    let store = Packed::new(&config().shards(1)).expect("one shard");
     tell(&store, 1, leecher(0, v4(1)));
     let placed = store.context.placement.place(&hash(0));
     let op = store.operation(&placed, store.context.clock.tick(at(1)));
@@ -661,11 +661,11 @@ fn hints_leave_room_for_swarms_however_few_bytes_a_store_has() {
 /// Their owner knows the secret key of the store.
 #[test]
 fn swarms_with_similar_keys_are_refused_before_their_leaf_is_full() {
-    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    let store = Packed::new(&config().shards(1)).expect("one shard");
     let announce = |n: u64| {
         let mut key = Key::default().with_head(1 << 63);
         key.0[8..16].copy_from_slice(&n.to_be_bytes());
-        let info_hash = store.context.placement.of_stripe(0).info_hash(&key);
+        let info_hash = store.context.placement.of_shard(0).info_hash(&key);
         Announce { info_hash, ..leecher(0, v4(n as u32)) }
     };
     for n in 0..3000 {
@@ -682,10 +682,10 @@ fn swarms_with_similar_keys_are_refused_before_their_leaf_is_full() {
 
 /// Evicted swarms must leave no header behind that takes the room of the next ones.
 #[test]
-fn a_store_of_many_stripes_and_few_bytes_has_room_for_ever() {
-    const STRIPES: usize = 4096;
-    let most = Packed::fixed_bytes(STRIPES) + MIN_BYTES;
-    let store = Packed::new(&config().shards(STRIPES).max_bytes(most)).expect("supported limits");
+fn a_store_of_many_shards_and_few_bytes_has_room_for_ever() {
+    const SHARDS: usize = 4096;
+    let most = Packed::fixed_bytes(SHARDS) + MIN_BYTES;
+    let store = Packed::new(&config().shards(SHARDS).max_bytes(most)).expect("supported limits");
     for n in 0..20_000 {
         let told = tell(&store, 1, leecher(n, v4((n as u32) << 8)));
         assert_eq!(told.stats.peers(), 1, "newcomer {n}");

@@ -90,7 +90,7 @@ pub(in crate::packed) enum SlotContent {
     One(OnePeer),
     /// Some peers, in a block.
     Few(FewPeers),
-    /// Peers in tables of their own. The stripe finds them by this number.
+    /// Peers in tables of their own. The shard finds them by this number.
     Large(u32),
 }
 

@@ -123,7 +123,7 @@ fn an_export_has_every_peer_once_and_goes_into_another_store() {
                 continue;
             }
             let steps = read_out(&store, 2000, budget);
-            assert_eq!(swarms_in(&steps), expected, "{shards} stripes, {budget} at a time");
+            assert_eq!(swarms_in(&steps), expected, "{shards} shards, {budget} at a time");
             let peers: u64 = steps.iter().map(Records::peers).sum();
             assert_eq!(peers, store.totals().peers(), "each of them once");
             // A swarm or range more than the budget, of the largest size.
@@ -256,7 +256,7 @@ fn a_peer_that_stays_is_read_whatever_changes_between_two_steps() {
 #[test]
 fn the_downloads_of_a_swarm_that_is_left_by_all_between_two_steps_are_read() {
     for leave_after in 0..60 {
-        let store = Packed::new(&config().shards(1)).expect("one stripe");
+        let store = Packed::new(&config().shards(1)).expect("one shard");
         // No IPv4 peer: the first step finds no peer to read.
         for n in 0..600 {
             tell(&store, 1, leecher(0, v6(n)));
@@ -377,7 +377,7 @@ fn an_import_does_the_same_as_restores_one_by_one() {
             // The given time is earlier than the latest one seen, which counts.
             let restored = bulk.import(&records, at(100));
             assert_all_told(restored, &records);
-            assert_eq!(restored, expected, "{shards} stripes");
+            assert_eq!(restored, expected, "{shards} shards");
             assert!(
                 restored.added > 0 && restored.known > 0 && restored.expired > 0 && restored.refused == 0
             );
@@ -455,7 +455,7 @@ fn an_import_keeps_to_limits_and_evicts_nothing() {
     }
 }
 
-/// Stripes that have no leaf, and no room for one.
+/// Shards that have no leaf, and no room for one.
 #[test]
 fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
     for shards in [1, 4, 64] {

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::{Operation, ResumePoint, Stripe};
+use super::{Operation, ResumePoint, Shard};
 use crate::{
     Cursor, Endpoint, Family, PeerRecord, Records, SwarmStats, Timestamp,
     implement::CursorExt as _,
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-impl Stripe {
+impl Shard {
     pub(in crate::packed) fn scrape(&self, op: &Operation<'_>) -> Option<SwarmStats> {
         self.find(op).map(|at| self.stats(at))
     }
@@ -45,7 +45,7 @@ impl Stripe {
         None
     }
 
-    /// Appends about `limit` peers and swarms of stripe `nth` to `records`, from `from` on, with times up to
+    /// Appends about `limit` peers and swarms of shard `nth` to `records`, from `from` on, with times up to
     /// `latest`. Each leaf after the first counts as one visit. Returns the number of visits, and where to go
     /// on, or `None` at the end.
     pub(in crate::packed) fn export(
@@ -56,7 +56,7 @@ impl Stripe {
         latest: Timestamp,
         records: &mut Records,
     ) -> (usize, Option<ResumePoint>) {
-        let (placement, clock) = (context.placement.of_stripe(nth), context.clock);
+        let (placement, clock) = (context.placement.of_shard(nth), context.clock);
         let home = context.placement.home();
         let from = from.unwrap_or(ResumePoint::first(home));
         let mut visited = 0;

@@ -1,6 +1,6 @@
 //! Restoring swarms from a snapshot.
 
-use super::{Operation, Stripe, SwarmLocation};
+use super::{Operation, Shard, SwarmLocation};
 use crate::{
     PeerRecord, Restored,
     packed::{
@@ -11,7 +11,7 @@ use crate::{
     report::NotRestored,
 };
 
-impl Stripe {
+impl Shard {
     /// Restores a swarm with some of its peers, as far as there is room.
     pub(in crate::packed) fn restore(
         &mut self,

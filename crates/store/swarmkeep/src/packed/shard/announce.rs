@@ -1,6 +1,6 @@
-//! Announces to a stripe: an update, then a selection; and the prefetching for a batch.
+//! Announces to a shard: an update, then a selection; and the prefetching for a batch.
 
-use super::{Operation, Stripe, SwarmLocation, stats_of};
+use super::{Operation, Shard, SwarmLocation, stats_of};
 use crate::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Endpoint, Family, PeerBuffer, Random,
     Role, SwarmStats,
@@ -28,7 +28,7 @@ pub(in crate::packed) enum Selection {
     Large(u32, PeerLocation),
 }
 
-impl Stripe {
+impl Shard {
     /// An announce that only says that the only peer of its swarm is still there. Two thirds of all swarms
     /// have one peer. Any other announce gets `None`, and nothing has changed.
     #[inline(always)]
@@ -78,7 +78,7 @@ impl Stripe {
     }
 
     /// The first half of an announce: updates and counts. `found` is the location of the swarm, if it exists.
-    /// If there is no room, the result is `Err` and nothing has changed. The caller [settles](Stripe::settle)
+    /// If there is no room, the result is `Err` and nothing has changed. The caller [settles](Shard::settle)
     /// it.
     #[inline(never)]
     pub(in crate::packed) fn announce(
@@ -309,7 +309,7 @@ impl Stripe {
     /// Corrects the hints that led to a leaf.
     #[inline]
     pub(in crate::packed) fn correct(&self, op: &Operation<'_>, seen: &Sight<'_>) {
-        op.context.hints.correct(op.placed.stripe, &self.leaves);
+        op.context.hints.correct(op.placed.shard, &self.leaves);
         if let Some(hint) = seen.slots
             && seen.leaf.leaves == self.leaves.len()
             && let Some(leaf) = self.leaves.get(seen.leaf.leaf)

@@ -1,6 +1,6 @@
 //! Expiry: a sweep removes expired peers and idle swarms.
 
-use super::{Operation, ResumePoint, Stripe, SwarmLocation};
+use super::{Operation, ResumePoint, Shard, SwarmLocation};
 use crate::{
     Cursor, Retention,
     packed::{
@@ -39,7 +39,7 @@ impl<'a> SweepStep<'a> {
     }
 }
 
-impl Stripe {
+impl Shard {
     /// Visits peers from `from` on, about as many as the limit of `step`. Removes expired peers, and swarms
     /// without peers as `policy` says. Returns where to go on, or `None` at the end.
     pub(in crate::packed) fn expire(
@@ -85,8 +85,8 @@ impl Stripe {
                 if slot.index >= self.leaves[leaf].swarms() {
                     break;
                 }
-                let resume = |stripe: &Self, within| {
-                    Some(ResumePoint { key: stripe.leaves[leaf].key(prefix, slot), within })
+                let resume = |shard: &Self, within| {
+                    Some(ResumePoint { key: shard.leaves[leaf].key(prefix, slot), within })
                 };
                 if step.visited >= step.limit {
                     return resume(self, within);

@@ -1,9 +1,9 @@
-//! The shape of a stripe: leaves split and merge, swarms become large and small again, and their memory is
+//! The shape of a shard: leaves split and merge, swarms become large and small again, and their memory is
 //! counted.
 
 use std::mem;
 
-use super::{Operation, Stripe, SwarmLocation};
+use super::{Operation, Shard, SwarmLocation};
 use crate::packed::{
     bounds::AFTER_SPLITS,
     hash::Key,
@@ -26,10 +26,10 @@ const MERGE_BELOW: usize = 512;
 const MERGES_PER_LEAF: usize = 2;
 /// The most splits that one new swarm makes, after a sweep has filled leaves with swarms that were large.
 const MAX_SPLITS: usize = 4;
-/// The most spare headers of leaves, and spare numbers of large swarms, that a stripe keeps.
+/// The most spare headers of leaves, and spare numbers of large swarms, that a shard keeps.
 const MAX_SPARE: usize = 64;
 
-impl Stripe {
+impl Shard {
     /// Changes a leaf, and updates the byte counts.
     pub(super) fn changing<R>(&mut self, leaf: usize, change: impl FnOnce(&mut Leaf) -> R) -> R {
         let leaf = &mut self.leaves[leaf];
@@ -195,7 +195,7 @@ impl Stripe {
     }
 
     /// Moves the leaf of a swarm out of a sparse page. `order` begins with the key of the swarm, without the
-    /// bits that all keys of the stripe share.
+    /// bits that all keys of the shard share.
     pub(in crate::packed) fn move_if_sparse(&mut self, order: u64) {
         let leaf = linear::range_of(order, self.leaves.len()).bucket;
         if let Some(leaf) = self.leaves.get_mut(leaf) {
@@ -229,7 +229,7 @@ impl Stripe {
         fits
     }
 
-    /// Makes a few merges if the stripe has become sparse. The leaves that many splits have made are merged
+    /// Makes a few merges if the shard has become sparse. The leaves that many splits have made are merged
     /// in as many steps.
     pub(super) fn merge_some(&mut self, home: Prefix, reservation: &mut Reservation<'_>) {
         for _ in 0..MERGES_PER_LEAF {

@@ -1,6 +1,6 @@
 //! Eviction: a swarm of few peers goes as a whole, and a swarm of many gives up some.
 
-use super::{Operation, Stripe, SwarmLocation};
+use super::{Operation, Shard, SwarmLocation};
 use crate::{
     Endpoint,
     packed::{
@@ -21,7 +21,7 @@ pub(in crate::packed) const WHOLE: u64 = 64;
 /// The peers that a larger swarm gives up for bytes at once, at most.
 pub(in crate::packed) const SHARE: usize = 4;
 
-impl Stripe {
+impl Shard {
     /// Evicts the swarm of the operation, or up to `share` peers if it has many. Returns the bytes that they
     /// took; blocks shrink by several of them at a time.
     pub(in crate::packed) fn evict(
@@ -40,7 +40,7 @@ impl Stripe {
         let bytes = used - self.used + large.as_ref().map_or(0, |large| large.bytes());
         reservation.evict(1, population);
         reservation.dropped.extend(large);
-        // A stripe without swarms must not keep the bytes of its leaf from others.
+        // A shard without swarms must not keep the bytes of its leaf from others.
         self.merge_some(op.home, reservation);
         bytes as u64
     }

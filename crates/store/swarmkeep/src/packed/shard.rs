@@ -1,7 +1,7 @@
-//! A stripe: the swarms behind one lock, in leaves that split and merge one at a time.
+//! A shard: the swarms behind one lock, in leaves that split and merge one at a time.
 //!
 //! The child modules divide the methods: announcing, valuing, evicting, expiring, reading and restoring, and
-//! the shape of the stripe.
+//! the shape of the shard.
 
 pub(super) mod announce;
 pub(super) mod census;
@@ -29,7 +29,7 @@ use super::{
 use crate::{Cursor, Endpoint, Family, Role, SwarmStats, totals::Population};
 
 #[derive(Debug, Default)]
-pub(super) struct Stripe {
+pub(super) struct Shard {
     leaves: Vec<Leaf>,
     /// The swarms that are too large for a leaf, by number. `None` at a number that is free.
     large: Box<[Option<Box<LargeSwarm>>]>,
@@ -39,17 +39,17 @@ pub(super) struct Stripe {
     used: usize,
 }
 
-/// The parameters of most methods: the swarm, the prefix of the stripe, the time, and the shared state.
+/// The parameters of most methods: the swarm, the prefix of the shard, the time, and the shared state.
 #[derive(Clone, Copy)]
 pub(super) struct Operation<'a> {
     pub(super) context: &'a StoreContext,
-    /// The leading bits that all keys of the stripe share.
+    /// The leading bits that all keys of the shard share.
     pub(super) home: Prefix,
     pub(super) placed: &'a Placed,
     pub(super) now: Tick,
 }
 
-/// Where a swarm is. Valid until anything in its stripe changes: [`Stripe::find_again`] checks an older one.
+/// Where a swarm is. Valid until anything in its shard changes: [`Shard::find_again`] checks an older one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SwarmLocation {
     leaf: usize,
@@ -70,7 +70,7 @@ impl ResumePoint {
     }
 }
 
-impl Stripe {
+impl Shard {
     /// Reports the bytes that were allocated and freed since the last report.
     pub(super) fn settle(&mut self, reservation: &mut Reservation<'_>) {
         reservation.settle(mem::take(&mut self.unreported));
@@ -264,8 +264,8 @@ fn stats_of(large: &LargeSwarm) -> SwarmStats {
 }
 
 #[cfg(test)]
-impl Stripe {
-    /// Whether the hints are those of a store of this stripe alone.
+impl Shard {
+    /// Whether the hints are those of a store of this shard alone.
     pub(super) fn has_right_hints(&self, hints: &super::hints::Hints) -> bool {
         hints.are_right(0, &self.leaves)
     }
@@ -275,7 +275,7 @@ impl Stripe {
         self.large.iter().flatten().next().map_or((0, 0), |large| large.buckets())
     }
 
-    /// The memory of the stripe, counted piece by piece. Checks the running totals too.
+    /// The memory of the shard, counted piece by piece. Checks the running totals too.
     pub(super) fn recount(&self) -> usize {
         assert_eq!(self.unreported, 0);
         assert_eq!(self.used, self.leaves.iter().map(Leaf::used).sum());

@@ -1,6 +1,6 @@
 //! The worth of the swarms of a sample, by the networks of their peers.
 
-use super::{Operation, Stripe, SwarmLocation, evict::WHOLE};
+use super::{Operation, Shard, SwarmLocation, evict::WHOLE};
 use crate::{
     CompactV4, CompactV6, Endpoint, Family, Role,
     packed::{
@@ -77,7 +77,7 @@ const NETWORKS: usize = 8;
 const PLACES: u64 = 3;
 const IN_PLACE: usize = 16;
 
-impl Stripe {
+impl Shard {
     /// An announce of `endpoint` to the swarm of the operation, which may exist.
     pub(in crate::packed) fn newcomer(
         &self,
@@ -116,7 +116,7 @@ impl Stripe {
         if self.is_empty() {
             return;
         }
-        let own = if op.placed.stripe == newcomer.placed.stripe {
+        let own = if op.placed.shard == newcomer.placed.shard {
             self.find(&Operation { placed: &newcomer.placed, ..*op })
         } else {
             None
