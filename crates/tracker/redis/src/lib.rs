@@ -23,6 +23,7 @@ mod address;
 mod bounded;
 mod calls;
 mod config;
+mod connection;
 mod library;
 mod link;
 mod node;

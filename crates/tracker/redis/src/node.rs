@@ -1,28 +1,16 @@
-//! One server: its connections, the calls to it, and the meaning of its answers.
+//! One server: the calls to it, and the meaning of its answers.
 
-use std::{fmt, future::Future, io, ops, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, ops, sync::Arc, time::Duration};
 
-use futures_util::{
-    FutureExt as _,
-    future::{Either, select},
-};
-use parking_lot::Mutex;
-use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError,
-    ServerErrorKind, Value, aio::MultiplexedConnection,
-};
-use tokio::{
-    sync::watch,
-    task::JoinSet,
-    time::{Instant, timeout_at},
-};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::{
     access::Access,
     address::{Address, SlotRange},
-    bounded::{Allowance, Bounded},
     calls::Caller,
+    connection::{Connection, OpenConnection},
     library::{LIBRARY, Operation},
     place::{Engine, SLOTS},
     reply::{self, Reader, Unconfirmed},
@@ -34,9 +22,6 @@ const PIPELINE: usize = 256;
 
 /// The most announces in one call. More would save little, and other clients of the server would wait longer.
 const BUNDLE: usize = 32;
-
-/// The pause before a connection is tried again. It doubles each time, from the first value to the second.
-const RECONNECT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// The time that a server has to accept a connection, or to answer `CLUSTER SLOTS`.
 pub(crate) const GREETING: Duration = Duration::from_millis(1000);
@@ -199,8 +184,8 @@ impl Outcome {
 
 pub(crate) struct Node {
     pub(crate) address: Address,
-    info: ConnectionInfo,
-    access: Arc<Access>,
+    pub(crate) info: ConnectionInfo,
+    pub(crate) access: Arc<Access>,
     pub(crate) connections: Vec<Connection>,
 }
 
@@ -237,7 +222,7 @@ impl Node {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.connections.iter().any(|connection| connection.open.lock().is_some())
+        self.connections.iter().any(|connection| connection.is_open())
     }
 
     /// Why it must not receive the password; `None` if it may.
@@ -519,187 +504,4 @@ fn announced_by_module(answer: &[u8]) -> Outcome {
 /// Whether an error says that the server lacks the module.
 fn is_of_no_module(error: &str) -> bool {
     error.contains("unknown command") && error.contains("swarmkeep.")
-}
-
-/// Whether the connection is broken.
-fn is_cut(error: &RedisError) -> bool {
-    error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error()
-}
-
-/// A connection that is made when it is needed.
-#[derive(Default)]
-pub(crate) struct Connection {
-    open: Mutex<Option<OpenConnection>>,
-    /// Held by the call that connects.
-    connecting: tokio::sync::Mutex<Attempts>,
-}
-
-/// A connection that was made.
-#[derive(Clone)]
-struct OpenConnection {
-    made: u64,
-    commands: MultiplexedConnection,
-    allowance: Arc<Allowance>,
-    /// Fails once the driver has ended.
-    running: watch::Receiver<()>,
-    /// The task that writes and reads. It ends with the last clone of this value.
-    _driver: Arc<JoinSet<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Attempts {
-    made: u64,
-    next: Option<(Instant, Duration)>,
-    reason: String,
-}
-
-impl Connection {
-    /// The open connection, or a new one. During the pause after a failure, the error of that failure.
-    async fn get(&self, node: &Node, deadline: Instant) -> Result<OpenConnection, String> {
-        if let Some(open) = &*self.open.lock() {
-            return Ok(open.clone());
-        }
-        let late = || format!("{} was not reached in time", node.address);
-        let mut attempts = timeout_at(deadline, self.connecting.lock()).await.map_err(|_| late())?;
-        if let Some(open) = &*self.open.lock() {
-            return Ok(open.clone());
-        }
-        if let Some((next, _)) = attempts.next
-            && Instant::now() < next
-        {
-            // A call during the pause gets the error of the last attempt.
-            return Err(attempts.reason.clone());
-        }
-        let connecting = OpenConnection::connect(node, attempts.made + 1);
-        let made = match timeout_at(deadline.min(Instant::now() + GREETING), connecting).await {
-            Ok(Ok(open)) => Ok(open),
-            Ok(Err(reason)) => Err(format!("{} was not reached: {reason}", node.address)),
-            Err(_) => Err(late()),
-        };
-        match made {
-            Ok(open) => {
-                attempts.made = open.made;
-                attempts.next = None;
-                *self.open.lock() = Some(open.clone());
-                Ok(open)
-            }
-            Err(reason) => {
-                let pause = attempts.next.map_or(RECONNECT.0, |(_, pause)| (pause * 2).min(RECONNECT.1));
-                attempts.next = Some((Instant::now() + pause, pause));
-                attempts.reason.clone_from(&reason);
-                Err(reason)
-            }
-        }
-    }
-
-    /// Sends commands with replies of at most `most` bytes, and waits for their answers.
-    async fn ask(
-        &self,
-        node: &Node,
-        open: &mut OpenConnection,
-        (pipeline, most): (&Pipeline, usize),
-        deadline: Instant,
-    ) -> Result<Vec<Value>, String> {
-        open.allowance.grant(most);
-        let address = &node.address;
-        match timeout_at(deadline, open.answers(pipeline)).await {
-            Ok(Ok(values)) => {
-                open.allowance.settle(most, &values);
-                Ok(values)
-            }
-            Ok(Err(error)) => {
-                let is_cut = is_cut(&error);
-                if is_cut {
-                    self.forget(open.made);
-                }
-                Err(match open.allowance.exceeded() {
-                    Some(reason) => format!("the connection to {address} was ended: {reason}"),
-                    None if is_cut => format!("the connection to {address} was lost: {error}"),
-                    None => format!("{address}: {error}"),
-                })
-            }
-            Err(_) => {
-                // No call waits for a later answer.
-                self.forget(open.made);
-                Err(format!("{address} has not answered in time"))
-            }
-        }
-    }
-
-    /// Drops the open connection, if its number is `made`.
-    fn forget(&self, made: u64) {
-        self.open.lock().take_if(|open| open.made == made);
-    }
-}
-
-impl OpenConnection {
-    async fn connect(node: &Node, made: u64) -> Result<Self, String> {
-        if let Some(reason) = node.kept_out() {
-            return Err(reason);
-        }
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024)
-            .set_write_backpressure_boundary(1 << 18);
-        let greeting = node.access.greeting(&node.info).await?;
-        let stream = node.access.open(node.info.addr()).await.map_err(|error| error.to_string())?;
-        let allowance = Arc::new(Allowance::new());
-        let stream = Bounded::new(stream, Arc::clone(&allowance));
-        let (commands, driver) = MultiplexedConnection::new_with_config(&greeting, stream, config)
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok(Self::new(made, commands, allowance, driver))
-    }
-
-    fn new(
-        made: u64,
-        commands: MultiplexedConnection,
-        allowance: Arc<Allowance>,
-        driver: impl Future<Output = ()> + Send + 'static,
-    ) -> Self {
-        let (ends, running) = watch::channel(());
-        let mut task = JoinSet::new();
-        task.spawn(async move {
-            driver.await;
-            drop(ends);
-        });
-        Self { made, commands, allowance, running, _driver: Arc::new(task) }
-    }
-
-    /// Sends commands, and waits for their answers or for the end of the driver. Commands that are queued
-    /// while the driver ends may stay in its queue for as long as someone holds the connection
-    /// (<https://github.com/tokio-rs/tokio/issues/7714>).
-    async fn answers(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, RedisError> {
-        let sent = pin!(self.commands.send_packed_commands(pipeline, 0, pipeline.len()));
-        match select(sent, pin!(self.running.changed())).await {
-            Either::Left((answers, _)) => answers,
-            Either::Right((_, sent)) => {
-                let cut = || Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
-                sent.now_or_never().unwrap_or_else(cut)
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use redis::RedisConnectionInfo;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn commands_left_in_the_queue_of_a_driver_that_has_ended_fail_at_once() {
-        let greeting = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let (stream, _server) = tokio::io::duplex(64);
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let made = MultiplexedConnection::new_with_config(&greeting, stream, config).await;
-        let (commands, driver) = made.expect("there is no greeting");
-        let ends = async { std::mem::forget(driver) };
-        let mut open = OpenConnection::new(1, commands, Arc::new(Allowance::new()), ends);
-        let mut pipeline = Pipeline::new();
-        pipeline.cmd("PING");
-        let answered = tokio::time::timeout(Duration::from_secs(20), open.answers(&pipeline)).await;
-        let error = answered.expect("at once").expect_err("no task reads the queue");
-        assert!(is_cut(&error), "{error}");
-    }
 }
