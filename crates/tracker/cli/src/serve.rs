@@ -10,6 +10,7 @@ mod schema;
 mod secret;
 mod store;
 mod user;
+mod values;
 mod xdp;
 
 use std::{

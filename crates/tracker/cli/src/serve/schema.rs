@@ -5,10 +5,9 @@ use std::{
     error::Error,
     fmt::Display,
     fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     num::NonZero,
     path::{Path, PathBuf},
-    str::FromStr,
     sync::Arc,
     time::Duration,
 };
@@ -19,8 +18,8 @@ use clap::{
 };
 use swarmkeep::{BoundedBy, ConfigError, HashKey, RepositoryConfig, Retention};
 use swarmkeep_tracker::{
-    AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Reach, Rules,
-    Scope, Tls, Token,
+    AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules, Scope,
+    Tls, Token,
 };
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
@@ -31,13 +30,10 @@ use super::{
     secret::warn_of_others,
     store::{StoreBuilder, StoreChoice},
     user::User,
+    values::{level, local_peers, most_bytes, network, seconds},
     xdp::Xdp,
 };
-use crate::{
-    memory::memory,
-    settings::Contradiction,
-    units::{bytes, counted},
-};
+use crate::{memory::memory, settings::Contradiction};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Settings {
@@ -602,99 +598,9 @@ fn repository() -> impl TypedValueParser<Value = StoreChoice> {
         .map(|name| StoreChoice::find(&name).expect("only names of these pass"))
 }
 
-fn level() -> impl TypedValueParser<Value = LevelFilter> {
-    PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
-        .map(|level| level.parse().expect("each of them is a level"))
-}
-
-/// A network, or one address.
-fn network(text: &str) -> Result<IpNet, String> {
-    let address = || text.parse::<IpAddr>().map(IpNet::from);
-    text.parse()
-        .or_else(|_| address())
-        .map_err(|_| "expected a network or address, such as 192.0.2.0/24 or ::1".into())
-}
-
-fn local_peers(text: &str) -> Result<LocalPeers, String> {
-    match text {
-        "near" => return Ok(LocalPeers::Near),
-        "refuse" => return Ok(LocalPeers::Refuse),
-        "take" => return Ok(LocalPeers::Take),
-        _ => {}
-    }
-    let (mut v4, mut v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (None, None);
-    for address in text.split(',') {
-        let address = IpAddr::from_str(address.trim()).map(|address| address.to_canonical());
-        let is_wrong = match address {
-            Ok(address) if Reach::of_peer(address).is_none_or(|reach| reach == Reach::Loopback) => true,
-            Ok(IpAddr::V4(address)) => v4.replace(address).is_some(),
-            Ok(IpAddr::V6(address)) => v6.replace(address).is_some(),
-            Err(_) => true,
-        };
-        if is_wrong {
-            return Err(
-                "expected near, refuse, take, or an address for each family, as 203.0.113.5,2001:db8::5"
-                    .into(),
-            );
-        }
-    }
-    Ok(LocalPeers::At { v4, v6 })
-}
-
-/// A time in whole seconds, minutes or hours.
-fn seconds(text: &str) -> Result<u32, String> {
-    let units = [("s", 1), ("m", 60), ("h", 3600)];
-    u32::try_from(counted(text, &units).unwrap_or(0))
-        .ok()
-        .filter(|&seconds| seconds > 0)
-        .ok_or_else(|| "expected a time above 0, such as 2700, 2700s, 45m or 1h".into())
-}
-
-/// A number of bytes of memory.
-fn most_bytes(text: &str) -> Result<usize, String> {
-    if text == "0" {
-        return Ok(0);
-    }
-    bytes(text)?.get().try_into().map_err(|_| "expected no more bytes than can be addressed".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_seconds_minutes_or_hours() {
-        assert_eq!(seconds("2700"), Ok(2700));
-        assert_eq!(seconds("2700s"), Ok(2700));
-        assert_eq!(seconds("45m"), Ok(2700));
-        assert_eq!(seconds("1h"), Ok(3600));
-        for wrong in ["", "0", "0m", "-1", "m", "1d", "1.5h", "4294967295h", "45 m", "1hm"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn local_peers_are_a_rule_or_addresses() {
-        let at = |v4: Option<&str>, v6: Option<&str>| {
-            Ok(LocalPeers::At { v4: v4.map(|ip| ip.parse().unwrap()), v6: v6.map(|ip| ip.parse().unwrap()) })
-        };
-        assert_eq!(local_peers("near"), Ok(LocalPeers::Near));
-        assert_eq!(local_peers("203.0.113.5"), at(Some("203.0.113.5"), None));
-        assert_eq!(local_peers("2001:db8::5, 203.0.113.5"), at(Some("203.0.113.5"), Some("2001:db8::5")));
-        for wrong in [
-            "",
-            "far",
-            "203.0.113.5,203.0.113.6",
-            "203.0.113.5,",
-            "203.0.113.5:80",
-            "224.0.0.1",
-            "127.0.0.1",
-            "::",
-            "::ffff:1.2.3.4,1.2.3.4",
-        ] {
-            assert!(local_peers(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn no_setting_is_both_fixed_and_live_and_each_has_help_and_a_heading() {
