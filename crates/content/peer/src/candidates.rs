@@ -16,7 +16,7 @@ use crate::network::network;
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     known: HashMap<SocketAddr, Candidate>,
-    named: Named,
+    counts: SourceCounts,
     /// When the latest turns of sources, and of kinds of them, were.
     turns: HashMap<Source, u64>,
     kinds: [u64; 4],
@@ -84,10 +84,10 @@ impl Candidates {
         if let Some(known) = self.known.get_mut(&address) {
             // It stays longer if it counts for the source that is trusted more, or has named fewer.
             let before = known.source;
-            if (source.kind(), self.named.of(source)) < (before.kind(), self.named.of(before)) {
+            if (source.kind(), self.counts.of(source)) < (before.kind(), self.counts.of(before)) {
                 known.source = source;
-                self.named.remove(before);
-                self.named.add(source);
+                self.counts.remove(before);
+                self.counts.add(source);
             }
             return;
         }
@@ -96,18 +96,18 @@ impl Candidates {
             |other: &SocketAddr, known: &Candidate| known.source == source && network(other.ip()) == place;
         let alike = self.known.iter().filter(|(other, known)| is_alike(other, known)).count();
         let has_room = match source {
-            Source::User => self.named.of(source) < Self::OF_USER,
+            Source::User => self.counts.of(source) < Self::OF_USER,
             _ if alike >= Self::OF_ONE => self.evict(is_alike),
-            Source::Peers(_) if self.named.of(source) >= Self::OF_PEERS => self.evict_of(source),
+            Source::Peers(_) if self.counts.of(source) >= Self::OF_PEERS => self.evict_of(source),
             Source::Peers(_) | Source::Tracker(_) | Source::OtherSwarm(_) | Source::Link => true,
         };
         if has_room
-            && (self.known.len() < Self::MOST || self.named.heaviest().is_some_and(|of| self.evict_of(of)))
+            && (self.known.len() < Self::MOST || self.counts.heaviest().is_some_and(|of| self.evict_of(of)))
         {
             let swarm = usize::from(matches!(source, Source::OtherSwarm(_)));
             let new = Candidate { source, swarm, taken: false, failures: 0, next: now, why: None };
             self.known.insert(address, new);
-            self.named.add(source);
+            self.counts.add(source);
         }
     }
 
@@ -126,7 +126,7 @@ impl Candidates {
     fn remove(&mut self, address: &SocketAddr) -> bool {
         let gone = self.known.remove(address);
         gone.is_some_and(|gone| {
-            self.named.remove(gone.source);
+            self.counts.remove(gone.source);
             true
         })
     }
@@ -144,7 +144,7 @@ impl Candidates {
         self.turns.insert(candidate.source, self.turn);
         let address = *address;
         if self.turns.len() > Self::MOST {
-            self.turns.retain(|source, _| self.named.of(*source) > 0);
+            self.turns.retain(|source, _| self.counts.of(*source) > 0);
         }
         Some(address)
     }
@@ -206,12 +206,12 @@ impl Candidates {
 
 /// How many addresses each source, and each kind of sources, has named.
 #[derive(Debug, Default)]
-struct Named {
+struct SourceCounts {
     sources: HashMap<Source, usize>,
     kinds: [usize; 4],
 }
 
-impl Named {
+impl SourceCounts {
     fn add(&mut self, source: Source) {
         *self.sources.entry(source).or_default() += 1;
         self.kinds[source.kind()] += 1;
@@ -347,7 +347,7 @@ mod tests {
         let count = |source| candidates.known.values().filter(|known| known.source == source).count();
         let counts = [Source::User, Source::Tracker(0), Source::Tracker(1)].map(count);
         assert!(counts[0] == 500 && counts[1].abs_diff(counts[2]) <= 2, "{counts:?}");
-        assert_eq!(candidates.named.kinds, [500, 0, 500, 0]);
+        assert_eq!(candidates.counts.kinds, [500, 0, 500, 0]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 mod downloads;
 pub(crate) mod handshake;
-mod hearing;
-mod saying;
+mod receiving;
+mod sending;
 mod uploads;
 
 use std::{
@@ -35,7 +35,7 @@ use crate::{
 
 /// Why a connection has ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Ended {
+pub(crate) enum EndReason {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -94,23 +94,23 @@ async fn talk(
     mut received: ReceiveBuffer,
     seat: &Seat,
     theirs: Handshake,
-) -> Result<(), Ended> {
+) -> Result<(), EndReason> {
     let (torrent, address) = (&seat.torrent, stream.peer_addr()?);
     stream.set_nodelay(true)?;
-    let peer = torrent.join(seat, address, theirs.peer_id).map_err(Ended::Refused)?;
+    let peer = torrent.join(seat, address, theirs.peer_id).map_err(EndReason::Refused)?;
     let mut connection = Connection::new(Arc::clone(torrent), Arc::clone(&peer), &theirs);
     tracing::debug!(%address, id = %DisplayId(theirs.peer_id), "connected");
-    let _joined = Joined { torrent, peer: &peer };
+    let _joined = JoinedPeer { torrent, peer: &peer };
     connection.run(&stream, &mut received).await
 }
 
 /// A peer among the peers of its torrent, until this is dropped, however the connection ends.
-struct Joined<'a> {
+struct JoinedPeer<'a> {
     torrent: &'a Torrent,
     peer: &'a Peer,
 }
 
-impl Drop for Joined<'_> {
+impl Drop for JoinedPeer<'_> {
     fn drop(&mut self) {
         self.torrent.leave(self.peer);
     }
@@ -125,10 +125,10 @@ impl std::fmt::Display for DisplayId {
 }
 
 /// A batch that is being read for the peer, and whether all of it was read.
-type Reading = JoinHandle<(Batch, bool)>;
+type BatchRead = JoinHandle<(Batch, bool)>;
 
 /// Requested hashes that are being computed from content.
-struct Hashing {
+struct HashJob {
     root: [u8; 32],
     /// Base layer, index, length and proof layers.
     numbers: [u32; 4],
@@ -152,19 +152,19 @@ struct Connection {
     interested: bool,
     unchoked: bool,
     /// The pieces that it named before the torrent was known; `None` afterwards.
-    early: Option<Early>,
+    early: Option<EarlyPieces>,
     /// Whether it connected while the torrent was being learnt.
     learns: bool,
     /// Whether a message that is not extended was received: only the first may list pieces.
     begun: bool,
     /// How many pieces of `came` were sent; `None` before the bitfield was.
-    told: Option<usize>,
+    sent_pieces: Option<usize>,
     /// The open requests, in order, each with its time.
-    asked: VecDeque<(Block, Instant)>,
+    requested: VecDeque<(Block, Instant)>,
     /// The latest requested blocks that the peer need not send any more.
     late: VecDeque<Block>,
     /// When a block came last.
-    brought: Instant,
+    last_block: Instant,
     /// For how long requests were open since then.
     fruitless: Duration,
     ticked: Instant,
@@ -173,7 +173,7 @@ struct Connection {
     /// Blocks that it has rejected since it sent one.
     rejects: usize,
     /// Pieces that it has rejected without choking.
-    refused: BTreeMap<u32, Refused>,
+    refused: BTreeMap<u32, RejectedPiece>,
     /// Whether some of `refused` may have expired.
     ask_again: bool,
     /// Whether other connections may request blocks that this one gave back.
@@ -181,11 +181,11 @@ struct Connection {
     /// Bytes of received blocks that were not requested.
     unasked: u64,
     /// The requests of the peer.
-    asks: VecDeque<Block>,
+    unanswered: VecDeque<Block>,
     /// How often it requested blocks that do not exist.
     no_such_blocks: u32,
-    reading: Option<Reading>,
-    hashing: Option<Hashing>,
+    reading: Option<BatchRead>,
+    hashing: Option<HashJob>,
     /// When content was last read for hashes that it requested.
     hashed: Option<Instant>,
     uploads: MetadataUploads,
@@ -193,10 +193,10 @@ struct Connection {
     /// Whether its extended handshake has come.
     introduced: bool,
     /// When its latest list of peers was received.
-    told_of: Option<Instant>,
+    last_pex: Option<Instant>,
     memory: Memory,
-    heard: Instant,
-    said: Instant,
+    last_received: Instant,
+    last_sent: Instant,
     /// When this side reads and answers again, to stay within the limits of bytes. Only blocks wait for that.
     read_from: Option<Instant>,
     answer_from: Option<Instant>,
@@ -206,20 +206,20 @@ struct Connection {
 }
 
 /// A piece that the peer rejects: how many times it did, and when the piece may be requested again.
-struct Refused {
+struct RejectedPiece {
     times: u32,
     until: Instant,
 }
 
 /// The pieces that a peer named before the torrent was known.
 #[derive(Default)]
-struct Early {
+struct EarlyPieces {
     all: bool,
     bitfield: Vec<u8>,
     pieces: Vec<u32>,
 }
 
-impl Early {
+impl EarlyPieces {
     fn has_one_of(&self, mut pieces: Range<u32>) -> bool {
         let bitfield = Bitfield::new(&self.bitfield);
         self.all
@@ -245,13 +245,13 @@ impl Connection {
             allowed: Vec::new(),
             interested: false,
             unchoked: false,
-            early: Some(Early::default()),
+            early: Some(EarlyPieces::default()),
             learns: false,
             begun: false,
-            told: None,
-            asked: VecDeque::new(),
+            sent_pieces: None,
+            requested: VecDeque::new(),
             late: VecDeque::new(),
-            brought: now,
+            last_block: now,
             fruitless: Duration::ZERO,
             ticked: now,
             ask_from: None,
@@ -260,7 +260,7 @@ impl Connection {
             ask_again: false,
             gave_back: false,
             unasked: 0,
-            asks: VecDeque::new(),
+            unanswered: VecDeque::new(),
             no_such_blocks: 0,
             reading: None,
             hashing: None,
@@ -268,10 +268,10 @@ impl Connection {
             uploads: MetadataUploads::default(),
             exchange: PeerExchange::default(),
             introduced: false,
-            told_of: None,
+            last_pex: None,
             memory: Memory::default(),
-            heard: now,
-            said: now,
+            last_received: now,
+            last_sent: now,
             read_from: None,
             answer_from: None,
             stuck: None,
@@ -279,16 +279,16 @@ impl Connection {
         }
     }
 
-    async fn run(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<(), Ended> {
+    async fn run(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<(), EndReason> {
         let peer = Arc::clone(&self.peer);
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         if self.extended {
-            self.say_hello()?;
+            self.send_extended_handshake()?;
         }
         self.follow(received)?;
         // Messages that came with the handshake.
-        self.hear_all(received)?;
+        self.receive_all(received)?;
         loop {
             self.follow(received)?;
             self.write(stream)?;
@@ -312,7 +312,7 @@ impl Connection {
                 () = peer.wake.notified() => {}
                 read = async { self.reading.as_mut().expect("checked").await }, if self.reading.is_some() => {
                     self.reading = None;
-                    let (batch, is_read) = read.map_err(|_| Ended::Stopped)?;
+                    let (batch, is_read) = read.map_err(|_| EndReason::Stopped)?;
                     self.answer(batch, is_read)?;
                 }
                 hashed = async { (&mut self.hashing.as_mut().expect("checked").hashes).await }, if self.hashing.is_some() => {
@@ -321,7 +321,7 @@ impl Connection {
                 () = tokio::time::sleep_until(wait.unwrap_or(now).into()), if wait.is_some() => {}
                 _ = second.tick() => {
                     self.tick()?;
-                    if self.asked.is_empty() {
+                    if self.requested.is_empty() {
                         received.shrink();
                     }
                 }
@@ -330,15 +330,15 @@ impl Connection {
     }
 
     /// Reads from the socket, a limited number of times. Returns whether there may be more.
-    fn read(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<bool, Ended> {
+    fn read(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<bool, EndReason> {
         for _ in 0..8 {
             match stream.try_read(received.space()) {
-                Ok(0) => return Err(Ended::Closed),
+                Ok(0) => return Err(EndReason::Closed),
                 Ok(count) => {
                     received.filled(count);
                     let now = Instant::now();
-                    self.heard = now;
-                    self.hear_all(received)?;
+                    self.last_received = now;
+                    self.receive_all(received)?;
                     if let Some(wait) = self.torrent.session.down.pass(count as u64, now) {
                         self.read_from = Some(now + wait);
                         return Ok(false);
@@ -351,7 +351,7 @@ impl Connection {
         Ok(true)
     }
 
-    fn write(&mut self, stream: &TcpStream) -> Result<(), Ended> {
+    fn write(&mut self, stream: &TcpStream) -> Result<(), EndReason> {
         // So that other connections have their turn.
         for _ in 0..8 {
             if self.queue.is_empty() {
@@ -359,7 +359,7 @@ impl Connection {
             }
             match self.queue.write_to(&mut Socket(stream)) {
                 Ok(_) => {
-                    self.said = Instant::now();
+                    self.last_sent = Instant::now();
                     self.stuck = None;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -368,13 +368,13 @@ impl Connection {
                 }
                 Err(error) => return Err(error.into()),
             }
-            self.read_asked()?;
+            self.read_requested()?;
         }
         Ok(())
     }
 
     /// Sends the messages that follow from changes, here or among the other connections.
-    fn follow(&mut self, received: &mut ReceiveBuffer) -> Result<(), Ended> {
+    fn follow(&mut self, received: &mut ReceiveBuffer) -> Result<(), EndReason> {
         if self.early.is_some()
             && let Some(ready) = self.torrent.ready()
         {
@@ -383,75 +383,75 @@ impl Connection {
             self.catch_up(early)?;
             if self.extended && self.learns {
                 // The first handshake had no size of the metadata.
-                self.say_hello()?;
+                self.send_extended_handshake()?;
             }
         }
         if self.early.is_some() {
-            self.learn()?;
+            self.request_metadata()?;
         }
         if self.early.is_none() {
-            self.tell_pieces()?;
+            self.send_have()?;
             let interested = self.torrent.is_interested_in(&self.peer);
             if interested != self.interested {
                 self.interested = interested;
-                self.say(&if interested { Message::Interested } else { Message::NotInterested })?;
+                self.send(&if interested { Message::Interested } else { Message::NotInterested })?;
             }
         }
         let unchoked = self.peer.unchoked.load(Relaxed);
         // Not before the bitfield, which comes first.
-        if unchoked != self.unchoked && self.told.is_some() {
+        if unchoked != self.unchoked && self.sent_pieces.is_some() {
             self.unchoked = unchoked;
-            self.say(&if unchoked { Message::Unchoke } else { Message::Choke })?;
+            self.send(&if unchoked { Message::Unchoke } else { Message::Choke })?;
             if !unchoked {
-                for block in std::mem::take(&mut self.asks) {
+                for block in std::mem::take(&mut self.unanswered) {
                     self.reject(block)?;
                 }
             }
         }
         let cancels = std::mem::take(&mut *self.peer.cancels.lock());
         for block in cancels {
-            if self.was_asked(block) {
-                self.say(&Message::Cancel(block))?;
+            if self.take_request(block) {
+                self.send(&Message::Cancel(block))?;
                 // The block may be on its way.
-                self.is_late(block);
+                self.add_late(block);
             }
         }
         if std::mem::take(&mut self.gave_back) {
             self.torrent.wake_all();
         }
-        self.ask()?;
-        self.read_asked()
+        self.request_blocks()?;
+        self.read_requested()
     }
 
     /// Called every second.
-    fn tick(&mut self) -> Result<(), Ended> {
+    fn tick(&mut self) -> Result<(), EndReason> {
         let now = Instant::now();
         // Most connections are still for most of the time.
-        if now - self.said > STILL && self.asks.is_empty() && self.queue.is_empty() {
+        if now - self.last_sent > STILL && self.unanswered.is_empty() && self.queue.is_empty() {
             self.memory = Memory::default();
             self.queue.shrink();
         }
-        if !self.asks.is_empty() || !self.queue.is_empty() {
-            self.peer.asks.store(true, Relaxed);
+        if !self.unanswered.is_empty() || !self.queue.is_empty() {
+            self.peer.active.store(true, Relaxed);
         }
         if self.read_from.is_some_and(|from| from > now) {
             // This side does not read: the peer is not silent.
-            (self.heard, self.brought) = (now, now);
+            (self.last_received, self.last_block) = (now, now);
         }
-        if now - self.heard > SILENCE {
-            return Err(Ended::Silent(SILENCE));
+        if now - self.last_received > SILENCE {
+            return Err(EndReason::Silent(SILENCE));
         }
         if self.stuck.is_some_and(|since| now - since > STUCK) {
-            return Err(Ended::Misbehaves("reads nothing"));
+            return Err(EndReason::Misbehaves("reads nothing"));
         }
-        if now - self.said > KEEP_ALIVE {
-            self.say(&Message::KeepAlive)?;
+        if now - self.last_sent > KEEP_ALIVE {
+            self.send(&Message::KeepAlive)?;
         }
-        self.check_asked(now)?;
+        self.check_requests(now)?;
         self.ask_again = !self.refused.is_empty();
-        self.tell_peers(now)?;
+        self.send_peers(now)?;
         if self.torrent.both_have_all(&self.peer) {
-            return Err(Ended::Stopped);
+            return Err(EndReason::Stopped);
         }
         Ok(())
     }

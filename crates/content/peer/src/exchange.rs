@@ -11,13 +11,13 @@ use swarmkeep_peer_wire::{Pex, PexFlags};
 /// The peers that one peer was sent, so that it is sent only changes.
 #[derive(Debug, Default)]
 pub(crate) struct PeerExchange {
-    told: BTreeMap<Endpoint, PexFlags>,
+    sent: BTreeMap<Endpoint, PexFlags>,
     next: Option<Instant>,
 }
 
 /// The lists of a message.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct PexLists {
     added: Vec<[u8; 6]>,
     added_flags: Vec<u8>,
     added6: Vec<[u8; 18]>,
@@ -36,12 +36,12 @@ impl PeerExchange {
     }
 
     /// The changes since the last message, if there are any.
-    pub(crate) fn news(&mut self, there: &BTreeMap<Endpoint, PexFlags>, now: Instant) -> Option<News> {
+    pub(crate) fn changes(&mut self, there: &BTreeMap<Endpoint, PexFlags>, now: Instant) -> Option<PexLists> {
         let dropped: Vec<_> =
-            self.told.keys().filter(|peer| !there.contains_key(peer)).take(Self::MOST).copied().collect();
+            self.sent.keys().filter(|peer| !there.contains_key(peer)).take(Self::MOST).copied().collect();
         let added: Vec<_> = there
             .iter()
-            .filter(|(peer, _)| !self.told.contains_key(peer))
+            .filter(|(peer, _)| !self.sent.contains_key(peer))
             .take(Self::MOST)
             .map(|(peer, flags)| (*peer, *flags))
             .collect();
@@ -49,29 +49,29 @@ impl PeerExchange {
             return None;
         }
         self.next = Some(now + Self::OFTEN);
-        let mut news = News::default();
+        let mut lists = PexLists::default();
         for peer in dropped {
-            self.told.remove(&peer);
+            self.sent.remove(&peer);
             match peer.as_bytes().try_into() {
-                Ok(v4) => news.dropped.push(v4),
-                Err(_) => news.dropped6.extend(<[u8; 18]>::try_from(peer.as_bytes())),
+                Ok(v4) => lists.dropped.push(v4),
+                Err(_) => lists.dropped6.extend(<[u8; 18]>::try_from(peer.as_bytes())),
             }
         }
         for (peer, flags) in added {
-            self.told.insert(peer, flags);
+            self.sent.insert(peer, flags);
             if let Ok(v4) = peer.as_bytes().try_into() {
-                news.added.push(v4);
-                news.added_flags.push(flags.bits());
+                lists.added.push(v4);
+                lists.added_flags.push(flags.bits());
             } else {
-                news.added6.extend(<[u8; 18]>::try_from(peer.as_bytes()));
-                news.added6_flags.push(flags.bits());
+                lists.added6.extend(<[u8; 18]>::try_from(peer.as_bytes()));
+                lists.added6_flags.push(flags.bits());
             }
         }
-        Some(news)
+        Some(lists)
     }
 }
 
-impl News {
+impl PexLists {
     pub(crate) fn message(&self) -> Pex<'_> {
         let mut pex = Pex::default();
         (pex.added, pex.added_flags) = (&self.added, &self.added_flags);
@@ -96,31 +96,31 @@ mod tests {
     fn a_message_has_only_changes_and_at_most_fifty_of_a_kind() {
         let (mut exchange, now) = (PeerExchange::default(), Instant::now());
         assert!(exchange.is_due(now));
-        assert_eq!(exchange.news(&BTreeMap::new(), now), None);
+        assert_eq!(exchange.changes(&BTreeMap::new(), now), None);
         assert!(exchange.is_due(now), "nothing was sent");
 
-        let news = exchange.news(&peers(0..120), now).unwrap();
-        let told: Vec<_> = news.message().added().collect();
-        assert_eq!((told.len(), news.message().dropped().count()), (50, 0));
-        assert!(told.iter().all(|peer| peer.flags == PexFlags::SEEDER));
+        let lists = exchange.changes(&peers(0..120), now).unwrap();
+        let sent: Vec<_> = lists.message().added().collect();
+        assert_eq!((sent.len(), lists.message().dropped().count()), (50, 0));
+        assert!(sent.iter().all(|peer| peer.flags == PexFlags::SEEDER));
         assert!(
             !exchange.is_due(now + Duration::from_secs(59)) && exchange.is_due(now + Duration::from_secs(60))
         );
 
-        let mut all: Vec<_> = told.iter().map(|peer| peer.endpoint).collect();
+        let mut all: Vec<_> = sent.iter().map(|peer| peer.endpoint).collect();
         for _ in 0..2 {
             all.extend(
-                exchange.news(&peers(0..120), now).unwrap().message().added().map(|peer| peer.endpoint),
+                exchange.changes(&peers(0..120), now).unwrap().message().added().map(|peer| peer.endpoint),
             );
         }
         all.sort();
         assert!(all.iter().eq(peers(0..120).keys()), "each once");
-        assert_eq!(exchange.news(&peers(0..120), now), None);
+        assert_eq!(exchange.changes(&peers(0..120), now), None);
 
-        let news = exchange.news(&peers(2..122), now).unwrap();
-        let dropped: Vec<_> = news.message().dropped().collect();
+        let lists = exchange.changes(&peers(2..122), now).unwrap();
+        let dropped: Vec<_> = lists.message().dropped().collect();
         assert!(dropped.iter().all(|peer| peers(0..2).contains_key(peer)) && dropped.len() == 2);
-        let added: Vec<_> = news.message().added().map(|peer| peer.endpoint).collect();
+        let added: Vec<_> = lists.message().added().map(|peer| peer.endpoint).collect();
         assert!(added.iter().all(|peer| peers(120..122).contains_key(peer)) && added.len() == 2);
     }
 }

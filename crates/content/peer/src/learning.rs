@@ -35,14 +35,14 @@ enum Stage {
     Done,
 }
 
-/// The next request to a peer.
-pub(crate) enum Question<'a> {
-    Metadata { piece: u32 },
+/// The next request to a peer: for a piece of the info dictionary, or for hashes.
+pub(crate) enum LearningRequest<'a> {
+    Metadata(u32),
     Hashes(HashRange<'a>),
 }
 
 /// The result of a piece of the info dictionary.
-pub(crate) enum Heard {
+pub(crate) enum MetadataProgress {
     Part,
     /// Peers that got no requests may get some now.
     Again,
@@ -77,20 +77,20 @@ impl Learning {
     }
 
     /// The next request to a peer, if there is one. `has` returns whether the peer has one of the pieces.
-    pub(crate) fn ask(
+    pub(crate) fn next_request(
         &mut self,
         peer: PeerKey,
         now: Instant,
         has: impl Fn(Range<u32>) -> bool,
-    ) -> Option<Question<'_>> {
+    ) -> Option<LearningRequest<'_>> {
         if let Stage::Hashes(_, since) = &self.stage
             && now.saturating_duration_since(*since) > HYBRID
         {
             self.do_without();
         }
         match &mut self.stage {
-            Stage::Metadata(fetch) => fetch.request(peer, now).map(|piece| Question::Metadata { piece }),
-            Stage::Hashes(fetch, _) => fetch.request(peer, now, has).map(Question::Hashes),
+            Stage::Metadata(fetch) => fetch.request(peer, now).map(LearningRequest::Metadata),
+            Stage::Hashes(fetch, _) => fetch.request(peer, now, has).map(LearningRequest::Hashes),
             Stage::Reading | Stage::Done => None,
         }
     }
@@ -101,15 +101,15 @@ impl Learning {
         piece: u32,
         total_size: u32,
         data: &[u8],
-    ) -> Result<Heard, MetadataFault> {
+    ) -> Result<MetadataProgress, MetadataFault> {
         // Another peer was faster.
-        let Stage::Metadata(fetch) = &mut self.stage else { return Ok(Heard::Part) };
+        let Stage::Metadata(fetch) = &mut self.stage else { return Ok(MetadataProgress::Part) };
         Ok(match fetch.data(peer, piece, total_size, data)? {
-            Fetched::Part => Heard::Part,
-            Fetched::Wrong { .. } => Heard::Again,
+            Fetched::Part => MetadataProgress::Part,
+            Fetched::Wrong { .. } => MetadataProgress::Again,
             Fetched::Whole { info, liars } => {
                 self.stage = Stage::Reading;
-                Heard::Whole { info, liars }
+                MetadataProgress::Whole { info, liars }
             }
         })
     }

@@ -22,7 +22,7 @@ struct Callers {
 }
 
 /// An incoming connection in the lobby, until this is dropped.
-pub(crate) struct Waiting {
+pub(crate) struct LobbyPlace {
     lobby: Arc<Lobby>,
     number: u64,
     /// Cancelled when it has to end.
@@ -32,7 +32,7 @@ pub(crate) struct Waiting {
 impl Lobby {
     const MOST: usize = 128;
 
-    pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr) -> Waiting {
+    pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr) -> LobbyPlace {
         let mut callers = self.callers.lock();
         let Callers { next, waiting } = &mut *callers;
         if waiting.len() >= Self::MOST {
@@ -45,11 +45,11 @@ impl Lobby {
         let (number, leaves) = (*next, CancellationToken::new());
         *next += 1;
         waiting.insert(number, (site(ip), leaves.clone()));
-        Waiting { lobby: Arc::clone(self), number, leaves }
+        LobbyPlace { lobby: Arc::clone(self), number, leaves }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for LobbyPlace {
     fn drop(&mut self) {
         self.lobby.callers.lock().waiting.remove(&self.number);
     }
@@ -67,7 +67,7 @@ mod tests {
         let mut crowd: Vec<_> = (0..64).map(of(1)).map(|ip| lobby.enter(ip)).collect();
         crowd.extend((0..200).map(of(2)).map(|ip| lobby.enter(ip)));
         assert!(!honest.leaves.is_cancelled());
-        let left = |crowd: &[Waiting]| crowd.iter().filter(|waiting| waiting.leaves.is_cancelled()).count();
+        let left = |crowd: &[LobbyPlace]| crowd.iter().filter(|place| place.leaves.is_cancelled()).count();
         assert_eq!((left(&crowd[..64]), left(&crowd[64..])), (1, 136));
         assert!(crowd[0].leaves.is_cancelled() && crowd[64].leaves.is_cancelled(), "the oldest");
         assert!(!crowd[64 + 199].leaves.is_cancelled(), "the newest");

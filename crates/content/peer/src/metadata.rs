@@ -40,7 +40,7 @@ pub struct MetadataFetch<P> {
 struct Peer {
     /// The size that it claims.
     size: u32,
-    asked: Vec<Asked>,
+    requests: Vec<OpenRequest>,
     /// Times that it rejected, or was too slow.
     failures: u32,
     not_before: Option<Instant>,
@@ -52,7 +52,7 @@ struct Peer {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct OpenRequest {
     piece: u32,
     since: Instant,
     /// Whether it timed out, or its attempt has ended.
@@ -134,7 +134,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         }
         self.peers.entry(peer).or_insert_with(|| Peer {
             size,
-            asked: Vec::new(),
+            requests: Vec::new(),
             failures: 0,
             not_before: None,
             seen: None,
@@ -148,12 +148,12 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
     /// The piece to request next from a peer, if there is one.
     pub fn request(&mut self, peer: P, now: Instant) -> Option<u32> {
         self.give_up_waiting(now);
-        let asked = self.peers.get_mut(&peer).filter(|_| !self.done)?;
-        asked.seen = Some(now);
-        if asked.asked.len() >= Self::MOST_ASKED || !asked.may_be_asked(now) {
+        let claim = self.peers.get_mut(&peer).filter(|_| !self.done)?;
+        claim.seen = Some(now);
+        if claim.requests.len() >= Self::MOST_ASKED || !claim.may_be_asked(now) {
             return None;
         }
-        let (size, failures) = (asked.size, asked.failures);
+        let (size, failures) = (claim.size, claim.failures);
         if self.alone {
             if self.attempt.is_none() && self.is_next(peer, now) {
                 self.attempt = Some(Attempt::new(size, Some(peer), now + Self::time_for(size, failures)));
@@ -173,9 +173,9 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         if attempt.size != size || attempt.alone.is_some_and(|alone| alone != peer) {
             return None;
         }
-        let asked = &mut self.peers.get_mut(&peer)?.asked;
-        let piece = attempt.next_piece(|piece| asked.iter().any(|asked| asked.piece == piece))?;
-        asked.push(Asked { piece, since: now, late: false });
+        let requests = &mut self.peers.get_mut(&peer)?.requests;
+        let piece = attempt.next_piece(|piece| requests.iter().any(|request| request.piece == piece))?;
+        requests.push(OpenRequest { piece, since: now, late: false });
         Some(piece)
     }
 
@@ -190,10 +190,10 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         total_size: u32,
         data: &[u8],
     ) -> Result<Fetched<P>, MetadataFault> {
-        let (asked, size) = self.answered(peer, piece)?;
+        let (request, size) = self.answered(peer, piece)?;
         let expected = MetadataMessage::piece_len(size, piece);
         if total_size != size || data.len() != expected as usize {
-            self.want_again(asked, size);
+            self.want_again(request, size);
             return Err(if total_size == size {
                 MetadataFault::Length { piece, length: data.len(), expected }
             } else {
@@ -219,8 +219,8 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
     /// # Errors
     /// [`MetadataFault::NotAsked`].
     pub fn rejected(&mut self, peer: P, piece: u32, now: Instant) -> Result<(), MetadataFault> {
-        let (asked, size) = self.answered(peer, piece)?;
-        self.want_again(asked, size);
+        let (request, size) = self.answered(peer, piece)?;
+        self.want_again(request, size);
         self.failed(peer, now);
         Ok(())
     }
@@ -228,8 +228,8 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
     /// A connection has ended, or takes no more part. The pieces that it sent still count, unless it was to
     /// send all.
     pub fn gone(&mut self, peer: P) {
-        let Some(Peer { asked, size, .. }) = self.peers.remove(&peer) else { return };
-        asked.into_iter().for_each(|asked| self.want_again(asked, size));
+        let Some(Peer { requests, size, .. }) = self.peers.remove(&peer) else { return };
+        requests.into_iter().for_each(|request| self.want_again(request, size));
         if self.is_alone(peer) {
             self.abandon();
         }
@@ -299,7 +299,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
     fn is_next(&self, peer: P, now: Instant) -> bool {
         let there = |peer: &&Peer| {
             let here = peer.seen.is_some_and(|seen| now.saturating_duration_since(seen) < Self::PATIENCE);
-            here && peer.may_be_asked(now) && peer.asked.len() < Self::MOST_ASKED
+            here && peer.may_be_asked(now) && peer.requests.len() < Self::MOST_ASKED
         };
         let first = self.peers.values().filter(there).map(|peer| peer.turn).min();
         self.peers.get(&peer).is_some_and(|peer| first.is_none_or(|first| peer.turn <= first))
@@ -308,15 +308,15 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
     fn give_up_waiting(&mut self, now: Instant) {
         let mut again = Vec::new();
         for peer in self.peers.values_mut() {
-            for asked in peer.asked.iter_mut().filter(|asked| !asked.late) {
-                if now.saturating_duration_since(asked.since) >= Self::PATIENCE {
-                    again.push((*asked, peer.size));
-                    asked.late = true;
+            for request in peer.requests.iter_mut().filter(|request| !request.late) {
+                if now.saturating_duration_since(request.since) >= Self::PATIENCE {
+                    again.push((*request, peer.size));
+                    request.late = true;
                 }
             }
         }
         let slow = !again.is_empty();
-        again.into_iter().for_each(|(asked, size)| self.want_again(asked, size));
+        again.into_iter().for_each(|(request, size)| self.want_again(request, size));
         match &self.attempt {
             // Meanwhile no other peer gets requests.
             Some(Attempt { alone: Some(peer), until, .. }) if slow || *until <= now => {
@@ -355,26 +355,26 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
     /// Ends an attempt. Requested pieces may still come.
     fn abandon(&mut self) {
         self.attempt = None;
-        for asked in self.peers.values_mut().flat_map(|peer| &mut peer.asked) {
-            asked.late = true;
+        for request in self.peers.values_mut().flat_map(|peer| &mut peer.requests) {
+            request.late = true;
         }
     }
 
     /// Takes the request that a peer has answered; returns it, and the size that the peer claims.
-    fn answered(&mut self, peer: P, piece: u32) -> Result<(Asked, u32), MetadataFault> {
+    fn answered(&mut self, peer: P, piece: u32) -> Result<(OpenRequest, u32), MetadataFault> {
         let fault = MetadataFault::NotAsked { piece };
         let peer = self.peers.get_mut(&peer).ok_or(fault)?;
-        let nth = peer.asked.iter().position(|asked| asked.piece == piece).ok_or(fault)?;
-        Ok((peer.asked.swap_remove(nth), peer.size))
+        let nth = peer.requests.iter().position(|request| request.piece == piece).ok_or(fault)?;
+        Ok((peer.requests.swap_remove(nth), peer.size))
     }
 
-    fn want_again(&mut self, asked: Asked, size: u32) {
+    fn want_again(&mut self, request: OpenRequest, size: u32) {
         if let Some(attempt) = &mut self.attempt
-            && !asked.late
+            && !request.late
             && attempt.size == size
-            && !attempt.arrived.contains_key(&asked.piece)
+            && !attempt.arrived.contains_key(&request.piece)
         {
-            attempt.again.insert(asked.piece);
+            attempt.again.insert(request.piece);
         }
     }
 }

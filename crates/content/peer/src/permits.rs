@@ -7,8 +7,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 #[derive(Debug)]
 pub(crate) struct Permits {
     all: Arc<Semaphore>,
-    callers: Arc<Semaphore>,
-    calls: Arc<Semaphore>,
+    incoming: Arc<Semaphore>,
+    outgoing: Arc<Semaphore>,
 }
 
 /// The permit for one connection, until this is dropped.
@@ -27,12 +27,12 @@ pub(crate) const fn for_one_side(most: usize) -> usize {
 impl Permits {
     pub(crate) fn new(most: usize) -> Self {
         let side = || Arc::new(Semaphore::new(for_one_side(most)));
-        Self { all: Arc::new(Semaphore::new(most)), callers: side(), calls: side() }
+        Self { all: Arc::new(Semaphore::new(most)), incoming: side(), outgoing: side() }
     }
 
-    /// A permit for an outgoing connection if `called`, else for an incoming one; `None` if there is none.
-    pub(crate) fn take(&self, called: bool) -> Option<Permit> {
-        let side = if called { &self.calls } else { &self.callers };
+    /// A permit for an outgoing or an incoming connection; `None` if there is none.
+    pub(crate) fn take(&self, outgoing: bool) -> Option<Permit> {
+        let side = if outgoing { &self.outgoing } else { &self.incoming };
         let side = Arc::clone(side).try_acquire_owned().ok()?;
         let any = Arc::clone(&self.all).try_acquire_owned().ok()?;
         Some(Permit { _permits: [side, any] })

@@ -43,12 +43,12 @@ pub(crate) struct Picker {
     /// Pieces that are not requested from any peer.
     waiting: Rarest,
     /// Pieces with blocks that were requested.
-    begun: BTreeMap<u32, Begun>,
+    begun: BTreeMap<u32, BegunPiece>,
     /// Bytes in memory of pieces that are begun or being verified, and their limit.
     memory: u64,
     most_memory: u64,
     /// Pieces that were wrong with blocks of several peers: one peer is to send all of the next try.
-    alone: BTreeMap<u32, Tries>,
+    alone: BTreeMap<u32, LoneTries>,
     /// The age from which a block is also requested from a peer that has nothing else to send.
     late: Duration,
     /// How many times a piece came back to `waiting`: then searches that found nothing are repeated.
@@ -57,13 +57,13 @@ pub(crate) struct Picker {
 
 /// The peers that were to send a piece alone, and did not in time.
 #[derive(Debug, Default)]
-struct Tries {
+struct LoneTries {
     count: u32,
     from: BTreeSet<IpAddr>,
 }
 
 /// The blocks that a peer can send.
-pub(crate) struct Wish<'a> {
+pub(crate) struct PickRequest<'a> {
     pub(crate) peer: PeerKey,
     /// Its [network](crate::candidates::network), which stays the same when it connects again.
     pub(crate) from: IpAddr,
@@ -83,7 +83,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) now: Instant,
 }
 
-impl Wish<'_> {
+impl PickRequest<'_> {
     fn can(&self, piece: u32) -> bool {
         self.allows.is_none_or(|allows| allows.contains(&piece)) && (self.has)(piece)
     }
@@ -91,12 +91,12 @@ impl Wish<'_> {
 
 /// A search that found no waiting piece of a peer. It holds until a piece comes back or the peer gets one.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Searched(Option<u64>);
+pub(crate) struct EmptySearch(Option<u64>);
 
 #[derive(Debug)]
-struct Begun {
+struct BegunPiece {
     data: Vec<u8>,
-    blocks: Vec<Asked>,
+    blocks: Vec<BlockState>,
     /// The first peer with a request, which gets the requests for the rest if it can.
     by: PeerKey,
     /// Its network, if it had a request.
@@ -110,8 +110,8 @@ struct Begun {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Nobody,
+enum BlockState {
+    Unrequested,
     /// The peer, and the time of the request.
     One(PeerKey, Instant),
     /// Two peers, and the time of the first request.
@@ -134,22 +134,21 @@ pub(crate) enum Received {
         /// Other peers with a request for it.
         cancel: Vec<PeerKey>,
         /// The piece.
-        piece: Whole,
+        piece: WholePiece,
     },
 }
 
-/// A piece with all of its blocks.
 #[derive(PartialEq, Eq)]
-pub(crate) struct Whole {
+pub(crate) struct WholePiece {
     pub(crate) piece: u32,
     pub(crate) data: Vec<u8>,
     /// The sender of each block.
     pub(crate) from: Vec<PeerKey>,
 }
 
-impl std::fmt::Debug for Whole {
+impl std::fmt::Debug for WholePiece {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Whole({})", self.piece)
+        write!(f, "WholePiece({})", self.piece)
     }
 }
 
@@ -195,79 +194,79 @@ impl Picker {
 
     /// Whether a peer may have to begin another piece for `count` blocks. If not, preferred pieces are of no
     /// use.
-    pub(crate) fn may_begin(&self, peer: PeerKey, count: usize, searched: &Searched) -> bool {
+    pub(crate) fn may_begin(&self, peer: PeerKey, count: usize, searched: &EmptySearch) -> bool {
         let rest = || self.begun.values().filter(|begun| begun.by == peer).map(|begun| begun.free as usize);
         self.waiting.len() > 0
             && self.has_memory()
-            && *searched != Searched(Some(self.returned))
+            && *searched != EmptySearch(Some(self.returned))
             && rest().sum::<usize>() < count
     }
 
     /// Adds the blocks to request from a peer to `asked`.
     pub(crate) fn pick(
         &mut self,
-        wish: &Wish<'_>,
-        searched: &mut Searched,
+        pick: &PickRequest<'_>,
+        searched: &mut EmptySearch,
         rng: &mut impl Rng,
         asked: &mut Vec<Block>,
     ) {
         let before = asked.len();
-        let end = before + wish.count;
-        if wish.snubs {
-            self.ask_as_well(wish, Duration::ZERO, end, asked);
+        let end = before + pick.count;
+        if pick.snubs {
+            self.ask_as_well(pick, Duration::ZERO, end, asked);
             if asked.len() > before {
                 return;
             }
         }
         for (&piece, begun) in &mut self.begun {
-            if begun.by == wish.peer {
-                begun.ask_rest(piece, wish, end, asked);
+            if begun.by == pick.peer {
+                begun.ask_rest(piece, pick, end, asked);
             }
         }
         while asked.len() < end && self.has_memory() {
-            let Some(piece) = self.next(wish, searched) else { break };
-            self.begin(piece, wish.peer, Some(wish.from), wish.now).ask_rest(piece, wish, end, asked);
+            let Some(piece) = self.next(pick, searched) else { break };
+            self.begin(piece, pick.peer, Some(pick.from), pick.now).ask_rest(piece, pick, end, asked);
         }
         for (&piece, begun) in &mut self.begun {
             if begun.alone.is_none() {
-                begun.ask_rest(piece, wish, end, asked);
+                begun.ask_rest(piece, pick, end, asked);
             }
         }
         if self.waiting.len() == 0 {
             // The endgame: each block is requested from a peer.
-            self.ask_as_well(wish, Duration::ZERO, end, asked);
+            self.ask_as_well(pick, Duration::ZERO, end, asked);
         } else if asked.len() == before {
-            self.ask_as_well(wish, self.late, end, asked);
+            self.ask_as_well(pick, self.late, end, asked);
         }
         if asked.len() == before {
-            self.take_over(wish, end, asked);
+            self.take_over(pick, end, asked);
         }
         if asked.len() == before
             && !self.has_memory()
-            && let Some(piece) = self.next(wish, searched)
-            && self.make_room(wish, rng)
+            && let Some(piece) = self.next(pick, searched)
+            && self.make_room(pick, rng)
         {
-            self.begin(piece, wish.peer, Some(wish.from), wish.now).ask_rest(piece, wish, end, asked);
+            self.begin(piece, pick.peer, Some(pick.from), pick.now).ask_rest(piece, pick, end, asked);
         }
     }
 
     /// The piece to begin next with a peer.
-    fn next(&self, wish: &Wish<'_>, searched: &mut Searched) -> Option<u32> {
+    fn next(&self, pick: &PickRequest<'_>, searched: &mut EmptySearch) -> Option<u32> {
         let waits = |piece: &u32| {
-            *piece < self.info.piece_count() && self.waiting.contains(*piece) && wish.can(*piece)
+            *piece < self.info.piece_count() && self.waiting.contains(*piece) && pick.can(*piece)
         };
-        if let Some(allows) = wish.allows {
+        if let Some(allows) = pick.allows {
             return allows.iter().copied().find(waits);
         }
-        if *searched == Searched(Some(self.returned)) {
+        if *searched == EmptySearch(Some(self.returned)) {
             return None;
         }
-        let preferred = wish.preferred.iter().copied().find(waits);
+        let preferred = pick.preferred.iter().copied().find(waits);
         let next = preferred
-            .or_else(|| self.begun_stripes(wish.per_stripe).flatten().find(waits))
-            .or_else(|| self.waiting.iter().find(|piece| wish.can(*piece)));
+            .or_else(|| self.begun_stripes(pick.per_stripe).flatten().find(waits))
+            .or_else(|| self.waiting.iter().find(|piece| pick.can(*piece)));
         if next.is_none() {
-            *searched = Searched(Some(self.returned));
+            *searched = EmptySearch(Some(self.returned));
         }
         next
     }
@@ -285,14 +284,14 @@ impl Picker {
     }
 
     /// Begins a piece that waits, with requests to the peer `by` first.
-    fn begin(&mut self, piece: u32, by: PeerKey, from: Option<IpAddr>, now: Instant) -> &mut Begun {
+    fn begin(&mut self, piece: u32, by: PeerKey, from: Option<IpAddr>, now: Instant) -> &mut BegunPiece {
         self.waiting.remove(piece);
         let length = self.info.piece_len(piece);
         self.memory += u64::from(length);
         let blocks = length.div_ceil(BLOCK);
-        let begun = Begun {
+        let begun = BegunPiece {
             data: vec![0; length as usize],
-            blocks: vec![Asked::Nobody; blocks as usize],
+            blocks: vec![BlockState::Unrequested; blocks as usize],
             by,
             from,
             alone: self.alone.get(&piece).map(|tries| now + self.patience(length, tries.count)),
@@ -309,22 +308,22 @@ impl Picker {
     }
 
     /// Adds blocks that were requested from another peer, `ago` or longer.
-    fn ask_as_well(&mut self, wish: &Wish<'_>, ago: Duration, end: usize, asked: &mut Vec<Block>) {
+    fn ask_as_well(&mut self, pick: &PickRequest<'_>, ago: Duration, end: usize, asked: &mut Vec<Block>) {
         for (&piece, begun) in &mut self.begun {
             if asked.len() == end {
                 return;
             }
-            if begun.alone.is_some() || !wish.can(piece) {
+            if begun.alone.is_some() || !pick.can(piece) {
                 continue;
             }
             for (nth, slot) in begun.blocks.iter_mut().enumerate() {
                 match *slot {
-                    Asked::One(other, at)
-                        if other != wish.peer
-                            && wish.now.saturating_duration_since(at) >= ago
+                    BlockState::One(other, at)
+                        if other != pick.peer
+                            && pick.now.saturating_duration_since(at) >= ago
                             && asked.len() < end =>
                     {
-                        *slot = Asked::Two(other, wish.peer, at);
+                        *slot = BlockState::Two(other, pick.peer, at);
                         asked.push(block(piece, nth, begun.data.len()));
                     }
                     _ => {}
@@ -334,33 +333,33 @@ impl Picker {
     }
 
     /// Begins a piece anew that one peer was to send alone, and did not in time. Its blocks are dropped.
-    fn take_over(&mut self, wish: &Wish<'_>, end: usize, asked: &mut Vec<Block>) {
-        let slow = |piece: u32, begun: &Begun| {
-            let Some(until) = begun.alone.filter(|_| begun.by != wish.peer) else { return false };
+    fn take_over(&mut self, pick: &PickRequest<'_>, end: usize, asked: &mut Vec<Block>) {
+        let slow = |piece: u32, begun: &BegunPiece| {
+            let Some(until) = begun.alone.filter(|_| begun.by != pick.peer) else { return false };
             // Peers that have not tried come first: one that has may connect again to do it again.
-            let tried = begun.from == Some(wish.from)
-                || self.alone.get(&piece).is_some_and(|tries| tries.from.contains(&wish.from));
-            until + if tried { 3 * self.late } else { Duration::ZERO } < wish.now
+            let tried = begun.from == Some(pick.from)
+                || self.alone.get(&piece).is_some_and(|tries| tries.from.contains(&pick.from));
+            until + if tried { 3 * self.late } else { Duration::ZERO } < pick.now
         };
-        let found = self.begun.iter().find(|(piece, begun)| slow(**piece, begun) && wish.can(**piece));
-        let Some((&piece, &Begun { from, .. })) = found else { return };
+        let found = self.begun.iter().find(|(piece, begun)| slow(**piece, begun) && pick.can(**piece));
+        let Some((&piece, &BegunPiece { from, .. })) = found else { return };
         let tries = self.alone.entry(piece).or_default();
         tries.count += 1;
         tries.from.extend(from);
         let count = tries.count;
-        let until = wish.now + self.patience(self.info.piece_len(piece), count);
+        let until = pick.now + self.patience(self.info.piece_len(piece), count);
         let begun = self.begun.get_mut(&piece).expect("it was found");
-        begun.blocks.fill(Asked::Nobody);
-        (begun.by, begun.from, begun.alone) = (wish.peer, Some(wish.from), Some(until));
+        begun.blocks.fill(BlockState::Unrequested);
+        (begun.by, begun.from, begun.alone) = (pick.peer, Some(pick.from), Some(until));
         begun.missing = begun.blocks.len() as u32;
         begun.free = begun.missing;
-        begun.ask_rest(piece, wish, end, asked);
+        begun.ask_rest(piece, pick, end, asked);
     }
 
     /// Drops the piece with the fewest blocks, among the pieces that are requested from no peer and that this
     /// peer does not have. Returns whether there is room then.
-    fn make_room(&mut self, wish: &Wish<'_>, rng: &mut impl Rng) -> bool {
-        let left = self.begun.iter().filter(|(piece, begun)| !begun.is_asked() && !wish.can(**piece));
+    fn make_room(&mut self, pick: &PickRequest<'_>, rng: &mut impl Rng) -> bool {
+        let left = self.begun.iter().filter(|(piece, begun)| !begun.is_asked() && !pick.can(**piece));
         let Some((&piece, _)) = left.min_by_key(|(_, begun)| begun.blocks.len() - begun.missing as usize)
         else {
             return false;
@@ -392,16 +391,16 @@ impl Picker {
             return Received::Unwanted;
         }
         let cancel = match *slot {
-            Asked::Here(_) => return Received::Unwanted,
-            Asked::Nobody => {
+            BlockState::Here(_) => return Received::Unwanted,
+            BlockState::Unrequested => {
                 begun.free -= 1;
                 Vec::new()
             }
-            Asked::One(one, _) if one == peer => Vec::new(),
-            Asked::One(one, _) => vec![one],
-            Asked::Two(one, two, _) => [one, two].into_iter().filter(|other| *other != peer).collect(),
+            BlockState::One(one, _) if one == peer => Vec::new(),
+            BlockState::One(one, _) => vec![one],
+            BlockState::Two(one, two, _) => [one, two].into_iter().filter(|other| *other != peer).collect(),
         };
-        *slot = Asked::Here(peer);
+        *slot = BlockState::Here(peer);
         begun.data[begin as usize..][..data.len()].copy_from_slice(data);
         begun.missing -= 1;
         if begun.missing > 0 {
@@ -410,10 +409,10 @@ impl Picker {
         let begun = self.begun.remove(&piece).expect("it was there");
         self.done.insert(piece);
         let from = begun.blocks.into_iter().map(|asked| match asked {
-            Asked::Here(from) => from,
+            BlockState::Here(from) => from,
             _ => unreachable!("none is missing"),
         });
-        Received::Whole { cancel, piece: Whole { piece, data: begun.data, from: from.collect() } }
+        Received::Whole { cancel, piece: WholePiece { piece, data: begun.data, from: from.collect() } }
     }
 
     /// A piece that was handed out is stored, or was wrong and is fetched again; then from one peer `alone`,
@@ -425,7 +424,7 @@ impl Picker {
             return;
         }
         if alone {
-            self.alone.insert(piece, Tries::default());
+            self.alone.insert(piece, LoneTries::default());
         }
         self.done.remove(piece);
         self.wait(piece, rng);
@@ -495,32 +494,32 @@ impl Picker {
     }
 }
 
-impl Begun {
+impl BegunPiece {
     /// Adds blocks that are not requested from any peer.
-    fn ask_rest(&mut self, piece: u32, wish: &Wish<'_>, end: usize, asked: &mut Vec<Block>) {
-        if self.free == 0 || asked.len() == end || !wish.can(piece) {
+    fn ask_rest(&mut self, piece: u32, pick: &PickRequest<'_>, end: usize, asked: &mut Vec<Block>) {
+        if self.free == 0 || asked.len() == end || !pick.can(piece) {
             return;
         }
         let length = self.data.len();
-        let rest = self.blocks.iter_mut().enumerate().filter(|(_, slot)| **slot == Asked::Nobody);
+        let rest = self.blocks.iter_mut().enumerate().filter(|(_, slot)| **slot == BlockState::Unrequested);
         for (nth, slot) in rest.take(end - asked.len()) {
-            *slot = Asked::One(wish.peer, wish.now);
+            *slot = BlockState::One(pick.peer, pick.now);
             self.free -= 1;
             asked.push(block(piece, nth, length));
         }
     }
 
     fn is_asked(&self) -> bool {
-        self.blocks.iter().any(|slot| matches!(slot, Asked::One(..) | Asked::Two(..)))
+        self.blocks.iter().any(|slot| matches!(slot, BlockState::One(..) | BlockState::Two(..)))
     }
 }
 
-impl Asked {
+impl BlockState {
     /// Removes the request to `peer`. Returns whether it was the only one.
     fn forget(&mut self, peer: PeerKey) -> bool {
         match *self {
             Self::One(one, _) if one == peer => {
-                *self = Self::Nobody;
+                *self = Self::Unrequested;
                 true
             }
             Self::Two(one, two, at) if one == peer || two == peer => {

@@ -27,9 +27,9 @@ use crate::{
     Error, Progress, Status,
     candidates::{self, Outcome},
     config::SessionConfig,
-    connection::{Ended, handshake},
+    connection::{EndReason, handshake},
     learning::Learning,
-    lobby::{Lobby, Waiting},
+    lobby::{Lobby, LobbyPlace},
     network::{SIZES, are_neighbours},
     permits::Permits,
     resources::Resources,
@@ -183,7 +183,7 @@ impl Session {
         }
         self.state.infos.lock().insert(info_hash, Arc::downgrade(&info));
         // Also if the caller drops this future.
-        let unmade = Unmade(&self.state, &torrent);
+        let unmade = ForgetOnDrop(&self.state, &torrent);
         let making = {
             let torrent = Arc::clone(&torrent);
             self.state.resources.spawn_blocking(move || {
@@ -232,7 +232,7 @@ impl Session {
             }
             torrents.extend(torrent.info_hashes().map(|name| (name, Arc::clone(&torrent))));
         }
-        let unlearnt = Unmade(&self.state, &torrent);
+        let unlearnt = ForgetOnDrop(&self.state, &torrent);
         // A link has no tiers: the torrent announces to all of its trackers.
         let tiers: Vec<_> = magnet.trackers().iter().map(|url| vec![url.clone()]).collect();
         self.begin(&torrent, &tiers);
@@ -332,8 +332,8 @@ impl Session {
         self.state.resources.stop.cancel();
         self.state.resources.tasks.close();
         let torrents = std::mem::take(&mut *self.state.torrents.write());
-        let mut told: JoinSet<_> = torrents.values().flat_map(|torrent| torrent.leave_trackers()).collect();
-        while told.join_next().await.is_some() {}
+        let mut stops: JoinSet<_> = torrents.values().flat_map(|torrent| torrent.leave_trackers()).collect();
+        while stops.join_next().await.is_some() {}
         self.state.resources.tasks.wait().await;
         let store = Arc::clone(&self.state.resources.store);
         spawn_blocking(move || store.flush())
@@ -404,12 +404,12 @@ impl Handle {
 }
 
 /// An incoming connection, counted until this is dropped.
-struct Caller {
+struct IncomingConnection {
     session: Arc<SessionState>,
     ip: IpAddr,
 }
 
-impl Caller {
+impl IncomingConnection {
     /// `None` if its networks have as many as they may have: a quarter of all connections per IPv4 address,
     /// or per IPv6 network of 64 or 56 bits, and half of them per IPv6 network of 48 bits.
     fn of(session: &Arc<SessionState>, ip: IpAddr) -> Option<Self> {
@@ -426,7 +426,7 @@ impl Caller {
     }
 }
 
-impl Drop for Caller {
+impl Drop for IncomingConnection {
     fn drop(&mut self) {
         let mut callers = self.session.callers.lock();
         let nth = callers.iter().position(|ip| *ip == self.ip).expect("it was added");
@@ -435,9 +435,9 @@ impl Drop for Caller {
 }
 
 /// A torrent that the session forgets when this is dropped. It is leaked when the torrent stays.
-struct Unmade<'a>(&'a SessionState, &'a Arc<Torrent>);
+struct ForgetOnDrop<'a>(&'a SessionState, &'a Arc<Torrent>);
 
-impl Drop for Unmade<'_> {
+impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.forget(self.1);
     }
@@ -448,10 +448,10 @@ impl SessionState {
     fn forget(&self, torrent: &Arc<Torrent>) {
         self.torrents.write().retain(|_, other| !Arc::ptr_eq(other, torrent));
         torrent.stop.cancel();
-        let told = torrent.leave_trackers();
+        let stops = torrent.leave_trackers();
         // Without a runtime, no tracker can be notified.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            told.for_each(|told| drop(self.resources.tasks.spawn_on(told, &runtime)));
+            stops.for_each(|stop| drop(self.resources.tasks.spawn_on(stop, &runtime)));
         }
     }
 
@@ -463,13 +463,13 @@ impl SessionState {
         loop {
             match listener.accept().await {
                 Ok((stream, address)) => {
-                    let (state, waiting) = (Arc::clone(&self), self.lobby.enter(address.ip()));
+                    let (state, place) = (Arc::clone(&self), self.lobby.enter(address.ip()));
                     self.resources.spawn(async move {
-                        let leaves = waiting.leaves.clone();
+                        let leaves = place.leaves.clone();
                         // The futures around this one would keep several copies of its size.
-                        let answer = Box::pin(state.answer(stream, waiting));
+                        let answer = Box::pin(state.answer(stream, place));
                         let answered = leaves.run_until_cancelled(answer).await;
-                        tell(address, answered.unwrap_or(Err(Ended::Refused("too many others connect"))));
+                        tell(address, answered.unwrap_or(Err(EndReason::Refused("too many others connect"))));
                     });
                 }
                 // Perhaps no descriptor is free: another one may be soon.
@@ -482,37 +482,37 @@ impl SessionState {
     }
 
     /// Answers an incoming connection, once it has named a torrent.
-    async fn answer(self: Arc<Self>, stream: TcpStream, waiting: Waiting) -> Result<(), Ended> {
+    async fn answer(self: Arc<Self>, stream: TcpStream, place: LobbyPlace) -> Result<(), EndReason> {
         let (ip, mut received) = (stream.peer_addr()?.ip(), ReceiveBuffer::new(Limits::new()));
-        let heard = handshake::hear(&stream, &mut received).await?;
-        let torrent = self.torrent(&heard.1).ok_or(Ended::Misbehaves("wants an unknown torrent"))?;
-        let crowded = Ended::Refused("too many connections to its network");
-        let _caller = Caller::of(&self, ip).ok_or(crowded)?;
+        let peeked = handshake::peek(&stream, &mut received).await?;
+        let torrent = self.torrent(&peeked.1).ok_or(EndReason::Misbehaves("wants an unknown torrent"))?;
+        let crowded = EndReason::Refused("too many connections to its network");
+        let _caller = IncomingConnection::of(&self, ip).ok_or(crowded)?;
         let seat = self.seat(&torrent, ip, false)?;
-        drop((waiting, torrent));
+        drop((place, torrent));
         let stop = seat.stop.clone();
-        let answered = stop.run_until_cancelled(handshake::answer(stream, received, heard, seat)).await;
-        answered.unwrap_or(Err(Ended::Stopped))
+        let answered = stop.run_until_cancelled(handshake::answer(stream, received, peeked, seat)).await;
+        answered.unwrap_or(Err(EndReason::Stopped))
     }
 
     /// Takes a place for a connection. If the session has none, the most dispensable connection of the same
     /// side ends.
-    fn seat(&self, torrent: &Arc<Torrent>, ip: IpAddr, called: bool) -> Result<Seat, Ended> {
+    fn seat(&self, torrent: &Arc<Torrent>, ip: IpAddr, outgoing: bool) -> Result<Seat, EndReason> {
         let now = Instant::now();
-        let seated = match torrent.seat(ip, called, self.permits.take(called), now) {
+        let seated = match torrent.seat(ip, outgoing, self.permits.take(outgoing), now) {
             Err(NoSeat::NoPermit) => {
                 let torrents: Vec<_> = self.torrents.read().values().cloned().collect();
                 let ranked = torrents
                     .iter()
-                    .filter_map(|torrent| Some((torrent.most_dispensable(ip, called, now)?, torrent)));
+                    .filter_map(|torrent| Some((torrent.most_dispensable(ip, outgoing, now)?, torrent)));
                 let most = ranked.max_by(|(one, _), (other, _)| one.cmp(other));
-                torrent.seat(ip, called, most.and_then(|((_, key), torrent)| torrent.end(key)), now)
+                torrent.seat(ip, outgoing, most.and_then(|((_, key), torrent)| torrent.end(key)), now)
             }
             seated => seated,
         };
         seated.map_err(|why| match why {
-            NoSeat::Refused(why) => Ended::Refused(why),
-            NoSeat::NoPermit => Ended::Refused("the session has too many connections"),
+            NoSeat::Refused(why) => EndReason::Refused(why),
+            NoSeat::NoPermit => EndReason::Refused("the session has too many connections"),
         })
     }
 
@@ -532,10 +532,10 @@ impl SessionState {
                 if let Ok(Err(error)) = flushed {
                     tracing::error!(%error, "flushing the store");
                     // The store returns the error once, and has taken back pieces that it reported complete.
-                    let (state, told) = (Arc::clone(&self), error.to_string());
+                    let (state, text) = (Arc::clone(&self), error.to_string());
                     let recounted = spawn_blocking(move || {
                         let torrents: Vec<_> = state.torrents.read().values().cloned().collect();
-                        torrents.iter().for_each(|torrent| torrent.recount(&told));
+                        torrents.iter().for_each(|torrent| torrent.recount(&text));
                     });
                     let _ = recounted.await;
                     *self.unflushable.lock() = Some(error);
@@ -569,26 +569,26 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
             let (begin, stop) = (Instant::now(), seat.stop.clone());
             let call = async {
                 let stream = timeout(CALL, source.connect(address)).await;
-                let stream = stream.map_err(|_| Ended::Silent(CALL))??;
+                let stream = stream.map_err(|_| EndReason::Silent(CALL))??;
                 drop(calling);
                 handshake::call(stream, info_hash, seat).await
             };
-            let ended = stop.run_until_cancelled(Box::pin(call)).await.unwrap_or(Err(Ended::Stopped));
+            let ended = stop.run_until_cancelled(Box::pin(call)).await.unwrap_or(Err(EndReason::Stopped));
             // An end from this side is no fault of the peer's.
-            let is_ours = stop.is_cancelled() || matches!(ended, Err(Ended::Refused(_)));
+            let is_ours = stop.is_cancelled() || matches!(ended, Err(EndReason::Refused(_)));
             let outcome = match &ended {
                 _ if is_ours || begin.elapsed() > OF_USE => Outcome::OfUse,
-                Err(Ended::Unanswered(_)) => Outcome::Unanswered,
+                Err(EndReason::Unanswered(_)) => Outcome::Unanswered,
                 _ => Outcome::OfNoUse,
             };
             let why = ended.as_ref().err().map(ToString::to_string);
             tell(address, ended);
-            torrent.called(address, outcome, why);
+            torrent.call_ended(address, outcome, why);
         });
     }
 }
 
-fn tell(address: SocketAddr, ended: Result<(), Ended>) {
+fn tell(address: SocketAddr, ended: Result<(), EndReason>) {
     if let Err(ended) = ended {
         tracing::debug!(%address, %ended, "a connection has ended");
     }

@@ -23,7 +23,7 @@ use swarmkeep_peer_wire::{Block, PexFlags};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::seats::Taken;
+use self::seats::SeatEntry;
 use crate::{
     Error,
     blame::Blame,
@@ -31,7 +31,7 @@ use crate::{
     choker::Choker,
     learning::Learning,
     network::network,
-    picker::{PeerKey, Picker, Searched},
+    picker::{EmptySearch, PeerKey, Picker},
     rate::Meter,
     ready::Ready,
     resources::Resources,
@@ -89,9 +89,9 @@ impl Progress {
 #[derive(Debug)]
 struct TorrentState {
     /// All connections that have begun.
-    seats: BTreeMap<PeerKey, Taken>,
+    seats: BTreeMap<PeerKey, SeatEntry>,
     /// The connections after the handshake.
-    peers: BTreeMap<PeerKey, Entry>,
+    peers: BTreeMap<PeerKey, PeerEntry>,
     picker: Option<Picker>,
     /// Pieces that are in the store, and are offered to peers.
     have: PieceBits,
@@ -114,23 +114,22 @@ const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// A peer, as its torrent sees it.
 #[derive(Debug)]
-struct Entry {
+struct PeerEntry {
     peer: Arc<Peer>,
     id: PeerId,
     /// Whether this session opened the connection.
-    called: bool,
+    outgoing: bool,
     /// Where it listens, if that is known, and whether it was reached there.
     listens: Option<(SocketAddr, PexFlags)>,
-    has: Has,
+    has: PeerPieces,
     /// Pieces that it has and that are not in the store.
     wanted: u32,
     interested: bool,
-    searched: Searched,
+    searched: EmptySearch,
 }
 
-/// The pieces of a peer.
 #[derive(Debug)]
-enum Has {
+enum PeerPieces {
     All,
     Some(PieceBits),
 }
@@ -147,7 +146,7 @@ pub(crate) struct Peer {
     /// Whether its requests are answered.
     pub(crate) unchoked: AtomicBool,
     /// Whether it has sent requests since the latest decision of the choker, or waits for blocks.
-    pub(crate) asks: AtomicBool,
+    pub(crate) active: AtomicBool,
     /// Whether it does not send requested blocks.
     pub(crate) snubs: AtomicBool,
     /// Requested blocks that it need not send any more.
@@ -155,7 +154,7 @@ pub(crate) struct Peer {
 }
 
 /// The blocks that a connection can request.
-pub(crate) struct Ask<'a> {
+pub(crate) struct BlockDemand<'a> {
     /// The most blocks.
     pub(crate) count: usize,
     /// While the peer chokes: the pieces that it sends all the same.
@@ -300,7 +299,7 @@ impl Torrent {
             let address = state.candidates.take(now)?;
             let has_room = state.ends_for(address.ip(), true, config, now).is_ok();
             let TorrentState { candidates, peers, banned, .. } = &mut *state;
-            let connected = |entry: &Entry| {
+            let connected = |entry: &PeerEntry| {
                 entry.peer.address == address || entry.listens.is_some_and(|(listens, _)| listens == address)
             };
             if banned.contains(&network(address.ip())) {
@@ -319,7 +318,7 @@ impl Torrent {
         self.state.lock().candidates.put_off(address, Instant::now());
     }
 
-    pub(crate) fn called(&self, address: SocketAddr, outcome: Outcome, why: Option<String>) {
+    pub(crate) fn call_ended(&self, address: SocketAddr, outcome: Outcome, why: Option<String>) {
         let swarms = self.info_hashes().count();
         self.state.lock().candidates.ended(address, outcome, swarms, why, Instant::now());
     }
@@ -330,13 +329,13 @@ impl Torrent {
         self.down.tick(since);
         let (mut state, now) = (self.state.lock(), Instant::now());
         let TorrentState { peers, seats, .. } = &mut *state;
-        for (key, Entry { peer, .. }) in peers {
+        for (key, PeerEntry { peer, .. }) in peers {
             peer.up.tick(since);
             peer.down.tick(since);
             if peer.up.rate() + peer.down.rate() > 0
-                && let Some(taken) = seats.get_mut(key)
+                && let Some(seat) = seats.get_mut(key)
             {
-                taken.moved = now;
+                seat.moved = now;
             }
         }
     }
@@ -368,7 +367,7 @@ impl Torrent {
 }
 
 /// The address of a peer, which may have left.
-fn ip_of(peers: &BTreeMap<PeerKey, Entry>, gone: &VecDeque<(PeerKey, IpAddr)>, key: PeerKey) -> IpAddr {
+fn ip_of(peers: &BTreeMap<PeerKey, PeerEntry>, gone: &VecDeque<(PeerKey, IpAddr)>, key: PeerKey) -> IpAddr {
     match peers.get(&key) {
         Some(entry) => entry.peer.address.ip().to_canonical(),
         None => gone.iter().find(|(gone, _)| *gone == key).map_or(UNKNOWN, |(_, ip)| *ip),
@@ -388,8 +387,8 @@ impl TorrentState {
         self.lost += 1;
         for entry in self.peers.values_mut() {
             entry.wanted += u32::from(match &entry.has {
-                Has::All => true,
-                Has::Some(bits) => bits.contains(piece),
+                PeerPieces::All => true,
+                PeerPieces::Some(bits) => bits.contains(piece),
             });
         }
     }
@@ -401,8 +400,8 @@ impl TorrentState {
             return;
         }
         tracing::warn!(%ip, "sent wrong bytes, and is banned");
-        for taken in self.seats.values().filter(|taken| network(taken.ip) == banned) {
-            taken.stop.cancel();
+        for seat in self.seats.values().filter(|seat| network(seat.ip) == banned) {
+            seat.stop.cancel();
         }
     }
 }

@@ -33,10 +33,10 @@
 mod announce;
 mod client;
 mod http;
-mod line;
 mod options;
 mod resolve;
 mod tls;
+mod turns;
 mod udp;
 mod url;
 mod walk;
@@ -60,7 +60,7 @@ use tracing::debug;
 use self::{
     announce::{Announce, Answer, MOST_PEERS},
     url::TrackerUrl,
-    walk::{Failure, Step, Walk, shuffled},
+    walk::{Failure, NextStep, Walk, shuffled},
 };
 pub use self::{
     announce::{Identity, Progress, Retry, TrackerError},
@@ -114,7 +114,7 @@ impl Default for TrackersOptions {
 /// The trackers of one torrent, before they are announced to.
 #[derive(Debug)]
 pub struct Trackers {
-    listed: Vec<Listed>,
+    listed: Vec<ListedTracker>,
     walks: [Walk; 2],
     refused: Vec<(String, UrlError)>,
     identity: Identity,
@@ -123,16 +123,16 @@ pub struct Trackers {
 }
 
 #[derive(Debug)]
-struct Listed {
+struct ListedTracker {
     url: TrackerUrl,
     tier: usize,
     /// By family.
-    heard: [Heard; 2],
+    results: [FamilyResults; 2],
 }
 
 /// The latest results of one tracker over one family.
 #[derive(Debug, Default)]
-struct Heard {
+struct FamilyResults {
     address: Option<SocketAddr>,
     latest: Option<(Instant, Answer)>,
     /// How many peers there were in that answer: they are not kept.
@@ -186,7 +186,7 @@ impl Trackers {
                 match parsed {
                     Ok(url) => {
                         of_tier.push(listed.len());
-                        listed.push(Listed { url, tier, heard: Default::default() });
+                        listed.push(ListedTracker { url, tier, results: Default::default() });
                     }
                     // Bounded as the others are, so that an endless list costs no more.
                     Err(error) if refused.len() < MOST_TRACKERS => {
@@ -221,7 +221,7 @@ impl Trackers {
     ) -> TrackersHandle {
         let Self { listed, walks, identity, client, options, .. } = self;
         let state = AnnounceState { listed, walks, want: options.want, is_stopping: false };
-        let shared = Arc::new(AnnounceControl { state: Mutex::new(state), told: Notify::new() });
+        let shared = Arc::new(AnnounceControl { state: Mutex::new(state), changed: Notify::new() });
         let announcer = Announcer {
             shared: Arc::clone(&shared),
             client,
@@ -323,10 +323,10 @@ impl TrackersHandle {
     pub fn status(&self) -> Vec<TrackerStatus> {
         let now = Instant::now();
         let state = self.shared.state.lock();
-        let status = |(nth, listed): (usize, &Listed)| {
+        let status = |(nth, listed): (usize, &ListedTracker)| {
             let [v4, v6] = [0, 1].map(|family: usize| {
-                let (leg, next) = state.walks[family].leg(nth, now)?;
-                Some(listed.heard[family].status(leg, next, now))
+                let (tracker, next) = state.walks[family].state(nth, now)?;
+                Some(listed.results[family].status(tracker, next, now))
             });
             Some(TrackerStatus { url: listed.url.to_string(), tier: listed.tier, v4: v4?, v6: v6? })
         };
@@ -345,7 +345,7 @@ impl TrackersHandle {
 
     fn tell(&self, what: impl FnOnce(&mut AnnounceState)) {
         what(&mut self.shared.state.lock());
-        self.shared.told.notify_one();
+        self.shared.changed.notify_one();
     }
 }
 
@@ -355,8 +355,8 @@ impl Drop for TrackersHandle {
     }
 }
 
-impl Heard {
-    fn status(&self, leg: &walk::Leg, next: Option<Instant>, now: Instant) -> FamilyStatus {
+impl FamilyResults {
+    fn status(&self, tracker: &walk::TrackerState, next: Option<Instant>, now: Instant) -> FamilyStatus {
         let latest = self.latest.as_ref().map(|(at, answer)| LatestAnswer {
             ago: now.saturating_duration_since(*at),
             seeders: answer.seeders,
@@ -369,10 +369,10 @@ impl Heard {
         });
         FamilyStatus {
             address: self.address,
-            is_asking: leg.asked.is_some(),
-            is_started: leg.started,
+            is_asking: tracker.under_way.is_some(),
+            is_started: tracker.started,
             latest,
-            failures: leg.failures,
+            failures: tracker.failures,
             error: self.error.clone(),
             next_in: next.map(|next| next.saturating_duration_since(now)),
         }
@@ -383,12 +383,12 @@ impl Heard {
 #[derive(Debug)]
 struct AnnounceControl {
     state: Mutex<AnnounceState>,
-    told: Notify,
+    changed: Notify,
 }
 
 #[derive(Debug)]
 struct AnnounceState {
-    listed: Vec<Listed>,
+    listed: Vec<ListedTracker>,
     /// By family.
     walks: [Walk; 2],
     want: Option<u32>,
@@ -401,12 +401,11 @@ struct Announcer<P> {
     client: TrackerClient,
     identity: Identity,
     progress: P,
-    asking: JoinSet<Asked>,
+    asking: JoinSet<AnnounceResult>,
     stop_patience: Duration,
 }
 
-/// The result of an announce.
-struct Asked {
+struct AnnounceResult {
     tracker: usize,
     family: usize,
     address: Option<SocketAddr>,
@@ -425,9 +424,9 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                 }
             };
             tokio::select! {
-                () = self.shared.told.notified() => {}
-                Some(asked) = self.asking.join_next() => match asked {
-                    Ok(asked) => self.note(asked, &mut waiting),
+                () = self.shared.changed.notified() => {}
+                Some(result) = self.asking.join_next() => match result {
+                    Ok(result) => self.note(result, &mut waiting),
                     Err(error) => pass_on(error),
                 },
                 () = due => {}
@@ -453,11 +452,11 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         for family in 0..FAMILIES.len() {
             loop {
                 match state.walks[family].step(now, progress.left > 0) {
-                    Step::Ask(tracker, event) => {
+                    NextStep::Ask(tracker, event) => {
                         let want = state.want;
                         self.asking.spawn(self.announce(&state, (tracker, family), event, want, progress));
                     }
-                    Step::Wait(until) => {
+                    NextStep::Wait(until) => {
                         next = next.into_iter().chain(until).min();
                         break;
                     }
@@ -474,11 +473,11 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         event: AnnounceEvent,
         want: Option<u32>,
         progress: Progress,
-    ) -> impl Future<Output = Asked> + use<P> {
+    ) -> impl Future<Output = AnnounceResult> + use<P> {
         let (client, identity) = (self.client.clone(), self.identity);
         let listed = &state.listed[tracker];
-        let (url, tracker_id) = (listed.url.clone(), listed.heard[family].tracker_id.clone());
-        let failures = state.walks[family].leg(tracker, Instant::now()).map_or(0, |(leg, _)| leg.failures);
+        let (url, tracker_id) = (listed.url.clone(), listed.results[family].tracker_id.clone());
+        let failures = state.walks[family].state(tracker, Instant::now()).map_or(0, |state| state.0.failures);
         async move {
             let announce = Announce { identity, progress, event, want, tracker_id: tracker_id.as_deref() };
             let (address, answer) = client.announce(&url, FAMILIES[family], failures, &announce).await;
@@ -486,29 +485,29 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                 Ok(answer) => debug!(%url, ?address, ?event, peers = answer.peers.len(), "announced"),
                 Err(error) => debug!(%url, ?address, ?event, %error, "not announced"),
             }
-            Asked { tracker, family, address, answer }
+            AnnounceResult { tracker, family, address, answer }
         }
     }
 
     /// Records the result of an announce, and adds its peers to `waiting`.
-    fn note(&self, asked: Asked, waiting: &mut BTreeMap<usize, Vec<Endpoint>>) {
-        let Asked { tracker, family, address, answer } = asked;
+    fn note(&self, result: AnnounceResult, waiting: &mut BTreeMap<usize, Vec<Endpoint>>) {
+        let AnnounceResult { tracker, family, address, answer } = result;
         let now = Instant::now();
         let mut state = self.shared.state.lock();
         let AnnounceState { listed, walks, .. } = &mut *state;
-        let (heard, walk) = (&mut listed[tracker].heard[family], &mut walks[family]);
-        heard.address = address.or(heard.address);
+        let (results, walk) = (&mut listed[tracker].results[family], &mut walks[family]);
+        results.address = address.or(results.address);
         match answer {
             Ok(mut answer) => {
                 walk.answered(tracker, answer.interval, answer.min_interval, now);
                 let peers = std::mem::take(&mut answer.peers);
-                heard.peers = peers.len();
+                results.peers = peers.len();
                 let waiting = waiting.entry(tracker).or_default();
                 waiting.extend(peers.into_iter().take(MOST_PEERS.saturating_sub(waiting.len())));
                 // Without a new one, the old one stays good (BEP 3).
-                heard.tracker_id = answer.tracker_id.take().or(heard.tracker_id.take());
-                heard.error = None;
-                heard.latest = Some((now, answer));
+                results.tracker_id = answer.tracker_id.take().or(results.tracker_id.take());
+                results.error = None;
+                results.latest = Some((now, answer));
             }
             Err(error) => {
                 let why = match &error {
@@ -520,7 +519,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                     TrackerError::Status { retry, .. } => Failure::Again(*retry),
                     _ => Failure::Again(None),
                 };
-                heard.error = Some(error);
+                results.error = Some(error);
                 walk.failed(tracker, why, now, &mut rand::rng());
             }
         }
@@ -540,35 +539,35 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         {
             let state = shared.state.lock();
             for (family, walk) in state.walks.iter().enumerate() {
-                for leg in walk.legs() {
+                for tracker_state in walk.states() {
                     let patience = until.saturating_duration_since(Instant::now());
-                    let patience = match leg.asked {
-                        _ if leg.started => patience,
+                    let patience = match tracker_state.under_way {
+                        _ if tracker_state.started => patience,
                         Some((AnnounceEvent::Started, _)) => DOUBTFUL.min(patience),
                         _ => continue,
                     };
-                    let tracker = leg.tracker;
+                    let tracker = tracker_state.tracker;
                     let tell = |event| self.announce(&state, (tracker, family), event, Some(0), progress);
-                    let is_asked = in_doubt && leg.is_told_of_completion();
-                    let owes_completed = walk.owes_completed(leg, progress.left > 0) && !is_asked;
+                    let is_asked = in_doubt && tracker_state.is_told_of_completion();
+                    let owes_completed = walk.owes_completed(tracker_state, progress.left > 0) && !is_asked;
                     let completed = owes_completed.then(|| tell(AnnounceEvent::Completed));
                     let stopped = tell(AnnounceEvent::Stopped);
                     self.asking.spawn(async move {
-                        let late =
-                            || Asked { tracker, family, address: None, answer: Err(TrackerError::Silent) };
+                        let answer = Err(TrackerError::Silent);
+                        let late = AnnounceResult { tracker, family, address: None, answer };
                         let both = async {
                             if let Some(completed) = completed {
                                 let _ = timeout(half, completed).await;
                             }
                             stopped.await
                         };
-                        timeout(patience, both).await.unwrap_or_else(|_| late())
+                        timeout(patience, both).await.unwrap_or(late)
                     });
                 }
             }
         }
-        while let Some(asked) = self.asking.join_next().await {
-            asked.map_or_else(pass_on, drop);
+        while let Some(result) = self.asking.join_next().await {
+            result.map_or_else(pass_on, drop);
         }
     }
 
@@ -576,19 +575,19 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
     async fn completed_is_told(&mut self) {
         let is_telling = |shared: &AnnounceControl| {
             let state = shared.state.lock();
-            state.walks.iter().flat_map(Walk::legs).any(walk::Leg::is_told_of_completion)
+            state.walks.iter().flat_map(Walk::states).any(walk::TrackerState::is_told_of_completion)
         };
         loop {
-            let asked = match self.asking.try_join_next() {
-                Some(asked) => asked,
+            let result = match self.asking.try_join_next() {
+                Some(result) => result,
                 None if is_telling(&self.shared) => match self.asking.join_next().await {
-                    Some(asked) => asked,
+                    Some(result) => result,
                     None => return,
                 },
                 None => return,
             };
-            match asked {
-                Ok(asked) => self.note(asked, &mut BTreeMap::new()),
+            match result {
+                Ok(result) => self.note(result, &mut BTreeMap::new()),
                 Err(error) => pass_on(error),
             }
         }

@@ -7,8 +7,8 @@ use std::{
 
 use swarmkeep_peer_wire::{Block, Message};
 
-use super::{Connection, Ended, REQUESTS, Refused};
-use crate::torrent::Ask;
+use super::{Connection, EndReason, REQUESTS, RejectedPiece};
+use crate::torrent::BlockDemand;
 
 /// The most open requests before the first block.
 const FIRST: usize = 4;
@@ -33,18 +33,18 @@ const UNASKED: u64 = 4 << 20;
 
 impl Connection {
     /// A block was received.
-    pub(super) fn brought(&mut self, piece: swarmkeep_peer_wire::Piece<'_>) -> Result<(), Ended> {
+    pub(super) fn receive_block(&mut self, piece: swarmkeep_peer_wire::Piece<'_>) -> Result<(), EndReason> {
         let block = piece.block();
-        if !self.was_asked(block) && !self.was_late(block) {
+        if !self.take_request(block) && !self.take_late(block) {
             let bytes = u64::from(block.length);
             self.unasked += bytes;
             self.torrent.unasked(bytes);
             if self.unasked > self.peer.down.total() + UNASKED {
-                return Err(Ended::Misbehaves("sends blocks that were not requested"));
+                return Err(EndReason::Misbehaves("sends blocks that were not requested"));
             }
             return Ok(());
         }
-        self.brought = Instant::now();
+        self.last_block = Instant::now();
         self.fruitless = Duration::ZERO;
         self.rejects = 0;
         self.peer.snubs.store(false, Relaxed);
@@ -58,7 +58,7 @@ impl Connection {
     /// A request was rejected.
     pub(super) fn rejected(&mut self, block: Block) {
         // Cancelled requests are rejected, too.
-        if self.was_late(block) || !self.was_asked(block) {
+        if self.take_late(block) || !self.take_request(block) {
             return;
         }
         let (piece, now) = (block.piece.0, Instant::now());
@@ -75,7 +75,7 @@ impl Connection {
         if self.refused.len() == REFUSED {
             self.refused.clear();
         }
-        let refused = self.refused.entry(piece).or_insert(Refused { times: 0, until: now });
+        let refused = self.refused.entry(piece).or_insert(RejectedPiece { times: 0, until: now });
         // The rejections of all requests of one time count once.
         if refused.until <= now {
             refused.times += 1;
@@ -89,7 +89,7 @@ impl Connection {
 
     /// Requests as many blocks as come in a second, so that some are always on their way; from a slow peer,
     /// as many as it sends in time.
-    pub(super) fn ask(&mut self) -> Result<(), Ended> {
+    pub(super) fn request_blocks(&mut self) -> Result<(), EndReason> {
         let now = Instant::now();
         let allows = self.choked.then_some(&self.allowed[..]);
         if !self.interested
@@ -111,21 +111,21 @@ impl Connection {
             (FEWEST + in_a_second.max(2 * FEWEST).min(in_time)).min(self.most_requests)
         };
         // In batches, so that each costs one lock.
-        if self.asked.len() > most - most / 4 || self.asked.len() >= most {
+        if self.requested.len() > most - most / 4 || self.requested.len() >= most {
             return Ok(());
         }
         let mut blocks = std::mem::take(&mut self.scratch);
-        let ask = Ask {
-            count: most - self.asked.len(),
+        let demand = BlockDemand {
+            count: most - self.requested.len(),
             allows,
             may: &|piece| self.refused.get(&piece).is_none_or(|refused| refused.until <= now),
             again: std::mem::take(&mut self.ask_again),
             now,
         };
-        self.torrent.pick(&self.peer, &ask, &mut blocks);
+        self.torrent.pick(&self.peer, &demand, &mut blocks);
         for block in blocks.drain(..) {
-            self.asked.push_back((block, now));
-            self.say(&Message::Request(block))?;
+            self.requested.push_back((block, now));
+            self.send(&Message::Request(block))?;
         }
         self.scratch = blocks;
         Ok(())
@@ -137,18 +137,18 @@ impl Connection {
     }
 
     /// Removes an open request. Returns whether there was one.
-    pub(super) fn was_asked(&mut self, block: Block) -> bool {
-        let at = self.asked.iter().position(|(asked, _)| *asked == block);
-        at.and_then(|at| self.asked.remove(at)).is_some()
+    pub(super) fn take_request(&mut self, block: Block) -> bool {
+        let at = self.requested.iter().position(|(asked, _)| *asked == block);
+        at.and_then(|at| self.requested.remove(at)).is_some()
     }
 
     /// Removes a block from `late`. Returns whether it was there.
-    fn was_late(&mut self, block: Block) -> bool {
+    fn take_late(&mut self, block: Block) -> bool {
         let at = self.late.iter().position(|late| *late == block);
         at.and_then(|at| self.late.remove(at)).is_some()
     }
 
-    pub(super) fn is_late(&mut self, block: Block) {
+    pub(super) fn add_late(&mut self, block: Block) {
         if self.late.len() == LATE {
             self.late.pop_front();
         }
@@ -157,21 +157,21 @@ impl Connection {
 
     pub(super) fn give_all_back(&mut self) {
         self.gave_back = true;
-        self.torrent.give_back(&self.peer, self.asked.iter().map(|(block, _)| *block));
-        for (block, _) in std::mem::take(&mut self.asked) {
-            self.is_late(block);
+        self.torrent.give_back(&self.peer, self.requested.iter().map(|(block, _)| *block));
+        for (block, _) in std::mem::take(&mut self.requested) {
+            self.add_late(block);
         }
     }
 
     /// Gives back requests that are not answered in time, and ends the connection the second time in a row.
-    pub(super) fn check_asked(&mut self, now: Instant) -> Result<(), Ended> {
+    pub(super) fn check_requests(&mut self, now: Instant) -> Result<(), EndReason> {
         let config = &self.torrent.session.config;
         let (timeout, late) = (config.request_timeout, config.late());
         let since = now.saturating_duration_since(std::mem::replace(&mut self.ticked, now));
-        let Some(&(_, oldest)) = self.asked.front() else { return Ok(()) };
+        let Some(&(_, oldest)) = self.requested.front() else { return Ok(()) };
         // While this side does not read, to stay within a limit, the peer is not at fault.
         let may_bring = self.read_from.is_none_or(|from| from + late <= now);
-        let oldest = if may_bring { oldest } else { oldest.max(self.brought) };
+        let oldest = if may_bring { oldest } else { oldest.max(self.last_block) };
         // Other peers may have sent the requested blocks, again and again.
         self.fruitless += if may_bring { since } else { Duration::ZERO };
         if now.saturating_duration_since(oldest).max(self.fruitless) <= timeout {
@@ -179,10 +179,10 @@ impl Connection {
         }
         self.fruitless = Duration::ZERO;
         if self.peer.snubs.swap(true, Relaxed) {
-            return Err(Ended::Misbehaves("does not send requested blocks"));
+            return Err(EndReason::Misbehaves("does not send requested blocks"));
         }
-        for (block, _) in self.asked.clone() {
-            self.say(&Message::Cancel(block))?;
+        for (block, _) in self.requested.clone() {
+            self.send(&Message::Cancel(block))?;
         }
         self.give_all_back();
         // The other peers come first.

@@ -11,7 +11,7 @@ use swarmkeep_content::ContentExt;
 use swarmkeep_peer_wire::{Block, HashRange, Hashes, Message, MessageId};
 use tokio::task::JoinHandle;
 
-use super::{Connection, Ended, Hashing, REQUESTS};
+use super::{Connection, EndReason, HashJob, REQUESTS};
 use crate::{
     blocks::Batch,
     hashes::{self, Reading as HashReading},
@@ -26,7 +26,7 @@ const NO_SUCH_BLOCKS: u32 = 300;
 
 impl Connection {
     /// A request for hashes, which is answered from known hashes, or from content that has to be read.
-    pub(super) fn asked_for_hashes(&mut self, range: HashRange<'_>) -> Result<(), Ended> {
+    pub(super) fn receive_hash_request(&mut self, range: HashRange<'_>) -> Result<(), EndReason> {
         let torrent = Arc::clone(&self.torrent);
         let answer = torrent.ready().ok_or(hashes::Refusal::Unknown);
         match answer.and_then(|ready| hashes::answer(&ready.info, &range)) {
@@ -34,7 +34,7 @@ impl Connection {
             Ok(hashes::Answer::Read(reading)) => match self.hash(reading) {
                 Some(hashes) => {
                     let numbers = [range.base_layer(), range.index(), range.length(), range.proof_layers()];
-                    self.hashing = Some(Hashing { root: *range.root(), numbers, hashes });
+                    self.hashing = Some(HashJob { root: *range.root(), numbers, hashes });
                     Ok(())
                 }
                 None => self.send_hashes(range, None),
@@ -78,8 +78,8 @@ impl Connection {
     }
 
     /// Sends the hashes that were computed.
-    pub(super) fn answer_hashes(&mut self, hashes: Option<Vec<[u8; 32]>>) -> Result<(), Ended> {
-        let Some(Hashing { root, numbers: [base, index, length, proof], .. }) = self.hashing.take() else {
+    pub(super) fn answer_hashes(&mut self, hashes: Option<Vec<[u8; 32]>>) -> Result<(), EndReason> {
+        let Some(HashJob { root, numbers: [base, index, length, proof], .. }) = self.hashing.take() else {
             return Ok(());
         };
         let range = HashRange::new(&root, base, index, length, proof)?;
@@ -87,48 +87,48 @@ impl Connection {
     }
 
     /// Sends hashes, or rejects the request if there are none.
-    fn send_hashes(&mut self, range: HashRange<'_>, hashes: Option<&[[u8; 32]]>) -> Result<(), Ended> {
+    fn send_hashes(&mut self, range: HashRange<'_>, hashes: Option<&[[u8; 32]]>) -> Result<(), EndReason> {
         if let Some(hashes) = hashes
             && let Ok(hashes) = Hashes::new(range, hashes)
             && self.queue.push(&Message::Hashes(hashes)).is_ok()
         {
             return Ok(());
         }
-        self.say(&Message::HashReject(range))
+        self.send(&Message::HashReject(range))
     }
 
-    pub(super) fn reject(&mut self, block: Block) -> Result<(), Ended> {
-        if self.fast { self.say(&Message::Reject(block)) } else { Ok(()) }
+    pub(super) fn reject(&mut self, block: Block) -> Result<(), EndReason> {
+        if self.fast { self.send(&Message::Reject(block)) } else { Ok(()) }
     }
 
     /// A block was requested.
-    pub(super) fn asked_for(&mut self, block: Block) -> Result<(), Ended> {
+    pub(super) fn receive_request(&mut self, block: Block) -> Result<(), EndReason> {
         let here = self.early.is_none() && self.torrent.has(block.piece.0);
-        if !self.unchoked || !here || self.asks.len() >= REQUESTS {
+        if !self.unchoked || !here || self.unanswered.len() >= REQUESTS {
             return self.reject(block);
         }
-        self.asks.push_back(block);
-        self.peer.asks.store(true, Relaxed);
+        self.unanswered.push_back(block);
+        self.peer.active.store(true, Relaxed);
         Ok(())
     }
 
     /// A request, or the withdrawal of one, for a block that does not exist.
-    pub(super) fn asked_for_none(&mut self, id: MessageId, block: Block) -> Result<(), Ended> {
+    pub(super) fn receive_absent_request(&mut self, id: MessageId, block: Block) -> Result<(), EndReason> {
         self.no_such_blocks += 1;
         if self.no_such_blocks > NO_SUCH_BLOCKS {
-            return Err(Ended::Misbehaves("asks for blocks that do not exist"));
+            return Err(EndReason::Misbehaves("asks for blocks that do not exist"));
         }
         match id {
             MessageId::REQUEST if self.fast => self.reject(block),
             // Without a rejection, the peer waits for the block for ever.
-            MessageId::REQUEST => Err(Ended::Misbehaves("asks for a block that does not exist")),
+            MessageId::REQUEST => Err(EndReason::Misbehaves("asks for a block that does not exist")),
             _ => Ok(()),
         }
     }
 
     /// Reads requested blocks, while the queue has room and the limit of bytes allows it.
-    pub(super) fn read_asked(&mut self) -> Result<(), Ended> {
-        while !self.asks.is_empty() && self.reading.is_none() && self.queue.len() <= Batch::MOST / 2 {
+    pub(super) fn read_requested(&mut self) -> Result<(), EndReason> {
+        while !self.unanswered.is_empty() && self.reading.is_none() && self.queue.len() <= Batch::MOST / 2 {
             let torrent = Arc::clone(&self.torrent);
             let (up, now) = (&torrent.session.up, Instant::now());
             self.answer_from = up.wait(now).map(|wait| now + wait);
@@ -136,7 +136,7 @@ impl Connection {
                 break;
             }
             let most = up.at_once().map_or(Batch::MOST, |most| most as usize);
-            let Some(mut batch) = Batch::take(&mut self.asks, &mut self.memory, most) else { break };
+            let Some(mut batch) = Batch::take(&mut self.unanswered, &mut self.memory, most) else { break };
             up.pass(batch.bytes() as u64, now);
             let ready = torrent.ready().expect("it is ready when requests wait");
             // Most blocks are in memory, as a read reads ahead: a copy takes less than to have another thread
@@ -169,17 +169,17 @@ impl Connection {
     }
 
     /// Sends the blocks that were read, or rejects the ones that cannot be read.
-    pub(super) fn answer(&mut self, batch: Batch, is_read: bool) -> Result<(), Ended> {
+    pub(super) fn answer(&mut self, batch: Batch, is_read: bool) -> Result<(), EndReason> {
         if !is_read {
             for block in batch.into_blocks().into_iter().rev() {
                 if self.torrent.has(block.piece.0) {
-                    self.asks.push_front(block);
+                    self.unanswered.push_front(block);
                     continue;
                 }
                 self.reject(block)?;
                 // Without a rejection, the peer waits for the block for ever.
                 if !self.fast {
-                    return Err(Ended::Stopped);
+                    return Err(EndReason::Stopped);
                 }
             }
             return Ok(());
@@ -189,7 +189,7 @@ impl Connection {
             bytes += u64::from(block.length);
             // There was room when this was read, unless many messages are sent to a peer that reads none.
             let pushed = self.queue.push_piece(block.piece, block.begin, slice);
-            pushed.map_err(|_| Ended::Misbehaves("does not read"))?;
+            pushed.map_err(|_| EndReason::Misbehaves("does not read"))?;
         }
         self.torrent.up.add(bytes);
         self.peer.up.add(bytes);
@@ -222,7 +222,7 @@ mod tests {
             down: Meter::default(),
             wake: Notify::default(),
             unchoked: true.into(),
-            asks: false.into(),
+            active: false.into(),
             snubs: false.into(),
             cancels: Default::default(),
         };
@@ -233,8 +233,8 @@ mod tests {
         };
         let mut connection = Connection::new(Arc::clone(&torrent), Arc::new(peer), &theirs);
         (connection.early, connection.unchoked) = (None, true);
-        connection.asked_for(Block { piece: PieceIndex(0), begin: 0, length: 16 << 10 }).unwrap();
-        connection.read_asked().unwrap();
+        connection.receive_request(Block { piece: PieceIndex(0), begin: 0, length: 16 << 10 }).unwrap();
+        connection.read_requested().unwrap();
         while !connection.reading.as_ref().unwrap().is_finished() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -50,13 +50,13 @@ struct Chunk {
 
 #[derive(Debug, Default)]
 struct Peer {
-    asked: Vec<Asked>,
+    requests: Vec<OpenRequest>,
     rejects: u32,
     not_before: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct OpenRequest {
     chunk: Chunk,
     /// Whether it timed out: another peer may get the request.
     late: bool,
@@ -141,8 +141,8 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         has: impl Fn(Range<u32>) -> bool,
     ) -> Option<HashRange<'_>> {
         self.give_up_waiting(now);
-        let asked = self.peers.entry(peer).or_default();
-        if asked.asked.len() >= Self::MOST_ASKED || asked.not_before.is_some_and(|time| now < time) {
+        let state = self.peers.entry(peer).or_default();
+        if state.requests.len() >= Self::MOST_ASKED || state.not_before.is_some_and(|time| now < time) {
             return None;
         }
         for _ in 0..self.wanted.len().min(Self::LOOKED_AT) {
@@ -168,13 +168,13 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
     }
 
     fn may_bring(&self, peer: P, chunk: Chunk, has: impl Fn(Range<u32>) -> bool) -> bool {
-        let asked =
-            self.peers.get(&peer).is_some_and(|peer| peer.asked.iter().any(|asked| asked.chunk == chunk));
-        !asked && has(pieces(&self.tree(chunk.layer), chunk.nth))
+        let is_requested =
+            self.peers.get(&peer).is_some_and(|peer| peer.requests.iter().any(|open| open.chunk == chunk));
+        !is_requested && has(pieces(&self.tree(chunk.layer), chunk.nth))
     }
 
     fn ask(&mut self, peer: P, chunk: Chunk, late: bool) -> HashRange<'_> {
-        self.peers.entry(peer).or_default().asked.push(Asked { chunk, late });
+        self.peers.entry(peer).or_default().requests.push(OpenRequest { chunk, late });
         let tree = self.tree(chunk.layer);
         let (base, height) = (tree.piece_layer(), tree.height());
         let (index, length) = asked_for(&tree, chunk.nth);
@@ -189,12 +189,12 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
     /// # Errors
     /// A fault that no honest peer commits. The caller ends the connection and calls [`gone`](Self::gone).
     pub fn hashes(&mut self, peer: P, hashes: &Hashes<'_>) -> Result<Taken, HashFault> {
-        let asked = self.answered(peer, &hashes.range())?;
-        let chunk = asked.chunk;
+        let request = self.answered(peer, &hashes.range())?;
+        let chunk = request.chunk;
         let tree = self.tree(chunk.layer);
         let range = hashes.range();
         if !tree.verify(range.base_layer(), range.index().into(), hashes.base(), hashes.proof()) {
-            self.want_again(&asked);
+            self.want_again(&request);
             return Err(HashFault::Wrong);
         }
         if self.is_known(chunk) {
@@ -223,8 +223,8 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
     /// # Errors
     /// As in [`hashes`](Self::hashes).
     pub fn rejected(&mut self, peer: P, range: &HashRange<'_>, now: Instant) -> Result<(), HashFault> {
-        let asked = self.answered(peer, range)?;
-        self.want_again(&asked);
+        let request = self.answered(peer, range)?;
+        self.want_again(&request);
         let peer = self.peers.entry(peer).or_default();
         peer.not_before = Some(now + Self::AFTER_REJECT * (1 << peer.rejects.min(5)));
         peer.rejects += 1;
@@ -233,26 +233,26 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
 
     /// A connection has ended, or takes no more part.
     pub fn gone(&mut self, peer: P) {
-        for asked in self.peers.remove(&peer).into_iter().flat_map(|peer| peer.asked) {
-            self.want_again(&asked);
+        for request in self.peers.remove(&peer).into_iter().flat_map(|peer| peer.requests) {
+            self.want_again(&request);
         }
     }
 
     /// Takes the request that a peer has answered.
-    fn answered(&mut self, peer: P, range: &HashRange<'_>) -> Result<Asked, HashFault> {
-        let asked = self.peers.get_mut(&peer).map(|peer| &mut peer.asked).ok_or(HashFault::NotAsked)?;
+    fn answered(&mut self, peer: P, range: &HashRange<'_>) -> Result<OpenRequest, HashFault> {
+        let requests = self.peers.get_mut(&peer).map(|peer| &mut peer.requests).ok_or(HashFault::NotAsked)?;
         let (info, layers) = (&self.info, &self.layers);
-        let same = |asked: &Asked| {
-            let root = &layers[asked.chunk.layer as usize].root;
+        let same = |request: &OpenRequest| {
+            let root = &layers[request.chunk.layer as usize].root;
             root == range.root() && {
                 let tree = info.tree(root).expect("it is one of the torrent's");
                 let (base, proof) = (tree.piece_layer(), tree.height() - tree.piece_layer() - 1);
-                asked_for(&tree, asked.chunk.nth) == (range.index(), range.length())
+                asked_for(&tree, request.chunk.nth) == (range.index(), range.length())
                     && (base, proof) == (range.base_layer(), range.proof_layers())
             }
         };
-        let nth = asked.iter().position(same).ok_or(HashFault::NotAsked)?;
-        Ok(asked.swap_remove(nth))
+        let nth = requests.iter().position(same).ok_or(HashFault::NotAsked)?;
+        Ok(requests.swap_remove(nth))
     }
 
     fn give_up_waiting(&mut self, now: Instant) {
@@ -262,16 +262,16 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
             }
             self.awaited.pop_front();
             let Some(peer) = self.peers.get_mut(&peer) else { continue };
-            if let Some(asked) = peer.asked.iter_mut().find(|asked| asked.chunk == chunk && !asked.late) {
-                asked.late = true;
+            if let Some(open) = peer.requests.iter_mut().find(|open| open.chunk == chunk && !open.late) {
+                open.late = true;
                 self.wanted.push_front(chunk);
             }
         }
     }
 
-    fn want_again(&mut self, asked: &Asked) {
-        if !asked.late {
-            self.wanted.push_back(asked.chunk);
+    fn want_again(&mut self, request: &OpenRequest) {
+        if !request.late {
+            self.wanted.push_back(request.chunk);
         }
     }
 

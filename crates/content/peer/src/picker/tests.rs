@@ -12,7 +12,7 @@ const ALL: &[u32] = &[0, 1, 2, 3, 4, 5, 6, 7];
 /// A picker of pieces of four blocks, and the searches of its peers.
 struct Picking {
     picker: Picker,
-    searched: BTreeMap<PeerKey, Searched>,
+    searched: BTreeMap<PeerKey, EmptySearch>,
     rng: SmallRng,
     now: Instant,
     per_stripe: u32,
@@ -38,7 +38,7 @@ impl Picking {
         Self { picker, searched: BTreeMap::new(), rng, now, per_stripe: 1, looked }
     }
 
-    fn wish(
+    fn pick(
         &mut self,
         peer: u64,
         has: &[u32],
@@ -55,14 +55,15 @@ impl Picking {
         // From the hundredth on they are all of one network.
         let from = IpAddr::from([10, 0, 0, peer.0.min(100) as u8]);
         let (per_stripe, now) = (self.per_stripe, self.now);
-        let wish = Wish { peer, from, count, has: &has, allows, preferred: &[], per_stripe, snubs, now };
+        let pick =
+            PickRequest { peer, from, count, has: &has, allows, preferred: &[], per_stripe, snubs, now };
         let searched = self.searched.entry(peer).or_default();
-        self.picker.pick(&wish, searched, &mut self.rng, &mut asked);
+        self.picker.pick(&pick, searched, &mut self.rng, &mut asked);
         asked
     }
 
     fn ask(&mut self, peer: u64, has: &[u32], count: usize) -> Vec<Block> {
-        self.wish(peer, has, None, false, count)
+        self.pick(peer, has, None, false, count)
     }
 
     fn bring(&mut self, peer: u64, block: Block) -> Received {
@@ -137,8 +138,8 @@ fn a_stripe_is_begun_when_no_piece_of_begun_stripes_waits() {
 fn a_snubbing_peer_gets_requests_of_others_and_begins_a_piece_only_without_them() {
     let mut picking = Picking::new(8, 8);
     let of_others = picking.ask(1, &[0], 4);
-    assert_eq!(picking.wish(2, ALL, None, true, 1), of_others[..1]);
-    assert_eq!(picking.wish(3, &[5], None, true, 1)[0].piece.0, 5);
+    assert_eq!(picking.pick(2, ALL, None, true, 1), of_others[..1]);
+    assert_eq!(picking.pick(3, &[5], None, true, 1)[0].piece.0, 5);
 }
 
 #[test]
@@ -223,9 +224,9 @@ fn a_search_in_vain_is_not_repeated_until_a_piece_comes_back() {
     assert!(picking.looked.get() <= 300, "{} looks", picking.looked.get());
     // While it chokes, there is little to look at.
     picking.looked.set(0);
-    assert_eq!(picking.wish(3, &[0, 7], Some(&[3, 9, u32::MAX]), false, 4), []);
+    assert_eq!(picking.pick(3, &[0, 7], Some(&[3, 9, u32::MAX]), false, 4), []);
     assert!(picking.looked.get() <= 10, "{} looks", picking.looked.get());
-    assert_eq!(picking.wish(3, &[0, 7], Some(&[3, 7]), false, 4).len(), 4);
+    assert_eq!(picking.pick(3, &[0, 7], Some(&[3, 7]), false, 4).len(), 4);
     picking.give_back(1, &begun);
     assert_eq!(picking.ask(2, &[0], 4), begun);
 }
@@ -249,7 +250,7 @@ fn counts_are_right_after_any_event_and_one_peer_with_all_pieces_is_enough() {
             let has = if peer == 4 { ALL } else { &ALL[peer..peer + 4] };
             match rng.random_range(0..6) {
                 0 | 1 => {
-                    let new = picking.wish(peer as u64, has, None, rng.random_bool(0.1), 3);
+                    let new = picking.pick(peer as u64, has, None, rng.random_bool(0.1), 3);
                     asked[peer].extend(new);
                 }
                 2 | 3 if !asked[peer].is_empty() => {
@@ -275,9 +276,9 @@ fn counts_are_right_after_any_event_and_one_peer_with_all_pieces_is_enough() {
             let lengths = begun.keys().chain(&whole).map(|piece| u64::from(info.piece_len(*piece)));
             assert_eq!(*memory, lengths.sum::<u64>());
             for (piece, begun) in begun {
-                let count = |of: fn(&Asked) -> bool| begun.blocks.iter().filter(|slot| of(slot)).count();
-                assert_eq!(begun.free as usize, count(|slot| *slot == Asked::Nobody));
-                assert_eq!(begun.missing as usize, count(|slot| !matches!(slot, Asked::Here(_))));
+                let count = |of: fn(&BlockState) -> bool| begun.blocks.iter().filter(|slot| of(slot)).count();
+                assert_eq!(begun.free as usize, count(|slot| *slot == BlockState::Unrequested));
+                assert_eq!(begun.missing as usize, count(|slot| !matches!(slot, BlockState::Here(_))));
                 assert!(begun.missing > 0 && !waiting.contains(*piece));
             }
         }

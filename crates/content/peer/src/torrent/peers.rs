@@ -17,17 +17,17 @@ use swarmkeep_metainfo::Info;
 use swarmkeep_peer_wire::{Hashes, PexFlags};
 use tokio::sync::Notify;
 
-use super::{Entry, Has, Peer, Torrent, TorrentState, ip_of, seats::Seat};
+use super::{Peer, PeerEntry, PeerPieces, Torrent, TorrentState, ip_of, seats::Seat};
 use crate::{
     Error,
     candidates::Source,
-    choker::{Asking, Decision},
+    choker::{ChokerPeer, Decision},
     hashes::HashFault,
-    learning::Heard,
+    learning::MetadataProgress,
     metadata::MetadataFault,
     near::is_near,
     network::{network, site},
-    picker::{PeerKey, Picker, Searched},
+    picker::{EmptySearch, PeerKey, Picker},
     rate::Meter,
 };
 
@@ -52,7 +52,7 @@ impl Torrent {
         let alike = |other: &Peer| network(other.address.ip()) == network(address.ip());
         if let Some((key, other)) = state.peers.iter().find(|(_, peer)| peer.id == id && alike(&peer.peer)) {
             // Both connected at the same time: both keep the connection of the one with the greater id.
-            if other.called == seat.called || seat.called != (ours.as_bytes() > id.as_bytes()) {
+            if other.outgoing == seat.outgoing || seat.outgoing != (ours.as_bytes() > id.as_bytes()) {
                 return Err("it is connected already");
             }
             let other = *key;
@@ -65,20 +65,20 @@ impl Torrent {
             down: Meter::default(),
             wake: Notify::new(),
             unchoked: AtomicBool::new(false),
-            asks: AtomicBool::new(false),
+            active: AtomicBool::new(false),
             snubs: AtomicBool::new(false),
             cancels: Mutex::default(),
         });
         let pieces = state.have.pieces();
-        let entry = Entry {
+        let entry = PeerEntry {
             peer: Arc::clone(&peer),
             id,
-            called: seat.called,
-            listens: seat.called.then_some((address, PexFlags::REACHABLE)),
-            has: Has::Some(PieceBits::none(pieces)),
+            outgoing: seat.outgoing,
+            listens: seat.outgoing.then_some((address, PexFlags::REACHABLE)),
+            has: PeerPieces::Some(PieceBits::none(pieces)),
             wanted: 0,
             interested: false,
-            searched: Searched::default(),
+            searched: EmptySearch::default(),
         };
         state.peers.insert(peer.key, entry);
         Ok(peer)
@@ -96,7 +96,7 @@ impl Torrent {
         if let Some(picker) = picker {
             let rng = &mut rand::rng();
             picker.give_all_back(peer.key, rng);
-            if let Has::Some(bits) = &entry.has {
+            if let PeerPieces::Some(bits) = &entry.has {
                 bits.iter().for_each(|piece| picker.lost(piece, rng));
             }
         }
@@ -127,8 +127,8 @@ impl Torrent {
                 return None;
             }
             let seeds = match &entry.has {
-                Has::All => true,
-                Has::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
+                PeerPieces::All => true,
+                PeerPieces::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
             };
             let seeds = if seeds { PexFlags::SEEDER } else { PexFlags::empty() };
             Some((Endpoint::try_from(address).ok()?, flags | seeds))
@@ -145,16 +145,16 @@ impl Torrent {
         data: &[u8],
     ) -> Result<(), MetadataFault> {
         let mut learning = self.learning.lock();
-        let Some(heard) =
+        let Some(progress) =
             learning.as_mut().map(|learning| learning.metadata(peer.key, piece, total_size, data))
         else {
             return Ok(());
         };
         drop(learning);
-        match heard {
-            Ok(Heard::Part) => {}
-            Ok(Heard::Again) => self.wake_all(),
-            Ok(Heard::Whole { info, liars }) => {
+        match progress {
+            Ok(MetadataProgress::Part) => {}
+            Ok(MetadataProgress::Again) => self.wake_all(),
+            Ok(MetadataProgress::Whole { info, liars }) => {
                 self.ban(&liars);
                 let torrent = Arc::clone(self);
                 self.session.spawn_blocking(move || {
@@ -200,11 +200,11 @@ impl Torrent {
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), have, .. } = &mut *state else { return };
         let Some(entry) = peers.get_mut(&peer.key) else { return };
-        entry.searched = Searched::default();
+        entry.searched = EmptySearch::default();
         let mut bits = PieceBits::none(have.pieces());
         pieces.into_iter().filter(|piece| *piece < have.pieces()).for_each(|piece| _ = bits.insert(piece));
         if bits.count() == have.pieces() {
-            entry.has = Has::All;
+            entry.has = PeerPieces::All;
             entry.wanted = have.pieces() - have.count();
             return;
         }
@@ -213,21 +213,22 @@ impl Torrent {
             picker.gained(piece, rng);
             entry.wanted += u32::from(!have.contains(piece));
         }
-        entry.has = Has::Some(bits);
+        entry.has = PeerPieces::Some(bits);
     }
 
     /// A peer has another piece.
     pub(crate) fn peer_gained(&self, peer: &Peer, piece: u32) {
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), have, .. } = &mut *state else { return };
-        let Some(Entry { has: Has::Some(bits), wanted, searched, .. }) = peers.get_mut(&peer.key) else {
+        let Some(PeerEntry { has: PeerPieces::Some(bits), wanted, searched, .. }) = peers.get_mut(&peer.key)
+        else {
             return;
         };
         if piece < bits.pieces() && bits.insert(piece) {
             picker.gained(piece, &mut rand::rng());
             if !have.contains(piece) {
                 *wanted += 1;
-                *searched = Searched::default();
+                *searched = EmptySearch::default();
             }
         }
     }
@@ -241,15 +242,15 @@ impl Torrent {
         if piece >= have.pieces() {
             return;
         }
-        if matches!(entry.has, Has::All) {
+        if matches!(entry.has, PeerPieces::All) {
             let mut bits = PieceBits::none(have.pieces());
             for piece in 0..have.pieces() {
                 bits.insert(piece);
                 picker.gained(piece, rng);
             }
-            entry.has = Has::Some(bits);
+            entry.has = PeerPieces::Some(bits);
         }
-        if let Has::Some(bits) = &mut entry.has
+        if let PeerPieces::Some(bits) = &mut entry.has
             && bits.remove(piece)
         {
             picker.lost(piece, rng);
@@ -265,10 +266,10 @@ impl Torrent {
     /// Whether both sides have all pieces, and no use for the connection.
     pub(crate) fn both_have_all(&self, peer: &Peer) -> bool {
         let state = self.state.lock();
-        let all = |entry: &Entry| match &entry.has {
-            Has::All => true,
+        let all = |entry: &PeerEntry| match &entry.has {
+            PeerPieces::All => true,
             // A peer that connected before the torrent was known has named no pieces yet that count.
-            Has::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
+            PeerPieces::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
         };
         state.have.pieces() > 0
             && state.have.count() == state.have.pieces()
@@ -280,7 +281,7 @@ impl Torrent {
     pub(crate) fn peer_wants(&self, peer: &Peer, interested: bool) {
         let mut state = self.state.lock();
         let slots = self.session.config.upload_slots;
-        let is_unchoked = |entry: &Entry| entry.peer.unchoked.load(Relaxed);
+        let is_unchoked = |entry: &PeerEntry| entry.peer.unchoked.load(Relaxed);
         let unchoked = state.peers.values().filter(|entry| is_unchoked(entry)).count();
         let others_wait = state
             .peers
@@ -297,14 +298,14 @@ impl Torrent {
     pub(crate) fn choke(&self) {
         let mut state = self.state.lock();
         let seeding = state.picker.as_ref().is_none_or(Picker::nothing_is_wanted);
-        let asking: Vec<_> = state
+        let peers: Vec<_> = state
             .peers
             .values()
-            .map(|Entry { peer, interested, .. }| Asking {
-                peer: peer.key,
+            .map(|PeerEntry { peer, interested, .. }| ChokerPeer {
+                key: peer.key,
                 interested: *interested,
                 unchoked: peer.unchoked.load(Relaxed),
-                asks: peer.asks.swap(false, Relaxed) || peer.up.rate() > 0,
+                active: peer.active.swap(false, Relaxed) || peer.up.rate() > 0,
                 // A peer that does not send requested blocks gets nothing for the ones that it sent.
                 rate: match seeding {
                     true => peer.up.rate(),
@@ -314,7 +315,7 @@ impl Torrent {
                 site: site(peer.address.ip()),
             })
             .collect();
-        let Decision { unchoked, idle } = state.choker.decide(&asking, &mut rand::rng());
+        let Decision { unchoked, idle } = state.choker.decide(&peers, &mut rand::rng());
         idle.into_iter().for_each(|peer| drop(state.end(peer)));
         for entry in state.peers.values() {
             let now = unchoked.contains(&entry.peer.key);

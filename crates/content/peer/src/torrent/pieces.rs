@@ -5,29 +5,29 @@ use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 use swarmkeep_content::{ContentExt, ContentRepository, Error as StoreError};
 use swarmkeep_peer_wire::Block;
 
-use super::{Ask, Entry, Has, Peer, Torrent, TorrentState, ip_of};
+use super::{BlockDemand, Peer, PeerEntry, PeerPieces, Torrent, TorrentState, ip_of};
 use crate::{
     network::network,
-    picker::{PeerKey, Received, Searched, Whole, Wish},
+    picker::{EmptySearch, PeerKey, PickRequest, Received, WholePiece},
     ready::Ready,
 };
 
 impl Torrent {
-    /// Adds the pieces that have come after the first `told`.
-    pub(crate) fn came_since(&self, told: usize, pieces: &mut Vec<u32>) {
-        pieces.extend_from_slice(&self.state.lock().came[told..]);
+    /// Adds the pieces that have come after the first `sent`.
+    pub(crate) fn came_since(&self, sent: usize, pieces: &mut Vec<u32>) {
+        pieces.extend_from_slice(&self.state.lock().came[sent..]);
     }
 
     /// Adds the blocks to request from a peer to `asked`.
-    pub(crate) fn pick(&self, peer: &Peer, ask: &Ask<'_>, asked: &mut Vec<Block>) {
+    pub(crate) fn pick(&self, peer: &Peer, demand: &BlockDemand<'_>, asked: &mut Vec<Block>) {
         let Some(info) = self.ready().map(|ready| &ready.info) else { return };
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
         let Some(entry) = peers.get_mut(&peer.key) else { return };
-        if ask.again {
-            entry.searched = Searched::default();
+        if demand.again {
+            entry.searched = EmptySearch::default();
         }
-        let may_begin = ask.allows.is_none() && picker.may_begin(peer.key, ask.count, &entry.searched);
+        let may_begin = demand.allows.is_none() && picker.may_begin(peer.key, demand.count, &entry.searched);
         let mut near = Vec::new();
         if may_begin {
             // It has locks of its own, and others wait for this one.
@@ -36,28 +36,28 @@ impl Torrent {
             state = self.state.lock();
         }
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
-        let Some(Entry { has: bits, searched, .. }) = peers.get_mut(&peer.key) else { return };
+        let Some(PeerEntry { has: bits, searched, .. }) = peers.get_mut(&peer.key) else { return };
         let bits = &*bits;
         let has = |piece| {
-            (ask.may)(piece)
+            (demand.may)(piece)
                 && match bits {
-                    Has::All => true,
-                    Has::Some(bits) => piece < bits.pieces() && bits.contains(piece),
+                    PeerPieces::All => true,
+                    PeerPieces::Some(bits) => piece < bits.pieces() && bits.contains(piece),
                 }
         };
         let preferred: Vec<_> = near.into_iter().map(|affinity| affinity.piece).collect();
-        let wish = Wish {
+        let pick = PickRequest {
             peer: peer.key,
             from: network(peer.address.ip()),
-            count: ask.count,
+            count: demand.count,
             has: &has,
-            allows: ask.allows,
+            allows: demand.allows,
             preferred: &preferred,
             per_stripe: (self.session.store.capabilities().stripe / info.piece_length()).max(1),
             snubs: peer.snubs.load(Relaxed),
-            now: ask.now,
+            now: demand.now,
         };
-        picker.pick(&wish, searched, &mut rand::rng(), asked);
+        picker.pick(&pick, searched, &mut rand::rng(), asked);
     }
 
     /// A peer will not send requested blocks. The other peers are to be [woken](Self::wake_all) if they are
@@ -75,7 +75,7 @@ impl Torrent {
 
     /// A requested block was received. If it completes a piece, the caller [stores](Self::store) the piece,
     /// on a thread that may block.
-    pub(crate) fn received(&self, peer: &Peer, piece: u32, begin: u32, data: &[u8]) -> Option<Whole> {
+    pub(crate) fn received(&self, peer: &Peer, piece: u32, begin: u32, data: &[u8]) -> Option<WholePiece> {
         let bytes = data.len() as u64;
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return None };
@@ -99,9 +99,9 @@ impl Torrent {
     }
 
     /// Verifies a piece and puts it into the store.
-    pub(crate) fn store(&self, whole: Whole) {
+    pub(crate) fn store(&self, whole: WholePiece) {
         let Some(Ready { info, content, .. }) = self.ready() else { return };
-        let Whole { piece, mut data, from } = whole;
+        let WholePiece { piece, mut data, from } = whole;
         let right = info.verify(piece, &data);
         let stored = if right {
             (|| {
@@ -130,8 +130,8 @@ impl Torrent {
         came.push(piece);
         for entry in peers.values_mut() {
             entry.wanted -= u32::from(match &entry.has {
-                Has::All => true,
-                Has::Some(bits) => bits.contains(piece),
+                PeerPieces::All => true,
+                PeerPieces::Some(bits) => bits.contains(piece),
             });
         }
         let to_blame = blame.right(piece, data);

@@ -23,16 +23,16 @@ pub(crate) struct Seat {
     pub(crate) torrent: Arc<Torrent>,
     pub(crate) key: PeerKey,
     /// Whether this session opened the connection.
-    pub(crate) called: bool,
+    pub(crate) outgoing: bool,
     /// Cancelled when the connection has to end.
     pub(crate) stop: CancellationToken,
 }
 
 /// A seat, as the torrent keeps it.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct SeatEntry {
     pub(super) ip: IpAddr,
-    called: bool,
+    outgoing: bool,
     since: Instant,
     /// When bytes were last transferred, or it began.
     pub(super) moved: Instant,
@@ -77,34 +77,34 @@ impl Torrent {
     pub(crate) fn seat(
         self: &Arc<Self>,
         ip: IpAddr,
-        called: bool,
+        outgoing: bool,
         permit: Option<Permit>,
         now: Instant,
     ) -> Result<Seat, NoSeat> {
         let mut state = self.state.lock();
-        let ends = state.ends_for(ip, called, &self.session.config, now).map_err(NoSeat::Refused)?;
+        let ends = state.ends_for(ip, outgoing, &self.session.config, now).map_err(NoSeat::Refused)?;
         // A permit of the other side is not for this one.
-        let is_of_side = |key| state.seats.get(&key).is_some_and(|taken| taken.called == called);
+        let is_of_side = |key| state.seats.get(&key).is_some_and(|seat| seat.outgoing == outgoing);
         if permit.is_none() && !ends.is_some_and(is_of_side) {
             return Err(NoSeat::NoPermit);
         }
         let freed = ends.and_then(|key| state.end(key));
         let permit = permit.or(freed).ok_or(NoSeat::NoPermit)?;
         let (key, stop) = (self.session.next_key(), self.stop.child_token());
-        let taken =
-            Taken { ip: ip.to_canonical(), called, since: now, moved: now, stop: stop.clone(), permit };
-        state.seats.insert(key, taken);
-        Ok(Seat { torrent: Arc::clone(self), key, called, stop })
+        let seat =
+            SeatEntry { ip: ip.to_canonical(), outgoing, since: now, moved: now, stop: stop.clone(), permit };
+        state.seats.insert(key, seat);
+        Ok(Seat { torrent: Arc::clone(self), key, outgoing, stop })
     }
 
     /// The connection that ends first if another of its side, with `ip`, needs room.
     pub(crate) fn most_dispensable(
         &self,
         ip: IpAddr,
-        called: bool,
+        outgoing: bool,
         now: Instant,
     ) -> Option<(Dispensable, PeerKey)> {
-        self.state.lock().most_dispensable(ip, now, |taken| taken.called == called)
+        self.state.lock().most_dispensable(ip, now, |seat| seat.outgoing == outgoing)
     }
 
     /// Ends a connection.
@@ -118,7 +118,7 @@ impl TorrentState {
     pub(super) fn ends_for(
         &self,
         ip: IpAddr,
-        called: bool,
+        outgoing: bool,
         config: &SessionConfig,
         now: Instant,
     ) -> Result<Option<PeerKey>, &'static str> {
@@ -126,13 +126,14 @@ impl TorrentState {
             return Err("it sent wrong bytes");
         }
         let most = config.connections_per_torrent;
-        let of_side = self.seats.values().filter(|taken| taken.called == called).count();
+        let of_side = self.seats.values().filter(|seat| seat.outgoing == outgoing).count();
         for (nth, bits) in SIZES.into_iter().enumerate() {
-            let is_neighbour = |taken: &Taken| are_neighbours(taken.ip, ip, bits);
-            let count = self.seats.values().filter(|taken| is_neighbour(taken)).count();
+            let is_neighbour = |seat: &SeatEntry| are_neighbours(seat.ip, ip, bits);
+            let count = self.seats.values().filter(|seat| is_neighbour(seat)).count();
             if count >= config.connections_per_address.saturating_mul(1 << nth) {
                 let may_grow = of_side < for_one_side(most);
-                let may_end = |taken: &Taken| is_neighbour(taken) && (may_grow || taken.called == called);
+                let may_end =
+                    |seat: &SeatEntry| is_neighbour(seat) && (may_grow || seat.outgoing == outgoing);
                 return match self.most_dispensable(ip, now, may_end) {
                     Some((_, key)) => Ok(Some(key)),
                     None => Err(CROWDED),
@@ -142,7 +143,7 @@ impl TorrentState {
         if self.seats.len() < most && of_side < for_one_side(most) {
             return Ok(None);
         }
-        match self.most_dispensable(ip, now, |taken| taken.called == called) {
+        match self.most_dispensable(ip, now, |seat| seat.outgoing == outgoing) {
             Some((_, key)) => Ok(Some(key)),
             None => Err(FULL),
         }
@@ -152,27 +153,27 @@ impl TorrentState {
         &self,
         newcomer: IpAddr,
         now: Instant,
-        may_end: impl Fn(&Taken) -> bool,
+        may_end: impl Fn(&SeatEntry) -> bool,
     ) -> Option<(Dispensable, PeerKey)> {
         let mut sites = BTreeMap::new();
-        for taken in self.seats.values() {
-            *sites.entry(site(taken.ip)).or_insert(0) += 1;
+        for seat in self.seats.values() {
+            *sites.entry(site(seat.ip)).or_insert(0) += 1;
         }
         let beside = sites.get(&site(newcomer)).copied().unwrap_or(0) + 1;
-        let ranked = self.seats.iter().filter(|(_, taken)| may_end(taken)).filter_map(|(key, taken)| {
+        let ranked = self.seats.iter().filter(|(_, seat)| may_end(seat)).filter_map(|(key, seat)| {
             let entry = self.peers.get(key);
             let rate = entry.map_or(0, |entry| entry.peer.up.rate() + entry.peer.down.rate());
             let rank = Dispensable {
                 useless: self.have.pieces() > 0
                     && entry.is_some_and(|entry| !entry.interested && entry.wanted == 0),
                 idle: rate == 0,
-                of_site: sites[&site(taken.ip)],
+                of_site: sites[&site(seat.ip)],
                 rate: Reverse(rate),
-                age: now.saturating_duration_since(taken.since),
+                age: now.saturating_duration_since(seat.since),
             };
             let crowds = rank.idle && rank.of_site > 2 * beside && rank.age >= YOUNGEST;
-            let still = now.saturating_duration_since(taken.moved);
-            let ends = match taken.called && !rank.useless {
+            let still = now.saturating_duration_since(seat.moved);
+            let ends = match seat.outgoing && !rank.useless {
                 true => still >= OLD,
                 // A crowded site does not replace active connections of other sites.
                 false => crowds || rank.age >= YOUNG && (rank.useless || rank.idle || rank.of_site >= beside),
@@ -183,9 +184,9 @@ impl TorrentState {
     }
 
     pub(super) fn end(&mut self, key: PeerKey) -> Option<Permit> {
-        let taken = self.seats.remove(&key)?;
-        taken.stop.cancel();
-        Some(taken.permit)
+        let seat = self.seats.remove(&key)?;
+        seat.stop.cancel();
+        Some(seat.permit)
     }
 }
 
@@ -221,8 +222,8 @@ mod tests {
     }
 
     /// Takes a seat with a permit.
-    fn seat(torrent: &Arc<Torrent>, ip: IpAddr, called: bool, now: Instant) -> Result<Seat, NoSeat> {
-        torrent.seat(ip, called, Permits::new(4).take(called), now)
+    fn seat(torrent: &Arc<Torrent>, ip: IpAddr, outgoing: bool, now: Instant) -> Result<Seat, NoSeat> {
+        torrent.seat(ip, outgoing, Permits::new(4).take(outgoing), now)
     }
 
     fn callers(torrent: &Arc<Torrent>, ips: impl Iterator<Item = IpAddr>, now: Instant) -> Vec<Seat> {
@@ -265,16 +266,16 @@ mod tests {
     #[tokio::test]
     async fn incoming_and_outgoing_connections_leave_each_other_a_quarter() {
         let (torrent, now) = (torrent(), Instant::now());
-        let called = callers(&torrent, (0..100).map(|n| ip(0, n)), now);
+        let incoming = callers(&torrent, (0..100).map(|n| ip(0, n)), now);
         let calls = own(&torrent, (0..100).map(|n| ip(1, n)), now);
-        assert_eq!((called.len(), calls.len()), (45, 15));
+        assert_eq!((incoming.len(), calls.len()), (45, 15));
         assert_eq!(torrent.to_call(), None);
         // A new address replaces an outgoing connection that was idle for long.
         assert!(seat(&torrent, ip(2, 0), true, now + OLD - YOUNG).is_err());
         let later = seat(&torrent, ip(2, 0), true, now + OLD).unwrap();
-        assert!(called.iter().all(|seat| !seat.stop.is_cancelled()));
+        assert!(incoming.iter().all(|seat| !seat.stop.is_cancelled()));
         assert_eq!(calls.iter().filter(|seat| seat.stop.is_cancelled()).count(), 1);
-        drop((later, called));
+        drop((later, incoming));
         let more = own(&torrent, (0..100).map(|n| ip(3, n)), now);
         assert_eq!(more.len(), 45 - 14);
         assert_eq!(callers(&torrent, (0..100).map(|n| ip(4, n)), now).len(), 15);
@@ -321,8 +322,8 @@ mod tests {
     async fn a_crowded_network_takes_no_seat_from_outgoing_connections() {
         let (torrent, now) = (torrent(), Instant::now());
         let calls = own(&torrent, [ip(1, 1); 8].into_iter(), now);
-        let called = callers(&torrent, (0..100).map(|n| ip(0, n)), now);
-        assert_eq!((calls.len(), called.len()), (8, 45));
+        let incoming = callers(&torrent, (0..100).map(|n| ip(0, n)), now);
+        assert_eq!((calls.len(), incoming.len()), (8, 45));
         assert!(seat(&torrent, ip(1, 1), false, now + OLD).is_err());
         assert!(calls.iter().all(|seat| !seat.stop.is_cancelled()));
     }

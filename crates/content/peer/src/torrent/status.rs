@@ -8,7 +8,7 @@ use std::{
 
 use swarmkeep_bittorrent::PeerId;
 
-use super::{Has, Progress, Torrent};
+use super::{PeerPieces, Progress, Torrent};
 
 /// The state of one peer of a torrent.
 #[derive(Debug, Clone)]
@@ -79,8 +79,8 @@ impl Torrent {
             address: entry.peer.address,
             id: entry.id,
             pieces: match &entry.has {
-                Has::All => state.have.pieces(),
-                Has::Some(bits) => bits.count(),
+                PeerPieces::All => state.have.pieces(),
+                PeerPieces::Some(bits) => bits.count(),
             },
             down: (entry.peer.down.total(), entry.peer.down.rate()),
             up: (entry.peer.up.total(), entry.peer.up.rate()),

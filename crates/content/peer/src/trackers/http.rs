@@ -25,10 +25,10 @@ use tracing::debug;
 
 use super::{
     announce::{Announce, Answer, Retry, TrackerError, readable, useful},
-    line::{Known, Line},
     options::ClientOptions,
     resolve::Resolver,
     tls::Tls,
+    turns::{Cache, TurnQueue},
     url::{Scheme, TrackerUrl},
 };
 use crate::{near::is_near, source::Source};
@@ -36,7 +36,7 @@ use crate::{near::is_near, source::Source};
 /// Asks trackers over HTTP.
 #[derive(Debug)]
 pub(super) struct HttpClient {
-    origins: Arc<Known<Origin, Server>>,
+    origins: Arc<Cache<Origin, Server>>,
     patience: Duration,
     user_agent: Option<HeaderValue>,
     tls: Tls,
@@ -50,12 +50,12 @@ type Origin = (Scheme, String, SocketAddr);
 /// The state of a server.
 #[derive(Debug)]
 struct Server {
-    line: Line,
-    idle: Mutex<Vec<Idle>>,
+    queue: TurnQueue,
+    idle: Mutex<Vec<IdleConnection>>,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleConnection {
     since: Instant,
     sender: Sender,
 }
@@ -86,7 +86,7 @@ const LONGEST_ID: usize = 256;
 
 impl HttpClient {
     pub(super) fn new(options: &ClientOptions) -> io::Result<Self> {
-        let origins = Arc::new(Known::<Origin, Server>::default());
+        let origins = Arc::new(Cache::<Origin, Server>::default());
         let sweeping = tokio::spawn(close_idle(Arc::clone(&origins))).abort_handle();
         Ok(Self {
             origins,
@@ -149,15 +149,15 @@ impl HttpClient {
         asked: Instant,
         ends: Instant,
     ) -> Result<(Head, Bytes), TrackerError> {
-        let new = || Server { line: Line::new(AT_ONCE), idle: Mutex::default() };
+        let new = || Server { queue: TurnQueue::new(AT_ONCE), idle: Mutex::default() };
         let server = self.origins.get((url.scheme, url.host.clone(), at), new);
         let waited = Instant::now();
-        let _turn = server.line.turn(asked).await?;
+        let _turn = server.queue.turn(asked).await?;
         let ends = ends + waited.elapsed();
         let got =
             timeout(ends.saturating_duration_since(Instant::now()), self.exchange(url, at, &server)).await;
         got.unwrap_or_else(|_| {
-            server.line.is_silent(&TrackerError::Silent);
+            server.queue.is_silent(&TrackerError::Silent);
             Err(TrackerError::Silent)
         })
     }
@@ -249,7 +249,7 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S
 }
 
 /// Closes connections that were not used for a while.
-async fn close_idle(origins: Arc<Known<Origin, Server>>) {
+async fn close_idle(origins: Arc<Cache<Origin, Server>>) {
     loop {
         sleep(LONGEST_IDLE / 2).await;
         for server in origins.all() {
@@ -266,7 +266,7 @@ impl Server {
     }
 
     fn keep(&self, sender: Sender) {
-        self.idle.lock().push(Idle { since: Instant::now(), sender });
+        self.idle.lock().push(IdleConnection { since: Instant::now(), sender });
     }
 }
 

@@ -13,14 +13,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{announce::TrackerError, line::Known, url::TrackerUrl};
+use super::{announce::TrackerError, turns::Cache, url::TrackerUrl};
 
 /// Remembers the addresses of names. A look-up takes a blocking thread, so their number is limited.
 #[derive(Debug)]
 pub(super) struct Resolver {
     /// Names that are not looked up.
     fixed: HashMap<String, Vec<IpAddr>>,
-    hosts: Known<String, Mutex<Option<Lookup>>>,
+    hosts: Cache<String, Mutex<Option<Lookup>>>,
     lookups: Semaphore,
 }
 
@@ -49,7 +49,7 @@ impl Resolver {
     pub(super) fn new(fixed: HashMap<String, Vec<IpAddr>>) -> Self {
         let fixed =
             fixed.into_iter().map(|(name, addresses)| (name.to_ascii_lowercase(), addresses)).collect();
-        Self { fixed, hosts: Known::default(), lookups: Semaphore::new(16) }
+        Self { fixed, hosts: Cache::default(), lookups: Semaphore::new(16) }
     }
 
     /// The `nth` address of a tracker in a family, around and around, so that the next try after a failure

@@ -20,25 +20,24 @@ use tracing::debug;
 
 use super::{
     announce::{Announce, Answer, TrackerError, readable, useful},
-    line::{Known, Line},
     options::ClientOptions,
+    turns::{Cache, TurnQueue},
 };
 use crate::source::Source;
 
 /// Asks trackers over UDP.
 #[derive(Debug)]
 pub(super) struct UdpClient {
-    v4: Option<Half>,
-    v6: Option<Half>,
+    v4: Option<FamilyClient>,
+    v6: Option<FamilyClient>,
     first_wait: Duration,
     tries: u32,
 }
 
-/// One family.
 #[derive(Debug)]
-struct Half {
+struct FamilyClient {
     socket: Arc<FamilySocket>,
-    trackers: Known<SocketAddr, Tracker>,
+    trackers: Cache<SocketAddr, Tracker>,
     receiving: AbortHandle,
 }
 
@@ -47,12 +46,12 @@ struct Half {
 struct FamilySocket {
     family: Family,
     socket: UdpSocket,
-    waiting: Mutex<HashMap<u32, Waiting>>,
+    pending: Mutex<HashMap<u32, PendingRequest>>,
 }
 
 /// A request that waits for an answer, and the address from which that must come.
 #[derive(Debug)]
-struct Waiting {
+struct PendingRequest {
     from: SocketAddr,
     answer: oneshot::Sender<Vec<u8>>,
 }
@@ -60,7 +59,7 @@ struct Waiting {
 /// The state of a tracker at one address.
 #[derive(Debug)]
 struct Tracker {
-    line: Line,
+    queue: TurnQueue,
     connection: AsyncMutex<Option<(ConnectionId, Instant)>>,
 }
 
@@ -79,11 +78,12 @@ impl UdpClient {
     pub(super) fn new(options: &ClientOptions) -> io::Result<Self> {
         let (first_wait, tries) = (options.udp_wait, options.udp_tries.max(1));
         let source = Source::of(options.addresses.iter().copied());
-        let (v4, v6) = (Half::new(Family::V4, source), Half::new(Family::V6, source));
+        let (v4, v6) = (FamilyClient::new(Family::V4, source), FamilyClient::new(Family::V6, source));
         if let (Err(_), Err(_)) = (&v4, &v6) {
             return Err(v4.expect_err("it was one just now"));
         }
-        let or_none = |half: io::Result<Half>| half.inspect_err(|error| debug!(%error, "no UDP socket")).ok();
+        let or_none =
+            |client: io::Result<_>| client.inspect_err(|error| debug!(%error, "no UDP socket")).ok();
         Ok(Self { v4: or_none(v4), v6: or_none(v6), first_wait, tries })
     }
 
@@ -96,15 +96,15 @@ impl UdpClient {
         announce: &Announce<'_>,
         asked: Instant,
     ) -> Result<Answer, TrackerError> {
-        let (family, half) = if to.is_ipv4() { (Family::V4, &self.v4) } else { (Family::V6, &self.v6) };
-        let half = half.as_ref().ok_or(TrackerError::NoFamily(family))?;
-        let new = || Tracker { line: Line::new(AT_ONCE), connection: AsyncMutex::default() };
-        let tracker = half.trackers.get(to, new);
-        let _turn = tracker.line.turn(asked).await?;
-        let request = Request { socket: &half.socket, to, first_wait: self.first_wait };
+        let (family, client) = if to.is_ipv4() { (Family::V4, &self.v4) } else { (Family::V6, &self.v6) };
+        let client = client.as_ref().ok_or(TrackerError::NoFamily(family))?;
+        let new = || Tracker { queue: TurnQueue::new(AT_ONCE), connection: AsyncMutex::default() };
+        let tracker = client.trackers.get(to, new);
+        let _turn = tracker.queue.turn(asked).await?;
+        let request = Request { socket: &client.socket, to, first_wait: self.first_wait };
         let answer = self.ask(&tracker, &request, options, announce, asked).await;
         if let Err(error @ TrackerError::Silent) = &answer {
-            tracker.line.is_silent(error);
+            tracker.queue.is_silent(error);
         }
         answer
     }
@@ -136,13 +136,13 @@ impl UdpClient {
         let id = {
             // Other announces wait for the same id.
             let mut connection = tracker.connection.lock().await;
-            tracker.line.check(asked)?;
+            tracker.queue.check(asked)?;
             match *connection {
                 Some((id, got)) if got.elapsed() < CONNECTION => id,
                 _ => {
                     let id = request.connect(self.tries).await.inspect_err(|error| {
                         if *error == TrackerError::Silent {
-                            tracker.line.is_silent(error);
+                            tracker.queue.is_silent(error);
                         }
                     })?;
                     *connection = Some((id, Instant::now()));
@@ -154,7 +154,7 @@ impl UdpClient {
     }
 }
 
-impl Half {
+impl FamilyClient {
     fn new(family: Family, source: Source) -> io::Result<Self> {
         let from = source.of_family(family)?;
         let socket = Socket::new(Domain::for_address(from), Type::DGRAM, Some(Protocol::UDP))?;
@@ -164,13 +164,13 @@ impl Half {
         socket.set_nonblocking(true)?;
         socket.bind(&from.into())?;
         let socket = UdpSocket::from_std(socket.into())?;
-        let socket = Arc::new(FamilySocket { family, socket, waiting: Mutex::default() });
+        let socket = Arc::new(FamilySocket { family, socket, pending: Mutex::default() });
         let receiving = tokio::spawn(Arc::clone(&socket).receive()).abort_handle();
-        Ok(Self { socket, trackers: Known::default(), receiving })
+        Ok(Self { socket, trackers: Cache::default(), receiving })
     }
 }
 
-impl Drop for Half {
+impl Drop for FamilyClient {
     fn drop(&mut self) {
         self.receiving.abort();
     }
@@ -194,27 +194,27 @@ impl FamilySocket {
             let packet = &packet[..len];
             let Some(&[a, b, c, d]) = packet.get(4..8).and_then(<[u8]>::as_array) else { continue };
             let id = u32::from_be_bytes([a, b, c, d]);
-            let mut waiting = self.waiting.lock();
-            if waiting.get(&id).is_some_and(|waiting| is_same(waiting.from, from))
-                && let Some(waiting) = waiting.remove(&id)
+            let mut pending = self.pending.lock();
+            if pending.get(&id).is_some_and(|pending| is_same(pending.from, from))
+                && let Some(pending) = pending.remove(&id)
             {
                 // The request may have been given up just now.
-                drop(waiting.answer.send(packet.to_vec()));
+                drop(pending.answer.send(packet.to_vec()));
             }
         }
     }
 
     /// A transaction id that cannot be guessed, and the answer with it that comes `from` that address.
-    fn expect(&self, from: SocketAddr) -> Expected<'_> {
+    fn expect(&self, from: SocketAddr) -> PendingAnswer<'_> {
         let (sender, answer) = oneshot::channel();
-        let mut waiting = self.waiting.lock();
+        let mut pending = self.pending.lock();
         let mut rng = rand::rng();
         let mut id: u32 = rng.random();
-        while waiting.contains_key(&id) {
+        while pending.contains_key(&id) {
             id = rng.random();
         }
-        waiting.insert(id, Waiting { from, answer: sender });
-        Expected { socket: self, id: TransactionId(id), answer }
+        pending.insert(id, PendingRequest { from, answer: sender });
+        PendingAnswer { socket: self, id: TransactionId(id), answer }
     }
 }
 
@@ -234,15 +234,15 @@ fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
 }
 
 /// An answer that is waited for, until this is dropped.
-struct Expected<'a> {
+struct PendingAnswer<'a> {
     socket: &'a FamilySocket,
     id: TransactionId,
     answer: oneshot::Receiver<Vec<u8>>,
 }
 
-impl Drop for Expected<'_> {
+impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
-        self.socket.waiting.lock().remove(&self.id.0);
+        self.socket.pending.lock().remove(&self.id.0);
     }
 }
 
@@ -306,8 +306,8 @@ impl Request<'_> {
         tries: u32,
         read: impl FnOnce(Response<'_>) -> Option<T>,
     ) -> Result<T, TrackerError> {
-        let mut expected = self.socket.expect(self.to);
-        let packet = packet(expected.id);
+        let mut pending = self.socket.expect(self.to);
+        let packet = packet(pending.id);
         let mut wait = self.first_wait;
         for _ in 0..tries {
             self.socket
@@ -315,7 +315,7 @@ impl Request<'_> {
                 .send_to(&packet, self.to)
                 .await
                 .map_err(|error| TrackerError::Connection { to: self.to, problem: error.to_string() })?;
-            if let Ok(Ok(answer)) = timeout(wait, &mut expected.answer).await {
+            if let Ok(Ok(answer)) = timeout(wait, &mut pending.answer).await {
                 return match Response::parse(&answer, self.socket.family)? {
                     Response::Error(error) => {
                         Err(TrackerError::Refused { reason: readable(error.message), retry: None })

@@ -48,7 +48,7 @@ pub(super) struct Walk {
 #[derive(Debug)]
 struct Tier {
     /// In the order in which they are tried.
-    legs: Vec<Leg>,
+    states: Vec<TrackerState>,
     /// When the next announce is due.
     due: Instant,
     /// The tracker with an announce that is under way.
@@ -57,7 +57,7 @@ struct Tier {
 
 /// The state of one tracker over one family.
 #[derive(Debug)]
-pub(super) struct Leg {
+pub(super) struct TrackerState {
     /// Its number in the list of the torrent.
     pub(super) tracker: usize,
     /// Whether it accepted a `started`.
@@ -66,25 +66,24 @@ pub(super) struct Leg {
     was_leecher: bool,
     completed: bool,
     /// The announce that is under way, and whether something is left to download.
-    pub(super) asked: Option<(AnnounceEvent, bool)>,
+    pub(super) under_way: Option<(AnnounceEvent, bool)>,
     /// Failures since the latest answer.
     pub(super) failures: u32,
-    rest: Rest,
+    pause: Pause,
     /// The earliest time of the next announce, by its latest answer.
     not_before: Option<Instant>,
 }
 
 /// For how long a tracker is passed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rest {
+enum Pause {
     No,
     Until(Instant),
     ForGood,
 }
 
-/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum NextStep {
     /// Announce to this tracker and report the result.
     Ask(usize, AnnounceEvent),
     /// Ask again at that time, or when something has happened.
@@ -108,23 +107,24 @@ impl Walk {
         // A clock can add up these times, whatever the options.
         pace.longest_interval = pace.longest_interval.min(LONGEST_RETRY);
         pace.shortest_interval = pace.shortest_interval.min(pace.longest_interval);
-        let leg = |&tracker: &usize| Leg {
+        let state = |&tracker: &usize| TrackerState {
             tracker,
             started: false,
             was_leecher: false,
             completed: false,
-            asked: None,
+            under_way: None,
             failures: 0,
-            rest: Rest::No,
+            pause: Pause::No,
             not_before: None,
         };
-        let tier = |tier: &Vec<usize>| Tier { legs: tier.iter().map(&leg).collect(), due: now, asking: None };
+        let tier =
+            |tier: &Vec<usize>| Tier { states: tier.iter().map(&state).collect(), due: now, asking: None };
         Self { pace, tiers: tiers.iter().map(tier).collect(), completed: false, is_leecher: true }
     }
 
     /// The next step at `now`, with something left to download or not. Each announce of it must be followed
     /// by [`answered`](Self::answered) or [`failed`](Self::failed); until then its tier waits.
-    pub(super) fn step(&mut self, now: Instant, is_leecher: bool) -> Step {
+    pub(super) fn step(&mut self, now: Instant, is_leecher: bool) -> NextStep {
         let mut next = None;
         self.is_leecher = is_leecher;
         let completed = self.is_complete();
@@ -132,12 +132,12 @@ impl Walk {
             if tier.asking.is_none()
                 && let Some((nth, at)) = tier.next(now, completed)
             {
-                let leg = &mut tier.legs[nth];
+                let state = &mut tier.states[nth];
                 if at <= now {
-                    let event = leg.event(completed);
-                    leg.asked = Some((event, is_leecher));
-                    tier.asking = Some(leg.tracker);
-                    return Step::Ask(leg.tracker, event);
+                    let event = state.event(completed);
+                    state.under_way = Some((event, is_leecher));
+                    tier.asking = Some(state.tracker);
+                    return NextStep::Ask(state.tracker, event);
                 }
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
             }
@@ -145,7 +145,7 @@ impl Walk {
                 break;
             }
         }
-        Step::Wait(next)
+        NextStep::Wait(next)
     }
 
     /// A tracker has answered, with its interval and its shortest one if it gave that. It is the first of its
@@ -163,16 +163,16 @@ impl Walk {
         let min_interval = min_interval.unwrap_or(shortest_interval).clamp(shortest_interval, interval);
         tier.asking = None;
         tier.due = now + interval;
-        let leg = &mut tier.legs[nth];
-        match leg.asked.take() {
-            Some((AnnounceEvent::Started, is_leecher)) => (leg.started, leg.was_leecher) = (true, is_leecher),
-            Some((AnnounceEvent::Completed, _)) => leg.completed = true,
+        let state = &mut tier.states[nth];
+        match state.under_way.take() {
+            Some((AnnounceEvent::Started, leecher)) => (state.started, state.was_leecher) = (true, leecher),
+            Some((AnnounceEvent::Completed, _)) => state.completed = true,
             _ => {}
         }
-        leg.failures = 0;
-        leg.rest = Rest::No;
-        leg.not_before = Some(now + min_interval);
-        tier.legs[..=nth].rotate_right(1);
+        state.failures = 0;
+        state.pause = Pause::No;
+        state.not_before = Some(now + min_interval);
+        tier.states[..=nth].rotate_right(1);
     }
 
     /// A tracker has not answered, or not as it should.
@@ -180,21 +180,21 @@ impl Walk {
         let TrackersOptions { first_back_off, longest_interval, .. } = self.pace;
         let Some((tier, nth)) = self.find(tracker) else { return };
         tier.asking = None;
-        let leg = &mut tier.legs[nth];
-        leg.asked = None;
-        leg.rest = match why {
-            Failure::Absent => Rest::Until(now + ABSENT),
-            Failure::Never => Rest::ForGood,
+        let state = &mut tier.states[nth];
+        state.under_way = None;
+        state.pause = match why {
+            Failure::Absent => Pause::Until(now + ABSENT),
+            Failure::Never => Pause::ForGood,
             Failure::Again(told) => {
-                let doubled = first_back_off.saturating_mul(1 << leg.failures.min(MOST_DOUBLINGS));
+                let doubled = first_back_off.saturating_mul(1 << state.failures.min(MOST_DOUBLINGS));
                 // Half of it at random: clients of a tracker that fell over do not all come back at once.
                 let wait =
                     doubled.min(longest_interval).min(LONGEST_BACK_OFF).mul_f64(rng.random_range(0.5..1.0));
-                Rest::Until(now + wait.max(told.unwrap_or_default().min(LONGEST_RETRY)))
+                Pause::Until(now + wait.max(told.unwrap_or_default().min(LONGEST_RETRY)))
             }
         };
         if why != Failure::Absent {
-            leg.failures = leg.failures.saturating_add(1);
+            state.failures = state.failures.saturating_add(1);
         }
     }
 
@@ -205,8 +205,8 @@ impl Walk {
     }
 
     /// Whether a tracker is still to get `completed`, with something left to download or not.
-    pub(super) fn owes_completed(&self, leg: &Leg, is_leecher: bool) -> bool {
-        leg.owes_completed(self.completed && !is_leecher)
+    pub(super) fn owes_completed(&self, state: &TrackerState, is_leecher: bool) -> bool {
+        state.owes_completed(self.completed && !is_leecher)
     }
 
     /// With something left, trackers would not count `completed` as the end of a download, and it is sent
@@ -221,19 +221,19 @@ impl Walk {
     }
 
     /// All trackers, tier by tier.
-    pub(super) fn legs(&self) -> impl Iterator<Item = &Leg> {
-        self.tiers.iter().flat_map(|tier| &tier.legs)
+    pub(super) fn states(&self) -> impl Iterator<Item = &TrackerState> {
+        self.tiers.iter().flat_map(|tier| &tier.states)
     }
 
     /// The state of a tracker, and the time of its next announce if it is the next of its tier.
-    pub(super) fn leg(&self, tracker: usize, now: Instant) -> Option<(&Leg, Option<Instant>)> {
+    pub(super) fn state(&self, tracker: usize, now: Instant) -> Option<(&TrackerState, Option<Instant>)> {
         let mut before_it_failed = true;
         for tier in &self.tiers {
-            if let Some(leg) = tier.legs.iter().find(|leg| leg.tracker == tracker) {
-                let asked =
-                    tier.next(now, self.is_complete()).filter(|&(nth, _)| tier.legs[nth].tracker == tracker);
-                let next = asked.filter(|_| before_it_failed && tier.asking.is_none()).map(|(_, at)| at);
-                return Some((leg, next));
+            if let Some(state) = tier.states.iter().find(|state| state.tracker == tracker) {
+                let next = tier.next(now, self.is_complete());
+                let next = next.filter(|&(nth, _)| tier.states[nth].tracker == tracker);
+                let next = next.filter(|_| before_it_failed && tier.asking.is_none()).map(|(_, at)| at);
+                return Some((state, next));
             }
             before_it_failed &= self.pace.announce_to == AnnounceTo::EveryTier || tier.has_failed();
         }
@@ -242,7 +242,7 @@ impl Walk {
 
     fn find(&mut self, tracker: usize) -> Option<(&mut Tier, usize)> {
         self.tiers.iter_mut().find_map(|tier| {
-            let nth = tier.legs.iter().position(|leg| leg.tracker == tracker)?;
+            let nth = tier.states.iter().position(|state| state.tracker == tracker)?;
             Some((tier, nth))
         })
     }
@@ -252,30 +252,30 @@ impl Tier {
     /// The next tracker, and when: the first that has not just failed or, if all have, the first to be tried
     /// again. A tracker that is still to get `completed` comes in between.
     fn next(&self, now: Instant, completed: bool) -> Option<(usize, Instant)> {
-        let rested = |leg: &Leg| match leg.rest {
-            Rest::ForGood => None,
-            Rest::Until(until) => Some(until.max(now)),
-            Rest::No => Some(now),
+        let rested = |state: &TrackerState| match state.pause {
+            Pause::ForGood => None,
+            Pause::Until(until) => Some(until.max(now)),
+            Pause::No => Some(now),
         };
-        let legs = || self.legs.iter().enumerate().filter_map(|(nth, leg)| Some((nth, rested(leg)?)));
-        let regular = legs().min_by_key(|&(_, at)| at).map(|(nth, at)| {
-            let due = self.legs[nth].not_before.map_or(self.due, |not_before| not_before.max(self.due));
+        let states = || self.states.iter().enumerate().filter_map(|(nth, state)| Some((nth, rested(state)?)));
+        let regular = states().min_by_key(|&(_, at)| at).map(|(nth, at)| {
+            let due = self.states[nth].not_before.map_or(self.due, |not_before| not_before.max(self.due));
             (nth, at.max(due))
         });
-        let owed = legs().filter(|&(nth, _)| self.legs[nth].owes_completed(completed));
+        let owed = states().filter(|&(nth, _)| self.states[nth].owes_completed(completed));
         owed.chain(regular).min_by_key(|&(_, at)| at)
     }
 
     /// Whether no tracker of it is of use at the moment.
     fn has_failed(&self) -> bool {
-        self.legs.iter().all(|leg| leg.rest != Rest::No)
+        self.states.iter().all(|state| state.pause != Pause::No)
     }
 }
 
-impl Leg {
+impl TrackerState {
     /// Whether a `completed` is under way.
     pub(super) fn is_told_of_completion(&self) -> bool {
-        matches!(self.asked, Some((AnnounceEvent::Completed, _)))
+        matches!(self.under_way, Some((AnnounceEvent::Completed, _)))
     }
 
     fn owes_completed(&self, completed: bool) -> bool {
@@ -328,15 +328,15 @@ mod tests {
             }
         }
 
-        fn step(&mut self) -> Step {
+        fn step(&mut self) -> NextStep {
             self.walk.step(self.now, self.is_leecher)
         }
 
         /// All announces that are due now.
         fn asked(&mut self) -> Vec<(usize, AnnounceEvent)> {
             std::iter::from_fn(|| match self.step() {
-                Step::Ask(tracker, event) => Some((tracker, event)),
-                Step::Wait(_) => None,
+                NextStep::Ask(tracker, event) => Some((tracker, event)),
+                NextStep::Wait(_) => None,
             })
             .collect()
         }
@@ -344,7 +344,7 @@ mod tests {
         /// For how long there is nothing to do.
         fn waits(&mut self) -> Duration {
             match self.step() {
-                Step::Wait(Some(until)) => until - self.now,
+                NextStep::Wait(Some(until)) => until - self.now,
                 other => panic!("{other:?}"),
             }
         }
@@ -383,7 +383,7 @@ mod tests {
         }
         assert_eq!(test.asked(), [(2, Started)]);
         test.answers(2);
-        assert_eq!(test.walk.legs().map(|leg| leg.tracker).collect::<Vec<_>>(), [2, 0, 1]);
+        assert_eq!(test.walk.states().map(|state| state.tracker).collect::<Vec<_>>(), [2, 0, 1]);
         for _ in 0..3 {
             test.pass(HALF_AN_HOUR);
             assert_eq!(test.asked(), [(2, Regular)]);
@@ -560,7 +560,7 @@ mod tests {
         test.pass(22 * HOUR);
         test.asked();
         test.walk.failed(1, Failure::Never, test.now, &mut test.rng);
-        assert_eq!(test.step(), Step::Wait(None));
+        assert_eq!(test.step(), NextStep::Wait(None));
     }
 
     #[test]
@@ -568,7 +568,7 @@ mod tests {
         let mut test = Test::of(&[&[0], &[1]], AnnounceTo::FirstThatAnswers);
         assert_eq!(test.asked(), [(0, Started)]);
         test.walk.failed(0, Failure::Absent, test.now, &mut test.rng);
-        assert_eq!(test.walk.legs().next().unwrap().failures, 0);
+        assert_eq!(test.walk.states().next().unwrap().failures, 0);
         assert_eq!(test.asked(), [(1, Started)]);
         test.answers(1);
         test.pass(HALF_AN_HOUR);
@@ -582,7 +582,7 @@ mod tests {
     fn a_torrent_without_trackers_waits_for_nothing() {
         for tiers in [&[][..], &[&[][..]]] {
             let mut test = Test::of(tiers, AnnounceTo::EveryTier);
-            assert_eq!(test.step(), Step::Wait(None));
+            assert_eq!(test.step(), NextStep::Wait(None));
         }
     }
 

@@ -7,41 +7,41 @@ use swarmkeep_peer_wire::{
     PieceIndex,
 };
 
-use super::{Connection, Ended, REQUESTS};
-use crate::{config::CLIENT, learning::Question};
+use super::{Connection, EndReason, REQUESTS};
+use crate::{config::CLIENT, learning::LearningRequest};
 
 impl Connection {
     /// Sends the bitfield at first, then `have` for each piece that has come.
-    pub(super) fn tell_pieces(&mut self) -> Result<(), Ended> {
-        if let Some(told) = self.told {
+    pub(super) fn send_have(&mut self) -> Result<(), EndReason> {
+        if let Some(sent) = self.sent_pieces {
             let mut came = Vec::new();
-            self.torrent.came_since(told, &mut came);
-            self.told = Some(told + came.len());
-            return came.into_iter().try_for_each(|piece| self.say(&Message::Have(PieceIndex(piece))));
+            self.torrent.came_since(sent, &mut came);
+            self.sent_pieces = Some(sent + came.len());
+            return came.into_iter().try_for_each(|piece| self.send(&Message::Have(PieceIndex(piece))));
         }
         let (have, came) = self.torrent.have();
-        self.told = Some(came);
+        self.sent_pieces = Some(came);
         match have.count() {
-            0 if self.fast => self.say(&Message::HaveNone),
+            0 if self.fast => self.send(&Message::HaveNone),
             0 => Ok(()),
-            all if all == have.pieces() && self.fast => self.say(&Message::HaveAll),
-            _ => self.say(&Message::Bitfield(Bitfield::new(&have.to_bytes()))),
+            all if all == have.pieces() && self.fast => self.send(&Message::HaveAll),
+            _ => self.send(&Message::Bitfield(Bitfield::new(&have.to_bytes()))),
         }
     }
 
     /// Requests the metadata of a magnet link.
-    pub(super) fn learn(&mut self) -> Result<(), Ended> {
+    pub(super) fn request_metadata(&mut self) -> Result<(), EndReason> {
         let (torrent, now) = (Arc::clone(&self.torrent), Instant::now());
         let mut learning = torrent.learning.lock();
         let Some(learning) = &mut *learning else { return Ok(()) };
         self.learns = true;
         loop {
             let has = |pieces| self.early.as_ref().is_some_and(|early| early.has_one_of(pieces));
-            match learning.ask(self.peer.key, now, has) {
-                Some(Question::Metadata { piece }) => {
-                    self.say_metadata(MetadataMessage::Request { piece });
+            match learning.next_request(self.peer.key, now, has) {
+                Some(LearningRequest::Metadata(piece)) => {
+                    self.send_metadata_message(MetadataMessage::Request { piece });
                 }
-                Some(Question::Hashes(range)) => self.say(&Message::HashRequest(range))?,
+                Some(LearningRequest::Hashes(range)) => self.send(&Message::HashRequest(range))?,
                 None => return Ok(()),
             }
         }
@@ -53,10 +53,10 @@ impl Connection {
             Some(ready) => self.uploads.answer(ready.info.encoded(), piece),
             None => MetadataMessage::Reject { piece },
         };
-        self.say_metadata(answer);
+        self.send_metadata_message(answer);
     }
 
-    fn say_metadata(&mut self, message: MetadataMessage<'_>) {
+    fn send_metadata_message(&mut self, message: MetadataMessage<'_>) {
         // A peer that has named no id for it gets no answer, nor does one that requests faster than it reads.
         if let Some(message) = ExtendedMessage::Metadata(message).to_peer(&self.theirs) {
             let _ = self.queue.push(&message);
@@ -64,20 +64,20 @@ impl Connection {
     }
 
     /// Sends the list of the other peers.
-    pub(super) fn tell_peers(&mut self, now: Instant) -> Result<(), Ended> {
+    pub(super) fn send_peers(&mut self, now: Instant) -> Result<(), EndReason> {
         let public = self.torrent.ready().is_some_and(|ready| !ready.info.is_private());
         if !public || self.theirs.id(Extension::Pex).is_none() || !self.exchange.is_due(now) {
             return Ok(());
         }
-        if let Some(news) = self.exchange.news(&self.torrent.others(&self.peer), now) {
-            let message = ExtendedMessage::Pex(news.message()).to_peer(&self.theirs);
+        if let Some(lists) = self.exchange.changes(&self.torrent.others(&self.peer), now) {
+            let message = ExtendedMessage::Pex(lists.message()).to_peer(&self.theirs);
             let message = message.expect("it has an id, which was checked");
-            self.queue.push(&message).map_err(|_| Ended::Misbehaves("does not read"))?;
+            self.queue.push(&message).map_err(|_| EndReason::Misbehaves("does not read"))?;
         }
         Ok(())
     }
 
-    pub(super) fn say_hello(&mut self) -> Result<(), Ended> {
+    pub(super) fn send_extended_handshake(&mut self) -> Result<(), EndReason> {
         let private = self.torrent.ready().is_some_and(|ready| ready.info.is_private());
         // Holes are punched for uTP only.
         let ids = ExtensionIds::ALL.with(Extension::Holepunch, 0);
@@ -92,10 +92,10 @@ impl Connection {
         hello.upload_only = (!self.torrent.is_fetched()).then_some(true);
         let message = ExtendedMessage::Handshake(hello).to_peer(&ExtensionIds::NONE);
         let message = message.expect("the handshake has always an id");
-        self.queue.push(&message).map_err(|_| Ended::Misbehaves("does not read"))
+        self.queue.push(&message).map_err(|_| EndReason::Misbehaves("does not read"))
     }
 
-    pub(super) fn say(&mut self, message: &Message<'_>) -> Result<(), Ended> {
-        self.queue.push(message).map_err(|_| Ended::Misbehaves("does not read its messages"))
+    pub(super) fn send(&mut self, message: &Message<'_>) -> Result<(), EndReason> {
+        self.queue.push(message).map_err(|_| EndReason::Misbehaves("does not read its messages"))
     }
 }

@@ -10,7 +10,7 @@ use swarmkeep_peer_wire::{
     Bitfield, ExtendedMessage, Extension, ExtensionIds, Message, MetadataMessage, ReceiveBuffer,
 };
 
-use super::{Connection, Early, Ended, REQUESTS, downloads::PAUSE};
+use super::{Connection, EarlyPieces, EndReason, REQUESTS, downloads::PAUSE};
 use crate::{candidates::Source, near::is_near, network::site};
 
 /// The most peers of one message, and the shortest time between two: BEP 11 has 50 of each family per minute,
@@ -24,7 +24,7 @@ const ALLOWED: usize = 64;
 
 impl Connection {
     /// Takes the pieces that the peer named before the torrent was known.
-    pub(super) fn catch_up(&mut self, early: Early) -> Result<(), Ended> {
+    pub(super) fn catch_up(&mut self, early: EarlyPieces) -> Result<(), EndReason> {
         let pieces = self.torrent.ready().expect("it is ready").info.piece_count();
         if early.all {
             self.torrent.peer_has(&self.peer, 0..pieces);
@@ -39,19 +39,19 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn hear_all(&mut self, received: &mut ReceiveBuffer) -> Result<(), Ended> {
+    pub(super) fn receive_all(&mut self, received: &mut ReceiveBuffer) -> Result<(), EndReason> {
         while let Some(message) = received.next_message()? {
-            self.hear(message)?;
+            self.receive(message)?;
         }
         Ok(())
     }
 
-    fn hear(&mut self, message: Message<'_>) -> Result<(), Ended> {
+    fn receive(&mut self, message: Message<'_>) -> Result<(), EndReason> {
         let first = !self.begun;
         self.begun |= !matches!(message, Message::Extended(_) | Message::KeepAlive | Message::Port(_));
         match message {
             Message::Bitfield(_) | Message::HaveAll | Message::HaveNone if !first => {
-                return Err(Ended::Misbehaves("lists its pieces after other messages"));
+                return Err(EndReason::Misbehaves("lists its pieces after other messages"));
             }
             Message::HaveAll
             | Message::HaveNone
@@ -60,7 +60,7 @@ impl Connection {
             | Message::Reject(_)
                 if !self.fast =>
             {
-                return Err(Ended::Misbehaves("uses the fast extension and has not said so"));
+                return Err(EndReason::Misbehaves("uses the fast extension and has not said so"));
             }
             Message::Bitfield(bitfield) => match &mut self.early {
                 Some(early) => early.bitfield = bitfield.as_bytes().to_vec(),
@@ -72,13 +72,13 @@ impl Connection {
             },
             Message::Have(piece) => match &mut self.early {
                 Some(early) if early.pieces.len() < 1 << 16 => early.pieces.push(piece.0),
-                Some(_) => return Err(Ended::Misbehaves("names more pieces than can be remembered")),
+                Some(_) => return Err(EndReason::Misbehaves("names more pieces than can be remembered")),
                 None => self.torrent.peer_gained(&self.peer, piece.0),
             },
             Message::Choke => {
                 self.choked = true;
                 // With the fast extension, each request is rejected or answered.
-                if !self.fast && !self.asked.is_empty() {
+                if !self.fast && !self.requested.is_empty() {
                     self.give_all_back();
                     self.pause(PAUSE);
                 }
@@ -86,27 +86,27 @@ impl Connection {
             Message::Unchoke => self.choked = false,
             Message::Interested => self.torrent.peer_wants(&self.peer, true),
             Message::NotInterested => self.torrent.peer_wants(&self.peer, false),
-            Message::Request(block) => self.asked_for(block)?,
+            Message::Request(block) => self.receive_request(block)?,
             Message::Cancel(block) => {
-                if let Some(at) = self.asks.iter().position(|asks| *asks == block) {
-                    self.asks.remove(at);
+                if let Some(at) = self.unanswered.iter().position(|other| *other == block) {
+                    self.unanswered.remove(at);
                     self.reject(block)?;
                 }
             }
-            Message::NoSuchBlock { id, block } => self.asked_for_none(id, block)?,
-            Message::Piece(piece) => self.brought(piece)?,
+            Message::NoSuchBlock { id, block } => self.receive_absent_request(id, block)?,
+            Message::Piece(piece) => self.receive_block(piece)?,
             Message::Reject(block) => self.rejected(block),
             Message::AllowedFast(piece) if self.allowed.len() < ALLOWED => self.allowed.push(piece.0),
             Message::Extended(extended) => {
                 // The frame was in order: an unreadable message does not end the connection.
                 match extended.read(&ExtensionIds::ALL) {
-                    Ok(message) => self.hear_extended(message)?,
+                    Ok(message) => self.receive_extended(message)?,
                     Err(error) => {
                         tracing::debug!(address = %self.peer.address, %error, "an extended message")
                     }
                 }
             }
-            Message::HashRequest(range) => self.asked_for_hashes(range)?,
+            Message::HashRequest(range) => self.receive_hash_request(range)?,
             Message::Hashes(hashes) => self.torrent.hashes(&self.peer, &hashes)?,
             Message::HashReject(range) => {
                 if let Some(learning) = &mut *self.torrent.learning.lock() {
@@ -123,7 +123,7 @@ impl Connection {
         Ok(())
     }
 
-    fn hear_extended(&mut self, message: ExtendedMessage<'_>) -> Result<(), Ended> {
+    fn receive_extended(&mut self, message: ExtendedMessage<'_>) -> Result<(), EndReason> {
         match message {
             ExtendedMessage::Handshake(handshake) => {
                 self.theirs = handshake.ids;
@@ -156,9 +156,9 @@ impl Connection {
             ExtendedMessage::Pex(pex) => {
                 let private = self.torrent.ready().is_none_or(|ready| ready.info.is_private());
                 let now = Instant::now();
-                let often = self.told_of.is_some_and(|before| now - before < PEX);
+                let often = self.last_pex.is_some_and(|before| now - before < PEX);
                 if !private && !often {
-                    self.told_of = Some(now);
+                    self.last_pex = Some(now);
                     let added = pex.added().take(MOST_PEX).map(|added| added.endpoint);
                     let added = added.map(|peer: Endpoint| SocketAddr::new(peer.ip(), peer.port()));
                     // A peer outside does not know the addresses of this network.

@@ -1,4 +1,4 @@
-//! Many torrents with one tracker: announces wait in a line, and a failure is for all of them.
+//! Many torrents with one tracker: announces wait in a queue, and a failure is for all of them.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -13,12 +13,12 @@ use super::announce::TrackerError;
 /// Lets a limited number of announces ask one tracker at a time. The others wait. When the tracker turns out
 /// to be silent, they all get that error: one by one, a thousand torrents would take hours to find out.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct TurnQueue {
     turns: Semaphore,
     silent: Mutex<Option<(Instant, TrackerError)>>,
 }
 
-impl Line {
+impl TurnQueue {
     pub(super) fn new(at_once: usize) -> Self {
         Self { turns: Semaphore::new(at_once), silent: Mutex::default() }
     }
@@ -46,19 +46,19 @@ impl Line {
 
 /// The state of trackers, or of hosts: of all that are in use, and of some others.
 #[derive(Debug)]
-pub(super) struct Known<K, V>(Mutex<HashMap<K, Arc<V>>>);
+pub(super) struct Cache<K, V>(Mutex<HashMap<K, Arc<V>>>);
 
 /// Beyond this number, unused values are dropped. Idle connections are among them.
 const MOST_UNUSED: usize = 1024;
 
-impl<K: Eq + Hash, V> Known<K, V> {
+impl<K: Eq + Hash, V> Cache<K, V> {
     /// The value of `key`, which `new` makes if there is none.
     pub(super) fn get(&self, key: K, new: impl FnOnce() -> V) -> Arc<V> {
-        let mut known = self.0.lock();
-        if known.len() >= MOST_UNUSED && !known.contains_key(&key) {
-            known.retain(|_, value| Arc::strong_count(value) > 1);
+        let mut cache = self.0.lock();
+        if cache.len() >= MOST_UNUSED && !cache.contains_key(&key) {
+            cache.retain(|_, value| Arc::strong_count(value) > 1);
         }
-        Arc::clone(known.entry(key).or_insert_with(|| Arc::new(new())))
+        Arc::clone(cache.entry(key).or_insert_with(|| Arc::new(new())))
     }
 
     pub(super) fn all(&self) -> Vec<Arc<V>> {
@@ -66,7 +66,7 @@ impl<K: Eq + Hash, V> Known<K, V> {
     }
 }
 
-impl<K, V> Default for Known<K, V> {
+impl<K, V> Default for Cache<K, V> {
     fn default() -> Self {
         Self(Mutex::default())
     }
@@ -78,26 +78,26 @@ mod tests {
 
     #[test]
     fn used_values_stay_and_the_number_of_others_is_limited() {
-        let known = Known::default();
-        let used = known.get(usize::MAX, || 0);
+        let cache = Cache::default();
+        let used = cache.get(usize::MAX, || 0);
         for key in 0..10 * MOST_UNUSED {
-            assert_eq!(*known.get(key, || key), key);
-            assert!(known.all().len() <= MOST_UNUSED);
+            assert_eq!(*cache.get(key, || key), key);
+            assert!(cache.all().len() <= MOST_UNUSED);
         }
-        assert!(Arc::ptr_eq(&used, &known.get(usize::MAX, || 1)));
+        assert!(Arc::ptr_eq(&used, &cache.get(usize::MAX, || 1)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn waiting_announces_fail_when_the_tracker_is_silent_and_later_ones_do_not() {
-        let line = Line::new(1);
-        let first = line.turn(Instant::now()).await.unwrap();
+        let queue = TurnQueue::new(1);
+        let first = queue.turn(Instant::now()).await.unwrap();
         let asked = Instant::now();
-        let waiting = line.turn(asked);
+        let waiting = queue.turn(asked);
         let error = TrackerError::Silent;
-        line.is_silent(&error);
+        queue.is_silent(&error);
         drop(first);
         assert_eq!(waiting.await.map(drop), Err(error));
         tokio::time::advance(std::time::Duration::from_millis(1)).await;
-        assert_eq!(line.turn(Instant::now()).await.map(drop), Ok(()));
+        assert_eq!(queue.turn(Instant::now()).await.map(drop), Ok(()));
     }
 }
