@@ -93,7 +93,7 @@ pub const fn piece_length_for(total: u64) -> u32 {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Creation {
-    says: Says,
+    fields: Fields,
     name: Vec<u8>,
     /// Whether a single file lies in no folder.
     alone: bool,
@@ -108,7 +108,7 @@ pub struct Creation {
 
 /// The fields of a torrent beside its files.
 #[derive(Debug, Clone, Default)]
-struct Says {
+struct Fields {
     format: Format,
     tiers: Vec<Vec<String>>,
     comment: Option<String>,
@@ -121,8 +121,8 @@ struct Says {
 impl Creation {
     /// Begins a torrent. `name` is the name of its folder or of its only file.
     pub fn builder(name: impl AsRef<[u8]>, format: Format) -> CreationBuilder {
-        let says = Says { format, ..Says::default() };
-        CreationBuilder { says, name: name.as_ref().to_vec(), files: Vec::new(), piece_length: None }
+        let fields = Fields { format, ..Fields::default() };
+        CreationBuilder { fields, name: name.as_ref().to_vec(), files: Vec::new(), piece_length: None }
     }
 
     /// The files in the order of their bytes, and the padding between them: as
@@ -161,7 +161,7 @@ impl Creation {
         }
         let at = u64::from(piece) * u64::from(self.piece_length);
         let whole = (self.files.length() - at).min(self.piece_length.into()) as u32;
-        let v2 = self.says.format.has_v2().then(|| {
+        let v2 = self.fields.format.has_v2().then(|| {
             // In v2 no piece has bytes of two files.
             let levels = match self.pieces_of(self.file(last)) {
                 1 => hash_tree::levels(u64::from(length.div_ceil(BLOCK))),
@@ -169,7 +169,7 @@ impl Creation {
             };
             Blocks::new(length, levels)
         });
-        let padding = self.says.format.has_v1().then(|| whole - length);
+        let padding = self.fields.format.has_v1().then(|| whole - length);
         Some(PieceHasher { piece, hashing: Hashing::new(length, padding, v2) })
     }
 
@@ -220,7 +220,7 @@ impl Creation {
 
     /// Keys of a dictionary come in the order of their bytes, here and below.
     fn write(&self, out: &mut Vec<u8>) {
-        let Says { format, tiers, comment, created_by, creation_date, private, source } = &self.says;
+        let Fields { format, tiers, comment, created_by, creation_date, private, source } = &self.fields;
         let roots = if format.has_v2() { self.roots() } else { Vec::new() };
         let mut writer = Writer::new(out);
         writer.dict();
@@ -379,7 +379,7 @@ fn text<S: Sink>(writer: &mut Writer<'_, S>, key: &[u8], text: Option<&str>) {
 /// Builds a [`Creation`].
 #[derive(Debug, Clone)]
 pub struct CreationBuilder {
-    says: Says,
+    fields: Fields,
     name: Vec<u8>,
     /// Not checked yet.
     files: Vec<NewFile>,
@@ -421,39 +421,39 @@ impl CreationBuilder {
     pub fn tier(&mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> &mut Self {
         let tier: Vec<_> = urls.into_iter().map(Into::into).collect();
         if !tier.is_empty() {
-            self.says.tiers.push(tier);
+            self.fields.tiers.push(tier);
         }
         self
     }
 
     /// Sets whether peers may come from its trackers only (BEP 27).
     pub const fn private(&mut self, private: bool) -> &mut Self {
-        self.says.private = private;
+        self.fields.private = private;
         self
     }
 
     /// Sets `source`, which private trackers use. It is part of the info dictionary: with another source, the
     /// info hash differs.
     pub fn source(&mut self, source: impl Into<String>) -> &mut Self {
-        self.says.source = Some(source.into());
+        self.fields.source = Some(source.into());
         self
     }
 
     /// Sets a comment for users.
     pub fn comment(&mut self, comment: impl Into<String>) -> &mut Self {
-        self.says.comment = Some(comment.into());
+        self.fields.comment = Some(comment.into());
         self
     }
 
     /// Sets the name of the program that makes the torrent.
     pub fn created_by(&mut self, program: impl Into<String>) -> &mut Self {
-        self.says.created_by = Some(program.into());
+        self.fields.created_by = Some(program.into());
         self
     }
 
     /// Sets the date, in seconds since 1970. It is not part of the info dictionary.
     pub const fn creation_date(&mut self, seconds: i64) -> &mut Self {
-        self.says.creation_date = Some(seconds);
+        self.fields.creation_date = Some(seconds);
         self
     }
 
@@ -467,23 +467,23 @@ impl CreationBuilder {
     /// [`Error::Path`] for names that no system has, and for two files of one path; the number counts sorted
     /// files. [`Error::Tracker`] for a tracker that `parse` would ignore.
     pub fn build(&self) -> Result<Creation, Error> {
-        let Self { says, name, files, piece_length } = self;
+        let Self { fields, name, files, piece_length } = self;
         names::check_possible(name).map_err(|fault| Error::Name { name: Error::printable(name), fault })?;
-        if let Some(url) = says.tiers.iter().flatten().find(|url| !may_be_tracker(url)) {
+        if let Some(url) = fields.tiers.iter().flatten().find(|url| !may_be_tracker(url)) {
             return Err(Error::Tracker(Error::printable(url.as_bytes())));
         }
-        if says.tiers.iter().flatten().count() > MOST_TRACKERS {
+        if fields.tiers.iter().flatten().count() > MOST_TRACKERS {
             return Err(Error::TooMany("trackers"));
         }
         let total = files.iter().fold(0, |total: u64, file| total.saturating_add(file.length));
         let piece_length = piece_length.unwrap_or(piece_length_for(total));
-        check_piece_length(piece_length, says.format.has_v2())?;
-        let (files, alone) = list(name, files, says.format, piece_length)?;
+        check_piece_length(piece_length, fields.format.has_v2())?;
+        let (files, alone) = list(name, files, fields.format, piece_length)?;
         check_length(&files)?;
         let pieces = u32::try_from(files.length().div_ceil(piece_length.into()));
         let pieces = pieces.map_err(|_| Error::TooMany("pieces"))? as usize;
-        let v1 = if says.format.has_v1() { pieces } else { 0 };
-        let v2 = if says.format.has_v2() { pieces } else { 0 };
+        let v1 = if fields.format.has_v1() { pieces } else { 0 };
+        let v2 = if fields.format.has_v2() { pieces } else { 0 };
         if 20 * v1 as u64 + 32 * v2 as u64 > LONGEST as u64 {
             return Err(Error::Field {
                 key: "piece length",
@@ -491,7 +491,7 @@ impl CreationBuilder {
             });
         }
         Ok(Creation {
-            says: says.clone(),
+            fields: fields.clone(),
             name: name.clone(),
             alone,
             files,

@@ -23,15 +23,15 @@ pub(super) struct FileRoot {
 
 /// The kind of a dictionary of the tree, known from its first key on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum DictKind {
     Folder,
     File,
 }
 
 /// A dictionary of the tree that is open.
-struct Open<'a> {
+struct OpenDict<'a> {
     node: u32,
-    kind: Kind,
+    kind: DictKind,
     latest: Option<&'a [u8]>,
 }
 
@@ -46,9 +46,9 @@ impl FileTree {
         if tokens.next() != Some(Token::Dict) {
             return Err(wrong("is not a dictionary"));
         }
-        let mut open = vec![Open { node: top, kind: Kind::Folder, latest: None }];
+        let mut open = vec![OpenDict { node: top, kind: DictKind::Folder, latest: None }];
         let mut single = None;
-        while let Some(Open { node, kind, latest }) = open.last_mut() {
+        while let Some(OpenDict { node, kind, latest }) = open.last_mut() {
             let Some(Token::Bytes(key)) = tokens.next() else {
                 // A dictionary has keys before anything else, so this one has ended.
                 open.pop();
@@ -59,7 +59,7 @@ impl FileTree {
             }
             *latest = Some(key);
             let node = *node;
-            if *kind == Kind::File {
+            if *kind == DictKind::File {
                 let file = read.files.list().count() - 1;
                 return Err(read.files.list().fault(file, PathFault::Folder));
             }
@@ -67,14 +67,14 @@ impl FileTree {
                 return Err(wrong("has a name without a dictionary"));
             }
             if key.is_empty() && open.len() > 1 {
-                open.last_mut().expect("one is open").kind = Kind::File;
+                open.last_mut().expect("one is open").kind = DictKind::File;
                 single = (open.len() == 2).then_some(node);
                 read.file(&mut tokens, node, piece_length)?;
             } else if key.is_empty() {
                 return Err(wrong("has an empty name"));
             } else {
                 let node = read.files.node(Some(node), key)?;
-                open.push(Open { node, kind: Kind::Folder, latest: None });
+                open.push(OpenDict { node, kind: DictKind::Folder, latest: None });
             }
         }
         if let Some(single) = single

@@ -31,12 +31,12 @@ pub struct FileList {
     /// The names of all nodes, as they are written.
     names: String,
     /// Names that differ from the torrent's: of which nodes, in ascending order, and where each ends.
-    changed: Vec<Changed>,
+    changed: Vec<ChangedName>,
     originals: Vec<u8>,
     links: usize,
     /// Files and folders; a folder comes before its contents.
     nodes: Vec<Node>,
-    entries: Vec<Entry>,
+    entries: Vec<FileEntry>,
     length: u64,
 }
 
@@ -49,16 +49,15 @@ struct Node {
     end: u32,
 }
 
-/// A name that was changed.
 #[derive(Debug, Clone, Copy)]
-struct Changed {
+struct ChangedName {
     node: u32,
     /// Where in `originals` the name of the torrent ends.
     end: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct FileEntry {
     offset: u64,
     /// [`NONE`] for padding.
     node: u32,
@@ -170,7 +169,7 @@ impl FileList {
         if original != name.as_bytes() {
             let end = end(self.originals.len() + original.len())?;
             self.originals.extend_from_slice(original);
-            self.changed.push(Changed { node, end });
+            self.changed.push(ChangedName { node, end });
         }
         let end = end(self.names.len() + name.len())?;
         self.names.push_str(name);
@@ -406,7 +405,7 @@ impl<'a> File<'a> {
         names.eq(other.list.upwards(other.entry().node).map(|node| other.list.original(node)))
     }
 
-    fn entry(self) -> &'a Entry {
+    fn entry(self) -> &'a FileEntry {
         &self.list.entries[self.index]
     }
 }
@@ -497,7 +496,7 @@ impl FileListBuilder {
         if self.list.entries.len() >= NONE as usize {
             return Err(Error::TooMany("files"));
         }
-        self.list.entries.push(Entry { offset: self.list.length, node, executable });
+        self.list.entries.push(FileEntry { offset: self.list.length, node, executable });
         self.list.length = total;
         Ok(self)
     }
