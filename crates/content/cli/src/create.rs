@@ -196,7 +196,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         .threads
         .map_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get), NonZeroUsize::get);
     let bar = bar(content.bytes()).with_message(path.display().to_string());
-    for hash in Reading::new(&creation, &content, &bar).hash(threads)? {
+    for hash in ContentHasher::new(&creation, &content, &bar).hash(threads)? {
         creation.set(hash);
     }
     bar.finish_and_clear();
@@ -287,11 +287,11 @@ struct Content {
     name: OsString,
     /// The path of the command line, for messages.
     called: PathBuf,
-    files: Vec<Found>,
+    files: Vec<FoundFile>,
     empty_folders: usize,
 }
 
-struct Found {
+struct FoundFile {
     /// Below the root; empty for a single file.
     path: PathBuf,
     metadata: Metadata,
@@ -356,7 +356,7 @@ impl Content {
 
     fn take(&mut self, path: PathBuf, metadata: Metadata, refused: &mut Vec<String>) {
         if metadata.is_file() {
-            return self.files.push(Found { path, metadata });
+            return self.files.push(FoundFile { path, metadata });
         }
         let (kind, help) = match metadata.file_type() {
             kind if kind.is_symlink() => ("a symbolic link", ": replace it by its target"),
@@ -370,12 +370,12 @@ impl Content {
         self.files.iter().map(|found| found.metadata.len()).sum()
     }
 
-    fn path(&self, found: &Found) -> PathBuf {
+    fn path(&self, found: &FoundFile) -> PathBuf {
         if self.single { self.root.clone() } else { self.root.join(&found.path) }
     }
 
     /// Checks that a file is the one that was found, and unchanged.
-    fn check(&self, found: &Found, now: &Metadata) -> Result<(), String> {
+    fn check(&self, found: &FoundFile, now: &Metadata) -> Result<(), String> {
         let times = |metadata: &Metadata| {
             let [modified, changed] = [metadata.mtime(), metadata.ctime()];
             (modified, metadata.mtime_nsec(), changed, metadata.ctime_nsec())
@@ -392,12 +392,12 @@ impl Content {
         })
     }
 
-    fn changed(&self, found: &Found) -> String {
+    fn changed(&self, found: &FoundFile) -> String {
         format!("{} changed while it was read", self.path(found).display())
     }
 }
 
-impl Found {
+impl FoundFile {
     fn same(&self, other: &Metadata) -> bool {
         (self.metadata.dev(), self.metadata.ino()) == (other.dev(), other.ino())
     }
@@ -405,7 +405,7 @@ impl Found {
 
 /// Reads the content and hashes it, on many threads. Each takes the next piece, so all read at about the same
 /// place.
-struct Reading<'a> {
+struct ContentHasher<'a> {
     creation: &'a Creation,
     content: &'a Content,
     /// For each entry of the torrent the index of its file; for padding, of the next file.
@@ -415,7 +415,7 @@ struct Reading<'a> {
     failed: AtomicBool,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ContentHasher<'a> {
     fn new(creation: &'a Creation, content: &'a Content, bar: &'a ProgressBar) -> Self {
         let mut before = 0;
         let entries = creation.files().iter().map(|file| {

@@ -11,34 +11,33 @@ use swarmkeep_metainfo::{Info, Metainfo};
 
 use crate::store::{
     check::verify_unknown,
-    opened::{For, Kind, Opened},
-    take_up::{Checked, take_up, tell_place, top},
+    opened::{Access, Kind, OpenStore},
+    take_up::{FileCheck, take_up, tell_place, top},
     tell_changes,
 };
 
-/// A store that keeps torrent files.
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub(crate) struct TorrentStore {
     pub(crate) torrents: Arc<Library>,
     /// The store and its folder, if the store is a folder of files.
     files: Option<(FileStore, PathBuf)>,
 }
 
-impl Kept {
+impl TorrentStore {
     /// Opens a store. Prints a warning if torrent files are missing.
     pub(crate) fn open(
         path: &Path,
         torrent_files: Option<&Path>,
-        wanted: For,
+        access: Access,
     ) -> Result<Self, Box<dyn Error>> {
         if path.as_os_str() == "memory:" {
             let torrents = Library::without_files(Arc::new(Memory::new(&ContentConfig::new(""))));
             return Ok(Self { torrents: Arc::new(torrents), files: None });
         }
-        let opened = Opened::open(path, torrent_files, wanted)?;
+        let opened = OpenStore::open(path, torrent_files, access)?;
         let missing = opened.missing_torrent_files()?;
         missing.into_iter().for_each(|missing| eprintln!("seedkeep: {missing}"));
-        let Opened { torrents, kind, .. } = opened;
+        let OpenStore { torrents, kind, .. } = opened;
         let files = match kind {
             Kind::Files(files) => Some((files, path.to_owned())),
             Kind::Block(_) => None,
@@ -60,7 +59,7 @@ impl Kept {
         else {
             return Ok(());
         };
-        if let Some(Checked { right, .. }) = take_up(&self.torrents, torrent, files, folder, info)? {
+        if let Some(FileCheck { right, .. }) = take_up(&self.torrents, torrent, files, folder, info)? {
             tell_changes(info);
             let (name, place) = (info.name().escape_debug(), folder.join(top(info)));
             let (place, pieces) = (place.display(), right.pieces());

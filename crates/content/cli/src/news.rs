@@ -18,10 +18,10 @@ use crate::store::counted;
 
 /// The state of each torrent at the last look.
 #[derive(Debug, Default)]
-pub(crate) struct News(BTreeMap<InfoHash, ToldOf>);
+pub(crate) struct News(BTreeMap<InfoHash, LastState>);
 
 #[derive(Debug, Default)]
-struct ToldOf {
+struct LastState {
     /// By URL: the failure, or none if it answers.
     trackers: BTreeMap<String, Option<String>>,
     peers: BTreeSet<SocketAddr>,
@@ -42,7 +42,7 @@ pub(crate) enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         url: Option<String>,
         #[serde(flatten)]
-        came: Came,
+        result: TrackerResult,
     },
     /// Pieces that were complete are no longer offered: they cannot be read, have changed, or are wrong.
     Lost { info_hash: String, pieces: u32 },
@@ -51,13 +51,13 @@ pub(crate) enum Event {
         info_hash: String,
         address: SocketAddr,
         #[serde(flatten)]
-        is: PeerIs,
+        state: PeerState,
     },
 }
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Came {
+pub(crate) enum TrackerResult {
     Answer {
         seeders: u32,
         leechers: u32,
@@ -72,7 +72,7 @@ pub(crate) enum Came {
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum PeerIs {
+pub(crate) enum PeerState {
     Connected { connected: bool },
     Unreached { error: String, again: Option<u64> },
 }
@@ -82,42 +82,42 @@ impl News {
     pub(crate) fn of(&mut self, handle: &Handle, waits: bool) -> Vec<Event> {
         let (status, trackers) = (handle.status(), handle.trackers());
         let info_hash = || handle.info_hash().to_string();
-        let told = self.0.entry(handle.info_hash()).or_default();
+        let last = self.0.entry(handle.info_hash()).or_default();
         let mut news = Vec::new();
-        if trackers.is_empty() && waits && !told.of_no_tracker {
-            told.of_no_tracker = true;
+        if trackers.is_empty() && waits && !last.of_no_tracker {
+            last.of_no_tracker = true;
             let error = "it names no tracker, and no --peer is given: others have to call".to_owned();
-            let came = Came::Failure { error, again: None };
-            news.push(Event::Tracker { info_hash: info_hash(), url: None, came });
+            let result = TrackerResult::Failure { error, again: None };
+            news.push(Event::Tracker { info_hash: info_hash(), url: None, result });
         }
-        let lost = status.lost - mem::replace(&mut told.lost, status.lost);
+        let lost = status.lost - mem::replace(&mut last.lost, status.lost);
         if lost > 0 {
             news.push(Event::Lost { info_hash: info_hash(), pieces: lost });
         }
         for tracker in &trackers {
-            let Some(came) = came(tracker) else { continue };
-            let error = match &came {
-                Came::Answer { .. } => None,
-                Came::Failure { error, .. } => Some(error.clone()),
+            let Some(result) = tracker_result(tracker) else { continue };
+            let error = match &result {
+                TrackerResult::Answer { .. } => None,
+                TrackerResult::Failure { error, .. } => Some(error.clone()),
             };
-            if told.trackers.insert(tracker.url.clone(), error.clone()) != Some(error) {
-                news.push(Event::Tracker { info_hash: info_hash(), url: Some(tracker.url.clone()), came });
+            if last.trackers.insert(tracker.url.clone(), error.clone()) != Some(error) {
+                news.push(Event::Tracker { info_hash: info_hash(), url: Some(tracker.url.clone()), result });
             }
         }
         let peers: BTreeSet<_> = status.peers.iter().map(|peer| peer.address).collect();
         let mut changed = |address: &SocketAddr, connected| {
-            let is = PeerIs::Connected { connected };
-            news.push(Event::Peer { info_hash: info_hash(), address: *address, is });
+            let state = PeerState::Connected { connected };
+            news.push(Event::Peer { info_hash: info_hash(), address: *address, state });
         };
-        told.peers.difference(&peers).for_each(|address| changed(address, false));
-        peers.difference(&told.peers).for_each(|address| changed(address, true));
-        peers.iter().for_each(|address| drop(told.unreached.remove(address)));
-        told.peers = peers;
+        last.peers.difference(&peers).for_each(|address| changed(address, false));
+        peers.difference(&last.peers).for_each(|address| changed(address, true));
+        peers.iter().for_each(|address| drop(last.unreached.remove(address)));
+        last.peers = peers;
         for peer in status.unreached {
             let again = Some(peer.next_in.as_secs());
-            if told.unreached.insert(peer.address, peer.error.clone()).as_ref() != Some(&peer.error) {
-                let is = PeerIs::Unreached { error: peer.error, again };
-                news.push(Event::Peer { info_hash: info_hash(), address: peer.address, is });
+            if last.unreached.insert(peer.address, peer.error.clone()).as_ref() != Some(&peer.error) {
+                let state = PeerState::Unreached { error: peer.error, again };
+                news.push(Event::Peer { info_hash: info_hash(), address: peer.address, state });
             }
         }
         news
@@ -125,12 +125,12 @@ impl News {
 }
 
 /// The result of the announces to a tracker over both families; `None` before the first one has ended.
-fn came(tracker: &TrackerStatus) -> Option<Came> {
+fn tracker_result(tracker: &TrackerStatus) -> Option<TrackerResult> {
     let families = [&tracker.v4, &tracker.v6];
     let answers = |family: &&&FamilyStatus| family.latest.is_some() && family.error.is_none();
     if families.iter().any(|family| answers(&family)) {
         let latest = || families.iter().filter(answers).filter_map(|family| family.latest.as_ref());
-        return Some(Came::Answer {
+        return Some(TrackerResult::Answer {
             seeders: latest().map(|answer| answer.seeders).max()?,
             leechers: latest().map(|answer| answer.leechers).max()?,
             peers: latest().map(|answer| answer.peers).sum(),
@@ -145,7 +145,7 @@ fn came(tracker: &TrackerStatus) -> Option<Came> {
     let worst = failed.max_by_key(|family| (family.next_in.is_some(), family.address.is_some()))?;
     let error = worst.error.as_ref()?.to_string();
     let again = families.iter().filter_map(|family| family.next_in).min();
-    Some(Came::Failure { error, again: again.map(|again| again.as_secs()) })
+    Some(TrackerResult::Failure { error, again: again.map(|again| again.as_secs()) })
 }
 
 impl Event {
@@ -156,16 +156,18 @@ impl Event {
             None => String::new(),
         };
         Some(match self {
-            Self::Tracker { url: None, came: Came::Failure { error, .. }, .. } => format!("{name}: {error}"),
-            Self::Tracker { url, came: Came::Failure { error, again: next }, .. } => {
+            Self::Tracker { url: None, result: TrackerResult::Failure { error, .. }, .. } => {
+                format!("{name}: {error}")
+            }
+            Self::Tracker { url, result: TrackerResult::Failure { error, again: next }, .. } => {
                 format!("{name}: {}: {error}{}", url.as_deref()?, again(next, "tried"))
             }
-            Self::Tracker { url, came: Came::Answer { seeders, leechers, .. }, .. } => {
+            Self::Tracker { url, result: TrackerResult::Answer { seeders, leechers, .. }, .. } => {
                 let [seeders, leechers] = [(*seeders, "seeder"), (*leechers, "leecher")]
                     .map(|(count, unit)| counted(count as usize, unit));
                 format!("{name}: {}: {seeders}, {leechers}", url.as_deref()?)
             }
-            Self::Peer { address, is: PeerIs::Unreached { error, again: next }, .. } => {
+            Self::Peer { address, state: PeerState::Unreached { error, again: next }, .. } => {
                 format!("{name}: peer {address}: {error}{}", again(next, "called"))
             }
             Self::Lost { pieces, .. } => {

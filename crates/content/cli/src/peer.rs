@@ -27,9 +27,9 @@ use tokio::{
 
 use crate::{
     cache::Cache,
-    kept::Kept,
+    kept::TorrentStore,
     news::{News, short},
-    store::{TorrentFiles, counted, opened::For, read_torrent, say},
+    store::{TorrentFiles, counted, opened::Access, read_torrent, say},
     units,
 };
 
@@ -132,7 +132,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             },
         }
     }
-    let kept = args.sharing.open(args.sharing.store(), For::Adding)?;
+    let kept = args.sharing.open(args.sharing.store(), Access::Adding)?;
     // The store may know the torrent of a link.
     for link in std::mem::take(&mut links) {
         match kept.torrents.torrent_file(&link.info_hash()) {
@@ -168,7 +168,7 @@ pub(crate) enum Until {
 pub(crate) fn share(
     sharing: &Sharing,
     store: Arc<dyn ContentRepository>,
-    kept: Option<&Kept>,
+    kept: Option<&TorrentStore>,
     (torrents, links): (Vec<(Metainfo, Vec<u8>)>, Vec<Magnet>),
     until: Until,
 ) -> Result<ExitCode, Box<dyn Error>> {
@@ -176,8 +176,8 @@ pub(crate) fn share(
     let done = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let session = sharing.start(store).await?;
-        let mut shown = Shown::new(sharing.json, &session)?;
-        let mut work = Work {
+        let mut reporter = Reporter::new(sharing.json, &session)?;
+        let mut transfers = Transfers {
             session: &session,
             kept,
             peers: &sharing.peer,
@@ -185,12 +185,12 @@ pub(crate) fn share(
             shared: Vec::new(),
             failed: false,
         };
-        let ended = work.run(torrents, until, &mut signals, &mut shown).await;
-        let (shared, failed) = (work.shared, work.failed);
+        let ended = transfers.run(torrents, until, &mut signals, &mut reporter).await;
+        let (shared, failed) = (transfers.shared, transfers.failed);
         // Also after an error: fetched pieces are made durable, and trackers notified.
         let stopped = session.stop().await;
         if !shared.is_empty() {
-            shown.end(&shared)?;
+            reporter.end(&shared)?;
         }
         let complete = ended?;
         stopped?;
@@ -206,10 +206,10 @@ pub(crate) fn share(
 }
 
 /// The torrents and links of a session.
-struct Work<'a> {
+struct Transfers<'a> {
     session: &'a Session,
     /// Where torrents are kept.
-    kept: Option<&'a Kept>,
+    kept: Option<&'a TorrentStore>,
     /// Peers of the command line.
     peers: &'a [SocketAddr],
     /// Links whose metainfo has not been fetched yet.
@@ -219,7 +219,7 @@ struct Work<'a> {
     failed: bool,
 }
 
-impl Work<'_> {
+impl Transfers<'_> {
     /// Shares until a signal, or until all torrents are complete or have failed. Returns whether they are.
     /// The torrent of a link begins as soon as its metainfo is known.
     async fn run(
@@ -227,7 +227,7 @@ impl Work<'_> {
         torrents: Vec<(Metainfo, Vec<u8>)>,
         until: Until,
         signals: &mut Signals,
-        shown: &mut Shown,
+        reporter: &mut Reporter,
     ) -> Result<bool, Box<dyn Error>> {
         for link in &mut self.unlearnt {
             *link = self.peers.iter().fold(link.clone(), |link, peer| link.with_peer(*peer));
@@ -249,7 +249,7 @@ impl Work<'_> {
         let mut completing = FuturesUnordered::new();
         for (metainfo, torrent) in torrents {
             let added = self.add(metainfo, &torrent).await;
-            completing.extend(self.noted(added, shown));
+            completing.extend(self.noted(added, reporter));
         }
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -265,17 +265,17 @@ impl Work<'_> {
                         }
                         Err(error) => Err(error.into()),
                     };
-                    completing.extend(self.noted(added, shown));
+                    completing.extend(self.noted(added, reporter));
                 }
                 Some(done) = completing.next() => {
-                    self.noted(done.map_err(Into::into), shown);
+                    self.noted(done.map_err(Into::into), reporter);
                 }
-                _ = second.tick() => shown.tell(self)?,
+                _ = second.tick() => reporter.tell(self)?,
                 () = signals.either() => return Ok(ended),
             }
             if !ended && learning.is_empty() && completing.is_empty() {
                 ended = true;
-                shown.tell(self)?;
+                reporter.tell(self)?;
                 if until == Until::Complete {
                     return Ok(true);
                 }
@@ -284,11 +284,11 @@ impl Work<'_> {
     }
 
     /// The result for one torrent. An error is reported at once, since the others may go on for long.
-    fn noted<T>(&mut self, came: Result<T, Box<dyn Error>>, shown: &Shown) -> Option<T> {
-        match came {
-            Ok(came) => Some(came),
+    fn noted<T>(&mut self, result: Result<T, Box<dyn Error>>, reporter: &Reporter) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
             Err(error) => {
-                shown.error(&*error);
+                reporter.error(&*error);
                 self.failed = true;
                 None
             }
@@ -339,8 +339,8 @@ impl Sharing {
     }
 
     /// Opens `store`, which need not be the one of the options.
-    pub(crate) fn open(&self, store: &Path, wanted: For) -> Result<Kept, Box<dyn Error>> {
-        Kept::open(store, self.torrent_files.folder(), wanted)
+    pub(crate) fn open(&self, store: &Path, access: Access) -> Result<TorrentStore, Box<dyn Error>> {
+        TorrentStore::open(store, self.torrent_files.folder(), access)
     }
 
     async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
@@ -407,7 +407,7 @@ impl SharedTorrent {
 }
 
 /// The output: bars for people, lines of JSON for programs.
-struct Shown {
+struct Reporter {
     json: bool,
     /// Whether stderr is a terminal, which shows bars.
     seen: bool,
@@ -426,13 +426,13 @@ enum Event<'a> {
         addresses: &'a [SocketAddr],
     },
     Learning {
-        torrents: Vec<Learnt<'a>>,
+        torrents: Vec<PendingLink<'a>>,
     },
     Progress {
-        torrents: Vec<Told<'a>>,
+        torrents: Vec<TorrentProgress<'a>>,
     },
     Stopped {
-        torrents: Vec<Told<'a>>,
+        torrents: Vec<TorrentProgress<'a>>,
     },
     /// One torrent has failed; the others go on.
     Error {
@@ -442,14 +442,14 @@ enum Event<'a> {
 
 /// A magnet link whose metainfo has not been fetched yet.
 #[derive(Serialize)]
-struct Learnt<'a> {
+struct PendingLink<'a> {
     info_hash: String,
     name: Option<&'a str>,
     peers: usize,
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct TorrentProgress<'a> {
     info_hash: String,
     name: &'a str,
     bytes: u64,
@@ -466,7 +466,7 @@ struct Told<'a> {
     have: String,
 }
 
-impl<'a> Told<'a> {
+impl<'a> TorrentProgress<'a> {
     fn of(shared: &'a SharedTorrent, status: &Status) -> Self {
         Self {
             info_hash: shared.handle.info_hash().to_string(),
@@ -510,7 +510,7 @@ fn levels(have: &PieceBits) -> String {
     (0..).zip(counts).map(level).collect()
 }
 
-impl Shown {
+impl Reporter {
     fn new(json: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
         let addresses = session.addresses();
         if json {
@@ -555,53 +555,53 @@ impl Shown {
     }
 
     /// Prints news and progress.
-    fn tell(&mut self, work: &Work<'_>) -> Result<(), Box<dyn Error>> {
-        let alone = work.peers.is_empty();
-        for shared in &work.shared {
+    fn tell(&mut self, transfers: &Transfers<'_>) -> Result<(), Box<dyn Error>> {
+        let alone = transfers.peers.is_empty();
+        for shared in &transfers.shared {
             let name = shared.name.escape_debug().to_string();
             self.tell_news(&shared.handle, &name, alone && shared.handle.status().left > 0)?;
         }
-        for link in &work.unlearnt {
-            if let Some(handle) = work.session.torrent(&link.info_hash()) {
+        for link in &transfers.unlearnt {
+            if let Some(handle) = transfers.session.torrent(&link.info_hash()) {
                 let name = link
                     .name()
                     .map_or_else(|| link.info_hash().to_string(), |name| name.escape_debug().to_string());
                 self.tell_news(&handle, &name, link.peers().is_empty())?;
             }
         }
-        let learning = work.unlearnt.iter().map(|link| {
+        let learning = transfers.unlearnt.iter().map(|link| {
             let info_hash = link.info_hash();
-            let peers = work.session.torrent(&info_hash).map_or(0, |torrent| torrent.status().peers.len());
-            Learnt { info_hash: info_hash.to_string(), name: link.name(), peers }
+            let peers = transfers.session.torrent(&info_hash).map_or(0, |found| found.status().peers.len());
+            PendingLink { info_hash: info_hash.to_string(), name: link.name(), peers }
         });
         if self.json {
-            if !work.unlearnt.is_empty() {
+            if !transfers.unlearnt.is_empty() {
                 line(&Event::Learning { torrents: learning.collect() })?;
             }
-            if !work.shared.is_empty() {
-                line(&Event::Progress { torrents: Told::all(&work.shared) })?;
+            if !transfers.shared.is_empty() {
+                line(&Event::Progress { torrents: TorrentProgress::all(&transfers.shared) })?;
             }
         } else if self.seen {
-            self.draw(learning, &work.shared);
+            self.draw(learning, &transfers.shared);
         }
         Ok(())
     }
 
     /// A bar for each torrent, and below them one for each link.
-    fn draw<'a>(&mut self, learning: impl ExactSizeIterator<Item = Learnt<'a>>, shared: &[SharedTorrent]) {
-        if (self.bars.len(), self.links.len()) != (shared.len(), learning.len()) {
+    fn draw<'a>(&mut self, links: impl ExactSizeIterator<Item = PendingLink<'a>>, shared: &[SharedTorrent]) {
+        if (self.bars.len(), self.links.len()) != (shared.len(), links.len()) {
             self.clear();
             let style = ProgressStyle::with_template("{wide_msg}").expect("a valid template");
             let bar = |_| self.all.add(ProgressBar::new_spinner().with_style(style.clone()));
             self.bars = shared.iter().map(bar).collect();
             let style = ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template");
             let spinner = |_| self.all.add(ProgressBar::new_spinner().with_style(style.clone()));
-            self.links = (0..learning.len()).map(spinner).collect();
+            self.links = (0..links.len()).map(spinner).collect();
         }
         for (bar, shared) in self.bars.iter().zip(shared) {
             bar.set_message(shared.line());
         }
-        for (bar, Learnt { info_hash, name, peers }) in self.links.iter().zip(learning) {
+        for (bar, PendingLink { info_hash, name, peers }) in self.links.iter().zip(links) {
             let name = name.map_or(info_hash, |name| name.escape_debug().to_string());
             bar.set_message(format!("fetching the metainfo from {}: {name}", counted(peers, "peer")));
             bar.tick();
@@ -616,7 +616,7 @@ impl Shown {
     fn end(&mut self, shared: &[SharedTorrent]) -> Result<(), Box<dyn Error>> {
         self.clear();
         if self.json {
-            return line(&Event::Stopped { torrents: Told::all(shared) });
+            return line(&Event::Stopped { torrents: TorrentProgress::all(shared) });
         }
         for shared in shared {
             let status = shared.handle.status();

@@ -22,9 +22,9 @@ use crate::{
     store::{
         check::verify_unknown,
         in_runs,
-        opened::For,
+        opened::Access,
         read_whole_torrent,
-        take_up::{Checked, check},
+        take_up::{FileCheck, check},
         torrents_and_data,
     },
 };
@@ -68,8 +68,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
     let needs_store = || paths.is_empty() || torrents.iter().any(|(metainfo, _)| is_here(metainfo.info()));
     let in_store = match named {
-        Some(store) => Some(args.sharing.open(store, For::Writing)?.torrents),
-        None if needs_store() => Some(args.sharing.open(Path::new("."), For::Writing)?.torrents),
+        Some(store) => Some(args.sharing.open(store, Access::Writing)?.torrents),
+        None if needs_store() => Some(args.sharing.open(Path::new("."), Access::Writing)?.torrents),
         None => None,
     };
     if let (true, Some(library)) = (paths.is_empty(), &in_store) {
@@ -174,7 +174,7 @@ fn missing(info: &Info, torrent: &Path, data: Option<&Path>, store: Option<&Path
 
 #[derive(Serialize)]
 #[serde(tag = "event", rename = "verified")]
-struct Verified<'a> {
+struct VerifiedEvent<'a> {
     info_hash: String,
     name: &'a str,
     pieces: u32,
@@ -186,7 +186,7 @@ struct Verified<'a> {
 /// The right pieces of a torrent, one at least. Prints the wrong and the missing ones.
 fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn Error>> {
     let name = info.name().escape_debug();
-    let Checked { right, wrong, missing, why, .. } =
+    let FileCheck { right, wrong, missing, why, .. } =
         check(info, place).map_err(|error| format!("{name}: {error}"))?;
     let pieces = right.pieces();
     if right.count() == 0 {
@@ -195,7 +195,7 @@ fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn
     }
     if json {
         let (info_hash, name, complete) = (info.info_hash().to_string(), info.name(), right.count());
-        line(&Verified { info_hash, name, pieces, complete, wrong, missing })?;
+        line(&VerifiedEvent { info_hash, name, pieces, complete, wrong, missing })?;
         return Ok(right);
     }
     eprintln!("{name}: {} of {pieces} pieces are right", right.count());

@@ -125,12 +125,12 @@ impl TorrentFiles {
 
 impl StoreArg {
     /// Opens the store. Prints its damage.
-    fn open(&self, wanted: opened::For) -> Result<opened::Opened, Box<dyn Error>> {
-        opened::Opened::open(&self.path, self.torrent_files.folder(), wanted)
+    fn open(&self, access: opened::Access) -> Result<opened::OpenStore, Box<dyn Error>> {
+        opened::OpenStore::open(&self.path, self.torrent_files.folder(), access)
     }
 
-    fn open_quietly(&self, wanted: opened::For) -> Result<opened::Opened, Box<dyn Error>> {
-        opened::Opened::open_quietly(&self.path, self.torrent_files.folder(), wanted)
+    fn open_quietly(&self, access: opened::Access) -> Result<opened::OpenStore, Box<dyn Error>> {
+        opened::OpenStore::open_quietly(&self.path, self.torrent_files.folder(), access)
     }
 }
 
@@ -205,7 +205,7 @@ pub(crate) fn bar(bytes: u64) -> ProgressBar {
 }
 
 /// Bytes of torrents. A damaged image may claim more than 2⁶⁴.
-fn total(torrents: &[opened::Torrent]) -> u64 {
+fn total(torrents: &[opened::StoredTorrent]) -> u64 {
     torrents.iter().fold(0, |sum: u64, torrent| sum.saturating_add(torrent.summary.geometry.len()))
 }
 

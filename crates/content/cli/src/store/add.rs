@@ -22,9 +22,9 @@ use super::{
     StoreArg, WRONG, bar,
     check::verify_unknown,
     in_runs,
-    opened::{For, Kind, Opened},
+    opened::{Access, Kind, OpenStore},
     print_json, read_whole_torrent, say,
-    take_up::{Checked, take_up, tell_place, top},
+    take_up::{FileCheck, take_up, tell_place, top},
     tell_changes, torrents_and_data,
 };
 
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     if let [Err(data)] = found[..] {
         return Err(missing(torrents[0].0.info(), data).into());
     }
-    let store = args.store.open(For::Adding)?;
+    let store = args.store.open(Access::Adding)?;
     let (mut failed, mut all_right) = (false, true);
     for ((metainfo, torrent), place) in torrents.iter().zip(&found) {
         let info = metainfo.info();
@@ -119,7 +119,7 @@ fn missing(info: &Info, data: &Path) -> String {
 }
 
 /// Whether DATA is the place that a new torrent would get in the folder of the store.
-fn lies_there(store: &Opened, args: &Args, info: &Info, data: Option<&Path>) -> bool {
+fn lies_there(store: &OpenStore, args: &Args, info: &Info, data: Option<&Path>) -> bool {
     let (folder, own) = (&args.store.path, args.store.path.join(top(info)));
     let is_data = |path: &Path| {
         path.canonicalize()
@@ -134,7 +134,7 @@ fn lies_there(store: &Opened, args: &Args, info: &Info, data: Option<&Path>) -> 
 
 /// Adds one torrent. Returns whether all pieces that were to be added are right.
 fn add(
-    store: &Opened,
+    store: &OpenStore,
     args: &Args,
     info: &Info,
     torrent: &[u8],
@@ -158,7 +158,7 @@ fn add(
     tell(store, args, info, wrong, missing)
 }
 
-fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Result<bool, Box<dyn Error>> {
+fn add_in_place(store: &OpenStore, args: &Args, info: &Info, torrent: &[u8]) -> Result<bool, Box<dyn Error>> {
     let (folder, name) = (&args.store.path, info.name().escape_debug());
     let Kind::Files(files) = &store.kind else {
         return Err(format!("{}: only a folder can take up files that lie in it", folder.display()).into());
@@ -166,7 +166,8 @@ fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Res
     if store.repository.open(&info.info_hash()).is_ok() {
         return add(store, args, info, torrent, Some(&Place::below(info, folder)));
     }
-    let Some(Checked { wrong, missing, .. }) = take_up(&store.torrents, torrent, files, folder, info)? else {
+    let Some(FileCheck { wrong, missing, .. }) = take_up(&store.torrents, torrent, files, folder, info)?
+    else {
         let place = folder.join(top(info));
         return Err(match files.torrent_at(top(info)) {
             Some(other) => {
@@ -183,7 +184,7 @@ fn add_in_place(store: &Opened, args: &Args, info: &Info, torrent: &[u8]) -> Res
 
 /// Prints how much of a torrent is there. Returns whether nothing is wrong or missing.
 fn tell(
-    store: &Opened,
+    store: &OpenStore,
     args: &Args,
     info: &Info,
     wrong: Vec<u32>,
@@ -219,7 +220,7 @@ fn tell(
 
 /// Adds every right piece that the store lacks.
 fn fill(
-    store: &Opened,
+    store: &OpenStore,
     info: &Info,
     place: &Place,
     wrong: &mut Vec<u32>,

@@ -22,7 +22,7 @@ use swarmkeep_metainfo::Info;
 
 use super::{
     StoreArg, WRONG, bar, counted, in_runs,
-    opened::{For, Opened, Torrent},
+    opened::{Access, OpenStore, StoredTorrent},
     print_json, probe, say, total,
 };
 
@@ -58,7 +58,7 @@ pub(super) struct RepairArgs {
 const MOST_UNREADABLE: usize = 16;
 
 #[derive(Serialize)]
-struct Checked {
+struct CheckReport {
     /// Of the store as a whole.
     damage: Vec<String>,
     torrents: Vec<Findings>,
@@ -87,7 +87,7 @@ struct Findings {
     files: Vec<String>,
 }
 
-fn check(store: &Opened, names: &[String]) -> Result<Vec<Findings>, Box<dyn Error>> {
+fn check(store: &OpenStore, names: &[String]) -> Result<Vec<Findings>, Box<dyn Error>> {
     let torrents = store.named(names)?;
     let bar = bar(total(&torrents));
     let mut findings = Vec::new();
@@ -142,7 +142,7 @@ fn read_all(
 }
 
 impl Findings {
-    fn of(torrent: &Torrent, info: Option<&Info>, wrong: Vec<u32>, unreadable: Vec<u32>) -> Self {
+    fn of(torrent: &StoredTorrent, info: Option<&Info>, wrong: Vec<u32>, unreadable: Vec<u32>) -> Self {
         let geometry = torrent.summary.geometry;
         let (mut lost, mut files) = (0, BTreeSet::new());
         for piece in wrong.iter().chain(&unreadable) {
@@ -206,15 +206,15 @@ impl Findings {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let store = args.store.open_quietly(For::Reading)?;
-    let checked = Checked::of(&store, &args.torrents)?;
+    let store = args.store.open_quietly(Access::Reading)?;
+    let checked = CheckReport::of(&store, &args.torrents)?;
     checked.print(args.json)?;
     Ok(if checked.ok { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
 pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     let at = &args.check.store;
-    let store = match at.open_quietly(For::Writing) {
+    let store = match at.open_quietly(Access::Writing) {
         // The error says so if a repair helps.
         Err(error)
             if !at.path.is_dir()
@@ -224,7 +224,7 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
         opened => opened?,
     };
-    let mut checked = Checked::of(&store, &args.check.torrents)?;
+    let mut checked = CheckReport::of(&store, &args.check.torrents)?;
     if !args.check.json {
         checked.print(false)?;
     }
@@ -259,7 +259,7 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Opens a store without a root, or without a part of its device. `why`: the error of opening it as usual.
-fn salvage(at: &StoreArg, force: bool, why: Box<dyn Error>) -> Result<Opened, Box<dyn Error>> {
+fn salvage(at: &StoreArg, force: bool, why: Box<dyn Error>) -> Result<OpenStore, Box<dyn Error>> {
     let device = FileDevice::open(&at.path, true)?;
     if let Some(owner) = probe::owner_of(&device)?.filter(|_| !force) {
         return Err(format!("{why}; it holds {owner}, which repair overwrites only with --force").into());
@@ -269,7 +269,7 @@ fn salvage(at: &StoreArg, force: bool, why: Box<dyn Error>) -> Result<Opened, Bo
         return Err(why);
     }
     drop(device);
-    let mut store = at.open_quietly(For::Writing)?;
+    let mut store = at.open_quietly(Access::Writing)?;
     let found = counted(store.repository.list()?.len(), "torrent");
     store.damage.insert(0, format!("the root was rewritten, and names {found} that were found"));
     Ok(store)
@@ -322,8 +322,8 @@ pub(crate) fn verify_unknown(library: &Library, info: &Info) -> Result<(), Box<d
     Ok(())
 }
 
-impl Checked {
-    fn of(store: &Opened, names: &[String]) -> Result<Self, Box<dyn Error>> {
+impl CheckReport {
+    fn of(store: &OpenStore, names: &[String]) -> Result<Self, Box<dyn Error>> {
         let (mut damage, torrents) = (store.all_damage()?, check(store, names)?);
         damage.extend(store.damaged_torrent_files()?);
         let ok = damage.is_empty() && torrents.iter().all(Findings::is_ok);

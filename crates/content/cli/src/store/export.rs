@@ -25,7 +25,7 @@ use swarmkeep_metainfo::Info;
 
 use super::{
     StoreArg, WRONG, bar, in_runs,
-    opened::{For, Torrent},
+    opened::{Access, StoredTorrent},
     print_json, say, tell_changes, total,
 };
 
@@ -76,7 +76,7 @@ struct Exported {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let store = args.store.open(For::Reading)?;
+    let store = args.store.open(Access::Reading)?;
     let torrents = store.named(&args.torrents)?;
     let bar = bar(total(&torrents));
     let mut all = Vec::new();
@@ -156,7 +156,7 @@ fn export(
 }
 
 impl Exported {
-    fn none_of(torrent: &Torrent) -> Self {
+    fn none_of(torrent: &StoredTorrent) -> Self {
         Self {
             info_hash: torrent.info_hash().to_string(),
             name: torrent.title(),
@@ -202,7 +202,7 @@ impl Exported {
 /// The files of an exported torrent. Each is opened once for a run of pieces.
 struct Files<'a> {
     info: &'a Info,
-    to: Target<'a>,
+    to: ExportFolder<'a>,
     /// The name of the folder of files that are not whole. No torrent has its own info hash in a name, so no
     /// exported file can have this name.
     parts_name: String,
@@ -224,7 +224,7 @@ enum FileState {
 impl<'a> Files<'a> {
     /// Looks for all files before it makes one.
     fn open(info: &'a Info, to: &'a Path) -> Result<Self, Box<dyn Error>> {
-        let to = Target::open(to)?;
+        let to = ExportFolder::open(to)?;
         let parts_name = format!(".{}.part", info.info_hash());
         let parts = to.enter(&[&parts_name])?;
         let mut states = Vec::new();
@@ -363,12 +363,12 @@ impl<'a> Files<'a> {
 }
 
 /// The folder of the command line. Files below it are reached name by name, through no symbolic link.
-struct Target<'a> {
+struct ExportFolder<'a> {
     path: &'a Path,
     top: OwnedFd,
 }
 
-impl<'a> Target<'a> {
+impl<'a> ExportFolder<'a> {
     fn open(path: &'a Path) -> Result<Self, Box<dyn Error>> {
         fs::create_dir_all(path).map_err(told(path))?;
         Ok(Self { path, top: File::open(path).map_err(told(path))?.into() })

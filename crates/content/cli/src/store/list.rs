@@ -14,7 +14,7 @@ use swarmkeep_content::{ContentRepository, Description, InfoHash};
 
 use super::{
     StoreArg,
-    opened::{For, Kind, Torrent},
+    opened::{Access, Kind, StoredTorrent},
     print_json, say,
 };
 
@@ -44,16 +44,16 @@ struct Row {
 }
 
 /// Rows, made one by one while they are printed: a hundred thousand of them use much memory.
-struct Rows<'a, F>(&'a [Torrent], F);
+struct Rows<'a, F>(&'a [StoredTorrent], F);
 
-impl<'a, F: Fn(&'a Torrent) -> Row> Serialize for Rows<'a, F> {
+impl<'a, F: Fn(&'a StoredTorrent) -> Row> Serialize for Rows<'a, F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(&self.1))
     }
 }
 
 impl Row {
-    fn of(torrent: &Torrent, kept: &HashSet<InfoHash>) -> Self {
+    fn of(torrent: &StoredTorrent, kept: &HashSet<InfoHash>) -> Self {
         let geometry = torrent.summary.geometry;
         Self {
             info_hash: torrent.info_hash().to_string(),
@@ -79,9 +79,9 @@ impl Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let store = args.store.open(For::Reading)?;
+    let store = args.store.open(Access::Reading)?;
     let torrents = store.torrents()?;
-    let (kept, missing) = store.kept(torrents.iter().map(Torrent::info_hash));
+    let (kept, missing) = store.kept(torrents.iter().map(StoredTorrent::info_hash));
     let row = |torrent| Row::of(torrent, &kept);
     if args.json {
         print_json(&Rows(&torrents, row))?;
@@ -140,7 +140,7 @@ pub(super) struct RemoveArgs {
 }
 
 pub(super) fn remove(args: &RemoveArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let store = args.store.open(For::Writing)?;
+    let store = args.store.open(Access::Writing)?;
     let delete = |info_hash: &InfoHash| -> Result<bool, Box<dyn Error>> {
         let is_deleted = store.repository.delete(info_hash)?;
         // The folder of torrent files within a folder belongs to this store alone.
@@ -196,7 +196,7 @@ struct Stats {
 }
 
 pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let store = args.store.open_quietly(For::Reading)?;
+    let store = args.store.open_quietly(Access::Reading)?;
     let statistics = store.repository.statistics();
     let (mut complete_torrents, mut bytes, mut complete_bytes) = (0, 0_u64, 0);
     for torrent in store.repository.list()? {

@@ -19,7 +19,7 @@ use swarmkeep_content::{
 
 use super::{
     StoreArg, counted,
-    opened::{For, Kind, Opened},
+    opened::{Access, Kind, OpenStore},
     print_json, say,
 };
 
@@ -77,7 +77,7 @@ struct Layout {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let store = args.store.open(For::Reading)?;
+    let store = args.store.open(Access::Reading)?;
     let Kind::Block(block) = &store.kind else {
         return Err(format!(
             "{} is a folder of files: the file system says where they are",
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 impl Layout {
-    fn of(block: &BlockStore, store: &Opened) -> Result<Self, Box<dyn Error>> {
+    fn of(block: &BlockStore, store: &OpenStore) -> Result<Self, Box<dyn Error>> {
         let named: HashMap<_, _> =
             store.torrents()?.into_iter().map(|torrent| (torrent.info_hash(), torrent.title())).collect();
         let runs = block.owners();

@@ -34,7 +34,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     StoreArg,
-    opened::{For, Torrent},
+    opened::{Access, StoredTorrent},
     say,
 };
 use crate::cache::Cache;
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     if fs::read_dir(&args.folder).map_err(|error| format!("{shown}: {error}"))?.next().is_some() {
         return Err(format!("{shown} is not empty: its content would be hidden").into());
     }
-    let store = args.store.open(For::Reading)?;
+    let store = args.store.open(Access::Reading)?;
     if let Some(missing) = store.missing_torrent_files()? {
         say!("{missing}");
     }
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let view = View::of(&cache, &torrents, metainfo, time)?;
     let count = torrents.len();
     drop(torrents);
-    let files = view.nodes.iter().filter(|node| matches!(node.kind, Kind::File(_))).count();
+    let files = view.nodes.iter().filter(|node| matches!(node.kind, NodeKind::File(_))).count();
     let mut config = fuser::Config::default();
     config.mount_options = vec![
         MountOption::RO,
@@ -220,10 +220,10 @@ struct View {
 
 struct Node {
     parent: u64,
-    kind: Kind,
+    kind: NodeKind,
 }
 
-enum Kind {
+enum NodeKind {
     Folder(IndexMap<String, u64>),
     File(Part),
 }
@@ -242,12 +242,12 @@ struct Part {
 impl View {
     fn of(
         store: &dyn ContentRepository,
-        torrents: &[Torrent],
+        torrents: &[StoredTorrent],
         metainfo: impl Fn(&InfoHash) -> Result<Option<Metainfo>, StoreError>,
         time: SystemTime,
     ) -> Result<Self, StoreError> {
         let mut view = Self {
-            nodes: vec![Node { parent: 1, kind: Kind::Folder(IndexMap::new()) }],
+            nodes: vec![Node { parent: 1, kind: NodeKind::Folder(IndexMap::new()) }],
             contents: Vec::new(),
             wrong: Mutex::default(),
             users: Arc::default(),
@@ -302,11 +302,11 @@ impl View {
         let mut parent = 1;
         for (at, name) in path.iter().enumerate() {
             let next = self.nodes.len() as u64 + 1;
-            let Kind::Folder(entries) = &mut self.nodes[parent as usize - 1].kind else { return };
+            let NodeKind::Folder(entries) = &mut self.nodes[parent as usize - 1].kind else { return };
             let number = *entries.entry((*name).to_owned()).or_insert(next);
             if number == next {
                 let last = at + 1 == path.len();
-                let kind = if last { Kind::File(part) } else { Kind::Folder(IndexMap::new()) };
+                let kind = if last { NodeKind::File(part) } else { NodeKind::Folder(IndexMap::new()) };
                 self.nodes.push(Node { parent, kind });
             }
             parent = number;
@@ -319,8 +319,8 @@ impl View {
 
     fn attributes(&self, number: INodeNo, node: &Node) -> FileAttr {
         let (size, kind, perm, nlink) = match &node.kind {
-            Kind::Folder(entries) => (0, FileType::Directory, 0o555, 2 + entries.len() as u32),
-            Kind::File(part) => {
+            NodeKind::Folder(entries) => (0, FileType::Directory, 0o555, 2 + entries.len() as u32),
+            NodeKind::File(part) => {
                 (part.length, FileType::RegularFile, if part.executable { 0o555 } else { 0o444 }, 1)
             }
         };
@@ -374,8 +374,8 @@ impl View {
 impl Filesystem for View {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = self.node(parent).and_then(|node| match &node.kind {
-            Kind::Folder(entries) => entries.get(name.to_str()?).copied(),
-            Kind::File(_) => None,
+            NodeKind::Folder(entries) => entries.get(name.to_str()?).copied(),
+            NodeKind::File(_) => None,
         });
         match found.and_then(|number| Some((INodeNo(number), self.node(INodeNo(number))?))) {
             Some((number, node)) => {
@@ -394,11 +394,11 @@ impl Filesystem for View {
 
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let flags = match self.node(number).map(|node| &node.kind) {
-            Some(Kind::File(part)) if part.whole => FopenFlags::FOPEN_KEEP_CACHE,
+            Some(NodeKind::File(part)) if part.whole => FopenFlags::FOPEN_KEEP_CACHE,
             // The page cache would take a short read for the end of the file, and a copy would be short
             // without an error.
-            Some(Kind::File(_)) => FopenFlags::FOPEN_DIRECT_IO,
-            Some(Kind::Folder(_)) => return reply.error(Errno::EISDIR),
+            Some(NodeKind::File(_)) => FopenFlags::FOPEN_DIRECT_IO,
+            Some(NodeKind::Folder(_)) => return reply.error(Errno::EISDIR),
             None => return reply.error(Errno::ENOENT),
         };
         *self.users.count() += 1;
@@ -432,7 +432,7 @@ impl Filesystem for View {
         reply: ReplyData,
     ) {
         match self.node(number).map(|node| &node.kind) {
-            Some(Kind::File(part)) => match self.bytes(part, offset, size) {
+            Some(NodeKind::File(part)) => match self.bytes(part, offset, size) {
                 Ok(bytes) => reply.data(&bytes),
                 Err(error) => reply.error(error),
             },
@@ -441,7 +441,7 @@ impl Filesystem for View {
     }
 
     fn readdir(&self, _: &Request, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let Some(Node { parent, kind: Kind::Folder(entries) }) = self.node(number) else {
+        let Some(Node { parent, kind: NodeKind::Folder(entries) }) = self.node(number) else {
             return reply.error(Errno::ENOTDIR);
         };
         let own = [(".", number.0), ("..", *parent)];
@@ -452,7 +452,7 @@ impl Filesystem for View {
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for (at, (name, number)) in (offset + 1..).zip((from..).map_while(entry)) {
             let kind = match self.node(INodeNo(number)).map(|node| &node.kind) {
-                Some(Kind::File(_)) => FileType::RegularFile,
+                Some(NodeKind::File(_)) => FileType::RegularFile,
                 _ => FileType::Directory,
             };
             if reply.add(INodeNo(number), at, kind, name) {

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const OF_DEVICES: &str = "/var/lib/seedkeep/torrents";
 
 /// A store of any kind, and its torrent files.
-pub(crate) struct Opened {
+pub(crate) struct OpenStore {
     pub(crate) repository: Arc<dyn ContentRepository>,
     pub(crate) torrents: Arc<Library>,
     pub(crate) torrent_files: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
 
 /// The purpose of opening a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum For {
+pub(crate) enum Access {
     /// Several processes may read a device or an image at the same time. A folder is mended also then, since
     /// opening it does so.
     Reading,
@@ -52,21 +52,20 @@ pub(crate) enum For {
     Adding,
 }
 
-/// A torrent of a store.
-pub(crate) struct Torrent {
+pub(crate) struct StoredTorrent {
     pub(crate) summary: Summary,
     /// A summary of its torrent file, if there is one.
     pub(crate) description: Option<Description>,
 }
 
-impl Opened {
+impl OpenStore {
     /// Opens the store at `path`. Prints its damage.
     pub(crate) fn open(
         path: &Path,
         torrent_files: Option<&Path>,
-        wanted: For,
+        access: Access,
     ) -> Result<Self, Box<dyn Error>> {
-        let opened = Self::open_quietly(path, torrent_files, wanted)?;
+        let opened = Self::open_quietly(path, torrent_files, access)?;
         opened.damage.iter().for_each(|damage| eprintln!("seedkeep: {damage}"));
         Ok(opened)
     }
@@ -74,7 +73,7 @@ impl Opened {
     pub(crate) fn open_quietly(
         path: &Path,
         torrent_files: Option<&Path>,
-        wanted: For,
+        access: Access,
     ) -> Result<Self, Box<dyn Error>> {
         let shown = path.display();
         let kind = path.metadata().map_err(|error| {
@@ -88,7 +87,7 @@ impl Opened {
             OF_DEVICES.into()
         };
         let (kind, damage): (_, Vec<_>) = if kind.is_dir() {
-            if wanted != For::Adding && !path.join(HIDDEN).exists() {
+            if access != Access::Adding && !path.join(HIDDEN).exists() {
                 return Err(
                     format!("{shown} holds no store; `seedkeep store add` begins one in a folder").into()
                 );
@@ -97,13 +96,13 @@ impl Opened {
             let damage = store.report().damage.iter().map(ToString::to_string).collect();
             (Kind::Files(store), damage)
         } else if kind.is_file() || kind.file_type().is_block_device() {
-            let store = match wanted {
-                For::Reading => patiently(|| BlockStore::open_read_only(path))?,
-                For::Writing | For::Adding => patiently(|| BlockStore::open(path, None))?,
+            let store = match access {
+                Access::Reading => patiently(|| BlockStore::open_read_only(path))?,
+                Access::Writing | Access::Adding => patiently(|| BlockStore::open(path, None))?,
             };
             let report = store.report();
             let mut damage: Vec<_> = report.damage.iter().map(ToString::to_string).collect();
-            damage.extend(report.read_only.filter(|_| wanted != For::Reading).map(ToOwned::to_owned));
+            damage.extend(report.read_only.filter(|_| access != Access::Reading).map(ToOwned::to_owned));
             (Kind::Block(store), damage)
         } else {
             return Err(format!("{shown} is neither a block device, nor a file, nor a folder").into());
@@ -118,19 +117,19 @@ impl Opened {
     }
 
     /// Every torrent, by name.
-    pub(crate) fn torrents(&self) -> Result<Vec<Torrent>, Box<dyn Error>> {
+    pub(crate) fn torrents(&self) -> Result<Vec<StoredTorrent>, Box<dyn Error>> {
         let list = self.repository.list()?;
         let mut torrents = Vec::with_capacity(list.len());
         for summary in list {
             let description = if_readable(self.torrents.description(&summary.info_hash))?;
-            torrents.push(Torrent { summary, description });
+            torrents.push(StoredTorrent { summary, description });
         }
         torrents.sort_unstable_by(|a, b| (a.name(), a.info_hash()).cmp(&(b.name(), b.info_hash())));
         Ok(torrents)
     }
 
     /// The torrents of these names, info hashes, or beginnings of info hashes. All if `names` is empty.
-    pub(crate) fn named(&self, names: &[String]) -> Result<Vec<Torrent>, Box<dyn Error>> {
+    pub(crate) fn named(&self, names: &[String]) -> Result<Vec<StoredTorrent>, Box<dyn Error>> {
         let mut torrents = self.torrents()?;
         if names.is_empty() {
             return Ok(torrents);
@@ -139,7 +138,7 @@ impl Opened {
         for name in names {
             let hash = name.to_ascii_lowercase();
             // The name of a torrent may be the info hash of another.
-            let ways: [&dyn Fn(&Torrent) -> bool; 3] = [
+            let ways: [&dyn Fn(&StoredTorrent) -> bool; 3] = [
                 &|torrent| torrent.info_hash().to_string() == hash,
                 &|torrent| torrent.name() == Some(name),
                 &|torrent| hash.len() >= 4 && torrent.info_hash().to_string().starts_with(&hash),
@@ -233,7 +232,7 @@ impl Opened {
     }
 }
 
-/// `None` for a torrent file that cannot be read. [`Opened::damaged_torrent_files`] reports the reason.
+/// `None` for a torrent file that cannot be read. [`OpenStore::damaged_torrent_files`] reports the reason.
 fn if_readable<T>(read: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
     if let Err(StoreError::Io { .. }) = read { Ok(None) } else { read }
 }
@@ -249,7 +248,7 @@ fn patiently<S>(open: impl Fn() -> Result<S, StoreError>) -> Result<S, StoreErro
     }
 }
 
-impl Torrent {
+impl StoredTorrent {
     pub(crate) const fn info_hash(&self) -> InfoHash {
         self.summary.info_hash
     }

@@ -31,7 +31,7 @@ pub(crate) fn tell_place(files: &FileStore, folder: &Path, info: &Info) -> Resul
 }
 
 /// The pieces of a torrent whose files were verified where they lie.
-pub(crate) struct Checked {
+pub(crate) struct FileCheck {
     pub(crate) right: PieceBits,
     /// Right pieces that are not all zeroes, which any file may have; `other`: such wrong pieces.
     content: PieceBits,
@@ -44,10 +44,10 @@ pub(crate) struct Checked {
 }
 
 /// Reads and verifies every piece, behind a bar.
-pub(crate) fn check(info: &Info, place: &Place) -> Result<Checked, StoreError> {
+pub(crate) fn check(info: &Info, place: &Place) -> Result<FileCheck, StoreError> {
     let none = PieceBits::none(Geometry::new(info.files().length(), info.piece_length())?.pieces());
     let [right, content, other] = [none.clone(), none.clone(), none];
-    let mut checked = Checked { right, content, other, wrong: Vec::new(), missing: Vec::new(), why: None };
+    let mut checked = FileCheck { right, content, other, wrong: Vec::new(), missing: Vec::new(), why: None };
     let has_bytes = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0);
     let bar = bar(info.length()).with_message(format!("verifying {}", info.name().escape_debug()));
     place.verify(
@@ -89,7 +89,7 @@ pub(crate) fn take_up(
     files: &FileStore,
     folder: &Path,
     info: &Info,
-) -> Result<Option<Checked>, Box<dyn Error>> {
+) -> Result<Option<FileCheck>, Box<dyn Error>> {
     let Ok(new) = NewTorrent::of(info) else { return Ok(None) };
     if files.torrent_at(top(info)).is_some() || !folder.join(top(info)).exists() {
         return Ok(None);
