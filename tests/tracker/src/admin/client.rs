@@ -34,23 +34,23 @@ impl Answer {
 }
 
 /// An open connection after a request.
-pub struct Asked(BufReader<TcpStream>);
+pub struct PendingResponse(BufReader<TcpStream>);
 
 /// Sends a request with these header lines, each with its end.
-pub fn ask(address: SocketAddr, method: &str, path: &str, lines: &str) -> Asked {
+pub fn ask(address: SocketAddr, method: &str, path: &str, lines: &str) -> PendingResponse {
     ask_with(address, method, path, lines, "")
 }
 
 /// Sends a request with a body.
-pub fn ask_with(address: SocketAddr, method: &str, path: &str, lines: &str, body: &str) -> Asked {
+pub fn ask_with(address: SocketAddr, method: &str, path: &str, lines: &str, body: &str) -> PendingResponse {
     let mut stream = TcpStream::connect(address).expect("the tracker listens");
     stream.set_read_timeout(Some(A_MINUTE)).expect("a socket");
     let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}\r\n");
     stream.write_all((head + body).as_bytes()).expect("connected");
-    Asked(BufReader::new(stream))
+    PendingResponse(BufReader::new(stream))
 }
 
-impl Asked {
+impl PendingResponse {
     /// Status and headers.
     pub fn head(&mut self) -> (u16, String) {
         let mut head = String::new();

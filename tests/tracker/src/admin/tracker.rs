@@ -123,12 +123,12 @@ impl Announcer {
 }
 
 /// Announces until it is dropped, each time another peer of another torrent.
-pub struct Load {
+pub struct AnnounceLoad {
     stop: Arc<AtomicBool>,
     running: Option<JoinHandle<()>>,
 }
 
-impl Load {
+impl AnnounceLoad {
     /// Announces to `torrents` torrents, some far busier than others.
     pub fn on(tracker: &Tracker, torrents: u32) -> Self {
         let (announcer, stop) = (tracker.announcer(), Arc::new(AtomicBool::new(false)));
@@ -153,7 +153,7 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for AnnounceLoad {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(running) = self.running.take() {

@@ -16,7 +16,7 @@ use swarmkeep_store_tests::{
 };
 use swarmkeep_tests::admin::{
     client::get,
-    tracker::{Load, Tracker, state},
+    tracker::{AnnounceLoad, Tracker, state},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -71,7 +71,7 @@ fn query(prometheus: SocketAddr, expression: &str) -> Vec<Value> {
 
 fn metrics_alerts_and_dashboard_are_understood() {
     let tracker = Tracker::keeping(&state(&Simulated::new(1)));
-    let _load = Load::on(&tracker, 10);
+    let _load = AnnounceLoad::on(&tracker, 10);
     promtool(&["check", "metrics"], get(tracker.admin, "/metrics").text());
 
     let folder = tempfile::tempdir().expect("a folder of ours");

@@ -285,7 +285,7 @@ fn a_second_tracker_at_the_same_address_is_refused(net: &Net) {
 }
 
 fn a_slow_store_delays_only_its_own_answers_and_gives_them_in_its_own_order(net: &Net) {
-    let gate = Gate::default();
+    let gate = StoreGate::default();
     let tracker = over(net, slow(&gate));
     let address = tracker.udp[0];
     let mut client = net.client(address);
@@ -300,7 +300,7 @@ fn a_slow_store_delays_only_its_own_answers_and_gives_them_in_its_own_order(net:
 }
 
 fn a_flood_on_a_slow_store_gets_overload_errors_and_it_recovers(net: &Net) {
-    let (gate, one) = (Gate::default(), with_one_thread(net));
+    let (gate, one) = (StoreGate::default(), with_one_thread(net));
     let tracker = net.run(net.bind(&one, slow(&gate)).expect("loopback"));
     let address = tracker.udp[0];
     let (client, mut neighbour) = (net.client(address), net.client(address));
@@ -336,7 +336,7 @@ fn a_flood_on_a_slow_store_gets_overload_errors_and_it_recovers(net: &Net) {
 }
 
 fn a_slow_store_is_asked_for_many_at_once(net: &Net) {
-    let gate = Gate::default();
+    let gate = StoreGate::default();
     let tracker = over(net, slow(&gate));
     let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
@@ -349,21 +349,21 @@ fn a_slow_store_is_asked_for_many_at_once(net: &Net) {
     for _ in 0..100 {
         assert!(matches!(Response::parse(&client.receive(), Family::V4), Ok(Response::Announce(_))));
     }
-    let calls = gate.asked("announce");
+    let calls = gate.calls("announce");
     assert!(calls <= 50, "{calls} calls for 100 announces");
 }
 
 fn announces_do_not_wait_for_scrapes_nor_these_for_one_another(net: &Net) {
-    let (gate, one) = (Gate::default(), with_one_thread(net));
+    let (gate, one) = (StoreGate::default(), with_one_thread(net));
     let tracker = net.run(net.bind(&one, slow(&gate)).expect("loopback"));
     let address = tracker.udp[0];
     let (mut client, other) = (net.client(address), net.client(address));
     let id = client.connect();
     let packet = ScrapeRequest::new(id, TransactionId(1), &[[0xaa; 20]; 74]).to_vec();
     (0..5).for_each(|_| client.send(&packet));
-    until("it is asked for some scrapes", || gate.asked("scrape") >= 5);
+    until("it is asked for some scrapes", || gate.calls("scrape") >= 5);
     other.send(&announce(id).to_vec());
-    until("it is asked for the announce too", || gate.asked("announce") == 1);
+    until("it is asked for the announce too", || gate.calls("announce") == 1);
     gate.open();
     other.receive();
     for _ in 0..5 {
@@ -372,12 +372,12 @@ fn announces_do_not_wait_for_scrapes_nor_these_for_one_another(net: &Net) {
 }
 
 fn stopping_waits_for_the_answers_of_a_slow_store(net: &Net) {
-    let gate = Gate::default();
+    let gate = StoreGate::default();
     let tracker = over(net, slow(&gate));
     let mut client = net.client(tracker.udp[0]);
     let id = client.connect();
     client.send(&announce(id).to_vec());
-    until("it is asked", || gate.asked("announce") == 1);
+    until("it is asked", || gate.calls("announce") == 1);
     thread::scope(|scope| {
         scope.spawn(|| drop(tracker));
         thread::sleep(Duration::from_millis(20));
@@ -478,30 +478,30 @@ fn packed_and_its_tracker(net: &Net, lifetime: Duration) -> (Arc<dyn TorrentRepo
 
 /// Records the requests to a store, and holds its answers until the gate opens.
 #[derive(Debug, Default, Clone)]
-struct Gate {
-    asked: Arc<Mutex<Vec<&'static str>>>,
+struct StoreGate {
+    calls: Arc<Mutex<Vec<&'static str>>>,
     is_open: Arc<watch::Sender<bool>>,
 }
 
-impl Gate {
+impl StoreGate {
     fn open(&self) {
         self.is_open.send_replace(true);
     }
 
     /// The number of calls of the methods with this prefix.
-    fn asked(&self, method: &str) -> usize {
-        let asked = self.asked.lock().expect("no panic with it");
-        asked.iter().filter(|asked| asked.starts_with(method)).count()
+    fn calls(&self, method: &str) -> usize {
+        let calls = self.calls.lock().expect("no panic with it");
+        calls.iter().filter(|call| call.starts_with(method)).count()
     }
 
     async fn pass(self, method: &'static str) -> Result<(), Unavailable> {
-        self.asked.lock().expect("no panic with it").push(method);
+        self.calls.lock().expect("no panic with it").push(method);
         let _ = self.is_open.subscribe().wait_for(|is_open| *is_open).await;
         Ok(())
     }
 }
 
-fn slow(gate: &Gate) -> Repository {
+fn slow(gate: &StoreGate) -> Repository {
     let gate = gate.clone();
     let pass = move |method| Box::pin(gate.clone().pass(method)) as _;
     Repository::Async(Arc::new(Delayed::new(build("packed", Duration::from_secs(2700)), pass)))

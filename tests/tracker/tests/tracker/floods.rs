@@ -22,7 +22,7 @@ use swarmkeep_tests::{
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
 use tokio_rustls::rustls::version::TLS13;
 
-use crate::https::{self, Pair, hello};
+use crate::https::{self, CertificateAuthority, hello};
 
 /// Without the floods, for comparison.
 const QUIET: Duration = Duration::from_secs(20);
@@ -38,24 +38,24 @@ const ADDRESSES: u8 = 200;
 fn under_all_floods_memory_has_its_bound_and_neighbours_are_served() {
     let secs =
         env::var("SWARMKEEP_FLOOD_SECS").map_or(150, |secs| secs.parse().expect("a number of seconds"));
-    let pair = Pair::new();
+    let authority = CertificateAuthority::new();
     let mut command = swarmkeep(&program(), "serve");
     // A limit that the flood reaches, and the limits that loopback addresses do not have by default.
     command.args(["--max-bytes=32MiB", "--unlimited=192.0.2.1"]);
     command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0", "--admin=127.0.0.1:0"]);
-    command.arg("--tls-certificate").arg(pair.certificate()).arg("--tls-key").arg(pair.key());
+    command.arg("--tls-certificate").arg(authority.certificate()).arg("--tls-key").arg(authority.key());
     let serve = Serve::start(command);
     let at = ["udp", "https", "dashboard"].map(|protocol| serve.address(protocol));
     let neighbours = Neighbours::default();
     let (quiet, enough) = (AtomicBool::new(true), AtomicBool::new(false));
-    let sent = Sent::default();
+    let sent = FloodCounts::default();
 
     let (quietly, resident) = thread::scope(|scope| {
         scope.spawn(|| neighbours.announce(at[0], &enough));
-        scope.spawn(|| neighbours.announce_over_https(at[1], &pair, &enough));
+        scope.spawn(|| neighbours.announce_over_https(at[1], &authority, &enough));
         scope.spawn(|| neighbours.ask_for_health(at[2], &enough));
         scope.spawn(|| sent.made_up(at[0], &quiet, &enough));
-        let hello = hello(&pair);
+        let hello = hello(&authority);
         let sent = &sent;
         scope.spawn({
             let (quiet, enough) = (&quiet, &enough);
@@ -121,8 +121,13 @@ impl Neighbours {
         });
     }
 
-    fn announce_over_https(&self, tracker: SocketAddr, pair: &Pair, enough: &AtomicBool) {
-        let config = pair.client(&[&TLS13]);
+    fn announce_over_https(
+        &self,
+        tracker: SocketAddr,
+        authority: &CertificateAuthority,
+        enough: &AtomicBool,
+    ) {
+        let config = authority.client(&[&TLS13]);
         self.time(1, enough, Duration::from_millis(200), || {
             https::Client::of(tracker, &config).announce(1);
         });
@@ -154,13 +159,13 @@ fn percentiles(sorted: &[Duration]) -> String {
 
 /// The numbers of packets and connections from strangers.
 #[derive(Default)]
-struct Sent {
+struct FloodCounts {
     announces: AtomicU64,
     handshakes: AtomicU64,
     silent: AtomicU64,
 }
 
-impl Sent {
+impl FloodCounts {
     /// Made-up torrents from many addresses.
     fn made_up(&self, tracker: SocketAddr, quiet: &AtomicBool, enough: &AtomicBool) {
         let mut rng = SplitMix64::new(1);

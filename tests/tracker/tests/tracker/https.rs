@@ -31,11 +31,11 @@ const HASH: InfoHash = InfoHash::new([0xaa; 20]);
 
 #[test]
 fn announces_over_https_are_answered_on_both_families_and_in_both_versions() {
-    let pair = Pair::new();
-    let tracker = tracker(&pair, config());
+    let authority = CertificateAuthority::new();
+    let tracker = tracker(&authority, config());
     for &address in &tracker.https {
         for (version, port) in [(&TLS12, 1), (&TLS13, 2)] {
-            let mut client = Client::of(address, &pair.client(&[version]));
+            let mut client = Client::of(address, &authority.client(&[version]));
             let peers = client.announce(port);
             assert_eq!(peers.len(), usize::from(port) - 1, "{address} {version:?}");
             assert!(peers.iter().all(|peer| peer.ip() == address.ip()), "{peers:?}");
@@ -51,10 +51,10 @@ fn announces_over_https_are_answered_on_both_families_and_in_both_versions() {
 
 #[test]
 fn a_returning_client_resumes_without_the_certificate() {
-    let pair = Pair::new();
-    let tracker = tracker(&pair, config());
+    let authority = CertificateAuthority::new();
+    let tracker = tracker(&authority, config());
     for version in [&TLS12, &TLS13] {
-        let config = pair.client(&[version]);
+        let config = authority.client(&[version]);
         for kind in [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::Resumed] {
             let mut client = Client::of(tracker.https[0], &config);
             client.announce(1);
@@ -66,14 +66,14 @@ fn a_returning_client_resumes_without_the_certificate() {
 #[test]
 fn an_address_that_shakes_hands_too_often_is_closed_before_it_costs_anything_and_others_are_served() {
     const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
-    let pair = Pair::new();
+    let authority = CertificateAuthority::new();
     // Ten handshakes at once, and one per second.
     let limiter = RateLimiter::new(HashKey::from_bytes([1; 16]), 10, 100, 64);
-    let tls = pair.tls();
+    let tls = authority.tls();
     let mut config = config();
     (config.rules.rate, config.tls) = (Some(Arc::new(limiter)), Some(tls.clone()));
     let tracker = Tracker::over(&config, store());
-    let (hello, began) = (hello(&pair), Instant::now());
+    let (hello, began) = (hello(&authority), Instant::now());
     let answered = (0..200).filter(|_| {
         let mut stream = connect(ATTACKER, tracker.https[0]).expect("loopback");
         // It may be closed by now.
@@ -82,7 +82,7 @@ fn an_address_that_shakes_hands_too_often_is_closed_before_it_costs_anything_and
     });
     let (answered, most) = (answered.count(), 10 + began.elapsed().as_secs() as usize + 1);
     assert!((10..=most).contains(&answered), "{answered} handshakes were answered");
-    let mut client = Client::of(tracker.https[0], &pair.client(&[&TLS13]));
+    let mut client = Client::of(tracker.https[0], &authority.client(&[&TLS13]));
     assert!(client.announce(1).is_empty());
     let counts = || {
         let counts = tls.handshakes();
@@ -93,8 +93,8 @@ fn an_address_that_shakes_hands_too_often_is_closed_before_it_costs_anything_and
 
 #[test]
 fn plain_http_and_garbage_are_refused_and_the_connection_ends() {
-    let pair = Pair::new();
-    let tracker = tracker(&pair, config());
+    let authority = CertificateAuthority::new();
+    let tracker = tracker(&authority, config());
     let unfinished = [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0x3f, 0xfc], &[0; 100]].concat();
     for bytes in [&announce(1)[..], &[0; 4096], &[22, 3, 1, 0xff, 0xff, 1, 0, 0, 0], &unfinished] {
         let mut stream = connect(tracker.https[0].ip(), tracker.https[0]).expect("loopback");
@@ -106,13 +106,13 @@ fn plain_http_and_garbage_are_refused_and_the_connection_ends() {
         assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
         assert!(answer.is_empty() || answer[0] == 21, "an alert, if anything: {answer:?}");
     }
-    assert_eq!(Client::of(tracker.https[0], &pair.client(&[&TLS13])).announce(1).len(), 0);
+    assert_eq!(Client::of(tracker.https[0], &authority.client(&[&TLS13])).announce(1).len(), 0);
 }
 
 #[test]
 fn a_client_that_does_not_trust_the_authority_of_the_tracker_gives_up() {
-    let (pair, other) = (Pair::new(), Pair::new());
-    let tracker = tracker(&pair, config());
+    let (authority, other) = (CertificateAuthority::new(), CertificateAuthority::new());
+    let tracker = tracker(&authority, config());
     let stream = connect(tracker.https[0].ip(), tracker.https[0]).expect("loopback");
     let name = ServerName::from(tracker.https[0].ip());
     let session = ClientConnection::new(other.client(&[&TLS13]), name).expect("a name");
@@ -122,15 +122,15 @@ fn a_client_that_does_not_trust_the_authority_of_the_tracker_gives_up() {
 
 #[test]
 fn errors_of_a_certificate_or_key_name_its_file() {
-    let (pair, other) = (Pair::new(), Pair::new());
-    let (certificate, key) = (pair.certificate(), pair.key());
+    let (authority, other) = (CertificateAuthority::new(), CertificateAuthority::new());
+    let (certificate, key) = (authority.certificate(), authority.key());
     let file = |name: &str, text: &str| {
-        let path = pair.folder.join(name);
+        let path = authority.folder.join(name);
         fs::write(&path, text).expect("room");
         path
     };
     let pem = fs::read_to_string(&certificate).expect("written");
-    let missing = pair.folder.join("missing");
+    let missing = authority.folder.join("missing");
     let empty = file("empty", "");
     let cut = file("cut", &pem[..pem.len() / 4]);
     let no_base64 = file("no-base64", "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n");
@@ -160,15 +160,15 @@ fn errors_of_a_certificate_or_key_name_its_file() {
 
 #[test]
 fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
-    let (old, new) = (Pair::new(), Pair::new());
+    let (old, new) = (CertificateAuthority::new(), CertificateAuthority::new());
     let tls = old.tls();
     let tracker = Tracker::over(&with(config(), |config| config.tls = Some(tls.clone())), store());
     let address = tracker.https[0];
-    let shows = |pair: &Pair| {
-        let mut client = Client::of(address, &pair.client(&[&TLS13]));
+    let shows = |authority: &CertificateAuthority| {
+        let mut client = Client::of(address, &authority.client(&[&TLS13]));
         client.announce(1);
         let shown = client.tls.conn.peer_certificates().expect("shown")[0].clone().into_owned();
-        assert_eq!(shown, pair.leaf);
+        assert_eq!(shown, authority.leaf);
         client
     };
     let mut before = shows(&old);
@@ -190,10 +190,10 @@ fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
 
 #[test]
 fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
-    let pair = Pair::new();
-    let tracker = tracker(&pair, config());
+    let authority = CertificateAuthority::new();
+    let tracker = tracker(&authority, config());
     for says_so in [false, true] {
-        let mut client = Client::of(tracker.https[0], &pair.client(&[&TLS13]));
+        let mut client = Client::of(tracker.https[0], &authority.client(&[&TLS13]));
         client.announce(1);
         client.tls.write_all(&announce(2).repeat(3)).expect("the tracker listens");
         if says_so {
@@ -207,15 +207,15 @@ fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
 
 #[test]
 fn a_thousand_unfinished_handshakes_keep_no_client_out_and_are_closed_when_patience_ends() {
-    let pair = Pair::new();
+    let authority = CertificateAuthority::new();
     let mut config = config();
     (config.http_connections, config.http_connections_per_address) = (32, 32);
     config.http_patience = Duration::from_secs(2);
-    let tracker = tracker(&pair, config);
+    let tracker = tracker(&authority, config);
     let address = tracker.https[0];
-    let hello = hello(&pair);
+    let hello = hello(&authority);
     let mut crowd = Vec::new();
-    let client = pair.client(&[&TLS13]);
+    let client = authority.client(&[&TLS13]);
     for n in 0..1000_u32 {
         let from = Ipv4Addr::from_bits(0x7f01_0000 + n / 10).into();
         let mut stream = connect(from, address).expect("loopback");
@@ -237,12 +237,15 @@ fn a_thousand_unfinished_handshakes_keep_no_client_out_and_are_closed_when_patie
 
 #[test]
 fn stopping_answers_received_requests_and_does_not_wait_for_handshakes() {
-    let pair = Pair::new();
-    let tracker = tracker(&pair, with(config(), |config| config.http_connections_per_address = 100));
+    let authority = CertificateAuthority::new();
+    let tracker = tracker(&authority, with(config(), |config| config.http_connections_per_address = 100));
     let address = tracker.https[0];
-    let config = pair.client(&[&TLS13]);
+    let config = authority.client(&[&TLS13]);
     let mut stalled: Vec<_> = (0..50).map(|_| connect(address.ip(), address).expect("loopback")).collect();
-    stalled.iter_mut().step_by(2).for_each(|stream| stream.write_all(&hello(&pair)[..50]).expect("open"));
+    stalled
+        .iter_mut()
+        .step_by(2)
+        .for_each(|stream| stream.write_all(&hello(&authority)[..50]).expect("open"));
     let mut idle = Client::of(address, &config);
     idle.announce(1);
     let mut clients: Vec<_> = (0..20).map(|_| Client::of(address, &config)).collect();
@@ -258,13 +261,13 @@ fn stopping_answers_received_requests_and_does_not_wait_for_handshakes() {
 }
 
 /// A certificate for the loopback addresses with its chain, and a root that clients trust.
-pub(crate) struct Pair {
+pub(crate) struct CertificateAuthority {
     folder: PathBuf,
     leaf: CertificateDer<'static>,
     root: CertificateDer<'static>,
 }
 
-impl Pair {
+impl CertificateAuthority {
     pub(crate) fn new() -> Self {
         static NTH: AtomicU32 = AtomicU32::new(0);
         let name = format!("swarmkeep-https-{}-{}", process::id(), NTH.fetch_add(1, Relaxed));
@@ -317,23 +320,23 @@ impl Pair {
     }
 }
 
-impl Drop for Pair {
+impl Drop for CertificateAuthority {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
 /// The first message of a handshake.
-pub(crate) fn hello(pair: &Pair) -> Vec<u8> {
+pub(crate) fn hello(authority: &CertificateAuthority) -> Vec<u8> {
     let name = ServerName::try_from("localhost").expect("a name");
     let mut hello = Vec::new();
-    let mut session = ClientConnection::new(pair.client(&[&TLS13]), name).expect("a name");
+    let mut session = ClientConnection::new(authority.client(&[&TLS13]), name).expect("a name");
     session.write_tls(&mut hello).expect("room");
     hello
 }
 
-fn tracker(pair: &Pair, config: Config) -> Tracker {
-    Tracker::over(&with(config, |config| config.tls = Some(pair.tls())), store())
+fn tracker(authority: &CertificateAuthority, config: Config) -> Tracker {
+    Tracker::over(&with(config, |config| config.tls = Some(authority.tls())), store())
 }
 
 /// On two loopback listeners, IPv4 first.

@@ -268,7 +268,7 @@ fn endless_heads_are_cut_off() {
 #[test]
 fn a_client_that_does_not_read_is_not_read_from() {
     let inner = build("packed", |config| config).as_sync().cloned().expect("packed is synchronous");
-    let store = Arc::new(Counting { inner, announces: AtomicU64::new(0) });
+    let store = Arc::new(CountingStore { inner, announces: AtomicU64::new(0) });
     let repository = Repository::Sync(Immediate(Arc::clone(&store) as _));
     let tracker = Tracker::of(Server::bind(&config(), repository).expect("loopback"));
     let address = tracker.http[0];
@@ -388,12 +388,12 @@ fn stopping_does_not_wait_for_idle_connections() {
 
 /// Counts the announces to a store.
 #[derive(Debug)]
-struct Counting {
+struct CountingStore {
     inner: Arc<dyn TorrentRepository>,
     announces: AtomicU64,
 }
 
-impl TorrentRepository for Counting {
+impl TorrentRepository for CountingStore {
     fn announce(
         &self,
         announce: &Announce,

@@ -21,7 +21,7 @@ use swarmkeep_store_tests::{
 };
 use swarmkeep_tests::admin::{
     client,
-    tracker::{ALL, Load, READ, Tracker, config, hash, packed, state},
+    tracker::{ALL, AnnounceLoad, READ, Tracker, config, hash, packed, state},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -61,7 +61,7 @@ fn screenshot(browser: &Browser, name: &str) {
 
 fn the_numbers_move_in_either_theme_and_at_any_width() {
     let tracker = Tracker::over(packed());
-    let load = Load::on(&tracker, 400);
+    let load = AnnounceLoad::on(&tracker, 400);
     let browser = open(&tracker, ALL);
     assert_eq!(browser.run("return location.hash"), "", "the token is no longer to be seen");
 
@@ -193,7 +193,7 @@ fn a_torrent_is_found_its_peers_are_listed_and_it_is_removed() {
 
 fn everything_is_reached_with_the_keyboard() {
     let tracker = Tracker::over(packed());
-    let _load = Load::on(&tracker, 5);
+    let _load = AnnounceLoad::on(&tracker, 5);
     let browser = open(&tracker, ALL);
     browser.wait("busy torrents", "return document.querySelectorAll('#busiest tbody tr').length === 5");
     thread::sleep(Duration::from_secs(2));

@@ -50,9 +50,8 @@ pub(crate) async fn tell(
     store.announce(announce, NOW, &mut SplitMix64::new(seed), &mut PeerBuffer::new(&mut room, &mut [])).await
 }
 
-/// The results of the announces.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct AnnounceResults {
     /// The acknowledged ones.
     pub(crate) acknowledged: Vec<u32>,
     /// The others, with their errors.
@@ -67,37 +66,37 @@ pub(crate) async fn announce_while<T>(
     store: &Arc<RedisRepository>,
     first: u32,
     meanwhile: impl AsyncFnOnce(&AtomicU32) -> T,
-) -> (Told, T) {
+) -> (AnnounceResults, T) {
     let (next, done) = (Arc::new(AtomicU32::new(first)), Arc::new(AtomicBool::new(false)));
     let mut tasks = JoinSet::new();
     for _ in 0..16 {
         let (store, next, done) = (Arc::clone(store), Arc::clone(&next), Arc::clone(&done));
         tasks.spawn(async move {
-            let mut told = Told::default();
+            let mut results = AnnounceResults::default();
             while !done.load(Relaxed) {
                 let n = next.fetch_add(1, Relaxed);
                 let begin = Instant::now();
                 match tell(&store, &finished(n)).await {
-                    Ok(_) => told.acknowledged.push(n),
+                    Ok(_) => results.acknowledged.push(n),
                     Err(unavailable) => {
-                        told.refused.push((n, unavailable.reason));
+                        results.refused.push((n, unavailable.reason));
                         // Like a tracker's clients: none tries again at once.
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                 }
-                told.slowest = told.slowest.max(begin.elapsed());
+                results.slowest = results.slowest.max(begin.elapsed());
             }
-            told
+            results
         });
     }
     let result = meanwhile(&next).await;
     done.store(true, Relaxed);
-    let mut all = Told::default();
-    while let Some(told) = tasks.join_next().await {
-        let mut told = told.expect("no announce panics");
-        all.acknowledged.append(&mut told.acknowledged);
-        all.refused.append(&mut told.refused);
-        all.slowest = all.slowest.max(told.slowest);
+    let mut all = AnnounceResults::default();
+    while let Some(results) = tasks.join_next().await {
+        let mut results = results.expect("no announce panics");
+        all.acknowledged.append(&mut results.acknowledged);
+        all.refused.append(&mut results.refused);
+        all.slowest = all.slowest.max(results.slowest);
     }
     (all, result)
 }
@@ -157,9 +156,9 @@ pub(crate) async fn assert_counted_once(store: &RedisRepository) {
 }
 
 /// The acknowledged peers that the store does not have.
-pub(crate) async fn lost(store: &RedisRepository, told: &Told) -> Vec<u32> {
+pub(crate) async fn lost(store: &RedisRepository, results: &AnnounceResults) -> Vec<u32> {
     let members = members(store).await;
     let is_there =
         |n: u32| members.get(&torrent(n % TORRENTS)).is_some_and(|peers| peers.contains(&endpoint(n)));
-    told.acknowledged.iter().copied().filter(|&n| !is_there(n)).collect()
+    results.acknowledged.iter().copied().filter(|&n| !is_there(n)).collect()
 }

@@ -34,10 +34,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     }
 }
 
-/// A proxy of a real server, on its own port. With `says`, it answers in the server's place.
+/// A proxy of a real server, on its own port. With `forged`, it answers in the server's place.
 struct Proxy {
     port: u16,
-    says: Arc<Mutex<Option<Says>>>,
+    forged: Arc<Mutex<Option<ForgedAnswer>>>,
     /// The most bytes of its own answers on one connection.
     taken: Arc<AtomicUsize>,
 }
@@ -48,7 +48,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The beginning of an answer, and a part that follows without end.
 #[derive(Debug, Clone)]
-struct Says(String, Option<&'static str>);
+struct ForgedAnswer(String, Option<&'static str>);
 
 impl Proxy {
     /// Listens; its server is not yet known.
@@ -59,13 +59,13 @@ impl Proxy {
     }
 
     fn start(listener: TcpListener, server: u16) -> Self {
-        let (says, taken) = (Arc::<Mutex<Option<Says>>>::default(), Arc::<AtomicUsize>::default());
         let port = listener.local_addr().expect("it is bound").port();
-        let proxy = Self { port, says: Arc::clone(&says), taken: Arc::clone(&taken) };
+        let proxy = Self { port, forged: Arc::default(), taken: Arc::default() };
+        let (forged, taken) = (Arc::clone(&proxy.forged), Arc::clone(&proxy.taken));
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (says, taken) = (Arc::clone(&says), Arc::clone(&taken));
-                thread::spawn(move || serve(client, server, &says, &taken));
+                let (forged, taken) = (Arc::clone(&forged), Arc::clone(&taken));
+                thread::spawn(move || serve(client, server, &forged, &taken));
             }
         });
         proxy
@@ -73,14 +73,14 @@ impl Proxy {
 
     /// Answers an announce with this until the error has the text `named`: a slow machine may have no answer
     /// in time before.
-    async fn refusal(&self, store: &RedisRepository, says: Says, named: &str) -> String {
+    async fn refusal(&self, store: &RedisRepository, forged: ForgedAnswer, named: &str) -> String {
         let (begin, mut said) = (Instant::now(), String::new());
         while !said.contains(named) {
-            assert!(begin.elapsed() < A_MINUTE, "{says:?}: {said}");
+            assert!(begin.elapsed() < A_MINUTE, "{forged:?}: {said}");
             if tell(store, &finished(1)).await.is_ok() {
-                *locked(&self.says) = Some(says.clone());
+                *locked(&self.forged) = Some(forged.clone());
                 said = tell(store, &finished(1)).await.expect_err("no answer to an announce").reason;
-                *locked(&self.says) = None;
+                *locked(&self.forged) = None;
             }
         }
         said
@@ -88,14 +88,14 @@ impl Proxy {
 }
 
 /// Passes on requests, until there is something else to say.
-fn serve(mut client: TcpStream, server: u16, says: &Mutex<Option<Says>>, taken: &AtomicUsize) {
+fn serve(mut client: TcpStream, server: u16, forged: &Mutex<Option<ForgedAnswer>>, taken: &AtomicUsize) {
     let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).expect("it listens");
     let (mut answers, mut to) = (server.try_clone().expect("ours"), client.try_clone().expect("ours"));
     let back = thread::spawn(move || std::io::copy(&mut answers, &mut to));
     let mut request = [0; 1 << 16];
     while let Ok(len @ 1..) = client.read(&mut request) {
-        let said = locked(says).clone();
-        let Some(Says(first, then)) = said else {
+        let forged = locked(forged).clone();
+        let Some(ForgedAnswer(first, then)) = forged else {
             server.write_all(&request[..len]).expect("it reads");
             continue;
         };
@@ -134,7 +134,7 @@ fn redis_that_answers_more_than_was_requested_is_left_at_once() {
             let settings = impatient(settings([url]), 1000);
             asked.spawn(async move {
                 let store = connect(&settings).await;
-                let refused = proxy.refusal(&store, Says(first.into(), then), "than requested").await;
+                let refused = proxy.refusal(&store, ForgedAnswer(first.into(), then), "than requested").await;
                 let taken = proxy.taken.load(Relaxed);
                 let shown = first.escape_debug();
                 assert!(taken < ON_ITS_WAY, "{shown}: it took {taken} bytes: {refused}");
@@ -187,7 +187,9 @@ fn redis_cluster_does_not_lead_a_password_to_a_stranger() {
         let store = connect(&asks).await;
         for word in ["MOVED", "ASK"] {
             let named = format!("127.0.0.2:{port} is named by a server");
-            proxy.refusal(&store, Says(format!("-{word} 1 127.0.0.2:{port}\r\n"), None), &named).await;
+            proxy
+                .refusal(&store, ForgedAnswer(format!("-{word} 1 127.0.0.2:{port}\r\n"), None), &named)
+                .await;
             assert!(locked(&heard).is_empty(), "{word} to a stranger: {}", locked(&heard).escape_ascii());
         }
         tell(&store, &finished(1)).await.expect("the true server answers again");

@@ -15,7 +15,8 @@ mod rights;
 mod servers;
 mod stores;
 
-pub(crate) use stores::{FUNCTIONS, calls, module};
+pub(crate) use crowd::torrent;
+pub(crate) use stores::{FUNCTIONS, calls, module, started};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let lists = [

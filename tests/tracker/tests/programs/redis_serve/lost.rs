@@ -19,7 +19,10 @@ use swarmkeep_tracker_protocol::udp::{AnnounceRequest, TransactionId};
 
 use swarmkeep_tests::admin::client::ask;
 
-use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told};
+use crate::{
+    redis::started,
+    redis_serve::trackers::{Tracker, TrackerAnswer, TrackerSetup, answer_in, at, escaped},
+};
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
@@ -36,7 +39,7 @@ const PATIENCE: &str = "--redis-patience=300ms";
 const OVER: &str = "the tracker's store is not available; try again later";
 
 /// Asserts that the tracker keeps giving the expected answer over both protocols while the store is lost.
-fn assert_lost(tracker: &Tracker, expected: &Told) {
+fn assert_lost(tracker: &Tracker, expected: &TrackerAnswer) {
     for _ in 0..3 {
         assert_eq!(tracker.announce_by_udp(9), *expected);
         assert_eq!(tracker.announce(HASH, 9, 5, Started), *expected);
@@ -58,16 +61,14 @@ fn assert_lost(tracker: &Tracker, expected: &Told) {
 
 /// Asserts that the tracker serves again soon.
 fn assert_found(tracker: &Tracker) {
-    until("announces are answered again", || {
-        tracker.announce(HASH, 1, 0, Started) == Told::Peers(600, vec![])
-    });
-    assert_eq!(tracker.announce_by_udp(2), Told::Peers(600, vec![at(1)]));
+    until("announces are answered again", || tracker.announce(HASH, 1, 0, Started) == Ok((600, vec![])));
+    assert_eq!(tracker.announce_by_udp(2), Ok((600, vec![at(1)])));
     until("the tracker says so", || tracker.is_ready() && tracker.metric("swarmkeep_store_up") == Some(1.0));
 }
 
 /// The server is killed and started again, and stopped and resumed.
-fn lose_and_find(answer: &str, expected: &Told) {
-    let setup = Setup::new();
+fn lose_and_find(answer: &str, expected: &TrackerAnswer) {
+    let setup = TrackerSetup::new();
     let server = started(Server::start());
     let arguments = [PATIENCE, "--interval=600", "--retry-interval=45", answer];
     let tracker = setup.tracker(&[server.url()], &arguments);
@@ -84,26 +85,26 @@ fn lose_and_find(answer: &str, expected: &Told) {
     // It has kept its peers, and perhaps has some that have announced since.
     until(
         "announces are answered again",
-        || matches!(tracker.announce(HASH, 2, 5, Started), Told::Peers(600, peers) if peers.contains(&at(1))),
+        || matches!(tracker.announce(HASH, 2, 5, Started), Ok((600, peers)) if peers.contains(&at(1))),
     );
     let log = tracker.serve.log();
     assert!(log.contains("the store cannot be reached"), "{log}");
 }
 
 fn redis_lost_is_an_error_for_clients_within_bounded_time_and_is_found_again() {
-    lose_and_find("--when-unavailable=error", &Told::Error(OVER.into()));
+    lose_and_find("--when-unavailable=error", &Err(OVER.into()));
 }
 
 fn redis_lost_is_an_empty_answer_where_that_is_wanted_and_is_found_again() {
-    lose_and_find("--when-unavailable=empty", &Told::Peers(45, vec![]));
+    lose_and_find("--when-unavailable=empty", &Ok((45, vec![])));
 }
 
 /// Many requests at once wait for a server that stands still: none waits long, with or without room in the
 /// queue.
 fn redis_silent_under_a_flood_delays_no_answer_for_long() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let server = started(Server::start());
-    for (answer, expected) in [("error", None), ("empty", Some(Told::Peers(45, vec![])))] {
+    for (answer, expected) in [("error", None), ("empty", Some(TrackerAnswer::Ok((45, vec![]))))] {
         let arguments =
             [PATIENCE, "--retry-interval=45", "--workers=1", &format!("--when-unavailable={answer}")];
         let tracker = setup.tracker(&[server.url()], &arguments);
@@ -120,7 +121,7 @@ fn redis_silent_under_a_flood_delays_no_answer_for_long() {
                 while let Ok(len) = client.socket.recv(&mut packet) {
                     let id = u32::from_be_bytes(packet[4..8].try_into().expect("a header"));
                     assert!(sent.remove(&id), "asked for");
-                    *answers.entry(format!("{:?}", told(&packet[..len]))).or_insert(0) += 1;
+                    *answers.entry(format!("{:?}", answer_in(&packet[..len]))).or_insert(0) += 1;
                 }
             }
         };
@@ -141,12 +142,12 @@ fn redis_silent_under_a_flood_delays_no_answer_for_long() {
             sent.len() < ASKED as usize / 100
         });
         match expected {
-            None => assert!(answers.keys().all(|told| told.contains("try again later")), "{answers:?}"),
+            None => assert!(answers.keys().all(|answer| answer.contains("try again later")), "{answers:?}"),
             Some(empty) => assert!(answers.keys().eq([&format!("{empty:?}")]), "{answers:?}"),
         }
         server.resume().expect("it stands still");
         until("announces are answered again", || {
-            matches!(tracker.announce(HASH, 1, 0, Started), Told::Peers(1800, _))
+            matches!(tracker.announce(HASH, 1, 0, Started), Ok((1800, _)))
         });
         thread::sleep(Duration::from_millis(100));
     }

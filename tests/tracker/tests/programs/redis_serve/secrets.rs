@@ -16,8 +16,8 @@ use swarmkeep_tests::{
 
 use crate::{
     certificates::certificates,
-    redis::{FUNCTIONS, calls, module},
-    redis_serve::trackers::{Setup, Told, at, escaped, started},
+    redis::{FUNCTIONS, calls, module, started},
+    redis_serve::trackers::{TrackerSetup, at, escaped},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -39,7 +39,7 @@ const PASSWORD: &str = "p@ss:w/ord%secret";
 const ESCAPED: &str = "p%40ss%3Aw%2Ford%25secret";
 
 fn redis_over_tls_is_reached_only_with_its_authority() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let [certificate, key, authority] = certificates();
     let server = started(Server::start_with_tls(&certificate, &key, &[("requirepass", PASSWORD)]));
     let url = format!("rediss://127.0.0.1:{}", server.port() + 10_000);
@@ -49,8 +49,8 @@ fn redis_over_tls_is_reached_only_with_its_authority() {
     let password = format!("--redis-password-file={password}");
     let ca = format!("--redis-ca={}", setup.write("authority.pem", &authority));
     let tracker = setup.tracker(&urls, &["--interval=600", &password, &ca]);
-    assert_eq!(tracker.announce(HASH, 1, 0, Started), Told::Peers(600, vec![]));
-    assert_eq!(tracker.announce_by_udp(2), Told::Peers(600, vec![at(1)]));
+    assert_eq!(tracker.announce(HASH, 1, 0, Started), Ok((600, vec![])));
+    assert_eq!(tracker.announce_by_udp(2), Ok((600, vec![at(1)])));
 
     let [_, _, other] = certificates();
     let other = format!("--redis-ca={}", setup.write("other.pem", &other));
@@ -87,7 +87,7 @@ fn redis_user_of_the_module_has_the_rights_of_a_tracker_and_no_more() {
 fn may_do_what_a_tracker_does(server: &Server, document: &str) {
     const OF_CLUSTERS: [&str; 2] = ["asking", "cluster|slots"];
 
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let rule = document.lines().find_map(|line| line.strip_prefix("user tracker "));
     let rule = rule.expect("there is one").replace("PASSWORD", "given");
     let words: Vec<_> =
@@ -99,10 +99,10 @@ fn may_do_what_a_tracker_does(server: &Server, document: &str) {
     // To the store, the second tracker is the first one again, and keeps its lease.
     for _ in 0..2 {
         let mut tracker = setup.tracker(&urls, &arguments);
-        assert!(matches!(tracker.announce(HASH, 1, 9, Started), Told::Peers(1, _)));
-        assert!(matches!(tracker.announce(HASH, 1, 0, Completed), Told::Peers(1, _)));
-        assert!(matches!(tracker.announce(HASH, 2, 9, Started), Told::Peers(1, _)));
-        assert!(matches!(tracker.announce(HASH, 2, 9, Stopped), Told::Peers(1, _)));
+        assert!(matches!(tracker.announce(HASH, 1, 9, Started), Ok((1, _))));
+        assert!(matches!(tracker.announce(HASH, 1, 0, Completed), Ok((1, _))));
+        assert!(matches!(tracker.announce(HASH, 2, 9, Started), Ok((1, _))));
+        assert!(matches!(tracker.announce(HASH, 2, 9, Stopped), Ok((1, _))));
         let scrape = format!("/scrape?info_hash={}", escaped(&HASH));
         assert_eq!(ask(tracker.http, "GET", &scrape, "").answer().status, 200);
         until("it serves", || tracker.is_ready());
@@ -112,7 +112,7 @@ fn may_do_what_a_tracker_does(server: &Server, document: &str) {
             assert_eq!(tracker.get(&format!("/api/v1/{path}")).status, 200, "{path}");
         }
         assert_eq!(tracker.delete(&format!("/api/v1/torrents/{HASH}")).status, 200);
-        assert!(matches!(tracker.announce(HASH, 3, 9, Started), Told::Peers(1, _)));
+        assert!(matches!(tracker.announce(HASH, 3, 9, Started), Ok((1, _))));
         until("a sweep forgets", || tracker.metric("swarmkeep_expired_peers_total") == Some(1.0));
         assert!(!tracker.serve.log().contains("NOPERM"), "{}", tracker.serve.log());
         tracker.serve.kill();
@@ -133,7 +133,7 @@ fn may_do_what_a_tracker_does(server: &Server, document: &str) {
 }
 
 fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let server = started(Server::start_with(&[("requirepass", PASSWORD)]));
     let address = format!("127.0.0.1:{}", server.port());
     for (url, what) in [
@@ -150,10 +150,10 @@ fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
     let file = setup.write("settings.toml", &format!("redis-url = \"{url}\"\nrepository = \"redis\"\n"));
     let from_file = format!("--config={file}");
     let tracker = setup.tracker(&[], &["--log=trace", &from_file, "--interval=600"]);
-    assert_eq!(tracker.announce(HASH, 1, 0, Started), Told::Peers(600, vec![]));
+    assert_eq!(tracker.announce(HASH, 1, 0, Started), Ok((600, vec![])));
     server.client_kill_all().expect("it answers");
     thread::sleep(Duration::from_millis(50));
-    assert_eq!(tracker.announce(HASH, 1, 0, Started), Told::Peers(600, vec![]));
+    assert_eq!(tracker.announce(HASH, 1, 0, Started), Ok((600, vec![])));
     setup.write("settings.toml", &format!("redis-url = \"redis://:secret@{address}\"\n"));
     tracker.serve.signal("HUP");
     until("it reads them again", || tracker.serve.log().contains("settings read again"));
@@ -182,7 +182,7 @@ fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
 }
 
 fn redis_password_file_is_read_again_at_a_reconnection_and_at_a_signal() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let server = started(Server::start());
     let changes = |password: &str| {
         let rule = ["ACL", "SETUSER", "tracker", "reset", "on", password, "~*", "+@all"];
@@ -197,7 +197,7 @@ fn redis_password_file_is_read_again_at_a_reconnection_and_at_a_signal() {
     let mut port = 0;
     let mut is_served = || {
         port += 1;
-        matches!(tracker.announce(HASH, port, 9, Started), Told::Peers(600, _))
+        matches!(tracker.announce(HASH, port, 9, Started), Ok((600, _)))
     };
     assert!(is_served());
 
@@ -221,7 +221,7 @@ fn redis_password_file_is_read_again_at_a_reconnection_and_at_a_signal() {
 }
 
 fn redis_that_evicts_or_takes_all_memory_is_warned_of_at_the_start() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let server = started(Server::start());
     let may_not_look = ["ACL", "SETUSER", "blind", "on", ">given", "~*", "+@all", "-info"];
     server.command(&may_not_look).expect("it is understood");

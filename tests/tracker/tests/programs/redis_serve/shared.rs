@@ -19,8 +19,8 @@ use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::client::ask;
 
-use crate::redis::module;
-use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told};
+use crate::redis::{module, started, torrent as hash};
+use crate::redis_serve::trackers::{Tracker, TrackerSetup, answer_in, at, escaped};
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
@@ -37,11 +37,6 @@ pub(crate) fn tests() -> Vec<Trial> {
     }
 }
 
-fn hash(n: u32) -> InfoHash {
-    let word = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
-    InfoHash::new(std::array::from_fn(|at| word[at % 4] ^ at as u8))
-}
-
 fn scrape(tracker: &Tracker, info_hash: InfoHash) -> (u32, u32, u32) {
     let path = format!("/scrape?info_hash={}", escaped(&info_hash));
     let body = ask(tracker.http, "GET", &path, "").answer().body;
@@ -51,7 +46,7 @@ fn scrape(tracker: &Tracker, info_hash: InfoHash) -> (u32, u32, u32) {
 }
 
 fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
-    let (setup, server) = (Setup::new(), started(Server::start()));
+    let (setup, server) = (TrackerSetup::new(), started(Server::start()));
     let urls = [server.url()];
     let key = setup.write("connection-key", "0123456789abcdef0123456789abcdef");
     let (one, two) = (setup.tracker(&urls, &[]), setup.tracker(&urls, &[]));
@@ -61,9 +56,9 @@ fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
     let accepts = |tracker: &Tracker| {
         let client = udp::Client::of(tracker.udp);
         client.send(&udp::announce(id).to_vec());
-        match told(&client.receive()) {
-            Told::Peers(..) => true,
-            Told::Error(error) => {
+        match answer_in(&client.receive()) {
+            Ok(_) => true,
+            Err(error) => {
                 assert_eq!(error, "invalid connection id");
                 false
             }
@@ -75,7 +70,7 @@ fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
 }
 
 fn redis_engine_that_is_named_keeps_the_store_or_the_tracker_does_not_start() {
-    let (setup, module) = (Setup::new(), module());
+    let (setup, module) = (TrackerSetup::new(), module());
     let load = [("loadmodule", module.to_str().expect("a path in UTF-8"))];
     let server = started(Server::start_with(&load));
     let urls = [server.url()];
@@ -84,19 +79,15 @@ fn redis_engine_that_is_named_keeps_the_store_or_the_tracker_does_not_start() {
         keys.iter().filter(|key| key.starts_with(kind)).count()
     };
     let first = setup.tracker(&urls, &["--redis-engine=functions", "--interval=600"]);
-    assert_eq!(first.announce(hash(1), 1, 0, Completed), Told::Peers(600, vec![]));
+    assert_eq!(first.announce(hash(1), 1, 0, Completed), Ok((600, vec![])));
     assert_eq!([shards("swarmkeep:{"), shards("swarmkeep:packed{")], [1, 0]);
     let (code, said) = Serve::refused(setup.serve(&urls, &["--redis-engine=module"]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("functions keep it"), "{said}");
     let auto = setup.tracker(&urls, &["--interval=600"]);
-    assert_eq!(
-        auto.announce(hash(1), 2, 9, Started),
-        Told::Peers(600, vec![at(1)]),
-        "the store that is there"
-    );
+    assert_eq!(auto.announce(hash(1), 2, 9, Started), Ok((600, vec![at(1)])), "the store that is there");
     let other = setup.tracker(&urls, &["--redis-engine=module", "--redis-prefix=other:", "--interval=600"]);
-    assert_eq!(other.announce(hash(1), 1, 0, Started), Told::Peers(600, vec![]));
+    assert_eq!(other.announce(hash(1), 1, 0, Started), Ok((600, vec![])));
     assert_eq!(shards("other:packed{"), 1);
     drop(other);
     // The key with the layout was lost, and the module's shards were not.
@@ -108,24 +99,24 @@ fn redis_engine_that_is_named_keeps_the_store_or_the_tracker_does_not_start() {
 }
 
 fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let server = started(Server::start());
     let urls = [server.url()];
     let mut one = setup.tracker(&urls, &["--redis-node=one", "--interval=600"]);
     let two = setup.tracker(&urls, &["--redis-node=two", "--interval=600"]);
     let other = setup.tracker(&urls, &["--redis-node=three", "--redis-prefix=other:", "--interval=600"]);
 
-    assert_eq!(one.announce(hash(1), 1, 0, Started), Told::Peers(600, vec![]));
-    assert_eq!(two.announce(hash(1), 2, 9, Started), Told::Peers(600, vec![at(1)]));
-    assert_eq!(one.announce(hash(1), 3, 9, Started), Told::Peers(600, vec![at(1), at(2)]));
-    assert_eq!(two.announce(hash(1), 2, 0, Completed), Told::Peers(600, vec![at(3)]));
-    assert_eq!(one.announce(hash(1), 3, 9, Stopped), Told::Peers(600, vec![]));
+    assert_eq!(one.announce(hash(1), 1, 0, Started), Ok((600, vec![])));
+    assert_eq!(two.announce(hash(1), 2, 9, Started), Ok((600, vec![at(1)])));
+    assert_eq!(one.announce(hash(1), 3, 9, Started), Ok((600, vec![at(1), at(2)])));
+    assert_eq!(two.announce(hash(1), 2, 0, Completed), Ok((600, vec![at(3)])));
+    assert_eq!(one.announce(hash(1), 3, 9, Stopped), Ok((600, vec![])));
     for tracker in [&one, &two] {
         assert_eq!(scrape(tracker, hash(1)), (2, 0, 1));
     }
     assert_eq!(scrape(&other, hash(1)), (0, 0, 0), "another prefix is another store");
-    assert_eq!(one.announce_by_udp(7), Told::Peers(600, vec![]));
-    assert_eq!(two.announce_by_udp(8), Told::Peers(600, vec![at(7)]));
+    assert_eq!(one.announce_by_udp(7), Ok((600, vec![])));
+    assert_eq!(two.announce_by_udp(8), Ok((600, vec![at(7)])));
 
     for (tracker, name) in [(&one, "one"), (&two, "two")] {
         let info = format!("swarmkeep_store_info{{repository=\"redis\",node=\"{name}\"}}");
@@ -142,7 +133,7 @@ fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() 
     one.serve.kill();
     assert_eq!(scrape(&two, hash(1)), (2, 0, 1), "announced to the other");
     let again = setup.tracker(&urls, &["--interval=600"]);
-    assert_eq!(again.announce(hash(1), 4, 9, Started), Told::Peers(600, vec![at(1), at(2)]));
+    assert_eq!(again.announce(hash(1), 4, 9, Started), Ok((600, vec![at(1), at(2)])));
     let (text, name) = (again.get("/metrics"), std::fs::read_to_string("/proc/sys/kernel/hostname"));
     let name = format!("node=\"{}-", name.expect("Linux tells").trim());
     assert!(text.text().contains(&name), "named by the machine without a name of its own");
@@ -150,7 +141,7 @@ fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() 
 
 /// One node of the Cluster is enough to find the others, and a master that is lost is replaced.
 fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let cluster = started(Cluster::start(3, 1));
     let arguments = ["--redis-patience=4s", "--interval=600"];
     let one = setup.tracker(&cluster.urls()[..1], &arguments);
@@ -160,8 +151,8 @@ fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
         for n in 0..60 {
             let [here, there] = if n % 2 == 0 { [&one, &two] } else { [&two, &one] };
             // Seeders get leechers only.
-            assert_eq!(here.announce(hash(n), first, 0, Started), Told::Peers(600, others.clone()));
-            assert_eq!(there.announce(hash(n), first + 1, 9, Started), Told::Peers(600, all.clone()));
+            assert_eq!(here.announce(hash(n), first, 0, Started), Ok((600, others.clone())));
+            assert_eq!(there.announce(hash(n), first + 1, 9, Started), Ok((600, all.clone())));
         }
     };
     announce_all(1, &[], &[1]);
@@ -170,7 +161,7 @@ fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
     std::thread::sleep(Duration::from_millis(500));
     let killed = cluster.kill_master_of(slot).expect("there is one");
     until("all are answered while another takes its place", || {
-        (0..60).all(|n| matches!(one.announce(hash(n), 1, 0, Started), Told::Peers(..)))
+        (0..60).all(|n| one.announce(hash(n), 1, 0, Started).is_ok())
     });
     assert_ne!(cluster.master_of_slot(slot).expect("there is one"), killed);
     announce_all(3, &[2], &[1, 2, 3]);
@@ -178,7 +169,7 @@ fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
 }
 
 fn redis_settings_that_differ_from_those_of_the_store_are_refused() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let server = started(Server::start());
     let urls = [server.url()];
     let _one = setup.tracker(&urls, &["--endpoints-per-address=8"]);
@@ -192,19 +183,19 @@ fn redis_settings_that_differ_from_those_of_the_store_are_refused() {
 
 /// Trackers choose new keys. Earlier announces are lost, and nothing else.
 fn redis_that_was_emptied_is_shared_again_by_three_trackers_of_which_one_restarts() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let server = started(Server::start());
     let urls = [server.url()];
     let start = || setup.tracker(&urls, &["--interval=600"]);
     let (one, two, three) = (start(), start(), start());
-    assert_eq!(three.announce(hash(1), 9, 0, Started), Told::Peers(600, vec![]));
+    assert_eq!(three.announce(hash(1), 9, 0, Started), Ok((600, vec![])));
     server.command(&["FLUSHALL"]).expect("it answers");
-    (0..20).for_each(|n| assert_eq!(one.announce(hash(n), 1, 0, Started), Told::Peers(600, vec![])));
+    (0..20).for_each(|n| assert_eq!(one.announce(hash(n), 1, 0, Started), Ok((600, vec![]))));
     drop(three);
     let three = start();
     for n in 0..20 {
-        two.announce(hash(n), 2, 0, Started);
-        three.announce(hash(n), 3, 0, Started);
+        two.announce(hash(n), 2, 0, Started).expect("an answer");
+        three.announce(hash(n), 3, 0, Started).expect("an answer");
     }
     for tracker in [&one, &two, &three] {
         let agrees = |n: &u32| scrape(tracker, hash(*n)) == (3, 0, 0);
@@ -218,13 +209,13 @@ fn redis_that_was_emptied_is_shared_again_by_three_trackers_of_which_one_restart
     // With another setting it cannot be shared.
     server.command(&["FLUSHALL"]).expect("it answers");
     let limited = setup.tracker(&urls, &["--endpoints-per-address=8"]);
-    assert!(matches!(one.announce(hash(1), 1, 0, Started), Told::Error(_)));
+    one.announce(hash(1), 1, 0, Started).unwrap_err();
     until("it says so", || !one.is_ready() && one.metric("swarmkeep_store_layout_refused") == Some(1.0));
     until("the other serves", || limited.is_ready());
 }
 
 fn redis_tracker_an_hour_ahead_is_refused() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let server = started(Server::start());
     let mut command = setup.serve(&[server.url()], &[]);
     command.env("LD_PRELOAD", faketime().expect("a need of this test")).env("FAKETIME", "+1h");
@@ -239,7 +230,7 @@ fn redis_tracker_an_hour_ahead_is_refused() {
 }
 
 fn redis_that_comes_a_little_later_than_the_tracker_is_waited_for() {
-    let setup = Setup::new();
+    let setup = TrackerSetup::new();
     let server = started(Server::start());
     server.kill();
     let urls = [server.url()];
@@ -252,5 +243,5 @@ fn redis_that_comes_a_little_later_than_the_tracker_is_waited_for() {
         server.restart().expect("it starts");
         tracker.join().expect("it listens")
     });
-    assert!(matches!(tracker.announce(udp::HASH, 1, 0, Started), Told::Peers(..)));
+    tracker.announce(udp::HASH, 1, 0, Started).expect("the store is there");
 }

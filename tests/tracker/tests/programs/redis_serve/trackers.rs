@@ -16,18 +16,13 @@ use swarmkeep_tests::admin::client::{Answer, ask, bearing};
 /// Of the admin server, for everything.
 const TOKEN: &str = "secret-for-everything";
 
-/// Or says why there is none.
-pub(crate) fn started<T>(started: swarmkeep_servers::Result<T>) -> T {
-    started.unwrap_or_else(|error| panic!("these tests need real servers: {error:?}"))
-}
-
 /// The common setup of several trackers.
-pub(crate) struct Setup {
+pub(crate) struct TrackerSetup {
     program: PathBuf,
     folder: TempDir,
 }
 
-impl Setup {
+impl TrackerSetup {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder of ours");
         let setup = Self { program: swarmkeep_tests::serve::program(), folder };
@@ -75,13 +70,8 @@ pub(crate) struct Tracker {
     admin: SocketAddr,
 }
 
-/// The answer to an announce.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// The interval and the peers.
-    Peers(u32, Vec<Endpoint>),
-    Error(String),
-}
+/// The answer to an announce: the interval and the peers, or an error.
+pub(crate) type TrackerAnswer = Result<(u32, Vec<Endpoint>), String>;
 
 impl Tracker {
     fn of(serve: Serve) -> Self {
@@ -90,7 +80,13 @@ impl Tracker {
     }
 
     /// Announces a peer over HTTP.
-    pub(crate) fn announce(&self, info_hash: InfoHash, port: u16, left: u64, event: AnnounceEvent) -> Told {
+    pub(crate) fn announce(
+        &self,
+        info_hash: InfoHash,
+        port: u16,
+        left: u64,
+        event: AnnounceEvent,
+    ) -> TrackerAnswer {
         let request = AnnounceRequest {
             left: Some(left),
             event,
@@ -102,18 +98,18 @@ impl Tracker {
         let Answer { status, body, .. } = ask(self.http, "GET", &path, "").answer();
         assert_eq!(status, 200);
         match AnnounceResponse::parse(&body).expect("a response") {
-            Ok(response) => Told::Peers(response.head.interval, sorted(response.endpoints())),
-            Err(failure) => Told::Error(String::from_utf8_lossy(failure.reason).into_owned()),
+            Ok(response) => Ok((response.head.interval, sorted(response.endpoints()))),
+            Err(failure) => Err(String::from_utf8_lossy(failure.reason).into_owned()),
         }
     }
 
     /// Announces a leecher of [`swarmkeep_tests::udp::HASH`] over UDP.
-    pub(crate) fn announce_by_udp(&self, port: u16) -> Told {
+    pub(crate) fn announce_by_udp(&self, port: u16) -> TrackerAnswer {
         let mut client = Client::of(self.udp);
         let connection_id = client.connect();
         let request = swarmkeep_tracker_protocol::udp::AnnounceRequest { port, ..announce(connection_id) };
         client.send(&request.to_vec());
-        told(&client.receive())
+        answer_in(&client.receive())
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {
@@ -138,14 +134,14 @@ impl Tracker {
 }
 
 /// Reads an answer over UDP.
-pub(crate) fn told(answer: &[u8]) -> Told {
+pub(crate) fn answer_in(packet: &[u8]) -> TrackerAnswer {
     use swarmkeep_tracker_protocol::udp::Response;
 
-    match Response::parse(answer, swarmkeep::Family::V4) {
+    match Response::parse(packet, swarmkeep::Family::V4) {
         Ok(Response::Announce(response)) => {
-            Told::Peers(response.header.interval, sorted(response.peers().map(|peer| peer.expect("a port"))))
+            Ok((response.header.interval, sorted(response.peers().map(|peer| peer.expect("a port")))))
         }
-        Ok(Response::Error(error)) => Told::Error(String::from_utf8_lossy(error.message).into_owned()),
+        Ok(Response::Error(error)) => Err(String::from_utf8_lossy(error.message).into_owned()),
         other => panic!("{other:?}"),
     }
 }

@@ -21,7 +21,7 @@ use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::{
     client::{Answer, ask, bearing, get, get_with},
-    tracker::{ALL, Load, READ, Tracker, WRITE, config, hash, packed, state},
+    tracker::{ALL, AnnounceLoad, READ, Tracker, WRITE, config, hash, packed, state},
 };
 
 use crate::admin::out_of_reach;
@@ -268,7 +268,7 @@ fn the_busiest_torrents_are_found_by_a_walk() {
 #[test]
 fn statistics_follow_the_load_and_history_keeps_them() {
     let tracker = Tracker::over(packed());
-    let _load = Load::on(&tracker, 50);
+    let _load = AnnounceLoad::on(&tracker, 50);
     let asked = |of: &Value, what: &str| of[what].as_f64() > Some(0.0);
     until("a rate is shown", || asked(&api(&tracker, "stats")["udp"]["rates"], "announce"));
     until("it is kept", || asked(&api(&tracker, "history?seconds=60")["points"][0], "udp_requests"));
@@ -285,7 +285,7 @@ fn statistics_follow_the_load_and_history_keeps_them() {
 #[test]
 fn events_come_every_second_and_differ() {
     let tracker = Tracker::over(packed());
-    let _load = Load::on(&tracker, 50);
+    let _load = AnnounceLoad::on(&tracker, 50);
     let mut asked = ask(tracker.admin, "GET", "/api/v1/events", &bearing(READ));
     let (status, head) = asked.head();
     assert!(status == 200 && head.to_ascii_lowercase().contains("content-type: text/event-stream"), "{head}");

@@ -7,7 +7,7 @@ use swarmkeep_kit::folder::Simulated;
 use swarmkeep_store_tests::until;
 use swarmkeep_tests::admin::{
     client::{ask, bearing, get},
-    tracker::{Load, Tracker, hash, packed, state},
+    tracker::{AnnounceLoad, Tracker, hash, packed, state},
 };
 use swarmkeep_tracker::SharedStore;
 
@@ -194,7 +194,7 @@ fn metrics_count_requests_and_name_no_peer() {
 #[test]
 fn counters_only_grow_and_series_stay_the_same_under_load() {
     let tracker = Tracker::over(packed());
-    let _load = Load::on(&tracker, 100);
+    let _load = AnnounceLoad::on(&tracker, 100);
     let mut earlier = scrape(&tracker);
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(300));

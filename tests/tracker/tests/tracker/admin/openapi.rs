@@ -9,7 +9,7 @@ use swarmkeep_store_tests::with;
 use swarmkeep_tracker::{AccessList, ListKind};
 
 use swarmkeep_tests::admin::{
-    client::{Answer, Asked, ask, bearing, get},
+    client::{Answer, PendingResponse, ask, bearing, get},
     tracker::{ALL, READ, Tracker, WRITE, config, hash, packed, state},
 };
 
@@ -19,8 +19,8 @@ const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 #[test]
 fn every_documented_answer_of_every_operation_is_given_and_is_as_documented() {
-    let world = World::new();
-    let document = get(world.tracker.admin, "/api/v1/openapi.json");
+    let trackers = DocumentedTrackers::new();
+    let document = get(trackers.tracker.admin, "/api/v1/openapi.json");
     assert_eq!((document.status, document.header("content-type")), (200, Some("application/json")));
     let document = document.json();
     assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.1")));
@@ -31,7 +31,7 @@ fn every_documented_answer_of_every_operation_is_given_and_is_as_documented() {
         for method in METHODS {
             let Some(operation) = item.get(method) else {
                 let answer =
-                    ask(world.tracker.admin, &method.to_uppercase(), &world.path(path), &bearing(ALL))
+                    ask(trackers.tracker.admin, &method.to_uppercase(), &trackers.path(path), &bearing(ALL))
                         .answer();
                 assert_eq!(answer.status, 405, "{method} {path} is not documented");
                 continue;
@@ -39,7 +39,7 @@ fn every_documented_answer_of_every_operation_is_given_and_is_as_documented() {
             operations += 1;
             assert!(operation["summary"].is_string(), "{method} {path}");
             for (status, response) in operation["responses"].as_object().expect("responses") {
-                let answer = world.answer(method, path, status.parse().expect("a status"));
+                let answer = trackers.answer(method, path, status.parse().expect("a status"));
                 assert_eq!(answer.status.to_string(), *status, "{method} {path}: {answer:?}");
                 check(&document, response, &answer, &format!("{method} {path} {status}"));
                 answers += 1;
@@ -50,7 +50,7 @@ fn every_documented_answer_of_every_operation_is_given_and_is_as_documented() {
     println!("{operations} operations and {answers} answers are as documented");
     assert!(operations >= 15 && answers >= 75, "{operations} {answers}");
     for path in ["/api/v1", "/api/v1/", "/api/v1/nothing", "/api/v1/torrents/", "/api/v2/stats"] {
-        assert_eq!(ask(world.tracker.admin, "GET", path, &bearing(ALL)).answer().status, 404, "{path}");
+        assert_eq!(ask(trackers.tracker.admin, "GET", path, &bearing(ALL)).answer().status, 404, "{path}");
     }
 }
 
@@ -74,8 +74,8 @@ fn check(document: &Value, response: &Value, answer: &Answer, what: &str) {
     assert!(errors.is_empty(), "{what}: {errors:?}\n{value}");
 }
 
-/// The parts that produce every answer.
-struct World {
+/// Together they give every documented answer.
+struct DocumentedTrackers {
     tracker: Tracker,
     broken: Tracker,
     listed: Tracker,
@@ -86,7 +86,7 @@ struct World {
 const KNOWN: u32 = 1;
 const UNKNOWN: u32 = 2;
 
-impl World {
+impl DocumentedTrackers {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let [listed, gone] = ["listed", "gone"].map(|name| {
@@ -98,9 +98,9 @@ impl World {
         fs::remove_file(folder.path().join("gone")).expect("there");
         let tracker = Tracker::keeping(&state(&Simulated::new(1)));
         let broken = Tracker::over(out_of_reach::repository());
-        let world = Self { tracker, broken, listed, gone, _folder: folder };
-        world.put_back();
-        world
+        let trackers = Self { tracker, broken, listed, gone, _folder: folder };
+        trackers.put_back();
+        trackers
     }
 
     fn put_back(&self) {
@@ -143,7 +143,7 @@ impl World {
                 (0..40).map(|_| wrong()).find(|answer| answer.status != 401).expect("that is too many")
             }
             (503, "/api/v1/events") => {
-                let listening: Vec<Asked> = (0..16)
+                let listening: Vec<PendingResponse> = (0..16)
                     .map(|_| {
                         let mut asked = ask(address, method, &path, &all);
                         assert_eq!(asked.head().0, 200);

@@ -17,10 +17,10 @@ use swarmkeep_tracker_protocol::http::{
     ScrapeResponseWriter,
 };
 
-use crate::captured::{Captured, FILE_LEN, INFO_HASH, Swarms, captured, tracker};
+use crate::captured::{CapturedExchange, FILE_LEN, INFO_HASH, Swarms, captured, tracker};
 
 /// The differences between clients' announces.
-struct Habits {
+struct ClientHabits {
     client: &'static str,
     peer_id: &'static str,
     port: u16,
@@ -33,7 +33,7 @@ struct Habits {
     unknown: &'static [&'static str],
 }
 
-const LIBTORRENT: Habits = Habits {
+const LIBTORRENT: ClientHabits = ClientHabits {
     client: "libtorrent-2.0.8.0",
     peer_id: "-LT2080-",
     port: 6883,
@@ -42,7 +42,7 @@ const LIBTORRENT: Habits = Habits {
     names_v6: &[(V6, "2001:db8:77::4")],
     unknown: &["corrupt", "redundant", "supportcrypto"],
 };
-const QBITTORRENT: Habits = Habits {
+const QBITTORRENT: ClientHabits = ClientHabits {
     client: "qbittorrent-4.5.2",
     peer_id: "-qB4520-",
     port: 6884,
@@ -50,8 +50,8 @@ const QBITTORRENT: Habits = Habits {
     ..LIBTORRENT
 };
 
-const CLIENTS: [Habits; 6] = [
-    Habits {
+const CLIENTS: [ClientHabits; 6] = [
+    ClientHabits {
         client: "aria2-1.36.0",
         peer_id: "A2-1-36-0-",
         port: 6881,
@@ -62,8 +62,8 @@ const CLIENTS: [Habits; 6] = [
     },
     LIBTORRENT,
     QBITTORRENT,
-    Habits { client: "qbittorrent-5.1.0", peer_id: "-qB5100-", ..QBITTORRENT },
-    Habits {
+    ClientHabits { client: "qbittorrent-5.1.0", peer_id: "-qB5100-", ..QBITTORRENT },
+    ClientHabits {
         client: "rtorrent-0.9.8",
         peer_id: "-lt0D80-",
         port: 6885,
@@ -72,7 +72,7 @@ const CLIENTS: [Habits; 6] = [
         names_v6: &[],
         unknown: &[],
     },
-    Habits {
+    ClientHabits {
         client: "transmission-3.00",
         peer_id: "-TR3000-",
         port: 6882,
@@ -127,7 +127,7 @@ fn every_captured_request_is_answered() {
     }
 }
 
-fn check_request(client: &Habits, one: &Captured, family: Family) {
+fn check_request(client: &ClientHabits, one: &CapturedExchange, family: Family) {
     let what = one.what();
     let head = std::str::from_utf8(&one.request).expect("requests are ASCII");
     let (path, query) = asked(head).unwrap_or_else(|| panic!("{what}: {head}"));
@@ -200,7 +200,7 @@ fn check_request(client: &Habits, one: &Captured, family: Family) {
     assert_eq!(AnnounceRequest::parse(&written), Ok(request), "{what}");
 }
 
-fn check_answer(one: &Captured, family: Family) {
+fn check_answer(one: &CapturedExchange, family: Family) {
     let what = one.what();
     let body = body(&one.answer).unwrap_or_else(|| panic!("{what}: {}", one.answer.escape_ascii()));
     let mut written = Vec::new();

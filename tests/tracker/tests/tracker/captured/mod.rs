@@ -76,7 +76,7 @@ impl Swarms {
 }
 
 /// A request that a client sent, and the response to it, which is empty if only the request was recorded.
-struct Captured {
+struct CapturedExchange {
     /// The client and its version, as the folder is called.
     client: String,
     /// As the file is called.
@@ -85,7 +85,7 @@ struct Captured {
     answer: Vec<u8>,
 }
 
-impl Captured {
+impl CapturedExchange {
     /// For assertions.
     fn what(&self) -> String {
         format!("{} {}", self.client, self.kind)
@@ -93,7 +93,7 @@ impl Captured {
 }
 
 /// The captures in a folder of fixtures, in order.
-fn captured(folder: &str) -> Vec<Captured> {
+fn captured(folder: &str) -> Vec<CapturedExchange> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(folder);
     let listed = |path: &Path| -> Vec<String> {
         let entries = fs::read_dir(path).expect("a folder of fixtures");
@@ -112,7 +112,7 @@ fn captured(folder: &str) -> Vec<Captured> {
             let request = read(format!("{kind}.bin")).expect("a fixture");
             let answer = names.contains(&format!("{kind}.answer.bin"));
             let answer = if answer { read(format!("{kind}.answer.bin")).expect("a fixture") } else { vec![] };
-            all.push(Captured { client: client.clone(), kind: kind.to_owned(), request, answer });
+            all.push(CapturedExchange { client: client.clone(), kind: kind.to_owned(), request, answer });
         }
     }
     all

@@ -15,10 +15,10 @@ use swarmkeep_tracker_protocol::udp::{
     Response, ScrapeResponseWriter, TransactionId,
 };
 
-use crate::captured::{Captured, FILE_LEN, INFO_HASH, Swarms, captured, tracker};
+use crate::captured::{CapturedExchange, FILE_LEN, INFO_HASH, Swarms, captured, tracker};
 
 /// The differences between clients' announces.
-struct Habits {
+struct ClientHabits {
     client: &'static str,
     peer_id: &'static str,
     port: u16,
@@ -29,7 +29,7 @@ struct Habits {
     options: &'static [AnnounceOption<'static>],
 }
 
-const LIBTORRENT: Habits = Habits {
+const LIBTORRENT: ClientHabits = ClientHabits {
     client: "libtorrent-2.0.8.0",
     peer_id: "-LT2080-",
     port: 6883,
@@ -39,8 +39,8 @@ const LIBTORRENT: Habits = Habits {
     options: &[AnnounceOption::UrlData(b"/announce")],
 };
 
-const CLIENTS: [Habits; 6] = [
-    Habits {
+const CLIENTS: [ClientHabits; 6] = [
+    ClientHabits {
         client: "aria2-1.36.0",
         peer_id: "A2-1-36-0-",
         port: 6881,
@@ -50,9 +50,9 @@ const CLIENTS: [Habits; 6] = [
         options: &[],
     },
     LIBTORRENT,
-    Habits { client: "qbittorrent-4.5.2", peer_id: "-qB4520-", port: 6884, ..LIBTORRENT },
-    Habits { client: "qbittorrent-5.1.0", peer_id: "-qB5100-", port: 6884, ..LIBTORRENT },
-    Habits {
+    ClientHabits { client: "qbittorrent-4.5.2", peer_id: "-qB4520-", port: 6884, ..LIBTORRENT },
+    ClientHabits { client: "qbittorrent-5.1.0", peer_id: "-qB5100-", port: 6884, ..LIBTORRENT },
+    ClientHabits {
         client: "rtorrent-0.9.8",
         peer_id: "-lt0D80-",
         port: 6885,
@@ -61,7 +61,7 @@ const CLIENTS: [Habits; 6] = [
         trailing: &[],
         options: &[],
     },
-    Habits {
+    ClientHabits {
         client: "transmission-3.00",
         peer_id: "-TR3000-",
         port: 6882,
@@ -123,7 +123,7 @@ fn field(datagram: &[u8], range: Range<usize>) -> u64 {
     datagram[range].iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
 }
 
-fn check_request(client: &Habits, one: &Captured) {
+fn check_request(client: &ClientHabits, one: &CapturedExchange) {
     let (what, kind, bytes) = (one.what(), &one.kind[..], &one.request[..]);
     let field = |range| field(bytes, range);
     let transaction_id = TransactionId(field(12..16) as u32);
@@ -175,7 +175,7 @@ fn check_request(client: &Habits, one: &Captured) {
     assert_eq!(written, bytes, "{what} is written as it was read");
 }
 
-fn check_answer(one: &Captured, family: Family) {
+fn check_answer(one: &CapturedExchange, family: Family) {
     let (what, bytes) = (one.what(), &one.answer[..]);
     let answer = Response::parse(bytes, family).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(answer.transaction_id().0.to_be_bytes(), one.request[12..16], "{what}");
