@@ -39,10 +39,7 @@ impl Tracker {
 
     /// Runs it in two threads, beside its own.
     pub fn of(server: Server) -> Self {
-        Self::on(
-            Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"),
-            server,
-        )
+        Self::on(runtime(), server)
     }
 
     /// Runs it on a runtime.

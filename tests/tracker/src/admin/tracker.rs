@@ -12,10 +12,7 @@ use std::{
     time::Duration,
 };
 
-use swarmkeep::{
-    AnnounceEvent, HashKey, InfoHash, PeerId, RepositoryConfig,
-    catalog::{self, Repository},
-};
+use swarmkeep::{AnnounceEvent, InfoHash, PeerId, catalog::Repository};
 use swarmkeep_kit::folder::Simulated;
 use swarmkeep_state::{Pace, State};
 use swarmkeep_store_tests::{until, with};
@@ -23,7 +20,7 @@ use swarmkeep_tracker::{Config, Metrics, Scope, Server, Token};
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
 
 use super::client::get;
-use crate::{listening, udp::Client};
+use crate::{build, listening, udp::Client};
 
 /// May do everything.
 pub const ALL: &str = "secret-for-everything";
@@ -55,8 +52,7 @@ pub fn config() -> Config {
 }
 
 pub fn packed() -> Repository {
-    let config = RepositoryConfig::new(HashKey::from_os().expect("entropy"));
-    catalog::find("packed").expect("in the catalog").build(&config).expect("no limits")
+    build("packed", |config| config)
 }
 
 /// The state that outlives a restart, on a disk that fails on demand, and its first snapshot.

@@ -121,15 +121,10 @@ impl Neighbours {
         });
     }
 
-    fn announce_over_https(
-        &self,
-        tracker: SocketAddr,
-        authority: &CertificateAuthority,
-        enough: &AtomicBool,
-    ) {
+    fn announce_over_https(&self, to: SocketAddr, authority: &CertificateAuthority, enough: &AtomicBool) {
         let config = authority.client(&[&TLS13]);
         self.time(1, enough, Duration::from_millis(200), || {
-            https::Client::of(tracker, &config).announce(1);
+            https::Client::of(to, &config).announce(1);
         });
     }
 

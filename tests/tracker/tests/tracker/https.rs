@@ -1,15 +1,11 @@
 //! The tracker over HTTPS: real certificates and real sockets.
 
 use std::{
-    env, fs,
+    fs,
     io::{self, ErrorKind, Read, Write},
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream},
     path::PathBuf,
-    process,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -20,6 +16,7 @@ use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{Tracker, any_port, build};
 use swarmkeep_tracker::{Config, Error, RateLimiter, Server, Tls};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse};
+use tempfile::TempDir;
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
     crypto::ring,
@@ -125,12 +122,12 @@ fn errors_of_a_certificate_or_key_name_its_file() {
     let (authority, other) = (CertificateAuthority::new(), CertificateAuthority::new());
     let (certificate, key) = (authority.certificate(), authority.key());
     let file = |name: &str, text: &str| {
-        let path = authority.folder.join(name);
+        let path = authority.folder.path().join(name);
         fs::write(&path, text).expect("room");
         path
     };
     let pem = fs::read_to_string(&certificate).expect("written");
-    let missing = authority.folder.join("missing");
+    let missing = authority.folder.path().join("missing");
     let empty = file("empty", "");
     let cut = file("cut", &pem[..pem.len() / 4]);
     let no_base64 = file("no-base64", "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n");
@@ -172,7 +169,8 @@ fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
         client
     };
     let mut before = shows(&old);
-    for (certificate, key) in [(new.certificate(), old.key()), (old.folder.join("nowhere"), old.key())] {
+    let nowhere = old.folder.path().join("nowhere");
+    for (certificate, key) in [(new.certificate(), old.key()), (nowhere, old.key())] {
         tls.reload(&certificate, &key).unwrap_err();
         shows(&old);
     }
@@ -240,12 +238,9 @@ fn stopping_answers_received_requests_and_does_not_wait_for_handshakes() {
     let authority = CertificateAuthority::new();
     let tracker = tracker(&authority, with(config(), |config| config.http_connections_per_address = 100));
     let address = tracker.https[0];
-    let config = authority.client(&[&TLS13]);
+    let (config, hello) = (authority.client(&[&TLS13]), hello(&authority));
     let mut stalled: Vec<_> = (0..50).map(|_| connect(address.ip(), address).expect("loopback")).collect();
-    stalled
-        .iter_mut()
-        .step_by(2)
-        .for_each(|stream| stream.write_all(&hello(&authority)[..50]).expect("open"));
+    stalled.iter_mut().step_by(2).for_each(|stream| stream.write_all(&hello[..50]).expect("open"));
     let mut idle = Client::of(address, &config);
     idle.announce(1);
     let mut clients: Vec<_> = (0..20).map(|_| Client::of(address, &config)).collect();
@@ -262,17 +257,15 @@ fn stopping_answers_received_requests_and_does_not_wait_for_handshakes() {
 
 /// A certificate for the loopback addresses with its chain, and a root that clients trust.
 pub(crate) struct CertificateAuthority {
-    folder: PathBuf,
+    folder: TempDir,
     leaf: CertificateDer<'static>,
     root: CertificateDer<'static>,
 }
 
 impl CertificateAuthority {
     pub(crate) fn new() -> Self {
-        static NTH: AtomicU32 = AtomicU32::new(0);
-        let name = format!("swarmkeep-https-{}-{}", process::id(), NTH.fetch_add(1, Relaxed));
-        let folder = env::temp_dir().join(&name);
-        fs::create_dir(&folder).expect("room");
+        let folder = tempfile::tempdir().expect("room");
+        let name = folder.path().display();
         let key = || KeyPair::generate().expect("randomness");
         let authority = |level: &str| {
             let mut params = CertificateParams::default();
@@ -289,17 +282,17 @@ impl CertificateAuthority {
         let leaf = params
             .signed_by(&leaf_key, &Issuer::new(authority("middle"), &middle_key))
             .expect("a certificate");
-        fs::write(folder.join("certificate.pem"), leaf.pem() + &middle.pem()).expect("room");
-        fs::write(folder.join("key.pem"), leaf_key.serialize_pem()).expect("room");
+        fs::write(folder.path().join("certificate.pem"), leaf.pem() + &middle.pem()).expect("room");
+        fs::write(folder.path().join("key.pem"), leaf_key.serialize_pem()).expect("room");
         Self { folder, leaf: leaf.der().clone(), root: root.der().clone() }
     }
 
     pub(crate) fn certificate(&self) -> PathBuf {
-        self.folder.join("certificate.pem")
+        self.folder.path().join("certificate.pem")
     }
 
     pub(crate) fn key(&self) -> PathBuf {
-        self.folder.join("key.pem")
+        self.folder.path().join("key.pem")
     }
 
     fn tls(&self) -> Tls {
@@ -317,12 +310,6 @@ impl CertificateAuthority {
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".into()];
         Arc::new(config)
-    }
-}
-
-impl Drop for CertificateAuthority {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -382,7 +369,7 @@ fn is_open(stream: &TcpStream) -> bool {
     open
 }
 
-fn is_timeout(error: &io::Error) -> bool {
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 

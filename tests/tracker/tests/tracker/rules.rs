@@ -6,7 +6,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -29,6 +29,7 @@ use swarmkeep_tracker_protocol::{
     Field,
     udp::{AnnounceRequest, ConnectionId, ScrapeRequest, TransactionId},
 };
+use tempfile::TempDir;
 
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 const KEY: HashKey = HashKey::from_bytes([3; 16]);
@@ -380,26 +381,16 @@ fn refusal_over_http(tracker: &Tracker, prefix: &str, info_hash: InfoHash) -> St
 }
 
 /// A folder that goes away with this.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
     fn new() -> Self {
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let name = format!("swarmkeep-rules-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).expect("a folder for temporary files");
-        Self(path)
+        Self(tempfile::tempdir().expect("a folder for temporary files"))
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = Path::new(&self.0).join(name);
+        let path = self.0.path().join(name);
         fs::write(&path, text).expect("ours");
         path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
     }
 }

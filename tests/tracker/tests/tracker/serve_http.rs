@@ -2,7 +2,7 @@
 //! The tests of `swarmkeep-tracker` cover the meaning of requests without sockets.
 
 use std::{
-    io::{self, ErrorKind, Read, Write},
+    io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
     sync::{
         Arc,
@@ -21,6 +21,8 @@ use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{Tracker, any_port, build, listening, runtime};
 use swarmkeep_tracker::{Config, LocalPeers, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
+
+use crate::https::is_timeout;
 
 /// A store that answers at once, and one that may wait.
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
@@ -579,10 +581,6 @@ impl Client {
         let (_, body) = self.announce(request);
         sorted(AnnounceResponse::parse(&body).unwrap().expect("no failure").endpoints().collect())
     }
-}
-
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 fn sorted(mut peers: Vec<Endpoint>) -> Vec<Endpoint> {

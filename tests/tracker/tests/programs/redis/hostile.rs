@@ -187,9 +187,8 @@ fn redis_cluster_does_not_lead_a_password_to_a_stranger() {
         let store = connect(&asks).await;
         for word in ["MOVED", "ASK"] {
             let named = format!("127.0.0.2:{port} is named by a server");
-            proxy
-                .refusal(&store, ForgedAnswer(format!("-{word} 1 127.0.0.2:{port}\r\n"), None), &named)
-                .await;
+            let redirection = ForgedAnswer(format!("-{word} 1 127.0.0.2:{port}\r\n"), None);
+            proxy.refusal(&store, redirection, &named).await;
             assert!(locked(&heard).is_empty(), "{word} to a stranger: {}", locked(&heard).escape_ascii());
         }
         tell(&store, &finished(1)).await.expect("the true server answers again");

@@ -82,7 +82,7 @@ impl Tracker {
     /// Announces a peer over HTTP.
     pub(crate) fn announce(
         &self,
-        info_hash: InfoHash,
+        hash: InfoHash,
         port: u16,
         left: u64,
         event: AnnounceEvent,
@@ -90,7 +90,7 @@ impl Tracker {
         let request = AnnounceRequest {
             left: Some(left),
             event,
-            ..AnnounceRequest::new(info_hash, PeerId::new([1; 20]), port)
+            ..AnnounceRequest::new(hash, PeerId::new([1; 20]), port)
         };
         let mut query = Vec::new();
         request.write(&mut query);

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -10,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_store_tests::{A_MINUTE, until, with};
+use swarmkeep_store_tests::{A_MINUTE, resident_kb, until, with};
 use swarmkeep_tracker::Server;
 
 use swarmkeep_tests::admin::{
@@ -22,15 +21,10 @@ fn connect(address: SocketAddr) -> TcpStream {
     TcpStream::connect(address).expect("the tracker listens")
 }
 
-fn resident() -> usize {
-    let statm = fs::read_to_string("/proc/self/statm").expect("Linux");
-    statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * 4096
-}
-
 #[test]
 fn scrapers_that_never_read_cost_little_and_keep_no_client_out() {
     let tracker = Tracker::over(packed());
-    let (before, request) = (resident(), b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000));
+    let (before, request) = (resident_kb(), b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000));
     // Far more answers than the system buffers for a client that does not read: 2,000 of 20 KB each.
     let deaf: Vec<_> = (0..64)
         .map(|_| {
@@ -43,8 +37,8 @@ fn scrapers_that_never_read_cost_little_and_keep_no_client_out() {
     thread::sleep(Duration::from_secs(3));
     assert_eq!(get(tracker.admin, "/health/live").status, 200);
     assert_eq!(get_with(tracker.admin, "/api/v1/stats", ALL).status, 200);
-    let grown = resident().saturating_sub(before);
-    assert!(grown < 48 << 20, "{grown} bytes for {} connections", deaf.len());
+    let grown = resident_kb().saturating_sub(before);
+    assert!(grown < 48 << 10, "{grown} KiB for {} connections", deaf.len());
 }
 
 #[test]

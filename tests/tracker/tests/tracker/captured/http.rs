@@ -100,10 +100,10 @@ fn every_parameter_of_every_captured_request_is_read() {
 #[test]
 fn every_captured_request_is_answered() {
     for (family, folder) in FOLDERS {
-        let (_, tracker) = tracker(family);
+        let tracker = tracker(family);
         let mut swarms = Swarms::default();
         for one in captured(folder) {
-            let mut connection = TcpStream::connect(tracker).expect("loopback");
+            let mut connection = TcpStream::connect(tracker.http[0]).expect("loopback");
             connection.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
             connection.write_all(&one.request).expect("loopback");
             let answer = whole_message(&mut connection);
@@ -122,7 +122,7 @@ fn every_captured_request_is_answered() {
             let answered = AnnounceResponse::parse(body).expect("a response");
             let answered = answered.unwrap_or_else(|failure| panic!("{}: {failure:?}", one.what()));
             assert_eq!((answered.head.complete, answered.head.incomplete), expected, "{}", one.what());
-            assert_eq!(answered.head.external_ip, Some(tracker.ip()), "{}", one.what());
+            assert_eq!(answered.head.external_ip, Some(tracker.http[0].ip()), "{}", one.what());
         }
     }
 }

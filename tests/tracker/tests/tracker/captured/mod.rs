@@ -3,11 +3,10 @@
 mod http;
 mod udp;
 
-use std::{collections::BTreeMap, fs, net::SocketAddr, path::Path, thread};
+use std::{collections::BTreeMap, fs, path::Path};
 
-use swarmkeep::{Family, HashKey, RepositoryConfig, catalog};
-use swarmkeep_tests::listening;
-use swarmkeep_tracker::Server;
+use swarmkeep::Family;
+use swarmkeep_tests::{Tracker, any_port, build, listening};
 
 const INFO_HASH: &str = "f20521877e62b8a298f3cf15576fd3c7b975a027";
 const FILE_LEN: u64 = 2 << 20;
@@ -118,18 +117,11 @@ fn captured(folder: &str) -> Vec<CapturedExchange> {
     all
 }
 
-/// A tracker on loopback that ends with the process: where it listens over UDP and over HTTP.
-fn tracker(family: Family) -> (SocketAddr, SocketAddr) {
-    let loopback = match family {
-        Family::V4 => "127.0.0.1:0",
-        Family::V6 => "[::1]:0",
-    };
-    let loopback = loopback.parse().expect("an address");
-    let store = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
-    let repository = catalog::find("packed").expect("it is there").build(&store).expect("no limits");
-    let server = Server::bind(&listening(&[loopback], &[loopback]), repository).expect("loopback");
-    let addresses = (server.udp_addresses().expect("bound")[0], server.http_addresses().expect("bound")[0]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    thread::spawn(move || runtime.block_on(server.run(std::future::pending())));
-    addresses
+/// A tracker on loopback, over UDP and HTTP.
+fn tracker(family: Family) -> Tracker {
+    let loopback = any_port(match family {
+        Family::V4 => "127.0.0.1",
+        Family::V6 => "::1",
+    });
+    Tracker::over(&listening(&[loopback], &[loopback]), build("packed", |config| config))
 }

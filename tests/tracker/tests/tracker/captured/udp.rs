@@ -89,9 +89,10 @@ fn every_field_of_every_captured_datagram_is_read_as_bep_15_lays_it_out() {
 #[test]
 fn every_captured_announce_is_answered() {
     for (family, folder) in FOLDERS {
-        let (tracker, _) = tracker(family);
-        let socket = UdpSocket::bind(SocketAddr::new(tracker.ip(), 0)).expect("loopback");
-        socket.connect(tracker).expect("loopback");
+        let tracker = tracker(family);
+        let address = tracker.udp[0];
+        let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0)).expect("loopback");
+        socket.connect(address).expect("loopback");
         socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         let ask = |request: &[u8]| {
             let mut answer = [0; 2048];
