@@ -20,13 +20,13 @@ use swarmkeep_metainfo::Info;
 
 /// A store that counts the bytes read.
 #[derive(Debug)]
-struct Counting(Memory, Arc<Probe>);
+struct CountingStore(Memory, Arc<ReadProbe>);
 
 #[derive(Debug)]
-struct CountingContent(Arc<dyn Content>, Arc<Probe>);
+struct CountingContent(Arc<dyn Content>, Arc<ReadProbe>);
 
 #[derive(Default)]
-struct Probe {
+struct ReadProbe {
     read: AtomicU64,
     /// A byte that cannot be read.
     bad: Mutex<Option<u64>>,
@@ -34,13 +34,13 @@ struct Probe {
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl fmt::Debug for Probe {
+impl fmt::Debug for ReadProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Probe").finish_non_exhaustive()
+        f.debug_struct("ReadProbe").finish_non_exhaustive()
     }
 }
 
-impl ContentRepository for Counting {
+impl ContentRepository for CountingStore {
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         Ok(Arc::new(CountingContent(self.0.create(torrent)?, Arc::clone(&self.1))))
     }
@@ -105,21 +105,21 @@ impl Content for CountingContent {
 }
 
 /// A torrent in a store, with other bytes in some of its complete pieces.
-struct Rotten {
+struct StoredTorrent {
     info: Arc<Info>,
-    inner: Arc<Counting>,
-    probe: Arc<Probe>,
+    inner: Arc<CountingStore>,
+    probe: Arc<ReadProbe>,
 }
 
-impl Rotten {
+impl StoredTorrent {
     fn new(name: &str, wrong: &[u32]) -> Self {
         let info = Arc::new(torrents::torrent(name).into_info());
-        let probe = Arc::<Probe>::default();
-        let inner = Arc::new(Counting(Memory::new(&ContentConfig::new("")), Arc::clone(&probe)));
+        let probe = Arc::<ReadProbe>::default();
+        let inner = Arc::new(CountingStore(Memory::new(&ContentConfig::new("")), Arc::clone(&probe)));
         inner.create(&NewTorrent::of(&info).unwrap()).unwrap();
-        let rotten = Self { info, inner, probe };
-        (0..rotten.info.piece_count()).for_each(|piece| rotten.put(piece, wrong.contains(&piece)));
-        rotten
+        let torrent = Self { info, inner, probe };
+        (0..torrent.info.piece_count()).for_each(|piece| torrent.put(piece, wrong.contains(&piece)));
+        torrent
     }
 
     /// Writes past the store that verifies.
@@ -163,20 +163,20 @@ fn wrong_piece(read: Result<Vec<u8>>) -> Option<u32> {
 #[test]
 fn wrong_pieces_are_errors_and_all_others_are_read_once() {
     for name in ["some-v1", "some-v2", "some-hybrid", "one-v2", "one-hybrid", "many-v1"] {
-        let last = Rotten::new(name, &[]).info.piece_count() - 1;
-        let rotten = Rotten::new(name, &[3, 4, last]);
+        let last = StoredTorrent::new(name, &[]).info.piece_count() - 1;
+        let torrent = StoredTorrent::new(name, &[3, 4, last]);
         // Straight, and behind a cache that reads ahead whole stripes of several pieces.
-        let options = StripeCacheOptions::new().stripe((4 * rotten.info.piece_length()).next_power_of_two());
-        let cache = StripeCache::new(rotten.verified(true), options).unwrap();
-        for store in [&*rotten.verified(true) as &dyn ContentRepository, &cache] {
-            let content = rotten.open(store);
+        let options = StripeCacheOptions::new().stripe((4 * torrent.info.piece_length()).next_power_of_two());
+        let cache = StripeCache::new(torrent.verified(true), options).unwrap();
+        for store in [&*torrent.verified(true) as &dyn ContentRepository, &cache] {
+            let content = torrent.open(store);
             for piece in 0..=last {
                 let wrong = wrong_piece(content.read_piece(piece));
                 assert_eq!(wrong, [3, 4, last].contains(&piece).then_some(piece), "{name}");
             }
             assert_eq!(content.pieces().unwrap().count(), last + 1, "nothing is done about it");
         }
-        let whole = Rotten::new(name, &[]);
+        let whole = StoredTorrent::new(name, &[]);
         let content = whole.open(&*whole.verified(true));
         (0..=last).for_each(|piece| _ = content.read_piece(piece).unwrap());
         assert_eq!(whole.probe.read.load(Relaxed), content.geometry().len(), "{name}");
@@ -185,79 +185,79 @@ fn wrong_pieces_are_errors_and_all_others_are_read_once() {
 
 #[test]
 fn a_read_of_a_part_verifies_all_of_its_pieces_and_reads_nothing_twice() {
-    let rotten = Rotten::new("some-v1", &[5]);
-    let content = rotten.open(&*rotten.verified(true));
+    let torrent = StoredTorrent::new("some-v1", &[5]);
+    let content = torrent.open(&*torrent.verified(true));
     let read = |range: Range<u64>| {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         wrong_piece(content.read(range.start, &mut bytes).map(|()| bytes))
     };
-    let [two, three, four, five] = [2, 3, 4, 5].map(|piece| rotten.range(piece));
+    let [two, three, four, five] = [2, 3, 4, 5].map(|piece| torrent.range(piece));
     assert_eq!(read(two.start + 7..four.start + 9), None);
-    assert_eq!(rotten.probe.read.load(Relaxed), four.end - two.start);
+    assert_eq!(torrent.probe.read.load(Relaxed), four.end - two.start);
     // They are known from now on.
     assert_eq!(read(two.start..four.end), None);
     assert_eq!(read(three.end - 1..three.end), None);
-    assert_eq!(rotten.probe.read.load(Relaxed), 2 * (four.end - two.start) + 1);
+    assert_eq!(torrent.probe.read.load(Relaxed), 2 * (four.end - two.start) + 1);
     // A correct byte of a wrong piece is not returned, and a second read of it costs nothing.
     assert_eq!(read(five.start..five.start + 1), Some(5));
-    let before = rotten.probe.read.load(Relaxed);
+    let before = torrent.probe.read.load(Relaxed);
     assert_eq!(read(four.start..five.start + 1), Some(5));
-    assert_eq!(rotten.probe.read.load(Relaxed), before);
+    assert_eq!(torrent.probe.read.load(Relaxed), before);
     assert_eq!(read(four.start..four.end), None);
 }
 
 #[test]
 fn pieces_that_were_verified_or_fetched_again_are_not_verified_again() {
-    let rotten = Rotten::new("some-hybrid", &[1]);
-    let content = rotten.open(&*rotten.verified(true));
+    let torrent = StoredTorrent::new("some-hybrid", &[1]);
+    let content = torrent.open(&*torrent.verified(true));
     assert_eq!(wrong_piece(content.read_piece(0)), None);
     assert_eq!(wrong_piece(content.read_piece(1)), Some(1));
     assert!(content.mark_incomplete(1).unwrap());
-    let range = rotten.range(1);
+    let range = torrent.range(1);
     // Any bytes: no hash has verified the piece yet.
     content.write(range.start, &[7; 100]).unwrap();
     content.read(range.start, &mut [0; 100]).unwrap();
-    rotten.put(1, false);
+    torrent.put(1, false);
     assert_eq!(wrong_piece(content.read_piece(1)), None);
-    rotten.put(0, true);
+    torrent.put(0, true);
     assert_eq!(wrong_piece(content.read_piece(0)), None, "each piece is verified once");
-    assert_eq!(wrong_piece(rotten.open(&*rotten.verified(true)).read_piece(0)), Some(0));
+    assert_eq!(wrong_piece(torrent.open(&*torrent.verified(true)).read_piece(0)), Some(0));
 }
 
 #[test]
 fn without_hashes_everything_is_read_as_it_is() {
-    let rotten = Rotten::new("one-v2", &[0]);
-    assert_eq!(wrong_piece(rotten.open(&*rotten.verified(false)).read_piece(0)), None);
+    let torrent = StoredTorrent::new("one-v2", &[0]);
+    assert_eq!(wrong_piece(torrent.open(&*torrent.verified(false)).read_piece(0)), None);
 }
 
 #[test]
 fn a_piece_that_cannot_be_read_to_its_end_is_not_read_again_for_each_of_its_parts() {
-    let rotten = Rotten::new("one-v2", &[]);
-    let content = rotten.open(&*rotten.verified(true));
-    let piece = rotten.range(2);
+    let torrent = StoredTorrent::new("one-v2", &[]);
+    let content = torrent.open(&*torrent.verified(true));
+    let piece = torrent.range(2);
     let length = piece.end - piece.start;
-    let set_bad = |bad| *rotten.probe.bad.lock().unwrap() = bad;
+    let set_bad = |bad| *torrent.probe.bad.lock().unwrap() = bad;
     set_bad(Some(piece.end - 1));
     for part in 0..16 {
         let read = content.read(piece.start + part * length / 32, &mut [0; 512]);
         assert!(matches!(read, Err(Error::Io { .. })), "{read:?}");
     }
-    let read = rotten.probe.read.load(Relaxed);
+    let read = torrent.probe.read.load(Relaxed);
     assert!(read <= 2 * length, "{read} bytes were read of a piece of {length}");
     assert_eq!(wrong_piece(content.read_piece(1)), None, "all others are read");
     // It comes again.
     set_bad(None);
     content.mark_incomplete(2).unwrap();
-    rotten.put(2, false);
+    torrent.put(2, false);
     assert_eq!(wrong_piece(content.read_piece(2)), None);
 }
 
 #[test]
 fn a_piece_that_comes_again_while_its_wrong_bytes_are_verified_is_believed() {
-    let rotten = Arc::new(Rotten::new("some-v1", &[1]));
-    let content = rotten.open(&*rotten.verified(true));
-    let (again, same) = (Arc::clone(&content), Arc::clone(&rotten));
-    *rotten.probe.meanwhile.lock().unwrap() = Some(Box::new(move || {
+    let torrent = Arc::new(StoredTorrent::new("some-v1", &[1]));
+    let content = torrent.open(&*torrent.verified(true));
+    let (again, same) = (Arc::clone(&content), Arc::clone(&torrent));
+    *torrent.probe.meanwhile.lock().unwrap() = Some(Box::new(move || {
         assert!(again.mark_incomplete(1).unwrap());
         same.put(1, false);
     }));
@@ -267,17 +267,17 @@ fn a_piece_that_comes_again_while_its_wrong_bytes_are_verified_is_believed() {
 
 #[test]
 fn while_hashes_cannot_be_read_nothing_is() {
-    let rotten = Rotten::new("some-v1", &[1]);
-    let (info, fails) = (Arc::clone(&rotten.info), Arc::new(AtomicBool::new(true)));
+    let torrent = StoredTorrent::new("some-v1", &[1]);
+    let (info, fails) = (Arc::clone(&torrent.info), Arc::new(AtomicBool::new(true)));
     let failing = Arc::clone(&fails);
-    let verified = Verified::new(Arc::clone(&rotten.inner) as _, move |_| {
+    let verified = Verified::new(Arc::clone(&torrent.inner) as _, move |_| {
         if failing.load(Relaxed) {
             Err(Error::Unsupported("read hashes"))
         } else {
             Ok(Some(Arc::clone(&info)))
         }
     });
-    let content = rotten.open(&verified);
+    let content = torrent.open(&verified);
     for _ in 0..2 {
         assert!(matches!(content.read_piece(0), Err(Error::Unsupported("read hashes"))));
     }

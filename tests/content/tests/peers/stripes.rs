@@ -21,7 +21,7 @@ use swarmkeep_peer::{Session, SessionConfig};
 use tokio::time::timeout;
 
 /// The torrents that a session fetches at once, from four peers.
-struct Load {
+struct FetchLoad {
     torrents: u64,
     /// Stripes of each.
     stripes: u64,
@@ -47,15 +47,15 @@ const SEEDERS: u8 = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_torrents_at_4_mib_per_second_are_written_in_whole_stripes() {
-    Load::new(10, 4, 4 << 20, 128 << 20).is_written_in_whole_stripes().await;
+    FetchLoad::new(10, 4, 4 << 20, 128 << 20).is_written_in_whole_stripes().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_torrents_at_25_mib_per_second_are_written_in_whole_stripes() {
-    Load::new(50, 2, 25 << 20, 512 << 20).is_written_in_whole_stripes().await;
+    FetchLoad::new(50, 2, 25 << 20, 512 << 20).is_written_in_whole_stripes().await;
 }
 
-impl Load {
+impl FetchLoad {
     /// `cache` is half for writes, as in `seedkeep fetch`.
     fn new(torrents: u64, stripes: u64, rate: u64, cache: u64) -> Self {
         let minute = Duration::from_secs(60);
@@ -104,7 +104,7 @@ impl Load {
 
         let stripes = self.torrents * self.stripes;
         let sectors = (2 * stripes + 16) * STRIPE / SECTOR as u64;
-        let device = Arc::new(Recorder { device: SparseDevice::new(sectors), writes: Mutex::default() });
+        let device = Arc::new(WriteRecorder { device: SparseDevice::new(sectors), writes: Mutex::default() });
         BlockStore::format(&device, FormatOptions::new().block_size(STRIPE as u32)).unwrap();
         let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
         let store = Arc::new(store);
@@ -156,18 +156,18 @@ fn config(n: u8) -> SessionConfig {
 }
 
 /// A device that records the first sector and the number of sectors of each write.
-struct Recorder {
+struct WriteRecorder {
     device: SparseDevice,
     writes: Mutex<Vec<(u64, u64)>>,
 }
 
-impl fmt::Debug for Recorder {
+impl fmt::Debug for WriteRecorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Recorder")
+        f.write_str("WriteRecorder")
     }
 }
 
-impl BlockDevice for Recorder {
+impl BlockDevice for WriteRecorder {
     fn sectors(&self) -> u64 {
         self.device.sectors()
     }

@@ -32,9 +32,9 @@ fn a_full_disk_is_an_error_that_leaves_nothing_half_done_on_tmpfs() {
 }
 
 /// A file system, mounted until this is dropped.
-struct Small(TempDir);
+struct SmallFileSystem(TempDir);
 
-impl Small {
+impl SmallFileSystem {
     fn new(kind: &str, mib: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mount = folder.path().join("mount");
@@ -58,7 +58,7 @@ impl Small {
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallFileSystem {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(self.path()).status();
     }
@@ -71,7 +71,7 @@ fn run(command: &mut Command) {
 const PIECE: u32 = 16 << 10;
 
 fn store_on_a_disk_that_is_full(kind: &str) {
-    let disk = Small::new(kind, 8);
+    let disk = SmallFileSystem::new(kind, 8);
     let folder = disk.path().join("content");
     fs::create_dir(&folder).unwrap();
     let config = ContentConfig::new(&folder);

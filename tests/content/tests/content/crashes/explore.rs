@@ -18,8 +18,8 @@ use swarmkeep_kit::disk::{Change, Entry, Image, Medium, PAGE, SECTOR as LOGICAL}
 
 use super::{
     judge::{Fault, check, judge},
-    recorder::{DEVICE, Deaf, RecordedFolder, Recorder, blank, torrent_file_in, with_garbage},
-    workload::{Promises, Work, hash},
+    recorder::{DEVICE, IgnoredFlush, RecordedFolder, Recorder, blank, torrent_file_in, with_garbage},
+    workload::{Promises, StoreWorkload, hash},
 };
 
 /// The limits of an exploration.
@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     /// The fault of the store.
     pub(crate) mutant: Option<Mutant>,
     /// Flushes that the device or the folder ignores.
-    pub(crate) deaf: Option<Deaf>,
+    pub(crate) ignored: Option<IgnoredFlush>,
     /// The number of actions before each crash.
     pub(crate) actions: usize,
     /// The number of times that a store which came back works on and crashes again.
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) const fn new() -> Self {
         let allocation = Allocation::Sequential;
-        Self { allocation, mutant: None, deaf: None, actions: 60, again: 1, crowd: 0 }
+        Self { allocation, mutant: None, ignored: None, actions: 60, again: 1, crowd: 0 }
     }
 }
 
@@ -62,14 +62,14 @@ pub(crate) struct Explored {
 pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     let device = Recorder::<()>::new(blank(), None);
     BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
-    let device = Arc::new(Recorder::new(device.image(), plan.deaf));
+    let device = Arc::new(Recorder::new(device.image(), plan.ignored));
     let store =
         BlockStore::boot_mutant(Arc::clone(&device), plan.allocation, plan.mutant).expect("it was formatted");
     let mut rng = SplitMix64::new(seed);
     let draws = SplitMix64::new(rng.next_u64());
     let note = |promises: &Promises| device.disk.record(Entry::Note(Arc::new(promises.clone())));
     let folder = RecordedFolder(Arc::clone(&device));
-    let mut work = Work::new(&store, folder, &note, Promises::default(), draws);
+    let mut work = StoreWorkload::new(&store, folder, &note, Promises::default(), draws);
     work.crowd(plan.crowd);
     store.flush().expect("the device takes everything");
     let (medium, promises) = (Medium::new(device.image()), work.promises.clone());
@@ -84,9 +84,9 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
 }
 
 /// Formats a device that holds a store, and crashes it at each possible point. Each state must be the old
-/// store, unchanged, or an empty one, or none. The device ignores `deaf` flushes. Returns the number of
-/// states, or the first fault.
-pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, String> {
+/// store, unchanged, or an empty one, or none. The device ignores the flush `ignored`. Returns the number
+/// of states, or the first fault.
+pub(crate) fn explore_format(seed: u64, ignored: Option<Barrier>) -> Result<u64, String> {
     let options = |number: u64| {
         let options = FormatOptions::new().block_size([16 << 10, 32 << 10, 64 << 10][number as usize % 3]);
         // In blocks of 16 KiB, a root of several of them.
@@ -97,7 +97,7 @@ pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, St
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).expect("it was formatted");
     let note = |_: &Promises| {};
     let folder = RecordedFolder(Arc::clone(&device));
-    let mut work = Work::new(&store, folder, &note, Promises::default(), SplitMix64::new(seed));
+    let mut work = StoreWorkload::new(&store, folder, &note, Promises::default(), SplitMix64::new(seed));
     work.run(20).expect("the store agrees with itself");
     // Only one of the roots has the last torrent.
     work.crowd(1);
@@ -109,7 +109,7 @@ pub(crate) fn explore_format(seed: u64, deaf: Option<Barrier>) -> Result<u64, St
         Ok::<_, Error>((store.list()?, store.report().damage.clone()))
     };
     let (before, _) = listed(base.clone()).expect("it was a store");
-    let device = Recorder::<()>::new(base.clone(), deaf.map(Deaf::Device));
+    let device = Recorder::<()>::new(base.clone(), ignored.map(IgnoredFlush::Device));
     BlockStore::format(&device, options(seed / 4 % 4)).expect("it is large enough");
     let mut found = Ok(());
     let (_, states) = every_crash(base.clone(), device.disk.take_log(), seed, |image| {
@@ -146,7 +146,7 @@ pub(crate) fn explore_salvage(seed: u64) -> u64 {
         .for_each(|piece| _ = content.mark_complete(piece).expect("it was written"));
     let note = |_: &Promises| {};
     let folder = RecordedFolder(Arc::clone(&device));
-    let mut work = Work::new(&store, folder, &note, Promises::default(), SplitMix64::new(seed));
+    let mut work = StoreWorkload::new(&store, folder, &note, Promises::default(), SplitMix64::new(seed));
     work.run(40).expect("the store agrees with itself");
     store.flush().expect("the device takes everything");
     let before = store.list().expect("it answers from memory");
@@ -370,7 +370,7 @@ impl Explorer<'_> {
 
     /// Continues to work with a bad sector, until it reads correctly again: the store must not trust it then.
     fn heal(&mut self, base: &Image, bad: Image, at: u64, promises: &Promises, place: &str) {
-        let device = Arc::new(Recorder::<()>::new(bad.clone(), self.plan.deaf));
+        let device = Arc::new(Recorder::<()>::new(bad.clone(), self.plan.ignored));
         let store = BlockStore::boot_mutant(Arc::clone(&device), self.plan.allocation, self.plan.mutant)
             .expect("it has booted before");
         let costs = |damage: &Damage| matches!(damage, Damage::Lost { .. } | Damage::Map { .. });
@@ -468,7 +468,7 @@ impl Explorer<'_> {
             return;
         }
         let image = medium.crash(&mut |_| true);
-        let device = Arc::new(Recorder::new(image.clone(), self.plan.deaf));
+        let device = Arc::new(Recorder::new(image.clone(), self.plan.ignored));
         let (allocation, mutant) = (self.plan.allocation, self.plan.mutant);
         let store =
             BlockStore::boot_mutant(Arc::clone(&device), allocation, mutant).expect("it has booted before");
@@ -476,7 +476,7 @@ impl Explorer<'_> {
         let rng = SplitMix64::new(self.rng.next_u64());
         let read = |name: &str| torrent_file_in(&image, name);
         let worked = check(&store, read, promises, Fault::None).and_then(|promises| {
-            Work::new(&store, RecordedFolder(Arc::clone(&device)), &note, promises, rng).run(8)
+            StoreWorkload::new(&store, RecordedFolder(Arc::clone(&device)), &note, promises, rng).run(8)
         });
         let place = format!("{place}; then");
         self.crashes(medium, promises.clone(), device.disk.take_log(), again, &place);

@@ -10,7 +10,7 @@ use swarmkeep_kit::disk::{Entry, Image};
 
 use super::{
     recorder::{Recorder, torrent_file_in},
-    workload::{Action, Promises, Torrent, content, hash, torrent_file},
+    workload::{Action, PromisedTorrent, Promises, content, hash, torrent_file},
 };
 
 /// A fault of the medium, beside the crash.
@@ -78,8 +78,8 @@ pub(crate) fn check(
     for name in (0..6).chain(promises.torrents.keys().copied().filter(|&name| name >= 6)) {
         match check_torrent(store, name, promises, fault) {
             Ok(torrent) => kept.torrents.extend(torrent.map(|torrent| (name, torrent))),
-            Err(Broken::Lie(lie)) => return Err(lie),
-            Err(Broken::Loss(loss, torrent)) => {
+            Err(Violation::Lie(lie)) => return Err(lie),
+            Err(Violation::Loss(loss, torrent)) => {
                 broken.insert(name, loss);
                 kept.torrents.extend(torrent.map(|torrent| (name, torrent)));
             }
@@ -116,11 +116,11 @@ fn state_of(store: &BlockStore) -> String {
     format!("{torrents:?} {:?} {:?} {:?}", store.owners(), store.statistics().free, store.report().lost)
 }
 
-enum Broken {
+enum Violation {
     /// An answer that a store must never give, whatever the state of the medium.
     Lie(String),
     /// The missing promise, and the torrent that is there instead.
-    Loss(String, Option<Torrent>),
+    Loss(String, Option<PromisedTorrent>),
 }
 
 /// Compares a torrent with the promises. Returns its new state.
@@ -129,19 +129,19 @@ fn check_torrent(
     name: u64,
     promises: &Promises,
     fault: Fault,
-) -> Result<Option<Torrent>, Broken> {
+) -> Result<Option<PromisedTorrent>, Violation> {
     let promised = promises.torrents.get(&name);
     let found = match store.open(&hash(name)) {
         Ok(found) => found,
         Err(Error::NotFound(_)) => {
             return match promised {
                 Some(_) if promises.doing != Some(Action::Delete(name)) => {
-                    Err(Broken::Loss(format!("torrent {name} is gone"), None))
+                    Err(Violation::Loss(format!("torrent {name} is gone"), None))
                 }
                 _ => Ok(None),
             };
         }
-        Err(error) => return Err(Broken::Lie(format!("torrent {name}: {error}"))),
+        Err(error) => return Err(Violation::Lie(format!("torrent {name}: {error}"))),
     };
     let geometry = found.geometry();
     let complete: Vec<_> = found.pieces().expect("it is there").iter().collect();
@@ -149,25 +149,25 @@ fn check_torrent(
         let empty = complete.is_empty();
         let (length, piece_length) = (geometry.len(), geometry.piece_length());
         // Its number does not matter: none of its content was written.
-        let torrent = Torrent::new(1 << 40 | name, length, piece_length);
+        let torrent = PromisedTorrent::new(1 << 40 | name, length, piece_length);
         return match promises.doing {
             Some(Action::Create(creating)) if creating == name && empty => Ok(Some(torrent)),
             _ if fault == Fault::None || !empty => {
-                undeleted(&*found, &complete, fault).map_err(Broken::Lie)?;
-                Err(Broken::Loss(format!("torrent {name} is there again"), None))
+                undeleted(&*found, &complete, fault).map_err(Violation::Lie)?;
+                Err(Violation::Loss(format!("torrent {name} is there again"), None))
             }
-            _ => Err(Broken::Loss(format!("torrent {name} is there again"), Some(torrent))),
+            _ => Err(Violation::Loss(format!("torrent {name} is there again"), Some(torrent))),
         };
     };
     if (geometry.len(), geometry.piece_length()) != (promised.length, promised.piece_length) {
-        return Err(Broken::Lie(format!("torrent {name} is of another size: {geometry:?}")));
+        return Err(Violation::Lie(format!("torrent {name} is of another size: {geometry:?}")));
     }
     let mut torrent = promised.clone();
     let label = store.label(&hash(name)).expect("it is there");
     let (number, version) = label.split_first_chunk().map_or(([0; 8], &label[..]), |(a, b)| (*a, b));
     torrent.label = <[u8; 8]>::try_from(version).map_or(0, u64::from_le_bytes);
     if torrent.label > promised.label || (torrent.label > 0 && u64::from_le_bytes(number) != torrent.number) {
-        return Err(Broken::Lie(format!("torrent {name} has a label that it was never given: {label:?}")));
+        return Err(Violation::Lie(format!("torrent {name} has a label that it was never given: {label:?}")));
     }
     torrent.label_durable = torrent.label;
     for &piece in &complete {
@@ -175,17 +175,17 @@ fn check_torrent(
             known.marked || matches!(promises.doing, Some(Action::Mark(of, at)) if (of, at) == (name, piece))
         });
         let Some(known) = known else {
-            return Err(Broken::Lie(format!(
+            return Err(Violation::Lie(format!(
                 "piece {piece} of torrent {name} was not marked, and is complete"
             )));
         };
         let read = found
             .read_piece(piece)
-            .map_err(|error| Broken::Lie(format!("complete and not read: {error}")))?;
+            .map_err(|error| Violation::Lie(format!("complete and not read: {error}")))?;
         let right = read == content(promised.number, piece, known.version, read.len());
         if !right && !hit(&*found, piece, fault) {
             let what = format!("piece {piece} of torrent {name} is complete and wrong");
-            return Err(Broken::Lie(what));
+            return Err(Violation::Lie(what));
         }
     }
     let mut missing = Vec::new();
@@ -195,7 +195,7 @@ fn check_torrent(
             missing.push(piece);
         }
         if !is && found.read_piece(piece).is_ok() {
-            return Err(Broken::Lie(format!(
+            return Err(Violation::Lie(format!(
                 "piece {piece} of torrent {name} is incomplete, and can be read"
             )));
         }
@@ -203,11 +203,11 @@ fn check_torrent(
         (known.marked, known.durable) = (is, is);
     }
     if torrent.label < promised.label_durable {
-        Err(Broken::Loss(format!("the label of torrent {name} was flushed and is gone"), Some(torrent)))
+        Err(Violation::Loss(format!("the label of torrent {name} was flushed and is gone"), Some(torrent)))
     } else if missing.is_empty() {
         Ok(Some(torrent))
     } else {
-        Err(Broken::Loss(
+        Err(Violation::Loss(
             format!("pieces {missing:?} of torrent {name} were flushed and are gone"),
             Some(torrent),
         ))

@@ -21,7 +21,7 @@ use swarmkeep_store_tests::A_MINUTE;
 
 use super::{
     judge::{Fault, check},
-    workload::{Promises, Work},
+    workload::{Promises, StoreWorkload},
 };
 
 /// The workplace and the seed of the writer, and the file of the earlier promises.
@@ -127,7 +127,7 @@ fn the_writer_that_is_killed() {
     };
     let rng = SplitMix64::new(seed.parse().expect("a number"));
     let folder = FileFolder::new(Path::new(before).with_file_name(TORRENTS));
-    Work::new(&store, folder, &note, promises, rng)
+    StoreWorkload::new(&store, folder, &note, promises, rng)
         .run(usize::MAX >> 32)
         .expect("the store agrees with itself");
 }

@@ -16,7 +16,7 @@ mod workload;
 use swarmkeep_content::block::{Allocation, Barrier, Mutant};
 
 use explore::{Explored, Plan, explore, explore_format, explore_salvage};
-use recorder::Deaf;
+use recorder::IgnoredFlush;
 
 /// The number of distinct states, unless `SWARMKEEP_CRASH_STATES` gives it: a million take some ten minutes.
 fn wanted() -> u64 {
@@ -54,9 +54,9 @@ fn format_leaves_the_store_that_was_there_or_an_empty_one_or_none() {
 
 #[test]
 fn a_format_without_one_of_its_flushes_is_noticed() {
-    for deaf in [Barrier::Wiped, Barrier::Formatted] {
-        let found = (0..16).find_map(|seed| explore_format(seed, Some(deaf)).err());
-        println!("{deaf:?}: {}", found.unwrap_or_else(|| panic!("{deaf:?} goes unnoticed")));
+    for ignored in [Barrier::Wiped, Barrier::Formatted] {
+        let found = (0..16).find_map(|seed| explore_format(seed, Some(ignored)).err());
+        println!("{ignored:?}: {}", found.unwrap_or_else(|| panic!("{ignored:?} goes unnoticed")));
     }
 }
 
@@ -95,15 +95,15 @@ macro_rules! mutants {
 }
 
 mutants! {
-    without_the_flush_when_it_is_opened: deaf Deaf::Device(Barrier::Opened), from 12;
-    without_the_flush_between_data_and_what_vouches_for_it: deaf Deaf::Device(Barrier::Data);
-    without_the_flush_before_a_flush_is_reported: deaf Deaf::Device(Barrier::Maps);
-    without_the_flush_between_an_inode_and_its_root: deaf Deaf::Device(Barrier::Inode);
-    without_the_flush_of_the_root: deaf Deaf::Device(Barrier::Root);
-    without_the_flush_of_a_cleared_bit: deaf Deaf::Device(Barrier::Cleared), from 1;
-    without_the_flush_of_a_torrent_file: deaf Deaf::Files;
-    without_the_flush_of_the_folder: deaf Deaf::Names;
-    without_the_flush_of_what_was_mended: deaf Deaf::Device(Barrier::Mended), from 1;
+    without_the_flush_when_it_is_opened: ignored IgnoredFlush::Device(Barrier::Opened), from 12;
+    without_the_flush_between_data_and_what_vouches_for_it: ignored IgnoredFlush::Device(Barrier::Data);
+    without_the_flush_before_a_flush_is_reported: ignored IgnoredFlush::Device(Barrier::Maps);
+    without_the_flush_between_an_inode_and_its_root: ignored IgnoredFlush::Device(Barrier::Inode);
+    without_the_flush_of_the_root: ignored IgnoredFlush::Device(Barrier::Root);
+    without_the_flush_of_a_cleared_bit: ignored IgnoredFlush::Device(Barrier::Cleared), from 1;
+    without_the_flush_of_a_torrent_file: ignored IgnoredFlush::Files;
+    without_the_flush_of_the_folder: ignored IgnoredFlush::Names;
+    without_the_flush_of_what_was_mended: ignored IgnoredFlush::Device(Barrier::Mended), from 1;
     with_the_root_before_the_inode: mutant Mutant::RootBeforeInode;
     with_the_root_in_place: mutant Mutant::RootInPlace;
     with_reuse_before_the_root: mutant Mutant::ReuseBeforeRoot;

@@ -18,7 +18,7 @@ const FOLDER: Node = 2;
 
 /// A flush that does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deaf {
+pub(crate) enum IgnoredFlush {
     Device(Barrier),
     /// For the bytes of files.
     Files,
@@ -46,12 +46,12 @@ pub(crate) fn torrent_file_in(image: &Image, name: &str) -> Option<Vec<u8>> {
 #[derive(Debug)]
 pub(crate) struct Recorder<N> {
     pub(crate) disk: disk::Recorder<N>,
-    deaf: Option<Deaf>,
+    ignored: Option<IgnoredFlush>,
 }
 
 impl<N> Recorder<N> {
-    pub(crate) fn new(image: Image, deaf: Option<Deaf>) -> Self {
-        Self { disk: disk::Recorder::new(image), deaf }
+    pub(crate) fn new(image: Image, ignored: Option<IgnoredFlush>) -> Self {
+        Self { disk: disk::Recorder::new(image), ignored }
     }
 
     /// The present content of both.
@@ -63,8 +63,8 @@ impl<N> Recorder<N> {
         self.disk.record(Entry::Change(Change::Write { node, at, bytes: bytes.into() }));
     }
 
-    fn barrier(&self, node: Node, flush: Deaf) {
-        if self.deaf != Some(flush) {
+    fn barrier(&self, node: Node, flush: IgnoredFlush) {
+        if self.ignored != Some(flush) {
             self.disk.record(Entry::Flush(Some(node)));
         }
     }
@@ -95,7 +95,7 @@ impl<N: fmt::Debug + Send> BlockDevice for Recorder<N> {
     }
 
     fn flush(&self, barrier: Barrier) -> io::Result<()> {
-        self.barrier(DEVICE, Deaf::Device(barrier));
+        self.barrier(DEVICE, IgnoredFlush::Device(barrier));
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl<N: fmt::Debug + Send> TorrentFolder for RecordedFolder<N> {
     }
 
     fn flush_file(&self, name: &str) -> io::Result<()> {
-        self.0.barrier(self.0.node(name)?, Deaf::Files);
+        self.0.barrier(self.0.node(name)?, IgnoredFlush::Files);
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl<N: fmt::Debug + Send> TorrentFolder for RecordedFolder<N> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.0.barrier(FOLDER, Deaf::Names);
+        self.0.barrier(FOLDER, IgnoredFlush::Names);
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use swarmkeep_content::{
 /// The promises of a store: the torrents that must be there, and those which may be.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Promises {
-    pub(crate) torrents: BTreeMap<u64, Torrent>,
+    pub(crate) torrents: BTreeMap<u64, PromisedTorrent>,
     /// The action under way: done, or not.
     pub(crate) doing: Option<Action>,
     /// The number of torrents ever created, so that each has its own content.
@@ -20,7 +20,7 @@ pub(crate) struct Promises {
 
 /// A torrent that was created and not deleted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Torrent {
+pub(crate) struct PromisedTorrent {
     /// The seed of its content.
     pub(crate) number: u64,
     pub(crate) length: u64,
@@ -75,7 +75,7 @@ pub(crate) fn content(number: u64, piece: u32, version: u64, len: usize) -> Vec<
     bytes
 }
 
-impl Torrent {
+impl PromisedTorrent {
     /// A torrent without written pieces.
     pub(crate) fn new(number: u64, length: u64, piece_length: u32) -> Self {
         Self { number, length, piece_length, pieces: BTreeMap::new(), label: 0, label_durable: 0 }
@@ -92,7 +92,7 @@ impl Torrent {
 }
 
 /// A store at work.
-pub(crate) struct Work<'a> {
+pub(crate) struct StoreWorkload<'a> {
     pub(crate) store: &'a BlockStore,
     pub(crate) torrents: Library,
     /// Receives the promises before and after each action.
@@ -101,7 +101,7 @@ pub(crate) struct Work<'a> {
     pub(crate) rng: SplitMix64,
 }
 
-impl<'a> Work<'a> {
+impl<'a> StoreWorkload<'a> {
     pub(crate) fn new(
         store: &'a BlockStore,
         folder: impl TorrentFolder + 'static,
@@ -170,7 +170,7 @@ impl<'a> Work<'a> {
             Ok(_) => {
                 self.promises.created += 1;
                 let number = self.promises.created;
-                self.promises.torrents.insert(name, Torrent::new(number, length, piece_length));
+                self.promises.torrents.insert(name, PromisedTorrent::new(number, length, piece_length));
             }
             Err(Error::Full { .. }) => {}
             Err(error) => panic!("create: {error}"),

@@ -10,12 +10,12 @@ use tokio::time::sleep;
 
 use crate::trackers::{
     servers::{GOOD, Http, Reply, ok, with},
-    torrent::{Torrent, client, endpoints, identity, of, often, patient, seldom, wanting},
+    torrent::{Announcer, client, endpoints, identity, of, often, patient, seldom, wanting},
 };
 
 async fn failure_of(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String {
     let tracker = Http::new(move |_, _| reply()).await;
-    let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    let torrent = Announcer::one(&tracker.url(), &client(), &seldom());
     torrent.failure().await
 }
 
@@ -23,7 +23,7 @@ async fn failure_of(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String
 async fn an_announce_is_the_query_of_the_url() {
     let tracker = Http::saying(GOOD).await;
     let url = format!("http://{}/a-passkey/announce", tracker.at);
-    let mut torrent = Torrent::one(&url, &client(), &wanting(33));
+    let mut torrent = Announcer::one(&url, &client(), &wanting(33));
     assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
     let asked = tracker.asked();
     let query = asked[0].strip_prefix("/a-passkey/announce?").expect("begins so");
@@ -45,7 +45,7 @@ async fn peers_in_the_long_form_and_of_both_families_are_accepted() {
     let compact = b"d8:intervali1800e5:peers6:\xc0\x00\x02\x01\x1a\xe16:peers618:\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01\0\x01e";
     for body in [&long[..], compact] {
         let tracker = Http::saying(body).await;
-        let mut torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+        let mut torrent = Announcer::one(&tracker.url(), &client(), &seldom());
         assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881", "[2001:db8::1]:1"]));
     }
 }
@@ -56,7 +56,7 @@ async fn warnings_counts_and_the_address_seen_are_reported() {
         b"d8:completei5e11:external ip4:\xc6\x33\x64\x0910:incompletei6e8:intervali1800e12:min intervali900e5:peers0:15:warning message8:slow\x1bnowe",
     )
     .await;
-    let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    let torrent = Announcer::one(&tracker.url(), &client(), &seldom());
     let latest = torrent.settled().await.latest.expect("an answer");
     assert_eq!((latest.seeders, latest.leechers, latest.peers), (5, 6, 0));
     assert_eq!(latest.min_interval, Some(Duration::from_secs(900)));
@@ -73,7 +73,7 @@ async fn a_tracker_id_is_sent_from_then_on_even_if_it_is_not_repeated() {
         }))
     })
     .await;
-    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    let torrent = Announcer::one(&tracker.url(), &client(), &often());
     torrent.until("three", |_| tracker.asked().len() >= 3).await;
     let asked = tracker.asked();
     assert!(!asked[0].contains("trackerid"));
@@ -87,7 +87,7 @@ async fn events_are_sent_in_order_and_each_until_it_is_answered() {
         if nth % 2 == 0 { Reply::Close(vec![]) } else { Reply::Keep(ok(b"d8:intervali0e5:peers0:e")) }
     })
     .await;
-    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    let torrent = Announcer::one(&tracker.url(), &client(), &often());
     torrent.until("started", |all| all[0].v4.is_started).await;
     torrent.left.store(0, Relaxed);
     torrent.handle.completed();
@@ -104,7 +104,7 @@ async fn events_are_sent_in_order_and_each_until_it_is_answered() {
 async fn torrents_share_connections() {
     let tracker = Http::saying(GOOD).await;
     let (url, client) = (tracker.url(), of(patient()));
-    let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
+    let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
     for torrent in 0..5 {
         assert!(start(torrent).settled().await.is_started);
     }
@@ -122,7 +122,7 @@ async fn torrents_share_connections() {
 async fn of_a_silent_server_all_torrents_learn_together() {
     let tracker = Http::new(|_, _| Reply::Nothing).await;
     let (url, client) = (tracker.url(), client());
-    let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
+    let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
     let torrents: Vec<_> = (0..100).map(start).collect();
     for torrent in &torrents {
         assert_eq!(torrent.failure().await, "no answer in time");
@@ -144,7 +144,7 @@ async fn a_connection_that_was_closed_while_it_was_kept_costs_no_failure() {
         // After a failure, nothing would come for minutes.
         let mut options = often();
         options.first_back_off = Duration::from_secs(600);
-        let torrent = Torrent::one(&tracker.url(), &client(), &options);
+        let torrent = Announcer::one(&tracker.url(), &client(), &options);
         torrent.until("some", |_| tracker.asked().len() >= 5).await;
         assert_eq!(torrent.handle.status()[0].v4.failures, 0, "{when_used}");
     }
@@ -155,7 +155,7 @@ async fn an_answer_costs_no_more_memory_than_is_of_use() {
     let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
     let chunk = [&b"10000\r\n"[..], &[b'x'; 0x10000], b"\r\n"].concat();
     let endless = Http::new(move |_, _| Reply::Forever([&head[..], &chunk].concat())).await;
-    let torrent = Torrent::one(&endless.url(), &client(), &seldom());
+    let torrent = Announcer::one(&endless.url(), &client(), &seldom());
     // The second head in the middle of chunks may be found to be wrong first.
     let failure = torrent.failure().await;
     assert!(!failure.is_empty());
@@ -178,7 +178,7 @@ async fn a_head_without_end_is_not_read_to_its_end() {
         Reply::Forever(if nth == 0 { b"HTTP/1.1 200 OK\r\n".to_vec() } else { b"X-Y: z\r\n".repeat(1000) })
     })
     .await;
-    let torrent = Torrent::one(&endless.url(), &client(), &seldom());
+    let torrent = Announcer::one(&endless.url(), &client(), &seldom());
     torrent.failure().await;
     let many = || format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(1000)).into_bytes();
     let failure = failure_of(move || Reply::Keep(many())).await;
@@ -204,12 +204,12 @@ async fn a_redirect_is_followed_with_its_own_query_but_not_for_ever() {
     let good = Http::saying(GOOD).await;
     let to = format!("Location: http://{}/there/announce?x=1\r\n", good.at);
     let from = Http::new(move |_, _| Reply::Keep(with("302 Found", &to, b"gone"))).await;
-    let torrent = Torrent::one(&from.url(), &client(), &seldom());
+    let torrent = Announcer::one(&from.url(), &client(), &seldom());
     assert!(torrent.settled().await.is_started);
     assert_eq!(good.asked(), ["/there/announce?x=1"]);
 
     let round = Http::new(|_, _| Reply::Keep(with("301 Moved", "Location: /announce?round\r\n", b""))).await;
-    let torrent = Torrent::one(&round.url(), &client(), &seldom());
+    let torrent = Announcer::one(&round.url(), &client(), &seldom());
     assert_eq!(torrent.failure().await, "more than 4 redirects");
     assert_eq!(round.asked().len(), 5);
 
@@ -241,11 +241,11 @@ async fn a_torrent_makes_no_requests_of_services_that_are_no_trackers() {
         "/announce?id=1",
     ] {
         let url = format!("http://{}{target}", service.at);
-        let failure = Torrent::one(&url, &client(), &seldom()).failure().await;
+        let failure = Announcer::one(&url, &client(), &seldom()).failure().await;
         assert!(failure.contains("is not exactly an announce URL"), "{target}: {failure}");
     }
     assert_eq!(service.connections.load(Relaxed), 0);
-    let torrent = Torrent::one(&format!("http://{}/a-passkey/announce", service.at), &client(), &seldom());
+    let torrent = Announcer::one(&format!("http://{}/a-passkey/announce", service.at), &client(), &seldom());
     assert!(torrent.settled().await.is_started, "a tracker beside it gets the announce");
 }
 
@@ -264,7 +264,7 @@ async fn a_refusal_is_reported_in_the_trackers_words_and_its_retry_time_is_kept(
         let tracker = Http::new(reply).await;
         let mut options = often();
         options.first_back_off = Duration::from_millis(900);
-        let torrent = Torrent::one(&tracker.url(), &client(), &options);
+        let torrent = Announcer::one(&tracker.url(), &client(), &options);
         let status = torrent.settled().await;
         assert_eq!(status.error.expect("a failure").to_string(), expected);
         let next = status.next_in.map(|next| next.as_secs());
@@ -303,18 +303,18 @@ async fn invalid_answers_are_failures() {
     }
     // No server listens there.
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let failure = Torrent::one(&format!("http://{closed}/announce"), &client(), &seldom()).failure().await;
+    let failure = Announcer::one(&format!("http://{closed}/announce"), &client(), &seldom()).failure().await;
     assert!(failure.starts_with(&format!("{closed}: ")) && failure.contains("refused"), "{failure}");
 }
 
 /// Answers each `completed` with the result of `completed`, and all others well.
-async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'static) -> (Http, Torrent) {
+async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'static) -> (Http, Announcer) {
     let tracker = Http::new(move |target, _| match target.contains("event=completed") {
         true => completed(),
         false => Reply::Keep(ok(GOOD)),
     })
     .await;
-    let torrent = Torrent::one(&tracker.url(), &of(patient()), &seldom());
+    let torrent = Announcer::one(&tracker.url(), &of(patient()), &seldom());
     torrent.settled().await;
     torrent.left.store(0, Relaxed);
     torrent.handle.completed();

@@ -13,7 +13,7 @@ use swarmkeep_tracker::Config;
 use tokio::time::sleep;
 
 use crate::trackers::torrent::{
-    LONG, Torrent, client, endpoints, hosting, identity, of, often, patient, quick, seldom,
+    Announcer, LONG, client, endpoints, hosting, identity, of, often, patient, quick, seldom,
 };
 
 fn start(config: &Config) -> Tracker {
@@ -56,9 +56,9 @@ async fn torrents_find_each_other_complete_and_leave_over_each_protocol_and_fami
             ("http", tracker.http[1]),
         ][nth];
         let (url, client) = (format!("{scheme}://{at}/announce"), client());
-        let first = Torrent::start(&[&[&url]], identity(1, 1001), &client, &seldom());
+        let first = Announcer::start(&[&[&url]], identity(1, 1001), &client, &seldom());
         counts(&tracker, [0, 1, 0]).await;
-        let mut second = Torrent::start(&[&[&url]], identity(1, 1002), &client, &seldom());
+        let mut second = Announcer::start(&[&[&url]], identity(1, 1002), &client, &seldom());
         assert_eq!(second.peers().await, [format!("{}:1001", ip(at)).parse().unwrap()], "{url}");
         counts(&tracker, [0, 2, 0]).await;
         second.left.store(0, std::sync::atomic::Ordering::Relaxed);
@@ -96,9 +96,9 @@ async fn a_host_with_addresses_of_both_families_gets_announces_at_both_and_gives
     let client = of(hosting(name, [V4.ip(), V6.ip()]));
     for (torrent, scheme, port) in [(2, "udp", tracker.udp[0].port()), (3, "http", tracker.http[0].port())] {
         let url = format!("{scheme}://{name}:{port}/announce");
-        let first = Torrent::start(&[&[&url]], identity(torrent, 1001), &client, &seldom());
+        let first = Announcer::start(&[&[&url]], identity(torrent, 1001), &client, &seldom());
         first.until("both", |status| status[0].v4.is_started && status[0].v6.is_started).await;
-        let mut second = Torrent::start(&[&[&url]], identity(torrent, 1002), &client, &seldom());
+        let mut second = Announcer::start(&[&[&url]], identity(torrent, 1002), &client, &seldom());
         let mut found = Vec::new();
         while found.len() < 2 {
             found.extend(second.peers().await);
@@ -119,7 +119,7 @@ async fn a_thousand_torrents_announce_to_one_tracker_through_one_client() {
     let patient = with(seldom(), |options| options.stop_patience = LONG);
     for url in [format!("udp://{}", tracker.udp[0]), format!("http://{}/announce", tracker.http[0])] {
         let began = std::time::Instant::now();
-        let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1001), &client, &patient);
+        let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1001), &client, &patient);
         let torrents: Vec<_> = (0..1000).map(start).collect();
         for torrent in &torrents {
             let status = torrent.settled().await;
@@ -169,19 +169,19 @@ async fn over_https_only_a_tracker_with_a_trusted_certificate_gets_announces() {
     let client = of(trusting(patient(), "root.pem"));
     let urls = tracker.https.iter().map(|at| format!("https://{at}/announce"));
     for (nth, url) in urls.enumerate() {
-        let _first = Torrent::start(&[&[&url]], identity(1, 1001), &client, &seldom());
+        let _first = Announcer::start(&[&[&url]], identity(1, 1001), &client, &seldom());
         counts(&tracker, [0, 1 + 2 * nth as u32, 0]).await;
-        let mut second = Torrent::start(&[&[&url]], identity(1, 1002), &client, &seldom());
+        let mut second = Announcer::start(&[&[&url]], identity(1, 1002), &client, &seldom());
         assert_eq!(second.peers().await.len(), 1, "{url}");
         counts(&tracker, [0, 2 + 2 * nth as u32, 0]).await;
     }
     let of_another = of(trusting(patient(), "other.pem"));
     let url = format!("https://{}/announce", tracker.https[0]);
-    let failure = Torrent::one(&url, &of_another, &seldom()).failure().await;
+    let failure = Announcer::one(&url, &of_another, &seldom()).failure().await;
     assert!(failure.contains("certificate"), "{failure}");
     let wrong_name = of(trusting(hosting("else.test", [V4.ip()]), "root.pem"));
     let url = format!("https://else.test:{}/announce", tracker.https[0].port());
-    let failure = Torrent::one(&url, &wrong_name, &seldom()).failure().await;
+    let failure = Announcer::one(&url, &wrong_name, &seldom()).failure().await;
     assert!(failure.contains("certificate"), "{failure}");
     let unreadable = trusting(quick(), "key.pem");
     let error = swarmkeep_peer::trackers::TrackerClient::new(unreadable).unwrap_err().to_string();
@@ -194,7 +194,7 @@ async fn a_tracker_that_was_started_again_is_announced_to_again() {
     let at = tracker.udp[0];
     let url = format!("udp://{at}");
     let client = client();
-    let torrent = Torrent::one(&url, &client, &often());
+    let torrent = Announcer::one(&url, &client, &often());
     assert!(torrent.settled().await.is_started);
     drop(tracker);
     let tracker = start(&listening(&[at], &[]));

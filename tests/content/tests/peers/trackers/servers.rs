@@ -27,7 +27,7 @@ use tokio::{
 
 /// A request to a tracker over UDP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum UdpRequest {
     Connect {
         id: TransactionId,
     },
@@ -43,7 +43,7 @@ pub(crate) enum Asked {
     Other,
 }
 
-impl Asked {
+impl UdpRequest {
     fn read(packet: &[u8]) -> Self {
         match Request::parse(packet) {
             Ok(Request::Connect(request)) => Self::Connect { id: request.transaction_id },
@@ -107,19 +107,19 @@ impl Asked {
 /// A tracker over UDP.
 pub(crate) struct Udp {
     pub(crate) at: SocketAddr,
-    asked: Arc<Mutex<Vec<(Asked, SocketAddr, Instant)>>>,
+    asked: Arc<Mutex<Vec<(UdpRequest, SocketAddr, Instant)>>>,
     _tasks: JoinSet<()>,
 }
 
 impl Udp {
     /// A tracker that sends the packets that `answer` returns for a request and its number.
-    pub(crate) async fn new(answer: impl FnMut(&Asked, usize) -> Vec<Vec<u8>> + Send + 'static) -> Self {
+    pub(crate) async fn new(answer: impl FnMut(&UdpRequest, usize) -> Vec<Vec<u8>> + Send + 'static) -> Self {
         Self::at("127.0.0.1:0", answer).await.expect("loopback")
     }
 
     pub(crate) async fn at(
         at: &str,
-        mut answer: impl FnMut(&Asked, usize) -> Vec<Vec<u8>> + Send + 'static,
+        mut answer: impl FnMut(&UdpRequest, usize) -> Vec<Vec<u8>> + Send + 'static,
     ) -> io::Result<Self> {
         let socket = UdpSocket::bind(at).await?;
         let at = socket.local_addr()?;
@@ -130,7 +130,7 @@ impl Udp {
             let mut packet = [0; 2048];
             for nth in 0.. {
                 let (len, from) = socket.recv_from(&mut packet).await.expect("loopback");
-                let asked = Asked::read(&packet[..len]);
+                let asked = UdpRequest::read(&packet[..len]);
                 noted.lock().expect("no thread panics").push((asked.clone(), from, Instant::now()));
                 for packet in answer(&asked, nth) {
                     socket.send_to(&packet, from).await.expect("loopback");
@@ -152,7 +152,7 @@ impl Udp {
         format!("udp://{}/announce", self.at)
     }
 
-    pub(crate) fn asked(&self) -> Vec<(Asked, SocketAddr, Instant)> {
+    pub(crate) fn asked(&self) -> Vec<(UdpRequest, SocketAddr, Instant)> {
         self.asked.lock().expect("no thread panics").clone()
     }
 
@@ -161,8 +161,8 @@ impl Udp {
     }
 
     pub(crate) fn events(&self) -> Vec<AnnounceEvent> {
-        let event = |(asked, ..): (Asked, _, _)| match asked {
-            Asked::Announce { event, .. } => Some(event),
+        let event = |(asked, ..): (UdpRequest, _, _)| match asked {
+            UdpRequest::Announce { event, .. } => Some(event),
             _ => None,
         };
         self.asked().into_iter().filter_map(event).collect()

@@ -82,13 +82,13 @@ pub(crate) fn identity(torrent: u32, port: u16) -> Identity {
 }
 
 /// A running torrent.
-pub(crate) struct Torrent {
+pub(crate) struct Announcer {
     pub(crate) handle: TrackersHandle,
     pub(crate) found: mpsc::Receiver<Found>,
     pub(crate) left: Arc<AtomicU64>,
 }
 
-impl Torrent {
+impl Announcer {
     pub(crate) fn start(
         tiers: &[&[&str]],
         identity: Identity,

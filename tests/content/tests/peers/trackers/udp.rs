@@ -11,19 +11,19 @@ use tokio::{
 };
 
 use crate::trackers::{
-    servers::{Asked, Udp},
-    torrent::{LONG, Torrent, client, endpoints, hosting, identity, of, often, seldom, waiting, wanting},
+    servers::{Udp, UdpRequest},
+    torrent::{Announcer, LONG, client, endpoints, hosting, identity, of, often, seldom, waiting, wanting},
 };
 
 #[tokio::test]
 async fn an_announce_has_its_fields_and_the_path_of_its_url() {
     let tracker = Udp::good().await;
     let url = format!("udp://{}/some/announce?passkey=abc", tracker.at);
-    let mut torrent = Torrent::one(&url, &client(), &wanting(33));
+    let mut torrent = Announcer::one(&url, &client(), &wanting(33));
     assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
     let asked = tracker.asked();
     assert!(asked[0].0.is_connect());
-    let Asked::Announce { connection, event, left, want, key, path, .. } = &asked[1].0 else { panic!() };
+    let UdpRequest::Announce { connection, event, left, want, key, path, .. } = &asked[1].0 else { panic!() };
     assert_eq!((*connection, *event, *left, *want, *key), (99, Started, 1000, Some(33), 0xdead_beef));
     assert_eq!(path, b"/some/announce?passkey=abc");
     let status = torrent.settled().await;
@@ -37,7 +37,7 @@ async fn an_announce_has_its_fields_and_the_path_of_its_url() {
 async fn a_silent_tracker_gets_the_same_request_at_doubling_waits_and_then_none() {
     let tracker = Udp::silent().await;
     let client = of(waiting(Duration::from_millis(600)));
-    let torrent = Torrent::one(&tracker.url(), &client, &seldom());
+    let torrent = Announcer::one(&tracker.url(), &client, &seldom());
     assert_eq!(torrent.failure().await, "no answer in time");
     let asked = tracker.asked();
     assert_eq!(asked.len(), 3);
@@ -52,7 +52,7 @@ async fn a_silent_tracker_gets_the_same_request_at_doubling_waits_and_then_none(
 async fn a_lost_datagram_costs_one_wait() {
     let tracker = Udp::new(|asked, nth| if nth % 2 == 0 { vec![] } else { vec![asked.good_answer()] }).await;
     let client = of(waiting(Duration::from_secs(1)));
-    let torrent = Torrent::one(&tracker.url(), &client, &seldom());
+    let torrent = Announcer::one(&tracker.url(), &client, &seldom());
     assert!(torrent.settled().await.is_started);
     assert_eq!(tracker.asked().len(), 4);
 }
@@ -65,11 +65,11 @@ async fn answers_to_another_transaction_or_to_none_are_ignored() {
         vec![other, vec![], vec![0; 7], vec![0xff; 2000], asked.good_answer()]
     })
     .await;
-    let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    let torrent = Announcer::one(&tracker.url(), &client(), &seldom());
     let latest = torrent.settled().await.latest.expect("the good one");
     assert_eq!(latest.interval, Duration::from_secs(1800));
     let asked = tracker.asked();
-    assert!(matches!(asked[1].0, Asked::Announce { connection: 99, .. }), "{asked:?}");
+    assert!(matches!(asked[1].0, UdpRequest::Announce { connection: 99, .. }), "{asked:?}");
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn an_answer_from_another_port_is_not_believed() {
     let forger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let tracker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let url = format!("udp://{}", tracker.local_addr().unwrap());
-    let torrent = Torrent::one(&url, &client(), &seldom());
+    let torrent = Announcer::one(&url, &client(), &seldom());
     let mut packet = [0; 2048];
     let (_, from) = tracker.recv_from(&mut packet).await.unwrap();
     // The right transaction, but from the wrong sender.
@@ -88,7 +88,7 @@ async fn an_answer_from_another_port_is_not_believed() {
         assert_eq!(len, 16, "it still asks for a connection id");
     }
     // The same bytes from the right sender are accepted.
-    let torrent = Torrent::one(&url, &client(), &seldom());
+    let torrent = Announcer::one(&url, &client(), &seldom());
     loop {
         let (len, from) = timeout(LONG, tracker.recv_from(&mut packet)).await.expect("in time").unwrap();
         if packet[..8] == [7; 8] {
@@ -117,7 +117,7 @@ async fn answers_that_are_none_are_failures_and_no_more() {
             vec![if asked.is_connect() { asked.good_answer() } else { answer }]
         })
         .await;
-        let failure = Torrent::one(&tracker.url(), &client(), &seldom()).failure().await;
+        let failure = Announcer::one(&tracker.url(), &client(), &seldom()).failure().await;
         assert!(failure.starts_with(expected), "{failure}");
         assert_eq!(tracker.asked().len(), 2);
     }
@@ -133,14 +133,14 @@ async fn more_peers_than_a_session_can_use_are_left_in_the_datagram() {
         vec![answer]
     })
     .await;
-    let mut torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    let mut torrent = Announcer::one(&tracker.url(), &client(), &seldom());
     assert_eq!(torrent.peers().await.len(), 1000);
 }
 
 #[tokio::test]
 async fn an_interval_of_0_causes_no_more_announces_than_allowed() {
     let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
-    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    let torrent = Announcer::one(&tracker.url(), &client(), &often());
     torrent.settled().await;
     let began = std::time::Instant::now();
     for _ in 0..100 {
@@ -160,11 +160,11 @@ async fn a_connection_id_that_is_good_no_more_is_replaced_without_a_failure() {
     for is_silent in [true, false] {
         let mut connections = 0;
         let tracker = Udp::new(move |asked, _| match asked {
-            Asked::Announce { event: Regular, connection: 1, .. } if is_silent => vec![],
-            Asked::Announce { event: Regular, connection: 1, .. } => {
+            UdpRequest::Announce { event: Regular, connection: 1, .. } if is_silent => vec![],
+            UdpRequest::Announce { event: Regular, connection: 1, .. } => {
                 vec![asked.error("Invalid Connection ID")]
             }
-            Asked::Connect { .. } => {
+            UdpRequest::Connect { .. } => {
                 connections += 1;
                 vec![asked.answer(connections, 0)]
             }
@@ -172,7 +172,7 @@ async fn a_connection_id_that_is_good_no_more_is_replaced_without_a_failure() {
         })
         .await;
         let client = of(waiting(Duration::from_secs(1)));
-        let torrent = Torrent::one(&tracker.url(), &client, &often());
+        let torrent = Announcer::one(&tracker.url(), &client, &often());
         torrent.settled().await;
         torrent.until("a second", |_| tracker.connects() == 2 && tracker.events().len() >= 3).await;
         assert_eq!(torrent.settled().await.failures, 0, "silent: {is_silent}");
@@ -183,7 +183,7 @@ async fn a_connection_id_that_is_good_no_more_is_replaced_without_a_failure() {
 async fn torrents_share_a_socket_and_a_connection_id() {
     let tracker = Udp::good().await;
     let (url, client) = (tracker.url(), of(waiting(LONG)));
-    let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
+    let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
     let torrents: Vec<_> = (0..200).map(start).collect();
     for torrent in &torrents {
         assert!(torrent.settled().await.is_started);
@@ -197,7 +197,7 @@ async fn torrents_share_a_socket_and_a_connection_id() {
 async fn of_a_silent_tracker_all_torrents_learn_together() {
     let tracker = Udp::silent().await;
     let (url, client) = (tracker.url(), client());
-    let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
+    let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
     let torrents: Vec<_> = (0..200).map(start).collect();
     for torrent in &torrents {
         assert_eq!(torrent.failure().await, "no answer in time");
@@ -215,7 +215,7 @@ async fn when_a_tracker_fails_the_next_of_its_tier_gets_the_announce_and_other_t
     let mut silent_was_first = [false; 2];
     for torrent in 0.. {
         assert!(torrent < 64, "{silent_was_first:?}");
-        let torrent = Torrent::start(&tiers, identity(torrent, 1), &client(), &seldom());
+        let torrent = Announcer::start(&tiers, identity(torrent, 1), &client(), &seldom());
         let status = torrent.until("both tiers", |all| all[1].v4.is_started && all[2].v4.is_started).await;
         silent_was_first[usize::from(status[0].v4.failures > 0)] = true;
         assert_eq!(status.iter().map(|tracker| tracker.tier).collect::<Vec<_>>(), [0, 0, 1]);
@@ -226,7 +226,7 @@ async fn when_a_tracker_fails_the_next_of_its_tier_gets_the_announce_and_other_t
 
     let strict = with(seldom(), |options| options.announce_to = AnnounceTo::FirstThatAnswers);
     let before = other.asked().len();
-    let torrent = Torrent::start(&tiers, identity(99, 1), &client(), &strict);
+    let torrent = Announcer::start(&tiers, identity(99, 1), &client(), &strict);
     torrent.until("the first tier", |all| all[1].v4.is_started).await;
     sleep(Duration::from_millis(100)).await;
     assert_eq!(other.asked().len(), before, "the first tier has one that answers");
@@ -235,7 +235,7 @@ async fn when_a_tracker_fails_the_next_of_its_tier_gets_the_announce_and_other_t
 #[tokio::test]
 async fn events_come_in_order_and_each_once() {
     let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
-    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    let torrent = Announcer::one(&tracker.url(), &client(), &often());
     torrent.settled().await;
     torrent.left.store(0, Relaxed);
     torrent.handle.completed();
@@ -252,7 +252,7 @@ async fn events_come_in_order_and_each_once() {
 #[tokio::test]
 async fn a_stop_right_after_completion_sends_both_events() {
     let tracker = Udp::good().await;
-    let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    let torrent = Announcer::one(&tracker.url(), &client(), &seldom());
     torrent.settled().await;
     torrent.left.store(0, Relaxed);
     torrent.handle.completed();
@@ -261,11 +261,11 @@ async fn a_stop_right_after_completion_sends_both_events() {
 
     // Also where the `completed` is on its way and is not answered.
     let mute = Udp::new(|asked, _| match asked {
-        Asked::Announce { event: Completed, .. } => vec![],
+        UdpRequest::Announce { event: Completed, .. } => vec![],
         _ => vec![asked.good_answer()],
     })
     .await;
-    let torrent = Torrent::one(&mute.url(), &client(), &seldom());
+    let torrent = Announcer::one(&mute.url(), &client(), &seldom());
     torrent.settled().await;
     torrent.left.store(0, Relaxed);
     torrent.handle.completed();
@@ -283,7 +283,7 @@ async fn a_torrent_that_began_complete_sends_only_started_and_stopped() {
         let url = tracker.url();
         let trackers = swarmkeep_peer::trackers::Trackers::new([[url]], identity(1, 1), client, &often());
         let (sender, found) = tokio::sync::mpsc::channel(1);
-        Torrent { handle: trackers.spawn(Default::default, sender), found, left: Default::default() }
+        Announcer { handle: trackers.spawn(Default::default, sender), found, left: Default::default() }
     };
     torrent.handle.completed();
     torrent.until("some", |_| tracker.events().len() >= 3).await;
@@ -296,7 +296,7 @@ async fn a_torrent_that_began_complete_sends_only_started_and_stopped() {
 async fn stopping_notifies_trackers_that_got_started_and_waits_only_briefly() {
     // Takes the `started` and is silent from then on.
     let mute = Udp::new(|asked, _| match asked {
-        Asked::Announce { event: Stopped, .. } => vec![],
+        UdpRequest::Announce { event: Stopped, .. } => vec![],
         _ => vec![asked.good_answer()],
     })
     .await;
@@ -304,7 +304,7 @@ async fn stopping_notifies_trackers_that_got_started_and_waits_only_briefly() {
     let (good_url, mute_url, silent_url) = (good.url(), mute.url(), silent.url());
     let patient = of(ClientOptions::new());
     let tiers: [&[&str]; 3] = [&[&good_url], &[&mute_url], &[&silent_url]];
-    let torrent = Torrent::start(&tiers, identity(1, 1), &patient, &seldom());
+    let torrent = Announcer::start(&tiers, identity(1, 1), &patient, &seldom());
     torrent.until("both good trackers", |all| all[0].v4.is_started && all[1].v4.is_started).await;
     let began = std::time::Instant::now();
     torrent.stop().await;
@@ -315,7 +315,7 @@ async fn stopping_notifies_trackers_that_got_started_and_waits_only_briefly() {
 
     // A tracker that failed never got a `started`, so it needs no `stopped`.
     let patient = with(seldom(), |options| options.stop_patience = 10 * LONG);
-    let torrent = Torrent::one(&silent_url, &client(), &patient);
+    let torrent = Announcer::one(&silent_url, &client(), &patient);
     torrent.failure().await;
     let asked = silent.asked().len();
     torrent.stop().await;
@@ -325,12 +325,12 @@ async fn stopping_notifies_trackers_that_got_started_and_waits_only_briefly() {
 #[tokio::test]
 async fn a_started_that_may_have_arrived_is_followed_by_stopped() {
     let tracker = Udp::new(|asked, _| match asked {
-        Asked::Announce { event: Started, .. } => vec![],
+        UdpRequest::Announce { event: Started, .. } => vec![],
         _ => vec![asked.good_answer()],
     })
     .await;
     let patient = with(seldom(), |options| options.stop_patience = 10 * LONG);
-    let torrent = Torrent::one(&tracker.url(), &of(ClientOptions::new()), &patient);
+    let torrent = Announcer::one(&tracker.url(), &of(ClientOptions::new()), &patient);
     torrent.until("it to be sent", |_| tracker.events() == [Started]).await;
     torrent.stop().await;
     assert_eq!(tracker.events(), [Started, Stopped]);
@@ -350,7 +350,7 @@ async fn found_peers_wait_for_a_receiver_and_need_none() {
     })
     .await;
     let options = with(often(), |options| options.shortest_interval = Duration::from_millis(50));
-    let mut torrent = Torrent::one(&tracker.url(), &client(), &options);
+    let mut torrent = Announcer::one(&tracker.url(), &client(), &options);
     torrent.until("some", |_| tracker.events().len() >= 6).await;
     let mut found = torrent.peers().await;
     while found.len() < 5 {
@@ -366,7 +366,7 @@ async fn found_peers_wait_for_a_receiver_and_need_none() {
 
 #[tokio::test]
 async fn a_torrent_without_trackers_works_and_lists_refused_urls() {
-    let torrent = Torrent::start(&[], identity(1, 1), &client(), &seldom());
+    let torrent = Announcer::start(&[], identity(1, 1), &client(), &seldom());
     torrent.handle.completed();
     torrent.handle.announce_now();
     assert_eq!(torrent.handle.status(), []);
@@ -398,12 +398,12 @@ async fn a_torrent_without_trackers_works_and_lists_refused_urls() {
 #[tokio::test]
 async fn a_name_that_is_not_found_and_a_family_without_address_are_reported() {
     let client = of(hosting("v4only.test", ["127.0.0.1".parse().unwrap()]));
-    let torrent = Torrent::one("udp://no-such-name.invalid:1", &client, &seldom());
+    let torrent = Announcer::one("udp://no-such-name.invalid:1", &client, &seldom());
     let failure = torrent.failure().await;
     assert!(failure.starts_with("no-such-name.invalid is not found: "), "{failure}");
     let tracker = Udp::good().await;
     let url = format!("udp://v4only.test:{}", tracker.at.port());
-    let torrent = Torrent::one(&url, &client, &seldom());
+    let torrent = Announcer::one(&url, &client, &seldom());
     let status = torrent.until("both", |all| all[0].v4.is_started && all[0].v6.error.is_some()).await;
     assert_eq!(status[0].v6.error.as_ref().unwrap().to_string(), "there is no IPv6 address");
     assert_eq!(status[0].v6.failures, 0);
@@ -414,7 +414,7 @@ async fn of_several_addresses_the_next_is_tried_after_a_failure() {
     let tracker = Udp::at("127.0.0.2:0", |asked, _| vec![asked.good_answer()]).await.expect("loopback");
     let addresses = ["127.0.0.3", "127.0.0.2"].map(|address| address.parse().unwrap());
     let client = of(hosting("two.test", addresses));
-    let torrent = Torrent::one(&format!("udp://two.test:{}", tracker.at.port()), &client, &often());
+    let torrent = Announcer::one(&format!("udp://two.test:{}", tracker.at.port()), &client, &often());
     let status = torrent.until("the second", |all| all[0].v4.is_started).await;
     assert_eq!(status[0].v4.address, Some(tracker.at));
 }
@@ -422,7 +422,7 @@ async fn of_several_addresses_the_next_is_tried_after_a_failure() {
 #[tokio::test]
 async fn a_torrent_that_is_dropped_says_no_more() {
     let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
-    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    let torrent = Announcer::one(&tracker.url(), &client(), &often());
     torrent.settled().await;
     drop(torrent);
     sleep(Duration::from_millis(50)).await;

@@ -12,7 +12,7 @@ use swarmkeep_store_tests::{
 use swarmkeep_tests::{Tracker, build, listening};
 
 use crate::real_clients::{
-    FILE, Kind, Protocol, Row,
+    ClientTest, FILE, Protocol, TorrentKind,
     clients::{ClientSetup, OURS, RQBIT, RQBIT_PROGRAM, Running},
     content,
     network::in_a_network_of_its_own,
@@ -30,8 +30,8 @@ fn rqbit_downloads_by_a_link_where_seeders_are_given_to_it() {
     if !in_a_network_of_its_own() {
         return;
     }
-    let row = Row {
-        kind: Kind::Public,
+    let row = ClientTest {
+        kind: TorrentKind::Public,
         by_link: true,
         // Over UDP it sends no event.
         protocol: Protocol::Http,

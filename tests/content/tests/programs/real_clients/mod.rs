@@ -41,8 +41,8 @@ macro_rules! real_clients {
         /// The story of each row.
         fn downloads() -> Vec<Trial> {
             vec![$({
-                let row = Row {
-                    kind: [$(Kind::$kind,)? Kind::V1][0],
+                let row = ClientTest {
+                    kind: [$(TorrentKind::$kind,)? TorrentKind::V1][0],
                     by_link: [$($(stringify!($by_link),)?)? ""][0] == "magnet",
                     protocol: Protocol::$protocol,
                     family: $family,
@@ -141,9 +141,8 @@ pub(crate) enum Protocol {
     Http,
 }
 
-/// The kind of the torrent.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum TorrentKind {
     /// Private. Its info dictionary is a fixture.
     V1,
     /// Not private, so peers teach each other the info dictionary.
@@ -154,9 +153,8 @@ enum Kind {
     HybridByV2,
 }
 
-/// One test.
-struct Row {
-    kind: Kind,
+struct ClientTest {
+    kind: TorrentKind,
     /// Whether all but the seeder know only a magnet link.
     by_link: bool,
     protocol: Protocol,
@@ -168,7 +166,7 @@ struct Row {
     others: Vec<&'static Client>,
 }
 
-impl Row {
+impl ClientTest {
     /// A test, which needs the clients of the row.
     fn trial(self, name: &str) -> Trial {
         let needs: Vec<_> =
@@ -195,7 +193,7 @@ impl Row {
         let torrent = self.torrent(&content);
         let metainfo = Metainfo::parse(&torrent).expect("it was made just now");
         let mut info_hashes: Vec<_> = metainfo.info().info_hashes().collect();
-        let by_v2 = matches!(self.kind, Kind::HybridByV2);
+        let by_v2 = matches!(self.kind, TorrentKind::HybridByV2);
         if by_v2 {
             // First the one that all clients know.
             info_hashes.reverse();
@@ -260,12 +258,12 @@ impl Row {
     fn torrent(&self, content: &[u8]) -> Vec<u8> {
         let url = self.url();
         let format = match self.kind {
-            Kind::V1 => {
+            TorrentKind::V1 => {
                 return [format!("d8:announce{}:{url}4:info", url.len()).as_bytes(), INFO, b"e"].concat();
             }
-            Kind::Public => Format::V1,
-            Kind::V2 => Format::V2,
-            Kind::Hybrid | Kind::HybridByV2 => Format::Hybrid,
+            TorrentKind::Public => Format::V1,
+            TorrentKind::V2 => Format::V2,
+            TorrentKind::Hybrid | TorrentKind::HybridByV2 => Format::Hybrid,
         };
         let mut builder = Creation::builder(FILE, format);
         builder.tier([url]).piece_length(64 << 10).file([""; 0], FILE_LEN as u64, false);

@@ -13,23 +13,23 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::real_clients::{FILE, clients::ClientSetup};
 
 /// The arguments of [`run`]: its address, the torrent file, and the folder with the file.
-const ASKED: [&str; 3] = ["SWARMKEEP_PEER_AT", "SWARMKEEP_PEER_TORRENT", "SWARMKEEP_PEER_FOLDER"];
+const ARGUMENTS: [&str; 3] = ["SWARMKEEP_PEER_AT", "SWARMKEEP_PEER_TORRENT", "SWARMKEEP_PEER_FOLDER"];
 
 pub(crate) fn command(place: &ClientSetup) -> Command {
     let mut command = Command::new(env::current_exe().expect("a test is a program"));
-    let told = [place.at.to_string().into(), place.torrent().to_owned(), place.download.clone().into()];
-    command.envs(ASKED.into_iter().zip(told));
+    let values = [place.at.to_string().into(), place.torrent().to_owned(), place.download.clone().into()];
+    command.envs(ARGUMENTS.into_iter().zip(values));
     command
 }
 
 /// Whether this process must be such a client instead of tests.
 pub(crate) fn is_asked_for() -> bool {
-    env::var_os(ASKED[0]).is_some()
+    env::var_os(ARGUMENTS[0]).is_some()
 }
 
 /// Seeds the file, or fetches it, until SIGINT.
 pub(crate) fn run() {
-    let [at, torrent, folder] = ASKED.map(|variable| env::var_os(variable).expect("all are set"));
+    let [at, torrent, folder] = ARGUMENTS.map(|variable| env::var_os(variable).expect("all are set"));
     let at: SocketAddr = at.to_str().and_then(|at| at.parse().ok()).expect("an address");
     let (torrent, folder) = (torrent.into_string().expect("a path or a link"), PathBuf::from(folder));
     // A store does not adopt files that it did not write.

@@ -21,7 +21,7 @@ use swarmkeep_tests::{
 };
 
 use crate::real_clients::{
-    FILE, Kind, Protocol, Row,
+    ClientTest, FILE, Protocol, TorrentKind,
     clients::{self, Client, ClientSetup, Running},
     content,
     network::in_a_network_of_its_own,
@@ -54,8 +54,8 @@ fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     }
     let program = program();
     let [seeder, other, new] = clients;
-    let row = Row {
-        kind: Kind::V1,
+    let row = ClientTest {
+        kind: TorrentKind::V1,
         by_link: false,
         protocol,
         family: V4,
