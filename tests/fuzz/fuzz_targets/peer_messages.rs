@@ -19,14 +19,14 @@ const PIECE_LENGTH: u32 = 1 << 15;
 
 #[derive(Debug, Arbitrary)]
 struct Input {
-    messages: Vec<Owned>,
+    messages: Vec<OwnedMessage>,
     /// The bytes of each write, its number of slices, and the bytes of each read.
     parts: Vec<(u16, u8, u16)>,
 }
 
 /// The bytes that a message borrows.
 #[derive(Debug, Arbitrary)]
-struct Owned {
+struct OwnedMessage {
     kind: u8,
     numbers: [u32; 4],
     root: [u8; 32],
@@ -38,14 +38,14 @@ struct Owned {
     flag: bool,
 }
 
-enum Either<'a> {
+enum BorrowedMessage<'a> {
     Message(Message<'a>),
     Extended(ExtendedMessage<'a>),
 }
 
-impl Owned {
+impl OwnedMessage {
     /// The message that it describes, if it describes one that may be sent.
-    fn message(&self) -> Option<Either<'_>> {
+    fn message(&self) -> Option<BorrowedMessage<'_>> {
         let [first, second, third, fourth] = self.numbers;
         let piece = PieceIndex(first % PIECES);
         let begin = second % PIECE_LENGTH;
@@ -53,7 +53,7 @@ impl Owned {
         let block = Block { piece, begin, length };
         let range = || HashRange::new(&self.root, first % 50, second, 2 << (third % 9), fourth % 50).ok();
         let endpoint = || Endpoint::try_from(self.v6.first().copied().unwrap_or([7; 18])).ok();
-        Some(Either::Message(match self.kind % 32 {
+        Some(BorrowedMessage::Message(match self.kind % 32 {
             0 => Message::KeepAlive,
             1 => Message::Choke,
             2 => Message::Unchoke,
@@ -86,7 +86,7 @@ impl Owned {
             19 => Message::HashReject(range()?),
             20 => Message::Hashes(Hashes::new(range()?, &self.hashes).ok()?),
             21 => Message::Unknown { id: 24 + self.ids[0] % 232, payload: &self.bytes },
-            kind => return self.extended(kind, piece, endpoint()?).map(Either::Extended),
+            kind => return self.extended(kind, piece, endpoint()?).map(BorrowedMessage::Extended),
         }))
     }
 
@@ -138,7 +138,7 @@ impl Owned {
 fuzz_target!(|input: Input| {
     let limits =
         Limits::for_torrent(u64::from(PIECES) * u64::from(PIECE_LENGTH), PIECE_LENGTH).expect("a torrent");
-    let messages: Vec<_> = input.messages.iter().filter_map(Owned::message).collect();
+    let messages: Vec<_> = input.messages.iter().filter_map(OwnedMessage::message).collect();
     let mut queue: SendQueue<&[u8]> = SendQueue::new(100, 1000);
     let mut received = ReceiveBuffer::new(limits);
     let (mut expected, mut parts) = (messages.iter(), input.parts.iter().cycle());
@@ -161,22 +161,22 @@ fuzz_target!(|input: Input| {
             received.filled(count);
             while let Some(message) = received.next_message().expect("it was sent here") {
                 match (expected.next().expect("no more than were sent"), message) {
-                    (Either::Message(sent), message) => assert_eq!(message, *sent),
-                    (Either::Extended(sent), Message::Extended(extended)) => {
+                    (BorrowedMessage::Message(sent), message) => assert_eq!(message, *sent),
+                    (BorrowedMessage::Extended(sent), Message::Extended(extended)) => {
                         assert_eq!(extended.read(&ExtensionIds::ALL), Ok(*sent));
                     }
-                    (Either::Extended(sent), message) => panic!("{message:?} came of {sent:?}"),
+                    (BorrowedMessage::Extended(sent), message) => panic!("{message:?} came of {sent:?}"),
                 }
             }
         }
     };
     for message in &messages {
         while !match message {
-            Either::Message(Message::Piece(piece)) => {
+            BorrowedMessage::Message(Message::Piece(piece)) => {
                 queue.push_piece(piece.piece, piece.begin, piece.data).is_ok()
             }
-            Either::Message(message) => queue.push(message).is_ok(),
-            Either::Extended(message) => {
+            BorrowedMessage::Message(message) => queue.push(message).is_ok(),
+            BorrowedMessage::Extended(message) => {
                 queue.push(&message.to_peer(&ExtensionIds::ALL).expect("known")).is_ok()
             }
         } {

@@ -28,7 +28,7 @@ const MOST_PEERS: usize = 100;
 const MOST_ENDPOINTS: usize = 2;
 
 #[derive(Debug, Arbitrary)]
-struct Told {
+struct AnnounceInput {
     torrent: u8,
     endpoint: u16,
     event: u8,
@@ -38,8 +38,8 @@ struct Told {
 }
 
 #[derive(Debug, Arbitrary)]
-enum Step {
-    Announce(Told),
+enum Action {
+    Announce(AnnounceInput),
     /// Neighbouring endpoints, one announce each.
     Crowd {
         torrent: u8,
@@ -74,7 +74,7 @@ enum Step {
     },
     /// With the content that an earlier announce has left in the answers and buffers.
     Batch {
-        announces: Vec<Told>,
+        announces: Vec<AnnounceInput>,
         used: bool,
     },
     /// Neighbouring endpoints in one batch.
@@ -87,59 +87,59 @@ enum Step {
     },
 }
 
-fuzz_target!(|steps: Vec<Step>| {
-    let mut world = World::new();
-    for step in steps {
-        world.take(step);
-        assert_eq!(world.packed.totals(), world.model.totals());
-        world.limited.check();
+fuzz_target!(|actions: Vec<Action>| {
+    let mut stores = ComparedStores::new();
+    for action in actions {
+        stores.apply(action);
+        assert_eq!(stores.packed.totals(), stores.model.totals());
+        stores.limited.check();
     }
-    world.compare();
-    world.limited.check_addresses();
+    stores.compare();
+    stores.limited.check_addresses();
 });
 
-struct World {
+struct ComparedStores {
     packed: Packed,
     model: Model,
-    limited: Limited,
+    limited: LimitedStore,
     rng: SplitMix64,
     now: u64,
     /// The latest time of both stores, from which ages count.
     latest: u64,
 }
 
-impl World {
+impl ComparedStores {
     fn new() -> Self {
         let lifetime = Duration::from_secs(LIFETIME_UNITS * UNIT);
         let config = RepositoryConfig::new(HashKey::from_bytes([9; 16])).lifetime(lifetime);
-        let limited = Limited::new(&config);
+        let limited = LimitedStore::new(&config);
         let config = config.shards(2);
         let (packed, model) = (Packed::new(&config).unwrap(), Model::new(&config).unwrap());
         assert!(packed.capabilities().clock_resolution_secs < UNIT);
         Self { packed, model, limited, rng: SplitMix64::new(1), now: START, latest: START }
     }
 
-    fn take(&mut self, step: Step) {
-        match step {
-            Step::Announce(told) => self.announce(told.announce()),
-            Step::Batch { mut announces, used } => {
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Announce(input) => self.announce(input.announce()),
+            Action::Batch { mut announces, used } => {
                 announces.truncate(200);
-                self.batch(announces.iter().map(Told::announce).collect(), used);
+                self.batch(announces.iter().map(AnnounceInput::announce).collect(), used);
             }
-            Step::CrowdedBatch { torrent, first, count, event, seeder } => {
+            Action::CrowdedBatch { torrent, first, count, event, seeder } => {
                 let one = |n| announce(torrent, first.wrapping_add(n), event, seeder).want(4);
                 self.batch((0..u16::from(count)).map(one).collect(), false);
             }
-            Step::Crowd { torrent, first, count, event, seeder } => {
+            Action::Crowd { torrent, first, count, event, seeder } => {
                 for n in 0..u16::from(count) {
                     self.announce(announce(torrent, first.wrapping_add(n), event, seeder).want(4));
                 }
             }
-            Step::Pass { units } => self.now += u64::from(units) * UNIT,
-            Step::SetClockBack { units } => self.now -= (u64::from(units) * UNIT).min(self.now - START / 2),
-            Step::Sweep { keep_downloaded } => {
+            Action::Pass { units } => self.now += u64::from(units) * UNIT,
+            Action::SetClockBack { units } => self.now -= (u64::from(units) * UNIT).min(self.now - START / 2),
+            Action::Sweep { keep_downloaded } => {
                 let policy = if keep_downloaded { Retention::KeepDownloaded } else { Retention::DropEmpty };
-                let now = self.told();
+                let now = self.known_time();
                 let (swept, expected) =
                     (self.packed.sweep_all(now, policy), self.model.sweep_all(now, policy));
                 assert_eq!(
@@ -148,20 +148,20 @@ impl World {
                 );
                 self.limited.peers -= self.limited.store.sweep_all(now, policy).expired;
             }
-            Step::Remove { torrent } => {
+            Action::Remove { torrent } => {
                 let torrent = info_hash(torrent);
                 assert_eq!(self.packed.remove(&torrent), self.model.remove(&torrent));
                 self.limited.peers -= self.limited.store.remove(&torrent).map_or(0, |stats| stats.peers());
             }
-            Step::RemoveWhere { forbidden } => {
+            Action::RemoveWhere { forbidden } => {
                 let named = |hash: &InfoHash| forbidden >> hash.as_bytes()[19] & 1 == 1;
                 let removed = by_hash(self.packed.remove_all_where(&named));
                 assert_eq!(removed, by_hash(self.model.remove_all_where(&named)));
                 let removed = self.limited.store.remove_all_where(&named);
                 self.limited.peers -= removed.iter().map(|swarm| swarm.stats.peers()).sum::<u64>();
             }
-            Step::Restore { torrent, downloaded, peers } => {
-                let now = self.told();
+            Action::Restore { torrent, downloaded, peers } => {
+                let now = self.known_time();
                 let stats = SwarmStats { downloaded, ..SwarmStats::default() };
                 let swarm = SwarmSummary { info_hash: info_hash(torrent), stats };
                 // A snapshot holds an endpoint once.
@@ -177,7 +177,7 @@ impl World {
                 assert_eq!(self.packed.restore(&swarm, &peers, now), self.model.restore(&swarm, &peers, now));
                 self.limited.peers += self.limited.store.restore(&swarm, &peers, now).added;
             }
-            Step::AddDownloads { torrent, earlier } => {
+            Action::AddDownloads { torrent, earlier } => {
                 let torrent = info_hash(torrent);
                 let added = self.packed.add_downloads(&torrent, earlier);
                 assert_eq!(added, self.model.add_downloads(&torrent, earlier));
@@ -187,13 +187,13 @@ impl World {
     }
 
     /// The time, which from now on both know.
-    fn told(&mut self) -> Timestamp {
+    fn known_time(&mut self) -> Timestamp {
         self.latest = self.latest.max(self.now);
         Timestamp::from_secs(self.now)
     }
 
     fn announce(&mut self, announce: Announce) {
-        let now = self.told();
+        let now = self.known_time();
         let (mut v4, mut v6, mut unused_v4, mut unused_v6) =
             ([0; 6 * 300], [0; 18 * 300], [0; 6 * 300], [0; 18 * 300]);
         let (mut peers, mut expected) =
@@ -209,7 +209,7 @@ impl World {
 
     /// A batch in the packed stores, one announce after the other in the model.
     fn batch(&mut self, announces: Vec<Announce>, used: bool) {
-        let now = self.told();
+        let now = self.known_time();
         let mut room: Vec<_> = announces
             .iter()
             .map(|announce| (vec![0; 6 * announce.want], vec![0; 18 * announce.want]))
@@ -275,14 +275,14 @@ impl World {
 }
 
 /// The same store with limits, of which the model knows no more than how many peers must be left.
-struct Limited {
+struct LimitedStore {
     store: Packed,
     most_bytes: u64,
     peers: u64,
-    told: Evicted,
+    evicted: Evicted,
 }
 
-impl Limited {
+impl LimitedStore {
     fn new(config: &RepositoryConfig) -> Self {
         let config = config
             .clone()
@@ -297,14 +297,14 @@ impl Limited {
             store = Packed::new(&config.max_bytes(least + least / 4)).unwrap();
             most_bytes = (least + least / 4) as u64;
         }
-        Self { store, most_bytes, peers: 0, told: Evicted::default() }
+        Self { store, most_bytes, peers: 0, evicted: Evicted::default() }
     }
 
     fn count(&mut self, announce: &Announce, answer: &Announced) {
         self.peers += u64::from(answer.changes.contains(Changes::JOINED));
         self.peers -= u64::from(answer.changes.contains(Changes::LEFT)) + answer.evicted.peers;
-        self.told.swarms += answer.evicted.swarms;
-        self.told.peers += answer.evicted.peers;
+        self.evicted.swarms += answer.evicted.swarms;
+        self.evicted.peers += answer.evicted.peers;
         assert!(answer.stats.peers() <= MOST_PEERS as u64);
         // If all swarms have many peers, a store has no room for a new one, and makes some for the next one.
         let is_refused =
@@ -315,7 +315,7 @@ impl Limited {
 
     fn check(&self) {
         let (totals, bytes) = (self.store.totals(), self.store.memory().bytes);
-        assert_eq!((totals.peers(), totals.evicted), (self.peers, self.told));
+        assert_eq!((totals.peers(), totals.evicted), (self.peers, self.evicted));
         assert!(totals.swarms <= MOST_SWARMS as u64, "{} swarms", totals.swarms);
         assert!(bytes <= self.most_bytes, "{bytes} bytes of {}", self.most_bytes);
     }
@@ -344,7 +344,7 @@ fn check_handed(announce: &Announce, peers: &PeerBuffer<'_>) {
     assert!(!handed.contains(&announce.endpoint), "the announcer is handed out");
 }
 
-impl Told {
+impl AnnounceInput {
     fn announce(&self) -> Announce {
         let announce = announce(self.torrent, self.endpoint, self.event, self.seeder)
             .seeders_too(self.families & 4 != 0)

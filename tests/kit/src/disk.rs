@@ -76,10 +76,10 @@ impl fmt::Display for Change {
 
 /// The contents of a file system. A clone shares the pages of files.
 #[derive(Debug, Clone)]
-pub struct Image(Vec<Arc<Kind>>);
+pub struct Image(Vec<Arc<NodeContent>>);
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum NodeContent {
     Folder(BTreeMap<String, Node>),
     File(File),
 }
@@ -102,7 +102,7 @@ static ZERO: [u8; PAGE] = [0; PAGE];
 impl Default for Image {
     /// An empty folder.
     fn default() -> Self {
-        Self(vec![Arc::new(Kind::Folder(BTreeMap::new()))])
+        Self(vec![Arc::new(NodeContent::Folder(BTreeMap::new()))])
     }
 }
 
@@ -110,8 +110,8 @@ impl Image {
     /// The names in a folder; `None` if `node` is a file.
     pub fn names(&self, node: Node) -> Option<&BTreeMap<String, Node>> {
         match &*self.0[node] {
-            Kind::Folder(names) => Some(names),
-            Kind::File(_) => None,
+            NodeContent::Folder(names) => Some(names),
+            NodeContent::File(_) => None,
         }
     }
 
@@ -188,11 +188,11 @@ impl Image {
 
     fn hash_node(&self, node: Node, hasher: &mut DefaultHasher) {
         match &*self.0[node] {
-            Kind::File(File { len, pages }) => {
+            NodeContent::File(File { len, pages }) => {
                 len.hash(hasher);
                 pages.iter().for_each(|(at, page)| (at, page.hash()).hash(hasher));
             }
-            Kind::Folder(names) => {
+            NodeContent::Folder(names) => {
                 for (name, &below) in names {
                     name.hash(hasher);
                     self.hash_node(below, hasher);
@@ -204,23 +204,24 @@ impl Image {
 
     /// Makes an empty file or folder that has no name.
     pub fn make(&mut self, is_folder: bool) -> Node {
-        let empty = if is_folder { Kind::Folder(BTreeMap::new()) } else { Kind::File(File::default()) };
+        let empty =
+            if is_folder { NodeContent::Folder(BTreeMap::new()) } else { NodeContent::File(File::default()) };
         self.0.push(Arc::new(empty));
         self.0.len() - 1
     }
 
     fn names_mut(&mut self, node: Node) -> &mut BTreeMap<String, Node> {
-        let Kind::Folder(names) = Arc::make_mut(&mut self.0[node]) else { panic!("{node} is a file") };
+        let NodeContent::Folder(names) = Arc::make_mut(&mut self.0[node]) else { panic!("{node} is a file") };
         names
     }
 
     fn file(&self, node: Node) -> &File {
-        let Kind::File(file) = &*self.0[node] else { panic!("{node} is a folder") };
+        let NodeContent::File(file) = &*self.0[node] else { panic!("{node} is a folder") };
         file
     }
 
     fn file_mut(&mut self, node: Node) -> &mut File {
-        let Kind::File(file) = Arc::make_mut(&mut self.0[node]) else { panic!("{node} is a folder") };
+        let NodeContent::File(file) = Arc::make_mut(&mut self.0[node]) else { panic!("{node} is a folder") };
         file
     }
 }

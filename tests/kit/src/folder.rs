@@ -20,7 +20,7 @@ use crate::disk::{Change, Entry, Image, Medium, Name, Node, ROOT};
 /// fail. The folder keeps only what [`Folder`] promises: names change in order, and a failed sync loses a part
 /// of the earlier writes for good.
 #[derive(Clone)]
-pub struct Simulated(Arc<Mutex<State>>);
+pub struct Simulated(Arc<Mutex<FolderState>>);
 
 /// An operation of a folder or a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Simulated {
     fn with(now: Image, medium: Medium, seed: u64) -> Self {
         let random = SplitMix64::new(seed);
         let (operations, fault, bad, down) = (Vec::new(), None, Vec::new(), false);
-        Self(Arc::new(Mutex::new(State { now, medium, operations, fault, bad, down, random })))
+        Self(Arc::new(Mutex::new(FolderState { now, medium, operations, fault, bad, down, random })))
     }
 
     /// All operations until now.
@@ -255,8 +255,8 @@ impl File for OpenFile {
         if !self.writable {
             return state.whole(Operation::Write).and(Err(io::ErrorKind::PermissionDenied.into()));
         }
-        let turn = state.turn(Operation::Write)?;
-        let written = turn.share(bytes.len(), &mut state.random);
+        let outcome = state.outcome(Operation::Write)?;
+        let written = outcome.share(bytes.len(), &mut state.random);
         let end = offset + written as u64;
         if end > state.now.len(self.node) {
             // The new length may survive without the bytes.
@@ -264,7 +264,7 @@ impl File for OpenFile {
         }
         let change = Change::Write { node: self.node, at: offset, bytes: bytes[..written].into() };
         state.play(Entry::Change(change));
-        turn.result()
+        outcome.result()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -281,17 +281,17 @@ impl File for OpenFile {
 
     fn sync(&self) -> io::Result<()> {
         let state = &mut *self.folder.0.lock();
-        let turn = state.turn(Operation::Sync)?;
-        match turn {
-            Turn::Whole => state.play(Entry::Flush(Some(self.node))),
-            Turn::Part(_) => state.medium.fail_flush(self.node, &mut || below(&mut state.random, 2) == 1),
-            Turn::Cut => {}
+        let outcome = state.outcome(Operation::Sync)?;
+        match outcome {
+            Outcome::Whole => state.play(Entry::Flush(Some(self.node))),
+            Outcome::Part(_) => state.medium.fail_flush(self.node, &mut || below(&mut state.random, 2) == 1),
+            Outcome::Cut => {}
         }
-        turn.result()
+        outcome.result()
     }
 }
 
-struct State {
+struct FolderState {
     /// What processes see: the page cache.
     now: Image,
     medium: Medium,
@@ -304,7 +304,7 @@ struct State {
     random: SplitMix64,
 }
 
-impl State {
+impl FolderState {
     fn names(&self) -> impl Iterator<Item = (&String, &Node)> {
         self.now.names(ROOT).into_iter().flatten()
     }
@@ -328,7 +328,7 @@ impl State {
     }
 
     /// Counts an operation, and returns how much of it is done. After a crash, returns an error.
-    fn turn(&mut self, operation: Operation) -> io::Result<Turn> {
+    fn outcome(&mut self, operation: Operation) -> io::Result<Outcome> {
         let at = self.operations.len();
         self.operations.push(operation);
         if self.down {
@@ -336,23 +336,23 @@ impl State {
         }
         match &self.fault {
             Some((during, fault)) if during.contains(&at) => match *fault {
-                Fault::Refuse(refusal) => Ok(Turn::Part(io::Error::from_raw_os_error(refusal as i32))),
+                Fault::Refuse(refusal) => Ok(Outcome::Part(io::Error::from_raw_os_error(refusal as i32))),
                 Fault::Cut => {
                     self.down = true;
-                    Ok(Turn::Cut)
+                    Ok(Outcome::Cut)
                 }
                 Fault::Kill => {
                     self.down = true;
-                    Ok(Turn::Part(io::Error::other("the process is killed")))
+                    Ok(Outcome::Part(io::Error::other("the process is killed")))
                 }
             },
-            _ => Ok(Turn::Whole),
+            _ => Ok(Outcome::Whole),
         }
     }
 
     /// Counts an operation that changes nothing.
     fn whole(&mut self, operation: Operation) -> io::Result<()> {
-        self.turn(operation)?.result()
+        self.outcome(operation)?.result()
     }
 
     fn missing(&mut self, operation: Operation) -> io::Result<()> {
@@ -360,16 +360,16 @@ impl State {
     }
 
     fn all_or_nothing(&mut self, operation: Operation, change: Change) -> io::Result<()> {
-        let turn = self.turn(operation)?;
-        if turn.share(1, &mut self.random) == 1 {
+        let outcome = self.outcome(operation)?;
+        if outcome.share(1, &mut self.random) == 1 {
             self.play(Entry::Change(change));
         }
-        turn.result()
+        outcome.result()
     }
 }
 
 /// How much of an operation is done.
-enum Turn {
+enum Outcome {
     Whole,
     /// A random part, and then it fails.
     Part(io::Error),
@@ -377,7 +377,7 @@ enum Turn {
     Cut,
 }
 
-impl Turn {
+impl Outcome {
     fn share(&self, most: usize, random: &mut SplitMix64) -> usize {
         if matches!(self, Self::Part(_)) { below(random, most + 1) } else { most }
     }

@@ -13,7 +13,7 @@ use std::{
 use swarmkeep_content::InfoHash;
 
 pub use self::store::Broken;
-use super::model::Torrent;
+use super::model::ModelTorrent;
 
 swarmkeep_conformance::faults! {
     /// One way to be broken.
@@ -228,10 +228,10 @@ swarmkeep_conformance::faults! {
 
 /// The memory of faults.
 #[derive(Default)]
-struct Notes {
+struct FaultNotes {
     /// Chunks of torrents that are gone.
     room: BTreeMap<u64, Vec<Option<u8>>>,
-    deleted: BTreeMap<InfoHash, Torrent>,
+    deleted: BTreeMap<InfoHash, ModelTorrent>,
     /// The write that is to be carried out yet.
     late: Option<(u64, Vec<u8>)>,
     /// The bytes of pieces when they were complete before.

@@ -41,7 +41,7 @@ pub(crate) struct SharedModel {
 
 #[derive(Default)]
 pub(crate) struct ModelState {
-    pub(crate) torrents: BTreeMap<InfoHash, Torrent>,
+    pub(crate) torrents: BTreeMap<InfoHash, ModelTorrent>,
     /// Torrents that were ever created, so that a handle knows its own.
     created: u64,
     pub(crate) used: u64,
@@ -51,7 +51,7 @@ pub(crate) struct ModelState {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Torrent {
+pub(crate) struct ModelTorrent {
     id: u64,
     pub(crate) geometry: Geometry,
     pub(crate) label: Arc<[u8]>,
@@ -63,7 +63,7 @@ pub(crate) struct Torrent {
 }
 
 /// An event in the log, which is read when the store is opened again.
-pub(crate) enum Event<'a> {
+pub(crate) enum LogEvent<'a> {
     Created(Geometry),
     Deleted,
     Complete(u32, &'a [u8]),
@@ -126,10 +126,10 @@ impl Model {
     }
 
     /// The handle of a torrent that is there.
-    pub(crate) fn handle(&self, state: &ModelState, info_hash: InfoHash) -> Option<Handle> {
+    pub(crate) fn handle(&self, state: &ModelState, info_hash: InfoHash) -> Option<ModelContent> {
         let torrent = state.torrents.get(&info_hash)?;
         let shared = Arc::clone(&self.shared);
-        Some(Handle { shared, info_hash, id: torrent.id, geometry: torrent.geometry })
+        Some(ModelContent { shared, info_hash, id: torrent.id, geometry: torrent.geometry })
     }
 }
 
@@ -152,7 +152,7 @@ impl ModelState {
     pub(crate) fn create(&mut self, torrent: &NewTorrent) {
         self.created += 1;
         self.used += HEAD;
-        let created = Torrent {
+        let created = ModelTorrent {
             id: self.created,
             geometry: torrent.geometry,
             label: Arc::default(),
@@ -163,37 +163,37 @@ impl ModelState {
         self.torrents.insert(torrent.info_hash, created);
     }
 
-    pub(crate) fn delete(&mut self, info_hash: &InfoHash) -> Option<Torrent> {
+    pub(crate) fn delete(&mut self, info_hash: &InfoHash) -> Option<ModelTorrent> {
         let torrent = self.torrents.remove(info_hash)?;
         self.used -= HEAD + torrent.written(&(0..torrent.geometry.len()));
         Some(torrent)
     }
 
     /// Makes an event durable.
-    pub(crate) fn log(&mut self, info_hash: InfoHash, event: &Event<'_>) -> Result<()> {
+    pub(crate) fn log(&mut self, info_hash: InfoHash, event: &LogEvent<'_>) -> Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         let mut record = Vec::new();
         let kind = match event {
-            Event::Created(_) => 0,
-            Event::Deleted => 1,
-            Event::Complete(..) => 2,
-            Event::Incomplete(_) => 3,
-            Event::Labelled(_) => 4,
+            LogEvent::Created(_) => 0,
+            LogEvent::Deleted => 1,
+            LogEvent::Complete(..) => 2,
+            LogEvent::Incomplete(_) => 3,
+            LogEvent::Labelled(_) => 4,
         };
         record.push(kind);
         record.extend_from_slice(info_hash.as_bytes());
         match event {
-            Event::Created(geometry) => {
+            LogEvent::Created(geometry) => {
                 record.extend_from_slice(&geometry.len().to_le_bytes());
                 record.extend_from_slice(&geometry.piece_length().to_le_bytes());
             }
-            Event::Deleted => {}
-            Event::Complete(piece, bytes) => {
+            LogEvent::Deleted => {}
+            LogEvent::Complete(piece, bytes) => {
                 record.extend_from_slice(&piece.to_le_bytes());
                 record.extend_from_slice(bytes);
             }
-            Event::Incomplete(piece) => record.extend_from_slice(&piece.to_le_bytes()),
-            Event::Labelled(label) => {
+            LogEvent::Incomplete(piece) => record.extend_from_slice(&piece.to_le_bytes()),
+            LogEvent::Labelled(label) => {
                 record.extend_from_slice(&(label.len() as u32).to_le_bytes());
                 record.extend_from_slice(label);
             }
@@ -251,7 +251,7 @@ impl ModelState {
             for piece in pieces {
                 let torrent = &self.torrents[&info_hash];
                 let bytes = torrent.read(&torrent.geometry.piece(piece)?)?;
-                self.log(info_hash, &Event::Complete(piece, &bytes))?;
+                self.log(info_hash, &LogEvent::Complete(piece, &bytes))?;
                 self.torrents.get_mut(&info_hash).expect("it was there").durable.insert(piece);
             }
         }
@@ -259,7 +259,7 @@ impl ModelState {
     }
 }
 
-impl Torrent {
+impl ModelTorrent {
     /// The chunks of a range, and which of their bytes belong to it.
     fn chunks(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
         let Range { start, end } = range.clone();
@@ -346,7 +346,7 @@ impl ContentRepository for Model {
         }
         self.shared.check_room(&state, HEAD)?;
         state.create(torrent);
-        state.log(torrent.info_hash, &Event::Created(torrent.geometry))?;
+        state.log(torrent.info_hash, &LogEvent::Created(torrent.geometry))?;
         Ok(Arc::new(self.handle(&state, torrent.info_hash).expect("it was just created")))
     }
 
@@ -356,7 +356,7 @@ impl ContentRepository for Model {
     }
 
     fn list(&self) -> Result<Vec<Summary>> {
-        let summary = |(&info_hash, torrent): (&InfoHash, &Torrent)| Summary {
+        let summary = |(&info_hash, torrent): (&InfoHash, &ModelTorrent)| Summary {
             info_hash,
             geometry: torrent.geometry,
             complete: torrent.complete.len() as u32,
@@ -368,7 +368,7 @@ impl ContentRepository for Model {
         let mut state = self.state();
         let deleted = state.delete(info_hash).is_some();
         if deleted {
-            state.log(*info_hash, &Event::Deleted)?;
+            state.log(*info_hash, &LogEvent::Deleted)?;
         }
         Ok(deleted)
     }
@@ -403,37 +403,37 @@ impl ContentRepository for Model {
         }
         let torrent = state.torrents.get_mut(info_hash).ok_or(Error::NotFound(*info_hash))?;
         torrent.label = label.into();
-        state.log(*info_hash, &Event::Labelled(label))
+        state.log(*info_hash, &LogEvent::Labelled(label))
     }
 }
 
 /// A torrent that was opened.
 #[derive(Clone)]
-pub(crate) struct Handle {
+pub(crate) struct ModelContent {
     pub(crate) shared: Arc<SharedModel>,
     pub(crate) info_hash: InfoHash,
     id: u64,
     pub(crate) geometry: Geometry,
 }
 
-impl Handle {
+impl ModelContent {
     pub(crate) fn state(&self) -> MutexGuard<'_, ModelState> {
         self.shared.state.lock()
     }
 
     /// Finds the torrent of this handle, and no other of the same info hash.
-    pub(crate) fn torrent<'a>(&self, state: &'a mut ModelState) -> Result<&'a mut Torrent> {
+    pub(crate) fn torrent<'a>(&self, state: &'a mut ModelState) -> Result<&'a mut ModelTorrent> {
         state.torrents.get_mut(&self.info_hash).filter(|torrent| torrent.id == self.id).ok_or(Error::Deleted)
     }
 }
 
-impl fmt::Debug for Handle {
+impl fmt::Debug for ModelContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in the model", self.info_hash)
     }
 }
 
-impl Content for Handle {
+impl Content for ModelContent {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -492,7 +492,7 @@ impl Content for Handle {
         torrent.durable.remove(&piece);
         let freed = torrent.forget(&range);
         state.used -= freed;
-        state.log(self.info_hash, &Event::Incomplete(piece))?;
+        state.log(self.info_hash, &LogEvent::Incomplete(piece))?;
         Ok(true)
     }
 

@@ -11,16 +11,16 @@ use parking_lot::Mutex;
 use swarmkeep_content::{Content, ContentExt, ContentRepository, Error, Geometry, PieceBits, Result};
 
 use super::{
-    super::model::{Event, HEAD, Handle, MOST_UNWRITTEN, Model, Torrent},
-    Fault, Notes, let_others_in,
+    super::model::{HEAD, LogEvent, MOST_UNWRITTEN, Model, ModelContent, ModelTorrent},
+    Fault, FaultNotes, let_others_in,
 };
 
 /// A torrent of a store with a fault.
 pub(super) struct BrokenContent {
-    pub(super) handle: Handle,
+    pub(super) handle: ModelContent,
     pub(super) model: Model,
     pub(super) fault: Fault,
-    pub(super) notes: Arc<Mutex<Notes>>,
+    pub(super) notes: Arc<Mutex<FaultNotes>>,
     /// The complete ones when it was opened.
     pub(super) pieces: PieceBits,
 }
@@ -33,13 +33,13 @@ impl fmt::Debug for BrokenContent {
 
 impl BrokenContent {
     /// The torrent that has this info hash now, if any.
-    fn current(&self) -> Handle {
+    fn current(&self) -> ModelContent {
         let state = self.model.state();
         self.model.handle(&state, self.handle.info_hash).unwrap_or_else(|| self.handle.clone())
     }
 
     /// Works on the torrent against the rules.
-    fn with<T>(&self, work: impl FnOnce(&mut Torrent) -> T) -> Result<T> {
+    fn with<T>(&self, work: impl FnOnce(&mut ModelTorrent) -> T) -> Result<T> {
         Ok(work(self.handle.torrent(&mut self.handle.state())?))
     }
 
@@ -342,7 +342,7 @@ impl Content for BrokenContent {
             (Fault::MarksBeforeBytes, Ok(range)) => {
                 let marked = self.handle.mark_complete(piece)?;
                 let zeroes = vec![0; (range.end - range.start) as usize];
-                self.handle.state().log(self.handle.info_hash, &Event::Complete(piece, &zeroes))?;
+                self.handle.state().log(self.handle.info_hash, &LogEvent::Complete(piece, &zeroes))?;
                 return Ok(marked);
             }
             (Fault::FullRefusesMarks, Ok(_)) => {

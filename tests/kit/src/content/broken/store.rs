@@ -9,8 +9,8 @@ use swarmkeep_content::{
 };
 
 use super::{
-    super::model::{Event, MOST_UNWRITTEN, Model, ModelState},
-    Fault, Notes,
+    super::model::{LogEvent, MOST_UNWRITTEN, Model, ModelState},
+    Fault, FaultNotes,
     content::BrokenContent,
     let_others_in,
 };
@@ -20,7 +20,7 @@ pub struct Broken {
     model: Model,
     fault: Fault,
     capacity: Option<u64>,
-    notes: Arc<Mutex<Notes>>,
+    notes: Arc<Mutex<FaultNotes>>,
 }
 
 impl Broken {
@@ -235,7 +235,7 @@ impl ContentRepository for Broken {
                     }
                 }
                 for (info_hash, piece, bytes) in written {
-                    state.log(info_hash, &Event::Complete(piece, &bytes))?;
+                    state.log(info_hash, &LogEvent::Complete(piece, &bytes))?;
                 }
             }
             Fault::OldBytesFlushed => {
@@ -243,7 +243,7 @@ impl ContentRepository for Broken {
                 state.flush()?;
                 for ((info_hash, piece), bytes) in &self.notes.lock().earlier {
                     if state.torrents.get(info_hash).is_some_and(|torrent| torrent.complete.contains(piece)) {
-                        state.log(*info_hash, &Event::Complete(*piece, bytes))?;
+                        state.log(*info_hash, &LogEvent::Complete(*piece, bytes))?;
                     }
                 }
             }
@@ -258,7 +258,7 @@ impl ContentRepository for Broken {
                 let mut state = self.state();
                 for (info_hash, piece, bytes) in marked {
                     if state.torrents.contains_key(&info_hash) {
-                        state.log(info_hash, &Event::Complete(piece, &bytes))?;
+                        state.log(info_hash, &LogEvent::Complete(piece, &bytes))?;
                         state.torrents.get_mut(&info_hash).expect("it is there").durable.insert(piece);
                     }
                 }
@@ -307,7 +307,7 @@ impl ContentRepository for Broken {
             Fault::LabelsForAll => {
                 state.torrents.values_mut().for_each(|torrent| torrent.label = label.into());
             }
-            Fault::LabelsInMemory => state.log(*info_hash, &Event::Labelled(&[]))?,
+            Fault::LabelsInMemory => state.log(*info_hash, &LogEvent::Labelled(&[]))?,
             _ => {}
         }
         Ok(())

@@ -19,15 +19,15 @@ fn unit(store: &Store) -> u64 {
 }
 
 /// The pattern that fills a store.
-struct Filled {
+struct FilledStore {
     contents: Vec<Arc<dyn Content>>,
     bytes: u64,
 }
 
 /// Writes torrents from number `first` on, unit by unit, until the store is full.
-fn fill(folder: &Folder<'_>, store: &Store, first: u64) -> Filled {
+fn fill(folder: &Folder<'_>, store: &Store, first: u64) -> FilledStore {
     let unit = unit(store);
-    let mut filled = Filled { contents: Vec::new(), bytes: 0 };
+    let mut filled = FilledStore { contents: Vec::new(), bytes: 0 };
     for n in first.. {
         assert!(filled.bytes <= folder.capacity(), "it holds {} bytes and is not full", filled.bytes);
         let content = match store.create(&torrent(n, 8 * unit, unit as u32)) {
@@ -58,7 +58,7 @@ fn assert_within(folder: &Folder<'_>, statistics: &Statistics) {
 }
 
 /// Asserts that each byte that fills a store is there.
-fn assert_all_there(filled: &Filled, first: u64, unit: u64) {
+fn assert_all_there(filled: &FilledStore, first: u64, unit: u64) {
     let mut left = filled.bytes;
     for (n, content) in (first..).zip(&filled.contents) {
         let here = left.min(8 * unit);
@@ -215,7 +215,7 @@ pub(crate) fn a_full_store_reads_marks_and_flushes(subject: &dyn Subject) {
     let contents: Vec<_> = (0..torrents).map(|n| store.torrent(n)).collect();
     let complete: usize = contents.iter().map(|content| complete_pieces(&**content).len()).sum();
     assert_eq!(complete as u64, bytes / unit);
-    assert_all_there(&Filled { contents, bytes }, 0, unit);
+    assert_all_there(&FilledStore { contents, bytes }, 0, unit);
     // It is about as full as it was.
     let more = fill(&folder, &store, 500);
     assert!(more.bytes <= folder.capacity() / 8, "{} bytes more", more.bytes);

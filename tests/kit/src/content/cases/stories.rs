@@ -17,7 +17,7 @@ use crate::content::{
 
 /// A step of a story. Its numbers are random, and count modulo the number of choices.
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum StoryStep {
     Create { n: u64, measures: u64 },
     Open { n: u64 },
     Delete { n: u64 },
@@ -59,7 +59,7 @@ pub(crate) fn a_long_random_story_goes_as_with_the_model(subject: &dyn Subject) 
 fn tell(subject: &dyn Subject, seed: u64, steps: usize, measures: Measures) {
     let mut draw = Draw::new(seed);
     let mut story: Vec<_> = (0..steps).map(|_| step(&mut draw)).collect();
-    let fails = |story: &[Step]| {
+    let fails = |story: &[StoryStep]| {
         panic::catch_unwind(AssertUnwindSafe(|| go_through(subject, story, measures))).is_err()
     };
     if !fails(&story) {
@@ -86,52 +86,52 @@ fn tell(subject: &dyn Subject, seed: u64, steps: usize, measures: Measures) {
     panic!("it went wrong only sometimes");
 }
 
-fn step(draw: &mut Draw) -> Step {
+fn step(draw: &mut Draw) -> StoryStep {
     let (n, handle, piece) = (draw.below(4), draw.next(), draw.next());
     let pattern = Pattern(draw.below(4096) as u16);
     match draw.below(1000) {
-        0..60 => Step::Create { n, measures: draw.next() },
-        60..120 => Step::Open { n },
-        120..145 => Step::Delete { n },
-        145..400 => Step::Write { handle, start: draw.next(), len: draw.next(), pattern },
-        400..540 => Step::Finish { handle, piece, pattern },
-        540..780 => Step::Read { handle, start: draw.next(), len: draw.next() },
-        780..900 => Step::Mark { handle, piece },
-        900..935 => Step::Unmark { handle, piece },
-        935..960 => Step::List,
-        960..980 => Step::Flush,
-        980..993 => Step::Reopen,
-        _ => Step::Copy,
+        0..60 => StoryStep::Create { n, measures: draw.next() },
+        60..120 => StoryStep::Open { n },
+        120..145 => StoryStep::Delete { n },
+        145..400 => StoryStep::Write { handle, start: draw.next(), len: draw.next(), pattern },
+        400..540 => StoryStep::Finish { handle, piece, pattern },
+        540..780 => StoryStep::Read { handle, start: draw.next(), len: draw.next() },
+        780..900 => StoryStep::Mark { handle, piece },
+        900..935 => StoryStep::Unmark { handle, piece },
+        935..960 => StoryStep::List,
+        960..980 => StoryStep::Flush,
+        980..993 => StoryStep::Reopen,
+        _ => StoryStep::Copy,
     }
 }
 
 /// A torrent as both have it.
-type Handles = (Arc<dyn Content>, Arc<dyn Content>);
+type ContentPair = (Arc<dyn Content>, Arc<dyn Content>);
 
-fn go_through(subject: &dyn Subject, story: &[Step], measures: Measures) {
+fn go_through(subject: &dyn Subject, story: &[StoryStep], measures: Measures) {
     let folder = Folder::new(subject);
     let mut store = folder.open();
     let mut model = Model::in_memory();
     // Some are of torrents that were deleted.
-    let mut handles: Vec<Handles> = Vec::new();
+    let mut handles: Vec<ContentPair> = Vec::new();
     let mut draw = Draw::new(story.len() as u64);
     for &step in story {
         match step {
-            Step::Create { n, measures: nth } => {
+            StoryStep::Create { n, measures: nth } => {
                 let (length, piece_length) = measures[nth as usize % measures.len()];
                 let torrent = NewTorrent::new(hash(n), length, piece_length).unwrap();
                 handles.extend(both(step, said(store.create(&torrent)), said(model.create(&torrent))));
             }
-            Step::Open { n } => {
+            StoryStep::Open { n } => {
                 handles.extend(both(step, said(store.open(&hash(n))), said(model.open(&hash(n)))));
             }
-            Step::Delete { n } => same(step, said(store.delete(&hash(n))), said(model.delete(&hash(n)))),
-            Step::List => same(step, said(store.list()), said(model.list())),
-            Step::Flush => same(step, said(store.flush()), said(model.flush())),
-            Step::Copy => {
+            StoryStep::Delete { n } => same(step, said(store.delete(&hash(n))), said(model.delete(&hash(n)))),
+            StoryStep::List => same(step, said(store.list()), said(model.list())),
+            StoryStep::Flush => same(step, said(store.flush()), said(model.flush())),
+            StoryStep::Copy => {
                 assert_survives(&folder.copy().open(), &model);
             }
-            Step::Reopen => {
+            StoryStep::Reopen => {
                 handles.clear();
                 store = folder.again(store);
                 match assert_survives(&store, &model) {
@@ -156,11 +156,11 @@ fn go_through(subject: &dyn Subject, story: &[Step], measures: Measures) {
     }
 }
 
-fn with_content(step: Step, handles: &[Handles], draw: &mut Draw) {
+fn with_content(step: StoryStep, handles: &[ContentPair], draw: &mut Draw) {
     let of = |handle: u64| &handles[handle as usize % handles.len()];
     let is_there = |model: &Arc<dyn Content>| model.pieces().is_ok();
     match step {
-        Step::Write { handle, start, len, pattern } => {
+        StoryStep::Write { handle, start, len, pattern } => {
             let (content, model) = of(handle);
             let range = range(model.geometry(), start, len, is_there(model));
             let bytes = pattern.bytes(range.clone());
@@ -173,7 +173,7 @@ fn with_content(step: Step, handles: &[Handles], draw: &mut Draw) {
             let [said, expected] = [content, model].map(|it| said(it.write_at(range.start, &buffers)));
             same(step, said, expected);
         }
-        Step::Finish { handle, piece, pattern } => {
+        StoryStep::Finish { handle, piece, pattern } => {
             let (content, model) = of(handle);
             let piece = (piece % u64::from(model.geometry().pieces())) as u32;
             let range = model.geometry().piece(piece).unwrap();
@@ -184,7 +184,7 @@ fn with_content(step: Step, handles: &[Handles], draw: &mut Draw) {
             same(step, said, expected);
             same(step, said_of_mark, expected_of_mark);
         }
-        Step::Read { handle, start, len } => {
+        StoryStep::Read { handle, start, len } => {
             let (content, model) = of(handle);
             let range = range(model.geometry(), start, len, is_there(model));
             let lengths = draw.split(range.end - range.start);
@@ -200,13 +200,13 @@ fn with_content(step: Step, handles: &[Handles], draw: &mut Draw) {
                 assert_same_bytes(&bytes, &expected_bytes, range.start);
             }
         }
-        Step::Mark { handle, piece } => {
+        StoryStep::Mark { handle, piece } => {
             let (content, model) = of(handle);
             let piece = (piece % (u64::from(model.geometry().pieces()) + u64::from(is_there(model)))) as u32;
             same(step, said(content.mark_complete(piece)), said(model.mark_complete(piece)));
             same(step, said(content.pieces()), said(model.pieces()));
         }
-        Step::Unmark { handle, piece } => {
+        StoryStep::Unmark { handle, piece } => {
             let (content, model) = of(handle);
             let piece = (piece % (u64::from(model.geometry().pieces()) + u64::from(is_there(model)))) as u32;
             same(step, said(content.mark_incomplete(piece)), said(model.mark_incomplete(piece)));
@@ -286,12 +286,12 @@ fn assert_same_bytes(bytes: &[u8], expected: &[u8], start: u64) {
     );
 }
 
-fn same<T: PartialEq + Debug>(step: Step, said: Result<T, String>, expected: Result<T, String>) {
+fn same<T: PartialEq + Debug>(step: StoryStep, said: Result<T, String>, expected: Result<T, String>) {
     assert_eq!(said, expected, "{step:?}");
 }
 
 /// The result of both, if they gave one.
-fn both<T: Debug>(step: Step, said: Result<T, String>, expected: Result<T, String>) -> Option<(T, T)> {
+fn both<T: Debug>(step: StoryStep, said: Result<T, String>, expected: Result<T, String>) -> Option<(T, T)> {
     match (said, expected) {
         (Ok(content), Ok(model)) => Some((content, model)),
         (Err(said), Err(expected)) if said == expected => None,
