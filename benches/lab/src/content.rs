@@ -26,7 +26,7 @@ use std::{
     process::Command,
 };
 
-pub use options::{Options, Way};
+pub use options::{Options, StoreSetup};
 pub use report::Report;
 pub use row::Row;
 
@@ -92,12 +92,12 @@ pub fn run(
     options: &Options,
     only: &[String],
     command: &dyn Fn() -> Command,
-    progress: &mut dyn FnMut(Way, usize, usize, f64),
+    progress: &mut dyn FnMut(StoreSetup, usize, usize, f64),
 ) -> Result<Report> {
     let mut options = options.clone();
     options.check()?;
-    let is_wanted = |way: &Way| only.is_empty() || only.iter().any(|word| way.name().contains(word));
-    if !Way::ALL.iter().any(is_wanted) {
+    let is_wanted = |way: &StoreSetup| only.is_empty() || only.iter().any(|word| way.name().contains(word));
+    if !StoreSetup::ALL.iter().any(is_wanted) {
         return Err(Error::Options("no row has one of these words in its name".to_owned()));
     }
     check_room(&options.folder, options.room())?;
@@ -108,7 +108,7 @@ pub fn run(
         (options.traced, untraced) = (false, Some(why.to_string()));
     }
     let has_libtorrent = libtorrent::is_there();
-    let ways: Vec<_> = Way::ALL
+    let ways: Vec<_> = StoreSetup::ALL
         .into_iter()
         .filter(|way| options.traced || !way.needs_trace())
         .filter(|way| has_libtorrent || !way.is_libtorrent())

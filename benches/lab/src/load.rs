@@ -132,13 +132,13 @@ impl FromStr for Date {
 
 /// Numbers for the comparison with a later file. The file itself contains them, invisible to readers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct SavedNumbers {
     machine: String,
-    loads: Vec<KeptLoad>,
+    loads: Vec<SavedLoad>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct KeptLoad {
+struct SavedLoad {
     workers: usize,
     requests_per_second: f64,
     success_percent: f64,
@@ -174,7 +174,7 @@ pub fn write_results(
 }
 
 /// The newest results file of an earlier day that has numbers to compare with.
-fn newest_before(directory: &Path, date: Date) -> io::Result<Option<(String, Kept)>> {
+fn newest_before(directory: &Path, date: Date) -> io::Result<Option<(String, SavedNumbers)>> {
     let mut found: Option<(Date, String)> = None;
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -198,7 +198,7 @@ fn text(
     commands: &[String],
     reports: &[Report],
     charts: &[(String, &str)],
-    earlier: Option<&(String, Kept)>,
+    earlier: Option<&(String, SavedNumbers)>,
 ) -> String {
     let mut text = format!("# Load of a tracker, {date}\n\n");
     let Some(first) = reports.first() else { return text };
@@ -246,7 +246,7 @@ fn text(
             let _ = writeln!(text, "![{title}]({file})");
         }
     }
-    let now = Kept::of(&loads);
+    let now = SavedNumbers::of(&loads);
     text += "\n## Changes\n\n";
     match earlier {
         None => text += "There is no earlier file to compare with.\n",
@@ -323,7 +323,7 @@ fn by_kind(report: &Report) -> String {
 }
 
 /// The table of changes, and a line with its meaning.
-fn changes(name: &str, before: &Kept, now: &Kept) -> String {
+fn changes(name: &str, before: &SavedNumbers, now: &SavedNumbers) -> String {
     let titles = ["workers", "what", "before", "now", "change, %"];
     let mut columns: Vec<_> = titles.iter().map(|title| vec![(*title).to_owned()]).collect();
     let (mut better, mut worse) = (Vec::new(), Vec::new());
@@ -380,9 +380,9 @@ fn changes(name: &str, before: &Kept, now: &Kept) -> String {
     format!("Against {name}:\n\n{}\n{line}\n", markdown(&columns))
 }
 
-impl Kept {
+impl SavedNumbers {
     fn of(loads: &[&Report]) -> Self {
-        let load = |report: &&Report| KeptLoad {
+        let load = |report: &&Report| SavedLoad {
             workers: report.settings.workers,
             requests_per_second: report.requests_per_second,
             success_percent: report.success_percent,
@@ -482,8 +482,8 @@ mod tests {
         }
     }
 
-    fn kept(rate: f64, p99: f64, machine: &str) -> Kept {
-        let load = KeptLoad {
+    fn saved(rate: f64, p99: f64, machine: &str) -> SavedNumbers {
+        let load = SavedLoad {
             workers: 10,
             requests_per_second: rate,
             success_percent: 100.0,
@@ -492,18 +492,18 @@ mod tests {
             p99,
             cpu_seconds_per_million: None,
         };
-        Kept { machine: machine.into(), loads: vec![load] }
+        SavedNumbers { machine: machine.into(), loads: vec![load] }
     }
 
     #[test]
     fn changes_are_listed_and_noise_is_called_noise() {
-        let text = changes("results-20260101.md", &kept(1000.0, 900.0, "m"), &kept(1500.0, 1800.0, "m"));
+        let text = changes("results-20260101.md", &saved(1000.0, 900.0, "m"), &saved(1500.0, 1800.0, "m"));
         assert!(text.contains("|      10 | ") || text.contains("| 10      |"), "{text}");
         assert!(text.contains("+50.0") && text.contains("+100.0"), "{text}");
         assert!(text.contains("better: a second at 10 workers. worse: p99, ms at 10 workers."), "{text}");
-        let text = changes("x", &kept(1000.0, 900.0, "m"), &kept(1050.0, 850.0, "m"));
+        let text = changes("x", &saved(1000.0, 900.0, "m"), &saved(1050.0, 850.0, "m"));
         assert!(text.contains("No number changed by more than 10 %"), "{text}");
-        let text = changes("x", &kept(1000.0, 900.0, "m"), &kept(2000.0, 900.0, "n"));
+        let text = changes("x", &saved(1000.0, 900.0, "m"), &saved(2000.0, 900.0, "n"));
         assert!(text.contains("machines differ"), "{text}");
     }
 
@@ -512,7 +512,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("swarmkeep-results-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let write = |name: &str, rate: f64| {
-            let json = serde_json::to_string(&kept(rate, 1.0, "m")).unwrap();
+            let json = serde_json::to_string(&saved(rate, 1.0, "m")).unwrap();
             fs::write(directory.join(name), format!("# x\n{KEPT}{json} -->\n")).unwrap();
         };
         write("results-20251231.md", 1.0);

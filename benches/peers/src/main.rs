@@ -123,7 +123,7 @@ fn time(scale: &Scale, seed: u64) -> Vec<Value> {
 
 /// Announces that were acknowledged and then not there.
 fn lost(scale: &Scale, seed: u64) -> Vec<Value> {
-    type Race = fn(&dyn Store, u64, usize) -> measure::Lost;
+    type Race = fn(&dyn Store, u64, usize) -> measure::LostAnnounces;
     let races: [(&str, Race, usize); 2] = [
         ("two first announces", measure::first_announces, 1),
         ("a sweep of empty swarms", measure::sweeps, 5),

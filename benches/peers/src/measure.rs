@@ -104,10 +104,10 @@ impl Timed {
                     break;
                 }
             }
-            Span { start, end: Instant::now(), announced, selected }
+            ThreadRun { start, end: Instant::now(), announced, selected }
         };
         let announcer = &announcer;
-        let spans: Vec<Span> = thread::scope(|scope| {
+        let spans: Vec<ThreadRun> = thread::scope(|scope| {
             let threads: Vec<_> =
                 inputs.threads.iter().map(|inputs| scope.spawn(move || announcer(inputs))).collect();
             threads.into_iter().map(|thread| thread.join().expect("a store does not panic")).collect()
@@ -124,8 +124,7 @@ impl Timed {
     }
 }
 
-/// The work of one thread.
-struct Span {
+struct ThreadRun {
     start: Instant,
     end: Instant,
     announced: usize,
@@ -133,13 +132,13 @@ struct Span {
 }
 
 /// The announces that returned, and the number of them that were not there afterwards.
-pub(crate) struct Lost {
+pub(crate) struct LostAnnounces {
     pub(crate) acknowledged: usize,
     pub(crate) lost: u64,
 }
 
 /// Two peers announce to a new swarm at the same moment, again and again; both must be in it.
-pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> Lost {
+pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> LostAnnounces {
     let workload = Workload::uniform(seed, swarms as u64, 2);
     let inputs = |peer: u32| -> Vec<Input> {
         let announces = (0..swarms as u64).map(|swarm| workload.announce(PeerIndex { swarm, peer }));
@@ -167,12 +166,12 @@ pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> Lo
         }
     });
     let lost = inputs[0].iter().map(|input| 2 - store.peers(input)).sum();
-    Lost { acknowledged: 2 * swarms, lost }
+    LostAnnounces { acknowledged: 2 * swarms, lost }
 }
 
 /// A peer joins an empty swarm, must be in it, and leaves, while another thread removes empty swarms. There
 /// is only this one swarm, so that the two meet often.
-pub(crate) fn sweeps(store: &dyn Store, seed: u64, announces: usize) -> Lost {
+pub(crate) fn sweeps(store: &dyn Store, seed: u64, announces: usize) -> LostAnnounces {
     let workload = Workload::uniform(seed, 1, 1);
     let input = |event| Input::from(workload.announce(workload.peer_index(0)).event(event));
     let (join, leave) = (input(AnnounceEvent::Started), input(AnnounceEvent::Stopped));
@@ -194,7 +193,7 @@ pub(crate) fn sweeps(store: &dyn Store, seed: u64, announces: usize) -> Lost {
         over.store(true, Ordering::Relaxed);
         lost
     });
-    Lost { acknowledged: announces, lost }
+    LostAnnounces { acknowledged: announces, lost }
 }
 
 /// The growth of the resident set, in bytes, while a store is filled.

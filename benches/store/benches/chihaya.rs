@@ -6,7 +6,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use swarmkeep::{Announce, AnnounceEvent, Changes, Endpoint, InfoHash};
-use swarmkeep_benches::{Caller, Work, run, shrunk};
+use swarmkeep_benches::{Benchmark, Caller, run, shrunk};
 use swarmkeep_workload::{PeerIndex, Workload};
 
 /// The numbers of the info hash and the peer of operation `i`.
@@ -48,11 +48,11 @@ fn chihaya(criterion: &mut Criterion) {
         ("announce-seeder", announce_seeder, &BY_SWARM, true, true),
         ("scrape-swarm", scrape_swarm, &BY_SWARM, true, true),
     ];
-    let mut works = Vec::new();
+    let mut benchmarks = Vec::new();
     for (name, operation, variants, parallel, needs_peers) in table {
         for (suffix, indexes) in variants {
             let (info_hashes, peers) = (&info_hashes, &peers);
-            let mut work = Work::new(format!("{name}{suffix}"), move |caller, i| {
+            let mut benchmark = Benchmark::new(format!("{name}{suffix}"), move |caller, i| {
                 let (swarm, peer) = indexes(i);
                 let swarm = if needs_peers { swarm % full } else { swarm };
                 // The last peer of a full swarm is a seeder.
@@ -60,16 +60,16 @@ fn chihaya(criterion: &mut Criterion) {
                 operation(caller, info_hashes[swarm], peers[peer]);
             });
             if parallel {
-                work = work.parallel();
+                benchmark = benchmark.parallel();
             }
             if needs_peers {
-                work = work.filled(move |caller| put_peers(caller, &info_hashes[..full], peers));
+                benchmark = benchmark.filled(move |caller| put_peers(caller, &info_hashes[..full], peers));
             }
-            works.push(work);
+            benchmarks.push(benchmark);
         }
     }
-    assert_eq!(works.len(), 27);
-    run(criterion, "chihaya", &works);
+    assert_eq!(benchmarks.len(), 27);
+    run(criterion, "chihaya", &benchmarks);
 }
 
 fn leecher(info_hash: InfoHash, peer: Endpoint) -> Announce {

@@ -4,7 +4,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use swarmkeep::{Announce, AnnounceEvent, Announced, Changes, Families};
-use swarmkeep_benches::{BATCH, Caller, Work, cores, run, shrunk};
+use swarmkeep_benches::{BATCH, Benchmark, Caller, cores, run, shrunk};
 use swarmkeep_workload::{PeerIndex, Workload};
 
 fn missing(criterion: &mut Criterion) {
@@ -30,13 +30,13 @@ fn strangers(criterion: &mut Criterion) {
         criterion,
         "missing",
         &[
-            Work::new("delete-missing-from-full", |caller, n| {
+            Benchmark::new("delete-missing-from-full", |caller, n| {
                 let (answer, _) = caller.announce(&strangers[n % 1000].event(AnnounceEvent::Stopped));
                 assert!(answer.changes.is_empty() && answer.stats.peers() == full.peers());
             })
             .filled(|caller| fill(caller, &full))
             .parallel(),
-            Work::new("first-insert", |caller, n| {
+            Benchmark::new("first-insert", |caller, n| {
                 let (answer, _) = caller.announce(&new[caller.thread][n % round]);
                 assert_eq!(answer.changes, Changes::JOINED | Changes::CREATED);
             })
@@ -54,7 +54,7 @@ fn families(criterion: &mut Criterion) {
     let step = (half.peers() / 4096).max(1) as usize;
     let members = half.fill().step_by(step).map(|announce| announce.event(AnnounceEvent::None));
     let both: Vec<_> = members.map(|announce| announce.families(Families::all())).collect();
-    let families = Work::new("mixed-families", |caller, n| {
+    let families = Benchmark::new("mixed-families", |caller, n| {
         let (answer, selected) = caller.announce(&both[n % both.len()]);
         assert!(answer.stats.peers() == 100 && selected > 20);
     });
@@ -69,15 +69,15 @@ fn contention(criterion: &mut Criterion) {
         .map(|stream| workload.announces(stream).take(shrunk(1 << 16, 1000)).collect())
         .collect();
     for stripes in [1024, 256, 64, 16, 4] {
-        let work = Work::new(format!("stripes-{stripes}"), |caller, n| {
+        let benchmark = Benchmark::new(format!("stripes-{stripes}"), |caller, n| {
             let batches = announces[caller.thread].as_chunks::<BATCH>().0;
             let check = |_: &Announce, answer: Announced, _| assert!(answer.stats.peers() <= 10);
             caller.announce_batch(&batches[n % batches.len()], check);
         });
-        let work = work.round(shrunk(10_000, 128) / BATCH).filled(|caller| fill(caller, &workload));
-        let mut work = work.parallel();
-        (work.each, work.only, work.shards) = (BATCH, Some("packed"), Some(stripes));
-        run(criterion, "missing", &[work]);
+        let benchmark = benchmark.round(shrunk(10_000, 128) / BATCH).filled(|caller| fill(caller, &workload));
+        let mut benchmark = benchmark.parallel();
+        (benchmark.each, benchmark.only, benchmark.shards) = (BATCH, Some("packed"), Some(stripes));
+        run(criterion, "missing", &[benchmark]);
     }
 }
 

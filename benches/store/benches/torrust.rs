@@ -7,7 +7,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use swarmkeep::{Announce, Changes};
-use swarmkeep_benches::{Caller, Work, empty, run, shrunk};
+use swarmkeep_benches::{Benchmark, Caller, empty, run, shrunk};
 use swarmkeep_workload::{PeerIndex, Workload};
 
 fn torrust(criterion: &mut Criterion) {
@@ -33,21 +33,21 @@ fn torrust(criterion: &mut Criterion) {
         "torrust",
         &[
             // Includes building the store, like the original.
-            Work::new("add_one_torrent", |caller, _| {
+            Benchmark::new("add_one_torrent", |caller, _| {
                 let repository = empty(caller.store, None);
                 let mut other = Caller::new(&*repository, caller.store, caller.thread);
                 add(&mut other, &of(info_hashes[0]));
             }),
-            Work::new("add_multiple_torrents_in_parallel", |caller, n| {
+            Benchmark::new("add_multiple_torrents_in_parallel", |caller, n| {
                 add(caller, &of(added[caller.thread][n % torrents]));
             })
             .round(torrents)
             .fresh()
             .parallel(),
-            Work::new("update_one_torrent_in_parallel", |caller, _| update(caller, &of(info_hashes[0])))
+            Benchmark::new("update_one_torrent_in_parallel", |caller, _| update(caller, &of(info_hashes[0])))
                 .filled(|caller| add(caller, &of(info_hashes[0])))
                 .parallel(),
-            Work::new("update_multiple_torrents_in_parallel", |caller, n| {
+            Benchmark::new("update_multiple_torrents_in_parallel", |caller, n| {
                 update(caller, &of(info_hashes[n % torrents]));
             })
             .filled(|caller| info_hashes.iter().for_each(|&info_hash| add(caller, &of(info_hash))))

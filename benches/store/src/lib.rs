@@ -1,8 +1,8 @@
-//! The common part of the benches: one function that runs a table of [`Work`]s over every store of the
-//! catalog.
+//! The common part of the benches: one function that runs a table of [`Benchmark`]s over every store of
+//! the catalog.
 //!
-//! A work is measured on real threads that start together. An iteration is a round of many operations on each
-//! thread, so that starting the threads is not measured. Criterion's throughput is announces (or other
+//! It measures real threads that start together. An iteration is a round of many operations on each thread,
+//! so that starting the threads is not measured. Criterion's throughput is announces (or other
 //! operations) per second over all threads.
 
 pub mod charts;
@@ -28,7 +28,7 @@ use swarmkeep_conformance::Subject;
 pub const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// A measurement: the contents of the store, and the operation on it.
-pub struct Work<'a> {
+pub struct Benchmark<'a> {
     name: String,
     fill: Box<dyn Fn(&mut Caller<'_>) + 'a>,
     operation: Operation<'a>,
@@ -45,9 +45,9 @@ pub struct Work<'a> {
 
 type Operation<'a> = Box<dyn Fn(&mut Caller<'_>, usize) + Sync + 'a>;
 
-impl<'a> Work<'a> {
-    /// Returns a work of an operation, which receives its number and asserts its result. A round of a thread
-    /// has a thousand consecutive numbers; threads start far apart.
+impl<'a> Benchmark<'a> {
+    /// Returns a benchmark of an operation, which receives its number and asserts its result. A round of a
+    /// thread has a thousand consecutive numbers; threads start far apart.
     pub fn new(name: impl Into<String>, operation: impl Fn(&mut Caller<'_>, usize) + Sync + 'a) -> Self {
         Self {
             name: name.into(),
@@ -91,29 +91,30 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Measures every work on every store, under the name `GROUP/WORK/STORE/THREADS`.
-pub fn run(criterion: &mut Criterion, group: &str, works: &[Work<'_>]) {
-    for work in works {
-        let mut group = criterion.benchmark_group(format!("{group}/{}", work.name));
+/// Measures every benchmark on every store, under the name `GROUP/BENCHMARK/STORE/THREADS`.
+pub fn run(criterion: &mut Criterion, group: &str, benches: &[Benchmark<'_>]) {
+    for bench in benches {
+        let mut group = criterion.benchmark_group(format!("{group}/{}", bench.name));
         group.sample_size(10).sampling_mode(SamplingMode::Flat);
         group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(800));
         let mut counts = vec![1, cores()];
         counts.dedup();
-        for threads in counts.into_iter().filter(|&count| count == 1 || work.parallel) {
-            group.throughput(Throughput::Elements((work.round * work.each * threads) as u64));
-            for store in catalog::ALL.iter().filter(|store| work.only.is_none_or(|only| only == store.name)) {
+        for threads in counts.into_iter().filter(|&count| count == 1 || bench.parallel) {
+            group.throughput(Throughput::Elements((bench.round * bench.each * threads) as u64));
+            for store in catalog::ALL.iter().filter(|store| bench.only.is_none_or(|only| only == store.name))
+            {
                 let mut kept = None;
                 // Criterion calls this for every sample, and not at all for benches that are filtered out.
                 group.bench_function(BenchmarkId::new(store.name, threads), |bencher| {
                     bencher.iter_custom(|rounds| {
-                        if !work.fresh {
-                            let (repository, done) = kept.get_or_insert_with(|| (filled(work, store), 0));
+                        if !bench.fresh {
+                            let (repository, done) = kept.get_or_insert_with(|| (filled(bench, store), 0));
                             let start = *done;
-                            *done += rounds as usize * work.round;
-                            return timed(work, &**repository, store, threads, start..*done);
+                            *done += rounds as usize * bench.round;
+                            return timed(bench, &**repository, store, threads, start..*done);
                         }
                         let rounds = (0..rounds)
-                            .map(|_| timed(work, &*filled(work, store), store, threads, 0..work.round));
+                            .map(|_| timed(bench, &*filled(bench, store), store, threads, 0..bench.round));
                         rounds.sum()
                     });
                 });
@@ -191,21 +192,21 @@ impl<'a> Caller<'a> {
     }
 }
 
-fn filled(work: &Work<'_>, store: &'static Implementation) -> Box<dyn TorrentRepository> {
-    let repository = empty(store, work.shards);
-    (work.fill)(&mut Caller::new(&*repository, store, 0));
+fn filled(bench: &Benchmark<'_>, store: &'static Implementation) -> Box<dyn TorrentRepository> {
+    let repository = empty(store, bench.shards);
+    (bench.fill)(&mut Caller::new(&*repository, store, 0));
     repository
 }
 
 /// Returns the time from the start of the first thread to the end of the last one.
 fn timed(
-    work: &Work<'_>,
+    bench: &Benchmark<'_>,
     repository: &dyn TorrentRepository,
     store: &'static Implementation,
     threads: usize,
     numbers: std::ops::Range<usize>,
 ) -> Duration {
-    let (barrier, operation) = (Barrier::new(threads), &*work.operation);
+    let (barrier, operation) = (Barrier::new(threads), &*bench.operation);
     let body = |thread: usize| {
         let mut caller = Caller::new(repository, store, thread);
         barrier.wait();

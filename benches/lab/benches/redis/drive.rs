@@ -174,24 +174,24 @@ impl Stores {
     }
 
     /// One caller's announces, one after another.
-    async fn one_by_one(&self, way: Design, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
-        let (mut rng, mut done) = (SplitMix64::new(task), Done::default());
+    async fn one_by_one(&self, way: Design, workload: &Workload, task: u64, until: Instant) -> Result<Tally> {
+        let (mut rng, mut tally) = (SplitMix64::new(task), Tally::default());
         for announce in workload.announces(task) {
-            if Instant::now() >= until && done.announces > 0 {
+            if Instant::now() >= until && tally.announces > 0 {
                 break;
             }
-            done.peers += self.announce(way, task, &announce, &mut rng).await?;
-            done.announces += 1;
+            tally.peers += self.announce(way, task, &announce, &mut rng).await?;
+            tally.announces += 1;
         }
-        Ok(done)
+        Ok(tally)
     }
 
     /// One caller's batches.
-    async fn in_batches(&self, way: Design, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
+    async fn in_batches(&self, way: Design, workload: &Workload, task: u64, until: Instant) -> Result<Tally> {
         const ROOM: usize = WANT * (CompactV4::LEN + CompactV6::LEN);
-        let (mut rng, mut done) = (SplitMix64::new(task), Done::default());
+        let (mut rng, mut tally) = (SplitMix64::new(task), Tally::default());
         let (mut announces, mut room) = (workload.announces(task), vec![0; BATCH * ROOM]);
-        while done.announces == 0 || Instant::now() < until {
+        while tally.announces == 0 || Instant::now() < until {
             let mut batch: Vec<_> = room
                 .chunks_mut(ROOM)
                 .zip(announces.by_ref())
@@ -201,10 +201,10 @@ impl Stores {
                 })
                 .collect();
             self.of(way).announce_batch(&mut batch, clock(), &mut rng).await?;
-            done.peers += batch.iter().map(|request| request.peers.len()).sum::<usize>();
-            done.announces += batch.len();
+            tally.peers += batch.iter().map(|request| request.peers.len()).sum::<usize>();
+            tally.announces += batch.len();
         }
-        Ok(done)
+        Ok(tally)
     }
 
     /// As many announces as the store can answer in a time.
@@ -215,9 +215,9 @@ impl Stores {
         workload: &Arc<Workload>,
         during: Duration,
     ) -> Result<Sample> {
-        let before = Reading::take(&self.server)?;
+        let before = RunTotals::take(&self.server)?;
         let until = before.at + during;
-        let done = runtime.block_on(async {
+        let tallies = runtime.block_on(async {
             let tasks = if way.is_batch() { BATCHES } else { TASKS };
             let working = (0..tasks).map(|task| {
                 let (stores, workload) = (Arc::clone(self), Arc::clone(workload));
@@ -232,8 +232,8 @@ impl Stores {
             try_join_all(working).await
         })?;
         let wall = before.at.elapsed();
-        let after = Reading::take(&self.server)?;
-        let announces = done.iter().map(|done| done.announces).sum::<usize>() as f64;
+        let after = RunTotals::take(&self.server)?;
+        let announces = tallies.iter().map(|tally| tally.announces).sum::<usize>() as f64;
         let each = |used: Duration| used.as_secs_f64() * 1e6 / announces;
         Ok(Sample {
             announces_per_second: announces / wall.as_secs_f64(),
@@ -241,7 +241,7 @@ impl Stores {
             client_us: each(after.client.saturating_sub(before.client)),
             bytes_to_server: (after.input - before.input) as f64 / announces,
             bytes_from_server: (after.output - before.output) as f64 / announces,
-            peers: done.iter().map(|done| done.peers).sum::<usize>() as f64 / announces,
+            peers: tallies.iter().map(|tally| tally.peers).sum::<usize>() as f64 / announces,
         })
     }
 }
@@ -295,7 +295,7 @@ fn clock() -> Timestamp {
 
 /// The announces of one caller, at least one, however busy the machine is; and the peers in their answers.
 #[derive(Default)]
-struct Done {
+struct Tally {
     announces: usize,
     peers: usize,
 }
@@ -344,7 +344,7 @@ fn client_cpu() -> Duration {
 }
 
 /// The totals at one moment.
-struct Reading {
+struct RunTotals {
     at: Instant,
     server: Duration,
     client: Duration,
@@ -352,7 +352,7 @@ struct Reading {
     output: u64,
 }
 
-impl Reading {
+impl RunTotals {
     fn take(server: &Server) -> Result<Self> {
         let net = server.info("stats")?;
         let bytes = |field: &str| -> Result<u64> { Ok(net.get(field).ok_or("no such field")?.parse()?) };

@@ -7,11 +7,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::{Error, Options, Result, Row, Way, row};
+use crate::content::{Error, Options, Result, Row, StoreSetup, row};
 
 /// A line that the child writes.
 #[derive(Debug, Serialize, Deserialize)]
-enum Line {
+enum ChildMessage {
     Progress(f64),
     Done(Row),
 }
@@ -23,7 +23,7 @@ enum Line {
 pub(crate) fn ask(
     mut command: Command,
     options: &Options,
-    way: Way,
+    way: StoreSetup,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Row> {
     let plan = serde_json::to_string(&(options, way)).map_err(io::Error::from)?;
@@ -32,8 +32,8 @@ pub(crate) fn ask(
     let mut done = None;
     for line in BufReader::new(child.stdout.take().expect("it is piped")).lines() {
         match serde_json::from_str(&line?).map_err(io::Error::from)? {
-            Line::Progress(share) => progress(share),
-            Line::Done(row) => done = Some(row),
+            ChildMessage::Progress(share) => progress(share),
+            ChildMessage::Done(row) => done = Some(row),
         }
     }
     let output = child.wait_with_output()?;
@@ -49,15 +49,15 @@ pub(crate) fn ask(
 /// Errors of the row; [`Error::Options`] for a plan that cannot be read.
 pub fn answer(plan: &str, mut out: impl Write) -> Result<()> {
     let plan = serde_json::from_str(plan).map_err(|error| Error::Options(error.to_string()))?;
-    let (options, way): (Options, Way) = plan;
+    let (options, way): (Options, StoreSetup) = plan;
     let row = row::measure(&options, way, &mut |share| {
         // If the reader is gone, the last line fails.
-        let _ = write(&mut out, &Line::Progress(share));
+        let _ = write(&mut out, &ChildMessage::Progress(share));
     })?;
-    Ok(write(&mut out, &Line::Done(row))?)
+    Ok(write(&mut out, &ChildMessage::Done(row))?)
 }
 
-fn write(out: &mut impl Write, line: &Line) -> io::Result<()> {
+fn write(out: &mut impl Write, line: &ChildMessage) -> io::Result<()> {
     serde_json::to_writer(&mut *out, line)?;
     out.write_all(b"\n")?;
     out.flush()

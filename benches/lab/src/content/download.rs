@@ -11,7 +11,7 @@ use crate::content::{Error, Result, mix, payload::Payload, trace::info_hash};
 
 /// The torrents of a download.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Work {
+pub(crate) struct DownloadPlan {
     pub(crate) torrents: u32,
     /// Bytes of each.
     pub(crate) size: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Work {
 /// Pieces of each torrent that are read and compared afterwards, besides the first and the last.
 const SAMPLE: u32 = 14;
 
-impl Work {
+impl DownloadPlan {
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.torrents) * self.size
     }
@@ -37,6 +37,21 @@ impl Work {
 
     pub(crate) fn longest_piece(&self) -> u32 {
         mix::piece_length(self.torrents - 1, self.torrents)
+    }
+
+    fn begin(&self, store: &dyn ContentRepository, number: u32, rng: &mut SplitMix64) -> Result<Download> {
+        let torrent = self.new_torrent(number)?;
+        let pieces = torrent.geometry.pieces();
+        let mut order: Vec<_> = (0..pieces).collect();
+        shuffle(&mut order, rng);
+        if self.extent > 0 {
+            let each = (self.extent / u64::from(torrent.geometry.piece_length())).max(1) as u32;
+            let mut extents: Vec<_> = (0..pieces.div_ceil(each)).collect();
+            shuffle(&mut extents, rng);
+            order.sort_by_key(|piece| extents[(piece / each) as usize]);
+        }
+        let content = store.create(&torrent)?;
+        Ok(Download { content, number, geometry: torrent.geometry, order, picked: PieceBits::none(pieces) })
     }
 
     /// Downloads all of it into `store`, and flushes it after each torrent. If there is a cache, it
@@ -51,12 +66,12 @@ impl Work {
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
         let mut rng = SplitMix64::new(self.seed);
-        let mut torrents: Vec<Option<Torrent>> = Vec::new();
+        let mut torrents: Vec<Option<Download>> = Vec::new();
         let mut coming = BinaryHeap::new();
         let mut waiting = 0..self.torrents;
-        let mut start = |now: u64, torrents: &mut Vec<Option<Torrent>>, rng: &mut SplitMix64| {
+        let mut start = |now: u64, torrents: &mut Vec<Option<Download>>, rng: &mut SplitMix64| {
             let Some(number) = waiting.next() else { return Ok::<_, Error>(None) };
-            let torrent = Torrent::new(store, self, number, rng)?;
+            let torrent = self.begin(store, number, rng)?;
             let comes = now + torrent.pause(rng);
             torrents.push(Some(torrent));
             Ok(Some(Reverse((comes, number))))
@@ -117,8 +132,8 @@ impl Work {
     }
 }
 
-/// A torrent that is being downloaded.
-struct Torrent {
+/// One torrent of a plan.
+struct Download {
     content: Arc<dyn Content>,
     number: u32,
     geometry: Geometry,
@@ -127,22 +142,7 @@ struct Torrent {
     picked: PieceBits,
 }
 
-impl Torrent {
-    fn new(store: &dyn ContentRepository, work: &Work, number: u32, rng: &mut SplitMix64) -> Result<Self> {
-        let torrent = work.new_torrent(number)?;
-        let pieces = torrent.geometry.pieces();
-        let mut order: Vec<_> = (0..pieces).collect();
-        shuffle(&mut order, rng);
-        if work.extent > 0 {
-            let each = (work.extent / u64::from(torrent.geometry.piece_length())).max(1) as u32;
-            let mut extents: Vec<_> = (0..pieces.div_ceil(each)).collect();
-            shuffle(&mut extents, rng);
-            order.sort_by_key(|piece| extents[(piece / each) as usize]);
-        }
-        let content = store.create(&torrent)?;
-        Ok(Self { content, number, geometry: torrent.geometry, order, picked: PieceBits::none(pieces) })
-    }
-
+impl Download {
     /// The next piece; there is one.
     fn pick(&mut self, affinity: Option<&StripeCache>) -> u32 {
         let best = affinity.and_then(|cache| cache.affinity(&info_hash(self.number), 1).first().copied());
@@ -179,19 +179,19 @@ mod tests {
 
     use super::*;
 
-    const WORK: Work = Work { torrents: 5, size: 3_000_001, parallel: 2, seed: 1, extent: 0 };
+    const PLAN: DownloadPlan = DownloadPlan { torrents: 5, size: 3_000_001, parallel: 2, seed: 1, extent: 0 };
 
     #[test]
     fn all_pieces_come_once_and_right_with_and_without_affinity() {
-        let payload = Payload::new(WORK.longest_piece());
+        let payload = Payload::new(PLAN.longest_piece());
         let cache = |cached: bool| {
             let memory = Arc::new(Memory::new(&ContentConfig::new("")));
             let options = StripeCacheOptions::new().stripe(512 << 10).write_memory(1 << 20).threads(1);
             let cache = StripeCache::new(memory, options).unwrap();
             let mut bytes = 0;
-            WORK.download(&cache, cached.then_some(&cache), &payload, &mut |more| bytes += more).unwrap();
-            assert_eq!(bytes, WORK.bytes());
-            assert!(WORK.verify(&cache, &payload).unwrap() > WORK.bytes() / 4);
+            PLAN.download(&cache, cached.then_some(&cache), &payload, &mut |more| bytes += more).unwrap();
+            assert_eq!(bytes, PLAN.bytes());
+            assert!(PLAN.verify(&cache, &payload).unwrap() > PLAN.bytes() / 4);
             cache.cache_statistics()
         };
         let (with, without) = (cache(true), cache(false));
@@ -201,12 +201,12 @@ mod tests {
     #[test]
     fn torrents_that_are_downloaded_at_a_time_get_as_many_bytes() {
         let store = Memory::new(&ContentConfig::new(""));
-        let work = Work { torrents: 4, size: 8 << 20, parallel: 4, seed: 3, extent: 0 };
-        let payload = Payload::new(work.longest_piece());
+        let plan = DownloadPlan { torrents: 4, size: 8 << 20, parallel: 4, seed: 3, extent: 0 };
+        let payload = Payload::new(plan.longest_piece());
         let (mut bytes, mut halves) = (0, Vec::new());
-        work.download(&store, None, &payload, &mut |more| {
+        plan.download(&store, None, &payload, &mut |more| {
             bytes += more;
-            if halves.is_empty() && bytes >= work.bytes() / 2 {
+            if halves.is_empty() && bytes >= plan.bytes() / 2 {
                 halves = store.list().unwrap();
             }
         })
@@ -220,11 +220,11 @@ mod tests {
     #[test]
     fn a_piece_that_is_lost_or_altered_fails_the_verification() {
         let store = Memory::new(&ContentConfig::new(""));
-        let payload = Payload::new(WORK.longest_piece());
-        WORK.download(&store, None, &payload, &mut |_| {}).unwrap();
+        let payload = Payload::new(PLAN.longest_piece());
+        PLAN.download(&store, None, &payload, &mut |_| {}).unwrap();
         let torrent = store.open(&info_hash(3)).unwrap();
         torrent.mark_incomplete(0).unwrap();
-        let error = || WORK.verify(&store, &payload).unwrap_err().to_string();
+        let error = || PLAN.verify(&store, &payload).unwrap_err().to_string();
         assert!(error().starts_with("piece 0 of torrent 3 is not complete"), "{}", error());
         torrent.write(0, &vec![1; torrent.geometry().piece_length() as usize]).unwrap();
         torrent.mark_complete(0).unwrap();

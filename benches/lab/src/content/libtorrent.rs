@@ -102,7 +102,7 @@ impl ContentRepository for Libtorrent {
         let torrents = self.torrents.lock();
         let torrent = torrents.iter().find(|torrent| torrent.info_hash == *info_hash);
         let geometry = torrent.ok_or(Error::NotFound(*info_hash))?.geometry;
-        Ok(Arc::new(Torrent { number: number(info_hash), geometry, session: self.clone() }))
+        Ok(Arc::new(LibtorrentContent { number: number(info_hash), geometry, session: self.clone() }))
     }
 
     fn list(&self) -> Result<Vec<Summary>> {
@@ -130,13 +130,13 @@ impl ContentRepository for Libtorrent {
 }
 
 #[derive(Debug)]
-struct Torrent {
+struct LibtorrentContent {
     number: u32,
     geometry: Geometry,
     session: Libtorrent,
 }
 
-impl Content for Torrent {
+impl Content for LibtorrentContent {
     fn geometry(&self) -> Geometry {
         self.geometry
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::{Error, Result, download::Work};
+use crate::content::{Error, Result, download::DownloadPlan};
 
 /// The options of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,9 +45,9 @@ impl Options {
         }
     }
 
-    pub(crate) const fn work(&self) -> Work {
+    pub(crate) const fn download_plan(&self) -> DownloadPlan {
         let Self { torrents, size, parallel, seed, .. } = *self;
-        Work { torrents, size, parallel, seed, extent: 0 }
+        DownloadPlan { torrents, size, parallel, seed, extent: 0 }
     }
 
     /// Bytes that the largest store takes: the torrents, a tenth of free blocks and some metadata, and a
@@ -79,7 +79,7 @@ impl Options {
 
 /// A row: a store, and the use of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
+pub enum StoreSetup {
     /// Plain files.
     Files,
     /// The same with all of the machine's memory for the page cache.
@@ -98,7 +98,7 @@ pub enum Way {
     BlockAged,
 }
 
-impl Way {
+impl StoreSetup {
     /// All rows; compared rows are next to each other.
     pub const ALL: [Self; 8] = [
         Self::Files,

@@ -9,7 +9,7 @@ use swarmkeep_benches::{
     tables::{grouped, machine, significant, table},
 };
 
-use crate::content::{Options, Row, Way, disk::DISK, row::memory_of};
+use crate::content::{Options, Row, StoreSetup, disk::DISK, row::memory_of};
 
 /// The report of a run.
 #[derive(Debug, Clone, Serialize)]
@@ -23,18 +23,18 @@ pub struct Report {
 }
 
 /// The pictures: file, row and title.
-const PICTURES: [(&str, Way, &str); 2] = [
-    ("offsets-files.svg", Way::Files, "Plain files"),
-    ("offsets-block-store.svg", Way::Block, "The block store behind the stripe cache"),
+const PICTURES: [(&str, StoreSetup, &str); 2] = [
+    ("offsets-files.svg", StoreSetup::Files, "Plain files"),
+    ("offsets-block-store.svg", StoreSetup::Block, "The block store behind the stripe cache"),
 ];
 
 impl Report {
-    fn seconds(&self, way: Way) -> Option<f64> {
+    fn seconds(&self, way: StoreSetup) -> Option<f64> {
         Some(self.rows.iter().find(|row| row.way == way)?.replay.seconds)
     }
 
     /// How many times as fast as `slow` `fast` is on the modelled disk.
-    pub fn speedup(&self, slow: Way, fast: Way) -> Option<f64> {
+    pub fn speedup(&self, slow: StoreSetup, fast: StoreSetup) -> Option<f64> {
         Some(self.seconds(slow)? / self.seconds(fast)?)
     }
 
@@ -42,9 +42,9 @@ impl Report {
     pub fn json(&self) -> String {
         let speedup = |slow, fast| self.speedup(slow, fast);
         let report = json!({
-            "speedup": speedup(Way::Files, Way::Block),
-            "cache_earns": speedup(Way::Files, Way::FilesCached),
-            "layout_earns": speedup(Way::FilesCached, Way::Block),
+            "speedup": speedup(StoreSetup::Files, StoreSetup::Block),
+            "cache_earns": speedup(StoreSetup::Files, StoreSetup::FilesCached),
+            "layout_earns": speedup(StoreSetup::FilesCached, StoreSetup::Block),
             "report": self,
         });
         format!("{report:#}\n")
@@ -128,8 +128,9 @@ impl Report {
     /// The parts of the cache and of the layout.
     fn headline(&self) -> String {
         let part = |slow, fast| self.speedup(slow, fast);
-        let parts = part(Way::Files, Way::Block).zip(part(Way::Files, Way::FilesCached));
-        let Some(((all, cache), layout)) = parts.zip(part(Way::FilesCached, Way::Block)) else {
+        let [files, cached, block] = [StoreSetup::Files, StoreSetup::FilesCached, StoreSetup::Block];
+        let parts = part(files, block).zip(part(files, cached)).zip(part(cached, block));
+        let Some(((all, cache), layout)) = parts else {
             return String::new();
         };
         format!(

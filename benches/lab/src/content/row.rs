@@ -21,9 +21,9 @@ use swarmkeep_content::{
 use zerocopy::IntoBytes;
 
 use crate::content::{
-    Error, Options, Result, Way, aging,
+    Error, Options, Result, StoreSetup, aging,
     disk::{DISK, Replay},
-    download::Work,
+    download::DownloadPlan,
     libtorrent::Libtorrent,
     payload::Payload,
     trace::{Trace, TracedDevice, TracedRepository},
@@ -35,7 +35,7 @@ use crate::content::{
 pub struct Row {
     /// Its name.
     pub name: String,
-    pub(crate) way: Way,
+    pub(crate) way: StoreSetup,
     /// The requests that reached the device, or the calls if those were not traced, on the modelled disk.
     pub(crate) replay: Replay,
     /// The time until all bytes were on the device.
@@ -47,15 +47,15 @@ pub struct Row {
 }
 
 /// Measures one row.
-pub(crate) fn measure(options: &Options, way: Way, progress: &mut dyn FnMut(f64)) -> Result<Row> {
+pub(crate) fn measure(options: &Options, way: StoreSetup, progress: &mut dyn FnMut(f64)) -> Result<Row> {
     // It is removed in any case.
     let folder = tempfile::Builder::new().prefix("swarmkeep-bench-").tempdir_in(&options.folder)?;
-    let mut work = options.work();
-    if way == Way::LibtorrentTuned {
-        work.extent = 4 << 20;
+    let mut plan = options.download_plan();
+    if way == StoreSetup::LibtorrentTuned {
+        plan.extent = 4 << 20;
     }
-    let payload = Payload::new(work.longest_piece());
-    let mut bench = Bench { options, way, work, payload, trace: Arc::default(), volume: None };
+    let payload = Payload::new(plan.longest_piece());
+    let mut bench = Bench { options, way, plan, payload, trace: Arc::default(), volume: None };
     if options.traced {
         bench.volume = Some(Volume::new(folder.path(), bench.blocks() * u64::from(options.block))?);
     }
@@ -64,8 +64,8 @@ pub(crate) fn measure(options: &Options, way: Way, progress: &mut dyn FnMut(f64)
 
 struct Bench<'a> {
     options: &'a Options,
-    way: Way,
-    work: Work,
+    way: StoreSetup,
+    plan: DownloadPlan,
     payload: Payload,
     trace: Arc<Trace>,
     volume: Option<Volume>,
@@ -75,9 +75,9 @@ impl Bench<'_> {
     /// Blocks of the device: a tenth is for metadata and for room. I-nodes lie in a block for each of their
     /// sizes.
     fn blocks(&self) -> u64 {
-        let needed = u64::from(self.work.torrents) * self.work.size.div_ceil(self.options.block.into());
+        let needed = u64::from(self.plan.torrents) * self.plan.size.div_ceil(self.options.block.into());
         let free = needed + needed / 10 + 64;
-        if self.way == Way::BlockAged { (free as f64 / (1.0 - aging::SHARE)) as u64 } else { free }
+        if self.way == StoreSetup::BlockAged { (free as f64 / (1.0 - aging::SHARE)) as u64 } else { free }
     }
 
     fn files(&self, folder: &Path, progress: &mut dyn FnMut(f64)) -> Result<Row> {
@@ -88,22 +88,22 @@ impl Bench<'_> {
             volume.ext4(&root)?;
         }
         if self.way.is_libtorrent() {
-            let queue = (self.way == Way::LibtorrentTuned).then_some(self.options.cache / 4);
+            let queue = (self.way == StoreSetup::LibtorrentTuned).then_some(self.options.cache / 4);
             let (store, version) = Libtorrent::start(&root, queue)?;
             let mut row = self.download(self.traced(store.clone()), &[store.pid()], progress)?;
-            (row.compared, row.version) = (self.work.verify(&store, &self.payload)?, Some(version));
+            (row.compared, row.version) = (self.plan.verify(&store, &self.payload)?, Some(version));
             return Ok(row);
         }
         let config = ContentConfig::new(&root);
         let open = || FileStore::open(&config, Allocation::Sparse);
         let mut row = self.download(self.traced(open()?), &[], progress)?;
-        row.compared = self.work.verify(&open()?, &self.payload)?;
+        row.compared = self.plan.verify(&open()?, &self.payload)?;
         Ok(row)
     }
 
     /// A store whose calls are recorded.
     fn traced<R: ContentRepository + 'static>(&self, inner: R) -> Arc<dyn ContentRepository> {
-        Arc::new(TracedRepository { inner, size: self.work.size, trace: Arc::clone(&self.trace) })
+        Arc::new(TracedRepository { inner, size: self.plan.size, trace: Arc::clone(&self.trace) })
     }
 
     fn block(&self, folder: &Path, progress: &mut dyn FnMut(f64)) -> Result<Row> {
@@ -116,7 +116,7 @@ impl Bench<'_> {
                 path
             }
         };
-        let aged = self.way == Way::BlockAged;
+        let aged = self.way == StoreSetup::BlockAged;
         if !aged {
             self.zero(&path, iter::once(0..blocks))?;
         }
@@ -133,7 +133,7 @@ impl Bench<'_> {
         let mut row = self.download(Arc::new(store.clone()), &[], progress)?;
         store.audit().map_err(Error::Audit)?;
         drop(store);
-        row.compared = self.work.verify(&BlockStore::open(&path, None)?, &self.payload)?;
+        row.compared = self.plan.verify(&BlockStore::open(&path, None)?, &self.payload)?;
         Ok(row)
     }
 
@@ -152,7 +152,7 @@ impl Bench<'_> {
         progress: &mut dyn FnMut(f64),
     ) -> Result<Row> {
         let limit = match self.volume {
-            Some(_) if self.way != Way::FilesFree => {
+            Some(_) if self.way != StoreSetup::FilesFree => {
                 let limit = Limit::new()?;
                 limit.enter(memory_of(self.options.cache), &[others, &[std::process::id()]].concat())?;
                 Some(limit)
@@ -170,7 +170,7 @@ impl Bench<'_> {
         });
         let cache = cache.transpose()?;
         let upper: &dyn ContentRepository = cache.as_ref().map_or(&*lower, |cache| cache);
-        let total = self.work.bytes();
+        let total = self.plan.bytes();
         let (mut bytes, mut told) = (0, 0);
         let progress = &mut |more: u64| {
             bytes += more;
@@ -185,8 +185,8 @@ impl Bench<'_> {
             None => self.trace.turn_on(),
         }
         let began = Instant::now();
-        let asked = cache.as_ref().filter(|_| self.way != Way::BlockWithoutAffinity);
-        self.work.download(upper, asked, &self.payload, progress)?;
+        let asked = cache.as_ref().filter(|_| self.way != StoreSetup::BlockWithoutAffinity);
+        self.plan.download(upper, asked, &self.payload, progress)?;
         self.volume.as_ref().map_or(Ok(()), Volume::sync)?;
         let seconds = began.elapsed().as_secs_f64();
         drop(limit);
@@ -198,7 +198,7 @@ impl Bench<'_> {
             None => self.trace.take(),
         };
         let mut replay = DISK.replay(&trace);
-        if !matches!(self.way, Way::Files | Way::Block) {
+        if !matches!(self.way, StoreSetup::Files | StoreSetup::Block) {
             // It has no picture.
             replay.points.clear();
         }

@@ -130,13 +130,13 @@ const PATCHED_LOADS: [Load; 2] = [
 /// 128 requests in flight, from four sockets of one thread.
 const IN_FLIGHT: [&str; 6] = ["--concurrency", "4", "--window", "32", "--threads", "1"];
 
-/// Starts a tracker at an address.
-type At = dyn Fn(SocketAddr) -> Result<Command, Box<dyn Error>>;
+/// At an address.
+type StartTracker = dyn Fn(SocketAddr) -> Result<Command, Box<dyn Error>>;
 
 /// A tracker, and how to start it.
 struct Tracker {
     name: String,
-    command: Box<At>,
+    command: Box<StartTracker>,
     /// The number of peers in each request.
     want: usize,
     /// Its counts leave out the announcer.

@@ -51,7 +51,7 @@ fn nanoseconds(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, 
 
     let announcer = |thread: u64| {
         let mut bytes = buffers(plan.batch);
-        let mut caller = Caller::new(store, workload, thread, plan.fenced, &mut bytes);
+        let mut caller = Announcer::new(store, workload, thread, plan.fenced, &mut bytes);
         let (mut rounds, mut mine) = (Vec::new(), Duration::ZERO);
         loop {
             caller.make_ready();
@@ -98,7 +98,7 @@ pub(crate) fn refreshes(store: &dyn TorrentRepository, workload: &Workload, plan
     let steady = workload.clone().with_profile(|profile| (profile.stopped, profile.completed) = (0.0, 0.0));
     let calls = [plan.batch, 1].map(|batch| {
         let mut bytes = buffers(batch);
-        let mut caller = Caller::new(store, &steady, batch as u64, false, &mut bytes);
+        let mut caller = Announcer::new(store, &steady, batch as u64, false, &mut bytes);
         caller.make_ready();
         let (refreshed, allocations) = calls_of_all(|| caller.announce(FULL));
         assert_eq!(refreshed, ROUND, "every peer was there");
@@ -114,7 +114,7 @@ pub(crate) fn paced(store: &dyn TorrentRepository, workload: &Workload, plan: &P
     let (turn, rounds) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let announcer = |thread: u64| {
         let mut bytes = buffers(1);
-        let mut caller = Caller::new(store, workload, 1 << 17 | thread, false, &mut bytes);
+        let mut caller = Announcer::new(store, workload, 1 << 17 | thread, false, &mut bytes);
         let mut latencies = [latencies(), latencies()];
         while turn.load(Relaxed) < TURNS {
             caller.make_ready();
@@ -165,7 +165,7 @@ pub(crate) fn tail(store: &dyn TorrentRepository, workload: &Workload, plan: &Pl
     let announcer = |thread: u64| {
         let mut bytes = buffers(1);
         // Other peers than those of `time`.
-        let mut caller = Caller::new(store, workload, 1 << 16 | thread, false, &mut bytes);
+        let mut caller = Announcer::new(store, workload, 1 << 16 | thread, false, &mut bytes);
         let mut latencies = latencies();
         loop {
             caller.make_ready();
@@ -248,7 +248,7 @@ fn buffers(batch: usize) -> Vec<[u8; ANSWER]> {
 }
 
 /// A thread that announces: its next announces, the buffers of the answers, and the counted answers.
-struct Caller<'a> {
+struct Announcer<'a> {
     store: &'a dyn TorrentRepository,
     announces: Announces<'a>,
     ready: Vec<Announce>,
@@ -261,7 +261,7 @@ struct Caller<'a> {
     tally: Tally,
 }
 
-impl<'a> Caller<'a> {
+impl<'a> Announcer<'a> {
     fn new(
         store: &'a dyn TorrentRepository,
         workload: &'a Workload,

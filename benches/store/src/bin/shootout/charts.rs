@@ -7,32 +7,32 @@ use swarmkeep_benches::charts::{Scale, Series, bars};
 use super::{
     report::{Report, in_words},
     row::{Number, Row},
-    work::Kind,
+    work::Shape,
 };
 
 /// Draws every chart for which there are numbers.
 pub(crate) fn draw(report: &Report, directory: &Path) -> Result<(), Box<dyn Error>> {
     let stores = report.stores();
-    let series = |label: &str, kind, value: &dyn Fn(&Row) -> Option<f64>| -> Series {
-        (label.to_owned(), stores.iter().map(|store| report.find(store, kind, value)).collect())
+    let series = |label: &str, shape, value: &dyn Fn(&Row) -> Option<f64>| -> Series {
+        (label.to_owned(), stores.iter().map(|store| report.find(store, shape, value)).collect())
     };
-    let speed = |kind| {
+    let speed = |shape| {
         let series = report.ways().into_iter().map(|way| {
-            series(&in_words(way), kind, &|row| {
+            series(&in_words(way), shape, &|row| {
                 row.get(Number::NsPerAnnounce).filter(|_| (row.threads, row.batch) == way)
             })
         });
         series.collect::<Vec<_>>()
     };
-    let of = |label, kind, number| series(label, kind, &|row| row.get(number));
-    let tail = vec![of("zipf", Kind::Zipf, Number::P999Ns), of("hot", Kind::Hot, Number::P999Ns)];
+    let of = |label, shape, number| series(label, shape, &|row| row.get(number));
+    let tail = vec![of("zipf", Shape::Zipf, Number::P999Ns), of("hot", Shape::Hot, Number::P999Ns)];
     let bytes = vec![
-        of("per swarm of one peer", Kind::OnePeer, Number::RssBytesPerSwarm),
-        of("per peer of one large swarm", Kind::OneSwarm, Number::RssBytesPerPeer),
+        of("per swarm of one peer", Shape::OnePeer, Number::RssBytesPerSwarm),
+        of("per peer of one large swarm", Shape::OneSwarm, Number::RssBytesPerPeer),
     ];
     for (file, title, series, scale) in [
-        ("zipf", "Nanoseconds per announce, swarm sizes by Zipf's law", speed(Kind::Zipf), Scale::Linear),
-        ("hot", "Nanoseconds per announce, one hot swarm", speed(Kind::Hot), Scale::Linear),
+        ("zipf", "Nanoseconds per announce, swarm sizes by Zipf's law", speed(Shape::Zipf), Scale::Linear),
+        ("hot", "Nanoseconds per announce, one hot swarm", speed(Shape::Hot), Scale::Linear),
         ("tail", "99.9th percentile of announces during a sweep, nanoseconds", tail, Scale::Linear),
         ("memory", "Bytes of resident memory, logarithmic scale", bytes, Scale::Logarithmic),
     ] {

@@ -197,21 +197,21 @@ pub(crate) struct Report {
     origin: Origin,
     /// The divisor by which the populations are smaller than their names.
     divided_by: u32,
-    figures: Vec<Line>,
+    figures: Vec<FigureRow>,
     rows: Vec<Row>,
 }
 
 #[derive(Debug, Serialize)]
-struct Line {
+struct FigureRow {
     what: &'static str,
     /// The part of the number that the measuring itself takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     harness: Option<f64>,
-    stores: Vec<Cell>,
+    stores: Vec<FigureCell>,
 }
 
 #[derive(Debug, Serialize)]
-struct Cell {
+struct FigureCell {
     store: String,
     #[serde(flatten)]
     spread: Spread,
@@ -219,13 +219,13 @@ struct Cell {
 
 impl Report {
     pub(crate) fn new(origin: Origin, quick: bool, rows: Vec<Row>) -> Self {
-        let figures = FIGURES.iter().map(|figure| Line::new(figure, &rows)).collect();
+        let figures = FIGURES.iter().map(|figure| FigureRow::new(figure, &rows)).collect();
         Self { origin, divided_by: if quick { QUICK } else { 1 }, figures, rows }
     }
 
     /// Returns a table with a line for each figure and a column for each store.
     fn table(&self) -> String {
-        let column = |title: &str, cell: &dyn Fn(&Line) -> String| {
+        let column = |title: &str, cell: &dyn Fn(&FigureRow) -> String| {
             [title.to_owned()].into_iter().chain(self.figures.iter().map(cell)).collect::<Vec<_>>()
         };
         let mut columns = vec![column("", &|line| line.what.to_owned())];
@@ -251,14 +251,14 @@ impl Findings for Report {
     }
 }
 
-impl Line {
+impl FigureRow {
     fn new(figure: &Figure, rows: &[Row]) -> Self {
         let mine: Vec<_> = rows.iter().filter(|row| figure.on.made(row)).collect();
         let harness = |row: &Row| Some(row.get(Number::HarnessNs)? * row.threads as f64);
         let harness = Spread::of(mine.iter().filter_map(|row| harness(row)));
         let cell = |store: &str| {
             let numbers = mine.iter().filter(|row| row.store == store).filter_map(|row| figure.value.of(row));
-            Some(Cell { store: store.to_owned(), spread: Spread::of(numbers)? })
+            Some(FigureCell { store: store.to_owned(), spread: Spread::of(numbers)? })
         };
         Self {
             what: figure.what,
@@ -268,7 +268,7 @@ impl Line {
     }
 
     fn cell(&self, store: &str) -> String {
-        let Some(Cell { spread, .. }) = self.stores.iter().find(|cell| cell.store == store) else {
+        let Some(FigureCell { spread, .. }) = self.stores.iter().find(|cell| cell.store == store) else {
             return String::new();
         };
         let [median, least, most] = [spread.median, spread.least, spread.most].map(significant);

@@ -23,9 +23,9 @@ use swarmkeep_benches::cores;
 
 use self::{
     growth::Reach,
-    report::{Findings, Marked, Origin, Report, Way},
+    report::{AnnounceWay, Findings, Marked, Origin, Report},
     row::{Metric, Plan, Row},
-    work::{Kind, Size},
+    work::{Shape, Size},
 };
 
 mod announcing;
@@ -118,7 +118,7 @@ struct Args {
 
     /// Measure only these workloads.
     #[arg(long, value_name = "WORKLOAD,...", value_delimiter = ',')]
-    workload: Vec<Kind>,
+    workload: Vec<Shape>,
 
     /// Measure bytes only.
     #[arg(long)]
@@ -289,17 +289,17 @@ impl Args {
         let size = self.size()?;
         let ways = self.ways();
         let mut plans = Vec::new();
-        for kind in self.kinds() {
+        for shape in self.shapes() {
             for &(threads, batch) in &ways {
-                let metrics =
-                    self.metrics(kind, (threads, batch) == ways[0], (threads, batch) == ways[ways.len() - 1]);
+                let way = (threads, batch);
+                let metrics = self.metrics(shape, way == ways[0], way == ways[ways.len() - 1]);
                 if metrics.is_empty() {
                     continue;
                 }
                 plans.extend(self.stores().into_iter().map(|store| Plan {
                     store: store.name.to_owned(),
-                    workload: kind.to_string(),
-                    population: kind.population(size),
+                    workload: shape.to_string(),
+                    population: shape.population(size),
                     threads,
                     batch,
                     fenced: false,
@@ -318,10 +318,10 @@ impl Args {
         Ok(plans)
     }
 
-    fn metrics(&self, kind: Kind, first: bool, last: bool) -> Vec<Metric> {
+    fn metrics(&self, shape: Shape, first: bool, last: bool) -> Vec<Metric> {
         let all = [
             // Bytes do not depend on the threads and batches of later announces.
-            (Metric::Bytes, first && kind.tells_bytes()),
+            (Metric::Bytes, first && shape.tells_bytes()),
             (Metric::Time, !self.memory),
             // Slow announces show where threads wait for each other.
             (Metric::Tail, !self.memory && last),
@@ -337,8 +337,8 @@ impl Args {
         }
     }
 
-    fn kinds(&self) -> Vec<Kind> {
-        if self.workload.is_empty() { Kind::value_variants().to_vec() } else { self.workload.clone() }
+    fn shapes(&self) -> Vec<Shape> {
+        if self.workload.is_empty() { Shape::value_variants().to_vec() } else { self.workload.clone() }
     }
 
     fn repeat(&self) -> usize {
@@ -347,7 +347,7 @@ impl Args {
     }
 
     /// Returns the ways to announce: each number of threads with each size of a batch, ascending.
-    fn ways(&self) -> Vec<Way> {
+    fn ways(&self) -> Vec<AnnounceWay> {
         let batches = ascending(&self.batch);
         let threads = if self.threads.is_empty() { vec![1, cores()] } else { ascending(&self.threads) };
         let ways: BTreeSet<_> =

@@ -8,7 +8,7 @@ use swarmkeep_benches::tables::{grouped, machine, markdown, significant};
 use super::{
     charts,
     row::{Number, Row},
-    work::Kind,
+    work::Shape,
 };
 
 /// The results of a shootout in all forms.
@@ -49,7 +49,7 @@ pub(crate) struct Origin {
 }
 
 /// A way to announce: the number of threads, and the number of announces per call.
-pub(crate) type Way = (usize, usize);
+pub(crate) type AnnounceWay = (usize, usize);
 
 impl Report {
     pub(crate) const fn new(origin: Origin, rows: Vec<Row>) -> Self {
@@ -62,29 +62,29 @@ impl Report {
     }
 
     /// Returns the ways to announce, ascending.
-    pub(crate) fn ways(&self) -> BTreeSet<Way> {
+    pub(crate) fn ways(&self) -> BTreeSet<AnnounceWay> {
         self.rows.iter().map(|row| (row.threads, row.batch)).collect()
     }
 
     /// Returns one number of a store on a workload, from the first of its rows that has it.
-    pub(crate) fn find(&self, store: &str, kind: Kind, value: &dyn Fn(&Row) -> Option<f64>) -> Option<f64> {
-        let workload = kind.to_string();
+    pub(crate) fn find(&self, store: &str, shape: Shape, value: &dyn Fn(&Row) -> Option<f64>) -> Option<f64> {
+        let workload = shape.to_string();
         self.rows.iter().filter(|row| row.store == store && row.workload == workload).find_map(value)
     }
 
     /// Returns columns with the times of announces in these ways, and of the slowest announces.
-    fn columns(&self, kind: Kind, prefix: &str, ways: BTreeSet<Way>) -> Vec<Column> {
+    fn columns(&self, shape: Shape, prefix: &str, ways: BTreeSet<AnnounceWay>) -> Vec<Column> {
         let mut columns: Vec<_> = ways
             .into_iter()
             .map(|way| {
                 let title = format!("{prefix}ns, {}", in_words(way));
-                Column::new(title, kind, move |row| {
+                Column::new(title, shape, move |row| {
                     row.get(Number::NsPerAnnounce).filter(|_| (row.threads, row.batch) == way)
                 })
             })
             .collect();
         let title = format!("{prefix}p99.9 in a sweep, ns");
-        columns.push(Column::new(title, kind, |row| row.get(Number::P999Ns)));
+        columns.push(Column::new(title, shape, |row| row.get(Number::P999Ns)));
         columns
     }
 
@@ -95,7 +95,7 @@ impl Report {
         let mut cells = vec![["store".to_owned()].into_iter().chain(names).collect::<Vec<_>>()];
         for column in columns {
             let numbers: Vec<_> =
-                stores.iter().map(|store| self.find(store, column.kind, &column.value)).collect();
+                stores.iter().map(|store| self.find(store, column.shape, &column.value)).collect();
             if numbers.iter().any(Option::is_some) {
                 let numbers = numbers.into_iter().map(|number| number.map_or(String::new(), significant));
                 cells.push([column.title].into_iter().chain(numbers).collect());
@@ -115,11 +115,11 @@ impl Findings for Report {
         let mut text = format!("{}\n", self.origin);
         let mut seen = BTreeSet::new();
         for row in self.rows.iter().filter(|row| seen.insert(row.workload.as_str())) {
-            let kind = clap::ValueEnum::from_str(&row.workload, false).expect("rows are of these workloads");
-            let columns = self.columns(kind, "", self.ways()).into_iter().chain(bytes(kind)).collect();
+            let shape = clap::ValueEnum::from_str(&row.workload, false).expect("rows are of these workloads");
+            let columns = self.columns(shape, "", self.ways()).into_iter().chain(bytes(shape)).collect();
             let swarms = if row.swarms == 1 { "swarm" } else { "swarms" };
             let population = format!("{} {swarms}, {} peers", grouped(row.swarms), grouped(row.peers));
-            let _ = write!(text, "\n{kind}: {population}\n{}", self.table(columns));
+            let _ = write!(text, "\n{shape}: {population}\n{}", self.table(columns));
         }
         text
     }
@@ -130,9 +130,9 @@ impl Findings for Report {
         let ends = [ways.first(), ways.last()].map(|way| way.copied().into_iter());
         let [first, last] = ends;
         let one_thread = ways.range(..(2, 0)).copied();
-        let zipf = self.columns(Kind::Zipf, "Zipf: ", first.chain(one_thread).chain(last.clone()).collect());
-        let hot = self.columns(Kind::Hot, "hot swarm: ", last.collect());
-        let bytes = [Kind::OnePeer, Kind::OneSwarm].into_iter().flat_map(bytes);
+        let zipf = self.columns(Shape::Zipf, "Zipf: ", first.chain(one_thread).chain(last.clone()).collect());
+        let hot = self.columns(Shape::Hot, "hot swarm: ", last.collect());
+        let bytes = [Shape::OnePeer, Shape::OneSwarm].into_iter().flat_map(bytes);
         let columns = zipf.into_iter().chain(hot).chain(bytes).collect();
         format!("{}\nMeasured by `cargo shootout` on {}.\n", self.table(columns), self.origin.machine)
     }
@@ -143,14 +143,14 @@ impl Findings for Report {
 }
 
 /// Returns the columns of bytes of a workload.
-fn bytes(kind: Kind) -> Vec<Column> {
+fn bytes(shape: Shape) -> Vec<Column> {
     [("RSS bytes per swarm", Number::RssBytesPerSwarm), ("RSS bytes per peer", Number::RssBytesPerPeer)]
-        .map(|(title, number)| Column::new(title, kind, move |row| row.get(number)))
+        .map(|(title, number)| Column::new(title, shape, move |row| row.get(number)))
         .into()
 }
 
 /// Returns a way in words: `2 threads, batches of 32`.
-pub(crate) fn in_words((threads, batch): Way) -> String {
+pub(crate) fn in_words((threads, batch): AnnounceWay) -> String {
     let threads = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
     if batch == 1 { threads } else { format!("{threads}, batches of {batch}") }
 }
@@ -166,13 +166,13 @@ type Value = Box<dyn Fn(&Row) -> Option<f64>>;
 /// A column of a table: its title, and the function that returns its numbers.
 struct Column {
     title: String,
-    kind: Kind,
+    shape: Shape,
     value: Value,
 }
 
 impl Column {
-    fn new(title: impl Into<String>, kind: Kind, value: impl Fn(&Row) -> Option<f64> + 'static) -> Self {
-        Self { title: title.into(), kind, value: Box::new(value) }
+    fn new(title: impl Into<String>, shape: Shape, value: impl Fn(&Row) -> Option<f64> + 'static) -> Self {
+        Self { title: title.into(), shape, value: Box::new(value) }
     }
 }
 

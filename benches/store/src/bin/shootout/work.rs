@@ -8,7 +8,7 @@ use swarmkeep_workload::Workload;
 
 /// A workload, as named on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum Shape {
     /// Many swarms of one IPv4 peer.
     OnePeer,
     /// One swarm of many IPv4 peers.
@@ -39,7 +39,7 @@ pub(crate) enum Population {
     Hot { peers: u32, others: u64 },
 }
 
-impl Kind {
+impl Shape {
     /// Returns the population. Workloads of one kind of peer use IPv4, so that their bytes per swarm and per
     /// peer can be compared with numbers that other projects publish.
     pub(crate) fn population(self, size: Size) -> Population {
@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.to_possible_value().expect("no variant is skipped").get_name())
     }
