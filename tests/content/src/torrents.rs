@@ -33,6 +33,11 @@ fn content(number: u64, offset: u64, length: usize) -> Vec<u8> {
     bytes[start..start + length].to_vec()
 }
 
+/// The content of `splitmix64-2MiB.info`.
+pub fn two_mib() -> Vec<u8> {
+    content(0, 0, 2 << 20)
+}
+
 /// Part of a file of a torrent of the fixtures; zeroes of padding.
 pub fn part_of_file(info: &Info, file: File<'_>, offset: u64, length: usize) -> Vec<u8> {
     if file.is_padding() {

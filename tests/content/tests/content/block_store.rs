@@ -22,6 +22,8 @@ use swarmkeep_content::{
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
 use swarmkeep_metainfo::Info;
 
+use crate::crashes::kills::reopen;
+
 /// Makes a process of this program the writer: the path that it writes to, and whether through the stripe
 /// cache.
 const WRITER: &str = "SWARMKEEP_BLOCK_STORE_WRITER";
@@ -124,17 +126,6 @@ fn sha256sums(folder: &Path) -> BTreeMap<String, String> {
     text.lines()
         .map(|line| line.split_once("  ").map(|(sum, path)| (path.to_owned(), sum.to_owned())).unwrap())
         .collect()
-}
-
-fn reopen(path: &Path) -> BlockStore {
-    loop {
-        match BlockStore::open(path, Allocation::Sequential) {
-            Ok(store) => return store,
-            // The lock of a process that was killed goes with it, though not at once.
-            Err(Error::InUse { .. }) => thread::sleep(Duration::from_millis(1)),
-            Err(error) => panic!("{error}"),
-        }
-    }
 }
 
 /// Not a test by itself: the tests above start it, and kill it.

@@ -1,7 +1,7 @@
 //! Hashes and metadata of torrents of libtorrent, and libtorrent's own requests and answers.
 //! `fixtures/README.md` says how that was captured.
 
-use std::{fs, path::PathBuf, time::Instant};
+use std::time::Instant;
 
 use swarmkeep_content_tests::torrents::{piece, torrent};
 use swarmkeep_metainfo::{Info, InfoHashes, Metainfo};
@@ -13,10 +13,7 @@ use swarmkeep_peer_wire::{
     ExtendedMessage, Extension, ExtensionIds, Handshake, Hashes, Limits, Message, MetadataMessage,
 };
 
-fn fixture(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/peer-wire").join(name);
-    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
+use crate::peer_wire::captured::fixture;
 
 /// Every message of a stream of libtorrent's behind the handshake.
 fn messages(stream: &[u8]) -> Vec<Message<'_>> {

@@ -4,7 +4,7 @@
 //! environment, both are real, and torrents are twice as long.
 
 use std::{
-    env, fmt, io,
+    env, io,
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -156,15 +156,10 @@ fn config(n: u8) -> SessionConfig {
 }
 
 /// A device that records the first sector and the number of sectors of each write.
+#[derive(Debug)]
 struct WriteRecorder {
     device: SparseDevice,
     writes: Mutex<Vec<(u64, u64)>>,
-}
-
-impl fmt::Debug for WriteRecorder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WriteRecorder")
-    }
 }
 
 impl BlockDevice for WriteRecorder {

@@ -98,7 +98,7 @@ fn a_killed_writer_on_a_loop_device_keeps_its_promises() {
 }
 
 /// The lock of a process that was killed goes with it, though not at once.
-fn reopen(path: &Path) -> BlockStore {
+pub(crate) fn reopen(path: &Path) -> BlockStore {
     let start = Instant::now();
     loop {
         match BlockStore::open(path, Allocation::Sequential) {

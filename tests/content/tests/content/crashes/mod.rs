@@ -9,7 +9,7 @@
 
 mod explore;
 mod judge;
-mod kills;
+pub(crate) mod kills;
 mod recorder;
 mod workload;
 

@@ -13,7 +13,7 @@ fn content() -> Vec<u8> {
     (0..33_000_u64).map(|at| ((at * at) >> 7) as u8).collect()
 }
 
-fn fixture(name: &str) -> Vec<u8> {
+pub(crate) fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/peer-wire").join(name);
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

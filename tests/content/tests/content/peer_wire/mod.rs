@@ -1,6 +1,6 @@
 //! The peer wire: messages of real clients, and the seeds of the fuzz target.
 
-mod captured;
+pub(crate) mod captured;
 mod seeds;
 
 #[path = "../../../../fuzz/fuzz_targets/peer_wire/check.rs"]

@@ -2,11 +2,8 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use swarmkeep_bittorrent::PeerId;
 use swarmkeep_peer::Session;
-use swarmkeep_peer_wire::{
-    Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Message, Reserved,
-};
+use swarmkeep_peer_wire::{ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Message, Reserved};
 use swarmkeep_store_tests::{A_MINUTE, with};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -14,7 +11,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::sessions::{another, config, hostile::Stranger, info, session, store, whole};
+use crate::sessions::{
+    another, config,
+    hostile::{Stranger, handshake},
+    info, session, stop, store, whole,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_that_call_each_other_at_the_same_time_are_connected() {
@@ -30,8 +31,7 @@ async fn two_that_call_each_other_at_the_same_time_are_connected() {
         timeout(A_MINUTE, whole(fetches)).await.expect("each pair is connected");
     }
     for (one, other, ..) in pairs {
-        one.stop().await.unwrap();
-        other.stop().await.unwrap();
+        stop([one, other]).await;
     }
 }
 
@@ -158,10 +158,7 @@ pub(crate) async fn caller(from: [u8; 4], to: SocketAddr) -> TcpStream {
 
 /// The handshake of a peer for the torrent of most tests.
 pub(crate) fn hello(n: u8) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let peer_id = PeerId::new([n; 20]);
-    Handshake { reserved: Reserved::FAST, info_hash: info().info_hash(), peer_id }.encode(&mut bytes);
-    bytes
+    handshake(n, info().info_hash(), Reserved::FAST)
 }
 
 /// Without an answer.

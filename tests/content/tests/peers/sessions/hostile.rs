@@ -13,11 +13,11 @@ use swarmkeep_peer_wire::{
 use swarmkeep_store_tests::A_MINUTE;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
 
-use crate::sessions::{assert_has_all, info, session, store, whole};
+use crate::sessions::{assert_has_all, connecting::caller, info, session, stop, store, until, whole};
 
 /// A connection that the test writes byte by byte.
 pub(crate) struct Stranger {
@@ -28,9 +28,7 @@ pub(crate) struct Stranger {
 impl Stranger {
     /// Calls a session.
     pub(crate) async fn call(to: SocketAddr, n: u8) -> Self {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind(SocketAddr::from(([127, 0, 1, n], 0))).unwrap();
-        Self::shaken(socket.connect(to).await.unwrap(), n, info().info_hash(), Reserved::FAST).await
+        Self::shaken(caller([127, 0, 1, n], to).await, n, info().info_hash(), Reserved::FAST).await
     }
 
     pub(crate) async fn shaken(
@@ -39,10 +37,7 @@ impl Stranger {
         info_hash: InfoHash,
         reserved: Reserved,
     ) -> Self {
-        let handshake = Handshake { reserved, info_hash, peer_id: PeerId::new([n; 20]) };
-        let mut bytes = Vec::new();
-        handshake.encode(&mut bytes);
-        stream.write_all(&bytes).await.unwrap();
+        stream.write_all(&handshake(n, info_hash, reserved)).await.unwrap();
         // Longer blocks than a session takes, so that it reads their rejections.
         let limits = Limits::new().longest_block(1 << 20);
         let mut stranger = Self { stream, received: ReceiveBuffer::new(limits) };
@@ -102,6 +97,13 @@ impl Stranger {
     }
 }
 
+/// The handshake of peer `n`.
+pub(crate) fn handshake(n: u8, info_hash: InfoHash, reserved: Reserved) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Handshake { reserved, info_hash, peer_id: PeerId::new([n; 20]) }.encode(&mut bytes);
+    bytes
+}
+
 pub(crate) fn block(n: u32) -> Block {
     Block { piece: PieceIndex(n / 4), begin: n % 4 * (16 << 10), length: 16 << 10 }
 }
@@ -114,14 +116,7 @@ async fn a_peer_of_another_protocol_is_cut_off_and_others_are_served() {
     let mut garbage = TcpStream::connect(at).await.unwrap();
     garbage.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut another = TcpStream::connect(at).await.unwrap();
-    let mut bytes = Vec::new();
-    let handshake = Handshake {
-        reserved: Reserved::FAST,
-        info_hash: InfoHash::new([7; 20]),
-        peer_id: PeerId::new([7; 20]),
-    };
-    handshake.encode(&mut bytes);
-    another.write_all(&bytes).await.unwrap();
+    another.write_all(&handshake(7, InfoHash::new([7; 20]), Reserved::FAST)).await.unwrap();
     let mut too_long = Stranger::call(at, 1).await;
     too_long.stream.write_all(&[0xff; 5]).await.unwrap();
     let mut late = Stranger::call(at, 2).await;
@@ -139,8 +134,7 @@ async fn a_peer_of_another_protocol_is_cut_off_and_others_are_served() {
     let (fetcher, fetches) = session(41, &empty).await;
     fetches.found([at]);
     whole(&fetches).await;
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
     assert_has_all(&empty);
 }
 
@@ -164,15 +158,8 @@ async fn choked_and_impossible_requests_are_refused_and_answers_to_a_flood_are_b
     let empty = store([]);
     let (fetcher, fetches) = session(43, &empty).await;
     fetches.found(seeder.addresses().to_vec());
-    timeout(A_MINUTE, async {
-        while fetches.status().progress.complete < 16 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .expect("others are served");
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    until("others are served", || fetches.status().progress.complete >= 16).await;
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -287,7 +274,6 @@ async fn a_handshake_of_a_byte_at_a_time_is_cut_off_and_others_are_served_meanwh
         let lasted = slow.await.unwrap();
         assert!((4..60).contains(&lasted.as_secs()), "{lasted:?}");
     }
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
     assert_has_all(&empty);
 }

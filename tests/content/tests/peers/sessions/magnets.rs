@@ -25,11 +25,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::sessions::{config, hostile::Stranger, tracker};
+use crate::sessions::{
+    config,
+    hostile::{Stranger, handshake},
+    stop, tracker, until,
+};
 
 /// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is
 /// smaller than a block.
-pub(crate) fn torrent(format: Format, private: bool) -> (Metainfo, Vec<u8>) {
+pub(crate) fn torrent(format: Format, private: bool) -> (Metainfo, Arc<Info>, Vec<u8>) {
     let mut builder = Creation::builder("three", format);
     builder.piece_length(16 << 10).private(private);
     builder.file(["a"], 700 * (16 << 10) - 5, false).file(["b"], 100_000, false).file(["c"], 7, false);
@@ -48,7 +52,9 @@ pub(crate) fn torrent(format: Format, private: bool) -> (Metainfo, Vec<u8>) {
         }
         creation.set(hasher.finish().unwrap());
     }
-    (Metainfo::parse(&creation.finish().unwrap()).unwrap(), bytes)
+    let metainfo = Metainfo::parse(&creation.finish().unwrap()).unwrap();
+    let info = Arc::new(metainfo.info().clone());
+    (metainfo, info, bytes)
 }
 
 pub(crate) fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
@@ -101,8 +107,7 @@ async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
     ];
     for (format, v1, v2) in kinds {
         let what = format!("{format:?} {v1} {v2}");
-        let (metainfo, bytes) = torrent(format, false);
-        let info = Arc::new(metainfo.info().clone());
+        let (metainfo, info, bytes) = torrent(format, false);
         let seeder = start(60, full(&info, &bytes)).await;
         seeder.add(Arc::clone(&info), &[]).await.unwrap();
         let store = empty();
@@ -132,8 +137,7 @@ async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torrent_of_too_many_files_is_refused() {
     // With padding between its files.
-    let (metainfo, _) = torrent(Format::Hybrid, false);
-    let info = Arc::new(metainfo.info().clone());
+    let (_, info, _) = torrent(Format::Hybrid, false);
     let (few, enough) =
         (with(config(75), |config| config.most_files = 2), with(config(76), |config| config.most_files = 3));
     let session = Session::start(few, empty()).await.unwrap();
@@ -149,7 +153,7 @@ async fn a_torrent_of_too_many_files_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torrent_without_hashes_of_some_pieces_is_refused() {
     let session = Session::start(config(77), empty()).await.unwrap();
-    let (metainfo, _) = torrent(Format::V2, false);
+    let (metainfo, _, _) = torrent(Format::V2, false);
     let lacking = Arc::new(Info::parse(metainfo.info().encoded()).unwrap());
     let refused = session.add(lacking, &[]).await.unwrap_err().to_string();
     assert_eq!(refused, "it has no hashes of some pieces, which can be learnt by its magnet link");
@@ -160,8 +164,7 @@ async fn a_torrent_without_hashes_of_some_pieces_is_refused() {
 async fn the_tracker_of_a_link_names_a_peer_and_peers_that_have_learnt_teach_others() {
     let (address, _swarms) = tracker();
     let tiers = [vec![format!("udp://{address}/announce")]];
-    let (metainfo, bytes) = torrent(Format::V2, false);
-    let info = Arc::new(metainfo.info().clone());
+    let (_, info, bytes) = torrent(Format::V2, false);
     let seeder = start(62, full(&info, &bytes)).await;
     seeder.add(Arc::clone(&info), &tiers).await.unwrap();
     let link = Magnet::from(&Metainfo::new((*info).clone(), &tiers));
@@ -174,14 +177,12 @@ async fn the_tracker_of_a_link_names_a_peer_and_peers_that_have_learnt_teach_oth
     let two = start(64, empty()).await;
     let learnt = learn(&two, &link).await;
     assert_eq!(*learnt.info(), *info);
-    for session in [one, two] {
-        session.stop().await.unwrap();
-    }
+    stop([one, two]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hybrid_is_learnt_by_its_v2_hash_from_peers_without_v2_hashes() {
-    let (metainfo, bytes) = torrent(Format::Hybrid, false);
+    let (metainfo, _, bytes) = torrent(Format::Hybrid, false);
     let alone = Arc::new(Info::parse(metainfo.info().encoded()).unwrap());
     let seeder = start(73, full(&alone, &bytes)).await;
     seeder.add(Arc::clone(&alone), &[]).await.unwrap();
@@ -189,8 +190,7 @@ async fn a_hybrid_is_learnt_by_its_v2_hash_from_peers_without_v2_hashes() {
     let learnt = learn(&fetcher, &link(&metainfo, false, true, seeder.addresses()[0])).await;
     let fetches = fetcher.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
     whole(&fetches).await;
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 /// The abilities of the remote peer, and the info hash that it names.
@@ -204,8 +204,7 @@ async fn named(stream: &mut TcpStream) -> (Reserved, InfoHash) {
 async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
     let (address, swarms) = tracker();
     let tiers = [vec![format!("udp://{address}/announce")]];
-    let (metainfo, bytes) = torrent(Format::Hybrid, false);
-    let info = Arc::new(metainfo.info().clone());
+    let (_, info, bytes) = torrent(Format::Hybrid, false);
     let [v1, v2] = info.info_hashes().collect::<Vec<_>>().try_into().expect("two of a hybrid");
     // A peer that knows no v1.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -221,9 +220,7 @@ async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
         [(Reserved::empty(), v1, v1), (Reserved::empty(), v2, v2), (Reserved::V2, v1, v2)]
     {
         let mut stream = TcpStream::connect(seeder.addresses()[0]).await.unwrap();
-        let (mut bytes, peer_id) = (Vec::new(), PeerId::new([1; 20]));
-        Handshake { reserved: can, info_hash: asked, peer_id }.encode(&mut bytes);
-        stream.write_all(&bytes).await.unwrap();
+        stream.write_all(&handshake(1, asked, can)).await.unwrap();
         assert_eq!(named(&mut stream).await.1, answered, "{can:?}");
     }
 
@@ -234,13 +231,7 @@ async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
         let fetches = fetcher.add(Arc::new(learnt.into_info()), &tiers).await.unwrap();
         whole(&fetches).await;
         let seeders = || [v1, v2].map(|name| swarms.scrape(&name).complete);
-        let announced = async {
-            while seeders() != [2, 2] {
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let in_time = timeout(A_MINUTE, announced).await;
-        assert!(in_time.is_ok(), "by v1: {by_v1}, {:?}", seeders());
+        until(&format!("two seeders of each, by v1: {by_v1}"), || seeders() == [2, 2]).await;
         fetcher.stop().await.unwrap();
         assert_eq!(seeders(), [1, 1]);
     }
@@ -250,7 +241,7 @@ async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_hangs_up_on_one_info_hash_of_a_hybrid_is_called_by_the_other() {
-    let info = Arc::new(torrent(Format::Hybrid, false).0.into_info());
+    let (_, info, _) = torrent(Format::Hybrid, false);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let session = start(81, empty()).await;
     let handle = session.add(Arc::clone(&info), &[]).await.unwrap();
@@ -259,12 +250,7 @@ async fn a_peer_that_hangs_up_on_one_info_hash_of_a_hybrid_is_called_by_the_othe
         let (mut called, _) = timeout(A_MINUTE, listener.accept()).await.expect("in time").unwrap();
         assert_eq!(named(&mut called).await.1, name);
         drop(called);
-        let unanswered = async {
-            while handle.status().unreached.is_empty() {
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(A_MINUTE, unanswered).await.expect("in time");
+        until("it is not reached", || !handle.status().unreached.is_empty()).await;
         let error = &handle.status().unreached[0].error;
         assert!(error.starts_with("the handshake was not answered: "), "{error}");
     }
@@ -273,8 +259,7 @@ async fn a_peer_that_hangs_up_on_one_info_hash_of_a_hybrid_is_called_by_the_othe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torrent_that_is_there_by_one_of_its_info_hashes_is_refused_by_the_other() {
-    let metainfo = torrent(Format::Hybrid, false).0;
-    let info = Arc::new(metainfo.info().clone());
+    let (metainfo, info, _) = torrent(Format::Hybrid, false);
     let [v1, v2] = info.info_hashes().collect::<Vec<_>>().try_into().expect("two of a hybrid");
     let [by_v1, by_v2] = [true, false].map(|v1| part_of(&Magnet::from(&metainfo), v1, !v1));
     let session = start(82, empty()).await;
@@ -296,8 +281,7 @@ async fn a_torrent_that_is_there_by_one_of_its_info_hashes_is_refused_by_the_oth
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_names_a_torrent_of_v1_by_v2_as_well_is_refused() {
-    let (metainfo, bytes) = torrent(Format::V1, false);
-    let info = Arc::new(metainfo.info().clone());
+    let (metainfo, info, bytes) = torrent(Format::V1, false);
     let seeder = start(83, full(&info, &bytes)).await;
     seeder.add(Arc::clone(&info), &[]).await.unwrap();
     let link = link(&metainfo, true, false, seeder.addresses()[0]);
@@ -308,13 +292,12 @@ async fn a_link_that_names_a_torrent_of_v1_by_v2_as_well_is_refused() {
     let error = learnt.unwrap_err().to_string();
     assert_eq!(error, "the link has an info hash of a version that the torrent is not of");
     assert!(link.info_hash_v1().is_some_and(|name| fetcher.torrent(&name).is_none()));
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_learn_leaves_nothing_behind() {
-    let (metainfo, _) = torrent(Format::V1, false);
+    let (metainfo, _, _) = torrent(Format::V1, false);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let session = start(65, empty()).await;
     let (tracker, swarms) = tracker();
@@ -332,31 +315,20 @@ async fn a_dropped_learn_leaves_nothing_behind() {
         let (stream, _) = listener.accept().await.unwrap();
         let called = Stranger::shaken(stream, 1, name, Reserved::EXTENSIONS).await;
         assert!(session.torrent(&name).is_some());
-        let announced = async {
-            while swarms.scrape(&name).incomplete == 0 {
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(A_MINUTE, announced).await.expect("it is announced");
+        until("it is announced", || swarms.scrape(&name).incomplete > 0).await;
         enough.notify_one();
         called
     });
     assert!(dropped.is_none(), "no peer has it");
     called.ends().await;
     assert!(session.torrent(&name).is_none());
-    let gone = async {
-        while swarms.scrape(&name).incomplete > 0 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(A_MINUTE, gone).await.expect("the tracker gets `stopped`");
+    until("the tracker gets `stopped`", || swarms.scrape(&name).incomplete == 0).await;
     timeout(A_MINUTE, session.stop()).await.expect("in time").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connected_peers_are_notified_when_a_torrent_was_learnt() {
-    let (metainfo, bytes) = torrent(Format::V1, false);
-    let info = Arc::new(metainfo.info().clone());
+    let (metainfo, info, bytes) = torrent(Format::V1, false);
     let (name, size) = (info.info_hash(), info.encoded().len() as u32);
     let seeder = start(75, full(&info, &bytes)).await;
     seeder.add(Arc::clone(&info), &[]).await.unwrap();
@@ -379,8 +351,7 @@ async fn connected_peers_are_notified_when_a_torrent_was_learnt() {
     });
     session.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
     stranger.until(|message| says(message, Some(size))).await;
-    session.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([session, seeder]).await;
 }
 
 /// Offers an info dictionary of `size` bytes, answers requests for it with the result of `answer`, and
@@ -431,8 +402,7 @@ async fn offers(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_that_send_another_info_dictionary_are_found_and_the_right_one_is_learnt() {
-    let (metainfo, bytes) = torrent(Format::V1, false);
-    let info = Arc::new(metainfo.info().clone());
+    let (metainfo, info, bytes) = torrent(Format::V1, false);
     let (name, size) = (info.info_hash(), info.encoded().len() as u32);
     let mut strangers = Vec::new();
     let mut at = Vec::new();
@@ -470,21 +440,20 @@ async fn peers_that_send_another_info_dictionary_are_found_and_the_right_one_is_
     whole(&handle).await;
     let seeders = handle.status().banned;
     assert!(!seeders.contains(&IpAddr::from([127, 0, 0, 1])), "{seeders:?}");
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
     strangers.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_single_peer_that_sends_another_info_dictionary_is_banned() {
-    let (metainfo, _) = torrent(Format::V1, false);
+    let (metainfo, _, _) = torrent(Format::V1, false);
     let size = metainfo.info().encoded().len() as u32;
     is_banned(&metainfo, move |_| Some((size, vec![7; size as usize]))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_sends_wrong_hashes_of_pieces_is_banned() {
-    let (metainfo, _) = torrent(Format::V2, false);
+    let (metainfo, _, _) = torrent(Format::V2, false);
     let info = metainfo.info().encoded().to_vec();
     is_banned(&metainfo, move |_| Some((info.len() as u32, info.clone()))).await;
 }
@@ -520,8 +489,7 @@ async fn is_banned(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_info_dictionary_is_served_three_times_and_then_no_more() {
-    let (metainfo, bytes) = torrent(Format::V1, false);
-    let info = Arc::new(metainfo.info().clone());
+    let (_, info, bytes) = torrent(Format::V1, false);
     let seeder = start(69, full(&info, &bytes)).await;
     seeder.add(Arc::clone(&info), &[]).await.unwrap();
     let stream = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
@@ -552,8 +520,7 @@ async fn an_info_dictionary_is_served_three_times_and_then_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_tell_peers_of_others_but_not_those_of_a_private_torrent() {
     for private in [false, true] {
-        let (metainfo, bytes) = torrent(Format::V1, private);
-        let info = Arc::new(metainfo.info().clone());
+        let (_, info, bytes) = torrent(Format::V1, private);
         // Slow enough that they have much to say to each other.
         let slow = with(config(70), |config| config.up = Some(100_000));
         let middle = Session::start(slow, full(&info, &bytes)).await.unwrap();
@@ -565,13 +532,7 @@ async fn peers_tell_peers_of_others_but_not_those_of_a_private_torrent() {
             handle.found(middle.addresses().to_vec());
             handles.push(handle);
         }
-        timeout(A_MINUTE, async {
-            while knows.status().peers.len() < 2 {
-                sleep(Duration::from_millis(20)).await;
-            }
-        })
-        .await
-        .expect("both have called");
+        until("both have called", || knows.status().peers.len() >= 2).await;
         let met = async {
             while !handles[0].status().peers.iter().any(|peer| peer.id == PeerId::new([72; 20])) {
                 sleep(Duration::from_millis(20)).await;
@@ -579,9 +540,7 @@ async fn peers_tell_peers_of_others_but_not_those_of_a_private_torrent() {
         };
         let met = timeout(Duration::from_secs(if private { 3 } else { 10 }), met).await;
         assert_eq!(met.is_ok(), !private);
-        for end in ends {
-            end.stop().await.unwrap();
-        }
+        stop(ends).await;
         middle.stop().await.unwrap();
     }
 }

@@ -9,32 +9,22 @@ mod strangers;
 use std::{future::poll_fn, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
 
 use sha1::{Digest as _, Sha1};
-use swarmkeep::{HashKey, RepositoryConfig, SwarmStats, TorrentRepository, catalog};
+use swarmkeep::{SwarmStats, TorrentRepository};
 use swarmkeep_bittorrent::PeerId;
 use swarmkeep_content::{
     ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent,
     files::{Allocation, FileStore},
 };
+use swarmkeep_content_tests::torrents::two_mib as content;
 use swarmkeep_metainfo::Info;
 use swarmkeep_peer::{Handle, Session, SessionConfig};
 use swarmkeep_store_tests::{A_MINUTE, with};
-use swarmkeep_tests::listening;
+use swarmkeep_tests::{build, listening};
 use swarmkeep_tracker::Server;
 use tokio::time::{sleep, timeout};
 
 /// The info dictionary of 2 MiB of random bytes in 32 pieces (see `fixtures/README.md`).
 const INFO: &[u8] = include_bytes!("../../../../../fixtures/torrents/splitmix64-2MiB.info");
-
-fn content() -> Vec<u8> {
-    let mut state = 1_u64;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    };
-    (0..1 << 18).flat_map(|_| next().to_le_bytes()).collect()
-}
 
 fn info() -> Arc<Info> {
     Arc::new(Info::parse(INFO).unwrap())
@@ -72,8 +62,7 @@ async fn announced(n: u8, store: &Arc<dyn ContentRepository>, tiers: &[Vec<Strin
 
 /// Starts a tracker that lasts as long as the test; answers where it listens.
 fn tracker() -> (SocketAddr, Arc<dyn TorrentRepository>) {
-    let packed = catalog::find("packed").unwrap();
-    let repository = packed.build(&RepositoryConfig::new(HashKey::from_os().unwrap())).unwrap();
+    let repository = build("packed", |config| config);
     let store = Arc::clone(repository.as_sync().expect("packed is synchronous"));
     let mut config = listening(&[SocketAddr::from(([127, 0, 0, 1], 0))], &[]);
     config.rules.interval_secs = 1;
@@ -81,6 +70,22 @@ fn tracker() -> (SocketAddr, Arc<dyn TorrentRepository>) {
     let address = server.udp_addresses().unwrap()[0];
     tokio::spawn(server.run(std::future::pending()));
     (address, store)
+}
+
+/// Waits until something holds, a minute at most.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let held = async {
+        while !holds() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(A_MINUTE, held).await.unwrap_or_else(|_| panic!("not within a minute: {what}"));
+}
+
+async fn stop<const N: usize>(sessions: [Session; N]) {
+    for session in sessions {
+        session.stop().await.unwrap();
+    }
 }
 
 async fn whole(handle: &Handle) {
@@ -104,8 +109,7 @@ async fn one_session_fetches_the_pieces_of_another() {
     whole(&fetches).await;
     assert_eq!(seeds.status().up.0, info().length());
     assert_eq!((fetches.status().down.0, fetches.status().wasted), (info().length(), 0));
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
     assert_has_all(&empty);
 }
 
@@ -141,16 +145,8 @@ async fn a_session_is_found_through_its_tracker_and_leaves_it() {
     whole(&too).await;
     let stats = || swarms.scrape(&info().info_hash());
     let expected = SwarmStats { complete: 3, incomplete: 0, downloaded: 2 };
-    timeout(A_MINUTE, async {
-        while stats() != expected {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .unwrap_or_else(|_| panic!("{:?}", stats()));
-    for session in [seeder, one, two] {
-        session.stop().await.unwrap();
-    }
+    until("the tracker counts three seeders", || stats() == expected).await;
+    stop([seeder, one, two]).await;
     assert_eq!(stats(), SwarmStats { complete: 0, incomplete: 0, downloaded: 2 });
     stores.iter().for_each(assert_has_all);
 }
@@ -195,8 +191,7 @@ async fn nothing_that_is_complete_is_fetched_again() {
     fetches.found(seeder.addresses().to_vec());
     whole(&fetches).await;
     assert_eq!(seeds.status().up.0, info().length() / 2);
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
     assert_has_all(&half);
 }
 
@@ -209,15 +204,8 @@ async fn fetched_pieces_are_written_in_time_although_their_stripe_is_not_whole()
     let fetches = fetcher.add(info(), &[]).await.unwrap();
     fetches.found(seeder.addresses().to_vec());
     let written = || empty.open(&info().info_hash()).unwrap().pieces().unwrap().count();
-    timeout(A_MINUTE, async {
-        while written() < 5 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .expect("nothing else comes, and it is written all the same");
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    until("nothing else comes, and it is written all the same", || written() >= 5).await;
+    stop([fetcher, seeder]).await;
 }
 
 /// The `n`th of many torrents of the same bytes.
@@ -243,8 +231,7 @@ async fn torrents_without_peers_to_call_leave_connections_to_the_others() {
     fetches.found(seeder.addresses().to_vec());
     timeout(A_MINUTE, whole(&fetches)).await.expect("it has all of it");
     drop(silent);
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -290,8 +277,7 @@ async fn progress_never_goes_back_while_pieces_come_at_the_same_time() {
     fetches.found(seeder.addresses().to_vec());
     whole(&fetches).await;
     watched.join().unwrap();
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -316,17 +302,12 @@ async fn unreadable_pieces_are_no_longer_offered_and_the_others_are() {
     let empty = self::store([]);
     let (fetcher, fetches) = session(54, &empty).await;
     fetches.found(seeder.addresses().to_vec());
-    let all_but_two = async {
-        while (fetches.status().progress.complete, seeds.status().progress.complete) != (30, 30) {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(A_MINUTE, all_but_two).await.expect("all that can be read");
+    let complete = || [&fetches, &seeds].map(|handle| handle.status().progress.complete);
+    until("both have all that can be read", || complete() == [30, 30]).await;
     assert!(fetches.status().banned.is_empty());
     assert_eq!(seeds.status().progress.failed, None, "a complete torrent keeps the rest");
     timeout(Duration::from_secs(1), seeds.complete()).await.expect("it was").unwrap();
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -340,12 +321,8 @@ async fn wrong_pieces_are_not_sent_and_are_fetched_again() {
     let (seeder, seeds) = session(55, &rotten).await;
     let (fetcher, fetches) = session(56, &empty).await;
     fetches.found(seeder.addresses().to_vec());
-    let all_but_one = async {
-        while (fetches.status().progress.complete, seeds.status().progress.complete) != (31, 31) {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(A_MINUTE, all_but_one).await.expect("all that is right");
+    let complete = || [&fetches, &seeds].map(|handle| handle.status().progress.complete);
+    until("both have all that is right", || complete() == [31, 31]).await;
     assert!(fetches.status().banned.is_empty(), "nothing wrong was sent");
     assert_eq!((seeds.status().lost, seeds.status().progress.failed), (1, None));
     assert!(!content.pieces().unwrap().contains(5), "the next process knows, too");
@@ -353,16 +330,8 @@ async fn wrong_pieces_are_not_sent_and_are_fetched_again() {
     let (other, _) = session(57, &full).await;
     seeds.found(other.addresses().to_vec());
     whole(&fetches).await;
-    timeout(A_MINUTE, async {
-        while !seeds.progress().borrow().is_complete() {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .expect("it comes again");
-    for session in [fetcher, seeder, other] {
-        session.stop().await.unwrap();
-    }
+    until("it comes again", || seeds.progress().borrow().is_complete()).await;
+    stop([fetcher, seeder, other]).await;
     assert_has_all(&rotten);
     assert_has_all(&empty);
 }

@@ -18,7 +18,7 @@ use tokio::{
 use crate::sessions::{
     assert_has_all, config,
     hostile::{Stranger, block},
-    info, session, store, whole,
+    info, session, stop, store, until, whole,
 };
 
 /// The time that a peer may take in most of these tests.
@@ -95,8 +95,7 @@ async fn silent_peers_do_not_stop_the_others() {
         fetches.found(seeder.addresses().to_vec());
         timeout(A_MINUTE, whole(&fetches)).await.unwrap_or_else(|_| panic!("{:?}", fetches.status()));
         assert_eq!(fetches.status().wasted, 0);
-        fetcher.stop().await.unwrap();
-        seeder.stop().await.unwrap();
+        stop([fetcher, seeder]).await;
         assert_has_all(&empty);
     }
 }
@@ -142,13 +141,7 @@ async fn a_slow_peer_loses_its_requests_and_its_late_blocks_are_accepted() {
         bring(&mut stranger, &content, *block).await;
     }
     let came = (asked.len() as u64 + 1) * (16 << 10);
-    timeout(A_MINUTE, async {
-        while fetches.status().down.0 < came {
-            sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await
-    .expect("all of it is accepted");
+    until("all of it is accepted", || fetches.status().down.0 >= came).await;
     assert_eq!(fetches.status().wasted, 0);
     fetcher.stop().await.unwrap();
 }
@@ -175,8 +168,7 @@ async fn a_peer_that_rejects_everything_gets_few_requests() {
     let (seeder, _seeds) = session(65, &full).await;
     fetches.found(seeder.addresses().to_vec());
     timeout(A_MINUTE, whole(&fetches)).await.expect("other peers get requests");
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,13 +227,7 @@ async fn unrequested_blocks_count_as_waste_and_end_the_connection() {
     };
     let some: Vec<_> = (0..32).map(garbage).collect();
     stranger.say(&some).await;
-    timeout(A_MINUTE, async {
-        while fetches.status().wasted < 32 * (16 << 10) {
-            sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await
-    .expect("it came");
+    until("it came", || fetches.status().wasted >= 32 * (16 << 10)).await;
     let status = fetches.status();
     assert_eq!((status.down.0, status.peers[0].down.0), (0, 0));
     let more: Vec<_> = (0..128).map(garbage).collect();

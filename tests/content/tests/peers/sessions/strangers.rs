@@ -22,7 +22,7 @@ use crate::sessions::{
     connecting::{caller, hello},
     hostile::Stranger,
     magnets::{empty, full, start, torrent},
-    session, store, whole,
+    session, stop, store, whole,
 };
 
 /// The compact form of an address at which nothing listens.
@@ -63,14 +63,12 @@ async fn a_tracker_that_makes_up_peers_hides_none_of_another() {
     let tiers = [vec![hostile], vec![honest_tracker(seeder.addresses()[0]).await]];
     let (fetcher, fetches) = announced(140, &store([]), &tiers).await;
     timeout(A_MINUTE, whole(&fetches)).await.expect("the seeder is called");
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_that_make_up_peers_hide_none_of_a_tracker() {
-    let (metainfo, bytes) = torrent(Format::V1, false);
-    let info = Arc::new(metainfo.info().clone());
+    let (_, info, bytes) = torrent(Format::V1, false);
     let (seeder, fetcher) = (start(143, full(&info, &bytes)).await, start(142, empty()).await);
     seeder.add(Arc::clone(&info), &[]).await.unwrap();
     let tiers = [vec![honest_tracker(seeder.addresses()[0]).await]];
@@ -86,8 +84,7 @@ async fn peers_that_make_up_peers_hide_none_of_a_tracker() {
         strangers.push(stranger);
     }
     timeout(A_MINUTE, fetches.complete()).await.expect("the seeder is called").unwrap();
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,8 +97,7 @@ async fn callers_that_say_nothing_make_no_other_wait() {
     let (fetcher, fetches) = session(145, &store([])).await;
     fetches.found(seeder.addresses().to_vec());
     timeout(A_MINUTE, whole(&fetches)).await.expect("it has all of it");
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,8 +115,7 @@ async fn peers_that_say_that_they_are_interested_and_ask_for_nothing_close_no_to
     let (fetcher, fetches) = session(147, &store([])).await;
     fetches.found(seeder.addresses().to_vec());
     timeout(A_MINUTE, whole(&fetches)).await.expect("it gets its turn");
-    fetcher.stop().await.unwrap();
-    seeder.stop().await.unwrap();
+    stop([fetcher, seeder]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

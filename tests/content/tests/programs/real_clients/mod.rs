@@ -19,6 +19,7 @@ use std::{
     env, fs,
     net::SocketAddr,
     path::Path,
+    process::Command,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -28,12 +29,15 @@ use clients::{ARIA2, Client, ClientSetup, LIBTORRENT, OURS, QBITTORRENT, RTORREN
 use network::{A_NETWORK, TRACKER_V6, address, file_name, in_a_network_of_its_own};
 use swarmkeep::{
     Family::{self, V4, V6},
-    HashKey, Immediate, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
-    catalog::{self, Repository},
+    HashKey, SwarmStats,
+    catalog::Repository,
 };
+use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_content_tests::torrents::two_mib as content;
 use swarmkeep_metainfo::{Creation, Format, Magnet, Metainfo};
 use swarmkeep_store_tests::programs::{Trial, trial};
-use swarmkeep_tracker::{Config, PasskeyList, Server};
+use swarmkeep_tests::{Tracker, build, serve::Serve, udp};
+use swarmkeep_tracker::{Config, PasskeyList};
 use tap::Tap;
 
 macro_rules! real_clients {
@@ -213,9 +217,11 @@ impl ClientTest {
         let places: BTreeMap<_, _> = clients.iter().map(|client| (client.name, place(client))).collect();
         fs::write(places[seeder.name].download.join(FILE), &content).expect("room for 2 MiB");
 
-        let store = build(self.repository);
-        let tracker = self.start_tracker(Repository::Sync(Immediate(Arc::clone(&store))));
-        let tap = Tap::between(self.tracker(), tracker, self.protocol, info_hashes, self.by_link);
+        let repository = build(self.repository, |config| config);
+        let store = Arc::clone(repository.as_sync().expect("it is synchronous"));
+        let tracker = self.start_tracker(repository);
+        let at = *tracker.udp.first().or(tracker.http.first()).expect("it listens");
+        let tap = Tap::between(self.tracker(), at, self.protocol, info_hashes, self.by_link);
         let stats = || store.scrape(&info_hash);
 
         let mut running = vec![Running::start(seeder, &places[seeder.name])];
@@ -307,8 +313,7 @@ impl ClientTest {
         }
     }
 
-    /// Starts the tracker on a thread that ends with the process. Returns its address.
-    fn start_tracker(&self, repository: Repository) -> SocketAddr {
+    fn start_tracker(&self, repository: Repository) -> Tracker {
         let address = SocketAddr::new(self.tracker().ip(), 0);
         // A short interval: a client that missed a peer announces again within this test.
         let mut config = Config::new();
@@ -324,14 +329,7 @@ impl ClientTest {
             Protocol::Udp => config.udp.push(address),
             Protocol::Http => config.http.push(address),
         }
-        let server = Server::bind(&config, repository).expect("the address is ours");
-        let addresses = match self.protocol {
-            Protocol::Udp => server.udp_addresses(),
-            Protocol::Http => server.http_addresses(),
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        thread::spawn(move || runtime.block_on(server.run(std::future::pending())));
-        addresses.expect("bound")[0]
+        Tracker::over(&config, repository)
     }
 }
 
@@ -343,14 +341,22 @@ fn wait_until(what: &str, done: impl Fn() -> bool, transcript: impl Fn() -> Stri
     }
 }
 
-/// The content of the torrent: random, and the same each time.
-fn content() -> Vec<u8> {
-    let mut rng = SplitMix64::new(1);
-    (0..FILE_LEN / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+/// A tracker in a process of its own, over UDP and HTTP at one address.
+struct ServedTracker {
+    serve: Serve,
+    at: SocketAddr,
 }
 
-fn build(repository: &str) -> Arc<dyn TorrentRepository> {
-    let config = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
-    let repository = catalog::find(repository).expect("a name of the catalog").build(&config);
-    repository.expect("the defaults are kept").as_sync().cloned().expect("it is synchronous")
+impl ServedTracker {
+    fn start(mut command: Command, at: SocketAddr) -> Self {
+        command.arg(format!("--udp={at}")).arg(format!("--http={at}"));
+        Self { serve: Serve::start(command), at }
+    }
+
+    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+        let mut client = udp::Client::of(self.at);
+        let connection_id = client.connect();
+        let stats = client.scrape(connection_id, &[*info_hash.as_bytes()])[0];
+        SwarmStats { complete: stats.seeders, incomplete: stats.leechers, downloaded: stats.completed }
+    }
 }

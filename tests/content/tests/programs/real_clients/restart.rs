@@ -1,27 +1,17 @@
 //! Clients that stay while the tracker ends and starts again: `swarmkeep serve --state`, the program itself.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-};
+use std::{collections::BTreeMap, fs, net::SocketAddr, path::Path};
 
 use swarmkeep::{Family::V4, SwarmStats};
-use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_metainfo::Metainfo;
 use swarmkeep_store_tests::{
     programs::{ARIA2, IP, LIBTORRENT, NAMESPACES, QBITTORRENT, TRANSMISSION, Trial},
     tests,
 };
-use swarmkeep_tests::{
-    serve::{self, PROGRAM, program},
-    udp,
-};
+use swarmkeep_tests::serve::{PROGRAM, program, swarmkeep};
 
 use crate::real_clients::{
-    ClientTest, FILE, Protocol, TorrentKind,
+    ClientTest, FILE, Protocol, ServedTracker, TorrentKind,
     clients::{self, Client, ClientSetup, Running},
     content,
     network::in_a_network_of_its_own,
@@ -52,7 +42,6 @@ fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     if !in_a_network_of_its_own() {
         return;
     }
-    let program = program();
     let [seeder, other, new] = clients;
     let row = ClientTest {
         kind: TorrentKind::V1,
@@ -76,8 +65,9 @@ fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     let has_file =
         |client: &Client| fs::read(places[client.name].download.join(FILE)).is_ok_and(|file| file == content);
 
-    let mut tracker = Serve::start(&program, &work, row.tracker().ip().to_string());
-    let tap = Tap::between(row.tracker(), tracker.at, protocol, vec![info_hash], false);
+    let at = SocketAddr::new(row.tracker().ip(), 7969);
+    let mut tracker = start(&work, at);
+    let tap = Tap::between(row.tracker(), at, protocol, vec![info_hash], false);
     let so_far = || tap.transcript(&places);
     let mut shown = 0;
     let mut show = |places: &BTreeMap<&str, ClientSetup>| {
@@ -96,19 +86,16 @@ fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     assert!(has_file(other), "{} has downloaded something else", other.name);
     if signal == "KILL" {
         // The latest snapshot may have begun before, and so may the next.
-        let taken = tracker.log().matches("snapshot taken").count();
-        wait_until(
-            "two snapshots more",
-            || tracker.log().matches("snapshot taken").count() >= taken + 2,
-            so_far,
-        );
+        let snapshots = || tracker.serve.log().matches("snapshot taken").count();
+        let taken = snapshots();
+        wait_until("two snapshots more", || snapshots() >= taken + 2, so_far);
     }
     show(&places);
     println!("scrape: {:?}", tracker.scrape(&info_hash));
 
-    tracker.end(signal);
-    tracker = Serve::start(&program, &work, row.tracker().ip().to_string());
-    assert_eq!(tracker.scrape(&info_hash), both, "{}", tracker.log());
+    end(tracker, signal);
+    tracker = start(&work, at);
+    assert_eq!(tracker.scrape(&info_hash), both, "{}", tracker.serve.log());
     println!("scrape: {:?}", tracker.scrape(&info_hash));
     assert!(show(&places).iter().all(|line| !line.contains("-> announce")), "the interval is a minute");
 
@@ -125,62 +112,26 @@ fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     wait_until("it says so", || tracker.scrape(&info_hash) == all, so_far);
     show(&places);
     println!("scrape: {:?}", tracker.scrape(&info_hash));
-    tracker.end("TERM");
+    end(tracker, "TERM");
 }
 
-/// The program, until this is dropped.
-struct Serve {
-    child: Child,
-    log: PathBuf,
-    at: SocketAddr,
+fn start(work: &Path, at: SocketAddr) -> ServedTracker {
+    let arguments = ["--interval=1m", "--snapshot-every=1s", "--admin=off"];
+    println!("$ swarmkeep serve --state DIR {} --udp={at} --http={at}", arguments.join(" "));
+    let mut command = swarmkeep(&program(), "serve");
+    command.arg("--state").arg(work.join("state")).args(arguments);
+    let tracker = ServedTracker::start(command, at);
+    let log = tracker.serve.log();
+    log.lines().filter(|line| !line.contains("running as root")).for_each(|line| println!("{line}"));
+    tracker
 }
 
-impl Serve {
-    fn start(program: &Path, work: &Path, ip: String) -> Self {
-        let (at, log) = (SocketAddr::new(ip.parse().expect("an address"), 7969), work.join("log"));
-        let (listen, state) = (at.to_string(), work.join("state"));
-        let arguments =
-            ["--udp", &*listen, "--http", &listen, "--interval=1m", "--snapshot-every=1s", "--admin=off"];
-        println!("$ swarmkeep serve --state DIR {}", arguments.join(" "));
-        let mut command = Command::new(program);
-        command.arg("serve").arg("--state").arg(state).args(arguments);
-        // Each variable of that name is a setting.
-        command.env_clear();
-        command.stdin(Stdio::null()).stderr(fs::File::create(&log).expect("a folder of ours"));
-        let serve = Self { child: command.spawn().expect("it is there"), log, at };
-        wait_until("the tracker listens", || serve.log().contains("listening on"), || serve.log());
-        let said = serve.log();
-        println!(
-            "{}",
-            said.lines().filter(|line| !line.contains("running as root")).collect::<Vec<_>>().join("\n")
-        );
-        serve
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(&self.log).expect("a file of ours")
-    }
-
-    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        let mut client = udp::Client::of(self.at);
-        let connection_id = client.connect();
-        let stats = client.scrape(connection_id, &[*info_hash.as_bytes()])[0];
-        SwarmStats { complete: stats.seeders, incomplete: stats.leechers, downloaded: stats.completed }
-    }
-
-    /// Sends a signal by its name, and prints the last lines of the log.
-    fn end(mut self, signal: &str) {
-        println!("$ kill -s {signal} {}", self.child.id());
-        serve::signal(self.child.id(), signal).expect("it runs");
-        let status = self.child.wait().expect("a child");
-        assert_eq!(status.success(), signal == "TERM", "{}", self.log());
-        println!("{}", self.log().lines().last().expect("it has logged"));
-    }
-}
-
-impl Drop for Serve {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Sends a signal by its name, and prints the last line of the log.
+fn end(mut tracker: ServedTracker, signal: &str) {
+    println!("$ kill -s {signal} {}", tracker.serve.pid());
+    tracker.serve.signal(signal);
+    let status = tracker.serve.ended();
+    let log = tracker.serve.log();
+    assert_eq!(status.success(), signal == "TERM", "{log}");
+    println!("{}", log.lines().last().expect("it has logged"));
 }

@@ -1,27 +1,19 @@
 //! Clients on two trackers that share a store on Redis: `swarmkeep serve --repository redis`, the program
 //! itself.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::{fs, net::SocketAddr, path::Path};
 
 use swarmkeep::{Family::V4, SwarmStats};
-use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_metainfo::Metainfo;
 use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
     programs::{ARIA2, IP, LIBTORRENT, NAMESPACES, REDIS, TRANSMISSION, Trial},
     tests,
 };
-use swarmkeep_tests::{
-    serve::{PROGRAM, Serve, program, swarmkeep},
-    udp,
-};
+use swarmkeep_tests::serve::{PROGRAM, program, swarmkeep};
 
 use crate::real_clients::{
-    FILE, INFO,
+    FILE, INFO, ServedTracker,
     clients::{self, Client, ClientSetup, Running},
     content,
     network::{address, in_a_network_of_its_own},
@@ -42,11 +34,14 @@ fn clients_meet_over_two_trackers_on_redis_of_which_one_is_killed() {
     if !in_a_network_of_its_own() {
         return;
     }
-    let program = program();
     let clients = [&clients::TRANSMISSION, &clients::ARIA2, &clients::LIBTORRENT];
     let server = Server::start().unwrap_or_else(|error| panic!("this test needs a real server: {error:?}"));
     let [first, second] = [6969, 7969].map(|port| SocketAddr::new(address(V4, 1), port));
-    let start = |at| Tracker::start(&program, &server.url(), at);
+    let start = |at| {
+        let mut command = swarmkeep(&program(), "serve");
+        command.args(["--interval=1m", "--admin=off", "--repository=redis", "--redis-url", &server.url()]);
+        ServedTracker::start(command, at)
+    };
     let (mut one, two) = (start(first), start(second));
 
     let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("two-trackers");
@@ -90,26 +85,4 @@ fn torrent(urls: &[&str]) -> Vec<u8> {
     let tiers: String = urls.iter().map(|url| format!("l{}e", string(url))).collect();
     let head = format!("d8:announce{}13:announce-listl{tiers}e4:info", string(urls[0]));
     [head.as_bytes(), INFO, b"e"].concat()
-}
-
-/// One of the two trackers.
-struct Tracker {
-    serve: Serve,
-    at: SocketAddr,
-}
-
-impl Tracker {
-    fn start(program: &PathBuf, url: &str, at: SocketAddr) -> Self {
-        let mut command = swarmkeep(program, "serve");
-        command.arg(format!("--udp={at}")).arg(format!("--http={at}"));
-        command.args(["--interval=1m", "--admin=off", "--repository=redis", "--redis-url", url]);
-        Self { serve: Serve::start(command), at }
-    }
-
-    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        let mut client = udp::Client::of(self.at);
-        let connection_id = client.connect();
-        let stats = client.scrape(connection_id, &[*info_hash.as_bytes()])[0];
-        SwarmStats { complete: stats.seeders, incomplete: stats.leechers, downloaded: stats.completed }
-    }
 }
