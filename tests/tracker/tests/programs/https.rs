@@ -6,11 +6,9 @@ use swarmkeep_store_tests::{
     programs::{ARIA2, CURL, Trial},
     tests,
 };
-use swarmkeep_tests::{Tracker, any_port, build};
+use swarmkeep_tests::{Tracker, any_port, build, certificates};
 use swarmkeep_tracker::{Config, Tls};
 use tempfile::TempDir;
-
-use crate::certificates::certificates;
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! { [ARIA2]: aria2_announces_over_https; [CURL]: curl_scrapes_over_https }

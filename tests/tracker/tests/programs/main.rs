@@ -1,6 +1,5 @@
 //! The tracker and the shared store with other programs: Redis, a browser, Prometheus, clients over HTTPS.
 
-mod certificates;
 mod dashboard;
 mod https;
 mod prometheus;

@@ -8,8 +8,8 @@ use std::{
 use swarmkeep::TorrentRepository;
 use swarmkeep_peer::trackers::ClientOptions;
 use swarmkeep_store_tests::with;
-use swarmkeep_tests::{Tracker, build, listening};
-use swarmkeep_tracker::Config;
+use swarmkeep_tests::{Tracker, build, certificates, listening};
+use swarmkeep_tracker::{Config, Tls};
 use tokio::time::sleep;
 
 use crate::trackers::torrent::{
@@ -136,28 +136,12 @@ async fn a_thousand_torrents_announce_to_one_tracker_through_one_client() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_https_only_a_tracker_with_a_trusted_certificate_gets_announces() {
-    use std::fs;
-
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-    use swarmkeep_tracker::Tls;
-    use tempfile::TempDir;
-
-    let folder = TempDir::new().expect("room");
+    let folder = tempfile::tempdir().expect("room");
     let file = |name: &str| folder.path().join(name);
-    let key = || KeyPair::generate().expect("randomness");
-    let authority = || {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params
-    };
-    let (root_key, leaf_key, other_key) = (key(), key(), key());
-    let names = ["127.0.0.1", "::1"].map(String::from);
-    let leaf = CertificateParams::new(names).expect("names");
-    let leaf = leaf.signed_by(&leaf_key, &Issuer::new(authority(), &root_key)).expect("a certificate");
-    fs::write(file("root.pem"), authority().self_signed(&root_key).expect("one").pem()).expect("room");
-    fs::write(file("other.pem"), authority().self_signed(&other_key).expect("one").pem()).expect("room");
-    fs::write(file("leaf.pem"), leaf.pem()).expect("room");
-    fs::write(file("key.pem"), leaf_key.serialize_pem()).expect("room");
+    let ([leaf, key, root], [_, _, other]) = (certificates(), certificates());
+    for (name, text) in [("leaf.pem", leaf), ("key.pem", key), ("root.pem", root), ("other.pem", other)] {
+        std::fs::write(file(name), text).expect("room");
+    }
     let tls = Tls::load(&file("leaf.pem"), &file("key.pem")).expect("they belong together");
     let mut config = Config::new();
     (config.https, config.tls) = (vec![V4, V6], Some(tls));

@@ -10,12 +10,12 @@ use swarmkeep_store_tests::{
 };
 use swarmkeep_tests::{
     admin::client::ask,
+    certificates,
     serve::{PROGRAM, Serve},
     udp::HASH,
 };
 
 use crate::{
-    certificates::certificates,
     redis::{FUNCTIONS, calls, module, started},
     redis_serve::trackers::{TrackerSetup, at, escaped},
 };

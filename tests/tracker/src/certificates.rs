@@ -3,7 +3,7 @@
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 /// A certificate for this machine with its key, and the certificate of the authority that signed it.
-pub(crate) fn certificates() -> [String; 3] {
+pub fn certificates() -> [String; 3] {
     let mut authority = CertificateParams::default();
     authority.distinguished_name.push(DnType::CommonName, "an authority of a test");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
