@@ -44,6 +44,13 @@ impl<'a> Folder<'a> {
         Self { capacity: Some(ROOM), ..Self::unlimited(subject) }
     }
 
+    /// A folder, and the first store in it.
+    pub(crate) fn opened(subject: &'a dyn Subject) -> (Self, Store) {
+        let folder = Self::new(subject);
+        let store = folder.open();
+        (folder, store)
+    }
+
     /// For stores without a capacity.
     pub(crate) fn unlimited(subject: &'a dyn Subject) -> Self {
         Self { subject, folder: scratch_folder(), capacity: None }

@@ -172,32 +172,17 @@ impl ModelState {
     /// Makes an event durable.
     pub(crate) fn log(&mut self, info_hash: InfoHash, event: &LogEvent<'_>) -> Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
-        let mut record = Vec::new();
-        let kind = match event {
-            LogEvent::Created(_) => 0,
-            LogEvent::Deleted => 1,
-            LogEvent::Complete(..) => 2,
-            LogEvent::Incomplete(_) => 3,
-            LogEvent::Labelled(_) => 4,
-        };
-        record.push(kind);
-        record.extend_from_slice(info_hash.as_bytes());
-        match event {
+        let hash = &info_hash.as_bytes()[..];
+        let record = match event {
             LogEvent::Created(geometry) => {
-                record.extend_from_slice(&geometry.len().to_le_bytes());
-                record.extend_from_slice(&geometry.piece_length().to_le_bytes());
+                let (len, piece_length) = (geometry.len(), geometry.piece_length());
+                [&[0], hash, &len.to_le_bytes(), &piece_length.to_le_bytes()].concat()
             }
-            LogEvent::Deleted => {}
-            LogEvent::Complete(piece, bytes) => {
-                record.extend_from_slice(&piece.to_le_bytes());
-                record.extend_from_slice(bytes);
-            }
-            LogEvent::Incomplete(piece) => record.extend_from_slice(&piece.to_le_bytes()),
-            LogEvent::Labelled(label) => {
-                record.extend_from_slice(&(label.len() as u32).to_le_bytes());
-                record.extend_from_slice(label);
-            }
-        }
+            LogEvent::Deleted => [&[1], hash].concat(),
+            LogEvent::Complete(piece, bytes) => [&[2], hash, &piece.to_le_bytes(), bytes].concat(),
+            LogEvent::Incomplete(piece) => [&[3], hash, &piece.to_le_bytes()].concat(),
+            LogEvent::Labelled(label) => [&[4], hash, &(label.len() as u32).to_le_bytes(), label].concat(),
+        };
         log.write_all(&record).map_err(Error::io("writing the log"))
     }
 

@@ -11,8 +11,7 @@ use crate::content::{
 };
 
 pub(crate) fn delete_forgets_a_torrent_and_says_whether_there_was_one(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for round in 0..3 {
         assert!(!store.delete(&hash(1)).unwrap());
         let content = store.new_torrent(1, 50_000, BLOCK as u32);
@@ -25,8 +24,7 @@ pub(crate) fn delete_forgets_a_torrent_and_says_whether_there_was_one(subject: &
 }
 
 pub(crate) fn delete_leaves_other_torrents_alone(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let contents: Vec<_> = (0..9).map(|n| store.new_torrent(n, 60_000, BLOCK as u32)).collect();
     for piece in 0..3 {
         for (n, content) in contents.iter().enumerate() {
@@ -48,8 +46,7 @@ pub(crate) fn delete_leaves_other_torrents_alone(subject: &dyn Subject) {
 }
 
 pub(crate) fn handles_of_a_deleted_torrent_answer_deleted(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let first = store.new_torrent(1, 50_000, 10_000);
     let second = store.torrent(1);
     complete(&*first, 0, Pattern(1));
@@ -84,8 +81,7 @@ pub(crate) fn handles_of_a_deleted_torrent_answer_deleted(subject: &dyn Subject)
 }
 
 pub(crate) fn a_torrent_created_anew_has_nothing_of_the_old(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for (n, (length, piece_length)) in
         [(100_000, 10_000), (100_000, 10_000), (99_000, 3000), (200_000, 1 << 17)].into_iter().enumerate()
     {

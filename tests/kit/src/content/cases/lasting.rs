@@ -27,8 +27,7 @@ fn outlive(folder: &Folder<'_>, store: Store, check: impl Fn(&Store)) -> Store {
 }
 
 pub(crate) fn what_was_flushed_is_there_when_the_store_is_opened_again(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (folder, store) = Folder::opened(subject);
     let measures = measures(&store);
     for (n, &(length, piece_length)) in measures.iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
@@ -58,8 +57,7 @@ pub(crate) fn what_was_flushed_is_there_when_the_store_is_opened_again(subject: 
 }
 
 pub(crate) fn bytes_of_incomplete_pieces_do_not_outlive_the_store(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (folder, store) = Folder::opened(subject);
     let length = 5 * BLOCK + 10;
     let content = store.new_torrent(1, length, BLOCK as u32);
     let other = store.new_torrent(2, length, BLOCK as u32);
@@ -83,8 +81,7 @@ pub(crate) fn bytes_of_incomplete_pieces_do_not_outlive_the_store(subject: &dyn 
 }
 
 pub(crate) fn what_was_not_flushed_may_survive_and_reads_as_when_it_was_marked(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (folder, store) = Folder::opened(subject);
     let length = 40 * BLOCK - 3;
     let content = store.new_torrent(1, length, BLOCK as u32);
     (0..20).for_each(|piece| complete(&*content, piece, Pattern(1)));
@@ -106,8 +103,7 @@ pub(crate) fn what_was_not_flushed_may_survive_and_reads_as_when_it_was_marked(s
 }
 
 pub(crate) fn a_torrent_is_there_after_create_returned(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let mut store = folder.open();
+    let (folder, mut store) = Folder::opened(subject);
     for n in 0..4 {
         store.new_torrent(n, 1000 * (n + 1), 300);
         store = outlive(&folder, store, |store| {
@@ -128,8 +124,7 @@ pub(crate) fn a_torrent_is_there_after_create_returned(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_torrent_is_gone_after_delete_returned(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let mut store = folder.open();
+    let (folder, mut store) = Folder::opened(subject);
     for n in 0..5 {
         complete(&*store.new_torrent(n, 30_000, BLOCK as u32), 0, Pattern(n as u16));
     }
@@ -153,8 +148,7 @@ pub(crate) fn a_torrent_is_gone_after_delete_returned(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_piece_is_incomplete_after_mark_incomplete_returned(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (folder, store) = Folder::opened(subject);
     let length = 6 * BLOCK;
     let content = store.new_torrent(1, length, BLOCK as u32);
     (0..6).for_each(|piece| complete(&*content, piece, Pattern(1)));
@@ -178,8 +172,7 @@ pub(crate) fn a_piece_is_incomplete_after_mark_incomplete_returned(subject: &dyn
 }
 
 pub(crate) fn a_piece_that_was_written_anew_reads_so_when_the_store_is_opened_again(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let mut store = folder.open();
+    let (folder, mut store) = Folder::opened(subject);
     store.new_torrent(1, 3 * BLOCK, BLOCK as u32);
     for n in 1..4 {
         let content = store.torrent(1);
@@ -202,8 +195,7 @@ pub(crate) fn a_piece_that_was_written_anew_reads_so_when_the_store_is_opened_ag
 }
 
 pub(crate) fn a_store_can_be_opened_again_and_again(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let mut store = folder.open();
+    let (folder, mut store) = Folder::opened(subject);
     let length = 12 * BLOCK + 1;
     store.new_torrent(100, length, BLOCK as u32);
     for round in 0..12_u32 {
@@ -230,8 +222,7 @@ pub(crate) fn a_store_can_be_opened_again_and_again(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_flush_covers_all_torrents(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (folder, store) = Folder::opened(subject);
     for n in 0..30 {
         let content = store.new_torrent(n, 2 * BLOCK, BLOCK as u32);
         complete(&*content, (n % 2) as u32, Pattern(n as u16));
@@ -250,8 +241,7 @@ pub(crate) fn a_flush_covers_all_torrents(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_label_that_was_flushed_is_there_when_the_store_is_opened_again(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (folder, store) = Folder::opened(subject);
     let most = store.capabilities().label as usize;
     let label = |n: u64| vec![n as u8; most * (n % 3) as usize / 2];
     for n in 0..20 {

@@ -11,8 +11,7 @@ use crate::content::{
 };
 
 pub(crate) fn a_piece_is_complete_once_it_was_marked(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 19 * 1000 + 1, 1000);
     let mut expected = Vec::new();
     for piece in [0, 7, 8, 15, 16, 19, 1] {
@@ -31,8 +30,7 @@ pub(crate) fn a_piece_is_complete_once_it_was_marked(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_mark_is_refused_unless_every_byte_was_written(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let length = 2 * BLOCK + 100;
     for (n, missing) in [0, 1, 511, 512, 8000, BLOCK - 1].into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, BLOCK as u32);
@@ -51,8 +49,7 @@ pub(crate) fn a_mark_is_refused_unless_every_byte_was_written(subject: &dyn Subj
 }
 
 pub(crate) fn the_last_piece_may_be_shorter(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for (n, (length, piece_length)) in MEASURES.into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
         let last = content.geometry().pieces() - 1;
@@ -70,8 +67,7 @@ pub(crate) fn the_last_piece_may_be_shorter(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_repeated_mark_answers_false(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 5000, 1000);
     complete(&*content, 2, Pattern(1));
     for handle in [&content, &store.torrent(1)] {
@@ -85,8 +81,7 @@ pub(crate) fn a_repeated_mark_answers_false(subject: &dyn Subject) {
 }
 
 pub(crate) fn pieces_that_do_not_exist_are_refused(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for (n, (length, piece_length, pieces)) in
         [(5000, 1000, 5_u32), (5001, 1000, 6), (10, 1 << 20, 1), (64, 1, 64)].into_iter().enumerate()
     {
@@ -104,8 +99,7 @@ pub(crate) fn pieces_that_do_not_exist_are_refused(subject: &dyn Subject) {
 }
 
 pub(crate) fn mark_incomplete_forgets_the_bytes_of_the_piece_and_no_others(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for (n, (length, piece_length)) in measures(&store).into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
         let (geometry, pattern) = (content.geometry(), Pattern(1));
@@ -128,8 +122,7 @@ pub(crate) fn mark_incomplete_forgets_the_bytes_of_the_piece_and_no_others(subje
 }
 
 pub(crate) fn mark_incomplete_of_an_incomplete_piece_leaves_it_as_it_was(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 50_000, 10_000);
     put(&*content, 5000..20_000, Pattern(1));
     for piece in 0..5 {
@@ -141,8 +134,7 @@ pub(crate) fn mark_incomplete_of_an_incomplete_piece_leaves_it_as_it_was(subject
 }
 
 pub(crate) fn a_piece_marked_incomplete_may_be_written_again(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 5 * BLOCK - 7, BLOCK as u32);
     for n in 1..20 {
         for piece in [1, 4] {

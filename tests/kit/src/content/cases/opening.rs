@@ -28,8 +28,7 @@ pub(crate) fn capabilities_have_a_stripe_that_is_a_power_of_two(subject: &dyn Su
 }
 
 pub(crate) fn labels_are_kept_as_declared(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let most = store.capabilities().label as usize;
     let label = |n: u64| store.label(&hash(n)).unwrap();
     for n in [1, 2] {
@@ -54,8 +53,7 @@ pub(crate) fn labels_are_kept_as_declared(subject: &dyn Subject) {
 pub(crate) fn create_takes_in_a_torrent_of_which_nothing_is_written_and_no_piece_complete(
     subject: &dyn Subject,
 ) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 100_001, 4096);
     assert_untouched(&*content);
     assert_untouched(&*store.torrent(1));
@@ -63,8 +61,7 @@ pub(crate) fn create_takes_in_a_torrent_of_which_nothing_is_written_and_no_piece
 }
 
 pub(crate) fn torrents_of_all_measures_are_taken_in(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let measures = measures(&store);
     for (n, &(length, piece_length)) in measures.iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
@@ -98,8 +95,7 @@ pub(crate) fn bytes_beyond_four_gibibytes_have_places_of_their_own(subject: &dyn
 }
 
 pub(crate) fn create_of_a_torrent_that_is_there_is_refused_and_leaves_it_as_it_was(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 50_000, BLOCK as u32);
     complete(&*content, 0, Pattern(1));
     put(&*content, 20_000..30_000, Pattern(1));
@@ -116,8 +112,7 @@ pub(crate) fn create_of_a_torrent_that_is_there_is_refused_and_leaves_it_as_it_w
 }
 
 pub(crate) fn open_of_an_unknown_torrent_is_refused(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     store.new_torrent(1, 1000, 100);
     for _ in 0..2 {
         assert_error!(store.open(&hash(2)), Error::NotFound(of) if of == hash(2));
@@ -126,8 +121,7 @@ pub(crate) fn open_of_an_unknown_torrent_is_refused(subject: &dyn Subject) {
 }
 
 pub(crate) fn handles_of_a_torrent_show_the_same_bytes_and_pieces(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let first = store.new_torrent(1, 100_000, BLOCK as u32);
     let second = store.torrent(1);
     complete(&*first, 2, Pattern(1));
@@ -146,8 +140,7 @@ pub(crate) fn handles_of_a_torrent_show_the_same_bytes_and_pieces(subject: &dyn 
 }
 
 pub(crate) fn torrents_are_told_apart_by_every_byte_of_their_info_hash(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let nearly = |byte: usize| {
         let mut bytes = [0x80; 20];
         if let Some(byte) = bytes.get_mut(byte) {
@@ -167,8 +160,7 @@ pub(crate) fn torrents_are_told_apart_by_every_byte_of_their_info_hash(subject: 
 }
 
 pub(crate) fn list_shows_every_torrent_once_in_ascending_order_of_info_hash(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let mut there = Vec::new();
     for n in 0..40 {
         store.new_torrent(n, 1000 + n, 100);
@@ -191,8 +183,7 @@ fn assert_listed(store: &Store, there: &[InfoHash]) {
 }
 
 pub(crate) fn list_tells_measures_and_how_many_pieces_are_complete(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for n in 0..5 {
         let content = store.new_torrent(n, 10_000 * (n + 1), 1000);
         (0..2 * n as u32).for_each(|piece| complete(&*content, piece, Pattern(n as u16)));
@@ -225,8 +216,7 @@ pub(crate) fn a_thousand_torrents_are_kept_apart(subject: &dyn Subject) {
             assert_eq!(complete_pieces(&*content), [0]);
         }
     };
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (folder, store) = Folder::opened(subject);
     // On several threads, which a store that waits for its medium may let share one wait.
     thread::scope(|scope| {
         for thread in 0..THREADS {

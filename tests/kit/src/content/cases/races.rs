@@ -72,8 +72,7 @@ fn assert_only<T>(result: Result<T>, allowed: impl Fn(&Error) -> bool) -> Option
 }
 
 pub(crate) fn disjoint_writes_at_once_all_arrive(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let mut draw = Draw::new(6);
     for n in rounds(8) {
         let length = 120_001;
@@ -96,8 +95,7 @@ pub(crate) fn disjoint_writes_at_once_all_arrive(subject: &dyn Subject) {
 }
 
 pub(crate) fn of_overlapping_writes_each_byte_is_that_of_one(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let (length, mut draw) = (6 * BLOCK, Draw::new(7));
     let content = store.new_torrent(1, length, BLOCK as u32);
     put(&*content, 0..length, Pattern(0));
@@ -127,8 +125,7 @@ pub(crate) fn of_overlapping_writes_each_byte_is_that_of_one(subject: &dyn Subje
 }
 
 pub(crate) fn of_racing_creates_one_wins(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for n in rounds(60) {
         let length = |thread: usize| 1000 + thread as u64;
         let created = at_once(THREADS, |thread| {
@@ -147,8 +144,7 @@ pub(crate) fn of_racing_creates_one_wins(subject: &dyn Subject) {
 }
 
 pub(crate) fn of_racing_deletes_one_answers_true(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for n in rounds(60) {
         put(&*store.new_torrent(n, 1000, 100), 0..500, Pattern(1));
         let deleted = at_once(THREADS, |_| store.delete(&hash(n)).unwrap());
@@ -158,8 +154,7 @@ pub(crate) fn of_racing_deletes_one_answers_true(subject: &dyn Subject) {
 }
 
 pub(crate) fn of_racing_marks_one_answers_true(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 40_000, 1000);
     put(&*content, 0..40_000, Pattern(1));
     for piece in rounds(40).map(|n| n as u32) {
@@ -172,8 +167,7 @@ pub(crate) fn of_racing_marks_one_answers_true(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_complete_piece_never_changes_whatever_is_written_at_once(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let (pieces, length) = (32, 1000);
     let content = store.new_torrent(1, pieces * length, length as u32);
     put(&*content, 0..pieces * length, Pattern(0));
@@ -211,8 +205,7 @@ pub(crate) fn a_complete_piece_never_changes_whatever_is_written_at_once(subject
 }
 
 pub(crate) fn reads_racing_mark_incomplete_see_what_was_written(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let length = 4 * BLOCK;
     let content = store.new_torrent(1, length, BLOCK as u32);
     (0..4).for_each(|piece| complete(&*content, piece, Pattern(1)));
@@ -238,8 +231,7 @@ pub(crate) fn reads_racing_mark_incomplete_see_what_was_written(subject: &dyn Su
 }
 
 pub(crate) fn calls_racing_a_delete_are_done_or_answer_deleted(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for round in rounds(40) {
         let content = store.new_torrent(1, 4 * BLOCK, BLOCK as u32);
         put(&*content, 0..2 * BLOCK, Pattern(1));
@@ -291,8 +283,7 @@ pub(crate) fn calls_racing_a_delete_are_done_or_answer_deleted(subject: &dyn Sub
 }
 
 pub(crate) fn a_flush_races_with_everything(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (folder, store) = Folder::opened(subject);
     let length = 60 * BLOCK;
     let contents: Vec<_> = (0..3).map(|n| store.new_torrent(n, length, BLOCK as u32)).collect();
     let work = |thread: usize| {
@@ -339,8 +330,7 @@ pub(crate) fn a_flush_races_with_everything(subject: &dyn Subject) {
 }
 
 pub(crate) fn readers_never_see_bytes_of_another_torrent(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let length = 4 * BLOCK;
     let read = |thread: usize, n: u64| {
         let Some(content) =
@@ -386,8 +376,7 @@ pub(crate) fn readers_never_see_bytes_of_another_torrent(subject: &dyn Subject) 
 }
 
 pub(crate) fn list_shows_what_stays_while_torrents_come_and_go(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for n in 0..30 {
         complete(&*store.new_torrent(n, 1000, 100), 3, Pattern(n as u16));
     }
@@ -410,8 +399,7 @@ pub(crate) fn list_shows_what_stays_while_torrents_come_and_go(subject: &dyn Sub
 }
 
 pub(crate) fn threads_with_torrents_of_their_own_do_not_disturb_one_another(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     at_once(THREADS, |thread| {
         let mut draw = Draw::new(thread as u64);
         let pattern = Pattern(thread as u16);

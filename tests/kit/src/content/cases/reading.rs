@@ -13,8 +13,7 @@ use crate::content::{
 };
 
 pub(crate) fn buffers_are_filled_one_after_another(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let mut draw = Draw::new(5);
     for (n, (length, piece_length)) in MEASURES.into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
@@ -41,8 +40,7 @@ pub(crate) fn buffers_are_filled_one_after_another(subject: &dyn Subject) {
 }
 
 pub(crate) fn any_range_of_complete_pieces_can_be_read(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for (n, (length, piece_length)) in measures(&store).into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
         let pattern = Pattern(n as u16);
@@ -61,8 +59,7 @@ pub(crate) fn any_range_of_complete_pieces_can_be_read(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_byte_that_was_never_written_is_an_error_that_names_the_first(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 300_000, 50_000);
     let own = [Pattern(1)];
     for (range, first) in [(0..1, 0), (0..300_000, 0), (299_999..300_000, 299_999), (4000..5000, 4000)] {
@@ -105,8 +102,7 @@ pub(crate) fn a_byte_that_was_never_written_is_an_error_that_names_the_first(sub
 }
 
 pub(crate) fn errors_of_a_read_name_the_first_byte_across_buffers(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 20_000, 5000);
     put(&*content, 0..7000, Pattern(1));
     put(&*content, 7001..20_000, Pattern(1));
@@ -116,8 +112,7 @@ pub(crate) fn errors_of_a_read_name_the_first_byte_across_buffers(subject: &dyn 
 }
 
 pub(crate) fn a_read_out_of_range_is_refused(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 10_000, 4096);
     put(&*content, 0..10_000, Pattern(1));
     for at in [5001, 9999, 10_000, 10_001, 1 << 32, 1 << 63, u64::MAX - 4999, u64::MAX] {
@@ -130,8 +125,7 @@ pub(crate) fn a_read_out_of_range_is_refused(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_read_of_nothing_is_answered_wherever_it_lies_in_the_torrent(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 10_000, 1000);
     put(&*content, 0..500, Pattern(1));
     for at in [0, 499, 500, 5000, 9999, 10_000] {
@@ -142,8 +136,7 @@ pub(crate) fn a_read_of_nothing_is_answered_wherever_it_lies_in_the_torrent(subj
 }
 
 pub(crate) fn torrents_are_apart(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let contents: Vec<_> = (0..12).map(|n| store.new_torrent(n, 40_000 + 1111 * n, 7777)).collect();
     // In turn, so that their bytes lie among one another.
     for start in (0..40_000).step_by(5000) {
@@ -163,8 +156,7 @@ pub(crate) fn torrents_are_apart(subject: &dyn Subject) {
 }
 
 pub(crate) fn no_bytes_of_another_torrent_are_ever_read(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let stripe = store.stripe().max(16 * BLOCK);
     let length = 3 * stripe / 2 + 4321;
     for round in 0..3_u16 {

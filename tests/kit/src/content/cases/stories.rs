@@ -109,8 +109,7 @@ fn step(draw: &mut Draw) -> StoryStep {
 type ContentPair = (Arc<dyn Content>, Arc<dyn Content>);
 
 fn go_through(subject: &dyn Subject, story: &[StoryStep], measures: Measures) {
-    let folder = Folder::new(subject);
-    let mut store = folder.open();
+    let (folder, mut store) = Folder::opened(subject);
     let mut model = Model::in_memory();
     // Some are of torrents that were deleted.
     let mut handles: Vec<ContentPair> = Vec::new();

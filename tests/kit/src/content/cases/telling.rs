@@ -10,8 +10,7 @@ use crate::content::{
 };
 
 pub(crate) fn statistics_count_calls_and_bytes(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 100_000, 10_000);
     let counts = || {
         let now = store.statistics();
@@ -39,8 +38,7 @@ pub(crate) fn statistics_count_calls_and_bytes(subject: &dyn Subject) {
 }
 
 pub(crate) fn statistics_tell_how_many_torrents_there_are(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (folder, store) = Folder::opened(subject);
     for n in 0..10 {
         store.new_torrent(n, 1000, 100);
         assert!(store.create(&crate::content::kit::torrent(n, 1000, 100)).is_err());
@@ -57,8 +55,7 @@ pub(crate) fn statistics_tell_how_many_torrents_there_are(subject: &dyn Subject)
 }
 
 pub(crate) fn used_rises_with_what_is_written_and_falls_with_what_is_deleted(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let length = 2 * store.stripe().max(1 << 19);
     let empty = store.statistics().used;
     let mut before = empty;
@@ -79,8 +76,7 @@ pub(crate) fn used_rises_with_what_is_written_and_falls_with_what_is_deleted(sub
 }
 
 pub(crate) fn room_is_told_that_is_enough_for_a_write(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let stripe = store.stripe();
     let length = 7 * stripe + 777;
     let content = store.new_torrent(1, length, BLOCK as u32);
@@ -111,8 +107,7 @@ pub(crate) fn room_is_told_that_is_enough_for_a_write(subject: &dyn Subject) {
 }
 
 pub(crate) fn statistics_count_flushes(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 4 * BLOCK, BLOCK as u32);
     for piece in 0..4 {
         let before = store.statistics().flushes;
@@ -123,8 +118,7 @@ pub(crate) fn statistics_count_flushes(subject: &dyn Subject) {
 }
 
 pub(crate) fn places_are_told_of_bytes_of_the_torrent_alone(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let length = store.stripe() + 5000;
     let content = store.new_torrent(1, length, BLOCK as u32);
     complete(&*content, 0, Pattern(1));

@@ -13,8 +13,7 @@ use crate::content::{
 };
 
 pub(crate) fn what_was_written_can_be_read_when_the_write_returns(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 500_000, 40_000);
     let mut draw = Draw::new(1);
     for start in (0..500_000).step_by(20_000) {
@@ -26,8 +25,7 @@ pub(crate) fn what_was_written_can_be_read_when_the_write_returns(subject: &dyn 
 }
 
 pub(crate) fn lengths_are_exact(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for (n, length) in [1, 511, 512, 513, 4095, 4097, 16_383, 16_385, 100_001].into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, 1 << 14);
         assert_eq!(content.geometry().len(), length);
@@ -45,8 +43,7 @@ pub(crate) fn lengths_are_exact(subject: &dyn Subject) {
 }
 
 pub(crate) fn buffers_are_written_one_after_another(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let mut draw = Draw::new(2);
     for (n, (length, piece_length)) in MEASURES.into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
@@ -81,8 +78,7 @@ fn put_in_buffers(content: &dyn Content, offset: u64, mut bytes: &[u8], lengths:
 }
 
 pub(crate) fn ranges_across_every_boundary_read_as_they_were_written(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for (n, (length, piece_length)) in measures(&store).into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
         let geometry = content.geometry();
@@ -101,8 +97,7 @@ pub(crate) fn ranges_across_every_boundary_read_as_they_were_written(subject: &d
 }
 
 pub(crate) fn pieces_of_every_length_are_written_in_any_order(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let mut draw = Draw::new(3);
     for (n, (length, piece_length)) in measures(&store).into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
@@ -118,8 +113,7 @@ pub(crate) fn pieces_of_every_length_are_written_in_any_order(subject: &dyn Subj
 }
 
 pub(crate) fn a_torrent_may_be_written_at_once(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for (n, (length, piece_length)) in measures(&store).into_iter().enumerate() {
         let content = store.new_torrent(n as u64, length, piece_length);
         put(&*content, 0..length, Pattern(n as u16));
@@ -128,8 +122,7 @@ pub(crate) fn a_torrent_may_be_written_at_once(subject: &dyn Subject) {
 }
 
 pub(crate) fn written_again_a_byte_reads_as_it_was_written_last(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let length = 3 * BLOCK + 5;
     let content = store.new_torrent(1, length, BLOCK as u32);
     let mut expected = Pattern(0).bytes(0..length);
@@ -149,8 +142,7 @@ pub(crate) fn written_again_a_byte_reads_as_it_was_written_last(subject: &dyn Su
 }
 
 pub(crate) fn neighbours_of_a_write_stay_as_they_were(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     for (n, (start, end)) in [(1, 2), (511, 513), (512, 1024), (4095, 4097), (5000, 9000), (16_384, 20_001)]
         .into_iter()
         .enumerate()
@@ -172,8 +164,7 @@ pub(crate) fn neighbours_of_a_write_stay_as_they_were(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_write_of_nothing_does_nothing(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 10_000, 1000);
     complete(&*content, 3, Pattern(1));
     for at in [0, 1, 999, 3000, 3500, 9999, 10_000] {
@@ -191,8 +182,7 @@ pub(crate) fn a_write_of_nothing_does_nothing(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_write_out_of_range_is_refused_and_changes_nothing(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 10_000, 4096);
     put(&*content, 0..9000, Pattern(1));
     let bytes = Pattern(2).bytes(0..5000);
@@ -209,8 +199,7 @@ pub(crate) fn a_write_out_of_range_is_refused_and_changes_nothing(subject: &dyn 
 }
 
 pub(crate) fn a_write_into_a_complete_piece_is_refused_and_changes_nothing(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
-    let store = folder.open();
+    let (_folder, store) = Folder::opened(subject);
     let content = store.new_torrent(1, 90_000, 10_000);
     put(&*content, 0..25_000, Pattern(1));
     complete(&*content, 3, Pattern(1));
