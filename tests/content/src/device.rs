@@ -25,11 +25,6 @@ impl LoopDevice {
         let path = PathBuf::from(String::from_utf8(made.stdout).ok()?.trim());
         (made.status.success() && path.exists()).then(|| Self { path, image: image.to_owned() })
     }
-
-    /// Its node.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Drop for LoopDevice {
@@ -48,7 +43,7 @@ impl Drop for LoopDevice {
 pub fn device_of(folder: &Path, bytes: u64) -> (Option<LoopDevice>, PathBuf) {
     let image = folder.join("device");
     let device = LoopDevice::new(&image, bytes);
-    let path = device.as_ref().map_or(image, |device| device.path().to_owned());
+    let path = device.as_ref().map_or(image, |device| device.path.clone());
     if device.is_none() {
         println!(
             "NO LOOP DEVICE COULD BE MADE HERE (that takes root and losetup): a plain file is used instead"

@@ -17,7 +17,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::sessions::{assert_has_all, connecting::caller, info, session, stop, store, until, whole};
+use crate::sessions::{
+    assert_has_all, assert_serves, connecting::caller, info, session, stop, store, until, whole,
+};
 
 /// A connection that the test writes byte by byte.
 pub(crate) struct Stranger {
@@ -110,8 +112,7 @@ pub(crate) fn block(n: u32) -> Block {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_of_another_protocol_is_cut_off_and_others_are_served() {
-    let (full, empty) = (store(0..32), store([]));
-    let (seeder, _seeds) = session(40, &full).await;
+    let (seeder, _seeds) = session(40, &store(0..32)).await;
     let at = seeder.addresses()[0];
     let mut garbage = TcpStream::connect(at).await.unwrap();
     garbage.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
@@ -131,11 +132,8 @@ async fn a_peer_of_another_protocol_is_cut_off_and_others_are_served() {
         let end = timeout(A_MINUTE, stream.read(&mut [0; 100])).await.expect("in time");
         assert!(end.map_or(true, |read| read == 0), "something was answered");
     }
-    let (fetcher, fetches) = session(41, &empty).await;
-    fetches.found([at]);
-    whole(&fetches).await;
-    stop([fetcher, seeder]).await;
-    assert_has_all(&empty);
+    assert_serves(&seeder, 41).await;
+    seeder.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -246,8 +244,7 @@ async fn a_peer_that_sends_wrong_bytes_is_found_among_others_and_banned() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handshake_of_a_byte_at_a_time_is_cut_off_and_others_are_served_meanwhile() {
-    let (full, empty) = (store(0..32), store([]));
-    let (seeder, _seeds) = session(45, &full).await;
+    let (seeder, _seeds) = session(45, &store(0..32)).await;
     let mut slow = Vec::new();
     for n in 0..40 {
         let mut stream = TcpStream::connect(seeder.addresses()[0]).await.unwrap();
@@ -267,13 +264,10 @@ async fn a_handshake_of_a_byte_at_a_time_is_cut_off_and_others_are_served_meanwh
             begin.elapsed()
         }));
     }
-    let (fetcher, fetches) = session(46, &empty).await;
-    fetches.found(seeder.addresses().to_vec());
-    timeout(A_MINUTE, whole(&fetches)).await.expect("it has all of it");
+    assert_serves(&seeder, 46).await;
     for slow in slow {
         let lasted = slow.await.unwrap();
         assert!((4..60).contains(&lasted.as_secs()), "{lasted:?}");
     }
-    stop([fetcher, seeder]).await;
-    assert_has_all(&empty);
+    seeder.stop().await.unwrap();
 }

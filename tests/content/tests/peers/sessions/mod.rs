@@ -100,6 +100,16 @@ fn assert_has_all(store: &Arc<dyn ContentRepository>) {
     assert!(bytes == self::content(), "other bytes than the seeder's");
 }
 
+/// Asserts that session `n` fetches everything from a seeder.
+async fn assert_serves(seeder: &Session, n: u8) {
+    let empty = store([]);
+    let (fetcher, fetches) = session(n, &empty).await;
+    fetches.found(seeder.addresses().to_vec());
+    whole(&fetches).await;
+    fetcher.stop().await.unwrap();
+    assert_has_all(&empty);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_session_fetches_the_pieces_of_another() {
     let (full, empty) = (store(0..32), store([]));
@@ -218,20 +228,17 @@ fn another(n: u8) -> Arc<Info> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn torrents_without_peers_to_call_leave_connections_to_the_others() {
-    let (full, empty) = (store(0..32), store([]));
     let config = with(config(50), |config| config.connections = 4);
-    let seeder = Session::start(config, Arc::clone(&full)).await.unwrap();
+    let seeder = Session::start(config, store(0..32)).await.unwrap();
     for n in 0..10 {
         seeder.add(another(n), &[]).await.unwrap();
     }
     seeder.add(info(), &[]).await.unwrap();
     // The first caller, which says nothing.
     let silent = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
-    let (fetcher, fetches) = session(51, &empty).await;
-    fetches.found(seeder.addresses().to_vec());
-    timeout(A_MINUTE, whole(&fetches)).await.expect("it has all of it");
+    assert_serves(&seeder, 51).await;
     drop(silent);
-    stop([fetcher, seeder]).await;
+    seeder.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

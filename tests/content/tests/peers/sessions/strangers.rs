@@ -18,12 +18,19 @@ use tokio::{
 };
 
 use crate::sessions::{
-    announced,
+    announced, assert_serves,
     connecting::{caller, hello},
     hostile::Stranger,
     magnets::{empty, full, start, torrent},
     session, stop, store, whole,
 };
+
+/// A peer that asks for nothing.
+fn interested(n: u8) -> Vec<u8> {
+    let mut bytes = hello(n);
+    [Message::HaveNone, Message::Interested].iter().for_each(|message| message.encode(&mut bytes));
+    bytes
+}
 
 /// The compact form of an address at which nothing listens.
 fn made_up(n: u16) -> [u8; 6] {
@@ -94,10 +101,8 @@ async fn callers_that_say_nothing_make_no_other_wait() {
     for n in 0..600_u16 {
         silent.push(caller([127, 0, 40 + (n % 60) as u8, 1], seeder.addresses()[0]).await);
     }
-    let (fetcher, fetches) = session(145, &store([])).await;
-    fetches.found(seeder.addresses().to_vec());
-    timeout(A_MINUTE, whole(&fetches)).await.expect("it has all of it");
-    stop([fetcher, seeder]).await;
+    assert_serves(&seeder, 145).await;
+    seeder.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,16 +111,12 @@ async fn peers_that_say_that_they_are_interested_and_ask_for_nothing_close_no_to
     let mut silent = Vec::new();
     for n in 0..64_u8 {
         let mut stream = caller([127, 0, 100 + n % 8, 1], seeder.addresses()[0]).await;
-        let mut bytes = hello(n);
-        [Message::HaveNone, Message::Interested].iter().for_each(|message| message.encode(&mut bytes));
-        stream.write_all(&bytes).await.unwrap();
+        stream.write_all(&interested(n)).await.unwrap();
         silent.push(stream);
     }
     sleep(Duration::from_secs(6)).await;
-    let (fetcher, fetches) = session(147, &store([])).await;
-    fetches.found(seeder.addresses().to_vec());
-    timeout(A_MINUTE, whole(&fetches)).await.expect("it gets its turn");
-    stop([fetcher, seeder]).await;
+    assert_serves(&seeder, 147).await;
+    seeder.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -139,11 +140,7 @@ async fn under_all_floods_memory_has_its_bound_and_others_fetch() {
         tokio::spawn(async move {
             loop {
                 let mut stream = caller([127, 0, 100 + n % 8, 1], address).await;
-                let mut bytes = hello(n);
-                [Message::HaveNone, Message::Interested]
-                    .iter()
-                    .for_each(|message| message.encode(&mut bytes));
-                let _ = stream.write_all(&bytes).await;
+                let _ = stream.write_all(&interested(n)).await;
                 while stream.read(&mut [0; 2048]).await.is_ok_and(|read| read > 0) {}
                 sleep(Duration::from_millis(100)).await;
             }
