@@ -12,7 +12,7 @@ use swarmkeep::{Announce, SplitMix64, Timestamp, TorrentRepositoryExt as _};
 use swarmkeep_bittorrent::{InfoHash, PeerId};
 use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
 use swarmkeep_metainfo::{Creation, Format, Info, Magnet, Metainfo};
-use swarmkeep_peer::{Error, Handle, Session};
+use swarmkeep_peer::{Error, Session};
 use swarmkeep_peer_wire::{
     Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Hashes, Message, MetadataMessage,
     Reserved,
@@ -28,7 +28,7 @@ use tokio::{
 use crate::sessions::{
     config,
     hostile::{Stranger, handshake},
-    stop, tracker, until,
+    stop, tracker, until, whole,
 };
 
 /// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is
@@ -75,10 +75,6 @@ pub(crate) fn empty() -> Arc<dyn ContentRepository> {
 
 async fn learn(session: &Session, link: &Magnet) -> Metainfo {
     timeout(A_MINUTE, session.learn(link)).await.expect("in time").unwrap()
-}
-
-async fn whole(handle: &Handle) {
-    timeout(A_MINUTE, handle.complete()).await.expect("in time").unwrap();
 }
 
 /// The link of a torrent, of v1, of v2, or of both, and a peer that has it.
