@@ -69,15 +69,15 @@ fn contention(criterion: &mut Criterion) {
         .map(|stream| workload.announces(stream).take(shrunk(1 << 16, 1000)).collect())
         .collect();
     for stripes in [1024, 256, 64, 16, 4] {
-        let benchmark = Benchmark::new(format!("stripes-{stripes}"), |caller, n| {
+        let bench = Benchmark::new(format!("stripes-{stripes}"), |caller, n| {
             let batches = announces[caller.thread].as_chunks::<BATCH>().0;
             let check = |_: &Announce, answer: Announced, _| assert!(answer.stats.peers() <= 10);
             caller.announce_batch(&batches[n % batches.len()], check);
         });
-        let benchmark = benchmark.round(shrunk(10_000, 128) / BATCH).filled(|caller| fill(caller, &workload));
-        let mut benchmark = benchmark.parallel();
-        (benchmark.each, benchmark.only, benchmark.shards) = (BATCH, Some("packed"), Some(stripes));
-        run(criterion, "missing", &[benchmark]);
+        let mut bench =
+            bench.parallel().round(shrunk(10_000, 128) / BATCH).filled(|caller| fill(caller, &workload));
+        (bench.each, bench.only, bench.shards) = (BATCH, Some("packed"), Some(stripes));
+        run(criterion, "missing", &[bench]);
     }
 }
 

@@ -132,7 +132,6 @@ impl DownloadPlan {
     }
 }
 
-/// One torrent of a plan.
 struct Download {
     content: Arc<dyn Content>,
     number: u32,
