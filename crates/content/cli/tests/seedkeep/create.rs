@@ -204,7 +204,7 @@ fn a_command_line_that_is_wrong_ends_with_2_before_anything_is_read() {
         ("some --tracker ftp://tracker.example", "not the URL of a tracker"),
         ("some --tracker udp://a.example:1,", "not the URL of a tracker"),
         ("some --tracker http:///announce", "not the URL of a tracker"),
-        ("some --threads 0", "number would be zero"),
+        ("some --threads 0", "expected a whole number above 0"),
     ] {
         let said = refused(folder.path(), words, 2);
         assert!(said.contains(expected), "{words}: {said}");
