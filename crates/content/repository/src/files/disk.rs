@@ -11,7 +11,7 @@ use rustix::{
 #[cfg(test)]
 use swarmkeep_kit::disk::{Change, Entry, Name};
 
-use super::folder;
+use super::{folder, place::Time};
 
 /// The steps on the disk, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,6 +116,19 @@ impl Disk {
     pub(super) fn step(&self, step: DiskStep) -> io::Result<bool> {
         let tap = self.tap.lock().clone();
         tap.map_or(Ok(true), |tap| tap.0.before(step))
+    }
+
+    /// Whether one time is after another.
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "tests have another clock")]
+    pub(super) fn is_after(&self, one: Time, other: Time) -> bool {
+        one > other
+    }
+
+    /// The same. Under a tap the file system has a clock of seconds, and most times are equal.
+    #[cfg(test)]
+    pub(super) fn is_after(&self, one: Time, other: Time) -> bool {
+        if self.tap.lock().is_some() { one.0 > other.0 } else { one > other }
     }
 
     #[cfg(test)]

@@ -306,7 +306,7 @@ impl Location {
                 let len = stat.st_size as u64;
                 let is_its_own = folder::is_file(&stat)
                     && (len == file.length() || len < file.length() && stat.st_blocks == 0)
-                    && deleted.is_none_or(|deleted| born(at, name, &stat) <= deleted);
+                    && deleted.is_none_or(|deleted| !disk.is_after(born(at, name, &stat), deleted));
                 if is_its_own { disk.unlink(at, name) } else { Ok(()) }
             });
             match found {
