@@ -131,6 +131,7 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
     let unusable = |error| {
         let problem = match error {
             rustls::Error::InconsistentKeys(_) => "it is the key of another".into(),
+            rustls::Error::InvalidCertificate(_) => "it is no certificate of a server".into(),
             error => error.to_string(),
         };
         Error::Certificate { certificate: certificate.into(), key: key.into(), problem }

@@ -3,7 +3,7 @@
 //! program.
 
 use std::{
-    net::SocketAddr,
+    net::{SocketAddr, UdpSocket},
     num::NonZero,
     sync::{
         Arc, Mutex,
@@ -246,10 +246,14 @@ fn a_peer_that_stays_away_is_swept(net: &Net) {
 
 fn stopping_answers_all_received_requests(net: &Net) {
     let server = net.bind(&config(net), build("packed", Duration::from_secs(2700))).expect("loopback");
-    let mut clients: Vec<_> =
-        server.udp_addresses().expect("bound").into_iter().map(|at| net.client(at)).collect();
-    for client in &mut clients {
+    let addresses = server.udp_addresses().expect("bound");
+    let mut clients: Vec<_> = addresses.iter().map(|&at| net.client(at)).collect();
+    for (client, at) in clients.iter().zip(&addresses) {
         (0..20).for_each(|_| client.send(&CONNECT));
+        // The requests have arrived when a later datagram has.
+        let later = net.at_server(|| UdpSocket::bind((at.ip(), 0)).expect("an address of the server"));
+        net.client(later.local_addr().expect("bound")).send(b"later");
+        later.recv(&mut [0; 5]).expect("it comes");
     }
     net.at_server(|| runtime().block_on(server.run(std::future::ready(()))));
     for client in &mut clients {

@@ -147,7 +147,7 @@ fn errors_of_a_certificate_or_key_name_its_file() {
         let error = Tls::load(certificate, key).expect_err(problem).to_string();
         let path = path.to_str().expect("text");
         assert!(
-            error.contains(problem) && error.contains(path) && error.contains("give a"),
+            error.contains(problem) && error.contains(path) && error.contains("give "),
             "{problem}: {error}"
         );
     }
