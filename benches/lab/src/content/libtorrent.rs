@@ -90,6 +90,11 @@ impl Drop for Process {
     }
 }
 
+/// The error of a call that libtorrent's process does not know.
+fn no_call() -> Error {
+    Error::Io { what: "libtorrent", source: io::ErrorKind::Unsupported.into() }
+}
+
 impl ContentRepository for Libtorrent {
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         let (number, geometry) = (number(&torrent.info_hash), torrent.geometry);
@@ -106,11 +111,11 @@ impl ContentRepository for Libtorrent {
     }
 
     fn list(&self) -> Result<Vec<Summary>> {
-        unimplemented!("not needed")
+        Err(no_call())
     }
 
     fn delete(&self, _: &InfoHash) -> Result<bool> {
-        unimplemented!("not needed")
+        Err(no_call())
     }
 
     /// Passes everything to the kernel. libtorrent flushes nothing to the disk.
@@ -165,7 +170,7 @@ impl Content for LibtorrentContent {
     }
 
     fn mark_incomplete(&self, _: u32) -> Result<bool> {
-        unimplemented!("not needed")
+        Err(no_call())
     }
 
     /// All pieces: libtorrent answers a flush when it has finished each of them.
