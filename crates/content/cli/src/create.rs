@@ -115,12 +115,12 @@ pub(crate) struct Args {
     source: Option<String>,
 
     /// The date of the torrent, in seconds since 1970 (`date +%s`).
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = units::number::<i64>)]
     date: Option<i64>,
 
     /// The number of threads that read and hash. By default one per core. One thread reads a rotating disk
     /// fastest.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::number::<NonZeroUsize>)]
     threads: Option<NonZeroUsize>,
 
     /// Also print the magnet link.

@@ -3,8 +3,6 @@
 use std::{
     error::Error,
     io::{self, Write as _},
-    net::AddrParseError,
-    num::{IntErrorKind, ParseFloatError, ParseIntError},
     path::PathBuf,
     process::{self, ExitCode},
 };
@@ -53,8 +51,7 @@ enum Command {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|error| plain(error).exit());
-    let done = match cli.command {
+    let done = match Cli::parse().command {
         Command::Create(args) => create::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Fetch(args) => peer::fetch(&args),
         Command::Seed(args) => seed::run(&args),
@@ -76,37 +73,6 @@ pub fn main() -> ExitCode {
             eprintln!("seedkeep: {error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// The error of a wrong value, in words for a person instead of a library's.
-fn plain(error: clap::Error) -> clap::Error {
-    let Some(source) = error.source() else { return error };
-    let (said, expected) = (source.to_string(), expected(source));
-    if said == expected {
-        return error;
-    }
-    let text = error.to_string().replacen(&said, &expected, 1);
-    clap::Error::raw(error.kind(), text.trim_start_matches("error: "))
-}
-
-/// Which values are expected, from the error of a parser.
-fn expected(error: &(dyn Error + 'static)) -> String {
-    let text = error.to_string();
-    let range = text.split_once(" is not in ").and_then(|(_, range)| range.split_once(".."));
-    match (error.downcast_ref::<ParseIntError>().map(ParseIntError::kind), range) {
-        (Some(IntErrorKind::PosOverflow), _) => "the number is too large".into(),
-        (Some(IntErrorKind::Zero), _) => "expected a whole number above 0".into(),
-        (Some(_), _) => "expected a whole number".into(),
-        (None, Some((from, ""))) => format!("expected a number from {from} on"),
-        (None, Some((from, to))) => {
-            format!("expected a number from {from} to {}", to.trim_start_matches('='))
-        }
-        _ if error.is::<ParseFloatError>() => "expected a number, such as 0.5".into(),
-        _ if error.is::<AddrParseError>() => {
-            "expected an address and port, such as 192.0.2.1:6969 or [2001:db8::1]:6969".into()
-        }
-        _ => text,
     }
 }
 

@@ -80,11 +80,11 @@ pub(crate) struct Sharing {
 
     /// The addresses to listen at, of one or both families. [default: port 6881 of every address, or any port
     /// if that is taken]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
     listen: Vec<SocketAddr>,
 
     /// The address of a peer, in addition to those from trackers and other peers.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
     peer: Vec<SocketAddr>,
 
     /// The most bytes sent per second, over all torrents, such as 2MiB.
@@ -100,15 +100,15 @@ pub(crate) struct Sharing {
 
     /// The most seconds until a fetched piece is durable. A crash can lose these pieces. With more seconds,
     /// more blocks of a store are written whole.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-    write_within: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = units::number::<NonZero<u64>>)]
+    write_within: NonZero<u64>,
 
     /// The most connections in all: at most three quarters incoming, and at most three quarters outgoing.
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = units::number::<usize>)]
     connections: usize,
 
     /// The number of peers per torrent that receive blocks at a time.
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = units::number::<usize>)]
     slots: usize,
 
     /// Take torrents of more than 100,000 files, too.
@@ -349,7 +349,7 @@ impl Sharing {
             let mut config = SessionConfig::new(peer_id());
             (config.listen, config.connections, config.upload_slots) = (listen, self.connections, self.slots);
             (config.write_memory, config.read_memory) = (half, half);
-            config.write_within = Duration::from_secs(self.write_within);
+            config.write_within = Duration::from_secs(self.write_within.get());
             (config.up, config.down) = (self.up.map(NonZero::get), self.down.map(NonZero::get));
             if self.many_files {
                 config.most_files = usize::MAX;

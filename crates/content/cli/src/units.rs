@@ -1,6 +1,6 @@
-//! Numbers with units, as options give them.
+//! Values as options give them.
 
-use std::num::NonZero;
+use std::{net::SocketAddr, num::NonZero, str::FromStr};
 
 /// A number of bytes.
 pub(crate) fn bytes(text: &str) -> Result<NonZero<u64>, String> {
@@ -8,6 +8,16 @@ pub(crate) fn bytes(text: &str) -> Result<NonZero<u64>, String> {
     counted(text, &units)
         .and_then(NonZero::new)
         .ok_or_else(|| "expected bytes above 0, such as 536870912, 512MiB or 4GiB".into())
+}
+
+pub(crate) fn number<N: FromStr>(text: &str) -> Result<N, String> {
+    let least = if "0".parse::<N>().is_ok() { "" } else { " above 0" };
+    text.parse().map_err(|_| format!("expected a whole number{least}"))
+}
+
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "expected an address and port, such as 192.0.2.1:6881 or [2001:db8::1]:6881".into())
 }
 
 /// A whole number of one of the units, or of ones.
@@ -29,5 +39,12 @@ mod tests {
         for wrong in ["", "0", "0GiB", "GiB", "1GB", "-1", "99999999999TiB"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
+    }
+    #[test]
+    fn wrong_numbers_and_addresses_are_answered_with_the_expected_ones() {
+        assert_eq!(number::<u32>("0"), Ok(0));
+        assert_eq!(number::<u32>("-1").unwrap_err(), "expected a whole number");
+        assert_eq!(number::<NonZero<u64>>("0").unwrap_err(), "expected a whole number above 0");
+        assert!(address("192.0.2.1").unwrap_err().starts_with("expected an address and port"));
     }
 }

@@ -205,6 +205,7 @@ fn a_command_line_that_is_wrong_ends_with_2_before_anything_is_read() {
         ("some --tracker udp://a.example:1,", "not the URL of a tracker"),
         ("some --tracker http:///announce", "not the URL of a tracker"),
         ("some --threads 0", "expected a whole number above 0"),
+        ("some --date soon", "expected a whole number\n"),
     ] {
         let said = refused(folder.path(), words, 2);
         assert!(said.contains(expected), "{words}: {said}");
