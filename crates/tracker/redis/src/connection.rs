@@ -159,10 +159,7 @@ impl OpenConnection {
     ) -> Self {
         let (ends, running) = watch::channel(());
         let mut task = JoinSet::new();
-        task.spawn(async move {
-            driver.await;
-            drop(ends);
-        });
+        task.spawn(driver.map(|()| drop(ends)));
         Self { made, commands, allowance, running, _driver: Arc::new(task) }
     }
 
@@ -218,9 +215,8 @@ mod tests {
         let (stream, _server) = tokio::io::duplex(64);
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let made = MultiplexedConnection::new_with_config(&greeting, stream, config).await;
-        let (commands, driver) = made.expect("there is no greeting");
-        let ends = async { std::mem::forget(driver) };
-        let mut open = OpenConnection::new(1, commands, Arc::new(Allowance::new()), ends);
+        let (commands, _driver) = made.expect("there is no greeting");
+        let mut open = OpenConnection::new(1, commands, Arc::new(Allowance::new()), async {});
         let mut pipeline = Pipeline::new();
         pipeline.cmd("PING");
         let answered = tokio::time::timeout(Duration::from_secs(20), open.answers(&pipeline)).await;

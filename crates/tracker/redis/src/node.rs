@@ -232,9 +232,7 @@ impl Node {
 
     /// The slots of a Cluster's servers; `None` if this server is in no Cluster.
     pub(crate) async fn slots(&self, within: Duration) -> Result<Option<Vec<SlotRange>>, String> {
-        let mut cmd = Cmd::new();
-        cmd.arg("CLUSTER").arg("SLOTS");
-        match self.answer(cmd, SLOTS_REPLY, within).await? {
+        match self.answer(&["CLUSTER", "SLOTS"], SLOTS_REPLY, within).await? {
             Ok(answer) => Ok(Some(SlotRange::all(&answer, &self.address))),
             Err(error) if error.to_string().contains("cluster support disabled") => Ok(None),
             Err(error) => Err(error.to_string()),
@@ -243,10 +241,10 @@ impl Node {
 
     /// The server's `maxmemory` and `maxmemory-policy`.
     pub(crate) async fn memory_limit(&self, within: Duration) -> Result<(u64, String), String> {
-        let mut cmd = Cmd::new();
-        cmd.arg("INFO").arg("memory");
-        let answer = self.answer(cmd, INFO_REPLY, within).await?.map_err(|error| error.to_string())?;
-        let Value::BulkString(text) = answer else { return Err("INFO is no text".to_owned()) };
+        let answer = self.answer(&["INFO", "memory"], INFO_REPLY, within).await?;
+        let Value::BulkString(text) = answer.map_err(|error| error.to_string())? else {
+            return Err("INFO is no text".to_owned());
+        };
         let text = String::from_utf8_lossy(&text);
         let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
         let most = field("maxmemory:").and_then(|most| most.parse().ok());
@@ -256,9 +254,7 @@ impl Node {
 
     /// Whether it has the module `swarmkeep`. Asks by a command about `key`, which may be another server's.
     pub(crate) async fn has_module(&self, key: &str, within: Duration) -> Result<bool, String> {
-        let mut cmd = Cmd::new();
-        cmd.arg("swarmkeep.meta").arg("").arg(key);
-        match self.answer(cmd, SHORT_REPLY, within).await? {
+        match self.answer(&["swarmkeep.meta", "", key], SHORT_REPLY, within).await? {
             Err(error) if is_of_no_module(&error.to_string()) => Ok(false),
             // The error of a program between, for example.
             Err(error) if error.code() == Some("ERR") => Err(format!("{}: {error}", self.address)),
@@ -296,11 +292,13 @@ impl Node {
     /// Sends a command that concerns no slot, and returns its answer.
     async fn answer(
         &self,
-        cmd: Cmd,
+        words: &[&str],
         most: usize,
         within: Duration,
     ) -> Result<Result<Value, RedisError>, String> {
-        Ok(self.answers(vec![cmd], most, within).await?.remove(0))
+        let mut command = Cmd::new();
+        words.iter().for_each(|word| _ = command.arg(word));
+        Ok(self.answers(vec![command], most, within).await?.remove(0))
     }
 
     /// The same for several commands, each of which has an answer of at most `most` bytes.
@@ -316,9 +314,7 @@ impl Node {
         let count = commands.len();
         let mut pipeline = Pipeline::with_capacity(count);
         pipeline.ignore_errors();
-        for command in commands {
-            pipeline.add_command(command);
-        }
+        commands.into_iter().for_each(|command| _ = pipeline.add_command(command));
         let answers = on.ask(self, &mut open, (&pipeline, count * most), deadline).await?;
         if answers.len() < count {
             return Err(format!("{} has not answered", self.address));

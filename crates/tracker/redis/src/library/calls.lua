@@ -144,13 +144,18 @@ local function scrape(keys, args)
   return encode(STATS, stats(swarm_of(shard, args[1], value)))
 end
 
-local function remove(keys, args)
-  local info_hash, place = decode('<c20I4', args[1])
+-- A swarm, if it is there, its shard, and the number behind its info hash.
+local function known(keys, args)
+  local info_hash, number = decode('<c20I4', args[1])
   local shard, value = open(keys[1], info_hash)
-  if not value then
+  return value and swarm_of(shard, info_hash, value), shard, number
+end
+
+local function remove(keys, args)
+  local s, shard, place = known(keys, args)
+  if not s then
     return false
   end
-  local s = swarm_of(shard, info_hash, value)
   drop(s)
   leave(s, place)
   commit(shard)
@@ -158,12 +163,10 @@ local function remove(keys, args)
 end
 
 local function add_downloads(keys, args)
-  local info_hash, earlier = decode('<c20I4', args[1])
-  local shard, value = open(keys[1], info_hash)
-  if not value then
+  local s, shard, earlier = known(keys, args)
+  if not s then
     return false
   end
-  local s = swarm_of(shard, info_hash, value)
   s.downloads = min(s.downloads + earlier, LARGEST)
   save(s)
   commit(shard)
