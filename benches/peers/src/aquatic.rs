@@ -54,26 +54,12 @@ impl Store for Aquatic {
             Endpoint::V6(v6) => self.v6.announce(&input.announce, *v6.as_bytes(), 0, rng),
         };
     }
-
-    fn peers(&self, input: &Input) -> u64 {
-        let info_hash = input.announce.info_hash.as_bytes();
-        self.v4.peers(info_hash) + self.v6.peers(info_hash)
-    }
-
-    fn drop_empty(&self) {
-        self.v4.drop_empty();
-        self.v6.drop_empty();
-    }
 }
 
 impl<const N: usize> Shards<N> {
-    fn shard(&self, info_hash: &[u8; 20]) -> &RwLock<Swarms<N>> {
-        &self.0[usize::from(info_hash[0]) % self.0.len()]
-    }
-
     fn announce(&self, announce: &Announce, endpoint: [u8; N], want: usize, rng: &mut SplitMix64) -> usize {
         let info_hash = announce.info_hash.as_bytes();
-        let shard = self.shard(info_hash);
+        let shard = &self.0[usize::from(info_hash[0]) % self.0.len()];
         let swarm = {
             let shard = shard.upgradable_read();
             let known = shard.get(info_hash).map(Arc::clone);
@@ -88,20 +74,6 @@ impl<const N: usize> Shards<N> {
         let selected = swarm.write().announce(endpoint, stays.then_some(peer), want, rng);
         selected.len()
     }
-
-    fn peers(&self, info_hash: &[u8; 20]) -> u64 {
-        let shard = self.shard(info_hash).read();
-        shard.get(info_hash).map_or(0, |swarm| swarm.read().len() as u64)
-    }
-
-    fn drop_empty(&self) {
-        for shard in &self.0 {
-            // A swarm that an announce holds is left alone.
-            shard
-                .write()
-                .retain(|_, swarm| Arc::get_mut(swarm).is_none_or(|swarm| swarm.get_mut().len() > 0));
-        }
-    }
 }
 
 impl<const N: usize> Default for Swarm<N> {
@@ -111,13 +83,6 @@ impl<const N: usize> Default for Swarm<N> {
 }
 
 impl<const N: usize> Swarm<N> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Few(peers) => peers.len(),
-            Self::Many { peers, .. } => peers.len(),
-        }
-    }
-
     fn announce(
         &mut self,
         endpoint: [u8; N],

@@ -4,15 +4,12 @@ use std::{cell::RefCell, marker::PhantomData, net::SocketAddr, sync::Arc, time::
 
 use aquatic_udp_protocol::{AnnounceEvent, NumberOfBytes, PeerId};
 use swarmkeep::{
-    Announce, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request, Retention, SplitMix64,
-    Timestamp, TorrentRepository, TorrentRepositoryExt, catalog,
+    Announce, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request, SplitMix64, Timestamp,
+    TorrentRepository, catalog,
 };
-use torrust_tracker_configuration::TrackerPolicy;
-use torrust_tracker_primitives::{DurationSinceUnixEpoch, info_hash::InfoHash, peer::Peer};
+use torrust_tracker_primitives::{info_hash::InfoHash, peer::Peer};
 use torrust_tracker_torrent_repository::{
-    EntryMutexParkingLot, EntryMutexStd, EntryRwLockParkingLot, EntrySingle, TorrentsDashMapMutexStd,
-    TorrentsRwLockStd, TorrentsRwLockStdMutexStd, TorrentsSkipMapMutexParkingLot, TorrentsSkipMapMutexStd,
-    TorrentsSkipMapRwLockParkingLot,
+    EntryMutexStd, EntrySingle, TorrentsDashMapMutexStd, TorrentsRwLockStd, TorrentsSkipMapMutexStd,
     entry::{Entry, EntrySync},
     repository::Repository as TorrustRepository,
 };
@@ -29,10 +26,6 @@ pub(crate) trait Store: Sync {
     }
     /// Updates the peer, and no more than that if the store can do less.
     fn update(&self, input: &Input, rng: &mut SplitMix64);
-    /// The number of peers of a swarm.
-    fn peers(&self, input: &Input) -> u64;
-    /// Removes every swarm without peers.
-    fn drop_empty(&self);
 }
 
 /// An announce in the words of all stores, so that none converts while the clock runs.
@@ -50,11 +43,8 @@ type Build = fn() -> Box<dyn Store>;
 /// left out: they need its runtime, which would be measured with them.
 pub(crate) const ALL: &[(&str, Build)] = &[
     ("torrust SkipMapMutexStd", theirs::<TorrentsSkipMapMutexStd, EntryMutexStd>),
-    ("torrust SkipMapMutexParkingLot", theirs::<TorrentsSkipMapMutexParkingLot, EntryMutexParkingLot>),
-    ("torrust SkipMapRwLockParkingLot", theirs::<TorrentsSkipMapRwLockParkingLot, EntryRwLockParkingLot>),
     ("torrust DashMapMutexStd", theirs::<TorrentsDashMapMutexStd, EntryMutexStd>),
     ("torrust RwLockStd", theirs::<TorrentsRwLockStd, EntrySingle>),
-    ("torrust RwLockStdMutexStd", theirs::<TorrentsRwLockStdMutexStd, EntryMutexStd>),
     ("aquatic's design", || Box::<Aquatic>::default()),
     ("swarmkeep packed", || ours("packed")),
     ("swarmkeep packed, in batches", || Box::new(Batched(build("packed")))),
@@ -133,14 +123,6 @@ impl Store for Ours {
             &mut PeerBuffer::new(&mut [], &mut []),
         );
     }
-
-    fn peers(&self, input: &Input) -> u64 {
-        self.0.scrape(&input.announce.info_hash).peers()
-    }
-
-    fn drop_empty(&self) {
-        self.0.sweep_all(Timestamp::from_secs(NOW), Retention::DropEmpty);
-    }
 }
 
 /// Ours, with up to 32 announces in a call.
@@ -169,14 +151,6 @@ impl Store for Batched {
     fn update(&self, input: &Input, rng: &mut SplitMix64) {
         self.0.update(input, rng);
     }
-
-    fn peers(&self, input: &Input) -> u64 {
-        self.0.peers(input)
-    }
-
-    fn drop_empty(&self) {
-        self.0.drop_empty();
-    }
 }
 
 fn theirs<R: TorrustRepository<T> + Sync, T: Selects + 'static>() -> Box<dyn Store> {
@@ -197,20 +171,6 @@ impl<R: TorrustRepository<T> + Sync, T: Selects> Store for Theirs<R, T> {
     fn update(&self, input: &Input, _: &mut SplitMix64) {
         self.0.upsert_peer(&input.info_hash, &input.peer);
     }
-
-    fn peers(&self, input: &Input) -> u64 {
-        let counts = self.0.get_swarm_metadata(&input.info_hash);
-        counts.map_or(0, |counts| u64::from(counts.complete) + u64::from(counts.incomplete))
-    }
-
-    fn drop_empty(&self) {
-        self.0.remove_inactive_peers(DurationSinceUnixEpoch::from_secs(NOW - 45 * 60));
-        self.0.remove_peerless_torrents(&TrackerPolicy {
-            remove_peerless_torrents: true,
-            persistent_torrent_completed_stat: false,
-            ..TrackerPolicy::default()
-        });
-    }
 }
 
 /// Selects peers from an entry, whether there is a lock around it or not.
@@ -228,9 +188,4 @@ macro_rules! selects {
     )*};
 }
 
-selects!(
-    EntrySingle: Entry,
-    EntryMutexStd: EntrySync,
-    EntryMutexParkingLot: EntrySync,
-    EntryRwLockParkingLot: EntrySync
-);
+selects!(EntrySingle: Entry, EntryMutexStd: EntrySync);

@@ -52,20 +52,16 @@ impl Cluster {
     /// # Errors
     /// [`Error::NoMaster`](crate::Error::NoMaster), as [`Server::command`].
     pub fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
-        Migration::begin(self, slot, to)
+        let from = self.master_of_slot(slot)?;
+        let migration = Migration { cluster: self, slot, from, to, moved: 0 };
+        // In this order, the source never redirects a client to a target that would redirect it back.
+        migration.set_slot(migration.target(), &["IMPORTING", self.id(from)])?;
+        migration.set_slot(migration.source(), &["MIGRATING", self.id(to)])?;
+        Ok(migration)
     }
 }
 
 impl<'a> Migration<'a> {
-    pub(crate) fn begin(cluster: &'a Cluster, slot: u16, to: usize) -> Result<Self> {
-        let from = cluster.master_of_slot(slot)?;
-        let migration = Self { cluster, slot, from, to, moved: 0 };
-        // In this order, the source never redirects a client to a target that would redirect it back.
-        migration.set_slot(migration.target(), &["IMPORTING", cluster.id(from)])?;
-        migration.set_slot(migration.source(), &["MIGRATING", cluster.id(to)])?;
-        Ok(migration)
-    }
-
     /// The node that the slot leaves.
     #[must_use]
     pub fn from(&self) -> usize {

@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Announce, Announced, Budget, Capabilities, Cursor, Export, InfoHash, MemoryUse, PeerBuffer, PeerRecord,
     Random, Records, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp,
-    TorrentRepository, Totals, defaults, export,
+    TorrentRepository, Totals, defaults, export, implement::forward_asynchronous,
 };
 
 /// The future of an asynchronous call. Its output is the result of the synchronous method, or
@@ -163,6 +163,12 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone)]
 pub struct Immediate<R>(pub R);
 
+macro_rules! answer_of {
+    ($store:ident, $method:expr, $call:expr) => {
+        answer(async move { $call })
+    };
+}
+
 impl<R: TorrentRepository> AsyncTorrentRepository for Immediate<R> {
     fn announce<'a>(
         &'a self,
@@ -174,95 +180,19 @@ impl<R: TorrentRepository> AsyncTorrentRepository for Immediate<R> {
         Box::pin(async move { Ok(self.0.announce(announce, now, rng, peers)) })
     }
 
-    fn announce_batch<'a>(
-        &'a self,
-        batch: &'a mut [Request<'_>],
-        now: Timestamp,
-        rng: &'a mut dyn Random,
-    ) -> Answer<'a, ()> {
-        answer(async move { self.0.announce_batch(batch, now, rng) })
-    }
-
     fn scrape<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, SwarmStats> {
         Box::pin(async move { Ok(self.0.scrape(info_hash)) })
-    }
-
-    fn totals(&self) -> Answer<'_, Totals> {
-        answer(async move { self.0.totals() })
-    }
-
-    fn walk<'a>(&'a self, from: Cursor, limit: usize, out: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor> {
-        answer(async move { self.0.walk(from, limit, out) })
-    }
-
-    fn page<'a>(
-        &'a self,
-        after: Option<&'a InfoHash>,
-        limit: usize,
-        out: &'a mut Vec<SwarmSummary>,
-    ) -> Answer<'a, ()> {
-        answer(async move { self.0.page(after, limit, out) })
-    }
-
-    fn peers<'a>(
-        &'a self,
-        info_hash: &'a InfoHash,
-        from: Cursor,
-        limit: usize,
-        out: &'a mut Vec<PeerRecord>,
-    ) -> Answer<'a, Cursor> {
-        answer(async move { self.0.peers(info_hash, from, limit, out) })
-    }
-
-    fn advance(&self, now: Timestamp) -> Answer<'_, Timestamp> {
-        answer(async move { self.0.advance(now) })
     }
 
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
         answer(sweep_in_turns(budget, move |budget| ready(self.0.sweep(now, policy, budget))))
     }
 
-    fn remove<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, Option<SwarmStats>> {
-        answer(async move { self.0.remove(info_hash) })
-    }
-
-    fn remove_where<'a>(
-        &'a self,
-        forbidden: &'a (dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Answer<'a, Removed> {
-        answer(async move { self.0.remove_where(forbidden, from, budget) })
-    }
-
-    fn restore<'a>(
-        &'a self,
-        swarm: &'a SwarmSummary,
-        peers: &'a [PeerRecord],
-        now: Timestamp,
-    ) -> Answer<'a, Restored> {
-        answer(async move { self.0.restore(swarm, peers, now) })
-    }
-
-    fn export<'a>(&'a self, export: &'a mut Export, now: Timestamp, budget: Budget) -> Answer<'a, ()> {
-        answer(async move { self.0.export(export, now, budget) })
-    }
-
-    fn import<'a>(&'a self, records: &'a [Records], now: Timestamp) -> Answer<'a, Restored> {
-        answer(async move { self.0.import(records, now) })
-    }
-
-    fn add_downloads<'a>(&'a self, info_hash: &'a InfoHash, earlier: u32) -> Answer<'a, bool> {
-        answer(async move { self.0.add_downloads(info_hash, earlier) })
-    }
-
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
 
-    fn memory(&self) -> Answer<'_, MemoryUse> {
-        answer(async move { self.0.memory() })
-    }
+    forward_asynchronous! { |store| store.0 => answer_of!, except announce, scrape, sweep }
 }
 
 /// Returns the answer of a store that can always be reached. It moves the call: announces and scrapes, of

@@ -1,5 +1,5 @@
-//! Seeded announce mixes: the announces that clients of uniform, Zipf-distributed, hot and flooded swarms
-//! send to a tracker.
+//! Seeded announce mixes: the announces that clients of uniform, Zipf-distributed and hot swarms send to a
+//! tracker.
 //!
 //! A [`Workload`] is a population of peers in swarms, and the announces that they send. Each property of a
 //! peer (endpoint, peer id, role) is computed from the seed and the place of the peer in the population. A
@@ -79,8 +79,6 @@ enum Shape {
     Zipf { swarms: u64, peers: u64, large: Arc<[u64]> },
     /// One swarm gets nine of ten announces; the others have one peer each.
     Hot { peers: u32, others: u64 },
-    /// Uniform, but a share of the announces has an info hash that was never announced before.
-    Flood { swarms: u64, peers_each: u32, made_up: f64 },
 }
 
 impl Workload {
@@ -104,12 +102,6 @@ impl Workload {
         Self::new(seed, Shape::Hot { peers, others })
     }
 
-    /// Returns a workload of `swarms` swarms with `peers_each` peers each, in which the share `made_up` of
-    /// all announces has an info hash that no other announce has.
-    pub fn flood(seed: u64, swarms: u64, peers_each: u32, made_up: f64) -> Self {
-        Self::new(seed, Shape::Flood { swarms, peers_each, made_up })
-    }
-
     fn new(seed: u64, shape: Shape) -> Self {
         Self { seed, shape, profile: Profile::default() }
     }
@@ -121,12 +113,10 @@ impl Workload {
         self
     }
 
-    /// Returns the number of swarms in the population, without the swarms that a flood makes up.
+    /// Returns the number of swarms in the population.
     pub fn swarms(&self) -> u64 {
         match &self.shape {
-            Shape::Uniform { swarms, .. } | Shape::Flood { swarms, .. } | Shape::Zipf { swarms, .. } => {
-                *swarms
-            }
+            Shape::Uniform { swarms, .. } | Shape::Zipf { swarms, .. } => *swarms,
             Shape::Hot { others, .. } => others + 1,
         }
     }
@@ -134,9 +124,7 @@ impl Workload {
     /// Returns the number of peers in the population.
     pub fn peers(&self) -> u64 {
         match &self.shape {
-            Shape::Uniform { swarms, peers_each } | Shape::Flood { swarms, peers_each, .. } => {
-                swarms * u64::from(*peers_each)
-            }
+            Shape::Uniform { swarms, peers_each } => swarms * u64::from(*peers_each),
             Shape::Zipf { peers, .. } => *peers,
             Shape::Hot { peers, others } => u64::from(*peers) + others,
         }
@@ -145,7 +133,7 @@ impl Workload {
     /// Returns the place of the `n`-th of all [`peers`](Self::peers).
     pub fn peer_index(&self, n: u64) -> PeerIndex {
         match &self.shape {
-            Shape::Uniform { peers_each, .. } | Shape::Flood { peers_each, .. } => {
+            Shape::Uniform { peers_each, .. } => {
                 let each = u64::from(*peers_each);
                 PeerIndex { swarm: n / each, peer: (n % each) as u32 }
             }
@@ -230,7 +218,7 @@ impl Workload {
     /// Returns the announces to a running tracker, without end. Streams with different numbers are different
     /// random announces of the same population: use one per thread.
     pub fn announces(&self, stream: u64) -> Announces<'_> {
-        Announces { workload: self, rng: SplitMix64::new(mix([self.seed, 51, stream])), stream, made_up: 0 }
+        Announces { workload: self, rng: SplitMix64::new(mix([self.seed, 51, stream])) }
     }
 }
 
@@ -265,8 +253,6 @@ impl FusedIterator for Fill<'_> {}
 pub struct Announces<'a> {
     workload: &'a Workload,
     rng: SplitMix64,
-    stream: u64,
-    made_up: u64,
 }
 
 impl Announces<'_> {
@@ -280,14 +266,7 @@ impl Announces<'_> {
                 self.below(u64::from(peers))
             }
             Shape::Hot { peers, others } => u64::from(peers) + self.below(others),
-            Shape::Flood { made_up, .. } if is_among(made_up, self.rng.next_u64()) => {
-                self.made_up += 1;
-                // Beyond any population, each stream in its own range.
-                return PeerIndex { swarm: 1 << 63 | self.stream << 40 | self.made_up, peer: 0 };
-            }
-            Shape::Uniform { .. } | Shape::Zipf { .. } | Shape::Flood { .. } => {
-                self.below(self.workload.peers())
-            }
+            Shape::Uniform { .. } | Shape::Zipf { .. } => self.below(self.workload.peers()),
         };
         self.workload.peer_index(n)
     }
@@ -345,7 +324,7 @@ const fn permute(mut x: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{HashMap, HashSet};
+    use std::collections::HashSet;
 
     use super::*;
 
@@ -355,9 +334,12 @@ mod tests {
 
     #[test]
     fn a_fill_holds_every_peer_once_and_its_parts_are_the_whole() {
-        let others =
-            [Workload::zipf(3, 500, 2_000), Workload::hot(3, 100, 37), Workload::flood(3, 10, 3, 0.5)];
-        for workload in others.into_iter().chain([Workload::uniform(3, 50, 40), Workload::uniform(3, 1, 1)]) {
+        for workload in [
+            Workload::zipf(3, 500, 2_000),
+            Workload::hot(3, 100, 37),
+            Workload::uniform(3, 50, 40),
+            Workload::uniform(3, 1, 1),
+        ] {
             let whole: Vec<_> = workload.fill().collect();
             let parts: Vec<_> = (0..3).flat_map(|part| workload.fill_part(part, 3)).collect();
             assert_eq!(whole, parts);
@@ -426,19 +408,5 @@ mod tests {
         let workload = Workload::hot(9, 1_000, 10_000);
         let hot = workload.info_hash(0);
         assert!(near(0.9, workload.announces(0).take(20_000).filter(|a| a.info_hash == hot).count(), 20_000));
-    }
-
-    #[test]
-    fn a_flood_makes_up_info_hashes_and_never_repeats_one() {
-        let workload = Workload::flood(9, 100, 2, 0.75);
-        let known: HashSet<_> = (0..100).map(|swarm| workload.info_hash(swarm)).collect();
-        let mut made_up: HashMap<_, usize> = HashMap::new();
-        for announce in workload.announces(0).take(10_000).chain(workload.announces(1).take(10_000)) {
-            if !known.contains(&announce.info_hash) {
-                *made_up.entry(announce.info_hash).or_default() += 1;
-            }
-        }
-        assert!(near(0.75, made_up.len(), 20_000));
-        assert!(made_up.values().all(|&times| times == 1));
     }
 }

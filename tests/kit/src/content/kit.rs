@@ -12,6 +12,7 @@ use std::{
 };
 
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
+use swarmkeep::{Random as _, SplitMix64};
 pub(crate) use swarmkeep_conformance::common::{hash, within};
 use swarmkeep_content::{
     Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, NewTorrent, Result,
@@ -371,21 +372,18 @@ pub(crate) fn boundaries(geometry: Geometry, stripe: u64) -> Vec<u64> {
 }
 
 /// Numbers that are the same in each run.
-pub(crate) struct Draw(u64);
+pub(crate) struct Draw(SplitMix64);
 
 impl Draw {
     pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
-    pub(crate) const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0.next_u64()
     }
 
-    pub(crate) const fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 

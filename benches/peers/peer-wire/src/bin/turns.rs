@@ -1,6 +1,6 @@
 //! swarmkeep's codec, librqbit's, and an encoder with its own buffer for each message, in turns: CPU
 //! nanoseconds, allocations and bytes allocated per operation. Neighbours on the machine affect CPU time and
-//! turns least; the Criterion bench beside this has wall time.
+//! turns least.
 //!
 //! `cargo run --release -p swarmkeep-peers-wire --bin turns [NAME]`, with a name only those messages.
 

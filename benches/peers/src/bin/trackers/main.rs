@@ -19,7 +19,7 @@ use std::{
 };
 
 use clap::Parser;
-use serde_json::{Value, json};
+use serde_json::Value;
 use swarmkeep::catalog;
 
 mod ceiling;
@@ -73,10 +73,6 @@ struct Args {
     /// load generator's frames go past the sockets too, and its CPU time counts. Takes root.
     #[arg(long, conflicts_with_all = ["stores", "operators", "patched", "two_cores"])]
     wire: bool,
-
-    /// Print JSON instead of a table.
-    #[arg(long)]
-    json: bool,
 
     /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`;
     /// with --stores, between `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with
@@ -174,10 +170,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 turns.push(turn);
             }
         }
-        for (tracker, turns) in trackers.iter().zip(&turns) {
-            rows.push(row(&tracker.name, load.name, turns));
-        }
+        let named = trackers.iter().zip(turns);
+        rows.extend(named.map(|(tracker, turns)| Row { tracker: &tracker.name, load: load.name, turns }));
     }
+    let text = table(&rows, &args);
     if let Some(file) = &args.into {
         let mark = match &args {
             Args { stores: true, .. } => "tracker-on-stores",
@@ -187,11 +183,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             Args { wire: true, .. } => "wire",
             _ => "trackers",
         };
-        replace(file, mark, &table(&rows, &args))?;
+        replace(file, mark, &text)?;
     }
-    let report =
-        json!({ "rounds": args.rounds, "seconds": args.seconds, "two_cores": args.two_cores, "rows": rows });
-    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { table(&rows, &args) };
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
@@ -505,60 +498,50 @@ fn torrust_file(port: u16, suffix: &str) -> PathBuf {
     env::temp_dir().join(format!("swarmkeep-peers-torrust-{port}.{suffix}"))
 }
 
-/// Medians, and the least and most beside the CPU time.
-fn row(tracker: &str, load: &str, turns: &[Turn]) -> Value {
-    let sorted = |of: fn(&Turn) -> f64| {
-        let mut values: Vec<_> = turns.iter().map(of).collect();
+/// The turns of a tracker at a load.
+struct Row<'a> {
+    tracker: &'a str,
+    load: &'static str,
+    turns: Vec<Turn>,
+}
+
+impl Row<'_> {
+    /// The least, the median, and the most.
+    fn spread(&self, of: fn(&Turn) -> f64) -> [f64; 3] {
+        let mut values: Vec<_> = self.turns.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
-        values
-    };
-    let median = |of: fn(&Turn) -> f64| {
-        let values = sorted(of);
-        values[values.len() / 2]
-    };
-    let (cpu, full) = (sorted(|turn| turn.cpu), sorted(|turn| turn.rss_full as f64));
-    let machine = sorted(|turn| turn.machine);
-    json!({
-        "tracker": tracker,
-        "load": load,
-        "cpu_seconds_per_million": median(|turn| turn.cpu),
-        "machine": median(|turn| turn.machine),
-        "machine_least": machine[0],
-        "machine_most": machine[machine.len() - 1],
-        "least": cpu[0],
-        "most": cpu[cpu.len() - 1],
-        "answers_per_second": median(|turn| turn.per_second),
-        "failed": turns.iter().map(|turn| turn.failed).sum::<u64>(),
-        "peers_an_answer": median(|turn| turn.peers_an_answer),
-        "rss_empty_bytes": median(|turn| turn.rss_empty as f64),
-        "rss_full_bytes": median(|turn| turn.rss_full as f64),
-        "rss_full_least": full[0],
-        "rss_full_most": full[full.len() - 1],
-    })
+        [values[0], values[values.len() / 2], values[values.len() - 1]]
+    }
+
+    fn median(&self, of: fn(&Turn) -> f64) -> f64 {
+        self.spread(of)[1]
+    }
+
+    fn failed(&self) -> u64 {
+        self.turns.iter().map(|turn| turn.failed).sum()
+    }
 }
 
 /// The whole machine's CPU time beside the tracker's own.
-fn table_of_wire(rows: &[Value], args: &Args) -> String {
-    let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+fn table_of_wire(rows: &[Row<'_>], args: &Args) -> String {
     let mut lines = vec![
         "| load | tracker | CPU s a million, with the load generator (least–most) | of our sockets | the tracker's alone | of our sockets | answers/s | failed |".to_owned(),
         "|---".repeat(8) + "|",
     ];
     for row in rows {
-        let sockets = rows.iter().find(|other| other["load"] == row["load"] && other["tracker"] == SOCKETS);
-        let ratio = |key| sockets.map_or(f64::NAN, |sockets| number(row, key) / number(sockets, key));
+        let sockets = rows.iter().find(|other| other.load == row.load && other.tracker == SOCKETS);
+        let ratio =
+            |of: fn(&Turn) -> f64| sockets.map_or(f64::NAN, |sockets| row.median(of) / sockets.median(of));
+        let [least, machine, most] = row.spread(|turn| turn.machine);
         lines.push(format!(
-            "| {} | {} | {:.2} ({:.2}–{:.2}) | {:.2} | {:.2} | {:.2} | {:.0} | {} |",
-            row["load"].as_str().unwrap_or_default(),
-            row["tracker"].as_str().unwrap_or_default(),
-            number(row, "machine"),
-            number(row, "machine_least"),
-            number(row, "machine_most"),
-            ratio("machine"),
-            number(row, "cpu_seconds_per_million"),
-            ratio("cpu_seconds_per_million"),
-            number(row, "answers_per_second"),
-            row["failed"],
+            "| {} | {} | {machine:.2} ({least:.2}–{most:.2}) | {:.2} | {:.2} | {:.2} | {:.0} | {} |",
+            row.load,
+            row.tracker,
+            ratio(|turn| turn.machine),
+            row.median(|turn| turn.cpu),
+            ratio(|turn| turn.cpu),
+            row.median(|turn| turn.per_second),
+            row.failed(),
         ));
     }
     lines.join("\n") + &medians(args)
@@ -574,18 +557,14 @@ fn medians(args: &Args) -> String {
     )
 }
 
-fn table(rows: &[Value], args: &Args) -> String {
+fn table(rows: &[Row<'_>], args: &Args) -> String {
     if args.wire {
         return table_of_wire(rows, args);
     }
     let mut best: BTreeMap<&str, f64> = BTreeMap::new();
-    let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
-    fn text<'v>(row: &'v Value, key: &str) -> &'v str {
-        row[key].as_str().unwrap_or_default()
-    }
-    for row in rows.iter().filter(|row| text(row, "tracker").starts_with("aquatic")) {
-        let cpu = number(row, "cpu_seconds_per_million");
-        best.entry(text(row, "load")).and_modify(|best| *best = best.min(cpu)).or_insert(cpu);
+    for row in rows.iter().filter(|row| row.tracker.starts_with("aquatic")) {
+        let cpu = row.median(|turn| turn.cpu);
+        best.entry(row.load).and_modify(|best| *best = best.min(cpu)).or_insert(cpu);
     }
     let of_other_trackers = !args.stores && !args.patched;
     let what = if args.stores { "store" } else { "tracker" };
@@ -597,29 +576,26 @@ fn table(rows: &[Value], args: &Args) -> String {
     let dashes = "|---".repeat(titles.matches('|').count() - 1) + "|";
     let mut lines = vec![titles, dashes];
     for row in rows {
-        let cpu = number(row, "cpu_seconds_per_million");
-        let ratio = match best.get(text(row, "load")) {
+        let [fastest, cpu, slowest] = row.spread(|turn| turn.cpu);
+        let ratio = match best.get(row.load) {
             _ if !of_other_trackers => String::new(),
             Some(best) => format!(" {:.2} |", cpu / best),
             None => "  |".to_owned(),
         };
-        let [full, least, most] =
-            ["rss_full_bytes", "rss_full_least", "rss_full_most"].map(|key| number(row, key) / 1e6);
+        let [least, full, most] = row.spread(|turn| turn.rss_full as f64 / 1e6);
         let full = if args.patched {
             format!("{full:.1} ({least:.1}–{most:.1}) MB")
         } else {
             format!("{full:.1} MB")
         };
         lines.push(format!(
-            "| {} | {} | {cpu:.2} ({:.2}–{:.2}) |{ratio} {:.0} | {} | {:.1} | {:.1} MB | {full} |",
-            text(row, "load"),
-            text(row, "tracker"),
-            number(row, "least"),
-            number(row, "most"),
-            number(row, "answers_per_second"),
-            row["failed"],
-            number(row, "peers_an_answer"),
-            number(row, "rss_empty_bytes") / 1e6,
+            "| {} | {} | {cpu:.2} ({fastest:.2}–{slowest:.2}) |{ratio} {:.0} | {} | {:.1} | {:.1} MB | {full} |",
+            row.load,
+            row.tracker,
+            row.median(|turn| turn.per_second),
+            row.failed(),
+            row.median(|turn| turn.peers_an_answer),
+            row.median(|turn| turn.rss_empty as f64) / 1e6,
         ));
     }
     lines.join("\n") + &medians(args)

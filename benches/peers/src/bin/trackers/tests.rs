@@ -14,6 +14,7 @@ use aquatic_udp_protocol::{
     AnnounceRequest, AnnounceResponse, ConnectRequest, ConnectionId, InfoHash, Ip, NumberOfBytes,
     NumberOfPeers, PeerId, PeerKey, Port, Request, Response, ScrapeRequest, TransactionId,
 };
+use serde_json::json;
 
 use super::*;
 

@@ -13,13 +13,13 @@ use proptest::{
     test_runner::{TestCaseError, TestRunner},
 };
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, Changes, Endpoint, Families, Family, PeerBuffer, Random, Request,
-    Retention, Role, SplitMix64, TorrentRepositoryExt, implement::SectionExt as _,
+    Announce, AnnounceEvent, Announced, Changes, Endpoint, Family, PeerBuffer, Random, Request, Retention,
+    Role, SplitMix64, TorrentRepositoryExt, implement::SectionExt as _,
 };
 
 use crate::{
     Model, Subject,
-    cases::stories::{self, endpoint_of, torrent_of},
+    cases::stories::{self, TestAnnounce, announce_of, torrent_of},
     kit::*,
 };
 
@@ -48,25 +48,19 @@ struct Turn {
     batch: Batch,
 }
 
-/// One announce of a batch, by numbers.
+/// One request of a batch.
 #[derive(Clone)]
-struct TestAnnounce {
-    torrent: u8,
-    endpoint: u8,
-    event: AnnounceEvent,
-    seeder: bool,
-    seeders_too: bool,
-    want: usize,
-    families: u8,
+struct TestRequest {
+    announce: TestAnnounce,
     /// The room in the buffer, in peers of each family.
     room: (usize, usize),
     /// Whether the answer and the buffer contain an earlier result.
     used: bool,
 }
 
-/// Announces that shrink to fewer announces: `None` is omitted.
+/// Requests that shrink to fewer requests: `None` is omitted.
 #[derive(Clone)]
-struct Batch(Vec<Option<TestAnnounce>>);
+struct Batch(Vec<Option<TestRequest>>);
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +69,7 @@ impl fmt::Debug for Batch {
 }
 
 fn batch() -> BoxedStrategy<Batch> {
-    let mixed = [0, 1, 2, 31, 32, 33, 64, 200].map(|size| vec(Omittable(announce(0..12_u8)), size));
+    let mixed = [0, 1, 2, 31, 32, 33, 64, 200].map(|size| vec(Omittable(request(0..12_u8)), size));
     let [none, one, two, below, whole, above, double, large] = mixed;
     prop_oneof![
         1 => none, 1 => one, 2 => two, 2 => below, 3 => whole, 2 => above, 2 => double, 1 => large,
@@ -87,22 +81,22 @@ fn batch() -> BoxedStrategy<Batch> {
 
 /// Fills a swarm far beyond the size of small ones and empties it again except a few peers, with other
 /// announces in between.
-fn tide() -> impl Strategy<Value = Vec<Option<TestAnnounce>>> {
+fn tide() -> impl Strategy<Value = Vec<Option<TestRequest>>> {
     let flood =
         (0..TORRENTS, 60..160_u8, any::<bool>(), 0..3_u8).prop_map(|(torrent, size, seeder, stay)| {
             let step = |event| {
                 move |endpoint: u8| {
-                    let room = (200, 200);
-                    let seeders_too = endpoint.is_multiple_of(2);
-                    let (want, families, used) = (5, 4, false);
-                    TestAnnounce { torrent, endpoint, event, seeder, seeders_too, want, families, room, used }
+                    let (seeders_too, want, families) = (endpoint.is_multiple_of(2), 5, 4);
+                    let announce =
+                        TestAnnounce { torrent, endpoint, event, seeder, seeders_too, want, families };
+                    TestRequest { announce, room: (200, 200), used: false }
                 }
             };
             let rising = (0..size).map(step(AnnounceEvent::Started));
             let falling = (stay..size).map(step(AnnounceEvent::Stopped));
             rising.chain(falling).collect::<Vec<_>>()
         });
-    (flood, vec(announce(0..160_u8), 20)).prop_flat_map(|(mut flood, others)| {
+    (flood, vec(request(0..160_u8), 20)).prop_flat_map(|(mut flood, others)| {
         for (n, other) in others.into_iter().enumerate() {
             flood.insert((n * 8 + 3).min(flood.len()), other);
         }
@@ -154,53 +148,18 @@ impl<T: ValueTree> ValueTree for OmittableTree<T> {
     }
 }
 
-fn announce(endpoints: std::ops::Range<u8>) -> impl Strategy<Value = TestAnnounce> {
-    use AnnounceEvent::{Completed, None, Started, Stopped};
-    let event = prop_oneof![4 => Just(None), 2 => Just(Started), 2 => Just(Completed), 3 => Just(Stopped)];
+fn request(endpoints: std::ops::Range<u8>) -> impl Strategy<Value = TestRequest> {
     let want = prop_oneof![2 => Just(0), 4 => 1..6_usize, 2 => Just(50), 1 => 6..=200_usize];
     let room = prop_oneof![4 => Just((200, 200)), 1 => (0..4_usize, 0..4_usize)];
     // Half of all announces are for one swarm.
     let torrent = prop_oneof![Just(0), 0..TORRENTS];
-    (torrent, endpoints, event, any::<bool>(), any::<bool>(), want, 0..5_u8, room, any::<bool>()).prop_map(
-        |(torrent, endpoint, event, seeder, seeders_too, want, families, room, used)| TestAnnounce {
-            torrent,
-            endpoint,
-            event,
-            seeder,
-            seeders_too,
-            want,
-            families,
-            room,
-            used,
-        },
-    )
+    (announce_of(torrent, endpoints, [4, 2, 2, 3], want), room, any::<bool>())
+        .prop_map(|(announce, room, used)| TestRequest { announce, room, used })
 }
 
-impl TestAnnounce {
-    fn announce(&self) -> Announce {
-        let announce = Announce::new(torrent_of(self.torrent), endpoint_of(self.endpoint))
-            .event(self.event)
-            .left(if self.seeder { 0 } else { 5 })
-            .seeders_too(self.seeders_too)
-            .want(self.want);
-        match self.families {
-            4 => announce,
-            bits => announce.families(Families::from_bits_truncate(bits)),
-        }
-    }
-}
-
-impl fmt::Debug for TestAnnounce {
+impl fmt::Debug for TestRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let announce = self.announce();
-        let role = if self.seeder { "seeder" } else { "leecher" };
-        write!(f, "{role} {} in torrent {}: {}", announce.endpoint, self.torrent, announce.event)?;
-        let seeders = if announce.takes_seeders() { "" } else { "no seeders and " };
-        write!(
-            f,
-            ", wants {seeders}{} of {:?} in room for {:?}",
-            announce.want, announce.families, self.room
-        )?;
+        write!(f, "{:?} in room for {:?}", self.announce, self.room)?;
         if self.used { write!(f, ", used before") } else { Ok(()) }
     }
 }
@@ -229,7 +188,7 @@ impl World {
     }
 
     fn take(&self, batch: &Batch) -> Result<(), TestCaseError> {
-        let batch: Vec<&TestAnnounce> = batch.0.iter().flatten().collect();
+        let batch: Vec<&TestRequest> = batch.0.iter().flatten().collect();
         let mut bytes: Vec<_> = batch.iter().map(|told| RequestBytes::of(told)).collect();
         let mut requests: Vec<_> =
             batch.iter().zip(&mut bytes).map(|(told, bytes)| bytes.request(told)).collect();
@@ -306,15 +265,15 @@ struct RequestBytes {
 }
 
 impl RequestBytes {
-    fn of(told: &TestAnnounce) -> Self {
+    fn of(told: &TestRequest) -> Self {
         let (v4, v6) = told.room;
         Self { v4: vec![0xee; 6 * v4], v6: vec![0xee; 18 * v6] }
     }
 
     /// Returns the announce as a request. If it was used before, it contains an earlier answer and earlier
     /// peers.
-    fn request(&mut self, told: &TestAnnounce) -> Request<'_> {
-        let mut request = Request::new(told.announce(), PeerBuffer::new(&mut self.v4, &mut self.v6));
+    fn request(&mut self, told: &TestRequest) -> Request<'_> {
+        let mut request = Request::new(told.announce.announce(), PeerBuffer::new(&mut self.v4, &mut self.v6));
         if told.used {
             request.answer = Some(Announced::new(stats(7, 7, 7), Changes::all()));
             (0..request.peers.v4.room().min(3)).for_each(|_| request.peers.v4.push(&[9; 6]));

@@ -96,14 +96,14 @@ enum Step {
 
 /// An announce, by numbers.
 #[derive(Clone)]
-struct TestAnnounce {
-    torrent: u8,
-    endpoint: u8,
-    event: AnnounceEvent,
-    seeder: bool,
-    seeders_too: bool,
-    want: u8,
-    families: u8,
+pub(crate) struct TestAnnounce {
+    pub(crate) torrent: u8,
+    pub(crate) endpoint: u8,
+    pub(crate) event: AnnounceEvent,
+    pub(crate) seeder: bool,
+    pub(crate) seeders_too: bool,
+    pub(crate) want: usize,
+    pub(crate) families: u8,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -116,7 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<bool>().prop_map(|keep_downloaded| Step::Sweep { keep_downloaded }),
         1 => torrent().prop_map(Step::Remove),
         1 => any::<[bool; TORRENTS as usize]>().prop_map(|forbidden| Step::RemoveWhere { forbidden }),
-        2 => (torrent(), download_count(), vec((endpoint(), any::<bool>(), 0..21_u32), 0..4))
+        2 => (torrent(), download_count(), vec((0..ENDPOINTS, any::<bool>(), 0..21_u32), 0..4))
             .prop_map(|(torrent, downloaded, peers)| Step::Restore { torrent, downloaded, peers }),
         1 => (torrent(), download_count()).prop_map(|(torrent, earlier)| Step::AddDownloads(torrent, earlier)),
     ]
@@ -171,9 +171,21 @@ const fn address_of_crowded(n: u8) -> u8 {
 }
 
 fn announce() -> impl Strategy<Value = TestAnnounce> {
+    announce_of(torrent(), 0..ENDPOINTS, [4, 1, 3, 2], (0..7_u8).prop_map(usize::from))
+}
+
+/// Returns announces with these shares of events: none, started, completed, stopped.
+pub(crate) fn announce_of(
+    torrent: impl Strategy<Value = u8>,
+    endpoint: impl Strategy<Value = u8>,
+    [none, started, completed, stopped]: [u32; 4],
+    want: impl Strategy<Value = usize>,
+) -> impl Strategy<Value = TestAnnounce> {
     use AnnounceEvent::{Completed, None, Started, Stopped};
-    let event = prop_oneof![4 => Just(None), 1 => Just(Started), 3 => Just(Completed), 2 => Just(Stopped)];
-    (torrent(), endpoint(), event, any::<bool>(), any::<bool>(), 0..7_u8, 0..5_u8).prop_map(
+    let event = prop_oneof![
+        none => Just(None), started => Just(Started), completed => Just(Completed), stopped => Just(Stopped),
+    ];
+    (torrent, endpoint, event, any::<bool>(), any::<bool>(), want, 0..5_u8).prop_map(
         |(torrent, endpoint, event, seeder, seeders_too, want, families)| TestAnnounce {
             torrent,
             endpoint,
@@ -190,21 +202,17 @@ fn torrent() -> impl Strategy<Value = u8> {
     0..TORRENTS
 }
 
-fn endpoint() -> impl Strategy<Value = u8> {
-    0..ENDPOINTS
-}
-
 fn download_count() -> impl Strategy<Value = u32> {
     prop_oneof![3 => 0..4_u32, 1 => Just(u32::MAX - 1)]
 }
 
 impl TestAnnounce {
-    fn announce(&self) -> Announce {
+    pub(crate) fn announce(&self) -> Announce {
         let announce = Announce::new(torrent_of(self.torrent), endpoint_of(self.endpoint))
             .event(self.event)
             .left(if self.seeder { 0 } else { 5 })
             .seeders_too(self.seeders_too)
-            .want(self.want.into());
+            .want(self.want);
         match self.families {
             4 => announce,
             bits => announce.families(Families::from_bits_truncate(bits)),
@@ -252,7 +260,7 @@ pub(crate) fn torrent_of(n: u8) -> InfoHash {
 }
 
 /// Returns endpoint `n`; every third is an IPv6 endpoint.
-pub(crate) fn endpoint_of(n: u8) -> Endpoint {
+fn endpoint_of(n: u8) -> Endpoint {
     if n >= FIRST_CROWDED {
         return match address_of_crowded(n) {
             address @ (0 | 1) => of_address(Family::V4, address.into(), n.into()),

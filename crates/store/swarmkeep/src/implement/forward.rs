@@ -1,4 +1,4 @@
-//! Forwarding to an inner store.
+//! Forwarding to an inner store, for both traits.
 
 /// Within an implementation of [`TorrentRepository`](crate::TorrentRepository), forwards to an inner store
 /// every method that you do not write.
@@ -81,6 +81,64 @@ macro_rules! __forward_repository {
     };
 }
 
+/// The same within an implementation of [`AsyncTorrentRepository`](crate::AsyncTorrentRepository), except
+/// `capabilities`. A macro of yours, `answer!(this, "method", call)`, makes the
+/// [`Answer`](crate::Answer) of the name of a method and of its call on the inner store.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __forward_asynchronous {
+    (|$this:ident| $inner:expr => $answer:ident! $(, except $($written:ident),+)?) => {
+        $crate::__forward! { [$this, $inner, async $answer] [capabilities $($($written)+)?]
+            announce(
+                announce: &'a $crate::Announce,
+                now: $crate::Timestamp,
+                rng: &'a mut dyn $crate::Random,
+                peers: &'a mut $crate::PeerBuffer<'_>,
+            ) -> $crate::Announced;
+            announce_batch(
+                batch: &'a mut [$crate::Request<'_>],
+                now: $crate::Timestamp,
+                rng: &'a mut dyn $crate::Random,
+            ) -> ();
+            scrape(info_hash: &'a $crate::InfoHash) -> $crate::SwarmStats;
+            totals() -> $crate::Totals;
+            walk(
+                from: $crate::Cursor,
+                limit: usize,
+                out: &'a mut Vec<$crate::SwarmSummary>,
+            ) -> $crate::Cursor;
+            page(
+                after: Option<&'a $crate::InfoHash>,
+                limit: usize,
+                out: &'a mut Vec<$crate::SwarmSummary>,
+            ) -> ();
+            peers(
+                info_hash: &'a $crate::InfoHash,
+                from: $crate::Cursor,
+                limit: usize,
+                out: &'a mut Vec<$crate::PeerRecord>,
+            ) -> $crate::Cursor;
+            advance(now: $crate::Timestamp) -> $crate::Timestamp;
+            sweep(now: $crate::Timestamp, policy: $crate::Retention, budget: $crate::Budget) -> $crate::Swept;
+            remove(info_hash: &'a $crate::InfoHash) -> Option<$crate::SwarmStats>;
+            remove_where(
+                forbidden: &'a (dyn Fn(&$crate::InfoHash) -> bool + Sync),
+                from: $crate::Cursor,
+                budget: $crate::Budget,
+            ) -> $crate::Removed;
+            restore(
+                swarm: &'a $crate::SwarmSummary,
+                peers: &'a [$crate::PeerRecord],
+                now: $crate::Timestamp,
+            ) -> $crate::Restored;
+            export(export: &'a mut $crate::Export, now: $crate::Timestamp, budget: $crate::Budget) -> ();
+            import(records: &'a [$crate::Records], now: $crate::Timestamp) -> $crate::Restored;
+            add_downloads(info_hash: &'a $crate::InfoHash, earlier: u32) -> bool;
+            memory() -> $crate::MemoryUse;
+        }
+    };
+}
+
 /// The methods of the list, except the methods that are written already.
 #[doc(hidden)]
 #[macro_export]
@@ -108,6 +166,16 @@ macro_rules! __forward {
     (@unless [memory $($more:ident)*] memory $($rest:tt)*) => {};
     (@unless [$other:ident $($more:ident)*] $($rest:tt)*) => {
         $crate::__forward! { @unless [$($more)*] $($rest)* }
+    };
+    (@unless []
+        $method:ident [$this:ident, $inner:expr, async $answer:ident] ($($name:ident: $type:ty),* $(,)?)
+        -> $output:ty
+    ) => {
+        #[allow(clippy::needless_lifetimes, reason = "most methods need theirs")]
+        fn $method<'a>(&'a self, $($name: $type),*) -> $crate::Answer<'a, $output> {
+            let $this = self;
+            $answer!($this, stringify!($method), $inner.$method($($name),*))
+        }
     };
     (@unless []
         $method:ident [$this:ident, $inner:expr, $answer:path] ($($name:ident: $type:ty),* $(,)?) -> $output:ty

@@ -8,7 +8,7 @@
 use std::{convert::Infallible, fmt, future::Future, marker::PhantomData, mem, sync::Arc, thread};
 
 use super::{
-    CursorExt as _, Next, Pass, VISITS_PER_HOLD, forward_repository,
+    CursorExt as _, Next, Pass, VISITS_PER_HOLD, forward_asynchronous, forward_repository,
     lock::{Blocks, Lock, LockFamily},
     swarm::{RecordSwarm, Updated},
 };
@@ -150,6 +150,12 @@ impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
     }
 }
 
+macro_rules! answer_of {
+    ($store:ident, $method:expr, $call:expr) => {
+        answer($call)
+    };
+}
+
 impl<M: SwarmMap> AsyncTorrentRepository for Awaited<MapRepository<M>> {
     fn announce<'a>(
         &'a self,
@@ -161,82 +167,19 @@ impl<M: SwarmMap> AsyncTorrentRepository for Awaited<MapRepository<M>> {
         Box::pin(async move { Ok(self.0.0.announce(announce, now, rng, peers).await) })
     }
 
-    fn announce_batch<'a>(
-        &'a self,
-        batch: &'a mut [Request<'_>],
-        now: Timestamp,
-        rng: &'a mut dyn Random,
-    ) -> Answer<'a, ()> {
-        answer(self.0.0.announce_batch(batch, now, rng))
-    }
-
     fn scrape<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, SwarmStats> {
         Box::pin(async move { Ok(self.0.0.scrape(info_hash).await) })
-    }
-
-    fn totals(&self) -> Answer<'_, Totals> {
-        answer(self.0.0.totals())
-    }
-
-    fn walk<'a>(&'a self, from: Cursor, limit: usize, out: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor> {
-        answer(self.0.0.walk(from, limit, out))
-    }
-
-    fn page<'a>(
-        &'a self,
-        after: Option<&'a InfoHash>,
-        limit: usize,
-        out: &'a mut Vec<SwarmSummary>,
-    ) -> Answer<'a, ()> {
-        answer(self.0.0.page(after, limit, out))
-    }
-
-    fn peers<'a>(
-        &'a self,
-        info_hash: &'a InfoHash,
-        from: Cursor,
-        limit: usize,
-        out: &'a mut Vec<PeerRecord>,
-    ) -> Answer<'a, Cursor> {
-        answer(self.0.0.peers(info_hash, from, limit, out))
-    }
-
-    fn advance(&self, now: Timestamp) -> Answer<'_, Timestamp> {
-        answer(self.0.0.advance(now))
     }
 
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
         answer(sweep_in_turns(budget, move |budget| self.0.0.sweep(now, policy, budget)))
     }
 
-    fn remove<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, Option<SwarmStats>> {
-        answer(self.0.0.remove(info_hash))
-    }
-
-    fn restore<'a>(
-        &'a self,
-        swarm: &'a SwarmSummary,
-        peers: &'a [PeerRecord],
-        now: Timestamp,
-    ) -> Answer<'a, Restored> {
-        answer(self.0.0.restore(swarm, peers, now))
-    }
-
-    fn export<'a>(&'a self, export: &'a mut Export, now: Timestamp, budget: Budget) -> Answer<'a, ()> {
-        answer(self.0.0.export(export, now, budget))
-    }
-
-    fn add_downloads<'a>(&'a self, info_hash: &'a InfoHash, earlier: u32) -> Answer<'a, bool> {
-        answer(self.0.0.add_downloads(info_hash, earlier))
-    }
-
     fn capabilities(&self) -> Capabilities {
         self.0.0.capabilities
     }
 
-    fn memory(&self) -> Answer<'_, MemoryUse> {
-        answer(self.0.0.memory())
-    }
+    forward_asynchronous! { |store| store.0.0 => answer_of!, except announce, scrape, sweep, remove_where, import }
 }
 
 /// The methods of a repository over a map, as futures. Over a [`BlockingMap`] each of them is ready when it

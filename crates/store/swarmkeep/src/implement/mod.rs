@@ -26,6 +26,8 @@ mod swarm;
 pub use pass::{Claim, Next, Pass, VISITS_PER_HOLD};
 pub use swarm::{RecordSwarm, Updated};
 
+#[doc(hidden)]
+pub use crate::__forward_asynchronous as forward_asynchronous;
 #[doc(inline)]
 pub use crate::__forward_repository as forward_repository;
 pub use crate::{

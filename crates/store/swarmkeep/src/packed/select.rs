@@ -56,30 +56,3 @@ pub(super) fn select(
     v4.write(v4_count, rng, &mut peers.v4);
     v6.write(v6_count, rng, &mut peers.v6);
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::SplitMix64;
-
-    #[test]
-    fn windows_hold_each_peer_but_the_announcer_once_wherever_they_start() {
-        let run: Vec<[u8; 6]> = (0..9).map(|n| [n; 6]).collect();
-        for own in (0..9).map(Some).chain([None]) {
-            let choice = Choice::new(&run, own);
-            for seed in 0..200 {
-                for count in 0..=choice.len() {
-                    let mut bytes = [0; 60];
-                    let mut peers = PeerBuffer::new(&mut bytes, &mut []);
-                    choice.write(count, &mut SplitMix64::new(seed), &mut peers.v4);
-                    let mut shown: Vec<_> =
-                        peers.v4.peers().iter().map(|peer| usize::from(peer[0])).collect();
-                    assert!(!shown.iter().any(|&peer| own == Some(peer)));
-                    shown.sort_unstable();
-                    shown.dedup();
-                    assert_eq!(shown.len(), count);
-                }
-            }
-        }
-    }
-}

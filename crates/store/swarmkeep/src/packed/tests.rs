@@ -137,7 +137,13 @@ fn the_account_of_bytes_agrees_with_the_store_after_any_change() {
                         })
                         .collect();
                     let stats = SwarmStats { downloaded: rng.below(400) as u32, ..SwarmStats::default() };
-                    store.restore(&SwarmSummary { info_hash: hash(torrent), stats }, &peers, at(now));
+                    if step % 2 == 0 {
+                        store.restore(&SwarmSummary { info_hash: hash(torrent), stats }, &peers, at(now));
+                    } else {
+                        let mut records = Records::new(at(now));
+                        records.push(&hash(torrent), stats.downloaded, &peers);
+                        store.import(&[records], at(now));
+                    }
                 }
                 7..12 => drop(store.add_downloads(&hash(torrent), rng.below(300) as u32)),
                 12 => now += [1, 30, 200, 5000][rng.below(4)],

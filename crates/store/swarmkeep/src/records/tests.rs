@@ -151,23 +151,6 @@ fn a_record_is_as_long_as_it_must_be() {
 }
 
 #[test]
-fn counts_are_wide_when_any_of_them_is() {
-    let mut rng = SplitMix64::new(3);
-    for (n, (family, role)) in SECTIONS.into_iter().enumerate() {
-        for many in [255, 256] {
-            let peers: Vec<_> = (0..many + 3)
-                .map(|nth| {
-                    let (family, role) = if nth < many { (family, role) } else { SECTIONS[(n + 1) % 4] };
-                    let endpoint = endpoint(family, &mut rng);
-                    PeerRecord { endpoint, role, last_announce: NOW, details: None }
-                })
-                .collect();
-            assert_round_trip(&hash(&mut rng), 300, &peers);
-        }
-    }
-}
-
-#[test]
 fn times_behind_until_are_until_and_ages_beyond_32_bits_are_as_old_as_can_be_said() {
     let mut records = Records::new(NOW);
     let until = records.until();
@@ -471,60 +454,6 @@ fn no_peers_can_be_said_in_four_ways() {
             assert_eq!(records.iter().flat_map(|record| record.peers()).count(), 0);
         }
     }
-}
-
-/// Any bytes are either read as records that stay the same when they are pushed again, or rejected at a
-/// position within the bytes.
-#[test]
-fn any_bytes_are_read_or_refused() {
-    let (mut rng, (whole, starts)) = (SplitMix64::new(9), of_all_kinds());
-    let (mut good, mut refusals) = (0, std::collections::BTreeMap::<_, u32>::new());
-    for round in 0..60_000 {
-        let bytes = if round % 2 == 0 {
-            let len = below(&mut rng, 200);
-            let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
-            // Otherwise most inputs are rejected at their first byte.
-            if let Some(first) = bytes.first_mut() {
-                *first &= [0xff, 0x3e, 0x1f][below(&mut rng, 3)];
-            }
-            bytes
-        } else {
-            let len =
-                if round % 4 == 1 { below(&mut rng, 1500) } else { starts[below(&mut rng, starts.len())] };
-            let mut bytes = whole[..len].to_vec();
-            for _ in 0..below(&mut rng, 3) {
-                if !bytes.is_empty() {
-                    let at = below(&mut rng, bytes.len());
-                    bytes[at] = rng.next_u64() as u8;
-                }
-            }
-            bytes
-        };
-        match read(&bytes) {
-            Err(Malformed { at, what }) => {
-                assert!(at < bytes.len());
-                *refusals.entry(what).or_default() += 1;
-                read(&bytes[..at]).expect("the records before it are valid");
-            }
-            Ok(records) => {
-                good += usize::from(!records.is_empty());
-                let swarms: Vec<_> = records
-                    .iter()
-                    .map(|record| (record.info_hash, record.downloaded, record.peers().collect::<Vec<_>>()))
-                    .collect();
-                assert_eq!(swarms.iter().map(|(.., peers)| peers.len() as u64).sum::<u64>(), records.peers());
-                let mut pushed = Records::new(NOW);
-                swarms.iter().for_each(|(hash, downloaded, peers)| pushed.push(hash, *downloaded, peers));
-                let again: Vec<_> = pushed
-                    .iter()
-                    .map(|record| (record.info_hash, record.downloaded, record.peers().collect::<Vec<_>>()))
-                    .collect();
-                assert_eq!(again, swarms);
-            }
-        }
-    }
-    assert!(good > 1000, "{good}");
-    assert_eq!(refusals.len(), 4, "{refusals:?}");
 }
 
 #[test]

@@ -148,13 +148,6 @@ impl TorrentRepository for Lives {
     forward_repository! { |lives| lives.inner, except peers, scrape, export }
 }
 
-fn lives(first: Life, reads_left: usize, next: Life) -> Lives {
-    let (inner, reads_left) = (BTreeMapRepository::new(&config()).unwrap(), AtomicUsize::new(reads_left));
-    let lives = Lives { inner, reads_left, next };
-    lives.begin(first);
-    lives
-}
-
 #[test]
 fn the_default_export_shows_the_peers_of_one_life_with_its_downloads() {
     use AnnounceEvent::{Completed, None};
@@ -167,7 +160,9 @@ fn the_default_export_shows_the_peers_of_one_life_with_its_downloads() {
     ];
     for (first, next) in pairs {
         for read in 1..8 {
-            let (store, mut export) = (lives(first, read, next), Export::new());
+            let (inner, reads_left) = (BTreeMapRepository::new(&config()).unwrap(), AtomicUsize::new(read));
+            let (store, mut export) = (Lives { inner, reads_left, next }, Export::new());
+            store.begin(first);
             store.export(&mut export, NOW, Budget::peers(100));
             let shown = export.records().iter().map(|record| {
                 let peers = record.peers().map(|peer| (peer.endpoint.to_string(), peer.role.is_seeder()));

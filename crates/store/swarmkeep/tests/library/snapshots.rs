@@ -1,49 +1,20 @@
-//! Snapshots between all stores of the catalog, records that a writer refuses, and the format of version 1.
+//! Ages in snapshots, records that a writer refuses, and the format of version 1.
 
 mod reader;
 
 use std::{
-    collections::BTreeMap,
     fs,
     io::{self, Cursor as Bytes, Write},
     path::Path,
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, Endpoint, Export, Family, HashKey,
-    Immediate, InfoHash, Packed, PeerBuffer, PeerDetails, PeerId, PeerRecord, Records, RepositoryConfig,
-    Restored, Role, SplitMix64, SwarmStats, Timestamp,
-    catalog::{self, Implementation, Repository},
+    Endpoint, Family, InfoHash, PeerDetails, PeerId, PeerRecord, Records, Role, Timestamp,
     snapshot::{Reader, Summary, Writer},
 };
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const ID: [u8; 16] = *b"sixteen at least";
-
-// --- Stores. ---
-
-type Store = Arc<dyn AsyncTorrentRepository>;
-
-fn build(implementation: &Implementation) -> Store {
-    let config = RepositoryConfig::new(HashKey::from_bytes(*b"a secret for one"));
-    match implementation.build(&config).expect("the usual") {
-        Repository::Sync(store) => Arc::new(store),
-        Repository::Async(store) => store,
-    }
-}
-
-/// Returns the result of a call. The store is used by one test only, so its locks are free.
-fn wait<T>(answer: swarmkeep::Answer<'_, T>) -> T {
-    let mut answer = pin!(answer);
-    loop {
-        if let Poll::Ready(answer) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return answer.expect("it is in this process");
-        }
-    }
-}
 
 fn hash(n: u8) -> InfoHash {
     InfoHash::new([n; 20])
@@ -60,124 +31,10 @@ fn v6(n: u16) -> Endpoint {
     Endpoint::try_from(bytes).expect("a port")
 }
 
-/// Inserts swarms of one, a few and many peers, seeders that have completed, and a swarm that all peers have
-/// left.
-fn populate(store: &Store) {
-    let mut rng = SplitMix64::new(1);
-    let mut tell = |announce: Announce, age| {
-        let mut nobody = PeerBuffer::new(&mut [], &mut []);
-        wait(store.announce(&announce.want(0), NOW.saturating_sub(age), &mut rng, &mut nobody));
-    };
-    for n in 0..300_u16 {
-        for (torrent, endpoint) in [(1, v4(n)), (2, v6(n))] {
-            tell(Announce::new(hash(torrent), endpoint).left(1).peer_id(PeerId::new([7; 20])), 500);
-            if n % 3 == 0 {
-                let completed = AnnounceEvent::Completed;
-                tell(Announce::new(hash(torrent), endpoint).event(completed).left(0).transferred(5, 6), 400);
-            }
-        }
-        let torrent = 100 + (n % 100) as u8;
-        tell(Announce::new(hash(torrent), if n % 2 == 0 { v4(n) } else { v6(n) }).left(u64::from(n) % 2), 10);
-    }
-    tell(Announce::new(hash(3), v4(1)).event(AnnounceEvent::Completed).left(0), 5);
-    tell(Announce::new(hash(3), v4(1)).event(AnnounceEvent::Stopped), 5);
-}
-
-fn write(store: &Store, budget: usize) -> (Vec<u8>, Summary) {
-    let mut writer = Writer::new(Vec::new(), ID, NOW).expect("memory");
-    let mut export = Export::new();
-    while !export.is_complete() {
-        wait(store.export(&mut export, NOW, Budget::peers(budget)));
-        writer.write(export.records()).expect("memory");
-    }
-    writer.finish().expect("memory")
-}
-
-fn load(bytes: &[u8], store: &Store, now: Timestamp) -> Restored {
-    let mut reader = Reader::new(Bytes::new(bytes)).expect("it is whole");
-    let (mut restored, mut records) = (Restored::default(), Records::new(now));
-    while reader.next(&mut records, now).expect("it is whole") {
-        restored += wait(store.import(std::slice::from_ref(&records), now));
-    }
-    restored
-}
-
-type Swarms = BTreeMap<InfoHash, (SwarmStats, BTreeMap<Endpoint, PeerRecord>)>;
-
-fn swarms_of(store: &Store) -> Swarms {
-    let (mut all, mut from) = (Vec::new(), Cursor::START);
-    while !from.is_end() {
-        from = wait(store.walk(from, 100, &mut all));
-    }
-    let peers_of = |info_hash| {
-        let (mut peers, mut from) = (Vec::new(), Cursor::START);
-        while !from.is_end() {
-            from = wait(store.peers(info_hash, from, 100, &mut peers));
-        }
-        peers.into_iter().map(|peer| (peer.endpoint, peer)).collect()
-    };
-    all.iter().map(|swarm| (swarm.info_hash, (swarm.stats, peers_of(&swarm.info_hash)))).collect()
-}
+// --- Ages. ---
 
 #[test]
-fn every_store_imports_the_snapshot_of_any_other() {
-    let packed = catalog::find("packed").expect("it always is");
-    for one in catalog::ALL {
-        let (store, other) = (build(one), build(packed));
-        populate(&store);
-        for budget in [1, 50, 100_000] {
-            let (bytes, summary) = write(&store, budget);
-            let totals = wait(store.totals());
-            assert_eq!(
-                (summary.peers, summary.bytes, summary.taken),
-                (totals.peers(), bytes.len() as u64, NOW)
-            );
-            assert!(summary.swarms >= totals.swarms);
-            for (from, into) in [(&store, &other), (&store, &build(one))] {
-                if budget < 50 && Arc::ptr_eq(into, &other) {
-                    continue;
-                }
-                assert_same(from, into, &bytes, one);
-            }
-            if budget == 50 {
-                // The snapshot of the other store is restored in turn.
-                let (bytes, _) = write(&other, budget);
-                assert_same(&other, &build(one), &bytes, one);
-            }
-        }
-    }
-}
-
-fn assert_same(from: &Store, into: &Store, bytes: &[u8], one: &Implementation) {
-    let (totals, clock) = (wait(from.totals()), from.capabilities().clock_resolution_secs);
-    let coarser = clock.max(into.capabilities().clock_resolution_secs);
-    let restored = load(bytes, into, NOW);
-    assert_eq!(restored.added + restored.known, totals.peers(), "{one:?}: {restored:?}");
-    assert_eq!(wait(into.totals()), totals);
-    let (before, after) = (swarms_of(from), swarms_of(into));
-    let keep_details = from.capabilities().keeps_peer_details && into.capabilities().keeps_peer_details;
-    assert_eq!(before.len(), after.len());
-    for (info_hash, (stats, peers)) in before {
-        let (stats_after, peers_after) = &after[&info_hash];
-        assert_eq!(*stats_after, stats, "{one:?}");
-        assert_eq!(wait(into.scrape(&info_hash)), stats);
-        assert_eq!(peers_after.len(), peers.len());
-        for (endpoint, peer) in peers {
-            let same = &peers_after[&endpoint];
-            assert_eq!(same.role, peer.role);
-            // Times are rounded later, by at most the coarser clock resolution.
-            assert!(same.last_announce >= peer.last_announce && same.last_announce <= NOW);
-            assert!(same.last_announce.secs_since(peer.last_announce) <= coarser, "{one:?}");
-            let details = if keep_details { peer.details } else { None };
-            if keep_details || !into.capabilities().keeps_peer_details {
-                assert_eq!(same.details, details, "{one:?}");
-            }
-        }
-    }
-}
-
-#[test]
-fn expired_peers_are_left_out_and_a_clock_that_was_set_back_keeps_ages() {
+fn ages_grow_with_time_and_stay_if_the_clock_was_set_back() {
     let mut records = Records::new(NOW);
     let peer = |n, age| PeerRecord {
         endpoint: v4(n),
@@ -187,34 +44,18 @@ fn expired_peers_are_left_out_and_a_clock_that_was_set_back_keeps_ages() {
     };
     records.push(&hash(1), 9, &[peer(1, 0), peer(2, 100), peer(3, 2000), peer(4, 70_000)]);
     let bytes = written(&[records]);
-    let times = |now: Timestamp| {
-        let mut all = Vec::new();
-        for implementation in [catalog::find("packed").expect("it is"), &catalog::ALL[1]] {
-            let store = build(implementation);
-            let restored = load(&bytes, &store, now);
-            let swarms = swarms_of(&store);
-            assert_eq!(swarms[&hash(1)].0.downloaded, 9);
-            let ages: Vec<_> =
-                swarms[&hash(1)].1.values().map(|peer| now.secs_since(peer.last_announce)).collect();
-            all.push((restored.added, restored.expired, ages));
-        }
-        let [(packed, map)] = all.as_chunks().0.iter().map(|[a, b]| (a, b)).collect::<Vec<_>>()[..] else {
-            panic!("two stores")
-        };
-        assert_eq!((packed.0, packed.1), (map.0, map.1));
-        // The clock of the packed store is off by 24 seconds at most.
-        for (coarse, fine) in packed.2.iter().zip(&map.2) {
-            assert!(coarse <= fine && fine - coarse <= 24, "{coarse} of {fine}");
-        }
-        map.clone()
+    let ages = |now: Timestamp| {
+        let (mut reader, mut records) =
+            (Reader::new(Bytes::new(&bytes)).expect("it is whole"), Records::new(now));
+        assert!(reader.next(&mut records, now).expect("it is whole"));
+        let peers = records.iter().flat_map(|record| record.peers());
+        peers.map(|peer| now.secs_since(peer.last_announce)).collect::<Vec<_>>()
     };
-    assert_eq!(times(NOW), (3, 1, vec![0, 100, 2000]));
-    assert_eq!(times(NOW.saturating_add(500)), (3, 1, vec![500, 600, 2500]));
-    assert_eq!(times(NOW.saturating_add(2600)), (2, 2, vec![2600, 2700]));
-    assert_eq!(times(NOW.saturating_add(1 << 40)), (0, 4, vec![]));
-    // A clock that was set back by an hour or by years.
+    assert_eq!(ages(NOW), [0, 100, 2000, 70_000]);
+    assert_eq!(ages(NOW.saturating_add(500)), [500, 600, 2500, 70_500]);
+    // By a second, an hour, and years.
     for back in [1, 3600, 1_000_000_000] {
-        assert_eq!(times(NOW.saturating_sub(back)), (3, 1, vec![0, 100, 2000]), "{back} seconds back");
+        assert_eq!(ages(NOW.saturating_sub(back)), [0, 100, 2000, 70_000], "{back} seconds back");
     }
 }
 
@@ -401,9 +242,6 @@ fn the_first_version_can_be_read_for_ever() {
         (7, 0, (0..257).map(|n| peer(&format!("198.51.100.1:{}", n + 1), false, n)).collect()),
     ];
     assert_eq!(read, expected);
-    let store = Packed::new(&RepositoryConfig::new(HashKey::from_bytes([1; 16]))).expect("the usual");
-    let restored = load(&bytes, &(Arc::new(Immediate(Arc::new(store))) as Store), NOW);
-    assert_eq!((restored.added, restored.expired), (267, 1));
 }
 
 /// The bytes written today are those of the fixture. A change of these bytes requires a new `VERSION`.

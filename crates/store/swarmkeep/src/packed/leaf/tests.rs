@@ -6,7 +6,7 @@ use super::{
     slot::{NoPeers, Section},
     *,
 };
-use crate::{CompactV6, Family, Random, Retention, Role, SplitMix64, Timestamp, packed::clock::Clock};
+use crate::{CompactV6, Family, Random, Role, SplitMix64, Timestamp, packed::clock::Clock};
 
 /// The expected contents of a leaf: by key, downloads, whether the swarm is proven, and peers with their
 /// ticks.
@@ -119,7 +119,7 @@ fn a_leaf_agrees_with_the_model_through_changes_splits_and_merges() {
     for round in 0..20 {
         let (mut leaf, mut model) = (Leaf::new(tick(1000)), Model::new());
         for step in 0..800 {
-            // Within one base: `clock` and `stamps_age_together` test a base that moves.
+            // Within one base: `clock` tests a base that moves.
             change(&mut leaf, HOME, &mut model, tick(1000 + step / 10), &mut rng);
             assert!(leaf.used() <= leaf.capacity());
         }
@@ -156,49 +156,6 @@ fn a_leaf_agrees_with_the_model_through_changes_splits_and_merges() {
         let (prefix, leaf) = parts.pop().expect("merged to one");
         assert_holds(&leaf, prefix, &model);
     }
-}
-
-#[test]
-fn only_peers_below_a_stamp_expire() {
-    let mut rng = SplitMix64::new(8);
-    let (mut leaf, mut model) = (Leaf::new(tick(1000)), Model::new());
-    for step in 0..3000 {
-        change(&mut leaf, HOME, &mut model, tick(1000 + step / 40), &mut rng);
-    }
-    let oldest = tick(1040);
-    let peers_of = |model: &Model| model.values().map(|(.., peers)| peers.len()).sum::<usize>();
-    let (peers, swarms) = (peers_of(&model), model.len());
-    let (mut slot, mut visits, mut gone, mut removed) = (Leaf::first(HOME), 0, 0, 0);
-    while slot.index < leaf.swarms() {
-        let passed;
-        (slot, passed) = leaf.pass_unchanged(slot, oldest, Retention::KeepDownloaded, 10);
-        let done = leaf.expire(slot, oldest, Retention::KeepDownloaded, 10);
-        slot = done.next;
-        visits += passed + done.visits;
-        gone += done.gone.peers() as usize;
-        removed += done.swarms_removed as usize;
-    }
-    model.values_mut().for_each(|(.., peers)| peers.retain(|_, (_, tick)| *tick >= oldest));
-    model.retain(|_, (downloaded, _, peers)| *downloaded > 0 || !peers.is_empty());
-    assert_eq!((visits, gone, removed), (peers + swarms, peers - peers_of(&model), swarms - model.len()));
-    assert!(gone > 0 && removed > 0 && removed < swarms, "{gone} peers and {removed} swarms are gone");
-    assert_holds(&leaf, HOME, &model);
-}
-
-#[test]
-fn stamps_age_together() {
-    let mut rng = SplitMix64::new(9);
-    let (mut leaf, mut model) = (Leaf::new(tick(1000)), Model::new());
-    for step in 0..2000 {
-        change(&mut leaf, HOME, &mut model, tick(1000 + step / 20), &mut rng);
-    }
-    // Late enough for the base to move, early enough for all stamps to stay different.
-    leaf.advance(tick(1130), Leaf::first(HOME));
-    let kept = |tick: Tick| leaf.base().tick(leaf.base().stamp(tick));
-    for (.., peers) in model.values_mut() {
-        peers.values_mut().for_each(|(_, tick)| *tick = kept(*tick));
-    }
-    assert_holds(&leaf, HOME, &model);
 }
 
 #[test]

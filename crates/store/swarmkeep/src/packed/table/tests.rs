@@ -1,6 +1,6 @@
 //! A table against a map of peers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
@@ -48,54 +48,6 @@ fn ranges<const N: usize>(table: &Table<N>) -> Vec<(u64, Option<u64>)> {
         ranges.push((*end, table.end_of(*end)));
     }
     ranges
-}
-
-fn all<const N: usize>(table: &Table<N>, hash: &EndpointHash) -> Vec<(u64, [u8; N])> {
-    let mut found = Vec::new();
-    for (start, end) in ranges(table) {
-        let mut some: Vec<_> =
-            table.within(start, end, hash).map(|(order, peer, _)| (order, *peer)).collect();
-        some.sort_unstable();
-        found.extend(some);
-    }
-    found
-}
-
-fn peers_are_found_while_buckets_split_and_merge<const N: usize>() {
-    let hash = hash(5);
-    let count = 3000;
-    let mut table = filled::<N>(count, &hash);
-    let buckets = count as usize / Table::<N>::SPLIT_ABOVE;
-    assert!(table.buckets.len() >= buckets, "{} buckets", table.buckets.len());
-    for gone in 0..count {
-        let index = find(&table, gone, &hash).expect("still there");
-        table.remove(index);
-        assert!(find(&table, gone, &hash).is_none());
-        if gone % 100 == 0 {
-            assert!((gone + 1..count).all(|n| find(&table, n, &hash).is_some()));
-            assert_eq!(all(&table, &hash).len(), table.len());
-            assert_eq!(table.iter().count(), table.len());
-            assert!(table.buckets.len() <= 1 + table.len() / Table::<N>::MERGE_BELOW);
-        }
-    }
-    assert_eq!((table.len(), table.bytes(), table.buckets.first.capacity()), (0, 0, 0));
-}
-
-#[test]
-fn peers_of_both_families_are_found_while_buckets_split_and_merge() {
-    peers_are_found_while_buckets_split_and_merge::<6>();
-    peers_are_found_while_buckets_split_and_merge::<18>();
-}
-
-#[test]
-fn the_order_of_a_listing_does_not_depend_on_the_buckets() {
-    let hash = hash(6);
-    for count in [0, 1, 43, 44, 45, 88, 89, 133, 1000, 1025] {
-        let found = all(&filled::<6>(count, &hash), &hash);
-        let expected: BTreeSet<_> =
-            (0..count).map(|n| (hash.order(&endpoint::<6>(n)), endpoint(n))).collect();
-        assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{count} peers");
-    }
 }
 
 #[test]

@@ -56,16 +56,6 @@ fn a_snapshot_of_nothing_is_one() {
 }
 
 #[test]
-fn a_reader_that_has_given_all_says_so_again() {
-    let bytes = written(&some_blocks(2));
-    let mut reader = Reader::new(Bytes::new(&bytes)).expect("it is whole");
-    let mut records = Records::new(NOW);
-    let more: Vec<_> = (0..5).map(|_| reader.next(&mut records, NOW).expect("it is whole")).collect();
-    assert_eq!(more, [true, true, false, false, false]);
-    assert!(records.is_empty());
-}
-
-#[test]
 fn every_flipped_bit_is_noticed_where_it_is() {
     let bytes = written(&some_blocks(3));
     let starts = starts_of(&bytes);
