@@ -90,8 +90,8 @@ impl Shared {
         shard.layout.as_ref().is_ok_and(|layout| *layout != self.calls().layout)
     }
 
-    /// The counts of shards; `None` for a shard that does not exist. If a shard has another layout, the store's layout is read again before this
-    /// returns.
+    /// The counts of shards; `None` for a shard that does not exist. If a shard has another layout, the
+    /// store's layout is read again before this returns.
     pub(super) async fn shards(self: &Arc<Self>, shards: &[u32]) -> Result<Vec<Option<Shard>>, Unavailable> {
         let answers = self.ask_in_parts(shards.len(), |calls, index| calls.counts(shards[index])).await?;
         let states: Vec<_> = answers.into_iter().map(Shard::of).collect::<Result<_, _>>()?;
