@@ -86,9 +86,11 @@ pub(crate) fn run(
                 )?;
                 Ok::<_, Box<dyn Error>>(StreamOwned::new(session, connect(*address)?))
             };
-            connected().and_then(|stream| ask(stream, host, path)).map(drop)
+            connected().and_then(|stream| ask(stream, host, path))
         }
-        Target::Http { address, host, path } => get(*address, host, path).map(drop),
+        Target::Http { address, host, path } => {
+            connect(*address).map_err(Into::into).and_then(|stream| ask(stream, host, path))
+        }
     }
     .map_err(|error| format!("{text}: {error}").into())
 }
@@ -182,18 +184,14 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     Err("there is no answer".into())
 }
 
-/// The body of an HTTP answer with status 200.
-fn get(address: SocketAddr, host: &str, path: &str) -> Result<Vec<u8>, Box<dyn Error>> {
-    ask(connect(address)?, host, path)
-}
-
 fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 
-fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<Vec<u8>, Box<dyn Error>> {
+/// Requests a path, which must have the status 200.
+fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<(), Box<dyn Error>> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
@@ -205,7 +203,7 @@ fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<Vec<u8>,
     let body = answer.split_off(end.map_or(answer.len(), |end| end + 4));
     let head = String::from_utf8_lossy(&answer);
     if head.starts_with("HTTP/1.1 200 ") {
-        return Ok(body);
+        return Ok(());
     }
     let body = String::from_utf8_lossy(&body);
     Err(format!("{}: {}", head.lines().next().unwrap_or("there is no answer"), body.trim()).into())

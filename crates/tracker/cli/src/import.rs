@@ -2,11 +2,10 @@
 
 use std::{error::Error, path::PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::HumanCount;
 use swarmkeep_import::{Format, Imported, Options, Totals};
 
-use crate::{print_json, refuse, say};
+use crate::{print_json, refuse, say, units::named};
 
 const DETAILS: &str = "\
 Examples:
@@ -57,7 +56,7 @@ pub(crate) struct Args {
     state: Option<PathBuf>,
 
     /// Format of the files. By default it is recognized from their beginning.
-    #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = formats())]
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = named(Format::ALL, Format::name))]
     from: Option<Format>,
 
     /// Read everything and report its counts, without importing them.
@@ -117,9 +116,4 @@ fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
 
 fn some(count: u64, unit: &str) -> String {
     format!("{} {unit}{}", HumanCount(count), if count == 1 { "" } else { "s" })
-}
-
-fn formats() -> impl TypedValueParser<Value = Format> {
-    PossibleValuesParser::new(Format::ALL.map(Format::name))
-        .map(|name| Format::ALL.into_iter().find(|format| format.name() == name).expect("one of them"))
 }

@@ -313,11 +313,7 @@ impl Args {
             (None, Shape::Zipf) => Swarms::Zipf(self.torrents.get()),
             (None, Shape::Uniform) => Swarms::Uniform(self.torrents.get()),
         };
-        let torrents = match config.swarms {
-            Swarms::Private(each) => each.saturating_mul(self.concurrency as u64),
-            Swarms::Zipf(torrents) | Swarms::Uniform(torrents) => torrents,
-        };
-        config.peers = self.peers.unwrap_or(torrents.max(config.peers));
+        config.peers = self.peers.unwrap_or(config.torrents().max(config.peers));
         config.want = u32::try_from(self.numwant).ok();
         config.mix = self.mix.unwrap_or_default();
         config.scrape_hashes = self.scrape_hashes;

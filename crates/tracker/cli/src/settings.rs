@@ -417,41 +417,25 @@ mod tests {
         Schema::augment_args(Command::new("run"))
     }
 
-    /// A file, deleted when this is dropped.
-    struct File(PathBuf);
-
-    impl File {
-        fn of(text: &str) -> Self {
-            static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-            let nth = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let path =
-                std::env::temp_dir().join(format!("swarmkeep-settings-{}-{nth}.toml", std::process::id()));
-            fs::write(&path, text).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for File {
-        fn drop(&mut self) {
-            drop(fs::remove_file(&self.0));
-        }
-    }
-
     fn read(
         arguments: &[&str],
         environment: &[(&str, &str)],
         file: Option<&str>,
     ) -> Result<Effective, String> {
-        let file = file.map(File::of);
+        let file = file.map(|text| {
+            let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+            fs::write(&file, text).unwrap();
+            file
+        });
         let mut all: Vec<OsString> = vec!["program".into(), "run".into()];
         all.extend(arguments.iter().map(OsString::from));
-        if let Some(File(path)) = &file {
-            all.extend(["--config".into(), path.into()]);
+        if let Some(file) = &file {
+            all.extend(["--config".into(), file.path().into()]);
         }
         let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
         let read = super::read(&<Cli as clap::CommandFactory>::command(), &schema(), &all, environment);
         let shown = |error: Error| match &file {
-            Some(File(path)) => error.to_string().replace(&*path.to_string_lossy(), "FILE"),
+            Some(file) => error.to_string().replace(&*file.path().to_string_lossy(), "FILE"),
             None => error.to_string(),
         };
         read.map_err(shown)

@@ -2,10 +2,9 @@
 
 use std::error::Error;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use swarmkeep_tracker::{Scope, Token};
 
-use crate::say;
+use crate::{say, units::named};
 
 const DETAILS: &str = "\
   (umask 077; swarmkeep token >> tokens)     adds one to a file that others cannot read
@@ -17,13 +16,8 @@ const DETAILS: &str = "\
 #[command(after_help = DETAILS)]
 pub(crate) struct Args {
     /// The rights of the token: to read, to change the tracker, to see the addresses of peers.
-    #[arg(value_delimiter = ',', default_value = "read,write", value_parser = scopes())]
+    #[arg(value_delimiter = ',', default_value = "read,write", value_parser = named(Scope::ALL, Scope::name))]
     rights: Vec<Scope>,
-}
-
-fn scopes() -> impl TypedValueParser<Value = Scope> {
-    PossibleValuesParser::new(Scope::ALL.map(Scope::name))
-        .map(|name| Scope::ALL.into_iter().find(|scope| scope.name() == name).expect("an allowed one"))
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {

@@ -2,6 +2,8 @@
 
 use std::{num::NonZero, time::Duration};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
 /// A number of bytes.
 ///
 /// # Errors
@@ -18,19 +20,23 @@ pub fn bytes(text: &str) -> Result<NonZero<u64>, String> {
 /// # Errors
 /// The expected format.
 pub fn time(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let unit = match unit {
-        "ms" => 1,
-        "" | "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => 0,
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    let milliseconds = match text.parse::<u64>() {
+        Ok(seconds) => seconds.checked_mul(1000),
+        Err(_) => counted(text, &units),
     };
-    let milliseconds =
-        number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|_| unit > 0);
     milliseconds
         .map(Duration::from_millis)
         .ok_or_else(|| "expected a time such as 500ms, 10s, 5m or 1h".into())
+}
+
+/// A parser of the names of some values.
+pub(crate) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.map(name))
+        .map(move |given| all.into_iter().find(|one| name(*one) == given).expect("the name of one"))
 }
 
 /// A whole number of one of the units, or of ones.

@@ -1,8 +1,10 @@
 //! Whether an answer can be right. A tracker that is fast and wrong has failed.
 
+use std::net::IpAddr;
+
 use swarmkeep::{Endpoint, Family};
 
-use crate::Config;
+use crate::{Config, population::PlannedAnnounce, stats::Kind};
 
 /// The fault of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +49,16 @@ impl Fault {
     }
 }
 
+/// The number of peers in a right answer, or the reason why the tracker refused; or the fault of an answer.
+pub(crate) type Judgement = Result<Result<usize, String>, Fault>;
+
+/// The reason of a tracker, as it is counted.
+pub(crate) fn refused(reason: &[u8]) -> Judgement {
+    let reason = String::from_utf8_lossy(reason);
+    let reason: String = reason.chars().filter(|c| !c.is_control()).take(80).collect();
+    Ok(Err(format!("error: {reason}")))
+}
+
 /// The properties of an announce that its answer has to match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpectedAnnounce {
@@ -54,6 +66,14 @@ pub(crate) struct ExpectedAnnounce {
     pub(crate) own: Option<Endpoint>,
     pub(crate) seeder: bool,
     pub(crate) stopped: bool,
+}
+
+impl ExpectedAnnounce {
+    /// `own` is the address that the tracker must see, if it is known.
+    pub(crate) fn of(announcing: &PlannedAnnounce, own: Option<IpAddr>, kind: Kind) -> Self {
+        let own = own.and_then(|ip| Endpoint::new(ip, announcing.port).ok());
+        Self { own, seeder: announcing.left == 0, stopped: kind == Kind::Stopped }
+    }
 }
 
 /// More peers than any swarm has. A counter that went below 0 shows more.
@@ -199,6 +219,10 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn two() -> impl Iterator<Item = Result<Endpoint, Infallible>> {
+        ["127.0.0.1:1", "127.0.0.1:2"].map(|text| Ok(endpoint(text))).into_iter()
+    }
+
     const ASKED: ExpectedAnnounce = ExpectedAnnounce { own: None, seeder: false, stopped: false };
 
     fn checker(want: Option<u32>, change: impl FnOnce(&mut Config)) -> Checker {
@@ -257,8 +281,6 @@ mod tests {
         let mut lenient = checker(Some(3), |config| config.announcer_uncounted = true);
         let none = || std::iter::empty::<Result<Endpoint, Infallible>>();
         assert_eq!(lenient.announce(ASKED, (1800, 0, 0), none()), Ok(0));
-        let two =
-            || ["127.0.0.1:1", "127.0.0.1:2"].map(|text| Ok::<_, Infallible>(endpoint(text))).into_iter();
         assert_eq!(lenient.announce(ASKED, (1800, 1, 1), two()), Ok(2));
         assert!(lenient.announce(ASKED, (1800, 0, 1), two()).is_err());
     }
@@ -266,8 +288,6 @@ mod tests {
     #[test]
     fn the_announcer_is_a_note_and_no_other_peer() {
         let own = ExpectedAnnounce { own: Some(endpoint("127.0.0.1:1")), ..ASKED };
-        let two =
-            || ["127.0.0.1:1", "127.0.0.1:2"].map(|text| Ok::<_, Infallible>(endpoint(text))).into_iter();
         let mut checker = checker(Some(2), |_| {});
         assert_eq!(checker.announce(own, (1800, 1, 1), two()), Ok(1));
         assert_eq!(checker.note.take(), Some(Fault::Oneself(endpoint("127.0.0.1:1"))));

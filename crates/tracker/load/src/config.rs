@@ -128,8 +128,6 @@ impl Config {
         matches!(self.targets[..], [Target::Http { .. }, ..])
     }
 
-    /// The most unanswered requests per worker; `None` is 1 in a closed loop and 64 in an open loop. HTTP
-    /// always has 1.
     pub(crate) fn window(&self) -> usize {
         match self.window {
             _ if self.is_http() => 1,
@@ -242,7 +240,7 @@ impl Config {
     }
 
     /// Torrents of all workers together.
-    pub(crate) fn torrents(&self) -> u64 {
+    pub fn torrents(&self) -> u64 {
         match self.swarms {
             Swarms::Zipf(torrents) | Swarms::Uniform(torrents) => torrents,
             Swarms::Private(each) => each.saturating_mul(self.workers as u64),

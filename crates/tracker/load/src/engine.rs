@@ -46,7 +46,9 @@ pub(crate) trait Client: Sized + Send {
     }
     fn socket(&self) -> BorrowedFd<'_>;
     /// Whether the socket is another one than at the last call.
-    fn take_is_new(&mut self) -> bool;
+    fn take_is_new(&mut self) -> bool {
+        false
+    }
     fn in_flight(&self) -> usize;
     /// The number of requests that may now be added to those in flight.
     fn room(&self, now: u64, filling: bool) -> usize;
@@ -56,7 +58,9 @@ pub(crate) trait Client: Sized + Send {
     /// Queues a request. Its time is set when it is flushed, and if that is earlier its intended time too.
     fn push(&mut self, shared: &mut Self::Shared, request: &Request, hashes: &Hashes, sending: Sending);
     /// Whether nothing more may be pushed before a flush.
-    fn is_full(shared: &Self::Shared) -> bool;
+    fn is_full(_: &Self::Shared) -> bool {
+        false
+    }
     fn flush(&mut self, shared: &mut Self::Shared, clock: &Clock, recorder: &mut Recorder);
     /// Reads the received frame, or all answers from the socket.
     fn receive(&mut self, shared: &mut Self::Shared, clock: &Clock, recorder: &mut Recorder);

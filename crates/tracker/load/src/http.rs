@@ -8,20 +8,20 @@ use std::{
 
 use nix::sys::epoll::EpollFlags;
 use socket2::{Domain, Protocol, Socket, Type};
-use swarmkeep::{Endpoint, InfoHash};
+use swarmkeep::InfoHash;
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
-    http::{AnnounceRequest, AnnounceResponse, FailureResponse, ScrapeRequest, ScrapeResponse},
+    http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse},
 };
 
 use crate::{
-    check::{Checker, ExpectedAnnounce, Fault},
+    check::{Checker, ExpectedAnnounce, Fault, Judgement, refused},
     clock::{Clock, SECOND, nanoseconds},
     config::{Config, Origin, Target},
     engine::{Client, NextRequest},
     frames::Frames,
     population::{Hashes, Request},
-    stats::{Kind, Purpose, Recorder, Sending},
+    stats::{Purpose, Recorder, Sending},
 };
 
 /// The longest answer that is read.
@@ -86,9 +86,6 @@ enum Body {
     Chunked,
     UntilClosed,
 }
-
-/// The reason of a failed request without a wrong answer.
-type Failure = String;
 
 pub(crate) struct HttpBuffers {
     checker: Checker,
@@ -200,16 +197,8 @@ impl HttpClient {
         };
         let (bytes, closes) = (self.inn.len(), self.head.is_none_or(|head| head.closes));
         self.flight = None;
-        match judged {
-            Ok(Ok(peers)) => {
-                recorder.succeeded(&sending, bytes, peers, now);
-                recorder.note(shared.checker.note.take());
-            }
-            Ok(Err(reason)) => {
-                recorder.failed(&sending, &reason, now);
-                self.again(&sending);
-            }
-            Err(wrong) => recorder.wrong(Some(&sending), bytes, &wrong, now),
+        if recorder.judged(&sending, bytes, judged, &mut shared.checker, now) {
+            self.again(&sending);
         }
         self.head = None;
         self.inn.clear();
@@ -298,22 +287,12 @@ fn dechunk(mut bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Fault> {
     }
 }
 
-/// The number of peers in a right body, or the reason why the tracker refused.
-fn check(
-    expected: Expected,
-    body: &[u8],
-    hashes: &[InfoHash],
-    checker: &mut Checker,
-) -> Result<Result<usize, Failure>, Fault> {
+fn check(expected: Expected, body: &[u8], hashes: &[InfoHash], checker: &mut Checker) -> Judgement {
     let malformed = |error: ProtocolError| Fault::Malformed(error.to_string());
-    let refused = |failure: FailureResponse<'_>| {
-        let reason = String::from_utf8_lossy(failure.reason);
-        Ok(Err(format!("error: {}", reason.chars().filter(|c| !c.is_control()).take(80).collect::<String>())))
-    };
     match expected {
         Expected::Connect => unreachable!("a connection is no answer with a body"),
         Expected::Announce(asked) => match AnnounceResponse::parse(body).map_err(malformed)? {
-            Err(failure) => refused(failure),
+            Err(failure) => refused(failure.reason),
             Ok(announce) => {
                 let head = announce.head;
                 let peers = announce.endpoints().map(Ok::<_, std::convert::Infallible>);
@@ -321,7 +300,7 @@ fn check(
             }
         },
         Expected::Scrape => match ScrapeResponse::parse(body).map_err(malformed)? {
-            Err(failure) => refused(failure),
+            Err(failure) => refused(failure.reason),
             Ok(scrape) => {
                 // A tracker may leave out unknown torrents (BEP 48).
                 let mut got = 0;
@@ -427,9 +406,7 @@ impl Client for HttpClient {
                     ..AnnounceRequest::new(announcing.info_hash, announcing.peer_id, announcing.port)
                 };
                 request.write(&mut self.out);
-                let own = self.own.and_then(|ip| Endpoint::new(ip, announcing.port).ok());
-                let stopped = sending.kind == Kind::Stopped;
-                Expected::Announce(ExpectedAnnounce { own, seeder: announcing.left == 0, stopped })
+                Expected::Announce(ExpectedAnnounce::of(announcing, self.own, sending.kind))
             }
             Request::Scrape => {
                 self.hashes.clear();
@@ -445,19 +422,13 @@ impl Client for HttpClient {
         self.flight = Some(Flight { sending, expected });
     }
 
-    fn is_full(_shared: &HttpBuffers) -> bool {
-        false
-    }
-
     fn flush(&mut self, _shared: &mut HttpBuffers, clock: &Clock, recorder: &mut Recorder) {
         let Some(Flight { sending, expected }) = &mut self.flight else { return };
         if sending.sent > 0 {
             return;
         }
         let now = clock.now();
-        sending.sent = now;
-        sending.intended = sending.intended.min(now);
-        recorder.sent(sending, self.out.len());
+        recorder.sent(sending, self.out.len(), now);
         let begun = if matches!(expected, Expected::Connect) { self.connect() } else { self.write() };
         if let Err(error) = begun {
             self.broken(&error, now, recorder);

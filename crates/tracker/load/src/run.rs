@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use hdrhistogram::Histogram;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
@@ -123,12 +122,12 @@ fn run_clients<C: Client>(
             Ok::<_, Error>(all)
         };
 
+        let no_answer = || Error::NoAnswer(report::targets(config));
         while run.ready.load(Ordering::Acquire) < threads.len() {
             // A thread that ends before it is ready has failed.
             if threads.iter().any(thread::ScopedJoinHandle::is_finished) {
                 run.gate.open(None);
-                let failed = join(threads).err();
-                return Err(failed.unwrap_or_else(|| Error::NoAnswer(report::targets(config))));
+                return Err(join(threads).err().unwrap_or_else(no_answer));
             }
             let peers = if config.fill { config.peers } else { 0 };
             progress(&Progress::Filling { announced: run.filled.load(Ordering::Relaxed), peers });
@@ -138,7 +137,6 @@ fn run_clients<C: Client>(
         if stopped() || run.connected.load(Ordering::Acquire) == 0 {
             run.gate.open(None);
             join(threads)?;
-            let no_answer = || Error::NoAnswer(report::targets(config));
             return Err(if stopped() { Error::Interrupted } else { no_answer() });
         }
         // A little later, so that all threads are awake when the first request is due.
@@ -181,19 +179,13 @@ fn collect(
         series.push(second);
     };
     for second in seconds {
-        match open.entry(second.index) {
-            std::collections::btree_map::Entry::Vacant(vacant) => {
-                vacant.insert((1, second));
-            }
-            std::collections::btree_map::Entry::Occupied(mut occupied) => {
-                let (handed_in, sum) = occupied.get_mut();
-                *handed_in += 1;
-                sum.succeeded += second.succeeded;
-                sum.failed += second.failed;
-                sum.wrong += second.wrong;
-                add(&mut sum.latency, &second.latency);
-            }
-        }
+        let new = || (0, stats::Second::new(second.index));
+        let (handed_in, sum) = open.entry(second.index).or_insert_with(new);
+        *handed_in += 1;
+        sum.succeeded += second.succeeded;
+        sum.failed += second.failed;
+        sum.wrong += second.wrong;
+        sum.latency.add(&second.latency).expect("the same bounds");
         while open.first_key_value().is_some_and(|(_, (handed_in, _))| *handed_in == threads) {
             close(open.pop_first().expect("it is there").1.1);
         }
@@ -201,10 +193,6 @@ fn collect(
     // Threads end in different seconds if they wait for answers.
     open.into_values().for_each(|(_, second)| close(second));
     series
-}
-
-fn add(sum: &mut Histogram<u32>, other: &Histogram<u32>) {
-    sum.add(other).expect("the same bounds");
 }
 
 /// Raises the limit of open files for the sockets of all workers, if the system allows it.

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::mpsc};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::{check::Fault, clock::SECOND};
+use crate::{
+    check::{Checker, Fault, Judgement},
+    clock::SECOND,
+};
 
 /// The kinds of requests in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -148,7 +151,7 @@ pub(crate) struct Second {
 }
 
 impl Second {
-    fn new(index: u64) -> Self {
+    pub(crate) fn new(index: u64) -> Self {
         let latency = Histogram::new_with_bounds(1, LONGEST, 2).expect("bounds that a histogram takes");
         Self { index, succeeded: 0, failed: 0, wrong: 0, latency }
     }
@@ -184,10 +187,37 @@ impl Recorder {
         self.totals
     }
 
-    pub(crate) fn sent(&mut self, sending: &Sending, bytes: usize) {
+    /// Records a request that is sent now. If that is earlier than its time in the schedule, it is that time.
+    pub(crate) fn sent(&mut self, sending: &mut Sending, bytes: usize, now: u64) {
+        sending.sent = now;
+        sending.intended = sending.intended.min(now);
         if sending.purpose == Purpose::Measured {
             self.totals.kinds[sending.kind as usize].bytes_sent += bytes as u64;
         }
+    }
+
+    /// Records an answer, with the note of the checker. Returns whether the tracker refused.
+    pub(crate) fn judged(
+        &mut self,
+        sending: &Sending,
+        bytes: usize,
+        judged: Judgement,
+        checker: &mut Checker,
+        now: u64,
+    ) -> bool {
+        let is_refused = matches!(judged, Ok(Err(_)));
+        match judged {
+            Ok(Ok(peers)) => {
+                self.succeeded(sending, bytes, peers, now);
+                // An unusual right answer counts at any time.
+                if let Some(note) = checker.note.take() {
+                    self.totals.notes.add(note.reason(), 1, || note.to_string());
+                }
+            }
+            Ok(Err(reason)) => self.failed(sending, &reason, now),
+            Err(wrong) => self.wrong(Some(sending), bytes, &wrong, now),
+        }
+        is_refused
     }
 
     /// Records the delay of a request that had room in the window.
@@ -253,13 +283,6 @@ impl Recorder {
                 self.totals.last_answer = now;
             }
             _ => self.totals.strays += 1,
-        }
-    }
-
-    /// A right answer that is unusual. It counts at any time.
-    pub(crate) fn note(&mut self, note: Option<Fault>) {
-        if let Some(note) = note {
-            self.totals.notes.add(note.reason(), 1, || note.to_string());
         }
     }
 

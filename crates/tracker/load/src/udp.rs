@@ -14,14 +14,14 @@ use nix::{
         socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg},
     },
 };
-use swarmkeep::{Endpoint, Family};
+use swarmkeep::Family;
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
     udp::{AnnounceRequest, ConnectRequest, ConnectionId, Response, ScrapeRequest, TransactionId},
 };
 
 use crate::{
-    check::{Checker, ExpectedAnnounce, Fault},
+    check::{Checker, ExpectedAnnounce, Fault, Judgement, refused},
     clock::{Clock, SECOND, nanoseconds},
     config::{Config, Origin},
     engine::{Client, NextRequest},
@@ -175,40 +175,29 @@ impl UdpClient {
             }
             return;
         };
-        let sending = &flight.sending;
-        match self.check(&flight, response, now, checker) {
-            Ok(Ok(peers)) => {
-                recorder.succeeded(sending, bytes, peers, now);
-                recorder.note(checker.note.take());
-            }
-            Ok(Err(refusal)) => {
-                if let Purpose::Fill(n) = sending.purpose {
-                    self.lost_fill.push(n);
-                }
-                recorder.failed(sending, &refusal, now);
-            }
-            Err(wrong) => recorder.wrong(Some(sending), bytes, &wrong, now),
+        let judged = self.check(&flight, response, now, checker);
+        if recorder.judged(&flight.sending, bytes, judged, checker, now)
+            && let Purpose::Fill(n) = flight.sending.purpose
+        {
+            self.lost_fill.push(n);
         }
     }
 
-    /// The number of peers in a right answer, or the reason why the tracker refused.
     fn check(
         &mut self,
         flight: &Flight,
         response: Result<Response<'_>, ProtocolError>,
         now: u64,
         checker: &mut Checker,
-    ) -> Result<Result<usize, String>, Fault> {
+    ) -> Judgement {
         let response = response.map_err(|error| Fault::Malformed(error.to_string()))?;
         Ok(Ok(match (flight.expected, response) {
             (_, Response::Error(error)) => {
-                let message = String::from_utf8_lossy(error.message);
-                let message: String = message.chars().filter(|c| !c.is_control()).take(80).collect();
                 // Refusals of a connection id differ between trackers, but all have this word.
-                if message.to_ascii_lowercase().contains("connection") {
+                if error.message.to_ascii_lowercase().windows(10).any(|word| word == b"connection") {
                     self.connection = None;
                 }
-                return Ok(Err(format!("error: {message}")));
+                return refused(error.message);
             }
             (Expected::Connect, Response::Connect(connect)) => {
                 // Its age counts from the request, not from the answer: the tracker may have made it then.
@@ -315,10 +304,6 @@ impl Client for UdpClient {
         self.socket.as_fd()
     }
 
-    fn take_is_new(&mut self) -> bool {
-        false
-    }
-
     fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -370,9 +355,7 @@ impl Client for UdpClient {
                     want: self.want,
                     ..AnnounceRequest::new(connection_id, info_hash, peer_id, port)
                 };
-                let own = self.own.and_then(|ip| Endpoint::new(ip, port).ok());
-                let stopped = sending.kind == Kind::Stopped;
-                let asked = ExpectedAnnounce { own, seeder: announcing.left == 0, stopped };
+                let asked = ExpectedAnnounce::of(announcing, self.own, sending.kind);
                 (request.write(out), Expected::Announce(asked))
             }
             Request::Scrape => {
@@ -400,9 +383,7 @@ impl Client for UdpClient {
         for n in 0..queued {
             let slot = self.slot(shared.out_number[n]);
             let sending = &mut self.flights[slot].sending;
-            sending.sent = now;
-            sending.intended = sending.intended.min(now);
-            recorder.sent(sending, shared.out_len[n]);
+            recorder.sent(sending, shared.out_len[n], now);
         }
         let mut sent = 0;
         if let (Some(frames), Some(route)) = (&mut shared.frames, &self.route) {

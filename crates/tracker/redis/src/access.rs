@@ -1,6 +1,7 @@
 //! Access to servers: TLS, the password, and the hosts that may receive it.
 
 use std::{
+    fmt::Display,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -46,7 +47,7 @@ impl Access {
         let has_tls = seeds.iter().any(|seed| is_tls(seed.addr()));
         Ok(Self {
             tls: has_tls.then(|| tls(config.root_certificate.as_deref())).transpose()?,
-            password: config.password_file.clone().map(PasswordFile::new),
+            password: config.password_file.clone().map(|path| PasswordFile { path, last: Mutex::default() }),
             hosts: seeds.iter().filter_map(|seed| host_of(seed.addr())).map(str::to_owned).collect(),
             connections: config.connections.max(1),
         })
@@ -98,10 +99,6 @@ struct PasswordFile {
 }
 
 impl PasswordFile {
-    const fn new(path: PathBuf) -> Self {
-        Self { path, last: Mutex::new(None) }
-    }
-
     async fn read(&self) -> Result<String, String> {
         let path = self.path.clone();
         let read = spawn_blocking(move || password_in(&path)).await.expect("reading a file does not panic");
@@ -146,10 +143,9 @@ fn tls(authority: Option<&[u8]>) -> Result<TlsConnector, String> {
     let mut store = RootCertStore::empty();
     match authority {
         Some(pem) => {
+            let wrong = |error: &dyn Display| format!("the authority's certificate: {error}");
             for certificate in CertificateDer::pem_slice_iter(pem) {
-                let certificate =
-                    certificate.map_err(|error| format!("the authority's certificate: {error}"))?;
-                store.add(certificate).map_err(|error| format!("the authority's certificate: {error}"))?;
+                store.add(certificate.map_err(|error| wrong(&error))?).map_err(|error| wrong(&error))?;
             }
         }
         None => {

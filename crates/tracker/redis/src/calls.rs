@@ -115,9 +115,7 @@ impl Calls {
 
     /// `TIME` on the server of the key with the layout.
     pub(crate) fn time(&self) -> SlotCall {
-        let mut cmd = Cmd::new();
-        cmd.arg("TIME");
-        SlotCall { kind: CallKind::Command(cmd), ..self.command("GET", "store", &[]) }
+        SlotCall { kind: CallKind::Command(redis::cmd("TIME")), ..self.command("GET", "store", &[]) }
     }
 
     /// An announce with the room of `peers`, a buffer that is empty.

@@ -85,7 +85,7 @@ impl Link {
             seeds: seeds.into_iter().map(|seed| Arc::new(Node::new(seed, Arc::clone(&access)))).collect(),
             others: Mutex::default(),
             patience: config.patience,
-            topology: RwLock::new(Arc::new(Topology::unknown())),
+            topology: RwLock::default(),
             asking: tokio::sync::Mutex::new(()),
             lost: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),

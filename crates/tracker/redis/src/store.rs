@@ -25,7 +25,6 @@ use crate::{
     Error, RedisConfig, Status,
     calls::{self, Calls, seconds},
     link::Link,
-    node::SlotCall,
     place::{Engine, Layout, MOST_SHARDS, Places, SHARDS, is_number_of_shards},
     reply::{self, Reader, bulk, stats},
 };
@@ -35,10 +34,7 @@ mod shared;
 mod sweeping;
 mod totals;
 
-use shared::{Clocks, Shared, agree, has_shard_of_module, read};
-
-/// A long list of calls is sent in parts of this length.
-const PART: usize = 256;
+use shared::{Shared, agree, are_apart, compare_clocks, has_shard_of_module, read};
 
 /// The most peers in one call of `restore`.
 const RESTORED: usize = 128;
@@ -144,8 +140,9 @@ impl RedisRepository {
         let places = Places::limited(limit);
         let layout = Layout { shards, salt, places, engine: Engine::Functions };
         let calls = Calls::new(prefix.clone(), layout, lifetime, limit, servers.clock.is_some());
-        let clocks = Clocks::compare(&link, &calls, servers.clock).await?;
-        if let Some(Clocks { own, server }) = clocks.filter(Clocks::are_apart) {
+        if let Some((own, server)) = compare_clocks(&link, &calls, servers.clock).await?
+            && are_apart(own, server)
+        {
             return Err(Error::Clock { own, server });
         }
         let there = open(&link, &calls, servers.engine).await?;
@@ -208,22 +205,6 @@ impl RedisRepository {
         Ok(announced)
     }
 
-    async fn ask_all(
-        &self,
-        count: usize,
-        call: impl Fn(&Calls, usize) -> SlotCall,
-    ) -> Result<Vec<Value>, Unavailable> {
-        let mut answers = Vec::with_capacity(count);
-        // Each part has the full patience of one call, and leaves room for announces.
-        for from in (0..count).step_by(PART) {
-            let part = PART.min(count - from);
-            for answer in self.shared.ask_all(part, |calls, index| call(calls, from + index)).await {
-                answers.push(answer?);
-            }
-        }
-        Ok(answers)
-    }
-
     async fn remove_on(
         &self,
         forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
@@ -235,7 +216,8 @@ impl RedisRepository {
         let named: Vec<_> =
             shown.into_iter().map(|swarm| swarm.info_hash).filter(|info_hash| forbidden(info_hash)).collect();
         let mut removed = Vec::new();
-        let answers = self.ask_all(named.len(), |calls, index| calls.remove(&named[index])).await?;
+        let answers =
+            self.shared.ask_in_parts(named.len(), |calls, index| calls.remove(&named[index])).await?;
         for (info_hash, answer) in named.into_iter().zip(answers) {
             removed.extend(stats(answer)?.map(|stats| SwarmSummary { info_hash, stats }));
         }
@@ -249,7 +231,7 @@ impl RedisRepository {
     ) -> Result<Restored, Unavailable> {
         let mut all = Restored::default();
         let restore = |calls: &Calls, index: usize| calls.restore(&parts[index].0, &parts[index].1, now);
-        for answer in self.ask_all(parts.len(), restore).await? {
+        for answer in self.shared.ask_in_parts(parts.len(), restore).await? {
             let answer = bulk(answer)?;
             let mut answer = Reader(&answer);
             self.learn(answer.u32()?);

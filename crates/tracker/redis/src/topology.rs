@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The servers, and the one that is master of each slot.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Topology {
     pub(crate) nodes: Vec<Arc<Node>>,
     /// For each slot, the index of its master in `nodes`. `None` without a Cluster.
@@ -19,13 +19,8 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// The topology before the first reply of a server.
-    pub(crate) const fn unknown() -> Self {
-        Self { nodes: Vec::new(), slots: None, kept_out: Vec::new() }
-    }
-
     pub(crate) fn single(node: Arc<Node>) -> Self {
-        Self { nodes: vec![node], slots: None, kept_out: Vec::new() }
+        Self { nodes: vec![node], ..Self::default() }
     }
 
     /// From the ranges of a Cluster.

@@ -28,7 +28,7 @@ use swarmkeep_tests::{
     runtime,
     udp::{CONNECT, Client, announce, error_in},
 };
-use swarmkeep_tracker::{Config, Kind, LocalPeers, RateLimiter, Reason, XdpMode};
+use swarmkeep_tracker::{Config, RateLimiter, Reason, XdpMode};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId,
 };
@@ -42,11 +42,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     let tests = named![
         peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind,
         answers_leave_from_the_address_that_was_asked,
-        a_listener_for_both_families_lists_ipv4_clients_as_ipv4_peers,
-        a_connection_id_is_good_for_the_address_it_was_sent_to,
         an_invalid_request_gets_silence_and_its_neighbours_an_answer,
         a_long_announce_is_an_announce,
-        port_0_is_refused_and_not_stored,
         a_peer_that_stays_away_is_swept,
         an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered,
         stopping_answers_all_received_requests,
@@ -80,7 +77,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind(net: &Net) {
-    for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio", "btreemap-rwlock-tokio"] {
+    for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
         let tracker = over(net, build(name, Duration::from_secs(2700)));
         for address in tracker.udp.clone() {
             let (mut seeder, mut leecher) = (net.client(address), net.client(address));
@@ -127,51 +124,12 @@ fn answers_leave_from_the_address_that_was_asked(net: &Net) {
     }
 }
 
-fn a_listener_for_both_families_lists_ipv4_clients_as_ipv4_peers(net: &Net) {
-    for name in ["packed", "btreemap-rwlock-tokio"] {
-        let mut config = listening(&[any_port("::")], &[]);
-        config.rules.local_peers = LocalPeers::Take;
-        let tracker = net.run(net.bind(&config, build(name, Duration::from_secs(2700))).expect("free ports"));
-        for (server, here) in net.server.into_iter().zip(net.clients).take(2) {
-            let mut client = net.client_at(here, SocketAddr::new(server, tracker.udp[0].port()));
-            let id = client.connect();
-            client.announce(AnnounceRequest { port: 1001, ..announce(id) });
-            let (counts, peers) = client.announce(AnnounceRequest { port: 1002, ..announce(id) });
-            assert_eq!(peers, [Endpoint::new(here, 1001).unwrap()], "{name}: {counts:?}");
-        }
-        let udp = tracker.control.metrics.counts().udp;
-        assert_eq!([Family::V4, Family::V6].map(|family| udp.requests(Kind::Announce, family)), [2, 2]);
-    }
-}
-
-fn a_connection_id_is_good_for_the_address_it_was_sent_to(net: &Net) {
-    let tracker = over(net, build("packed", Duration::from_secs(2700)));
-    let address = tracker.udp[0];
-    let mut client = net.client(address);
-    let id = client.connect();
-    // Another port of the same address is the same client behind its router.
-    net.client(address).announce(announce(id));
-    let neighbour = net.client_at(net.clients[2], address);
-    for id in [id, ConnectionId(id.0 ^ 1 << 40), ConnectionId(0)] {
-        let request = announce(id).to_vec();
-        neighbour.send(&request);
-        let answer = neighbour.receive();
-        assert!(answer.len() <= request.len());
-        assert_eq!(error_in(&answer), "invalid connection id");
-    }
-}
-
 fn an_invalid_request_gets_silence_and_its_neighbours_an_answer(net: &Net) {
     let tracker = over(net, build("packed", Duration::from_secs(2700)));
     for &address in &tracker.udp {
         let mut client = net.client(address);
         let id = client.connect();
-        let good = announce(id).to_vec();
-        let unknown_action = [&good[..8], &[0, 0, 0, 9], &good[12..]].concat();
-        let response = [&[0, 0, 0, 3], &[b'x'; 40][..]].concat();
-        let bad: [&[u8]; 7] =
-            [&[], &[0], &good[..15], &good[..97], &unknown_action, &response, &[0xff; 60_000]];
-        for packet in bad {
+        for packet in [&[][..], &announce(id).to_vec()[..97], &[0xff; 60_000]] {
             client.send(packet);
             // The next answer belongs to the next request.
             client.connect();
@@ -188,15 +146,6 @@ fn a_long_announce_is_an_announce(net: &Net) {
         let (counts, _) = client.announce(AnnounceRequest { trailing, ..announce(id) });
         assert_eq!(counts.leechers, 1);
     }
-}
-
-fn port_0_is_refused_and_not_stored(net: &Net) {
-    let (store, tracker) = packed_and_its_tracker(net, Duration::from_secs(2700));
-    let mut client = net.client(tracker.udp[0]);
-    let id = client.connect();
-    client.send(&AnnounceRequest { port: 0, ..announce(id) }.to_vec());
-    assert!(error_in(&client.receive()).starts_with("port 0"));
-    assert_eq!(store.totals().swarms, 0);
 }
 
 fn an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered(net: &Net) {

@@ -107,17 +107,6 @@ fn plain_http_and_garbage_are_refused_and_the_connection_ends() {
 }
 
 #[test]
-fn a_client_that_does_not_trust_the_authority_of_the_tracker_gives_up() {
-    let (authority, other) = (CertificateAuthority::new(), CertificateAuthority::new());
-    let tracker = tracker(&authority, config());
-    let stream = connect(tracker.https[0].ip(), tracker.https[0]).expect("loopback");
-    let name = ServerName::from(tracker.https[0].ip());
-    let session = ClientConnection::new(other.client(&[&TLS13]), name).expect("a name");
-    let error = StreamOwned::new(session, stream).write_all(&announce(1)).unwrap_err();
-    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
-}
-
-#[test]
 fn errors_of_a_certificate_or_key_name_its_file() {
     let (authority, other) = (CertificateAuthority::new(), CertificateAuthority::new());
     let (certificate, key) = (authority.certificate(), authority.key());

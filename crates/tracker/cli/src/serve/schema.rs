@@ -19,7 +19,7 @@ use clap::{
 use swarmkeep::{BoundedBy, ConfigError, HashKey, RepositoryConfig, Retention};
 use swarmkeep_tracker::{
     AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules, Scope,
-    Tls, Token,
+    Tls, Token, WhenUnavailable,
 };
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
@@ -33,7 +33,7 @@ use super::{
     values::{level, local_peers, most_bytes, network, seconds},
     xdp::Xdp,
 };
-use crate::{memory::memory, settings::Contradiction};
+use crate::{memory::memory, settings::Contradiction, units::named};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Settings {
@@ -185,7 +185,7 @@ pub(crate) struct Live {
     /// Answer to announces while the store (on Redis) cannot be reached: `error`, or `empty`, a success
     /// without peers. After `empty`, clients come back in retry-interval and keep the peers that they know.
     /// Scrapes always get an error.
-    #[arg(long, value_name = "ANSWER", default_value = "error", help_heading = ANSWERS)]
+    #[arg(long, value_name = "ANSWER", default_value = "error", value_parser = unavailable(), help_heading = ANSWERS)]
     pub(crate) when_unavailable: WhenUnavailable,
 
     /// Time that clients wait after the answer `empty`, with the same jitter; at most the interval.
@@ -295,19 +295,11 @@ fn listen(text: &str) -> Result<Listen, String> {
 const EVERYWHERE: [&str; 2] = ["0.0.0.0:6969", "[::]:6969"];
 
 /// The answer to announces while the store cannot be reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum WhenUnavailable {
-    Error,
-    Empty,
-}
-
-impl From<WhenUnavailable> for swarmkeep_tracker::WhenUnavailable {
-    fn from(answer: WhenUnavailable) -> Self {
-        match answer {
-            WhenUnavailable::Error => Self::Error,
-            WhenUnavailable::Empty => Self::Empty,
-        }
-    }
+fn unavailable() -> impl TypedValueParser<Value = WhenUnavailable> {
+    named([WhenUnavailable::Error, WhenUnavailable::Empty], |answer| match answer {
+        WhenUnavailable::Error => "error",
+        WhenUnavailable::Empty => "empty",
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -544,7 +536,7 @@ impl Settings {
         let mut rules = Rules::new();
         (rules.interval_secs, rules.jitter_percent) = (interval, jitter);
         (rules.longest_interval_secs, rules.min_interval_secs) = (longest_interval, min_interval);
-        (rules.when_unavailable, rules.retry_interval_secs) = (when_unavailable.into(), retry_interval);
+        (rules.when_unavailable, rules.retry_interval_secs) = (when_unavailable, retry_interval);
         Ok(rules)
     }
 }

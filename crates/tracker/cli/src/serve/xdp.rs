@@ -1,11 +1,11 @@
 //! UDP past the sockets of the system.
 
-use clap::{ArgAction, ValueEnum};
+use clap::ArgAction;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use swarmkeep_tracker::XdpMode;
 
 use super::schema::LISTENING;
-use crate::settings::Contradiction;
+use crate::{settings::Contradiction, units::named};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Xdp {
@@ -17,20 +17,13 @@ pub(crate) struct Xdp {
 
     /// Mode that `xdp` tries first, and then those below it: the driver shares its memory (`zero-copy`), runs
     /// the program and copies (`native`), or does neither (`generic`).
-    #[arg(long, value_name = "MODE", default_value = "zero-copy", help_heading = LISTENING)]
-    xdp_mode: Mode,
+    #[arg(long, value_name = "MODE", default_value = "zero-copy", value_parser = named(XdpMode::ALL, XdpMode::name), help_heading = LISTENING)]
+    xdp_mode: XdpMode,
 
     /// Let the program at the interface answer connects. Default: true, except in native mode at an interface
     /// without hardware, where such answers may be lost.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, help_heading = LISTENING)]
     xdp_connects: Option<bool>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Mode {
-    ZeroCopy,
-    Native,
-    Generic,
 }
 
 impl Xdp {
@@ -40,13 +33,8 @@ impl Xdp {
         if !is_udp {
             return Err(Contradiction("xdp is given and udp is off: leave one of them out".into()));
         }
-        let mode = match self.xdp_mode {
-            Mode::ZeroCopy => XdpMode::ZeroCopy,
-            Mode::Native => XdpMode::Native,
-            Mode::Generic => XdpMode::Generic,
-        };
         let mut xdp = swarmkeep_tracker::Xdp::at(interface);
-        (xdp.mode, xdp.connects) = (mode, self.xdp_connects);
+        (xdp.mode, xdp.connects) = (self.xdp_mode, self.xdp_connects);
         Ok(Some(xdp))
     }
 

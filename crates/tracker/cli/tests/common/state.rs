@@ -1,8 +1,7 @@
 //! A tracker that keeps its state in a folder.
 
 use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     path::Path,
     process::Command,
     thread,
@@ -10,7 +9,10 @@ use std::{
 };
 
 use swarmkeep::{AnnounceEvent, Endpoint, InfoHash};
-use swarmkeep_tests::udp::{Client, announce};
+use swarmkeep_tests::{
+    admin::client::get,
+    udp::{Client, announce},
+};
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId, ScrapeStats};
 
 use crate::common::{A_MINUTE, Serve, swarmkeep, until};
@@ -120,14 +122,7 @@ pub(crate) fn hash(swarm: u16) -> [u8; 20] {
 }
 
 pub(crate) fn metrics(admin: SocketAddr) -> String {
-    let mut stream = TcpStream::connect(admin).expect("a server");
-    stream.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-    stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .expect("a server");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("an answer soon");
-    text
+    get(admin, "/metrics").text().to_owned()
 }
 
 pub(crate) fn metric(admin: SocketAddr, name: &str) -> u64 {

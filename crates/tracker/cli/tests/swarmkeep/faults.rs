@@ -1,13 +1,13 @@
 //! Faults under load: settings and lists that change or break, a process that stands still, a signal to stop.
 
-use std::{
-    fs,
-    io::{Read, Write},
-    net::{TcpStream, UdpSocket},
-    time::Duration,
-};
+use std::{fs, net::UdpSocket, time::Duration};
 
-use crate::common::{Folder, Serve, interval, interval_asking_every, load::under_load, swarmkeep, until};
+use crate::common::{
+    Folder, Serve, interval, interval_asking_every,
+    load::under_load,
+    state::{admin, metric},
+    swarmkeep, until,
+};
 use swarmkeep_tests::udp::CONNECT;
 
 #[test]
@@ -57,11 +57,10 @@ fn a_tracker_that_stood_still_counts_lost_requests_and_answers_again() {
         command
     });
     let [udp, _] = serve.addresses();
-    let dashboard = serve.printed_until("dashboard at http://");
-    let admin =
-        dashboard.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address");
+    let admin = admin(&mut serve);
+    let drops = || metric(admin, "swarmkeep_udp_socket_drops_total");
     // A busy machine may stretch it already.
-    assert!(drops(admin) == 0 && (600..=900).contains(&interval(udp[0])));
+    assert!(drops() == 0 && (600..=900).contains(&interval(udp[0])));
     serve.signal("STOP");
     let flooder = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     for _ in 0..100_000 {
@@ -71,7 +70,7 @@ fn a_tracker_that_stood_still_counts_lost_requests_and_answers_again() {
     let asked = || interval_asking_every(Duration::from_millis(500), udp[0]);
     // It has lost requests, so for some seconds its answers have a longer interval.
     until("the interval is stretched", || (601..=900).contains(&asked()));
-    until("the lost datagrams are counted", || drops(admin) >= 10_000);
+    until("the lost datagrams are counted", || drops() >= 10_000);
     assert_eq!(serve.stop("TERM").0, Some(0));
 }
 
@@ -103,15 +102,4 @@ fn a_tracker_that_reads_a_long_list_stops_before_it_has_read_it() {
     let (code, printed) = serve.stop("TERM");
     assert_eq!(code, Some(0));
     assert!(!printed.contains("settings read again"), "{printed}");
-}
-
-fn drops(admin: &str) -> u64 {
-    let mut connection = TcpStream::connect(admin).expect("loopback");
-    write!(connection, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .expect("sent");
-    let mut metrics = String::new();
-    connection.read_to_string(&mut metrics).expect("text");
-    let line = metrics.lines().find(|line| line.starts_with("swarmkeep_udp_socket_drops_total"));
-    let value = line.unwrap_or_else(|| panic!("no drops in {metrics}")).rsplit(' ').next().expect("a value");
-    value.parse::<f64>().expect("a number") as u64
 }

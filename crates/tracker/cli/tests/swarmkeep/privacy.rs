@@ -3,11 +3,15 @@
 use std::{
     fs::{self, Permissions},
     io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     os::unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
+
+use swarmkeep::PeerId;
+use swarmkeep_tests::udp::{Client, announce};
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
 
 use crate::common::{
     A_MINUTE, Folder, Serve,
@@ -94,37 +98,26 @@ fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
 
 /// Sends requests of all kinds that a tracker refuses.
 fn misbehave_over_udp(tracker: SocketAddr) {
-    let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 77), 0)).expect("loopback");
-    socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-    let mut connect = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0, 0, 0, 0, 1];
-    socket.send_to(&connect, tracker).expect("sent");
-    socket.recv(&mut connect).expect("an answer within a minute");
-    let mut announce = connect[8..16].to_vec();
-    announce.extend([0, 0, 0, 1, 0, 0, 0, 2]);
-    announce.extend([7; 20]);
-    announce.extend(PEER_ID.as_bytes());
-    announce.extend([0; 40]);
-    announce.extend([0x1a, 0xe1]);
-    let mut forged = announce.clone();
-    forged[0] ^= 1;
-    let with_path = |path: &str| [&announce[..], &[2, path.len() as u8], path.as_bytes()].concat();
+    let mut client = Client::at(Ipv4Addr::new(127, 0, 0, 77).into(), tracker);
+    let announce = AnnounceRequest {
+        peer_id: PeerId::new(*PEER_ID.as_bytes().first_chunk().expect("20 bytes")),
+        ..announce(client.connect())
+    };
+    let forged = AnnounceRequest { connection_id: ConnectionId(1), ..announce };
+    let with_path = |path: &str| [&announce.to_vec()[..], &[2, path.len() as u8], path.as_bytes()].concat();
     let packets = [
-        announce.clone(),
-        forged,
-        announce[..50].to_vec(),
+        announce.to_vec(),
+        forged.to_vec(),
+        announce.to_vec()[..50].to_vec(),
         with_path(&format!("/{PASSKEY}/announce")),
         with_path("/mallory-12345678/announce"),
     ];
     // For more than a second, after which the number of omitted lines is logged.
     let longest = Instant::now() + Duration::from_millis(1200);
-    let mut answer = [0; 2048];
     while Instant::now() < longest {
-        for packet in &packets {
-            socket.send_to(packet, tracker).expect("sent");
-        }
-        for _ in 0..4 {
-            socket.recv(&mut answer).expect("an answer to all but the cut packet");
-        }
+        packets.iter().for_each(|packet| client.send(packet));
+        // All but the cut packet are answered.
+        (0..4).for_each(|_| drop(client.receive()));
     }
 }
 

@@ -1,37 +1,8 @@
 //! `swarmkeep serve` as a program: its output, its exit codes, its errors.
 
-use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream, UdpSocket},
-    process::Output,
-};
-
 use swarmkeep_tests::udp::Client;
 
-use crate::common::{A_MINUTE, Serve, refused, swarmkeep};
-
-fn scrape(at: SocketAddr) {
-    let mut connection = TcpStream::connect(at).expect("loopback");
-    connection.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-    let request = format!(
-        "GET /scrape?info_hash={} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n",
-        "a".repeat(20)
-    );
-    connection.write_all(request.as_bytes()).expect("sent");
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).expect("an answer within a minute");
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("d5:filesd20:aaaa"), "{answer}");
-}
-
-#[test]
-fn one_protocol_alone_can_be_served() {
-    for (arguments, counts) in [(["--udp", "127.0.0.1:0"], (1, 0)), (["--http", "127.0.0.1:0"], (0, 1))] {
-        let serve = Serve::start(&arguments);
-        let [udp, http] = serve.addresses();
-        assert_eq!((udp.len(), http.len()), counts, "{}", serve.first_line);
-        assert_eq!(serve.stop("TERM").0, Some(0));
-    }
-}
+use crate::common::{Serve, https::scrape, refused};
 
 #[test]
 fn serves_until_sigterm_or_sigint_and_then_ends() {
@@ -86,14 +57,4 @@ fn wrong_options_are_refused_with_the_allowed_values() {
     says(&["--interval", "30m", "--lifetime", "30m"], "give a longer lifetime, or a shorter interval");
     says(&["--lifetime", "4294967295"], "give whole seconds, from 1 to");
     says(&["--log", "loud"], "[possible values: off, error, warn, info, debug, trace]");
-}
-
-#[test]
-fn an_address_in_use_is_an_error_that_says_which() {
-    let taken = UdpSocket::bind("127.0.0.1:0").expect("loopback");
-    let address = taken.local_addr().expect("bound").to_string();
-    let Output { status, stderr, .. } = swarmkeep(&["--udp", &address]).output().expect("the program starts");
-    let message = String::from_utf8(stderr).expect("text");
-    assert_eq!(status.code(), Some(1), "{message}");
-    assert!(message.contains(&format!("cannot listen on udp {address}")), "{message}");
 }

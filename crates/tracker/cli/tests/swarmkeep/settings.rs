@@ -155,29 +155,10 @@ fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
 }
 
 #[test]
-fn the_default_settings_are_a_file_to_begin_with() {
-    let (code, printed, _) = config(&["--default"], &[("SWARMKEEP_JITTER", "5")]);
-    assert_eq!(code, Some(0));
-    assert!(printed.contains("\n#jitter = 10\n") && printed.contains("\n#interval = \"30m\"\n"), "{printed}");
-    assert!(printed.lines().all(|line| line.is_empty() || line.starts_with('#')), "{printed}");
-    let folder = Folder::new();
-    let (code, _, errors) = config(&["--config", &folder.write("a.toml", &printed)], &[]);
-    assert_eq!((code, &*errors), (Some(0), ""));
-}
-
-#[test]
 fn wrong_settings_are_refused_with_exit_code_2() {
     let folder = Folder::new();
     for (text, expected) in [
         ("udp = 0.0.0.0:6969", ":1: invalid float, expected nothing; text stands in quotes, such as \"30m\""),
-        ("interval = 30m", "stands in quotes, such as \"30m\""),
-        ("peers = 5\njitter = 1\npeers = 6", ":3: `peers` is given a second time"),
-        ("[http]\nconnections = 5", ":1: http: there are no sections"),
-        ("\nintervall = 3", ":2: there is no setting `intervall`; `interval` is meant, perhaps"),
-        (
-            "log = \"loud\"",
-            ":1: log: `loud` is not a value for it; allowed are off, error, warn, info, debug, trace",
-        ),
         ("interval = \"1h\"", "would be forgotten after 2700"),
         ("longest-interval = \"44m\"", "would be forgotten after 2700"),
         ("longest-interval = 60", "longest-interval is shorter than the interval"),

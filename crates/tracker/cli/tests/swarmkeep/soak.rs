@@ -2,19 +2,19 @@
 //! --release -p swarmkeep-cli --test swarmkeep soak -- --ignored --nocapture`.
 
 use std::{
-    env,
-    fs::{self, Permissions},
-    io::{Read, Write},
-    net::TcpStream,
-    os::unix::fs::PermissionsExt as _,
+    env, fs,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::common::{Serve, swarmkeep};
+use crate::common::{Folder, Serve, state::admin, swarmkeep};
 use swarmkeep_load::{Config, Mix, Report, Swarms, Target, run};
-use swarmkeep_tests::serve::signal;
+use swarmkeep_store_tests::resident_kb_of;
+use swarmkeep_tests::{
+    admin::client::{ask, bearing, get},
+    serve::signal,
+};
 
 /// Until the population has announced, and memory has stopped to grow.
 const WARM_UP: Duration = Duration::from_secs(30);
@@ -25,14 +25,10 @@ const TOKEN: &str = "a-secret-of-this-test";
 #[ignore = "takes minutes: run it alone, as its first lines say"]
 fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
     let secs = env::var("SWARMKEEP_SOAK_SECS").map_or(120, |secs| secs.parse().expect("a number of seconds"));
-    let folder = env::temp_dir().join(format!("swarmkeep-soak-{}", std::process::id()));
-    fs::create_dir(&folder).expect("a folder for temporary files");
-    let list = folder.join("denied");
+    let folder = Folder::new();
     let denied = |from: u32| (from..from + 1000).map(|n| format!("{n:040x}\n")).collect::<String>();
-    fs::write(&list, denied(0)).expect("ours");
-    let tokens = folder.join("tokens");
-    fs::write(&tokens, format!("{TOKEN} read\n")).expect("ours");
-    fs::set_permissions(&tokens, Permissions::from_mode(0o600)).expect("ours");
+    let list = folder.write("denied", &denied(0));
+    let tokens = folder.write_secret("tokens", &format!("{TOKEN} read\n"));
     let mut command = swarmkeep(&[
         "--udp=127.0.0.1:0",
         "--http=127.0.0.1:0",
@@ -45,15 +41,14 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
         "--max-bytes=1GiB",
         "--endpoints-per-address=65536",
         "--admin-tokens",
-        tokens.to_str().expect("text"),
+        &tokens,
         "--deny-list",
-        list.to_str().expect("text"),
+        &list,
     ]);
     command.env_remove("SWARMKEEP_ADMIN").env_remove("SWARMKEEP_SOAK_SECS");
     let mut serve = Serve::run(command);
     let [udp, http] = serve.addresses();
-    let printed = serve.printed_until("dashboard at http://");
-    let admin = printed.split("http://").nth(1).and_then(|url| url.split('/').next()).expect("a URL");
+    let admin = admin(&mut serve);
     let (pid, enough) = (serve.pid(), AtomicBool::new(false));
 
     let (report, over_http, resident) = thread::scope(|scope| {
@@ -65,10 +60,10 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
             loads.map(|(target, workers, window)| scope.spawn(move || load(target, workers, window, secs)));
         // One client has the dashboard open, another one scrapes metrics and edits the list.
         scope.spawn(|| {
-            let mut events = get(admin, "/api/v1/events", TOKEN);
-            events.set_read_timeout(Some(Duration::from_secs(60))).expect("above zero");
+            let mut events = ask(admin, "GET", "/api/v1/events", &bearing(TOKEN));
+            events.head();
             while !enough.load(Relaxed) {
-                assert!(events.read(&mut [0; 4096]).expect("an event a second") > 0);
+                events.event().expect("an event a second");
             }
         });
         scope.spawn(|| {
@@ -76,9 +71,8 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
                 if enough.load(Relaxed) {
                     break;
                 }
-                let mut text = String::new();
-                get(admin, "/metrics", TOKEN).read_to_string(&mut text).expect("text");
-                assert!(text.contains("swarmkeep_requests_total"), "{text}");
+                let metrics = get(admin, "/metrics");
+                assert!(metrics.text().contains("swarmkeep_requests_total"), "{}", metrics.text());
                 if n % 3 == 0 {
                     fs::write(&list, denied(n)).expect("ours");
                     signal(pid, "HUP").expect("it runs");
@@ -91,7 +85,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
             |loads: &[thread::ScopedJoinHandle<'_, Report>]| loads.iter().all(|load| load.is_finished());
         while !all_ended(&loads) {
             if began.elapsed() > WARM_UP {
-                resident.push(resident_kb(pid));
+                resident.push(resident_kb_of(pid));
             }
             thread::sleep(Duration::from_secs(1));
         }
@@ -117,7 +111,6 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
     let (code, printed) = serve.stop("TERM");
     assert_eq!(code, Some(0));
     assert!(!printed.contains("ERROR"), "{printed}");
-    fs::remove_dir_all(folder).expect("ours");
 }
 
 fn load(target: Target, workers: usize, window: usize, secs: u64) -> Report {
@@ -132,19 +125,4 @@ fn load(target: Target, workers: usize, window: usize, secs: u64) -> Report {
     let (torrents, peers) = if is_http { (5_000, 20_000) } else { (100_000, 300_000) };
     (config.swarms, config.peers) = (Swarms::Zipf(torrents), peers);
     run(&config, &mut |_| {}).expect("a report")
-}
-
-fn get(admin: &str, path: &str, token: &str) -> TcpStream {
-    let mut connection = TcpStream::connect(admin).expect("loopback");
-    let head = format!(
-        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
-    );
-    connection.write_all(head.as_bytes()).expect("sent");
-    connection
-}
-
-fn resident_kb(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
 }

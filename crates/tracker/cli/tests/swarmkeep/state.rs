@@ -15,7 +15,7 @@ use std::{
 
 use crate::common::{
     A_MINUTE, Folder, NOBODY, ends, not_as_root,
-    state::{Tracker, command, hash, metric, metrics_show, of},
+    state::{Tracker, command, hash, metrics_show, of},
     until,
 };
 use nix::{
@@ -197,52 +197,44 @@ fn a_killed_tracker_keeps_announces_before_its_last_snapshot_and_saved_downloads
 }
 
 #[test]
-fn a_damaged_snapshot_or_one_of_a_later_version_is_refused_and_the_one_before_is_loaded() {
-    let flip: fn(&mut Vec<u8>) = |bytes| {
+fn a_damaged_snapshot_is_refused_and_the_one_before_is_loaded() {
+    let damage = |bytes: &mut Vec<u8>| {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
     };
-    let later: fn(&mut Vec<u8>) = |bytes| bytes[8] += 1;
-    let cut: fn(&mut Vec<u8>) = |bytes| bytes.truncate(bytes.len() - 1);
-    for (damage, reason) in [
-        (flip, "at byte "),
-        (later, "at byte 8: this is a snapshot of version 2, and only version 1 is known"),
-        (cut, "it ends in the middle"),
-    ] {
-        let folder = folder();
-        let path = |name: &str| folder.path().join(name);
-        let (mut tracker, _) = Tracker::start(folder.path(), &[]);
-        tracker.starts(1, 1, 1);
-        tracker.completes(1, 1);
-        tracker.stop();
-        let (tracker, _) = Tracker::start(folder.path(), &[]);
-        tracker.elsewhere(1, 2, AnnounceEvent::Completed);
-        tracker.stop();
-        let damaged = change(&path(LATEST), damage);
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    tracker.starts(1, 1, 1);
+    tracker.completes(1, 1);
+    tracker.stop();
+    let (tracker, _) = Tracker::start(folder.path(), &[]);
+    tracker.elsewhere(1, 2, AnnounceEvent::Completed);
+    tracker.stop();
+    let damaged = change(&path(LATEST), damage);
 
-        let (mut tracker, said) = Tracker::start(folder.path(), &[]);
-        let refusal = "a snapshot was refused, and nothing of it was loaded file=swarms.snapshot reason=";
-        let (_, refused) = said.split_once(refusal).unwrap_or_else(|| panic!("{said}"));
-        assert!(said.contains("ERROR") && refused.contains(reason), "{said}");
-        assert!(said.contains("snapshot loaded file=swarms.snapshot.previous swarms=1 peers=1 "), "{said}");
-        assert_eq!(fs::read(path("swarms.snapshot.refused")).expect("kept"), damaged);
-        let (_, found) = tracker.starts(1, 3, 1);
-        assert_eq!(ports(&found), BTreeSet::from([1]), "none of the damaged one");
-        tracker.has_downloads(1, 2);
-        tracker.stop();
+    let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+    let refusal = "a snapshot was refused, and nothing of it was loaded file=swarms.snapshot reason=";
+    let (_, refused) = said.split_once(refusal).unwrap_or_else(|| panic!("{said}"));
+    assert!(said.contains("ERROR") && refused.contains("at byte "), "{said}");
+    assert!(said.contains("snapshot loaded file=swarms.snapshot.previous swarms=1 peers=1 "), "{said}");
+    assert_eq!(fs::read(path("swarms.snapshot.refused")).expect("kept"), damaged);
+    let (_, found) = tracker.starts(1, 3, 1);
+    assert_eq!(ports(&found), BTreeSet::from([1]), "none of the damaged one");
+    tracker.has_downloads(1, 2);
+    tracker.stop();
 
-        // If both snapshots are damaged, it begins with nothing but the counts.
-        assert!(path(PREVIOUS).exists());
-        let damaged = [LATEST, PREVIOUS].map(|name| change(&path(name), damage));
-        let (mut tracker, said) = Tracker::start(folder.path(), &[]);
-        assert_eq!(said.matches("a snapshot was refused").count(), 2, "{said}");
-        assert!(said.contains("there is no snapshot: beginning with nothing but download counts"), "{said}");
-        let kept = [LATEST, PREVIOUS].map(|name| fs::read(path(&format!("{name}.refused"))).expect("kept"));
-        assert!(kept == damaged);
-        assert_eq!(tracker.starts(1, 4, 1).1, []);
-        tracker.has_downloads(1, 2);
-        tracker.stop();
-    }
+    // If both snapshots are damaged, it begins with nothing but the counts.
+    assert!(path(PREVIOUS).exists());
+    let damaged = [LATEST, PREVIOUS].map(|name| change(&path(name), damage));
+    let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+    assert_eq!(said.matches("a snapshot was refused").count(), 2, "{said}");
+    assert!(said.contains("there is no snapshot: beginning with nothing but download counts"), "{said}");
+    let kept = [LATEST, PREVIOUS].map(|name| fs::read(path(&format!("{name}.refused"))).expect("kept"));
+    assert!(kept == damaged);
+    assert_eq!(tracker.starts(1, 4, 1).1, []);
+    tracker.has_downloads(1, 2);
+    tracker.stop();
 }
 
 /// The tracker starts, logs the damage, serves and is not ready; the check fails, and the copy is restored.
@@ -376,22 +368,6 @@ fn a_snapshot_that_has_expired_is_warned_of_and_kept() {
     assert!(code == Some(0) && said.contains("swarms.snapshot.kept-1: taken "), "{said}");
 }
 
-#[test]
-fn a_folder_is_one_tracker_s() {
-    let folder = folder();
-    let (mut first, _) = Tracker::start(folder.path(), &[]);
-    let (code, said) = ends(command(folder.path(), &[]));
-    assert_eq!(code, Some(1), "{said}");
-    let why = format!("{} is in use by another process: stop that one", folder.path().display());
-    assert!(said.contains(&why), "{said}");
-    // The first tracker goes on.
-    first.starts(1, 1, 0);
-    first.stop();
-    let (mut next, _) = Tracker::start(folder.path(), &[]);
-    assert_eq!(next.scrape(1).seeders, 1);
-    next.stop();
-}
-
 /// The folder belongs to root where root runs this, and else its owner may not write to it.
 #[test]
 fn a_folder_that_cannot_be_written_to_ends_the_tracker_with_its_owner_and_the_remedy() {
@@ -491,55 +467,6 @@ fn a_folder_that_was_moved_is_loaded_into_another_store() {
         );
         tracker.stop();
     }
-}
-
-#[test]
-fn a_folder_that_cannot_be_written_to_is_logged_once_while_the_tracker_goes_on() {
-    let folder = Folder::new();
-    let state = folder.join("state");
-    fs::create_dir(&state).expect("ours");
-    // No folder is closed to root.
-    let tokens = format!("--admin-tokens={}", folder.write("tokens", "secret-for-reading-only read"));
-    let every = ["--snapshot-every=1s", "--admin=127.0.0.1:0", &tokens];
-    let command = not_as_root(&folder, &command(&state, &every));
-    if Uid::effective().is_root() {
-        chown(&state, Some(NOBODY), Some(NOBODY)).expect("root may");
-    }
-    let (mut tracker, _) = Tracker::run(command);
-    let admin = tracker.admin();
-    let may = |mode| fs::set_permissions(&state, fs::Permissions::from_mode(mode)).expect("ours");
-    may(0o555);
-    metrics_show(admin, &["swarmkeep_snapshot_refused 1"]);
-    let ready = || get(admin, "/health/ready");
-    until("snapshots fail", || {
-        tracker.starts(1, 2, 1);
-        ready().text().contains("snapshots in a row")
-    });
-    let why = ready().text().to_owned();
-    assert!(why.contains(" snapshots in a row have failed: Permission denied (os error 13)"), "{why}");
-    assert!(metric(admin, "swarmkeep_failed_snapshots_total") >= 3);
-    let stats = get_with(admin, "/api/v1/stats", "secret-for-reading-only").json();
-    let snapshots = &stats["snapshots"];
-    assert!(snapshots["failed_in_a_row"].as_u64() >= Some(3), "{stats}");
-    assert_eq!(snapshots["failure"], "Permission denied (os error 13)");
-    may(0o755);
-    metrics_show(admin, &["swarmkeep_snapshot_refused 0", "swarmkeep_snapshot_interval_seconds 1"]);
-    let said = tracker.serve.kill();
-    assert_eq!(said.matches("no snapshot could be taken").count(), 1, "{said}");
-    assert_eq!(said.matches("snapshots are being taken again").count(), 1, "{said}");
-}
-
-#[test]
-fn the_default_settings_name_the_folder_and_how_often() {
-    let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
-        .args(["config", "--default"])
-        .output()
-        .expect("it starts");
-    let printed = String::from_utf8(output.stdout).expect("text");
-    assert!(
-        printed.contains("\n#state = DIR\n") && printed.contains("\n#snapshot-every = \"10m\"\n"),
-        "{printed}"
-    );
 }
 
 fn folder() -> TempDir {

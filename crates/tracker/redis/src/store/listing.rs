@@ -59,7 +59,7 @@ impl RedisRepository {
                 let order = if index == 0 { at.order } else { Order(0) };
                 calls.walk(shards[index], order)
             };
-            let answers = self.ask_all(shards.len(), walk).await?;
+            let answers = self.shared.ask_in_parts(shards.len(), walk).await?;
             let layout = &self.shared.calls().layout;
             abreast = (abreast * 2).min(ABREAST);
             for (shard, answer) in shards.into_iter().zip(answers) {
@@ -88,7 +88,9 @@ impl RedisRepository {
                 if fits < found.len() {
                     return Ok(match fits.checked_sub(1) {
                         Some(last) => Cursor::after(found[last].1.info_hash.as_bytes()),
-                        None => from_or(from, &at),
+                        // No swarm fitted: the position is unchanged.
+                        None if at.after.is_some() => from,
+                        None => at.cursor(u32::MAX),
                     });
                 }
                 at = match behind {
@@ -117,7 +119,7 @@ impl RedisRepository {
             (0..self.shared.calls().layout.shards).map(|shard| (shard, Order(0))).collect();
         while !asked.is_empty() {
             let names = |calls: &Calls, index: usize| calls.names(asked[index].0, asked[index].1);
-            let answers = self.ask_all(asked.len(), names).await?;
+            let answers = self.shared.ask_in_parts(asked.len(), names).await?;
             let layout = &self.shared.calls().layout;
             let mut more = Vec::new();
             for ((shard, order), answer) in asked.into_iter().zip(answers) {
@@ -154,7 +156,7 @@ impl RedisRepository {
         while left > 0 {
             let names = self.smallest(after.as_ref(), left).await?;
             let asked = names.len();
-            let answers = self.ask_all(asked, |calls, index| calls.scrape(&names[index])).await?;
+            let answers = self.shared.ask_in_parts(asked, |calls, index| calls.scrape(&names[index])).await?;
             for (info_hash, answer) in names.into_iter().zip(answers) {
                 after = Some(info_hash);
                 // The swarm may have been removed in between.
@@ -257,9 +259,4 @@ impl Position {
         bytes[4..].copy_from_slice(&self.order.0.to_le_bytes());
         Cursor::after(&bytes)
     }
-}
-
-/// The cursor of an unchanged position: no swarm fitted.
-fn from_or(from: Cursor, at: &Position) -> Cursor {
-    if at.after.is_some() { from } else { at.cursor(u32::MAX) }
 }

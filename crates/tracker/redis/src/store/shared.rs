@@ -26,7 +26,7 @@ use crate::{
 /// The most seconds between the time of a call and the server's clock; `library/shard.lua` has the same number.
 pub(crate) const APART: u64 = 60;
 
-/// The most shards of which the layout is read at once.
+/// A long list of calls is sent in parts of this length.
 const PART: usize = 256;
 
 /// The servers, and the state of their store as far as this process knows it.
@@ -87,6 +87,23 @@ impl Shared {
         let asked: Vec<_> = (0..count).map(|index| call(&calls, index)).collect();
         let answers = self.link.call_all(&asked).await;
         self.repeat(answers, call).await
+    }
+
+    /// The same for any number of calls. Each part has the full patience of one call, and leaves room for
+    /// announces.
+    pub(super) async fn ask_in_parts(
+        self: &Arc<Self>,
+        count: usize,
+        call: impl Fn(&Calls, usize) -> SlotCall,
+    ) -> Result<Vec<Value>, Unavailable> {
+        let mut answers = Vec::with_capacity(count);
+        for from in (0..count).step_by(PART) {
+            let part = PART.min(count - from);
+            for answer in self.ask_all(part, |calls, index| call(calls, from + index)).await {
+                answers.push(answer?);
+            }
+        }
+        Ok(answers)
     }
 
     /// If shards refused calls because of the layout, confirms the layout and sends these calls again; no
@@ -240,11 +257,10 @@ impl Shared {
     /// The same, with the server's answer to `TIME`.
     pub(super) fn note_time(&self, answer: &Value) -> Result<(), Unavailable> {
         let Some(clock) = self.clock else { return Ok(()) };
-        let clocks = Clocks { own: clock().as_secs(), server: reply::time(answer)? };
-        let Clocks { own, server } = clocks;
+        let (own, server) = (clock().as_secs(), reply::time(answer)?);
         let before = self.status.lock().clock.replace((own, server));
-        let was_apart = before.is_some_and(|(own, server)| Clocks { own, server }.are_apart());
-        match clocks.are_apart() {
+        let was_apart = before.is_some_and(|(own, server)| are_apart(own, server));
+        match are_apart(own, server) {
             true if !was_apart => warn!(
                 own,
                 server,
@@ -257,28 +273,19 @@ impl Shared {
     }
 }
 
-/// Two clocks at the same time, in seconds.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Clocks {
-    pub(super) own: u64,
-    pub(super) server: u64,
+/// The time of `clock`, and of the server at the same time, in seconds; `None` without a `clock`.
+pub(super) async fn compare_clocks(
+    link: &Link,
+    calls: &Calls,
+    clock: Option<fn() -> Timestamp>,
+) -> Result<Option<(u64, u64)>, Unavailable> {
+    let Some(clock) = clock else { return Ok(None) };
+    let server = reply::time(&link.call(calls.time()).await?)?;
+    Ok(Some((clock().as_secs(), server)))
 }
 
-impl Clocks {
-    /// `None` without a `clock`.
-    pub(super) async fn compare(
-        link: &Link,
-        calls: &Calls,
-        clock: Option<fn() -> Timestamp>,
-    ) -> Result<Option<Self>, Unavailable> {
-        let Some(clock) = clock else { return Ok(None) };
-        let server = reply::time(&link.call(calls.time()).await?)?;
-        Ok(Some(Self { own: clock().as_secs(), server }))
-    }
-
-    pub(super) const fn are_apart(&self) -> bool {
-        self.own.abs_diff(self.server) > APART
-    }
+pub(super) const fn are_apart(own: u64, server: u64) -> bool {
+    own.abs_diff(server) > APART
 }
 
 /// Returns the layout of the store. If none is written, writes the layout of the existing shards, or the

@@ -122,7 +122,7 @@ impl RedisRepository {
                 && let Some(group) = claim.current()
             {
                 if !group.sifted {
-                    let states = self.shards(&group.shards).await?;
+                    let states = self.shared.shards(&group.shards).await?;
                     let mut due = states.iter().map(|shard| {
                         shard.as_ref().is_some_and(|shard| {
                             shard.due <= now.max(shard.newest)

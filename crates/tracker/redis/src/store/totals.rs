@@ -31,11 +31,6 @@ impl RedisRepository {
             None => self.shared.count_for_all(self.totals_age).await,
         }
     }
-
-    /// The counts of shards; `None` for a shard that does not exist.
-    pub(super) async fn shards(&self, shards: &[u32]) -> Result<Vec<Option<Shard>>, Unavailable> {
-        self.shared.shards(shards).await
-    }
 }
 
 /// Stored totals expire after `KEPT` times `totals_age`.
@@ -95,16 +90,11 @@ impl Shared {
         shard.layout.as_ref().is_ok_and(|layout| *layout != self.calls().layout)
     }
 
-    /// The counts of shards. If a shard has another layout, the store's layout is read again before this
-    /// returns.
+    /// The counts of shards; `None` for a shard that does not exist. If a shard has another layout, the
+    /// store's layout is read again before this returns.
     pub(super) async fn shards(self: &Arc<Self>, shards: &[u32]) -> Result<Vec<Option<Shard>>, Unavailable> {
-        let mut states = Vec::with_capacity(shards.len());
-        // Each part has the full patience of one call, and leaves room for announces.
-        for part in shards.chunks(super::PART) {
-            for answer in self.ask_all(part.len(), |calls, index| calls.counts(part[index])).await {
-                states.push(Shard::of(answer?)?);
-            }
-        }
+        let answers = self.ask_in_parts(shards.len(), |calls, index| calls.counts(shards[index])).await?;
+        let states: Vec<_> = answers.into_iter().map(Shard::of).collect::<Result<_, _>>()?;
         if states.iter().flatten().any(|shard| self.is_of_another_layout(shard)) {
             self.confirm().await?;
         }

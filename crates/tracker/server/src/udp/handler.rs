@@ -278,7 +278,7 @@ mod tests {
     use super::*;
     use crate::ConnectionKey;
     use crate::{
-        metrics::Metrics,
+        metrics::{Kind, Metrics, ProtocolCounts},
         out_of_reach::{out_of_reach, packed},
         udp::LONGEST_ANSWER_V4,
     };
@@ -312,10 +312,14 @@ mod tests {
             Self::over(catalog::find(name).expect("in the catalog").build(&config).unwrap())
         }
 
-        fn refused(&self, reason: Reason) -> u64 {
+        fn counts(&self) -> ProtocolCounts {
             let metrics = Metrics::default();
             metrics.udp(self.handler.counters());
-            metrics.counts().udp.refused(reason)
+            metrics.counts().udp
+        }
+
+        fn refused(&self, reason: Reason) -> u64 {
+            self.counts().refused(reason)
         }
 
         fn send(&mut self, packet: &[u8], source: SocketAddr) -> Option<Vec<u8>> {
@@ -463,6 +467,7 @@ mod tests {
         let id = tracker.connect(at("[::ffff:192.0.2.2]:9"));
         let (_, peers) = tracker.announce(at("[::ffff:192.0.2.2]:9"), request(id));
         assert_eq!(peers, ["192.0.2.1:6881".parse().unwrap()]);
+        assert_eq!(tracker.counts().requests(Kind::Announce, Family::V4), 2);
     }
 
     #[test]
@@ -633,19 +638,5 @@ mod tests {
             assert_eq!(one_by_one.len(), 28, "all but those cut short are answered");
             assert_eq!(together.send_all(&packets), one_by_one, "{name}");
         }
-    }
-
-    #[test]
-    fn requests_to_an_overloaded_store_get_an_error() {
-        let mut tracker = Tracker::named("packed");
-        let source = at("192.0.2.1:9");
-        let id = tracker.connect(source);
-        tracker.batch.clear();
-        tracker.batch.push(&request(id).to_vec(), source);
-        assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
-        tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
-        let (answer, _) = tracker.batch.answers().next().expect("an answer");
-        let Ok(Response::Error(error)) = Response::parse(answer, Family::V4) else { panic!("{answer:?}") };
-        assert_eq!(error.message, b"the tracker is overloaded; try again later");
     }
 }

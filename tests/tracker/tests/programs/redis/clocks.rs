@@ -9,9 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use swarmkeep::{
-    Announce, AsyncTorrentRepository, Budget, Cursor, PeerBuffer, Request, Retention, SplitMix64, Timestamp,
-};
+use swarmkeep::{Announce, AsyncTorrentRepository, Budget, Cursor, Retention, Timestamp};
 use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
 use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
@@ -20,7 +18,7 @@ use swarmkeep_store_tests::{
 };
 
 use crate::redis::{
-    crowd::{endpoint, torrent},
+    crowd::{self, endpoint, tell_all, torrent},
     stores::{LIFETIME, RUNTIME, config, settings, started},
 };
 
@@ -57,13 +55,7 @@ async fn start(settings: &RedisConfig) -> Arc<RedisRepository> {
 
 /// These peers announce, each to one torrent.
 pub(crate) async fn announce(store: &RedisRepository, peers: std::ops::Range<u32>, now: Timestamp) {
-    let mut batch: Vec<_> = peers
-        .map(|n| {
-            let announce = Announce::new(torrent(n % TORRENTS), endpoint(n));
-            Request::new(announce, PeerBuffer::new(&mut [], &mut []))
-        })
-        .collect();
-    store.announce_batch(&mut batch, now, &mut SplitMix64::new(1)).await.expect("acknowledged");
+    tell_all(store, peers.map(|n| Announce::new(torrent(n % TORRENTS), endpoint(n))), now).await;
 }
 
 /// Sweeps the whole store, also if another tracker holds the lease. Returns the number of expired peers.
@@ -72,14 +64,7 @@ async fn sweep(store: &RedisRepository, server: &Server, now: Timestamp) -> u64 
     leases.iter().for_each(|lease| {
         server.command(&["DEL", lease]).expect("it answers");
     });
-    let mut expired = 0;
-    loop {
-        let step = store.sweep(now, Retention::DropEmpty, Budget::peers(4096)).await.expect("reached");
-        expired += step.expired;
-        if step.pass_complete {
-            return expired;
-        }
-    }
+    crowd::sweep(store, now, 4096).await
 }
 
 /// The time of each peer's announce, relative to now, in seconds.
@@ -219,6 +204,8 @@ fn redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_reported() {
                 Err(Error::Clock { own, server }) => assert!(own.abs_diff(server).abs_diff(3600) <= 2),
                 other => panic!("{other:?}"),
             }
+            let keys: Vec<String> = server.query(&["KEYS", "*"]).expect("it answers");
+            assert_eq!(keys, [""; 0], "it has written nothing");
         }
         let mut settings = settings([server.url()]);
         settings.clock = Some(drifts);

@@ -11,8 +11,8 @@ use std::{
 
 use futures_util::future::join_all;
 use swarmkeep::{
-    Announce, AnnounceEvent, AsyncTorrentRepository, Cursor, Endpoint, InfoHash, PeerBuffer, SplitMix64,
-    SwarmSummary, Timestamp, Totals, Unavailable,
+    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, Endpoint, InfoHash, PeerBuffer, Request,
+    Retention, SplitMix64, SwarmSummary, Timestamp, Totals, Unavailable,
 };
 use swarmkeep_redis::RedisRepository;
 use tokio::task::JoinSet;
@@ -48,6 +48,34 @@ pub(crate) async fn tell(
     let mix = |seed: u64, &byte: &u8| seed.wrapping_mul(31).wrapping_add(byte.into());
     let seed = announce.endpoint.as_bytes().iter().fold(1, mix);
     store.announce(announce, NOW, &mut SplitMix64::new(seed), &mut PeerBuffer::new(&mut room, &mut [])).await
+}
+
+/// Requests for no peers.
+pub(crate) fn requests(announces: impl IntoIterator<Item = Announce>) -> Vec<Request<'static>> {
+    let request = |announce| Request::new(announce, PeerBuffer::new(&mut [], &mut []));
+    announces.into_iter().map(request).collect()
+}
+
+/// Announces all in one batch.
+pub(crate) async fn tell_all(
+    store: &RedisRepository,
+    announces: impl IntoIterator<Item = Announce>,
+    now: Timestamp,
+) {
+    let mut batch = requests(announces);
+    store.announce_batch(&mut batch, now, &mut SplitMix64::new(1)).await.expect("acknowledged");
+}
+
+/// Sweeps to the end of a pass, in steps of this number of peers. Returns the number of expired peers.
+pub(crate) async fn sweep(store: &RedisRepository, now: Timestamp, step: usize) -> u64 {
+    let mut expired = 0;
+    loop {
+        let swept = store.sweep(now, Retention::DropEmpty, Budget::peers(step)).await.expect("reached");
+        expired += swept.expired;
+        if swept.pass_complete {
+            return expired;
+        }
+    }
 }
 
 #[derive(Debug, Default)]

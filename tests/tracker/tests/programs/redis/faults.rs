@@ -12,7 +12,7 @@ use std::{
 
 use swarmkeep::{
     Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Changes, Cursor, HashKey, PeerBuffer,
-    RepositoryConfig, Request, Retention, SplitMix64, Timestamp,
+    RepositoryConfig, Retention, SplitMix64, Timestamp,
 };
 use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
 use swarmkeep_servers::{Cluster, Server};
@@ -27,7 +27,10 @@ use tokio::{
 };
 
 use crate::redis::{
-    crowd::{NOW, announce_while, assert_counted_once, endpoint, finished, lost, members, tell, torrent},
+    crowd::{
+        NOW, announce_while, assert_counted_once, endpoint, finished, lost, members, requests, sweep, tell,
+        tell_all, torrent,
+    },
     stores::{RUNTIME, SLACK, config, connect, impatient, settings, started},
 };
 
@@ -143,12 +146,7 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
         let mut acknowledged = Vec::new();
         let refused = loop {
             let numbers = acknowledged.len() as u32..acknowledged.len() as u32 + 500;
-            let mut batch: Vec<_> = numbers
-                .clone()
-                .map(|n| {
-                    Request::new(Announce::new(torrent(n), endpoint(n)), PeerBuffer::new(&mut [], &mut []))
-                })
-                .collect();
+            let mut batch = requests(numbers.clone().map(|n| Announce::new(torrent(n), endpoint(n))));
             let result = store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await;
             acknowledged
                 .extend(numbers.zip(&batch).filter(|(_, request)| request.answer.is_some()).map(|(n, _)| n));
@@ -175,16 +173,11 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
         // Memory that is free in a packed shard returns in larger pieces.
         let half: Vec<_> = (4000..acknowledged.len() as u32 / 2).map(leaves).collect();
         for part in half.chunks(1000) {
-            let request = |announce: &Announce| Request::new(*announce, PeerBuffer::new(&mut [], &mut []));
-            let mut batch: Vec<_> = part.iter().map(request).collect();
-            store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await.expect("they make room");
+            tell_all(&store, part.iter().copied(), NOW).await;
         }
         connect(&settings).await.totals().await.expect("a tracker that starts now is no trouble");
         let comes = |n| Announce::new(torrent(n), endpoint(n));
-        let mut batch: Vec<_> = (1000..2000)
-            .flat_map(|n| [comes(1_000_000 + n), leaves(n)])
-            .map(|announce| Request::new(announce, PeerBuffer::new(&mut [], &mut [])))
-            .collect();
+        let mut batch = requests((1000..2000).flat_map(|n| [comes(1_000_000 + n), leaves(n)]));
         store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await.expect_err("some come");
         for request in &batch {
             let leaves = request.announce.event == AnnounceEvent::Stopped;
@@ -531,25 +524,11 @@ fn redis_trackers_with_clocks_apart_share_the_later_time() {
         assert_eq!(listed.len(), 2);
         assert!(listed.iter().all(|peer| peer.last_announce == at(60)), "{listed:?}");
 
-        let sweep = |store: Arc<RedisRepository>, now: Timestamp| async move {
-            let mut expired = 0;
-            loop {
-                let step =
-                    store.sweep(now, Retention::DropEmpty, Budget::peers(1000)).await.expect("reached");
-                expired += step.expired;
-                if step.pass_complete {
-                    return expired;
-                }
-            }
-        };
         // Each by its own clock, at the same time.
-        assert_eq!(sweep(Arc::clone(&late), at(60 + lifetime)).await, 0);
-        assert_eq!(sweep(Arc::clone(&early), at(-60 + lifetime)).await, 0);
-        assert_eq!(
-            sweep(Arc::clone(&late), at(61 + lifetime + resolution)).await,
-            2,
-            "both are as old as the later clock says"
-        );
+        assert_eq!(sweep(&late, at(60 + lifetime), 1000).await, 0);
+        assert_eq!(sweep(&early, at(-60 + lifetime), 1000).await, 0);
+        let expired = sweep(&late, at(61 + lifetime + resolution), 1000).await;
+        assert_eq!(expired, 2, "both are as old as the later clock says");
     });
 }
 
@@ -577,17 +556,8 @@ fn redis_sweeping_is_for_the_holder_of_the_lease_and_two_at_once_do_no_harm() {
         // The tracker and its lease are gone: both others find it free, and one takes it from the other.
         let lease = format!("{}lease", settings.prefix);
         server.command(&["DEL", &lease]).expect("it answers");
-        let both = [Arc::clone(&second), Arc::clone(&first)].map(|store| {
-            tokio::spawn(async move {
-                let (mut expired, mut complete) = (0, false);
-                while !complete {
-                    let step =
-                        store.sweep(later, Retention::DropEmpty, Budget::peers(64)).await.expect("reached");
-                    (expired, complete) = (expired + step.expired, step.pass_complete);
-                }
-                expired
-            })
-        });
+        let both = [Arc::clone(&second), Arc::clone(&first)]
+            .map(|store| tokio::spawn(async move { sweep(&store, later, 64).await }));
         let mut expired = Vec::new();
         for sweeping in both {
             expired.push(sweeping.await.expect("no panic"));
@@ -644,6 +614,8 @@ fn redis_store_begun_otherwise_is_refused() {
         assert!(matches!(refused, Err(Error::Unreachable(_))), "{refused:?}");
         let refused = RedisRepository::connect(&RedisConfig::new(["nonsense"]), &config()).await;
         assert!(matches!(refused, Err(Error::Url { .. })), "{refused:?}");
+        let refused = RedisRepository::connect(&settings, &config().max_bytes(1 << 30)).await;
+        assert!(matches!(refused, Err(Error::Config(_))), "{refused:?}");
         let braces = with(settings.clone(), |settings| settings.prefix = "a{b}".into());
         let braces = RedisRepository::connect(&braces, &config()).await;
         assert!(matches!(braces, Err(Error::Prefix(_))), "{braces:?}");
@@ -666,24 +638,15 @@ fn redis_memory_of_a_large_swarm_is_small_and_is_returned() {
         };
         let empty = used();
         for first in (0..PEERS).step_by(500) {
-            let mut batch: Vec<_> = (first..first + 500)
-                .map(|n| {
-                    Request::new(Announce::new(torrent(9), endpoint(n)), PeerBuffer::new(&mut [], &mut []))
-                })
-                .collect();
-            store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await.expect("reached");
+            let announces = (first..first + 500).map(|n| Announce::new(torrent(9), endpoint(n)));
+            tell_all(&store, announces, NOW).await;
         }
         let full = used() - empty;
         let each = full as f64 / f64::from(PEERS);
         note(format_args!("{each:.1} bytes per peer"));
         assert!(each < 20.0, "{each:.1} bytes an IPv4 peer");
         let later = Timestamp::from_secs(NOW.as_secs() + 4000);
-        let mut complete = false;
-        while !complete {
-            let step =
-                store.sweep(later, Retention::DropEmpty, Budget::peers(10_000)).await.expect("reached");
-            complete = step.pass_complete;
-        }
+        sweep(&store, later, 10_000).await;
         assert_eq!(store.totals().await.expect("reached").swarms, 0);
         let left = used().saturating_sub(empty);
         note(format_args!("{left} of {full} bytes are left"));

@@ -1,6 +1,6 @@
 //! Behaviour that only large swarms show.
 
-use std::{collections::BTreeSet, net::Ipv6Addr, ops::Range};
+use std::{collections::BTreeSet, net::Ipv6Addr};
 
 use swarmkeep::{
     Announce, AsyncTorrentRepository, Budget, Endpoint, PeerBuffer, Request, Retention, SplitMix64, Timestamp,
@@ -13,7 +13,7 @@ use swarmkeep_store_tests::{
 };
 
 use crate::redis::{
-    crowd::{NOW, endpoint, torrent},
+    crowd::{NOW, endpoint, tell_all, torrent},
     stores::{RUNTIME, calls, config, connect, settings, started},
 };
 
@@ -33,12 +33,9 @@ fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
-        let mut rng = SplitMix64::new(1);
         for part in (0..PEERS).collect::<Vec<_>>().chunks(500) {
             let comes = |&n| Announce::new(torrent(0), endpoint(n)).left(u64::from(n.is_multiple_of(2)));
-            let mut batch: Vec<_> =
-                part.iter().map(|n| Request::new(comes(n), PeerBuffer::new(&mut [], &mut []))).collect();
-            store.announce_batch(&mut batch, NOW, &mut rng).await.expect("reached");
+            tell_all(&store, part.iter().map(comes), NOW).await;
         }
         // Two requests, which are one call.
         let mut rooms = vec![0; 2 * WANT * 6];
@@ -49,7 +46,7 @@ fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
                 Request::new(asks, PeerBuffer::new(room, &mut []))
             })
             .collect();
-        store.announce_batch(&mut batch, NOW, &mut rng).await.expect("reached");
+        store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await.expect("reached");
         for request in &batch {
             let announced = request.answer.expect("each is answered");
             assert_eq!(announced.stats.peers(), u64::from(PEERS));
@@ -101,20 +98,14 @@ fn redis_swarm_that_grows_while_it_is_swept_keeps_no_expired_peer() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
-        let mut rng = SplitMix64::new(1);
         let later = Timestamp::from_secs(NOW.as_secs() + 1801);
-        let mut come = async |peers: Range<u32>, now| {
-            let comes = |n| Announce::new(torrent(0), endpoint(n));
-            let mut batch: Vec<_> =
-                peers.map(|n| Request::new(comes(n), PeerBuffer::new(&mut [], &mut []))).collect();
-            store.announce_batch(&mut batch, now, &mut rng).await.expect("reached");
-        };
-        come(0..OLD, NOW).await;
+        let comes = |n| Announce::new(torrent(0), endpoint(n));
+        tell_all(&store, (0..OLD).map(comes), NOW).await;
         let (mut next, mut passes) = (OLD, 0);
         while passes < 2 {
             // Enough peers to split a page or two during the sweep.
             if passes == 0 {
-                come(next..next + 100, later).await;
+                tell_all(&store, (next..next + 100).map(comes), later).await;
                 next += 100;
             }
             let step = store.sweep(later, Retention::DropEmpty, Budget::peers(64)).await.expect("reached");

@@ -11,8 +11,8 @@ use std::{
 
 use swarmkeep::{
     Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, Endpoint, HashKey, InfoHash, PeerBuffer,
-    PeerRecord, Random as _, RepositoryConfig, Request, Retention, Role, SplitMix64, SwarmStats,
-    SwarmSummary, Timestamp,
+    PeerRecord, Random as _, RepositoryConfig, Retention, Role, SplitMix64, SwarmStats, SwarmSummary,
+    Timestamp,
 };
 use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository};
 use swarmkeep_servers::{Cluster, Server, Value};
@@ -24,7 +24,7 @@ use swarmkeep_store_tests::{
 use tokio::time::sleep;
 
 use crate::redis::{
-    crowd::{NOW, announce_while, assert_counted_once, endpoint, lost, tell, torrent},
+    crowd::{NOW, announce_while, assert_counted_once, endpoint, lost, requests, tell, tell_all, torrent},
     stores::{FUNCTIONS, RUNTIME, config, connect, module, settings, started},
 };
 
@@ -100,9 +100,7 @@ async fn live(store: &RedisRepository, seed: u64, from: Timestamp) -> Timestamp 
                 Announce::new(torrent(swarm), at.expect("a port")).left(left).event(event).want(0)
             })
             .collect();
-        let request = |announce: &Announce| Request::new(*announce, PeerBuffer::new(&mut [], &mut []));
-        let mut batch: Vec<_> = announces.iter().map(request).collect();
-        store.announce_batch(&mut batch, now, &mut rng).await.expect("acknowledged");
+        store.announce_batch(&mut requests(announces), now, &mut rng).await.expect("acknowledged");
         // Each shard has its own time.
         let ahead = Timestamp::from_secs(now.as_secs() + rng.next_u64() % 60);
         let one = Announce::new(torrent(rng.next_u64() as u32 % 400), endpoint(1));
@@ -310,9 +308,7 @@ fn redis_module_memory_is_the_servers_and_returns() {
         let empty = server.used_memory().expect("it answers");
         let announces: Vec<_> = (0..300_000).map(|n| Announce::new(torrent(n), endpoint(n))).collect();
         for part in announces.chunks(1000) {
-            let request = |announce: &Announce| Request::new(*announce, PeerBuffer::new(&mut [], &mut []));
-            let mut batch: Vec<_> = part.iter().map(request).collect();
-            store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await.expect("acknowledged");
+            tell_all(&store, part.iter().copied(), NOW).await;
         }
         let used = server.used_memory().expect("it answers") - empty;
         let told: u64 = shards(&server)

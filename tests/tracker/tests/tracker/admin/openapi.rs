@@ -140,7 +140,10 @@ impl DocumentedTrackers {
             (409, _) => ask(address, method, &path, &all).answer(),
             (429, _) => {
                 let wrong = || ask(address, method, &path, &bearing("a-secret-that-is-none")).answer();
-                (0..40).map(|_| wrong()).find(|answer| answer.status != 401).expect("that is too many")
+                let refused = (0..40).map(|_| wrong()).find(|answer| answer.status != 401);
+                let refused = refused.expect("that is too many");
+                assert_eq!(refused.header("retry-after"), Some("1"));
+                refused
             }
             (503, "/api/v1/events") => {
                 let listening: Vec<PendingResponse> = (0..16)

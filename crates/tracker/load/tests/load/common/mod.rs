@@ -15,8 +15,8 @@ use std::{
 use swarmkeep_load::{Config, Report, Target};
 use swarmkeep_tests::{Tracker, any_port, build, listening};
 use swarmkeep_tracker_protocol::udp::{
-    AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse, ConnectionId, Request,
-    ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
+    AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse, ConnectionId, ErrorResponse,
+    Request, ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats,
 };
 
 /// Asserts that no answer was wrong, and that all failures are requests of `rate` that a busy machine could
@@ -123,12 +123,16 @@ pub(crate) fn scraped(scrape: &ScrapeRequest<'_>, swarms: usize) -> Vec<u8> {
     out[..len].to_vec()
 }
 
-pub(crate) fn transaction_of(request: &Request<'_>) -> TransactionId {
-    match request {
+/// An error with this text.
+pub(crate) fn refused(request: &Request<'_>, message: &[u8]) -> Vec<u8> {
+    let transaction_id = match request {
         Request::Connect(connect) => connect.transaction_id,
         Request::Announce(announce) => announce.transaction_id,
         Request::Scrape(scrape) => scrape.transaction_id,
-    }
+    };
+    let mut out = [0; 64];
+    let len = ErrorResponse { transaction_id, message }.write(&mut out);
+    out[..len].to_vec()
 }
 
 /// An HTTP tracker that answers the path and query of each request by a closure, each connection in its own

@@ -39,7 +39,7 @@ impl RedisRepository {
                 let after = after.as_ref().filter(|_| nth == 0);
                 calls.swarms_after(Operation::Walk, shard + nth as u32, after, each)
             };
-            let answers = self.ask_all(asked as usize, walk).await?;
+            let answers = self.shared.ask_in_parts(asked as usize, walk).await?;
             abreast = (abreast * 2).min(ABREAST);
             for answer in answers {
                 let (more, found) = reply::swarms(answer)?;
@@ -77,7 +77,7 @@ impl RedisRepository {
                 let (shard, after) = &asked[nth];
                 calls.swarms_after(Operation::Names, *shard, after.as_ref(), each as u32)
             };
-            let answers = self.ask_all(asked.len(), page).await?;
+            let answers = self.shared.ask_in_parts(asked.len(), page).await?;
             let mut more_there = Vec::new();
             for ((shard, _), answer) in asked.into_iter().zip(answers) {
                 let (more, found) = reply::swarms(answer)?;
