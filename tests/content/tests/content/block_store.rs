@@ -1,11 +1,10 @@
 //! The store on a real block device with real torrents, and the image that must always open.
 
 use std::{
-    collections::BTreeMap,
     env,
     fs::{self, File},
     io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
     thread,
@@ -20,27 +19,16 @@ use swarmkeep_content::{
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
-use swarmkeep_metainfo::Info;
 
 use crate::crashes::kills::reopen;
 
-/// Makes a process of this program the writer: the path that it writes to, and whether through the stripe
-/// cache.
+/// Makes a process of this program the writer: its path and its seed.
 const WRITER: &str = "SWARMKEEP_BLOCK_STORE_WRITER";
 
 #[test]
-fn real_torrents_in_random_order_and_killed_read_back_as_they_were() {
-    written_killed_and_compared(false, &torrents::ALL[..6], 128 << 20);
-}
-
-#[test]
 fn real_torrents_through_the_stripe_cache_and_killed_read_back_as_they_were() {
-    written_killed_and_compared(true, &torrents::ALL, 1 << 30);
-}
-
-fn written_killed_and_compared(cached: bool, names: &[&str], bytes: u64) {
     let folder = scratch_folder();
-    let (_device, path) = device_of(folder.path(), bytes);
+    let (_device, path) = device_of(folder.path(), 1 << 30);
     let raw = FileDevice::open(&path, true).unwrap();
     BlockStore::format(&raw, FormatOptions::new()).unwrap();
     drop(raw);
@@ -48,7 +36,7 @@ fn written_killed_and_compared(cached: bool, names: &[&str], bytes: u64) {
     for (kill, seen) in [2, 4, usize::MAX].into_iter().enumerate() {
         let mut writer = Command::new(env::current_exe().unwrap())
             .args(["--exact", "block_store::the_writer_of_real_torrents", "--nocapture"])
-            .env(WRITER, format!("{}\n{cached}\n{kill}\n{}", path.display(), names.join(" ")))
+            .env(WRITER, format!("{}\n{kill}", path.display()))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -67,7 +55,7 @@ fn written_killed_and_compared(cached: bool, names: &[&str], bytes: u64) {
         assert_eq!(store.report().damage, []);
         // Each piece marked complete has the hash in the torrent file.
         let had = std::mem::take(&mut complete);
-        for name in names {
+        for name in torrents::ALL {
             let metainfo = torrents::torrent(name);
             let Ok(content) = store.open(&metainfo.info().info_hash()) else { continue };
             for piece in content.pieces().unwrap().iter() {
@@ -78,70 +66,25 @@ fn written_killed_and_compared(cached: bool, names: &[&str], bytes: u64) {
             }
         }
         assert!(complete >= had, "{complete} pieces where {had} were");
-        println!(
-            "{}, cached: {cached}, end {}: {complete} complete pieces, all with the right hash",
-            path.display(),
-            kill + 1
-        );
+        println!("{}, end {}: {complete} complete pieces with the right hash", path.display(), kill + 1);
     }
     let store = reopen(&path);
-    let (exported, expected) = (folder.path().join("exported"), folder.path().join("expected"));
-    for name in names {
+    for name in torrents::ALL {
         let metainfo = torrents::torrent(name);
-        let info = metainfo.info();
-        let content = store.open(&info.info_hash()).unwrap();
-        assert_eq!(content.pieces().unwrap().count(), info.piece_count(), "{name}");
-        write_files(info, &expected.join(name), |file, offset, length| {
-            torrents::part_of_file(info, info.files().get(file).unwrap(), offset, length)
-        });
-        write_files(info, &exported.join(name), |file, offset, length| {
-            let mut bytes = vec![0; length];
-            content.read(info.files().get(file).unwrap().offset() + offset, &mut bytes).unwrap();
-            bytes
-        });
-    }
-    let (exported, expected) = (sha256sums(&exported), sha256sums(&expected));
-    assert_eq!(exported, expected);
-    println!("{} files compared with sha256sum: all equal", expected.len());
-}
-
-fn write_files(info: &Info, folder: &Path, read: impl Fn(usize, u64, usize) -> Vec<u8>) {
-    for file in info.files().iter().filter(|file| !file.is_padding()) {
-        let path = folder.join(file.path().iter().collect::<PathBuf>());
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let mut written = File::create(path).unwrap();
-        for offset in (0..file.length()).step_by(1 << 20) {
-            let length = (file.length() - offset).min(1 << 20) as usize;
-            written.write_all(&read(file.index(), offset, length)).unwrap();
-        }
+        let content = store.open(&metainfo.info().info_hash()).unwrap();
+        assert_eq!(content.pieces().unwrap().count(), metainfo.info().piece_count(), "{name}");
     }
 }
 
-/// The output of `sha256sum` for every file in a folder.
-fn sha256sums(folder: &Path) -> BTreeMap<String, String> {
-    let command = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
-    let output = Command::new("sh").args(["-c", command]).current_dir(folder).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines()
-        .map(|line| line.split_once("  ").map(|(sum, path)| (path.to_owned(), sum.to_owned())).unwrap())
-        .collect()
-}
-
-/// Not a test by itself: the tests above start it, and kill it.
+/// Not a test by itself: the test above starts it, and kills it.
 #[test]
 fn the_writer_of_real_torrents() {
     let Ok(told) = env::var(WRITER) else { return };
-    let [path, cached, seed, names] = told.split('\n').collect::<Vec<_>>()[..] else { panic!("{told}") };
-    let block = reopen(Path::new(path));
-    let store: Arc<dyn ContentRepository> = if cached == "true" {
-        let options = StripeCacheOptions::new().write_memory(32 << 20);
-        Arc::new(StripeCache::new(Arc::new(block), options).unwrap())
-    } else {
-        Arc::new(block)
-    };
+    let (path, seed) = told.split_once('\n').unwrap_or_else(|| panic!("{told}"));
+    let options = StripeCacheOptions::new().write_memory(32 << 20);
+    let store = StripeCache::new(Arc::new(reopen(Path::new(path))), options).unwrap();
     let mut rng = SplitMix64::new(seed.parse().unwrap());
-    let metainfos: Vec<_> = names.split(' ').map(torrents::torrent).collect();
+    let metainfos = torrents::ALL.map(torrents::torrent);
     let mut missing = Vec::new();
     for (nth, info) in metainfos.iter().map(|metainfo| metainfo.info()).enumerate() {
         let content = match store.open(&info.info_hash()) {

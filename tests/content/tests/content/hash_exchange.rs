@@ -145,25 +145,3 @@ fn piece_layers_of_torrents_that_libtorrent_made_are_fetched() {
         }
     }
 }
-
-#[test]
-fn the_hashes_of_a_pieces_blocks_are_answered_from_its_bytes() {
-    for name in ["some-v2", "some-hybrid", "one-v2", "one-hybrid"] {
-        let info = torrent(name).into_info();
-        let mut answered = 0;
-        for tree in info.trees().filter(|tree| tree.height() > 0) {
-            // libtorrent's request to find the wrong block of a piece.
-            let blocks = (info.piece_length() >> 14).min(1 << tree.height());
-            for nth in 0..tree.pieces().len() as u32 {
-                let (index, proof) = (nth * blocks, tree.height() - 1);
-                let range =
-                    swarmkeep_peer_wire::HashRange::new(tree.root(), 0, index, blocks, proof).unwrap();
-                let hashes = serve(&info, &range).unwrap();
-                let (hashes, uncles) = hashes.split_at(blocks as usize);
-                assert!(tree.verify(0, index.into(), hashes, uncles), "{name}: {range:?}");
-                answered += 1;
-            }
-        }
-        assert!(answered > 10, "{name}: {answered}");
-    }
-}

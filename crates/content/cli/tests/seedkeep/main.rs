@@ -5,4 +5,3 @@ mod common;
 mod create;
 mod peers;
 mod store;
-mod wrong;

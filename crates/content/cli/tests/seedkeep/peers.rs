@@ -30,14 +30,14 @@ fn seedkeep(folder: &Path, line: &str) -> Command {
     command
 }
 
-pub(crate) fn done(folder: &Path, line: &str) -> Output {
+fn done(folder: &Path, line: &str) -> Output {
     let output = seedkeep(folder, line).output().unwrap();
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     output
 }
 
 /// A folder with a torrent of 8 MiB in 512 pieces, and a store of each kind, of which `full` has all of it.
-pub(crate) fn prepared() -> tempfile::TempDir {
+fn prepared() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut state = 7_u64;
     let bytes: Vec<u8> = (0..1 << 20)
@@ -57,7 +57,7 @@ pub(crate) fn prepared() -> tempfile::TempDir {
 }
 
 /// A seeder, until it is dropped; the address at which it listens, and its events.
-pub(crate) struct Seeder(Child, pub(crate) String, pub(crate) Receiver<String>);
+struct Seeder(Child, String, Receiver<String>);
 
 impl Seeder {
     fn start(folder: &Path) -> Self {
@@ -67,7 +67,7 @@ impl Seeder {
     }
 
     /// Also returns the events before it listens.
-    pub(crate) fn of(folder: &Path, paths: &str) -> (Self, Vec<Value>) {
+    fn of(folder: &Path, paths: &str) -> (Self, Vec<Value>) {
         let mut command = seedkeep(folder, &format!("seed {paths} --listen 127.0.0.1:0 --json"));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -93,11 +93,7 @@ impl Drop for Seeder {
 }
 
 /// All events of a program that is interrupted after a certain event, and its exit code.
-pub(crate) fn interrupted(
-    folder: &Path,
-    line: &str,
-    when: impl Fn(&Value) -> bool,
-) -> (Vec<Value>, Option<i32>) {
+fn interrupted(folder: &Path, line: &str, when: impl Fn(&Value) -> bool) -> (Vec<Value>, Option<i32>) {
     let mut child = seedkeep(folder, line).stdout(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     let (mut told, mut asked) = (Vec::new(), false);
@@ -116,7 +112,7 @@ pub(crate) fn interrupted(
 }
 
 /// Is true from the fifth second of sharing on.
-pub(crate) fn seconds_later() -> impl Fn(&Value) -> bool {
+fn seconds_later() -> impl Fn(&Value) -> bool {
     let seconds = Cell::new(0);
     move |told| {
         seconds.set(seconds.get() + u32::from(told["event"] == "progress"));
@@ -125,7 +121,7 @@ pub(crate) fn seconds_later() -> impl Fn(&Value) -> bool {
 }
 
 /// The last event of the torrent.
-pub(crate) fn last(output: &Output) -> Value {
+fn last(output: &Output) -> Value {
     let printed = String::from_utf8_lossy(&output.stdout);
     let event: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
     assert_eq!(event["event"], "stopped");
@@ -338,32 +334,6 @@ fn a_fetch_takes_up_files_of_another_client() {
 }
 
 #[test]
-fn two_torrents_of_one_name_lie_side_by_side_and_nothing_else_does() {
-    let folder = prepared();
-    let at = folder.path();
-    let mut seeders = Vec::new();
-    for n in ["1", "2"] {
-        let album = at.join(n).join("album");
-        fs::create_dir_all(&album).unwrap();
-        fs::write(album.join("track"), n.repeat(100_000)).unwrap();
-        done(&at.join(n), "create album");
-        seeders.push(Seeder::of(&at.join(n), "album.torrent").0);
-    }
-    let into = at.join("into");
-    fs::create_dir(&into).unwrap();
-    for (n, seeder) in ["1", "2"].iter().zip(&seeders) {
-        let line = format!("fetch ../{n}/album.torrent --listen 127.0.0.1:0 --peer {} --json", seeder.1);
-        let told = String::from_utf8(done(&into, &line).stderr).unwrap();
-        let says = "album: ./album is not this torrent: it stays, and the torrent goes to ./album (2)";
-        assert_eq!(told.contains(says), *n == "2", "{told}");
-    }
-    assert_eq!(names(&into), [".swarmkeep", "album", "album (2)"]);
-    for (name, n) in [("album", "1"), ("album (2)", "2")] {
-        assert_eq!(fs::read_to_string(into.join(name).join("track")).unwrap(), n.repeat(100_000));
-    }
-}
-
-#[test]
 fn a_torrent_that_cannot_be_seeded_ends_no_other() {
     let folder = prepared();
     let at = folder.path();
@@ -529,21 +499,6 @@ fn a_magnet_link_is_enough_and_its_torrent_file_is_kept() {
 }
 
 #[test]
-fn a_link_without_peers_is_waited_for_until_a_signal() {
-    let folder = prepared();
-    let line = "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a&dn=it --store files \
-                --listen 127.0.0.1:0 --json";
-    let (told, code) = interrupted(folder.path(), line, |told| told["event"] == "learning");
-    assert_eq!(code, Some(3));
-    let learning = &told.last().unwrap();
-    assert_eq!(learning["event"], "learning");
-    assert_eq!(
-        (&learning["torrents"][0]["name"], &learning["torrents"][0]["peers"]),
-        (&"it".into(), &0.into())
-    );
-}
-
-#[test]
 fn no_torrent_waits_for_a_link_without_peers() {
     let folder = prepared();
     done(folder.path(), "create data -o v2.torrent --v2 --piece-length 16KiB");
@@ -552,7 +507,7 @@ fn no_torrent_waits_for_a_link_without_peers() {
     let metainfo = Metainfo::parse(&fs::read(folder.path().join("v2.torrent")).unwrap()).unwrap();
     let (link, at) = (Magnet::from(&metainfo), &seeder.1);
     let line = format!(
-        "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a data.torrent {link} --store image \
+        "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a&dn=it data.torrent {link} --store image \
          --listen 127.0.0.1:0 --peer {at} --json"
     );
     let lefts = |told: &Value| -> Vec<_> {
@@ -564,6 +519,7 @@ fn no_torrent_waits_for_a_link_without_peers() {
     assert_eq!(told.last().unwrap()["event"], "stopped");
     let links = told.iter().rfind(|told| told["event"] == "learning").unwrap()["torrents"].clone();
     assert_eq!(links.as_array().unwrap().len(), 1, "{links}");
+    assert_eq!((&links[0]["name"], &links[0]["peers"]), (&"it".into(), &0.into()));
 }
 
 #[test]
@@ -691,4 +647,25 @@ fn missing_hashes_of_a_v2_torrent_are_fetched_from_peers() {
     fs::create_dir(folder.join("fetched")).unwrap();
     done(folder, &format!("fetch lacking.torrent --store fetched --peer {} --listen 127.0.0.1:0", seeder.1));
     assert!(fs::read(folder.join("fetched/data")).unwrap() == fs::read(folder.join("data")).unwrap());
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_seeded_is_no_longer_offered() {
+    let folder = prepared();
+    let at = folder.path();
+    // One piece is missing from the start: neither it nor a lost piece is fetched.
+    let mut bytes = fs::read(at.join("data")).unwrap();
+    bytes[100_000] ^= 1;
+    fs::create_dir(at.join("some")).unwrap();
+    fs::write(at.join("some/data"), &bytes).unwrap();
+    let (part, _) = Seeder::of(at, "data.torrent some");
+    bytes[0] ^= 1;
+    fs::write(at.join("some/data"), &bytes).unwrap();
+    let line = format!("fetch data.torrent --store memory: --listen 127.0.0.1:0 --peer {} --json", part.1);
+    let (told, _) = interrupted(at, &line, seconds_later());
+    assert_eq!(told.last().unwrap()["torrents"][0]["complete"], 0, "{told:?}");
+    // It received requests for pieces that it could not read any more.
+    let seeds: Vec<_> = part.2.try_iter().collect();
+    assert!(seeds.iter().any(|told| told.contains(r#""event":"lost""#)), "{seeds:?}");
+    // Dropping it asserts that it ends with 0.
 }

@@ -6,19 +6,17 @@ use std::{
     io::Write,
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
 use serde_json::Value;
-use swarmkeep_content::{
-    ContentRepository as _,
-    block::{Allocation, BlockStore},
-    files::HIDDEN,
-};
+use swarmkeep_content::{ContentRepository as _, block::BlockStore, files::HIDDEN};
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
 use swarmkeep_metainfo::Info;
+
+use crate::common::{Ended, ended};
 
 mod torrent_files;
 
@@ -28,18 +26,10 @@ fn command() -> Command {
     command
 }
 
-struct Ended {
-    code: i32,
-    out: String,
-    errors: String,
-}
-
 /// Runs a command. Blanks separate `words`; `@` stands for `folder`.
 fn store(folder: &Path, words: &str) -> Ended {
     let words = words.split(' ').map(|word| word.replace('@', folder.to_str().unwrap()));
-    let Output { status, stdout, stderr } = command().args(words).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
+    ended(command().args(words))
 }
 
 /// As [`store`], for a command that has to succeed.
@@ -334,35 +324,6 @@ fn a_device_that_holds_something_is_not_formatted() {
     assert!(refused.code == 1 && refused.errors.contains("is there already"), "{}", refused.errors);
     let refused = store(folder, "format @/image --size 20KiB");
     assert!(refused.code == 1 && !folder.join("image").exists(), "{}", refused.errors);
-}
-
-#[test]
-fn a_store_in_use_is_refused_to_a_second_writer() {
-    let folder = scratch_folder();
-    let folder = folder.path();
-    fixture(folder, "one-v2");
-    done(folder, "format @/image --size 32MiB");
-    let held = BlockStore::open(&folder.join("image"), Allocation::Sequential).unwrap();
-    for words in [
-        "add @/image @/one-v2.torrent",
-        "format @/image --force",
-        "repair @/image",
-        "remove @/image one.bin",
-        "check @/image",
-    ] {
-        let refused = store(folder, words);
-        assert!(
-            refused.code == 1 && refused.errors.contains("in use by another process"),
-            "{words}: {}",
-            refused.errors
-        );
-    }
-    drop(held);
-    // Readers do not lock each other out.
-    let reader = BlockStore::open_read_only(&folder.join("image")).unwrap();
-    done(folder, "check @/image");
-    assert_eq!(store(folder, "repair @/image").code, 1);
-    drop(reader);
 }
 
 #[test]

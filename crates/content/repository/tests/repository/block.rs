@@ -22,11 +22,11 @@ fn device(mib: u64, options: FormatOptions) -> Arc<SparseDevice> {
     device
 }
 
-fn small() -> Arc<SparseDevice> {
+pub(crate) fn small() -> Arc<SparseDevice> {
     device(16, FormatOptions::new())
 }
 
-fn boot(device: &Arc<SparseDevice>) -> BlockStore {
+pub(crate) fn boot(device: &Arc<SparseDevice>) -> BlockStore {
     let store = BlockStore::boot(Arc::clone(device), Allocation::Sequential).unwrap();
     store.audit().unwrap();
     store
@@ -55,24 +55,6 @@ fn assert_has(store: &BlockStore, n: u64, pieces: impl IntoIterator<Item = u32>)
 }
 
 #[test]
-fn flushed_content_is_there_after_boot() {
-    let device = small();
-    let store = boot(&device);
-    fill(&store, 1, 300 * KIB + 7, 0..19);
-    fill(&store, 2, 5, [0]);
-    fill(&store, 3, 1000 * KIB, [3, 60, 62]);
-    store.flush().unwrap();
-    let (used, owners) = (store.statistics().used, store.owners());
-    drop(store);
-    let store = boot(&device);
-    assert_eq!(store.report().damage, []);
-    assert_eq!((store.statistics().used, store.owners()), (used, owners));
-    assert_has(&store, 1, 0..19);
-    assert_has(&store, 2, [0]);
-    assert_has(&store, 3, [3, 60, 62]);
-}
-
-#[test]
 fn sequential_goes_on_where_it_left_off() {
     let device = small();
     let store = boot(&device);
@@ -83,45 +65,6 @@ fn sequential_goes_on_where_it_left_off() {
     drop(store);
     let content = fill(&boot(&device), 2, 16 * KIB, [0]);
     assert_eq!(content.place(0).unwrap() >> 14, last + 2, "one block for the i-node is between");
-}
-
-#[test]
-fn a_hundred_and_thirty_torrents_have_each_an_inode_of_their_own() {
-    let device = small();
-    let store = boot(&device);
-    for n in 0..130 {
-        fill(&store, n, 10 * KIB + n, [0]);
-    }
-    for n in (0..130).step_by(3) {
-        assert!(store.delete(&hash(n)).unwrap());
-    }
-    for n in 200..240 {
-        fill(&store, n, 10 * KIB + n, [0]);
-    }
-    store.flush().unwrap();
-    drop(store);
-    let store = boot(&device);
-    for n in (0..130).filter(|n| n % 3 != 0).chain(200..240) {
-        assert_has(&store, n, [0]);
-    }
-    assert_eq!(store.list().unwrap().len(), 126);
-    for n in (0..130).filter(|n| n % 3 != 0).chain(200..240) {
-        assert!(store.delete(&hash(n)).unwrap());
-    }
-    fill(&store, 999, 1, [0]);
-    store.audit().unwrap();
-    assert_eq!(store.statistics().used / u64::from(store.block_size()), 2 + 2);
-}
-
-#[test]
-fn the_first_blocks_are_never_given_away() {
-    for allocation in [Allocation::Sequential, Allocation::Ordered] {
-        let device = small();
-        let store = BlockStore::boot(device, allocation).unwrap();
-        let content = fill(&store, 1, 64 * KIB, 0..4);
-        assert!((0..4).all(|piece| content.place(piece * 16 * KIB).unwrap() >> 14 >= 2));
-        assert_eq!(store.owners()[0], (0..2, Owner::Root));
-    }
 }
 
 #[test]
@@ -178,26 +121,6 @@ fn a_torrent_beyond_a_pebibyte_is_held() {
         });
     assert!((5..=7).contains(&content_blocks) && (4..=6).contains(&maps), "{content_blocks}, {maps}");
     assert!(store.delete(&hash(1)).unwrap());
-    store.audit().unwrap();
-}
-
-#[test]
-fn a_map_that_outgrows_its_inode_is_kept_in_blocks_of_its_own() {
-    // Blocks of 16 KiB: more than 3,937 of them do not fit into an i-node.
-    let device = device(256, FormatOptions::new().block_size(16 << 10));
-    let store = boot(&device);
-    let pieces = (0..12_000).step_by(7).collect::<Vec<_>>();
-    fill(&store, 1, 12_000 * u64::from(PIECE), pieces.iter().copied());
-    store.flush().unwrap();
-    drop(store);
-    let store = boot(&device);
-    assert_eq!(store.report().damage, []);
-    assert_has(&store, 1, pieces);
-    assert!(store.owners().iter().any(|(_, owner)| matches!(owner, Owner::Map(_))));
-    let free = store.statistics().free.unwrap();
-    store.delete(&hash(1)).unwrap();
-    fill(&store, 2, 1, [0]);
-    assert!(store.statistics().free.unwrap() > free + 1_700 * 16 * KIB);
     store.audit().unwrap();
 }
 

@@ -389,29 +389,6 @@ fn a_folder_has_one_store_at_a_time() {
     open(folder.path());
 }
 
-fn descriptors() -> usize {
-    fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
-}
-
-#[test]
-fn thousands_of_files_take_a_bounded_number_of_descriptors() {
-    // Where nothing is flushed to a disk, if there is such a place.
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| temporary());
-    let store = open(folder.path());
-    let paths: Vec<_> = (0..5000).map(|n| format!("t/{}/{n}", n / 100)).collect();
-    let files: Vec<_> = paths.iter().map(|path| (&**path, 100)).collect();
-    let (content, bytes) = fill(&store, &torrent(1, &files));
-    assert!(descriptors() < 600, "{} are open", descriptors());
-    let mut read = vec![0; bytes.len()];
-    content.read(0, &mut read).unwrap();
-    assert!(read == bytes);
-    drop((content, store));
-    let store = open(folder.path());
-    assert!(store.open(&hash(1)).unwrap().pieces().unwrap().count() > 30);
-    assert!(store.delete(&hash(1)).unwrap());
-    assert_eq!(names(folder.path()), [""; 0]);
-}
-
 #[test]
 fn ten_thousand_torrents_are_opened_in_less_time_than_they_are_made() {
     // Where that can be had, in memory, which creates many files in little time.

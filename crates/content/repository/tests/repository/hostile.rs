@@ -17,17 +17,10 @@ use swarmkeep_content::{
     block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, Sector, SparseDevice},
 };
 
-use crate::{corrupt, hash};
-
-fn small() -> Arc<SparseDevice> {
-    let device = Arc::new(SparseDevice::new(16 * 256));
-    BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).unwrap();
-    device
-}
-
-fn boot(device: &Arc<SparseDevice>) -> BlockStore {
-    BlockStore::boot(Arc::clone(device), Allocation::Sequential).unwrap()
-}
+use crate::{
+    block::{boot, small},
+    corrupt, hash,
+};
 
 fn crc(bytes: &[u8]) -> u32 {
     let mut crc = !0_u32;

@@ -56,33 +56,6 @@ async fn a_connected_peer_is_not_called_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_address_takes_all_the_connections() {
-    let (seeder, handle) = session(111, &store(0..32)).await;
-    let from = |host: u8, n: u8| {
-        let to = seeder.addresses()[0];
-        async move {
-            let stream = caller([127, 0, 5, host], to).await;
-            Stranger::shaken(stream, n, info().info_hash(), Reserved::FAST).await
-        }
-    };
-    let mut strangers = Vec::new();
-    for n in 0..8 {
-        let mut stranger = from(1, n).await;
-        // The session sends it once it has accepted the connection.
-        stranger.until(|message| *message == Message::HaveAll).await;
-        strangers.push(stranger);
-    }
-    // One more gets no handshake.
-    let mut refused = caller([127, 0, 5, 1], seeder.addresses()[0]).await;
-    refused.write_all(&hello(8)).await.unwrap();
-    assert_closes(refused).await;
-    let mut other = from(2, 9).await;
-    other.until(|message| *message == Message::HaveAll).await;
-    assert_eq!(handle.status().peers.len(), 9);
-    seeder.stop().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn uploads_that_must_wait_hold_up_no_requests() {
     let (left, right) = (store(0..16), store(16..32));
     let config = with(config(112), |config| config.up = Some(16 << 10));

@@ -33,7 +33,7 @@ use crate::sessions::{
 
 /// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is
 /// smaller than a block.
-pub(crate) fn torrent(format: Format, private: bool) -> (Metainfo, Arc<Info>, Vec<u8>) {
+fn torrent(format: Format, private: bool) -> (Metainfo, Arc<Info>, Vec<u8>) {
     let mut builder = Creation::builder("three", format);
     builder.piece_length(16 << 10).private(private);
     builder.file(["a"], 700 * (16 << 10) - 5, false).file(["b"], 100_000, false).file(["c"], 7, false);
@@ -57,7 +57,7 @@ pub(crate) fn torrent(format: Format, private: bool) -> (Metainfo, Arc<Info>, Ve
     (metainfo, info, bytes)
 }
 
-pub(crate) fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
+fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
     let store = Memory::new(&ContentConfig::new(""));
     let content = store.create(&NewTorrent::of(info).unwrap()).unwrap();
     content.write(0, bytes).unwrap();
@@ -65,11 +65,11 @@ pub(crate) fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
     Arc::new(store)
 }
 
-pub(crate) async fn start(n: u8, store: Arc<dyn ContentRepository>) -> Session {
+async fn start(n: u8, store: Arc<dyn ContentRepository>) -> Session {
     Session::start(config(n), store).await.unwrap()
 }
 
-pub(crate) fn empty() -> Arc<dyn ContentRepository> {
+fn empty() -> Arc<dyn ContentRepository> {
     Arc::new(Memory::new(&ContentConfig::new("")))
 }
 
@@ -481,36 +481,6 @@ async fn is_banned(
     assert_eq!(banned, [IpAddr::from([127, 0, 4, 1])]);
     lies.abort();
     fetcher.stop().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_info_dictionary_is_served_three_times_and_then_no_more() {
-    let (_, info, bytes) = torrent(Format::V1, false);
-    let seeder = start(69, full(&info, &bytes)).await;
-    seeder.add(Arc::clone(&info), &[]).await.unwrap();
-    let stream = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
-    let mut stranger = Stranger::shaken(stream, 1, info.info_hash(), Reserved::EXTENSIONS).await;
-    let hello = ExtendedMessage::Handshake(ExtendedHandshake::new(ExtensionIds::ALL));
-    stranger.say_encoded(&hello.to_peer(&ExtensionIds::NONE).unwrap()).await;
-    let ask =
-        ExtendedMessage::Metadata(MetadataMessage::Request { piece: 0 }).to_peer(&ExtensionIds::ALL).unwrap();
-    let (mut data, mut rejects) = (0, 0);
-    for _ in 0..10 {
-        stranger.say_encoded(&ask).await;
-        let served = stranger.wait_for(|message| match message {
-            Message::Extended(extended) => match extended.read(&ExtensionIds::ALL) {
-                Ok(ExtendedMessage::Metadata(MetadataMessage::Data { data, .. })) => {
-                    Some(data == info.encoded())
-                }
-                Ok(ExtendedMessage::Metadata(MetadataMessage::Reject { piece: 0 })) => Some(false),
-                _ => None,
-            },
-            _ => None,
-        });
-        if served.await { data += 1 } else { rejects += 1 }
-    }
-    assert_eq!((data, rejects), (3, 7));
-    seeder.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

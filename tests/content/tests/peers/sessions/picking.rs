@@ -16,28 +16,18 @@ use tokio::{
 };
 
 use crate::sessions::{
-    assert_has_all, config,
+    config,
     hostile::{Stranger, block},
     info, session, stop, store, until, whole,
 };
 
-/// The time that a peer may take in most of these tests.
+/// The time that a peer may take in these tests.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// A session that fetches, with memory for `pieces` pieces.
-async fn fetcher(n: u8, store: &Arc<dyn ContentRepository>, pieces: u64) -> (Session, Handle) {
-    impatient(n, store, pieces, PATIENCE).await
-}
-
-async fn impatient(
-    n: u8,
-    store: &Arc<dyn ContentRepository>,
-    pieces: u64,
-    patience: Duration,
-) -> (Session, Handle) {
+/// A session that fetches.
+async fn fetcher(n: u8, store: &Arc<dyn ContentRepository>) -> (Session, Handle) {
     let mut config = config(n);
-    config.piece_memory = pieces * u64::from(info().piece_length());
-    config.request_timeout = patience;
+    config.request_timeout = PATIENCE;
     let session = Session::start(config, Arc::clone(store)).await.unwrap();
     let handle = session.add(info(), &[]).await.unwrap();
     (session, handle)
@@ -78,31 +68,8 @@ async fn bring(stranger: &mut Stranger, content: &[u8], block: Block) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_peers_do_not_stop_the_others() {
-    // Memory for one piece, which a silent peer begins again and again until all of them are left; and memory
-    // for more than they block, so that the session does not wait for them.
-    for (memory, patience) in [(1, Duration::from_secs(2)), (8, 10 * A_MINUTE)] {
-        let (full, empty) = (store(0..32), store([]));
-        let (fetcher, fetches) = impatient(60, &empty, memory, patience).await;
-        let mut silent = Vec::new();
-        for n in 21..=23 {
-            let mut stranger = Stranger::call(fetcher.addresses()[0], n).await;
-            stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
-            stranger.until(|message| *message == Message::Interested).await;
-            silent.push(stranger);
-        }
-        let (seeder, _seeds) = session(61, &full).await;
-        fetches.found(seeder.addresses().to_vec());
-        timeout(A_MINUTE, whole(&fetches)).await.unwrap_or_else(|_| panic!("{:?}", fetches.status()));
-        assert_eq!(fetches.status().wasted, 0);
-        stop([fetcher, seeder]).await;
-        assert_has_all(&empty);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_is_silent_twice_is_left() {
-    let (fetcher, fetches) = fetcher(62, &store([]), 32).await;
+    let (fetcher, fetches) = fetcher(62, &store([])).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 24).await;
     stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
     let begin = Instant::now();
@@ -115,7 +82,7 @@ async fn a_peer_that_is_silent_twice_is_left() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_peer_loses_its_requests_and_its_late_blocks_are_accepted() {
-    let (fetcher, fetches) = fetcher(63, &store([]), 32).await;
+    let (fetcher, fetches) = fetcher(63, &store([])).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 25).await;
     stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
     let content = crate::sessions::content();
@@ -149,7 +116,7 @@ async fn a_slow_peer_loses_its_requests_and_its_late_blocks_are_accepted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_rejects_everything_gets_few_requests() {
     let (full, empty) = (store(0..32), store([]));
-    let (fetcher, fetches) = fetcher(64, &empty, 32).await;
+    let (fetcher, fetches) = fetcher(64, &empty).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 26).await;
     stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
     let (mut asked, begin) = (BTreeMap::<_, u32>::new(), Instant::now());
@@ -173,7 +140,7 @@ async fn a_peer_that_rejects_everything_gets_few_requests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_piece_that_a_peer_rejects_again_and_again_is_no_longer_requested_from_it() {
-    let (fetcher, fetches) = fetcher(66, &store([]), 32).await;
+    let (fetcher, fetches) = fetcher(66, &store([])).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 27).await;
     let piece = [0x80, 0, 0, 0];
     stranger.say(&[Message::Bitfield(Bitfield::new(&piece)), Message::Unchoke]).await;
@@ -201,7 +168,7 @@ async fn a_piece_that_a_peer_rejects_again_and_again_is_no_longer_requested_from
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_chokes_and_unchokes_all_the_time_gets_few_requests() {
-    let (fetcher, _fetches) = fetcher(67, &store([]), 32).await;
+    let (fetcher, _fetches) = fetcher(67, &store([])).await;
     let stream = TcpStream::connect(fetcher.addresses()[0]).await.unwrap();
     let mut stranger = Stranger::shaken(stream, 28, info().info_hash(), Reserved::default()).await;
     stranger.say(&[Message::Bitfield(Bitfield::new(&[0xff; 4])), Message::Unchoke]).await;
@@ -217,7 +184,7 @@ async fn a_peer_that_chokes_and_unchokes_all_the_time_gets_few_requests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unrequested_blocks_count_as_waste_and_end_the_connection() {
-    let (fetcher, fetches) = fetcher(68, &store([]), 32).await;
+    let (fetcher, fetches) = fetcher(68, &store([])).await;
     let mut stranger = Stranger::call(fetcher.addresses()[0], 29).await;
     stranger.say(&[Message::HaveNone]).await;
     let data = [7; 16 << 10];

@@ -4,12 +4,10 @@ use std::{
     collections::VecDeque,
     env,
     net::SocketAddr,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use swarmkeep_metainfo::Format;
-use swarmkeep_peer_wire::{Encode, ExtendedMessage, ExtensionIds, Message, Pex, Reserved};
+use swarmkeep_peer_wire::{Encode, Message};
 use swarmkeep_store_tests::{A_MINUTE, resident_kb};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -20,8 +18,6 @@ use tokio::{
 use crate::sessions::{
     announced, assert_serves,
     connecting::{caller, hello},
-    hostile::Stranger,
-    magnets::{empty, full, start, torrent},
     session, stop, store, whole,
 };
 
@@ -70,27 +66,6 @@ async fn a_tracker_that_makes_up_peers_hides_none_of_another() {
     let tiers = [vec![hostile], vec![honest_tracker(seeder.addresses()[0]).await]];
     let (fetcher, fetches) = announced(140, &store([]), &tiers).await;
     timeout(A_MINUTE, whole(&fetches)).await.expect("the seeder is called");
-    stop([fetcher, seeder]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peers_that_make_up_peers_hide_none_of_a_tracker() {
-    let (_, info, bytes) = torrent(Format::V1, false);
-    let (seeder, fetcher) = (start(143, full(&info, &bytes)).await, start(142, empty()).await);
-    seeder.add(Arc::clone(&info), &[]).await.unwrap();
-    let tiers = [vec![honest_tracker(seeder.addresses()[0]).await]];
-    let fetches = fetcher.add(Arc::clone(&info), &tiers).await.unwrap();
-    let mut strangers = Vec::new();
-    for n in 0..11_u8 {
-        let stream = caller([127, 0, 20 + n, 1], fetcher.addresses()[0]).await;
-        let mut stranger = Stranger::shaken(stream, n, info.info_hash(), Reserved::EXTENSIONS).await;
-        let added: Vec<_> = (0..200).map(|k| made_up(u16::from(n) << 8 | k)).collect();
-        let mut pex = Pex::default();
-        pex.added = &added;
-        stranger.say_encoded(&ExtendedMessage::Pex(pex).to_peer(&ExtensionIds::ALL).unwrap()).await;
-        strangers.push(stranger);
-    }
-    timeout(A_MINUTE, fetches.complete()).await.expect("the seeder is called").unwrap();
     stop([fetcher, seeder]).await;
 }
 

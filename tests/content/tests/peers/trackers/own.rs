@@ -13,7 +13,7 @@ use swarmkeep_tracker::{Config, Tls};
 use tokio::time::sleep;
 
 use crate::trackers::torrent::{
-    Announcer, LONG, client, endpoints, hosting, identity, of, often, patient, quick, seldom,
+    Announcer, LONG, client, endpoints, hosting, identity, of, patient, quick, seldom,
 };
 
 fn start(config: &Config) -> Tracker {
@@ -113,28 +113,6 @@ async fn a_host_with_addresses_of_both_families_gets_announces_at_both_and_gives
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_torrents_announce_to_one_tracker_through_one_client() {
-    let tracker = start(&everywhere());
-    let client = of(with(patient(), |options| options.udp_wait = Duration::from_secs(1)));
-    let patient = with(seldom(), |options| options.stop_patience = LONG);
-    for url in [format!("udp://{}", tracker.udp[0]), format!("http://{}/announce", tracker.http[0])] {
-        let began = std::time::Instant::now();
-        let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1001), &client, &patient);
-        let torrents: Vec<_> = (0..1000).map(start).collect();
-        for torrent in &torrents {
-            let status = torrent.settled().await;
-            assert!(status.is_started, "{:?}", status.error);
-        }
-        assert_eq!(store(&tracker).totals().peers(), 1000);
-        println!("{url}: 1000 torrents in {:?}", began.elapsed());
-        for task in torrents.into_iter().map(|torrent| tokio::spawn(torrent.stop())).collect::<Vec<_>>() {
-            task.await.expect("no panic");
-        }
-        assert_eq!(store(&tracker).totals().peers(), 0);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_https_only_a_tracker_with_a_trusted_certificate_gets_announces() {
     let folder = tempfile::tempdir().expect("room");
     let file = |name: &str| folder.path().join(name);
@@ -170,22 +148,4 @@ async fn over_https_only_a_tracker_with_a_trusted_certificate_gets_announces() {
     let unreadable = trusting(quick(), "key.pem");
     let error = swarmkeep_peer::trackers::TrackerClient::new(unreadable).unwrap_err().to_string();
     assert!(error.contains("key.pem") && error.contains("no certificate"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tracker_that_was_started_again_is_announced_to_again() {
-    let tracker = start(&listening(&[V4], &[]));
-    let at = tracker.udp[0];
-    let url = format!("udp://{at}");
-    let client = client();
-    let torrent = Announcer::one(&url, &client, &often());
-    assert!(torrent.settled().await.is_started);
-    drop(tracker);
-    let tracker = start(&listening(&[at], &[]));
-    torrent.handle.announce_now();
-    // It does not know the connection id, and the torrent must not fail because of that.
-    counts(&tracker, [0, 1, 0]).await;
-    assert_eq!(torrent.handle.status()[0].v4.failures, 0);
-    torrent.stop().await;
-    counts(&tracker, [0, 0, 0]).await;
 }

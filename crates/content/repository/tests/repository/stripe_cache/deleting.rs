@@ -73,6 +73,9 @@ fn a_long_delete_keeps_no_other_torrent_waiting() {
         assert!(matches!(cache.open(&hash(4)), Err(Error::NotFound(_))));
     });
     ends(&naming);
+    // A picker calls from any thread.
+    shared.set(CallKind::Open, CallFault::Waits);
+    ends(&aside(&cache, |cache| assert!(affinity(cache, 4).is_empty())));
     shared.open();
     ends(&deleting);
     assert!(matches!(gone.pieces(), Err(Error::Deleted)));
@@ -158,26 +161,4 @@ fn taking_back_waits_for_a_mark_that_is_being_told() {
     let below = cache.inner().open(&hash(1)).unwrap();
     assert_eq!((content.pieces().unwrap().count(), below.pieces().unwrap().count()), (0, 0));
     assert_eq!(first_missing(&*content, 0..4 * PIECE), Some(2 * PIECE));
-}
-
-#[test]
-fn a_call_for_one_torrent_waits_for_no_other() {
-    let (cache, shared) = cached(StripeCacheOptions::new());
-    drop(cache.inner().create(&NewTorrent::new(hash(7), STRIPE, PIECE as u32).unwrap()).unwrap());
-    shared.set(CallKind::Create, CallFault::Waits);
-    let creating = aside(&cache, |cache| drop(create(cache, 1, STRIPE)));
-    shared.wait_inside(1);
-    let others = aside(&cache, |cache| {
-        drop(cache.open(&hash(7)).unwrap());
-        assert!(matches!(cache.open(&hash(8)), Err(Error::NotFound(_))));
-        assert!(!cache.delete(&hash(9)).unwrap());
-    });
-    ends(&others);
-    // A picker may ask from wherever it is.
-    shared.set(CallKind::Open, CallFault::Waits);
-    let picking =
-        aside(&cache, |cache| assert!(affinity(cache, 1).is_empty() && affinity(cache, 8).is_empty()));
-    ends(&picking);
-    shared.open();
-    ends(&creating);
 }

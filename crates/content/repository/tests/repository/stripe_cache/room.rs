@@ -2,31 +2,6 @@
 
 use super::*;
 
-#[test]
-fn a_store_below_that_knows_its_room_says_at_once_that_it_is_full() {
-    let (cache, _) = over(memory(Some(8 * STRIPE)), StripeCacheOptions::new());
-    let content = create(&*cache, 1, 40 * STRIPE);
-    let mut written = Vec::new();
-    let full = loop {
-        // Each into another stripe.
-        let start = written.len() as u64 * STRIPE;
-        match content.write(start, &bytes(1, start..start + 10)) {
-            Ok(()) => written.push(start),
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(full, Error::Full { .. }), "{full}");
-    assert_eq!(written.len(), 8, "all of it was used");
-    cache.flush().unwrap();
-    for start in written {
-        holds(&*content, 1, start..start + 10);
-    }
-    assert!(cache.delete(&hash(1)).unwrap());
-    let content = create(&*cache, 1, 40 * STRIPE);
-    put(&*content, 1, 0..3 * STRIPE);
-    cache.flush().unwrap();
-}
-
 /// A cache over files, with a recorder between them.
 fn over_files(
     folder: &tempfile::TempDir,

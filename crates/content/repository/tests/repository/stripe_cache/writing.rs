@@ -26,23 +26,6 @@ fn a_whole_stripe_is_written_with_one_call_of_aligned_memory() {
 }
 
 #[test]
-fn a_write_returns_although_the_store_below_does_not() {
-    bounded(|| {
-        let (cache, shared) = cached(StripeCacheOptions::new());
-        let content = create(&*cache, 1, 8 * STRIPE);
-        shared.close();
-        put(&*content, 1, 0..STRIPE);
-        shared.wait_inside(1);
-        put(&*content, 1, STRIPE..3 * STRIPE);
-        holds(&*content, 1, 0..3 * STRIPE);
-        assert!(content.mark_complete(0).unwrap());
-        assert!(content.pieces().unwrap().contains(0));
-        assert_eq!(cache.list().unwrap()[0].complete, 1);
-        shared.open();
-    });
-}
-
-#[test]
 fn all_whole_stripes_are_written_in_the_order_of_their_places() {
     for places in [
         None,
@@ -278,31 +261,4 @@ fn memory_goes_to_the_call_that_waited_first() {
     writers[1..].iter().for_each(waits);
     shared.open();
     writers[1..].iter().for_each(ends);
-}
-
-#[test]
-fn flushed_content_is_on_the_device() {
-    let device = Arc::new(SparseDevice::new(4096));
-    BlockStore::format(&*device, FormatOptions::new()).unwrap();
-    let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
-    let stripe = u64::from(store.block_size());
-    let cache =
-        StripeCache::new(Arc::new(store), StripeCacheOptions::new().write_memory(8 * stripe)).unwrap();
-    let torrent = NewTorrent::new(hash(1), 100 * stripe + 5, 10_000).unwrap();
-    let content = cache.create(&torrent).unwrap();
-    let mut pieces: Vec<_> = (0..content.geometry().pieces()).filter(|piece| piece % 5 != 0).collect();
-    Draw(1).shuffle(&mut pieces);
-    for &piece in &pieces {
-        put(&*content, 1, content.geometry().piece(piece).unwrap());
-        assert!(content.mark_complete(piece).unwrap());
-    }
-    cache.flush().unwrap();
-    drop((content, cache));
-    let store = BlockStore::boot(device, Allocation::Sequential).unwrap();
-    let content = store.open(&hash(1)).unwrap();
-    pieces.sort_unstable();
-    assert!(content.pieces().unwrap().iter().eq(pieces.iter().copied()));
-    for piece in pieces {
-        holds(&*content, 1, content.geometry().piece(piece).unwrap());
-    }
 }
