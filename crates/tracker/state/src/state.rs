@@ -269,7 +269,7 @@ impl SnapshotTaker {
                     info!("snapshots are being taken again");
                 }
                 info!(
-                    swarms = summary.swarms,
+                    parts = summary.swarms,
                     peers = summary.peers,
                     bytes = summary.bytes,
                     ?took,
