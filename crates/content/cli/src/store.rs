@@ -141,7 +141,7 @@ pub(crate) fn read_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box<dyn E
     File::open(path)
         .and_then(|file| file.take(swarmkeep_metainfo::LONGEST as u64 + 1).read_to_end(&mut torrent))
         .map_err(|error| format!("{shown}: {error}"))?;
-    let metainfo = Metainfo::parse(&torrent).map_err(|error| format!("{shown}: {error}"))?;
+    let metainfo = Metainfo::parse(&torrent).map_err(|error| format!("{shown}: no torrent file: {error}"))?;
     Ok((metainfo, torrent))
 }
 

@@ -219,7 +219,7 @@ pub enum Damage {
         what: String,
     },
     /// Have-bits that cannot be read: these pieces are incomplete now.
-    #[error("{info_hash}: it is not known which of the pieces {pieces:?} were complete")]
+    #[error("{info_hash}: it is not known which of the pieces {} to {} were complete", pieces.start, pieces.end.saturating_sub(1))]
     HaveBits {
         /// Of which torrent.
         info_hash: InfoHash,

@@ -169,7 +169,7 @@ fn the_default_settings_are_a_file_to_begin_with() {
 fn wrong_settings_are_refused_with_exit_code_2() {
     let folder = Folder::new();
     for (text, expected) in [
-        ("udp = 0.0.0.0:6969", ":1: invalid float, expected nothing; text stands in quotes, such as \"30m\""),
+        ("udp = 0.0.0.0:6969", ":1: expected a value; text stands in quotes, such as \"30m\""),
         ("interval = 30m", "stands in quotes, such as \"30m\""),
         ("peers = 5\njitter = 1\npeers = 6", ":3: `peers` is given a second time"),
         ("[http]\nconnections = 5", ":1: http: there are no sections"),
