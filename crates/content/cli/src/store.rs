@@ -11,6 +11,7 @@ use std::{
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
+pub(crate) use swarmkeep_bittorrent::counted;
 use swarmkeep_metainfo::{Info, Metainfo};
 
 mod add;
@@ -224,11 +225,6 @@ pub(crate) fn in_runs(numbers: &[u32]) -> String {
         _ => format!("{first}–{last}"),
     });
     words.collect::<Vec<_>>().join(", ")
-}
-
-/// `1 block`, `2 blocks`.
-pub(crate) fn counted(count: usize, unit: &str) -> String {
-    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Like `println!`, but returns an error if the pipe is closed; then the program ends without a message.

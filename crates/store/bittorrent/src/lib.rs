@@ -17,7 +17,7 @@ pub use endpoint::{CompactV4, CompactV6, Endpoint, Family};
 pub use event::AnnounceEvent;
 pub use id::{InfoHash, PeerId};
 #[doc(hidden)]
-pub use words::in_words;
+pub use words::{counted, in_words};
 
 /// The reason why a value is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

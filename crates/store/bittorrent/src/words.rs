@@ -1,4 +1,4 @@
-//! Errors of the system and of libraries in words for a person.
+//! Errors of the system and of libraries, and counts, in words for a person.
 
 use std::fmt::Display;
 
@@ -38,6 +38,11 @@ pub fn in_words(error: &(impl Display + ?Sized)) -> String {
     let own = text.trim_start_matches("invalid peer certificate: ");
     let known = SENTENCES.iter().find(|(begins, _)| own.starts_with(begins) || text.starts_with(begins));
     known.map_or_else(|| text.clone(), |(_, sentence)| (*sentence).to_owned())
+}
+
+/// `1 block`, `2 blocks`.
+pub fn counted(count: usize, unit: &str) -> String {
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
 #[test]

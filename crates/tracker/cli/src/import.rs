@@ -4,7 +4,7 @@ use std::{error::Error, path::PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::HumanCount;
-use swarmkeep_import::{Format, Imported, Options, Totals};
+use swarmkeep_import::{Format, Imported, Options, Totals, some};
 
 use crate::{print_json, refuse, say};
 
@@ -113,10 +113,6 @@ fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
         None => say!("nothing is imported: --dry-run"),
     }
     Ok(())
-}
-
-fn some(count: u64, unit: &str) -> String {
-    format!("{} {unit}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
 fn formats() -> impl TypedValueParser<Value = Format> {

@@ -188,7 +188,8 @@ fn bar(bytes: u64) -> ProgressBar {
     bar
 }
 
-fn some(count: u64, unit: &str) -> String {
+#[doc(hidden)]
+pub fn some(count: u64, unit: &str) -> String {
     format!("{} {unit}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 

@@ -255,7 +255,7 @@ fn damaged_download_counts_are_logged_and_the_tracker_goes_on_until_their_copy_i
         let good = fs::read(&copy).expect("made by the import");
         let (code, said) = state(folder.path(), &[]);
         assert!(
-            code == Some(0) && said.contains("downloads.redb.copy: download counts of 1 torrents"),
+            code == Some(0) && said.contains("downloads.redb.copy: download counts of 1 torrent,"),
             "{said}"
         );
         change(&file, damage);
@@ -314,7 +314,7 @@ fn a_check_of_a_folder_changes_nothing_in_it_even_after_a_kill() {
     };
     let before = files();
     let (code, said) = state(folder.path(), &[]);
-    assert!(code == Some(0) && said.contains("downloads.redb: download counts of 1 torrents"), "{said}");
+    assert!(code == Some(0) && said.contains("downloads.redb: download counts of 1 torrent,"), "{said}");
     assert!(before == files());
     let (code, said) = state(folder.path(), &["--forget-below=1"]);
     assert!(code == Some(0), "{said}");
@@ -334,7 +334,7 @@ fn made_up_downloads_of_one_address_do_not_stay() {
     let (tracker, _) = Tracker::start(folder.path(), &[]);
     tracker.stop();
     let (code, said) = state(folder.path(), &[]);
-    assert!(code == Some(0) && said.contains("download counts of 1 torrents"), "{said}");
+    assert!(code == Some(0) && said.contains("download counts of 1 torrent,"), "{said}");
 }
 
 /// Imports lines of counts.
