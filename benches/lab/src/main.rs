@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         // The reader of the output has seen enough of it.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", swarmkeep::bittorrent::in_words(&error));
             ExitCode::FAILURE
         }
     }

@@ -70,7 +70,7 @@ pub fn main() -> ExitCode {
         // The reader of the output has closed the pipe.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("seedkeep: {error}");
+            eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&error));
             ExitCode::FAILURE
         }
     }

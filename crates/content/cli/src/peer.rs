@@ -14,7 +14,7 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
-use swarmkeep_bittorrent::PeerId;
+use swarmkeep_bittorrent::{PeerId, in_words};
 use swarmkeep_content::{ContentRepository, Error as StoreError, PieceBits};
 use swarmkeep_metainfo::{Magnet, Metainfo};
 use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
@@ -535,10 +535,10 @@ impl Reporter {
     }
 
     fn error(&self, error: &dyn Error) {
-        self.say(&format!("seedkeep: {error}"));
+        self.say(&format!("seedkeep: {}", in_words(error)));
         if self.json {
             // If the reader has closed the pipe, the next event returns the error.
-            let _ = line(&Event::Error { error: error.to_string() });
+            let _ = line(&Event::Error { error: in_words(error) });
         }
     }
 

@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             match verified(metainfo.info(), &place, args.sharing.json) {
                 Ok(right) => store.add(metainfo.info(), place, right)?,
                 Err(error) => {
-                    eprintln!("seedkeep: {error}");
+                    eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&error));
                     failed = true;
                     continue;
                 }

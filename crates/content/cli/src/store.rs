@@ -11,6 +11,7 @@ use std::{
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
+pub(crate) use swarmkeep_bittorrent::counted;
 use swarmkeep_metainfo::{Info, Metainfo};
 
 mod add;
@@ -141,7 +142,7 @@ pub(crate) fn read_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box<dyn E
     File::open(path)
         .and_then(|file| file.take(swarmkeep_metainfo::LONGEST as u64 + 1).read_to_end(&mut torrent))
         .map_err(|error| format!("{shown}: {error}"))?;
-    let metainfo = Metainfo::parse(&torrent).map_err(|error| format!("{shown}: {error}"))?;
+    let metainfo = Metainfo::parse(&torrent).map_err(|error| format!("{shown}: no torrent file: {error}"))?;
     Ok((metainfo, torrent))
 }
 
@@ -224,11 +225,6 @@ pub(crate) fn in_runs(numbers: &[u32]) -> String {
         _ => format!("{first}–{last}"),
     });
     words.collect::<Vec<_>>().join(", ")
-}
-
-/// `1 block`, `2 blocks`.
-pub(crate) fn counted(count: usize, unit: &str) -> String {
-    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Like `println!`, but returns an error if the pipe is closed; then the program ends without a message.

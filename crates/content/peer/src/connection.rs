@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_bittorrent::PeerId;
+use swarmkeep_bittorrent::{PeerId, in_words};
 use swarmkeep_peer_wire::{
     Bitfield, Block, ExtensionIds, Handshake, Message, PieceIndex, ReceiveBuffer, Reserved, SendQueue,
 };
@@ -36,7 +36,7 @@ use crate::{
 /// Why a connection has ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EndReason {
-    #[error(transparent)]
+    #[error("{}", in_words(.0))]
     Io(#[from] io::Error),
     #[error(transparent)]
     Wire(#[from] swarmkeep_peer_wire::Error),

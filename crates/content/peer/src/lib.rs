@@ -32,7 +32,7 @@ use std::{io, net::SocketAddr};
 
 pub use config::SessionConfig;
 pub use session::{Handle, Session};
-use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_bittorrent::{InfoHash, in_words};
 pub use torrent::{
     Progress,
     status::{PeerStatus, Status, UnreachedPeer},
@@ -44,7 +44,7 @@ pub use torrent::{
 #[non_exhaustive]
 pub enum Error {
     /// The session cannot listen at the address.
-    #[error("cannot listen at {address}: {source}")]
+    #[error("cannot listen at {address}: {}; give one of this machine, and a free port", in_words(source))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -67,7 +67,7 @@ pub enum Error {
     #[error("the session was stopped")]
     Stopped,
     /// An error of the system.
-    #[error(transparent)]
+    #[error("{}", in_words(.0))]
     Io(io::Error),
 }
 

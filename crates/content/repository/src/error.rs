@@ -92,7 +92,7 @@ pub enum Error {
         why: &'static str,
     },
     /// Another process, or another store of this process, has the store open.
-    #[error("{} is in use by another process", path.display())]
+    #[error("{} is in use by another process: stop that one, or use another store", path.display())]
     InUse {
         /// The path of the store.
         path: PathBuf,
@@ -126,7 +126,7 @@ pub enum Error {
         source: Box<Error>,
     },
     /// The medium returned an error.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", swarmkeep_bittorrent::in_words(source))]
     Io {
         /// The operation that failed.
         what: &'static str,

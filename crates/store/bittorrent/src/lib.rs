@@ -11,10 +11,13 @@ mod endpoint;
 mod event;
 mod id;
 pub mod query;
+mod words;
 
 pub use endpoint::{CompactV4, CompactV6, Endpoint, Family};
 pub use event::AnnounceEvent;
 pub use id::{InfoHash, PeerId};
+#[doc(hidden)]
+pub use words::{counted, in_words};
 
 /// The reason why a value is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -14,7 +14,7 @@ use std::{
 
 use swarmkeep_load::Target;
 use swarmkeep_tracker_protocol::{
-    bittorrent::Family,
+    bittorrent::{Family, in_words},
     udp::{ConnectRequest, Response, TransactionId},
 };
 
@@ -92,7 +92,12 @@ pub(crate) fn run(
             connect(*address).map_err(Into::into).and_then(|stream| ask(stream, host, path))
         }
     }
-    .map_err(|error| format!("{text}: {error}").into())
+    .map_err(|error| {
+        let kind = error.downcast_ref().map(io::Error::kind);
+        let is_late = matches!(kind, Some(ErrorKind::WouldBlock | ErrorKind::TimedOut));
+        let said = if is_late { format!("no answer in {} s", PATIENCE.as_secs()) } else { in_words(&error) };
+        format!("{text}: {said}").into()
+    })
 }
 
 fn authorities(ca: Option<&Path>, insecure: bool) -> Result<Arc<ClientConfig>, Box<dyn Error>> {
@@ -107,10 +112,13 @@ fn authorities(ca: Option<&Path>, insecure: bool) -> Result<Arc<ClientConfig>, B
     let mut roots = RootCertStore::empty();
     match ca {
         Some(path) => {
-            let wrong = |error: &dyn Display| format!("{}: {error}", path.display());
+            let wrong = |error: &dyn Display| format!("{}: {}", path.display(), in_words(error));
             for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
                 let certificate = certificate.map_err(|error| wrong(&error))?;
                 roots.add(certificate).map_err(|error| wrong(&error))?;
+            }
+            if roots.is_empty() {
+                return Err(wrong(&"it has no certificate in PEM").into());
             }
         }
         None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
@@ -181,7 +189,7 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err("there is no answer".into())
+    Err(io::Error::from(ErrorKind::TimedOut).into())
 }
 
 fn connect(address: SocketAddr) -> io::Result<TcpStream> {
@@ -199,12 +207,11 @@ fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<(), Box<
         Err(error) if error.kind() == ErrorKind::UnexpectedEof && !answer.is_empty() => {}
         read => _ = read?,
     }
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-    let body = answer.split_off(end.map_or(answer.len(), |end| end + 4));
-    let head = String::from_utf8_lossy(&answer);
-    if head.starts_with("HTTP/1.1 200 ") {
-        return Ok(());
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    match head.lines().next() {
+        Some(status) if status.starts_with("HTTP/1.1 200 ") => Ok(()),
+        Some(status) => Err(format!("{status}: {}", body.trim()).into()),
+        None => Err("it has closed the connection without an answer".into()),
     }
-    let body = String::from_utf8_lossy(&body);
-    Err(format!("{}: {}", head.lines().next().unwrap_or("there is no answer"), body.trim()).into())
 }

@@ -3,7 +3,7 @@
 use std::{error::Error, path::PathBuf};
 
 use indicatif::HumanCount;
-use swarmkeep_import::{Format, Imported, Options, Totals};
+use swarmkeep_import::{Format, Imported, Options, Totals, some};
 
 use crate::{print_json, refuse, say, units::named};
 
@@ -112,8 +112,4 @@ fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
         None => say!("nothing is imported: --dry-run"),
     }
     Ok(())
-}
-
-fn some(count: u64, unit: &str) -> String {
-    format!("{} {unit}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }

@@ -111,7 +111,7 @@ pub fn main() -> ExitCode {
         // The reader of the output has closed the pipe.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("swarmkeep: {error}");
+            eprintln!("swarmkeep: {}", swarmkeep_bittorrent::in_words(&error));
             ExitCode::FAILURE
         }
     }
@@ -163,7 +163,7 @@ pub(crate) fn expected(error: &(dyn Error + 'static)) -> String {
 
 /// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.
 fn refuse(message: String) -> ! {
-    eprintln!("swarmkeep: {message}");
+    eprintln!("swarmkeep: {}", swarmkeep_bittorrent::in_words(&message));
     process::exit(2)
 }
 

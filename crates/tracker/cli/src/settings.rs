@@ -30,7 +30,7 @@ pub(crate) const FILE: &str = "config";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("cannot read {path}: {source}", path = path.display())]
+    #[error("cannot read {}: {}", path.display(), swarmkeep_bittorrent::in_words(source))]
     Read { path: PathBuf, source: io::Error },
     #[error("{place}: {message}")]
     Toml { place: SettingOrigin, message: String },
@@ -241,8 +241,8 @@ fn read_file(
             "duplicate key" => {
                 format!("`{}` is given a second time", text.get(span.clone()).unwrap_or_default())
             }
-            message if message.contains("invalid") || message.contains("quoted") => {
-                format!("{message}; text stands in quotes, such as \"30m\"")
+            message if message.contains("invalid") || message.contains("must be quoted") => {
+                "expected a value; text stands in quotes, such as \"30m\"".into()
             }
             message => message.into(),
         };

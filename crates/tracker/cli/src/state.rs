@@ -9,8 +9,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use indicatif::{HumanBytes, HumanCount, HumanDuration};
+use indicatif::{HumanBytes, HumanDuration};
 use serde::Serialize;
+use swarmkeep_import::some;
 use swarmkeep_state::{
     Counts, Directory, Downloads, look_at_downloads, look_at_snapshots, restore_downloads,
 };
@@ -123,12 +124,8 @@ fn print(report: &StateReport) -> io::Result<()> {
                 Ok(age) => format!("{} ago", HumanDuration(age)),
                 Err(_) => "at a time that is still to come".into(),
             };
-            say!(
-                "{file}: taken {age}, {} swarms (large ones in parts), {} peers, {}",
-                HumanCount(summary.swarms),
-                HumanCount(summary.peers),
-                HumanBytes(summary.bytes)
-            );
+            let [parts, peers] = [some(summary.swarms, "part"), some(summary.peers, "peer")];
+            say!("{file}: taken {age}, {parts}, {peers}, {}", HumanBytes(summary.bytes));
         }
         if let Some(refused) = refused {
             say!("{file}: refused: {refused}");
@@ -139,9 +136,9 @@ fn print(report: &StateReport) -> io::Result<()> {
     }
     for Database { file, counts, damaged } in &report.downloads {
         if let Some(CountsSummary { torrents, bytes, age_seconds }) = counts {
-            let (torrents, bytes) = (HumanCount(*torrents), HumanBytes(*bytes));
+            let (torrents, bytes) = (some(*torrents, "torrent"), HumanBytes(*bytes));
             let age = HumanDuration(Duration::from_secs(*age_seconds));
-            say!("{file}: download counts of {torrents} torrents, {bytes}, written {age} ago");
+            say!("{file}: download counts of {torrents}, {bytes}, written {age} ago");
         }
         if let Some(damaged) = damaged {
             say!("{file}: damaged: {damaged}");
@@ -151,7 +148,7 @@ fn print(report: &StateReport) -> io::Result<()> {
         say!("the copy is in the place of the download counts, which are kept as downloads.redb.replaced");
     }
     if let Some(forgotten) = report.forgotten {
-        say!("forgotten: download counts of {} torrents", HumanCount(forgotten));
+        say!("forgotten: download counts of {}", some(forgotten, "torrent"));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::{
 use flate2::read::MultiGzDecoder;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
-use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_bittorrent::{InfoHash, in_words};
 use swarmkeep_state::{Directory, Downloads};
 
 pub use reading::Wrong;
@@ -188,7 +188,8 @@ fn bar(bytes: u64) -> ProgressBar {
     bar
 }
 
-fn some(count: u64, unit: &str) -> String {
+#[doc(hidden)]
+pub fn some(count: u64, unit: &str) -> String {
     format!("{} {unit}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
@@ -199,7 +200,7 @@ fn is_stdin(file: &Path) -> bool {
 /// Reads a whole file.
 fn read_file(file: &Path, options: &Options, counts: &mut Vec<Count>) -> Result<Taken, Box<dyn Error>> {
     let name = if is_stdin(file) { "standard input".to_owned() } else { file.display().to_string() };
-    let wrong = |error: &dyn fmt::Display| format!("{name}: {error}");
+    let wrong = |error: &dyn fmt::Display| format!("{name}: {}", in_words(error));
     let (from, bar): (Box<dyn Read>, _) = if is_stdin(file) {
         (Box::new(io::stdin().lock()), ProgressBar::hidden())
     } else {

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 
 use serde::Serialize;
-use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_bittorrent::{InfoHash, in_words};
 
 use super::{Count, input::Input};
 
@@ -51,9 +51,9 @@ impl Stop {
     pub(super) fn reading(error: io::Error, input: &Input<'_>) -> Self {
         match error.kind() {
             ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput => {
-                Self::broken(format!("byte {}", input.at()), format!("gzip: {error}"))
+                Self::broken(format!("byte {}", input.at()), format!("gzip: {}", in_words(&error)))
             }
-            _ => Self::Failed(error.to_string()),
+            _ => Self::Failed(in_words(&error)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use swarmkeep::{Endpoint, Family};
+use swarmkeep::{Endpoint, Family, bittorrent::counted};
 
 use crate::{Config, population::PlannedAnnounce, stats::Kind};
 
@@ -15,7 +15,7 @@ pub(crate) enum Fault {
     Malformed(String),
     #[error("{answered} as the answer to {asked}")]
     Action { asked: &'static str, answered: &'static str },
-    #[error("{got} peers where at most {want} were requested")]
+    #[error("{} where at most {want} were requested", counted(*got, "peer"))]
     TooMany { got: usize, want: u32 },
     #[error("{0} twice in one answer")]
     Duplicate(Endpoint),
@@ -23,11 +23,11 @@ pub(crate) enum Fault {
     Oneself(Endpoint),
     #[error("{seeders} seeders and {leechers} leechers, {problem}")]
     Counts { seeders: u32, leechers: u32, problem: &'static str },
-    #[error("an interval of {0} seconds")]
+    #[error("an interval of {0} s")]
     Interval(u32),
     #[error("an answer that was not requested")]
     Unasked,
-    #[error("counts of {got} swarms where {asked} were requested")]
+    #[error("counts of {} where {asked} were requested", counted(*got, "swarm"))]
     Scraped { got: usize, asked: usize },
 }
 

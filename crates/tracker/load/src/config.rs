@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde::Serialize;
-use swarmkeep_tracker_protocol::udp::MAX_SCRAPE;
+use swarmkeep_tracker_protocol::{bittorrent::in_words, udp::MAX_SCRAPE};
 
 use crate::{Error, machine::cores};
 
@@ -356,7 +356,7 @@ impl FromStr for Target {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let wrong = |problem: &str| Error::Config(format!("{text}: {problem}"));
+        let wrong = |problem: &str| Error::Config(format!("{text}: {}", in_words(problem)));
         let resolve = |host: &str| {
             let found = host.to_socket_addrs().map_err(|error| wrong(&format!("{error}; give host:port")))?;
             found.into_iter().next().ok_or_else(|| wrong("the name has no address"))

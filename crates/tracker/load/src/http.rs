@@ -8,7 +8,7 @@ use std::{
 
 use nix::sys::epoll::EpollFlags;
 use socket2::{Domain, Protocol, Socket, Type};
-use swarmkeep::InfoHash;
+use swarmkeep::{InfoHash, bittorrent::in_words};
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
     http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse},
@@ -114,10 +114,7 @@ impl HttpClient {
     }
 
     fn broken(&mut self, error: &io::Error, now: u64, recorder: &mut Recorder) {
-        let refused = error.kind() == ErrorKind::ConnectionRefused;
-        let reason =
-            if refused { "refused: no server listens there".into() } else { format!("connection: {error}") };
-        self.lose(&reason, now, recorder);
+        self.lose(&in_words(error), now, recorder);
         self.close();
         self.not_before = now + REFUSED_PAUSE;
     }

@@ -295,7 +295,7 @@ impl Report {
         line(
             "",
             &format!(
-                "{}: {workers} workers, {pace}, window {}",
+                "{}: workers {workers}, {pace}, window {}",
                 settings.targets.join(", "),
                 settings.window
             ),

@@ -14,7 +14,7 @@ use nix::{
         socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg},
     },
 };
-use swarmkeep::Family;
+use swarmkeep::{Family, bittorrent::in_words};
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
     udp::{AnnounceRequest, ConnectRequest, ConnectionId, Response, ScrapeRequest, TransactionId},
@@ -145,10 +145,8 @@ impl UdpClient {
     }
 
     /// An error of the socket itself. Over UDP, the call after a request reports that no server listens.
-    fn broken(&mut self, error: io::ErrorKind, text: &str, now: u64, recorder: &mut Recorder) {
-        let reason =
-            if error == ErrorKind::ConnectionRefused { "refused: no server listens there" } else { text };
-        self.lose_all(reason, now, recorder);
+    fn broken(&mut self, error: &io::Error, now: u64, recorder: &mut Recorder) {
+        self.lose_all(&in_words(error), now, recorder);
         self.connection = None;
         self.not_before = now + REFUSED_PAUSE;
     }
@@ -422,7 +420,7 @@ impl Client for UdpClient {
                     std::thread::yield_now();
                 }
                 // The error is about an earlier datagram, and these have not been sent.
-                Err(error) => return self.broken(error.kind(), &format!("send: {error}"), now, recorder),
+                Err(error) => return self.broken(&error, now, recorder),
             }
         }
     }
@@ -478,7 +476,7 @@ impl Client for UdpClient {
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return,
                     ErrorKind::Interrupted => {}
-                    kind => return self.broken(kind, &format!("receive: {error}"), now, recorder),
+                    _ => return self.broken(&error, now, recorder),
                 },
             }
         }

@@ -9,6 +9,7 @@ use std::{
 
 use parking_lot::Mutex;
 use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo};
+use swarmkeep::bittorrent::in_words;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
@@ -143,15 +144,14 @@ fn tls(authority: Option<&[u8]>) -> Result<TlsConnector, String> {
     let mut store = RootCertStore::empty();
     match authority {
         Some(pem) => {
-            let wrong = |error: &dyn Display| format!("the authority's certificate: {error}");
+            let wrong = |error: String| format!("the authority's certificate: {}", in_words(&error));
             for certificate in CertificateDer::pem_slice_iter(pem) {
-                store.add(certificate.map_err(|error| wrong(&error))?).map_err(|error| wrong(&error))?;
+                let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
+                store.add(certificate).map_err(|error| wrong(error.to_string()))?;
             }
         }
-        None => {
-            // Some systems have old certificates that cannot be used: these are left out.
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
+        // Some systems have old certificates that cannot be used: these are left out.
+        None => _ = store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
     }
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

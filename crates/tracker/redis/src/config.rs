@@ -102,7 +102,7 @@ pub enum Error {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A URL is invalid.
-    #[error("{url} is no URL of a Redis server: {reason}")]
+    #[error("the Redis server {url} cannot be used: {reason}")]
     Url {
         /// The given URL, without its password.
         url: String,

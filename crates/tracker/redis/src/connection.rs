@@ -8,6 +8,7 @@ use futures_util::{
 };
 use parking_lot::Mutex;
 use redis::{AsyncConnectionConfig, Pipeline, RedisError, Value, aio::MultiplexedConnection};
+use swarmkeep::bittorrent::in_words;
 use tokio::{
     sync::watch,
     task::{JoinSet, unconstrained},
@@ -114,8 +115,8 @@ impl Connection {
                 }
                 Err(match open.allowance.exceeded() {
                     Some(reason) => format!("the connection to {address} was ended: {reason}"),
-                    None if is_cut => format!("the connection to {address} was lost: {error}"),
-                    None => format!("{address}: {error}"),
+                    None if is_cut => format!("the connection to {address} was lost: {}", in_words(&error)),
+                    None => format!("{address}: {}", in_words(&error)),
                 })
             }
             Err(_) => {
@@ -142,12 +143,12 @@ impl OpenConnection {
             .set_pipeline_buffer_size(1024)
             .set_write_backpressure_boundary(1 << 18);
         let greeting = node.access.greeting(&node.info).await?;
-        let stream = node.access.open(node.info.addr()).await.map_err(|error| error.to_string())?;
+        let stream = node.access.open(node.info.addr()).await.map_err(|error| in_words(&error))?;
         let allowance = Arc::new(Allowance::new());
         let stream = Bounded::new(stream, Arc::clone(&allowance));
         let (commands, driver) = MultiplexedConnection::new_with_config(&greeting, stream, config)
             .await
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| in_words(&error))?;
         Ok(Self::new(made, commands, allowance, driver))
     }
 

@@ -14,7 +14,7 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, Value};
-use swarmkeep::{Answer, Unavailable};
+use swarmkeep::{Answer, Unavailable, bittorrent::in_words};
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep, timeout_at},
@@ -365,7 +365,7 @@ impl Link {
                     *self.topology.write() = Arc::new(topology);
                     return Ok(());
                 }
-                Err(reason) => reasons.push(format!("{}: {reason}", node.address)),
+                Err(reason) => reasons.push(reason),
             }
         }
         Err(reasons.join("; "))
@@ -375,7 +375,7 @@ impl Link {
     async fn topology_of(&self, node: &Arc<Node>, within: Duration) -> Result<Topology, String> {
         match node.slots(within).await? {
             None => Ok(Topology::single(Arc::clone(node))),
-            Some(ranges) if ranges.is_empty() => Err("it serves no slots".to_owned()),
+            Some(ranges) if ranges.is_empty() => Err(format!("{} serves no slots", node.address)),
             Some(ranges) => {
                 let mut topology = Topology::cluster(&ranges, |address| self.node(address));
                 topology.kept_out = self.kept_out(&ranges);
@@ -442,7 +442,7 @@ impl Drop for InFlightCalls<'_> {
 
 fn seed(url: &str) -> Result<ConnectionInfo, Error> {
     let refused = |reason: String| Error::Url { url: without_password(url), reason };
-    let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;
+    let info = url.into_connection_info().map_err(|error| refused(in_words(&error)))?;
     match info.addr() {
         ConnectionAddr::TcpTls { insecure: true, .. } => {
             Err(refused("certificates are always verified: leave #insecure out".to_owned()))

@@ -235,7 +235,7 @@ impl Node {
         match self.answer(&["CLUSTER", "SLOTS"], SLOTS_REPLY, within).await? {
             Ok(answer) => Ok(Some(SlotRange::all(&answer, &self.address))),
             Err(error) if error.to_string().contains("cluster support disabled") => Ok(None),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(format!("{}: {}", self.address, swarmkeep::bittorrent::in_words(&error))),
         }
     }
 
@@ -430,7 +430,7 @@ impl Node {
 
     /// The outcome of a call to which the server replied with an error.
     fn refused(&self, error: &RedisError) -> Outcome {
-        let reason = format!("{}: {error}", self.address);
+        let reason = format!("{}: {}", self.address, swarmkeep::bittorrent::in_words(error));
         let target = || error.redirect_node().and_then(|(to, _)| Address::of_redirection(to, &self.address));
         match (error.kind(), error.code()) {
             (ErrorKind::Server(ServerErrorKind::Ask), _) => match target() {

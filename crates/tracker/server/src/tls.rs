@@ -116,9 +116,8 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
         let path = path.to_owned();
         move |error| {
             let problem = match error {
-                pem::Error::Io(error) => error.to_string(),
                 pem::Error::NoItemsFound => format!("it has no {what} in PEM"),
-                error => format!("it is not PEM: {error}"),
+                error => swarmkeep::bittorrent::in_words(&error),
             };
             Error::Pem { what, path, problem }
         }
@@ -132,7 +131,7 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
         let problem = match error {
             rustls::Error::InconsistentKeys(_) => "it is the key of another".into(),
             rustls::Error::InvalidCertificate(_) => "it is no certificate of a server".into(),
-            error => error.to_string(),
+            error => swarmkeep::bittorrent::in_words(&error),
         };
         Error::Certificate { certificate: certificate.into(), key: key.into(), problem }
     };

@@ -12,7 +12,7 @@ use crate::downloads::COPY;
 #[non_exhaustive]
 pub enum Error {
     /// The medium returned an error. No acknowledged change is lost, and the call can be repeated.
-    #[error("{doing} {}: {source}", path.display())]
+    #[error("{doing} {}: {}", path.display(), swarmkeep_bittorrent::in_words(source))]
     Io {
         /// The operation.
         doing: &'static str,

@@ -269,7 +269,7 @@ impl SnapshotTaker {
                     info!("snapshots are being taken again");
                 }
                 info!(
-                    swarms = summary.swarms,
+                    parts = summary.swarms,
                     peers = summary.peers,
                     bytes = summary.bytes,
                     ?took,
@@ -280,7 +280,7 @@ impl SnapshotTaker {
                 status.failed += 1;
                 status.failed_in_a_row += 1;
                 status.failure = Some(match failed {
-                    Error::Io { source, .. } => source.to_string(),
+                    Error::Io { source, .. } => swarmkeep::bittorrent::in_words(source),
                     failed => failed.to_string(),
                 });
                 if status.failed_in_a_row > 1 {

@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         match added {
             Ok(is_right) => all_right &= is_right,
             Err(error) => {
-                eprintln!("seedkeep: {error}");
+                eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&error));
                 failed = true;
             }
         }
@@ -250,7 +250,7 @@ fn fill(
                 FoundPiece::Missing(error) => {
                     missing.push(piece);
                     if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof) {
-                        eprintln!("seedkeep: {error}");
+                        eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&error));
                     }
                 }
             }

@@ -96,7 +96,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             )
             .into()),
         };
-        exported.error = done.err().map(|error| error.to_string());
+        exported.error = done.err().map(|error| swarmkeep_bittorrent::in_words(&error));
         all.push(exported);
     }
     bar.finish_and_clear();

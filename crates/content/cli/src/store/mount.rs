@@ -33,7 +33,7 @@ use swarmkeep_metainfo::Metainfo;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    StoreArg,
+    StoreArg, counted,
     opened::{Access, StoredTorrent},
     say,
 };
@@ -155,7 +155,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     // The session answers requests now, so `metadata` returns. Until the line is printed, no user unmounts.
     let ready = || {
         let device = folder.metadata()?.dev();
-        say!("{files} files of {count} torrents at {shown}");
+        say!("{} of {} at {shown}", counted(files, "file"), counted(count, "torrent"));
         Ok::<_, Box<dyn Error>>(device)
     };
     let device = ready().inspect_err(|_| _ = undo.unmount())?;

@@ -38,7 +38,7 @@ const SAMPLES: u64 = 64;
 pub(super) fn content_of(device: &Arc<FileDevice>) -> io::Result<Option<String>> {
     if let Ok(store) = BlockStore::boot_read_only(Arc::clone(device)) {
         let torrents = store.list().map_or(0, |torrents| torrents.len());
-        return Ok(Some(format!("a content store with {torrents} torrents")));
+        return Ok(Some(format!("a content store with {}", super::counted(torrents, "torrent"))));
     }
     let edge = EDGE.min(device.sectors());
     let start = read(device, 0, edge)?;

@@ -14,7 +14,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use swarmkeep_bittorrent::Family;
+use swarmkeep_bittorrent::{Family, in_words};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, Escaped, RetryIn};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -174,7 +174,7 @@ impl HttpClient {
             let is_kept = kept.is_some();
             let mut sender = match kept {
                 Some(sender) => sender,
-                None => self.connect(url, at).await.map_err(|error| broke(error.to_string()))?,
+                None => self.connect(url, at).await.map_err(|error| broke(in_words(&error)))?,
             };
             let request = self.request(url).map_err(|error| broke(error.to_string()))?;
             let response = match sender.ready().await {
@@ -280,7 +280,7 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-/// The text of an error and its sources: hyper's errors have the details there.
+/// An error with its sources, in words: hyper's errors have the details there.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -288,7 +288,7 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         text = format!("{text}: {error}");
         source = error.source();
     }
-    text
+    in_words(&text)
 }
 
 /// The URL with an announce in its query, behind its own query: a passkey, for example.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use swarmkeep_bittorrent::Family;
+use swarmkeep_bittorrent::{Family, in_words};
 use tokio::{
     net::lookup_host,
     sync::{Mutex, Semaphore},
@@ -97,7 +97,7 @@ impl Resolver {
                 }
                 Ok(addresses)
             }
-            Ok(Err(error)) => Err(problem(error.to_string())),
+            Ok(Err(error)) => Err(problem(in_words(&error))),
             Err(_) => Err(problem("no answer".into())),
         };
         let believed = if addresses.is_ok() { BELIEVED } else { MISSING };

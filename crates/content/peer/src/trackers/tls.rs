@@ -29,17 +29,16 @@ impl Tls {
         let mut store = RootCertStore::empty();
         match roots {
             Some(path) => {
-                let wrong = |problem: String| {
+                let wrong = |problem: &dyn std::fmt::Display| {
+                    let problem = swarmkeep_bittorrent::in_words(problem);
                     io::Error::new(io::ErrorKind::InvalidData, format!("{}: {problem}", path.display()))
                 };
-                let certificates =
-                    CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string()))?;
-                for certificate in certificates {
-                    let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-                    store.add(certificate).map_err(|error| wrong(error.to_string()))?;
+                for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
+                    let certificate = certificate.map_err(|error| wrong(&error))?;
+                    store.add(certificate).map_err(|error| wrong(&error))?;
                 }
                 if store.is_empty() {
-                    return Err(wrong("it has no certificate in PEM".into()));
+                    return Err(wrong(&"it has no certificate in PEM"));
                 }
             }
             None => {

@@ -6,7 +6,7 @@ use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use rand::RngExt;
 use socket2::{Domain, Protocol, Socket, Type};
-use swarmkeep_bittorrent::Family;
+use swarmkeep_bittorrent::{Family, in_words};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, ConnectRequest, ConnectionId, Response, TransactionId,
 };
@@ -314,7 +314,7 @@ impl Request<'_> {
                 .socket
                 .send_to(&packet, self.to)
                 .await
-                .map_err(|error| TrackerError::Connection { to: self.to, problem: error.to_string() })?;
+                .map_err(|error| TrackerError::Connection { to: self.to, problem: in_words(&error) })?;
             if let Ok(Ok(answer)) = timeout(wait, &mut pending.answer).await {
                 return match Response::parse(&answer, self.socket.family)? {
                     Response::Error(error) => {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
+use swarmkeep_bittorrent::counted;
 use zerocopy::FromBytes;
 
 use super::{
@@ -74,19 +75,21 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root { entries } => {
-                write!(f, "both copies of the root are damaged: up to {entries} torrents are missing")
+                let most = counted(*entries as usize, "torrent");
+                write!(f, "both copies of the root are damaged: up to {most} may be missing")
             }
             Self::OlderRoot { generation } => write!(
                 f,
                 "a copy of the root is damaged: any create or delete after generation {generation} is undone"
             ),
             Self::Lost { info_hash } => write!(f, "{info_hash} is lost: its i-node cannot be read"),
-            Self::Map { info_hash, sectors, pieces } => write!(
-                f,
-                "{info_hash}: {sectors} sectors of its map cannot be read, which costs {pieces} complete pieces"
-            ),
+            Self::Map { info_hash, sectors, pieces } => {
+                let pieces = counted(*pieces as usize, "complete piece");
+                let sectors = counted(*sectors as usize, "sector");
+                write!(f, "{info_hash}: {sectors} of its map cannot be read, which costs {pieces}")
+            }
             Self::Blocks { info_hash, blocks } => {
-                write!(f, "{info_hash}: {blocks} blocks of its map are not its own")
+                write!(f, "{info_hash}: its map names {} of others", counted(*blocks as usize, "block"))
             }
         }
     }

@@ -95,6 +95,7 @@ mod walk;
 use std::{fmt, ops::Range, path::PathBuf, sync::Arc};
 
 use store::Store;
+use swarmkeep_bittorrent::counted;
 use torrent::Handle;
 
 use crate::{
@@ -219,7 +220,7 @@ pub enum Damage {
         what: String,
     },
     /// Have-bits that cannot be read: these pieces are incomplete now.
-    #[error("{info_hash}: it is not known which of the pieces {pieces:?} were complete")]
+    #[error("{info_hash}: it is not known which of the pieces {} to {} were complete", pieces.start, pieces.end.saturating_sub(1))]
     HaveBits {
         /// Of which torrent.
         info_hash: InfoHash,
@@ -228,7 +229,7 @@ pub enum Damage {
     },
     /// A file that is gone or has another length. It was made anew; a file of another length now has a name
     /// that ends with `.found`.
-    #[error("{info_hash}: {} is gone or of another length: {pieces} pieces are no longer complete", path.display())]
+    #[error("{info_hash}: {} is gone or of another length, which costs {}", path.display(), counted(*pieces as usize, "complete piece"))]
     File {
         /// Of which torrent.
         info_hash: InfoHash,

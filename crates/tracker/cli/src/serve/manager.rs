@@ -4,7 +4,7 @@ use std::{convert::Infallible, env, future::pending, time::Duration};
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
-use swarmkeep::{Totals, catalog::Repository};
+use swarmkeep::{Totals, bittorrent::counted, catalog::Repository};
 use swarmkeep_tracker::{Control, Sockets};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, warn};
@@ -87,7 +87,7 @@ pub(crate) async fn report(control: Control) -> Infallible {
             tell(&[NotifyState::Watchdog]);
         }
         if let Some(Totals { swarms, .. }) = totals(&control.repository, period / 4).await {
-            status += &format!("; {swarms} torrents");
+            status += &format!("; {}", counted(swarms as usize, "torrent"));
         }
         tell(&[NotifyState::Status(&status)]);
     }

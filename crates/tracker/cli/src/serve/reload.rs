@@ -33,7 +33,7 @@ impl Reload {
             // Long lists take seconds.
             let reloaded = spawn_blocking(move || {
                 if let Err(error) = self.reload() {
-                    error!(%error, "the settings stay as they were");
+                    error!(error = %swarmkeep_bittorrent::in_words(&error), "the settings stay as they were");
                 }
                 self
             });

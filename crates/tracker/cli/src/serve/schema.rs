@@ -515,13 +515,13 @@ impl Settings {
         let lifetime = self.fixed.lifetime;
         if longest_interval.is_some_and(|longest| longest < interval) {
             let message = format!(
-                "longest-interval is shorter than the interval of {interval} seconds: give more, or leave it out"
+                "longest-interval is shorter than the interval of {interval} s: give more, or leave it out"
             );
             return Err(Contradiction(message));
         }
         if min_interval.is_some_and(|min| min > interval) {
             let message = format!(
-                "min-interval is longer than the interval of {interval} seconds: give less, or leave it out"
+                "min-interval is longer than the interval of {interval} s: give less, or leave it out"
             );
             return Err(Contradiction(message));
         }
@@ -529,8 +529,8 @@ impl Settings {
         let longest = longest + longest * u64::from(jitter) / 100;
         if longest >= u64::from(lifetime) {
             return Err(Contradiction(format!(
-                "clients that are told to announce after up to {longest} seconds (interval and jitter) would be forgotten after \
-                 {lifetime}: give a longer lifetime, or a shorter interval"
+                "clients that are told to announce after up to {longest} s (interval and jitter) would be forgotten after \
+                 {lifetime} s: give a longer lifetime, or a shorter interval"
             )));
         }
         let mut rules = Rules::new();

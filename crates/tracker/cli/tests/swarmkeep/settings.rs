@@ -158,7 +158,7 @@ fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
 fn wrong_settings_are_refused_with_exit_code_2() {
     let folder = Folder::new();
     for (text, expected) in [
-        ("udp = 0.0.0.0:6969", ":1: invalid float, expected nothing; text stands in quotes, such as \"30m\""),
+        ("udp = 0.0.0.0:6969", ":1: expected a value; text stands in quotes, such as \"30m\""),
         ("interval = \"1h\"", "would be forgotten after 2700"),
         ("longest-interval = \"44m\"", "would be forgotten after 2700"),
         ("longest-interval = 60", "longest-interval is shorter than the interval"),

@@ -75,7 +75,7 @@ fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
         panic!("no answer");
     });
     let (mut tracker, said) = Tracker::start(&state, &[&format!("--udp={udp}")]);
-    assert!(said.contains("snapshot loaded file=swarms.snapshot swarms=2"), "{said}");
+    assert!(said.contains("snapshot loaded file=swarms.snapshot parts=2"), "{said}");
     assert!(said.contains(" peers=210 expired=0 refused=0 took="), "{said}");
     let (counts, found) = asking.join().expect("answered");
     assert_eq!((counts.seeders, counts.leechers), (7, 2));
@@ -118,7 +118,7 @@ fn the_first_answer_has_the_stored_counts() {
     import(folder.path(), lines);
 
     let (mut tracker, said) = Tracker::start(folder.path(), &[]);
-    assert!(said.contains(" swarms=300000 "), "{said}");
+    assert!(said.contains(" parts=300000 "), "{said}");
     let asked: Vec<_> = (0..TORRENTS).step_by(4567).map(torrent).collect();
     let answers = tracker.client.scrape(tracker.connection_id, &asked);
     assert!(answers.iter().all(|answer| answer.completed == 7), "{answers:?}");
@@ -217,7 +217,7 @@ fn a_damaged_snapshot_is_refused_and_the_one_before_is_loaded() {
     let refusal = "a snapshot was refused, and nothing of it was loaded file=swarms.snapshot reason=";
     let (_, refused) = said.split_once(refusal).unwrap_or_else(|| panic!("{said}"));
     assert!(said.contains("ERROR") && refused.contains("at byte "), "{said}");
-    assert!(said.contains("snapshot loaded file=swarms.snapshot.previous swarms=1 peers=1 "), "{said}");
+    assert!(said.contains("snapshot loaded file=swarms.snapshot.previous parts=1 peers=1 "), "{said}");
     assert_eq!(fs::read(path("swarms.snapshot.refused")).expect("kept"), damaged);
     let (_, found) = tracker.starts(1, 3, 1);
     assert_eq!(ports(&found), BTreeSet::from([1]), "none of the damaged one");
@@ -247,7 +247,7 @@ fn damaged_download_counts_are_logged_and_the_tracker_goes_on_until_their_copy_i
         let good = fs::read(&copy).expect("made by the import");
         let (code, said) = state(folder.path(), &[]);
         assert!(
-            code == Some(0) && said.contains("downloads.redb.copy: download counts of 1 torrents"),
+            code == Some(0) && said.contains("downloads.redb.copy: download counts of 1 torrent,"),
             "{said}"
         );
         change(&file, damage);
@@ -306,7 +306,7 @@ fn a_check_of_a_folder_changes_nothing_in_it_even_after_a_kill() {
     };
     let before = files();
     let (code, said) = state(folder.path(), &[]);
-    assert!(code == Some(0) && said.contains("downloads.redb: download counts of 1 torrents"), "{said}");
+    assert!(code == Some(0) && said.contains("downloads.redb: download counts of 1 torrent,"), "{said}");
     assert!(before == files());
     let (code, said) = state(folder.path(), &["--forget-below=1"]);
     assert!(code == Some(0), "{said}");
@@ -326,7 +326,7 @@ fn made_up_downloads_of_one_address_do_not_stay() {
     let (tracker, _) = Tracker::start(folder.path(), &[]);
     tracker.stop();
     let (code, said) = state(folder.path(), &[]);
-    assert!(code == Some(0) && said.contains("download counts of 1 torrents"), "{said}");
+    assert!(code == Some(0) && said.contains("download counts of 1 torrent,"), "{said}");
 }
 
 /// Imports lines of counts.
@@ -457,7 +457,7 @@ fn a_folder_that_was_moved_is_loaded_into_another_store() {
     {
         let store = format!("--repository={repository}");
         let (mut tracker, said) = Tracker::start(&folder.path().join("there"), &[&store]);
-        assert!(said.contains(" swarms=1 peers=30 expired=0 refused=0 "), "{said}");
+        assert!(said.contains(" parts=1 peers=30 expired=0 refused=0 "), "{said}");
         let warned = said.contains("this store keeps download counts in snapshots only");
         assert_eq!(warned, repository.ends_with("-tokio"), "{said}");
         assert_eq!(

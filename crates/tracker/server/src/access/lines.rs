@@ -215,10 +215,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = |path: &Path| Lines::open(path).err().unwrap().to_string();
         let missing = folder.path().join("missing");
-        assert_eq!(
-            error(&missing),
-            format!("cannot read {}: No such file or directory (os error 2)", missing.display())
-        );
+        assert_eq!(error(&missing), format!("cannot read {}: No such file or directory", missing.display()));
         for none in [folder.path(), Path::new("/dev/null")] {
             assert!(error(none).contains("is not a regular file"), "{}", error(none));
         }

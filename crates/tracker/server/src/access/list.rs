@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path};
 
-use swarmkeep::InfoHash;
+use swarmkeep::{InfoHash, bittorrent::counted};
 
 use super::{
     AccessError,
@@ -59,7 +59,7 @@ impl FromIterator<InfoHash> for InfoHashList {
 /// Prints the number of entries.
 impl fmt::Debug for InfoHashList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "InfoHashList({} entries)", self.len())
+        write!(f, "InfoHashList({})", counted(self.len(), "torrent"))
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((list.len(), list.is_empty()), (1, false));
         assert!(list.contains(&HEX.parse().unwrap()));
         assert!(!list.contains(&InfoHash::default()));
-        assert_eq!(format!("{list:?}"), "InfoHashList(1 entries)");
+        assert_eq!(format!("{list:?}"), "InfoHashList(1 torrent)");
         let empty = load("# none\n").unwrap();
         assert_eq!((empty.len(), empty.is_empty()), (0, true));
     }

@@ -38,7 +38,7 @@ mod watch;
 
 use std::{io, path::PathBuf};
 
-use swarmkeep::InfoHash;
+use swarmkeep::{InfoHash, bittorrent::in_words};
 
 pub use edit::{add_line, remove_line};
 pub use list::{InfoHashList, parse_info_hash};
@@ -73,7 +73,7 @@ impl Access {
 #[non_exhaustive]
 pub enum AccessError {
     /// The file cannot be opened, or reading it failed.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {}", path.display(), in_words(source))]
     Read {
         /// The list.
         path: PathBuf,
@@ -137,7 +137,7 @@ pub enum AccessError {
         entries: usize,
     },
     /// The file could not be edited.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}: {}", path.display(), in_words(source))]
     Write {
         /// The list.
         path: PathBuf,

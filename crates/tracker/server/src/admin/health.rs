@@ -22,7 +22,7 @@ const FAILED_IN_A_ROW: u64 = 3;
 pub(super) async fn live(State(admin): State<Arc<AdminState>>) -> Response {
     let stuck = admin.control.metrics.threads().stuck;
     if stuck > 0 {
-        return unwell("stuck", &format!("{stuck} threads have not looked at their sockets for 5 seconds"));
+        return unwell("stuck", &format!("threads that did not look at their sockets for 5 s: {stuck}"));
     }
     Json(json!({ "status": "live" })).into_response()
 }

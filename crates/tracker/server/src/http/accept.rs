@@ -2,6 +2,7 @@
 
 use std::{io, net, net::IpAddr, net::SocketAddr, sync::Arc, time::Duration};
 
+use swarmkeep::bittorrent::in_words;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -100,7 +101,7 @@ impl<S: ConnectionServer> Accepting<S> {
                 if error.kind() != io::ErrorKind::ConnectionAborted {
                     static WARNED: LogLimit = LogLimit::new(1);
                     if WARNED.is_time(now()) {
-                        warn!(%error, server = S::NAME, "cannot accept");
+                        warn!(error = %in_words(&error), server = S::NAME, "cannot accept");
                     }
                     self.server.connections().make_room();
                     sleep(PAUSE_AFTER_ERROR).await;

@@ -282,7 +282,7 @@ fn snapshots_that_fail_are_shown_until_one_succeeds() {
         state.snapshot().expect_err("no room");
     }
     let shown = "document.getElementById('unkept').innerText";
-    let words = "The latest 2 snapshots failed: No space left on device (os error 28).";
+    let words = "The latest 2 snapshots failed: No space left on device.";
     browser.wait("that they fail", &format!("return {shown}.startsWith('{words}')"));
     browser.screen(320, 640, true);
     for scheme in ["light", "dark"] {

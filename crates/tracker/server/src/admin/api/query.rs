@@ -18,8 +18,18 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         match axum::extract::Query::try_from_uri(&parts.uri) {
             Ok(axum::extract::Query(query)) => Ok(Self(query)),
-            Err(rejection) => Err(Problem::bad_request(rejection.body_text())),
+            Err(rejection) => Err(Problem::bad_request(plain(&rejection.body_text()))),
         }
+    }
+}
+
+/// The error of a query. Serde names an unknown field twice.
+fn plain(rejection: &str) -> String {
+    let error = rejection.trim_start_matches("Failed to deserialize query string: ");
+    match error.split_once(": ") {
+        Some((_, twice)) if twice.starts_with("unknown field") => twice.replacen("field", "parameter", 1),
+        Some((name, wrong)) if !wrong.starts_with("unknown") => format!("{name}: expected a number in range"),
+        _ => error.replace("unknown variant", "unknown value").replace("duplicate field", "given twice:"),
     }
 }
 
