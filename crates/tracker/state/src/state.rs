@@ -23,25 +23,7 @@ use crate::{
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The state of a repository that survives its process: snapshots of its swarms, and [durable download
-/// counts](Durable).
-///
-/// ```
-/// use std::{sync::Arc, time::Duration};
-///
-/// use swarmkeep::{HashKey, RepositoryConfig, Timestamp, catalog};
-/// use swarmkeep_state::{Directory, Pace, State};
-///
-/// # let path = tempfile::tempdir()?;
-/// # let clock = Arc::new(|| Timestamp::from_secs(1_800_000_000));
-/// let store = catalog::find("packed").unwrap().build(&RepositoryConfig::new(HashKey::from_os()?))?;
-/// let state = State::new(store, Pace::default());
-/// let loaded = state.open(Arc::new(Directory::open(path.path())?), Some(Duration::from_secs(600)), clock)?;
-/// assert!(loaded.snapshot.is_none(), "this is the first time");
-/// let store = state.repository();
-/// // Serve it, and then:
-/// state.close()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// counts](Durable). The README has an example.
 ///
 /// An asynchronous repository has snapshots only, and keeps its counts itself.
 pub struct State {
@@ -199,17 +181,6 @@ impl State {
         match (snapshot, counts) {
             (Err(snapshot), Err(counts)) => Err(format!("{snapshot}; {counts}")),
             (snapshot, counts) => snapshot.map(|_| ()).and(counts),
-        }
-    }
-
-    /// Closes the folder as a killed process does. For tests.
-    #[doc(hidden)]
-    pub fn abandon(&self) {
-        if let Some(durable) = &self.durable {
-            durable.abandon();
-        }
-        if let Some(OpenFolder { taker, thread }) = self.open.lock().take() {
-            taker.end(thread);
         }
     }
 
