@@ -239,13 +239,8 @@ impl SnapshotTaker {
                 if std::mem::take(&mut status.failed_in_a_row) > 0 {
                     info!("snapshots are being taken again");
                 }
-                info!(
-                    swarms = summary.swarms,
-                    peers = summary.peers,
-                    bytes = summary.bytes,
-                    ?took,
-                    "snapshot taken"
-                );
+                let Summary { swarms, peers, bytes, .. } = summary;
+                info!(swarms, peers, bytes, ?took, "snapshot taken");
             }
             Err(failed) => {
                 status.failed += 1;

@@ -212,9 +212,8 @@ impl Keeper {
                 if was_refused {
                     info!("download counts are being saved again");
                 }
-                for (info_hash, add) in
-                    self.candidates.confirmed(&*self.core.store, self.core.pace.again_after)
-                {
+                let after = self.core.pace.again_after;
+                for (info_hash, add) in self.candidates.confirmed(&*self.core.store, after) {
                     let mut shard = self.core.shard(&info_hash);
                     let change = Change { forget: false, add };
                     self.core.change(&mut shard, &info_hash, change, Source::Several);
@@ -314,10 +313,7 @@ impl Keeper {
                     };
                     note.change.add = all;
                 }
-                _ => {
-                    note.change.add =
-                        add.saturating_add(self.candidates.remove(info_hash).unwrap_or_default())
-                }
+                _ => note.change.add = add.saturating_add(self.candidates.remove(info_hash).unwrap_or(0)),
             }
             // If the commit is refused, this change does not wait again.
             note.source = Source::Several;

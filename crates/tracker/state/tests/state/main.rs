@@ -5,7 +5,10 @@ mod counts;
 mod downloads;
 mod snapshots;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic},
+    time::Duration,
+};
 
 use swarmkeep::{
     Announce, Announced, Endpoint, InfoHash, PeerBuffer, Retention, SplitMix64, TorrentRepository,
@@ -35,7 +38,10 @@ impl Tracker {
     fn with(name: &str, folder: &Simulated, seconds: u64) -> Result<Self> {
         let repository = catalog::find(name).expect("in the catalog").build(&config().shards(16));
         let state = State::new(repository.expect("no limits"), pace());
-        let loaded = state.open(Arc::new(folder.clone()), None, Arc::new(move || at(seconds)))?;
+        // It ticks, so that the records of a snapshot are relative to several times.
+        let ticks = atomic::AtomicU64::new(seconds);
+        let clock = Arc::new(move || at(ticks.fetch_add(1, atomic::Ordering::Relaxed)));
+        let loaded = state.open(Arc::new(folder.clone()), None, clock)?;
         let store = state.repository().as_sync().cloned().expect("it is synchronous");
         Ok(Self { state, store, loaded, folder: folder.clone(), seconds })
     }
