@@ -37,7 +37,7 @@ struct Story {
 
 #[test]
 fn counts_are_right_after_any_calls_stops_kills_and_refusals() {
-    for seed in 0..12 {
+    for seed in 0..60 {
         let (name, folder) = (STORES[seed as usize % 2], Simulated::new(seed));
         let tracker = Tracker::with(name, &folder, 0).unwrap();
         let (rng, counts) = (SplitMix64::new(seed), [0; TORRENTS]);
