@@ -191,7 +191,8 @@ impl Keeper {
         let add = shown.saturating_sub(kept);
         let enters = trusts || (stored > 0 && !change.forget) || noted.is_some_and(PendingChange::enters);
         let source = match add {
-            0 => None,
+            // Restored downloads wait if the swarm was looked up as a new one in between.
+            0 if !(trusts && stored == 0 && kept > 0) => None,
             _ if enters => Some(Source::Several),
             _ => candidates::source_of(&*core.store, info_hash),
         };
