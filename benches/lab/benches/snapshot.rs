@@ -106,7 +106,6 @@ impl Row {
             let clock = Instant::now();
             row.bytes = state.snapshot()?.bytes;
             row.written.push(row.bytes as f64 / 1e9 / clock.elapsed().as_secs_f64());
-            state.abandon();
             drop(state);
 
             let other = build(name, 2);
@@ -115,7 +114,6 @@ impl Row {
             row.loaded.push(loaded.took.as_secs_f64());
             let [there, here] = [synchronous(&other), store].map(|store| store.totals());
             assert_eq!((there.v4, there.v6), (here.v4, here.v6));
-            state.abandon();
             drop((state, other));
 
             row.slowest[0].push(slowest(&**store, workload, announcing));
@@ -125,7 +123,6 @@ impl Row {
             state.open(directory, Some(Duration::from_millis(1)), Arc::new(|| NOW))?;
             state.settle()?;
             row.slowest[1].push(slowest(&**store, workload, announcing));
-            state.abandon();
         }
         Ok(row)
     }

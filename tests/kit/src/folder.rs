@@ -92,6 +92,11 @@ impl Simulated {
         state.bad.push((node, bytes));
     }
 
+    /// Lets every operation wait, also [`operations`](Self::operations), until the result is dropped.
+    pub fn hang(&self) -> impl Sized + '_ {
+        self.0.lock()
+    }
+
     /// Refuses no more operations.
     pub fn heal(&self) {
         let mut state = self.0.lock();
@@ -220,6 +225,7 @@ impl Folder for Simulated {
     }
 }
 
+#[derive(Debug)]
 struct OpenFile {
     folder: Simulated,
     node: Node,
@@ -334,20 +340,14 @@ impl FolderState {
         if self.down {
             return Err(io::Error::other("nothing works any more"));
         }
-        match &self.fault {
-            Some((during, fault)) if during.contains(&at) => match *fault {
-                Fault::Refuse(refusal) => Ok(Outcome::Part(io::Error::from_raw_os_error(refusal as i32))),
-                Fault::Cut => {
-                    self.down = true;
-                    Ok(Outcome::Cut)
-                }
-                Fault::Kill => {
-                    self.down = true;
-                    Ok(Outcome::Part(io::Error::other("the process is killed")))
-                }
-            },
-            _ => Ok(Outcome::Whole),
-        }
+        let fault = self.fault.as_ref().filter(|(during, _)| during.contains(&at)).map(|(_, fault)| fault);
+        self.down = matches!(fault, Some(Fault::Cut | Fault::Kill));
+        Ok(match fault {
+            None => Outcome::Whole,
+            Some(Fault::Refuse(refusal)) => Outcome::Part(io::Error::from_raw_os_error(*refusal as i32)),
+            Some(Fault::Cut) => Outcome::Cut,
+            Some(Fault::Kill) => Outcome::Part(io::Error::other("the process is killed")),
+        })
     }
 
     /// Counts an operation that changes nothing.

@@ -1,5 +1,4 @@
-//! The common parts of the suites of this project: the suite for swarm stores, that for stores of content,
-//! and that for states of the tracker.
+//! The common parts of the suites of this project: the suite for swarm stores, and that for stores of content.
 
 use std::{
     panic::{self, AssertUnwindSafe},

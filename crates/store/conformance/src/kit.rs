@@ -38,7 +38,7 @@ pub(crate) const T0: u64 = 1_800_000_000;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often two threads meet that a busy machine may keep apart.
-pub const TRIES: u64 = 20;
+pub(crate) const TRIES: u64 = 20;
 
 pub(crate) const BOTH: Families = Families::all();
 
@@ -151,7 +151,7 @@ pub(crate) fn of_subnet(address: u32, subnet: u16, n: u32) -> Endpoint {
 
 /// Returns endpoint `n` of a network, an IPv4 /24 or the first /48 of an IPv6 /32. For IPv4 it is a port of
 /// one address.
-pub fn of_network(family: Family, network: u32, n: u32) -> Endpoint {
+pub(crate) fn of_network(family: Family, network: u32, n: u32) -> Endpoint {
     let (ip, port) = match family {
         Family::V4 => (Ipv4Addr::from_bits(0x2000_0001 + (network << 8)).into(), 1 + n % 65_535),
         Family::V6 => {

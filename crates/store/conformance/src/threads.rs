@@ -120,7 +120,7 @@ pub(crate) fn let_others_in() {
 
 /// Sleeps until `is_done`, for half a second at most: on a busy machine, each other thread waits for its
 /// turn. Returns whether it is.
-pub fn let_others_in_until(is_done: impl Fn() -> bool) -> bool {
+pub(crate) fn let_others_in_until(is_done: impl Fn() -> bool) -> bool {
     // For short times first, so that the others do not get much further than `is_done`.
     let short = iter::repeat_n(Duration::from_micros(1), 500);
     short.chain(iter::repeat_n(Duration::from_millis(10), 50)).any(|pause| {

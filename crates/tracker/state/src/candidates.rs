@@ -169,34 +169,23 @@ pub(crate) fn source_of(store: &dyn TorrentRepository, info_hash: &InfoHash) -> 
 mod tests {
     use super::*;
 
-    fn hash(n: u32) -> InfoHash {
-        let mut bytes = [0; 20];
-        bytes[..4].copy_from_slice(&n.to_be_bytes());
-        InfoHash::new(bytes)
-    }
-
     fn peer(prefix: u32, port: u16) -> Endpoint {
         Endpoint::new(std::net::Ipv4Addr::from_bits(0x0a00_0000 + (prefix << 8)).into(), port).unwrap()
     }
 
     #[test]
     fn a_flood_of_one_prefix_displaces_itself() {
-        let (mut candidates, now) = (Candidates::new(), Timestamp::from_secs(1));
-        for prefix in 0..100 {
-            assert_eq!(candidates.add(hash(prefix), 1, peer(1000 + prefix, 1), now), None);
-        }
-        for n in 0..100_000_u32 {
-            assert_eq!(candidates.add(hash(1000 + n), 1, peer(7, 1 + n as u16 % 9), now), None);
-        }
+        let mut candidates = Candidates::new();
+        let mut add = |n: u32, prefix, port| {
+            let mut bytes = [0; 20];
+            bytes[..4].copy_from_slice(&n.to_be_bytes());
+            candidates.add(InfoHash::new(bytes), 1, peer(prefix, port), Timestamp::from_secs(1))
+        };
+        assert!((0..100).all(|n| add(n, 1000 + n, 1).is_none()));
+        assert!((1000..100_000).all(|n| add(n, 7, 1 + n as u16 % 9).is_none()));
+        // The waiting torrents of most other prefixes enter when another prefix has them too.
+        assert!((0..100).filter(|&n| add(n, 5000, 1) == Some(2)).count() > 80);
         assert!(candidates.len() <= 100 + MOST, "{}", candidates.len());
-        let group = candidates.group(&peer(7, 1));
-        let others = (0..100).filter(|prefix| candidates.group(&peer(1000 + prefix, 1)) != group);
-        let others: Vec<u32> = others.collect();
-        assert!(others.len() > 80);
-        // The waiting torrents enter when another prefix has them too.
-        for n in others {
-            assert_eq!(candidates.add(hash(n), 1, peer(5000, 1), now), Some(2));
-        }
-        assert!(candidates.groups.iter().map(VecDeque::len).sum::<usize>() == candidates.len());
+        assert_eq!(candidates.groups.iter().map(VecDeque::len).sum::<usize>(), candidates.len());
     }
 }

@@ -5,7 +5,6 @@ mod medium;
 
 use std::{
     collections::BTreeMap,
-    fmt,
     io::{
         self,
         ErrorKind::{InvalidData, UnexpectedEof},
@@ -49,34 +48,17 @@ impl Change {
     }
 
     fn of(self, count: u32) -> u32 {
-        count_of(if self.forget { 0 } else { count.into() }, self.add)
+        let before = if self.forget { 0 } else { count.into() };
+        u32::try_from(self.add.saturating_add(before)).unwrap_or(u32::MAX)
     }
-}
-
-fn count_of(count: u64, add: u64) -> u32 {
-    u32::try_from(count.saturating_add(add)).unwrap_or(u32::MAX)
 }
 
 /// The number of downloads of each torrent, in the file `downloads.redb` of a folder.
 ///
 /// A commit is atomic and durable. Its cost depends on the number of changes, not on the number of known
 /// torrents. Memory does not grow with that number, and a torrent takes about 50 bytes on disk. Counts
-/// saturate at `u32::MAX`. `docs/formats/downloads.md` describes the file.
-///
-/// ```
-/// use std::sync::Arc;
-/// use swarmkeep_state::{Change, Directory, Downloads, InfoHash};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path();
-/// let torrent = InfoHash::new([7; 20]);
-/// let mut downloads = Downloads::open(Arc::new(Directory::open(path)?))?;
-/// downloads.commit([(torrent, Change { forget: false, add: 3 })])?;
-/// assert_eq!(downloads.get(&torrent)?, 3);
-/// # Ok(())
-/// # }
-/// ```
+/// saturate at `u32::MAX`. `docs/formats/downloads.md` describes the file, and the README has an example.
+#[derive(Debug)]
 pub struct Downloads {
     folder: Arc<dyn Folder>,
     /// `None` after an error: redb accepts no calls then. The next call opens the file again.
@@ -89,17 +71,10 @@ pub struct Downloads {
     bytes: u64,
 }
 
+#[derive(Debug)]
 struct OpenDatabase {
     database: Database,
     medium: Medium,
-}
-
-impl OpenDatabase {
-    /// Closes the file without a write, and without a panic of redb.
-    fn abandon(self, path: &Path) {
-        self.medium.abandon();
-        let _ = close(path, self.database);
-    }
 }
 
 /// The counts of a file.
@@ -276,13 +251,6 @@ impl Downloads {
         Some(Error::Damaged { path: self.folder.path(NAME), what })
     }
 
-    /// Closes the file as a killed process does. The next call opens it again.
-    pub(crate) fn abandon(&mut self) {
-        if let Some(open) = self.open.take() {
-            open.abandon(&self.folder.path(NAME));
-        }
-    }
-
     /// Writes the counts before the refused commits, and then the change, which may add to these counts.
     fn write<T>(
         &mut self,
@@ -334,7 +302,9 @@ impl Downloads {
                 Ok(value)
             }
             Err(error) => {
-                open.abandon(&path);
+                // Without a write, and without a panic of redb.
+                open.medium.abandon();
+                let _ = close(&path, open.database);
                 self.note(&error);
                 Err(error)
             }
@@ -354,16 +324,6 @@ impl Drop for Downloads {
         if let Some(open) = self.open.take() {
             let _ = close(&self.folder.path(NAME), open.database);
         }
-    }
-}
-
-impl fmt::Debug for Downloads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Downloads")
-            .field("folder", &self.folder)
-            .field("damage", &self.damage)
-            .field("entries", &self.entries)
-            .finish_non_exhaustive()
     }
 }
 

@@ -6,7 +6,6 @@ use std::{
     collections::{HashMap, hash_map::Entry, hash_map::RandomState},
     fmt,
     hash::BuildHasher as _,
-    mem,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
@@ -152,9 +151,8 @@ struct Core {
 #[derive(Default)]
 struct Shard {
     changes: HashMap<InfoHash, PendingChange>,
-    created: Vec<InfoHash>,
-    /// Swarms that the operator has restored.
-    restored: Vec<InfoHash>,
+    /// Whether the operator has restored the swarm.
+    created: Vec<(InfoHash, bool)>,
 }
 
 /// The orders to the keeper, and its progress.
@@ -163,14 +161,8 @@ struct KeeperOrders {
     settle: u64,
     settled: u64,
     failed: Option<String>,
-    end: Option<End>,
+    is_ending: bool,
     ended: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Commit,
-    Abandon,
 }
 
 impl Durable {
@@ -205,7 +197,7 @@ impl Durable {
         core.note_size(&downloads);
         {
             let mut orders = core.orders.lock();
-            (orders.failed, orders.end, orders.ended) = (None, None, false);
+            (orders.failed, orders.is_ending, orders.ended) = (None, false, false);
         }
         core.look_at_all.store(true, SeqCst);
         let new = Keeper::new(core, downloads);
@@ -242,18 +234,8 @@ impl Durable {
     /// # Errors
     /// The error of the disk. The refused counts are lost.
     pub fn close(&self) -> Result<(), String> {
-        self.end(End::Commit)
-    }
-
-    /// Closes the database as a killed process does: nothing more is written. For tests.
-    #[doc(hidden)]
-    pub fn abandon(&self) {
-        let _ = self.end(End::Abandon);
-    }
-
-    fn end(&self, end: End) -> Result<(), String> {
         let Some(thread) = self.keeper.lock().take() else { return Ok(()) };
-        self.core.orders.lock().end = Some(end);
+        self.core.orders.lock().is_ending = true;
         self.core.wake();
         if thread.join().is_err() {
             return Err("the thread that keeps download counts has panicked".into());
@@ -298,7 +280,7 @@ impl TorrentRepository for Durable {
         if let Some(shard) = &mut counting.shard {
             core.note(shard, announce, &announced, now);
         } else if announced.changes.contains(Changes::CREATED) {
-            core.note_created(&mut core.shard(&announce.info_hash), &announce.info_hash);
+            core.note_created(&mut core.shard(&announce.info_hash), &announce.info_hash, false);
         }
         announced
     }
@@ -308,8 +290,7 @@ impl TorrentRepository for Durable {
         let completed = batch.iter().filter(|request| request.announce.event == AnnounceEvent::Completed);
         let bits =
             completed.fold(0_u64, |bits, request| bits | 1 << core.number(&request.announce.info_hash));
-        let mut counting =
-            CountingBatch { core, bits, held: [const { None }; SHARDS], batch, now, is_done: false };
+        let mut counting = CountingBatch { core, held: [const { None }; SHARDS], batch, now, is_done: false };
         // Locks all of them in ascending order, as every caller that locks several.
         let shards = counting.held.iter_mut().zip(&core.shards).enumerate();
         for (_, (held, shard)) in shards.filter(|(n, _)| bits >> n & 1 == 1) {
@@ -329,13 +310,7 @@ impl TorrentRepository for Durable {
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
         let mut shard = self.core.shard(&swarm.info_hash);
         let restored = self.core.store.restore(swarm, peers, now);
-        if shard.restored.len() < MOST_CREATED {
-            shard.restored.push(swarm.info_hash);
-        } else {
-            self.core.trusts_all.store(true, SeqCst);
-            self.core.look_at_all.store(true, SeqCst);
-        }
-        self.core.wake();
+        self.core.note_created(&mut shard, &swarm.info_hash, true);
         restored
     }
 
@@ -347,7 +322,8 @@ impl TorrentRepository for Durable {
             restored += self.core.store.import(some, now);
         }
         self.core.trusts_all.store(true, SeqCst);
-        self.core.look_at_all();
+        self.core.look_at_all.store(true, SeqCst);
+        self.core.wake();
         restored
     }
 
@@ -379,55 +355,44 @@ impl Drop for CountingAnnounce<'_> {
     fn drop(&mut self) {
         if let Some(info_hash) = self.unknown {
             let shard = self.shard.get_or_insert_with(|| self.core.shard(info_hash));
-            self.core.note_created(shard, info_hash);
+            self.core.note_created(shard, info_hash, false);
         }
     }
 }
 
-/// The same for a batch: `held` has the locked shards of all its downloads, and `bits` has a bit for each.
-/// Announces without an answer may be done or not.
+/// The same for a batch: `held` has the locked shards of all its downloads. Announces without an answer may be
+/// done or not.
 struct CountingBatch<'a, 'b, 'c> {
     core: &'a Core,
-    bits: u64,
     held: [Option<MutexGuard<'a, Shard>>; SHARDS],
     batch: &'b mut [Request<'c>],
     now: Timestamp,
     is_done: bool,
 }
 
-impl CountingBatch<'_, '_, '_> {
-    /// The requests with something to note, each with the number of its shard.
-    fn noteworthy(&self) -> impl Iterator<Item = (usize, &Request<'_>)> {
-        let notes = Changes::CREATED | Changes::COMPLETED;
-        let is_noteworthy = move |request: &&Request<'_>| {
-            !self.is_done || request.answer.is_some_and(|answer| answer.changes.intersects(notes))
-        };
-        let requests = self.batch.iter().filter(is_noteworthy);
-        requests.map(|request| (self.core.number(&request.announce.info_hash), request))
-    }
-
-    fn note(&self, shard: &mut Shard, Request { announce, answer, .. }: &Request<'_>) {
-        match answer {
-            Some(announced) if self.is_done => self.core.note(shard, announce, announced, self.now),
-            _ => self.core.note_created(shard, &announce.info_hash),
-        }
-    }
-}
-
 impl Drop for CountingBatch<'_, '_, '_> {
     fn drop(&mut self) {
-        let mut held = mem::replace(&mut self.held, [const { None }; SHARDS]);
-        for (number, request) in self.noteworthy() {
-            if let Some(shard) = &mut held[number] {
-                self.note(shard, request);
+        let Self { core, ref batch, now, is_done, .. } = *self;
+        let note = |shard: &mut Shard, Request { announce, answer, .. }: &Request<'_>| match answer {
+            Some(announced) if is_done => core.note(shard, announce, announced, now),
+            _ => core.note_created(shard, &announce.info_hash, false),
+        };
+        let notes = Changes::CREATED | Changes::COMPLETED;
+        let is_noteworthy = |request: &&Request<'_>| {
+            !is_done || request.answer.is_some_and(|answer| answer.changes.intersects(notes))
+        };
+        let mut others = Vec::new();
+        for request in batch.iter().filter(is_noteworthy) {
+            let number = core.number(&request.announce.info_hash);
+            match &mut self.held[number] {
+                Some(shard) => note(shard, request),
+                None => others.push((number, request)),
             }
         }
         // The other shards come after these are released, since several may be locked in ascending order
         // only.
-        drop(held);
-        for (number, request) in self.noteworthy().filter(|(number, _)| self.bits >> number & 1 == 0) {
-            self.note(&mut self.core.shards[number].lock(), request);
-        }
+        self.held.fill_with(|| None);
+        others.into_iter().for_each(|(number, request)| note(&mut core.shards[number].lock(), request));
     }
 }
 
@@ -447,22 +412,18 @@ impl Core {
             self.change(shard, &announce.info_hash, Change { forget: false, add: 1 }, source);
         }
         if announced.changes.contains(Changes::CREATED) {
-            self.note_created(shard, &announce.info_hash);
+            self.note_created(shard, &announce.info_hash, false);
         }
     }
 
     /// Notes a swarm that is new, or must be looked up for another reason.
-    fn note_created(&self, shard: &mut Shard, info_hash: &InfoHash) {
+    fn note_created(&self, shard: &mut Shard, info_hash: &InfoHash, is_restored: bool) {
         if shard.created.len() < MOST_CREATED {
-            shard.created.push(*info_hash);
+            shard.created.push((*info_hash, is_restored));
         } else {
+            self.trusts_all.fetch_or(is_restored, SeqCst);
             self.look_at_all.store(true, SeqCst);
         }
-        self.wake();
-    }
-
-    fn look_at_all(&self) {
-        self.look_at_all.store(true, SeqCst);
         self.wake();
     }
 
@@ -499,7 +460,7 @@ impl Core {
 
     fn is_ending(&self) -> bool {
         let orders = self.orders.lock();
-        orders.end.is_some() || orders.ended
+        orders.is_ending || orders.ended
     }
 
     fn note_size(&self, downloads: &Downloads) {

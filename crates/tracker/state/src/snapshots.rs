@@ -2,11 +2,10 @@
 
 use std::{
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
-    mem,
     path::PathBuf,
     slice,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{self, TrySendError},
     },
@@ -14,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use swarmkeep::{
     AsyncTorrentRepository, Budget, Export, Immediate, Records, Restored, Timestamp, TorrentRepository,
     Unavailable,
@@ -85,7 +85,7 @@ const SYNCED_AT_ONCE: usize = 16 << 20;
 /// The bytes of one `import`: a million swarms of one peer. glibc maps allocations of this size separately,
 /// and so returns them. It keeps smaller ones, because a store allocates its swarms behind them.
 const TOGETHER: usize = 32 << 20;
-/// More threads would wait for the thread that reads.
+/// More threads would wait for the one that reads.
 const MOST_LOADERS: usize = 4;
 
 /// The name of the latest snapshot.
@@ -277,77 +277,61 @@ pub fn look_at_snapshots(folder: &dyn Folder) -> Result<Vec<(String, Result<Summ
     Ok(found)
 }
 
-/// Reads records while other threads import them.
+/// Imports all records. Each thread reads some in its turn, while the others import theirs.
 fn fill<R: Read + Seek + Send>(
     reader: &mut Reader<R>,
     path: PathBuf,
     store: &Store,
     now: Timestamp,
 ) -> Result<Restored> {
-    let loaders = match store {
-        Store::Sync(_) => thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST_LOADERS)),
+    let threads = match store {
+        Store::Sync(_) => {
+            thread::available_parallelism().map_or(2, |cores| cores.get().min(MOST_LOADERS) + 1)
+        }
         Store::Async(..) => 1,
     };
-    let (full, filled) = mpsc::sync_channel::<Records>(0);
-    let (used, spare) = mpsc::channel();
-    let filled = Arc::new(Mutex::new(filled));
-    let load = |filled: Arc<Mutex<mpsc::Receiver<Records>>>, used: mpsc::Sender<Records>| {
-        let mut restored = Ok(Restored::default());
-        loop {
-            let next = filled.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok(records) = next else { return restored };
-            // After an error the rest is still received, because the reading thread waits for that.
-            if let Ok(sum) = &mut restored {
-                match store.import(slice::from_ref(&records), now) {
-                    Ok(more) => *sum += more,
-                    Err(unavailable) => restored = Err(unavailable),
-                }
-            }
-            // The other thread may have ended.
-            let _ = used.send(records);
+    let blocks = Mutex::new(Blocks { reader, block: Records::new(now), is_pending: false });
+    let load = || -> Result<Restored> {
+        let (mut records, mut restored) = (Records::with_capacity(TOGETHER), Restored::default());
+        let failed = |error| Error::Snapshot { path: path.clone(), error: Box::new(error) };
+        while blocks.lock().read(&mut records, now).map_err(failed)? {
+            restored += store.import(slice::from_ref(&records), now)?;
         }
+        Ok(restored)
     };
-    let load = &load;
     thread::scope(|scope| {
-        let loaders: Vec<_> = (0..loaders)
-            .map(|_| {
-                let (filled, used) = (Arc::clone(&filled), used.clone());
-                scope.spawn(move || load(filled, used))
-            })
-            .collect();
-        // If all loaders panic, the reading thread must not wait for them.
-        drop(filled);
-        let read = read_all(reader, now, full, &spare);
-        let mut restored = Restored::default();
-        for loader in loaders {
-            restored += loader.join().expect("a store does not panic")?;
-        }
-        read.map_err(|error| Error::Snapshot { path, error: Box::new(error) }).map(|()| restored)
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(&load)).collect();
+        threads.into_iter().try_fold(Restored::default(), |mut sum, thread| {
+            sum += thread.join().expect("a store does not panic")?;
+            Ok(sum)
+        })
     })
 }
 
-/// Reads blocks together, as long as their ages are relative to the same second.
-fn read_all<R: Read + Seek>(
-    reader: &mut Reader<R>,
-    now: Timestamp,
-    full: mpsc::SyncSender<Records>,
-    spare: &mpsc::Receiver<Records>,
-) -> Result<(), snapshot::Error> {
-    let (mut block, mut together) = (Records::new(now), Records::with_capacity(TOGETHER));
-    while reader.next(&mut block, now)? {
-        let fits = together.as_bytes().len() + block.as_bytes().len() <= TOGETHER;
-        if !(fits && together.append(&block)) {
-            let next = spare.try_recv().unwrap_or_else(|_| Records::with_capacity(TOGETHER));
-            if full.send(mem::replace(&mut together, next)).is_err() {
-                return Ok(());
+struct Blocks<'a, R> {
+    reader: &'a mut Reader<R>,
+    block: Records,
+    /// Whether the block is read, and not given yet.
+    is_pending: bool,
+}
+
+impl<R: Read + Seek> Blocks<'_, R> {
+    /// Reads blocks together, as long as their ages are relative to the same second. Returns false if there
+    /// are no more.
+    fn read(&mut self, together: &mut Records, now: Timestamp) -> Result<bool, snapshot::Error> {
+        together.begin(now);
+        let mut has_read = self.is_pending;
+        while self.is_pending || self.reader.next(&mut self.block, now)? {
+            (has_read, self.is_pending) = (true, true);
+            let fits =
+                together.is_empty() || together.as_bytes().len() + self.block.as_bytes().len() <= TOGETHER;
+            if !(fits && together.append(&self.block)) {
+                break;
             }
-            together.begin(now);
-            together.append(&block);
+            self.is_pending = false;
         }
+        Ok(has_read)
     }
-    // The other threads may have ended.
-    let _ = full.send(together);
-    Ok(())
 }
 
 /// A file that is read or written from its beginning to its end.

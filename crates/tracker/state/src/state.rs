@@ -23,25 +23,7 @@ use crate::{
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The state of a repository that survives its process: snapshots of its swarms, and [durable download
-/// counts](Durable).
-///
-/// ```
-/// use std::{sync::Arc, time::Duration};
-///
-/// use swarmkeep::{HashKey, RepositoryConfig, Timestamp, catalog};
-/// use swarmkeep_state::{Directory, Pace, State};
-///
-/// # let path = tempfile::tempdir()?;
-/// # let clock = Arc::new(|| Timestamp::from_secs(1_800_000_000));
-/// let store = catalog::find("packed").unwrap().build(&RepositoryConfig::new(HashKey::from_os()?))?;
-/// let state = State::new(store, Pace::default());
-/// let loaded = state.open(Arc::new(Directory::open(path.path())?), Some(Duration::from_secs(600)), clock)?;
-/// assert!(loaded.snapshot.is_none(), "this is the first time");
-/// let store = state.repository();
-/// // Serve it, and then:
-/// state.close()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// counts](Durable). The README has an example.
 ///
 /// An asynchronous repository has snapshots only, and keeps its counts itself.
 pub struct State {
@@ -202,17 +184,6 @@ impl State {
         }
     }
 
-    /// Closes the folder as a killed process does. For tests.
-    #[doc(hidden)]
-    pub fn abandon(&self) {
-        if let Some(durable) = &self.durable {
-            durable.abandon();
-        }
-        if let Some(OpenFolder { taker, thread }) = self.open.lock().take() {
-            taker.end(thread);
-        }
-    }
-
     /// The status of snapshots and counts.
     pub fn status(&self) -> StateStatus {
         let counts = self.durable.as_ref().map(|durable| durable.status());
@@ -268,13 +239,8 @@ impl SnapshotTaker {
                 if std::mem::take(&mut status.failed_in_a_row) > 0 {
                     info!("snapshots are being taken again");
                 }
-                info!(
-                    parts = summary.swarms,
-                    peers = summary.peers,
-                    bytes = summary.bytes,
-                    ?took,
-                    "snapshot taken"
-                );
+                let Summary { swarms, peers, bytes, .. } = summary;
+                info!(parts = swarms, peers, bytes, ?took, "snapshot taken");
             }
             Err(failed) => {
                 status.failed += 1;

@@ -1,8 +1,7 @@
 //! The files of databases, as redb reads and writes them.
 
 use std::{
-    collections::BTreeMap,
-    fmt, io,
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -15,7 +14,7 @@ use redb::StorageBackend;
 use crate::File;
 
 /// A file that redb reads and writes, until it is abandoned: then every change fails.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Medium {
     pub(super) file: Arc<dyn File>,
     is_abandoned: Arc<AtomicBool>,
@@ -60,56 +59,27 @@ impl StorageBackend for Medium {
     }
 }
 
-impl fmt::Debug for Medium {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Medium")
-    }
-}
-
-const PAGE: usize = 4096;
-
 /// A file that stays as it is: changes are in memory. A check writes a few pages, and more after a crash.
+#[derive(Debug)]
 pub(super) struct Unchanged {
     file: Arc<dyn File>,
     changes: Mutex<Changes>,
 }
 
+#[derive(Debug)]
 struct Changes {
     len: u64,
     /// The bytes of the file that still count: less than all if it was shortened.
     kept: u64,
-    pages: BTreeMap<u64, [u8; PAGE]>,
+    /// The written ranges, oldest first, each with its offset.
+    writes: Vec<(u64, Vec<u8>)>,
 }
 
 impl Unchanged {
     pub(super) fn new(file: Arc<dyn File>) -> io::Result<Self> {
         let len = file.len()?;
-        Ok(Self { file, changes: Mutex::new(Changes { len, kept: len, pages: BTreeMap::new() }) })
+        Ok(Self { file, changes: Mutex::new(Changes { len, kept: len, writes: Vec::new() }) })
     }
-}
-
-impl Changes {
-    fn page(&self, file: &dyn File, number: u64) -> io::Result<[u8; PAGE]> {
-        if let Some(page) = self.pages.get(&number) {
-            return Ok(*page);
-        }
-        let (mut page, at) = ([0; PAGE], number * PAGE as u64);
-        let some = self.kept.saturating_sub(at).min(PAGE as u64) as usize;
-        file.read_exact_at(&mut page[..some], at)?;
-        Ok(page)
-    }
-}
-
-/// The parts of a range of bytes: the number of each page, the part of the page, and the part of the range.
-fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        let at = offset + done as u64;
-        let within = (at % PAGE as u64) as usize;
-        let some = (PAGE - within).min(len - done);
-        done += some;
-        (some > 0).then_some((at / PAGE as u64, within, done - some, some))
-    })
 }
 
 impl StorageBackend for Unchanged {
@@ -118,22 +88,32 @@ impl StorageBackend for Unchanged {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let changes = self.changes.lock();
-        if offset + out.len() as u64 > changes.len {
+        let (changes, end) = (self.changes.lock(), offset + out.len() as u64);
+        if end > changes.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        for (number, within, from, some) in parts(offset, out.len()) {
-            let page = changes.page(&*self.file, number)?;
-            out[from..from + some].copy_from_slice(&page[within..within + some]);
+        let (of_file, zeroes) = out.split_at_mut((changes.kept.clamp(offset, end) - offset) as usize);
+        if !of_file.is_empty() {
+            self.file.read_exact_at(of_file, offset)?;
+        }
+        zeroes.fill(0);
+        for (at, bytes) in &changes.writes {
+            let (from, to) = (offset.max(*at), end.min(at + bytes.len() as u64));
+            if from < to {
+                out[(from - offset) as usize..(to - offset) as usize]
+                    .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+            }
         }
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut changes = self.changes.lock();
-        changes.len = len;
-        changes.kept = changes.kept.min(len);
-        changes.pages.split_off(&len.div_ceil(PAGE as u64));
+        (changes.len, changes.kept) = (len, changes.kept.min(len));
+        changes.writes.retain_mut(|(at, bytes)| {
+            bytes.truncate(len.saturating_sub(*at) as usize);
+            !bytes.is_empty()
+        });
         Ok(())
     }
 
@@ -142,18 +122,9 @@ impl StorageBackend for Unchanged {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut changes = self.changes.lock();
-        for (number, within, from, some) in parts(offset, data.len()) {
-            let mut page = changes.page(&*self.file, number)?;
-            page[within..within + some].copy_from_slice(&data[from..from + some]);
-            changes.pages.insert(number, page);
-        }
+        let writes = &mut self.changes.lock().writes;
+        writes.retain(|(at, bytes)| *at != offset || bytes.len() > data.len());
+        writes.push((offset, data.into()));
         Ok(())
-    }
-}
-
-impl fmt::Debug for Unchanged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Unchanged")
     }
 }

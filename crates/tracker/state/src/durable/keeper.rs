@@ -14,7 +14,7 @@ use std::{
 use swarmkeep::Cursor;
 use tracing::{error, info};
 
-use super::{Core, End, LOOKED_AT, TOGETHER};
+use super::{Core, LOOKED_AT, TOGETHER};
 use crate::{
     Change, Downloads, InfoHash, Result,
     candidates::{self, Candidates, PendingChange, Source},
@@ -57,25 +57,21 @@ impl Keeper {
         let core = Arc::clone(&self.core);
         let _ended = EndNotice(&core);
         loop {
-            let (settle, settled, end) = {
+            let (settle, settled, is_ending) = {
                 let orders = self.core.orders.lock();
-                (orders.settle, orders.settled, orders.end)
+                (orders.settle, orders.settled, orders.is_ending)
             };
-            if end == Some(End::Abandon) {
-                self.downloads.abandon();
-                return;
-            }
             let is_settling = settle > settled;
             self.core.is_urgent.store(false, SeqCst);
             let is_full = self.core.unsaved.load(Relaxed) >= self.core.pace.torrents;
-            let is_time = Instant::now() >= self.due || is_settling || end.is_some();
+            let is_time = Instant::now() >= self.due || is_settling || is_ending;
             // After a refusal, try again only when it is due.
             let is_due = is_time || (is_full && !self.core.status.lock().is_refused);
             let looked = self.look(settle, is_due);
             self.tell_of_damage();
             self.tell_of_unread(&looked);
             let saved = if is_due { self.save() } else { Ok(()) };
-            if end.is_some() {
+            if is_ending {
                 // Stored counts that cannot be read are no error here: closing does not lose them.
                 self.core.orders.lock().failed = saved.err().map(|error| error.to_string());
                 return;
@@ -101,9 +97,9 @@ impl Keeper {
     fn look(&mut self, settle: u64, is_due: bool) -> Result<()> {
         let (mut created, mut restored) = (Vec::new(), Vec::new());
         for shard in &self.core.shards {
-            let mut shard = shard.lock();
-            created.append(&mut shard.created);
-            restored.append(&mut shard.restored);
+            for (info_hash, is_restored) in shard.lock().created.drain(..) {
+                if is_restored { &mut restored } else { &mut created }.push(info_hash);
+            }
         }
         let has_restored = !restored.is_empty();
         let trusted = self.look_at(restored, true);
@@ -195,7 +191,8 @@ impl Keeper {
         let add = shown.saturating_sub(kept);
         let enters = trusts || (stored > 0 && !change.forget) || noted.is_some_and(PendingChange::enters);
         let source = match add {
-            0 => None,
+            // Restored downloads wait if the swarm was looked up as a new one in between.
+            0 if !(trusts && stored == 0 && kept > 0) => None,
             _ if enters => Some(Source::Several),
             _ => candidates::source_of(&*core.store, info_hash),
         };
@@ -216,9 +213,8 @@ impl Keeper {
                 if was_refused {
                     info!("download counts are being saved again");
                 }
-                for (info_hash, add) in
-                    self.candidates.confirmed(&*self.core.store, self.core.pace.again_after)
-                {
+                let after = self.core.pace.again_after;
+                for (info_hash, add) in self.candidates.confirmed(&*self.core.store, after) {
                     let mut shard = self.core.shard(&info_hash);
                     let change = Change { forget: false, add };
                     self.core.change(&mut shard, &info_hash, change, Source::Several);
@@ -318,10 +314,7 @@ impl Keeper {
                     };
                     note.change.add = all;
                 }
-                _ => {
-                    note.change.add =
-                        add.saturating_add(self.candidates.remove(info_hash).unwrap_or_default())
-                }
+                _ => note.change.add = add.saturating_add(self.candidates.remove(info_hash).unwrap_or(0)),
             }
             // If the commit is refused, this change does not wait again.
             note.source = Source::Several;
