@@ -1,7 +1,6 @@
 //! Access to servers: TLS, the password, and the hosts that may receive it.
 
 use std::{
-    fmt::Display,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,

@@ -300,7 +300,7 @@ fn fill<R: Read + Seek + Send>(
         Ok(restored)
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(&load)).collect();
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(load)).collect();
         threads.into_iter().try_fold(Restored::default(), |mut sum, thread| {
             sum += thread.join().expect("a store does not panic")?;
             Ok(sum)
