@@ -53,10 +53,7 @@ impl Announce {
             uploaded: 0,
             peer_id: PeerId::new([0; 20]),
             want: 50,
-            families: match endpoint.family() {
-                Family::V4 => Families::V4,
-                Family::V6 => Families::V6,
-            },
+            families: Families::of(endpoint.family()),
             seeders_too: false,
         }
     }
@@ -189,6 +186,16 @@ pub struct Announced {
     pub changes: Changes,
     /// The peers and swarms that were evicted to make room; zero in a store without limits.
     pub evicted: Evicted,
+}
+
+impl Families {
+    /// Returns the set of one family.
+    pub const fn of(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::V4,
+            Family::V6 => Self::V6,
+        }
+    }
 }
 
 impl Announced {

@@ -16,7 +16,7 @@ use swarmkeep::{
 };
 
 /// The peers of one info hash.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Swarm {
     pub(crate) peers: BTreeMap<Endpoint, Peer>,
     /// The same endpoints by family and role, in no order. Selection draws from these lists.
@@ -29,7 +29,7 @@ pub(crate) struct Swarm {
 }
 
 /// One peer of a swarm.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) role: Role,
     pub(crate) last_announce: Timestamp,
@@ -99,6 +99,12 @@ impl Swarm {
         self.peers.insert(endpoint, Peer { role, last_announce, details, place: list.len() });
         list.push(endpoint);
         before
+    }
+
+    /// Changes the role and the time of a peer.
+    pub(crate) fn alter(&mut self, endpoint: Endpoint, role: Role, last_announce: Timestamp) {
+        let details = self.peers[&endpoint].details;
+        self.put(endpoint, role, last_announce, details);
     }
 
     pub(crate) fn remove(&mut self, endpoint: &Endpoint) -> Option<Role> {
@@ -214,7 +220,7 @@ impl Swarm {
         totals
     }
 
-    pub(super) fn is_idle(&self, policy: Retention) -> bool {
+    pub(crate) fn is_idle(&self, policy: Retention) -> bool {
         let kept = policy == Retention::KeepDownloaded && self.downloaded > 0;
         self.peers.is_empty() && !kept
     }
@@ -226,11 +232,7 @@ impl Swarm {
 
     /// Returns the peers of one family that are eligible for the announcing peer.
     pub(crate) fn eligible(&self, announce: &Announce, family: Family) -> Eligible<'_> {
-        let asked = match family {
-            Family::V4 => Families::V4,
-            Family::V6 => Families::V6,
-        };
-        if !announce.families.contains(asked) {
+        if !announce.families.contains(Families::of(family)) {
             return Eligible::default();
         }
         let leechers = self.list(family, Role::Leecher);

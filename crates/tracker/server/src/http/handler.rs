@@ -229,10 +229,7 @@ fn announce_of(
     let is_reached = |ip| rules.local_peers.admits_claim(ip, client, listener);
     let named = request.ip.filter(|&ip| rules.http_ip_parameter && is_reached(ip));
     let endpoint = rules.endpoint(named.unwrap_or(client), request.port, listener)?;
-    let mut families = match endpoint.family() {
-        Family::V4 => Families::V4,
-        Family::V6 => Families::V6,
-    };
+    let mut families = Families::of(endpoint.family());
     // A private IPv4 address means IPv4 behind a router; an IPv6 address that is not public means no IPv6.
     let has_v4 = request.ipv4.is_some_and(|at| Reach::of_claim((*at.ip()).into()) >= Some(Reach::Private));
     let has_v6 =

@@ -158,11 +158,7 @@ struct Eligible<'a, const N: usize> {
 impl<'a, const N: usize> Eligible<'a, N> {
     /// The peers that an announce asks for, without the announcer at `own` in the tables of its family.
     fn of(tables: &'a Tables<N>, announce: &Announce, own: Option<PeerLocation>) -> Self {
-        let asked = match Tables::<N>::FAMILY {
-            Family::V4 => Families::V4,
-            Family::V6 => Families::V6,
-        };
-        if !announce.families.contains(asked) {
+        if !announce.families.contains(Families::of(Tables::<N>::FAMILY)) {
             return Self { tables: [None, None], except: None };
         }
         if !announce.takes_seeders() {
