@@ -5,7 +5,10 @@
 //! implements [`SlotMap`] instead; [`Slots`] adds the protocol that loses no announce when an empty swarm is
 //! removed.
 
-use std::{convert::Infallible, fmt, future::Future, marker::PhantomData, mem, sync::Arc, thread};
+use std::{
+    collections::BTreeSet, convert::Infallible, fmt, future::Future, marker::PhantomData, mem, sync::Arc,
+    thread,
+};
 
 use super::{
     CursorExt as _, Next, Pass, VISITS_PER_HOLD, forward_asynchronous, forward_repository,
@@ -57,7 +60,8 @@ pub trait SwarmMap: Send + Sync {
     ) -> impl Future<Output = Option<R>> + Send;
 
     /// Appends up to `limit` info hashes that follow `after` in `order`; fewer only at the end. Entries
-    /// without a swarm may be among them.
+    /// without a swarm may be among them, but no info hash twice: a scan of a concurrent map that repeats
+    /// entries has to leave them out.
     fn keys(
         &self,
         order: Order,
@@ -263,25 +267,34 @@ impl<M: SwarmMap> Calls<M> {
         if from.is_end() || limit == 0 {
             return from;
         }
-        let mut keys = Vec::new();
-        self.map.keys(Order::Own, from.info_hash().as_ref(), limit, &mut keys).await;
+        let keys = self.keys(Order::Own, from.info_hash().as_ref(), limit).await;
         self.summarize(&keys, out).await;
         behind(&keys, limit)
     }
 
     async fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
-        let (mut after, end, mut keys) = (after.copied(), out.len().saturating_add(limit), Vec::new());
+        let (mut after, end) = (after.copied(), out.len().saturating_add(limit));
         // Entries without a swarm are not shown, so a page may take more than one look.
         while out.len() < end {
             let missing = end - out.len();
-            keys.clear();
-            self.map.keys(Order::Ascending, after.as_ref(), missing, &mut keys).await;
+            let keys = self.keys(Order::Ascending, after.as_ref(), missing).await;
             self.summarize(&keys, out).await;
             if keys.len() < missing {
                 break;
             }
             after = keys.last().copied();
         }
+    }
+
+    async fn keys(&self, order: Order, after: Option<&InfoHash>, limit: usize) -> Vec<InfoHash> {
+        let mut keys = Vec::new();
+        self.map.keys(order, after, limit, &mut keys).await;
+        debug_assert_eq!(
+            keys.iter().collect::<BTreeSet<_>>().len(),
+            keys.len(),
+            "SwarmMap::keys has returned an info hash twice"
+        );
+        keys
     }
 
     async fn summarize(&self, keys: &[InfoHash], out: &mut Vec<SwarmSummary>) {
@@ -313,8 +326,8 @@ impl<M: SwarmMap> Calls<M> {
             let mut claim = match self.pass.next() {
                 Next::Visit(claim) => claim,
                 Next::LookFrom(from) => {
-                    let (size, mut keys) = (self.map.keys_per_look(), Vec::new());
-                    self.map.keys(Order::Own, from.info_hash().as_ref(), size, &mut keys).await;
+                    let size = self.map.keys_per_look();
+                    let keys = self.keys(Order::Own, from.info_hash().as_ref(), size).await;
                     let visits = keys.iter().map(|&info_hash| SwarmVisit { info_hash, from: Cursor::START });
                     let next = behind(&keys, size);
                     let Some(claim) = self.pass.claim(from, visits, (!next.is_end()).then_some(next)) else {

@@ -56,6 +56,7 @@ fn assert_one_life(store: &dyn TorrentRepository, case: &str) {
 struct Changing {
     slots: Mutex<BTreeMap<InfoHash, Arc<LockedSlot<StdMutex>>>>,
     looks_left: Arc<AtomicUsize>,
+    repeats: bool,
 }
 
 impl SlotMap<LockedSlot<StdMutex>> for Changing {
@@ -80,11 +81,20 @@ impl SlotMap<LockedSlot<StdMutex>> for Changing {
     }
     async fn keys(&self, _: Order, after: Option<&InfoHash>, limit: usize, out: &mut Vec<InfoHash>) {
         let slots = self.slots.lock().unwrap();
-        out.extend(slots.keys().filter(|key| after.is_none_or(|after| *key > after)).take(limit));
+        for _ in 0..1 + usize::from(self.repeats) {
+            out.extend(slots.keys().filter(|key| after.is_none_or(|after| *key > after)).take(limit));
+        }
     }
 }
 
 impl BlockingSlots for Changing {}
+
+impl Changing {
+    fn into_store(self) -> impl TorrentRepository {
+        let capabilities = Capabilities::new(LongestHold::Visits(256));
+        MapRepository::over(Slots::<_, StdMutex>::new(self), &config(), capabilities, 0).unwrap()
+    }
+}
 
 fn config() -> RepositoryConfig {
     RepositoryConfig::new(HashKey::from_bytes([1; 16]))
@@ -94,16 +104,24 @@ fn config() -> RepositoryConfig {
 fn a_map_reads_the_peers_of_a_swarm_and_its_downloads_at_once() {
     for (before, after) in [(Role::Seeder, Role::Leecher), (Role::Leecher, Role::Seeder)] {
         for look in 1..8 {
-            let (map, capabilities) = (Changing::default(), Capabilities::new(LongestHold::Visits(256)));
+            let map = Changing::default();
             let looks_left = map.looks_left.clone();
-            let store = MapRepository::over(Slots::<_, StdMutex>::new(map), &config(), capabilities, 0);
-            let store = store.unwrap();
+            let store = map.into_store();
             tell(&store, TORRENT, before);
             tell(&store, OTHER, after);
             looks_left.store(look, Relaxed);
             assert_one_life(&store, &format!("made again after look {look}"));
         }
     }
+}
+
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "SwarmMap::keys has returned an info hash twice")]
+fn a_map_that_shows_an_info_hash_twice_is_named() {
+    let store = Changing { repeats: true, ..Changing::default() }.into_store();
+    tell(&store, TORRENT, Role::Seeder);
+    store.walk(Cursor::START, 10, &mut Vec::new());
 }
 
 /// A store that knows only the default export, and in which the torrent begins its next life after one of the
