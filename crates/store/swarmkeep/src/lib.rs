@@ -59,6 +59,7 @@ pub mod skip_map;
 #[cfg(feature = "snapshot")]
 pub mod snapshot;
 mod sweep;
+mod sync;
 mod time;
 mod totals;
 

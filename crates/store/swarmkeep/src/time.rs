@@ -1,9 +1,8 @@
 //! Time as the caller provides it: whole seconds since the Unix epoch.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::{SystemTime, SystemTimeError, UNIX_EPOCH},
-};
+use std::time::{SystemTime, SystemTimeError, UNIX_EPOCH};
+
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Whole seconds since the Unix epoch, provided by the caller. No store reads a clock.
 ///

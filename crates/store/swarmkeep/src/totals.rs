@@ -1,11 +1,11 @@
 //! Peers counted by family and role, in one swarm and over all of them.
 
-use std::{
-    ops::{AddAssign, SubAssign},
+use std::ops::{AddAssign, SubAssign};
+
+use crate::{
+    Evicted, Family, PeerCounts, Role, SwarmStats, Totals,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
-
-use crate::{Evicted, Family, PeerCounts, Role, SwarmStats, Totals};
 
 /// Totals that are updated under the locks of the swarms: exact when no call is in flight. In a cache line of
 /// their own: other fields of a store are read by threads that change no total.

@@ -1,9 +1,8 @@
 //! The position of a sweep that several callers share.
 
-use std::{
-    mem,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{mem, sync::PoisonError};
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// The number of peers or swarms visited while one lock is held: about 25 µs, at 100 ns per visit outside the
 /// caches.

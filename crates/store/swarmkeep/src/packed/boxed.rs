@@ -2,10 +2,9 @@
 //! measured against them, and tools that watch the global allocator see each block by itself.
 //! `CONTRIBUTING.md` says how.
 
-use std::{
-    ops::{Deref, DerefMut},
-    sync::atomic::AtomicU8,
-};
+use std::ops::{Deref, DerefMut};
+
+use crate::sync::atomic::AtomicU8;
 
 /// Bytes with one owner, from the global allocator.
 #[derive(Debug, Default)]

@@ -1,7 +1,5 @@
 //! The state that all shards of a store share.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use parking_lot::Mutex;
 
 use super::{
@@ -11,7 +9,10 @@ use super::{
     hints::Hints,
     place::Placement,
 };
-use crate::totals::AtomicTotals;
+use crate::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    totals::AtomicTotals,
+};
 
 /// The shared state of all shards.
 pub(super) struct StoreContext {

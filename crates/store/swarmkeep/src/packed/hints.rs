@@ -4,13 +4,7 @@
 //! and before it takes the lock of its shard. A hint may be out of date: then a prefetch is wasted, and the
 //! announce that finds its leaf under the lock corrects the hint.
 
-use std::{
-    iter,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-};
+use std::{iter, sync::OnceLock};
 
 use super::{
     hash::Key,
@@ -18,6 +12,7 @@ use super::{
     place::LeafLocation,
     prefetch::{prefetch, prefetch_around, prefetch_at},
 };
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Hints for all leaves of a store, 8 bytes per leaf.
 pub(super) struct Hints {

@@ -6,17 +6,17 @@
 //! twentieth: an unlock is a store, where `parking_lot` compares and swaps.
 #![expect(unsafe_code, reason = "a lock is a promise that the compiler cannot check; the gain is above")]
 
-use std::{
-    hint,
-    sync::atomic::{
+use std::time::Duration;
+
+use parking_lot::lock_api::{self, RawRwLock, RawRwLockDowngrade, RawRwLockFair};
+
+use crate::sync::{
+    atomic::{
         AtomicU32,
         Ordering::{Acquire, Relaxed, Release},
     },
-    thread,
-    time::Duration,
+    sleep, spin_loop, yield_now,
 };
-
-use parking_lot::lock_api::{self, RawRwLock, RawRwLockDowngrade, RawRwLockFair};
 
 pub(super) type Lock<T> = lock_api::RwLock<RawLock, T>;
 pub(super) type SharedGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawLock, T>;
@@ -166,9 +166,9 @@ impl Wait {
     fn a_little(&mut self) {
         self.looks = self.looks.wrapping_add(1);
         match (self.looks % Self::SPINS, self.looks / Self::SPINS % Self::YIELDS) {
-            (1.., _) => hint::spin_loop(),
-            (0, 0) => thread::sleep(Self::NAP),
-            (0, _) => thread::yield_now(),
+            (1.., _) => spin_loop(),
+            (0, 0) => sleep(Self::NAP),
+            (0, _) => yield_now(),
         }
     }
 }
@@ -178,6 +178,7 @@ mod tests {
     use std::{
         iter,
         sync::atomic::{AtomicBool, Ordering::SeqCst},
+        thread,
     };
 
     use super::*;
@@ -216,7 +217,7 @@ mod tests {
     }
 
     fn work() {
-        (0..20).for_each(|_| hint::spin_loop());
+        (0..20).for_each(|_| spin_loop());
     }
 
     #[test]

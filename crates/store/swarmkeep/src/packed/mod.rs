@@ -36,7 +36,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::atomic::AtomicU64};
+use std::fmt;
 
 use parking_lot::Mutex;
 
@@ -54,7 +54,8 @@ use self::{
 };
 use crate::{
     Announce, AnnounceEvent, Announced, ConfigError, InfoHash, Limits, PeerBuffer, Random, RepositoryConfig,
-    Timestamp, TorrentRepository, implement::Pass, time::LatestTime, totals::AtomicTotals,
+    Timestamp, TorrentRepository, implement::Pass, sync::atomic::AtomicU64, time::LatestTime,
+    totals::AtomicTotals,
 };
 
 /// Lets all packed stores of this process take their memory from the global allocator, in pieces of 32 KiB,

@@ -1,9 +1,9 @@
 //! Reservations: the bytes that an announce may use, and the evictions for it.
 
-use std::{mem, sync::atomic::Ordering::Relaxed};
+use std::mem;
 
 use super::{bounds::SLACK, context::StoreContext, large::LargeSwarm};
-use crate::{Changes, Evicted, Family, Role, totals::Population};
+use crate::{Changes, Evicted, Family, Role, sync::atomic::Ordering::Relaxed, totals::Population};
 
 /// The bytes that one operation has reserved, and the evictions for it.
 pub(super) struct Reservation<'a> {

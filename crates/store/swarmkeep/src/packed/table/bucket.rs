@@ -1,13 +1,13 @@
 //! A bucket of a table: some dozens of peers in one block.
 
-use std::{
-    mem,
-    sync::atomic::{AtomicU8, Ordering::Relaxed},
-};
+use std::mem;
 
-use crate::packed::{
-    arena::StampedBlock,
-    clock::{Base, Tick, aged},
+use crate::{
+    packed::{
+        arena::StampedBlock,
+        clock::{Base, Tick, aged},
+    },
+    sync::atomic::{AtomicU8, Ordering::Relaxed},
 };
 
 #[derive(Debug)]
