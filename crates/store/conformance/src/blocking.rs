@@ -31,14 +31,15 @@ impl<A: AsyncTorrentRepository + ?Sized> Blocking<A> {
 }
 
 impl<A: AsyncTorrentRepository + ?Sized> TorrentRepository for Blocking<A> {
-    forward_repository! { |blocking| blocking.0 => wait, except capabilities }
+    forward_repository! { |blocking| blocking.0 => available, except capabilities }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
 }
 
-fn wait<T>(answer: impl Future<Output = Result<T, Unavailable>>) -> T {
+/// Blocks the thread until the call of an asynchronous store is ready.
+pub(crate) fn wait<T>(answer: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
 
     impl Wake for Unpark {
@@ -50,19 +51,19 @@ fn wait<T>(answer: impl Future<Output = Result<T, Unavailable>>) -> T {
     let mut answer = pin!(tokio::task::unconstrained(answer));
     // Most calls are ready at once, and then no wake-up is needed.
     if let Poll::Ready(answer) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        return available(answer);
+        return answer;
     }
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     loop {
         match answer.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(answer) => return available(answer),
+            Poll::Ready(answer) => return answer,
             Poll::Pending => thread::park(),
         }
     }
 }
 
-fn available<T>(answer: Result<T, Unavailable>) -> T {
-    answer.unwrap_or_else(|error| panic!("{error}"))
+fn available<T>(answer: impl Future<Output = Result<T, Unavailable>>) -> T {
+    wait(answer).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[cfg(test)]
@@ -80,7 +81,7 @@ mod tests {
                 thread::sleep(std::time::Duration::from_millis(20));
                 waker.wake();
             });
-            if polls < 3 { Poll::Pending } else { Poll::Ready(Ok(polls)) }
+            if polls < 3 { Poll::Pending } else { Poll::Ready(polls) }
         });
         assert_eq!(wait(third_time), 3);
     }
@@ -88,6 +89,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "the store is unavailable: gone")]
     fn an_unavailable_store_fails_the_case() {
-        wait::<()>(async { Err(Unavailable::new("gone")) });
+        available::<()>(async { Err(Unavailable::new("gone")) });
     }
 }

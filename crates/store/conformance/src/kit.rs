@@ -19,9 +19,10 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, BoundedBy, Capabilities, ConfigError, Endpoint, Families, Family,
-    HashKey, InfoHash, PeerBuffer, PeerId, PeerRecord, Random, RepositoryConfig, Request, Role, SplitMix64,
-    SwarmStats, Timestamp, TorrentRepository, TorrentRepositoryExt, Totals,
+    Announce, AnnounceEvent, Announced, AsyncTorrentRepository, BoundedBy, Capabilities, ConfigError,
+    Endpoint, Families, Family, HashKey, Immediate, InfoHash, PeerBuffer, PeerId, PeerRecord, Random,
+    RepositoryConfig, Request, Role, SplitMix64, SwarmStats, Timestamp, TorrentRepository,
+    TorrentRepositoryExt, Totals,
 };
 
 use crate::Subject;
@@ -221,7 +222,7 @@ pub const fn stats(complete: u32, incomplete: u32, downloaded: u32) -> SwarmStat
 }
 
 /// The answer to an announce, with the selected peers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
     pub(crate) announced: Announced,
     pub(crate) peers: Vec<Endpoint>,
@@ -271,18 +272,18 @@ pub(crate) fn announce_with(
 }
 
 /// Room for all wanted peers of an announce, for both families.
-struct AnswerBytes {
+pub(crate) struct AnswerBytes {
     v4: Vec<u8>,
     v6: Vec<u8>,
 }
 
 impl AnswerBytes {
-    fn for_all(announce: &Announce) -> Self {
+    pub(crate) fn for_all(announce: &Announce) -> Self {
         let room = room_for(announce);
         Self { v4: vec![0; 6 * room], v6: vec![0; 18 * room] }
     }
 
-    fn buffer(&mut self) -> PeerBuffer<'_> {
+    pub(crate) fn buffer(&mut self) -> PeerBuffer<'_> {
         PeerBuffer::new(&mut self.v4, &mut self.v6)
     }
 }
@@ -292,6 +293,10 @@ fn room_for(announce: &Announce) -> usize {
 }
 
 impl Store {
+    pub(crate) fn to_async(&self) -> Arc<dyn AsyncTorrentRepository> {
+        Arc::new(Immediate(self.repository.clone()))
+    }
+
     /// Announces at the start of the story.
     pub(crate) fn tell(&self, announce: Announce) -> Answer {
         self.tell_at(0, announce)
@@ -331,15 +336,26 @@ impl Store {
             }
             let most = (BYTES / (24 * room_for(next)).max(1)).clamp(1, BATCH);
             let batch: Vec<_> = announces.by_ref().take(most).collect();
-            let mut bytes: Vec<_> = batch.iter().map(AnswerBytes::for_all).collect();
-            let requests =
-                batch.iter().zip(&mut bytes).map(|(announce, bytes)| Request::new(*announce, bytes.buffer()));
-            let mut requests: Vec<_> = requests.collect();
-            self.announce_batch(&mut requests, now, rng);
-            for Request { answer, peers, .. } in requests {
-                let announced = answer.expect("a batch that has returned is answered");
-                told(Answer { announced, peers: peers.endpoints().collect() });
-            }
+            self.tell_batch(now, &batch, rng, &mut told);
+        }
+    }
+
+    /// Announces at `now` in one batch, and passes on the answers.
+    pub(crate) fn tell_batch(
+        &self,
+        now: Timestamp,
+        batch: &[Announce],
+        rng: &mut dyn Random,
+        mut told: impl FnMut(Answer),
+    ) {
+        let mut bytes: Vec<_> = batch.iter().map(AnswerBytes::for_all).collect();
+        let requests =
+            batch.iter().zip(&mut bytes).map(|(announce, bytes)| Request::new(*announce, bytes.buffer()));
+        let mut requests: Vec<_> = requests.collect();
+        self.announce_batch(&mut requests, now, rng);
+        for Request { answer, peers, .. } in requests {
+            let announced = answer.expect("a batch that has returned is answered");
+            told(Answer { announced, peers: peers.endpoints().collect() });
         }
     }
 

@@ -22,6 +22,8 @@ pub mod broken;
 #[doc(hidden)]
 pub mod common;
 mod delayed;
+#[doc(hidden)]
+pub mod histories;
 #[macro_use]
 mod list;
 mod cases;

@@ -234,6 +234,7 @@ impl Clock {
 }
 
 /// The state under the lock. Each method is one atomic step.
+#[derive(Clone)]
 pub(crate) struct ModelState {
     pub(crate) lifetime_secs: u64,
     pub(crate) clock: Clock,
@@ -331,6 +332,16 @@ impl ModelState {
         v6.draw(v6_count, rng, |endpoint| hand_out(endpoint, peers));
     }
 
+    /// The peers that may be handed out for an announce.
+    pub(crate) fn eligible(&self, announce: &Announce) -> Vec<Endpoint> {
+        let swarm = self.swarms.get(&announce.info_hash).filter(|_| announce.event != AnnounceEvent::Stopped);
+        let of_family = |family| {
+            let eligible = swarm.map(|swarm| swarm.eligible(announce, family)).unwrap_or_default();
+            (0..eligible.len()).map(move |n| eligible.get(n))
+        };
+        of_family(Family::V4).chain(of_family(Family::V6)).collect()
+    }
+
     /// Visits up to `visits` peers and swarms after the position of the last step.
     pub(crate) fn sweep(&mut self, now: Timestamp, policy: Retention, visits: usize) -> Swept {
         let oldest = self.oldest(now);
@@ -377,7 +388,7 @@ impl ModelState {
         Some(swarm.stats())
     }
 
-    fn restore(&mut self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
+    pub(crate) fn restore(&mut self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
         let (now, oldest) = (self.advance(now), self.oldest(now));
         let mut restored = Restored::default();
         let (alive, expired): (Vec<_>, Vec<&PeerRecord>) =

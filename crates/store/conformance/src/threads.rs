@@ -95,7 +95,7 @@ pub fn in_step(rounds: usize, work: impl Fn(u32, usize) + Sync) {
     });
 }
 
-fn wait_for(progress: &AtomicUsize, round: usize) {
+pub(crate) fn wait_for(progress: &AtomicUsize, round: usize) {
     let mut spins = 0;
     while progress.load(SeqCst) < round {
         spins += 1;

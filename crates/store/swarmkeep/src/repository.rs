@@ -62,6 +62,10 @@ macro_rules! one_leecher {
 pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// Updates the announcing peer, counts its swarm, and selects other peers, in one atomic step.
     ///
+    /// The calls of several threads to one swarm are linearizable: announces, scrapes, removals, restores and
+    /// added downloads give the answers that they give one after the other, in some order in which each is
+    /// between its start and its return.
+    ///
     /// **Update.** `started`, `completed` and no event insert the peer or refresh it. Its role and its time
     /// become those of this announce: a leecher with nothing left becomes a seeder, and may become a leecher
     /// again. `stopped` removes the peer; for an unknown peer or an unknown info hash it changes nothing.

@@ -2,3 +2,4 @@
 
 mod broken;
 mod conformance;
+mod histories;

@@ -4,7 +4,7 @@ use std::{hint, mem, sync::atomic::Ordering::SeqCst};
 
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, Changes, Endpoint, Evicted, Family, InfoHash, PeerBuffer, Random,
-    Role, SwarmStats, Timestamp,
+    Role, SwarmStats, Timestamp, TorrentRepository as _,
 };
 
 use super::{Broken, Fault, begin_of_tick, let_others_in, with_port};
@@ -52,11 +52,33 @@ impl Broken {
         if !self.select_wrongly(&state, &told, rng, peers) {
             state.select(&told, rng, peers);
         }
-        if self.is(Fault::TotalsInTwoSteps) {
-            let totals = state.totals;
-            drop(state);
-            let_others_in();
-            self.state().totals = totals;
+        match self.fault {
+            Fault::TotalsInTwoSteps => {
+                let totals = state.totals;
+                drop(state);
+                let_others_in();
+                self.state().totals = totals;
+            }
+            Fault::EarlierTimeAges if now < state.latest && told.event != AnnounceEvent::Stopped => {
+                state.change(told.info_hash, |swarm| swarm.alter(told.endpoint, told.role(), now));
+            }
+            Fault::CountsOfAnotherMoment => {
+                drop(state);
+                let_others_in();
+                announced.stats = self.model.scrape(&told.info_hash);
+            }
+            Fault::PeerBeforeDownload if announced.changes.contains(Changes::COMPLETED) => {
+                let counts = |state: &mut ModelState, change: fn(u32) -> u32| {
+                    if let Some(swarm) = state.swarms.get_mut(&told.info_hash) {
+                        swarm.downloaded = change(swarm.downloaded);
+                    }
+                };
+                counts(&mut state, |downloaded| downloaded.saturating_sub(1));
+                drop(state);
+                let_others_in();
+                counts(&mut self.state(), |downloaded| downloaded.saturating_add(1));
+            }
+            _ => {}
         }
         announced
     }
@@ -94,12 +116,46 @@ impl Broken {
                     state.change(torrent, |swarm| joined.iter().for_each(|joined| _ = swarm.remove(joined)));
                 }
             }
+            Fault::RemovedPutBack if !stopped => {
+                let copy = self.state().swarms.get(&torrent).cloned();
+                let_others_in();
+                let mut state = self.state();
+                if let Some(copy) = copy.filter(|_| !state.swarms.contains_key(&torrent)) {
+                    state.change(torrent, |swarm| *swarm = copy);
+                }
+            }
             Fault::IdentityByPeerId => {
                 told.endpoint = with_port(told.endpoint, 1 + told.peer_id.as_bytes()[0] as u16)
             }
             Fault::IdentityByAddress => told.endpoint = with_port(told.endpoint, 6881),
             Fault::InfoHashesOf16Bytes => told.info_hash = self.known_as(&torrent),
             Fault::WantOf32Bits => told.want &= u32::MAX as usize,
+            Fault::WantOf16Bits => told.want &= usize::from(u16::MAX),
+            Fault::StoppedByAddress | Fault::PortsOfAnIpv6Address => {
+                let state = self.state();
+                let Some(swarm) = state.swarms.get(&torrent) else { return Evicted::default() };
+                let is_meant = match self.fault {
+                    Fault::StoppedByAddress => stopped,
+                    _ => told.endpoint.family() == Family::V6 && swarm.peers.len() > 100,
+                };
+                let of_address =
+                    || swarm.of_address(told.endpoint).find(|(at, _)| at.ip() == told.endpoint.ip());
+                if is_meant
+                    && !swarm.peers.contains_key(&told.endpoint)
+                    && let Some((&other, _)) = of_address()
+                {
+                    told.endpoint = other;
+                }
+            }
+            Fault::MovedNotSelected if stopped => {
+                let state = self.state();
+                let swarm = state.swarms.get(&torrent);
+                let role = swarm.and_then(|swarm| Some(swarm.peers.get(&told.endpoint)?.role));
+                let last = |role| swarm?.list(told.endpoint.family(), role).last();
+                if let Some(&moved) = role.and_then(last).filter(|&&last| last != told.endpoint) {
+                    self.marked().insert((torrent, moved), state.latest);
+                }
+            }
             Fault::StoppedCreates => self.state().change(torrent, |_| ()),
             Fault::UnkeyedHash | Fault::UnkeyedHashOfLastBytes | Fault::UnkeyedMultiplyHash => {
                 self.search_a_list(&torrent);
@@ -141,23 +197,35 @@ impl Broken {
         let counted = announced.changes.contains(Changes::COMPLETED);
         let mut downloads = announced.stats.downloaded;
         self.after_evicting(state, told, before, announced);
+        if let Some(last_announce) =
+            before.last_announce.filter(|_| announced.changes.contains(Changes::REFRESHED))
+        {
+            let keeps_time = match self.fault {
+                Fault::RefreshKeepsTime => true,
+                Fault::CompletedKeepsTime => completed,
+                Fault::PromotedKeepsTime => announced.changes.contains(Changes::PROMOTED) && !completed,
+                Fault::MinuteKeepsTime => state.latest.secs_since(last_announce) < 60,
+                _ => false,
+            };
+            if keeps_time {
+                state.change(torrent, |swarm| swarm.alter(told.endpoint, told.role(), last_announce));
+            }
+            let restored = || self.marked().get(&(torrent, told.endpoint)) == Some(&last_announce);
+            let counts = match self.fault {
+                Fault::ExpiredSeederCompletes => state.latest.secs_since(last_announce) > state.lifetime_secs,
+                Fault::RestoredSeederCompletes => restored(),
+                _ => false,
+            };
+            downloads += u32::from(counts && completed && told.left == 0 && !counted);
+        }
         match self.fault {
             Fault::CountsBeforeUpdate => announced.stats = before.stats,
+            Fault::CountsOf16Bits => announced.stats = of_16_bits(announced.stats),
             Fault::LeecherLeftBehind if announced.changes.contains(Changes::PROMOTED) => {
                 *self.notes().entry(torrent).or_default() += 1;
             }
             Fault::SeederForEver if announced.changes.contains(Changes::DEMOTED) => {
                 state.change(torrent, |swarm| swarm.put(told.endpoint, Role::Seeder, before.latest, None));
-            }
-            Fault::RefreshKeepsTime => {
-                if let Some(last_announce) = before.last_announce {
-                    state.change(torrent, |swarm| swarm.put(told.endpoint, told.role(), last_announce, None));
-                }
-            }
-            Fault::CompletedKeepsTime if completed => {
-                if let Some(last_announce) = before.last_announce {
-                    state.change(torrent, |swarm| swarm.put(told.endpoint, told.role(), last_announce, None));
-                }
             }
             Fault::StoppedCountsUnknown
                 if told.event == AnnounceEvent::Stopped && announced.changes.is_empty() =>
@@ -176,6 +244,15 @@ impl Broken {
             Fault::BaseMovesAlone | Fault::AgesLostWithTheBase => self.move_base(state, told),
             Fault::CompletedCountsAgain if completed && told.left == 0 && !counted => downloads += 1,
             Fault::CompletedCountsWithBytesLeft if completed && told.left > 0 => downloads += 1,
+            Fault::EvictedSeederTakesDownload
+                if announced.evicted.peers > 0
+                    && announced.stats.complete < before.stats.complete + u32::from(told.left == 0) =>
+            {
+                downloads = downloads.saturating_sub(1);
+            }
+            Fault::MovedNotSelected if announced.changes.contains(Changes::JOINED) => {
+                self.marked().retain(|&(marked, _), _| marked != torrent);
+            }
             Fault::CompletedFromUnknownIgnored if counted && before.last_announce.is_none() => downloads -= 1,
             Fault::CompletedLooksTooLate if counted && before.last_announce.is_some() => downloads -= 1,
             Fault::LivesOf3Bits => {
@@ -238,6 +315,13 @@ impl Broken {
         let notes = self.is(Fault::LeecherLeftBehind).then(|| self.notes());
         notes.and_then(|notes| notes.get(info_hash).copied()).unwrap_or_default()
     }
+}
+
+/// Returns the counts as counters of 16 bits would have them.
+pub(super) fn of_16_bits(stats: SwarmStats) -> SwarmStats {
+    let [complete, incomplete, downloaded] =
+        [stats.complete, stats.incomplete, stats.downloaded].map(|count| count & 0xffff);
+    SwarmStats { complete, incomplete, downloaded }
 }
 
 /// Of a swarm, before an announce.

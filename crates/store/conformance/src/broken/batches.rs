@@ -1,7 +1,7 @@
 //! Faults of batches.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     panic::{self, AssertUnwindSafe},
 };
 
@@ -27,9 +27,24 @@ impl Broken {
         let rng: &mut dyn Random = if self.is(Fault::BatchSwallowsPanics) { &mut again } else { again.0 };
         let mut all: Vec<_> = batch.iter_mut().collect();
         let mut done = HashSet::new();
+        let (mut first, mut seeders_too) = (BTreeMap::new(), false);
         match self.fault {
             Fault::BatchStoppedFirst => {
                 all.sort_by_key(|request| request.announce.event != AnnounceEvent::Stopped);
+            }
+            Fault::BatchOvertakesItself => {
+                if let Some(Request { announce, .. }) = all.last() {
+                    let mut state = self.state();
+                    let swarm = state.swarms.get(&announce.info_hash);
+                    let is_newcomer =
+                        swarm.is_some_and(|swarm| !swarm.peers.contains_key(&announce.endpoint));
+                    if is_newcomer && announce.event == AnnounceEvent::None {
+                        state.update(announce, now);
+                        drop(state);
+                        let_others_in();
+                        self.state().change(announce.info_hash, |swarm| swarm.remove(&announce.endpoint));
+                    }
+                }
             }
             Fault::BatchInTwoSteps => {
                 let unknown = |request: &&mut Request<'_>| {
@@ -74,7 +89,13 @@ impl Broken {
             _ => {}
         }
         for request in &mut all {
-            let announce = request.announce;
+            let mut announce = request.announce;
+            if self.is(Fault::SeedersTooStays) {
+                (announce.seeders_too, seeders_too) =
+                    (announce.seeders_too || seeders_too, announce.seeders_too);
+            }
+            let earlier =
+                *first.entry(announce.info_hash).or_insert_with(|| self.scrape(&announce.info_hash));
             let repeated = !done.insert((announce.info_hash, announce.endpoint));
             if self.is(Fault::BatchSkipsRepeats) && repeated {
                 let (stats, state) = (self.scrape(&announce.info_hash), self.state());
@@ -91,6 +112,9 @@ impl Broken {
             request.answer = Some(self.announce(&announce, now, rng, peers));
             if self.is(Fault::BatchKeepsAnswers) && answered.is_some() {
                 request.answer = answered;
+            }
+            if let Some(answer) = request.answer.as_mut().filter(|_| self.is(Fault::BatchCountsBefore)) {
+                answer.stats = if answer.changes.contains(Changes::CREATED) { answer.stats } else { earlier };
             }
         }
         for request in all {

@@ -72,6 +72,26 @@ impl Broken {
                     });
                 }
             }
+            Fault::EvictsOwnFamily | Fault::PeersLimitedByFamily => {
+                let mut state = self.state();
+                let (family, most) =
+                    (told.endpoint.family(), state.limits.peers_per_swarm.unwrap_or(usize::MAX));
+                let by_family = self.is(Fault::PeersLimitedByFamily);
+                let is_own = |endpoint: &Endpoint| endpoint.family() == family;
+                let stalest = state.swarms.get(&torrent).and_then(|swarm| {
+                    let full = if by_family {
+                        swarm.peers.keys().filter(|endpoint| is_own(endpoint)).count() >= most / 2
+                    } else {
+                        swarm.peers.len() >= most
+                    };
+                    let (_, stalest) = swarm.by_age.iter().find(|(_, endpoint)| is_own(endpoint))?;
+                    (full && !swarm.peers.contains_key(&told.endpoint)).then_some(*stalest)
+                });
+                if let Some(stalest) = stalest.filter(|_| told.event != AnnounceEvent::Stopped) {
+                    state.change(torrent, |swarm| swarm.remove(&stalest));
+                    evicted.peers += 1;
+                }
+            }
             Fault::EndpointForEachLimit => {
                 let mut state = self.state();
                 let most = state.limits.peers_per_swarm.unwrap_or(usize::MAX);

@@ -11,7 +11,10 @@ use swarmkeep::{
     TorrentRepository, implement::CursorExt as _,
 };
 
-use super::{Broken, Fault, let_others_in, let_others_in_until};
+use super::{
+    Broken, Fault, let_others_in, let_others_in_until,
+    reading::{by_position, by_role},
+};
 use crate::model::Swarm;
 
 impl Broken {
@@ -141,67 +144,6 @@ struct BrokenListings<'a> {
     noted: Mutex<BTreeMap<InfoHash, SwarmStats>>,
 }
 
-impl BrokenListings<'_> {
-    /// Returns all peers of a swarm in the order of the listing.
-    fn all(&self, info_hash: &InfoHash) -> Vec<PeerRecord> {
-        let state = self.broken.state();
-        let swarm = state.swarms.get(info_hash);
-        let peers = swarm.into_iter().flat_map(|swarm| &swarm.peers);
-        peers.map(|(&endpoint, peer)| peer.record(endpoint, state.latest)).collect()
-    }
-
-    /// Lists peers by position, in an order by role.
-    fn by_position(
-        &self,
-        info_hash: &InfoHash,
-        from: Cursor,
-        limit: usize,
-        out: &mut Vec<PeerRecord>,
-    ) -> Cursor {
-        let mut all = self.all(info_hash);
-        all.sort_by_key(|record| record.role);
-        let position =
-            from.bytes().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
-        out.extend(all.iter().skip(position).take(limit));
-        match position.saturating_add(limit) {
-            next if next >= all.len() => Cursor::END,
-            next => Cursor::after(&(next as u64).to_le_bytes()),
-        }
-    }
-
-    /// Lists the seeders in order, and then the leechers.
-    fn seeders_first(
-        &self,
-        info_hash: &InfoHash,
-        from: Cursor,
-        limit: usize,
-        out: &mut Vec<PeerRecord>,
-    ) -> Cursor {
-        let all = self.all(info_hash);
-        let mut role = Role::Seeder;
-        let mut after: Vec<u8> = Vec::new();
-        if let Some((&first, rest)) = from.bytes().and_then(|bytes| bytes.split_first()) {
-            role = if first == 0 { Role::Seeder } else { Role::Leecher };
-            after = rest.to_vec();
-        }
-        let behind =
-            all.iter().filter(|peer| peer.role == role && peer.endpoint.as_bytes() > after.as_slice());
-        let mut own: Vec<_> = behind.copied().collect();
-        own.sort_by(|one, other| one.endpoint.as_bytes().cmp(other.endpoint.as_bytes()));
-        own.truncate(limit);
-        out.extend(&own);
-        match own.last() {
-            Some(last) if own.len() == limit => {
-                let mut cursor = vec![u8::from(role == Role::Leecher)];
-                cursor.extend_from_slice(last.endpoint.as_bytes());
-                Cursor::after(&cursor)
-            }
-            _ if role == Role::Seeder => Cursor::after(&[1]),
-            _ => Cursor::END,
-        }
-    }
-}
-
 impl TorrentRepository for BrokenListings<'_> {
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
         let (start, fault) = (out.len(), self.broken.fault);
@@ -223,8 +165,10 @@ impl TorrentRepository for BrokenListings<'_> {
             let_others_in_until(|| self.broken.model.scrape(info_hash).downloaded > before.downloaded);
         }
         let next = match fault {
-            Fault::ExportPeersByPosition => self.by_position(info_hash, from, limit, out),
-            Fault::ExportSeedersFirst => self.seeders_first(info_hash, from, limit, out),
+            Fault::ExportPeersByPosition => by_position(self.broken.records(info_hash), from, limit, out),
+            Fault::ExportSeedersFirst => {
+                by_role(&self.broken.records(info_hash), [Role::Seeder, Role::Leecher], from, limit, out)
+            }
             _ => self.broken.model.peers(info_hash, from, limit, out),
         };
         let latest = self.broken.state().latest;

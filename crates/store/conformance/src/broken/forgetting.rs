@@ -103,6 +103,13 @@ impl Broken {
                 self.marked().extend(gone.map(|(torrent, peer)| ((torrent, peer.endpoint), now)));
                 swept
             }
+            Fault::BudgetOfRemoved => {
+                let mut swept = Swept::default();
+                while swept.expired < budget.get() as u64 && !swept.pass_complete {
+                    swept += self.model.sweep(now, policy, budget);
+                }
+                swept
+            }
             Fault::SweepIgnoresBudget => self.model.sweep(now, policy, Budget::peers(usize::MAX)),
             Fault::SweepFromTheStart => {
                 let mut state = self.state();
@@ -182,6 +189,12 @@ impl Broken {
                 let named: Vec<_> = all.into_iter().filter(|info_hash| forbidden(info_hash)).collect();
                 drop(held);
                 self.model.remove_where(&|info_hash| named.contains(info_hash), from, budget)
+            }
+            Fault::RemovalKeepsIpv6 => {
+                let before = self.state().totals.v6.leechers;
+                let removed = self.model.remove_where(forbidden, from, budget);
+                self.drift.fetch_add(before.saturating_sub(self.state().totals.v6.leechers), SeqCst);
+                removed
             }
             _ => self.losing_room(|| self.model.remove_where(forbidden, from, budget)),
         }

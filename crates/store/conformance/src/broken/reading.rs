@@ -1,13 +1,16 @@
 //! Faults of scrapes, totals, and the listings of swarms and peers.
 
-use std::{hint, sync::atomic::Ordering::SeqCst};
+use std::{
+    hint,
+    sync::{PoisonError, atomic::Ordering::SeqCst},
+};
 
 use swarmkeep::{
     Cursor, Family, InfoHash, PeerRecord, Role, SwarmStats, SwarmSummary, TorrentRepository, Totals,
     implement::CursorExt as _,
 };
 
-use super::{Broken, Fault, TICK_SECS, begin_of_tick, let_others_in};
+use super::{Broken, Fault, TICK_SECS, announcing::of_16_bits, begin_of_tick, let_others_in};
 use crate::model::{ModelState, Swarm};
 
 impl Broken {
@@ -15,7 +18,18 @@ impl Broken {
         if self.is(Fault::ScrapeCreates) {
             self.state().change(*info_hash, |_| ());
         }
+        if self.is(Fault::ScrapeFromCache) {
+            let changes = self.drift.load(SeqCst);
+            let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = scraped.get(info_hash).filter(|(before, _)| *before == changes);
+            let stats = known.map_or_else(|| self.model.scrape(info_hash), |(_, stats)| *stats);
+            scraped.insert(*info_hash, (changes, stats));
+            return stats;
+        }
         let mut stats = self.model.scrape(&self.known_as(info_hash));
+        if self.is(Fault::CountsOf16Bits) {
+            return of_16_bits(stats);
+        }
         stats.incomplete += self.ghosts(info_hash);
         if self.is(Fault::ScrapeWithoutIpv6)
             && let Some(swarm) = self.state().swarms.get(info_hash)
@@ -34,6 +48,7 @@ impl Broken {
                 totals.v4.leechers = totals.v4.leechers.saturating_sub(self.drift.load(SeqCst));
             }
             Fault::RemoveKeepsTotals => totals.swarms += self.drift.load(SeqCst),
+            Fault::RemovalKeepsIpv6 => totals.v6.leechers += self.drift.load(SeqCst),
             Fault::TotalsByWalking => {
                 totals.swarms =
                     self.state().swarms.keys().filter(|info_hash| info_hash.as_bytes() != &[0; 20]).count()
@@ -102,7 +117,9 @@ impl Broken {
 
     pub(super) fn page_wrongly(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
         match (self.fault, after) {
-            (Fault::PageSkips, Some(after)) => {
+            (Fault::PageSkips, Some(after)) | (Fault::PageSkipsAfterRemoved, Some(after))
+                if self.is(Fault::PageSkips) || !self.state().swarms.contains_key(after) =>
+            {
                 let mut skipped = Vec::new();
                 self.model.page(Some(after), 1, &mut skipped);
                 if let Some(skipped) = skipped.first() {
@@ -155,6 +172,10 @@ impl Broken {
         let is_known = || self.state().swarms.contains_key(info_hash);
         match self.fault {
             Fault::PeersCreates => self.state().change(*info_hash, |_| ()),
+            Fault::PeersByRole => {
+                let all = self.records(info_hash);
+                return by_role(&all, [Role::Leecher, Role::Seeder], from, limit, out);
+            }
             Fault::PeersNeverEnd if from != Cursor::START && !is_known() => return from,
             Fault::PeersSkip => {
                 let next = self.model.peers(info_hash, from, limit, out);
@@ -180,18 +201,57 @@ impl Broken {
             }
             return next;
         }
-        let position =
-            from.bytes().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
-        let mut all = Vec::new();
-        let mut cursor = Cursor::START;
-        while !cursor.is_end() {
-            cursor = self.model.peers(info_hash, cursor, usize::MAX, &mut all);
+        by_position(self.records(info_hash), from, limit, out)
+    }
+
+    /// Returns all peers of a swarm in ascending order.
+    pub(super) fn records(&self, info_hash: &InfoHash) -> Vec<PeerRecord> {
+        let state = self.state();
+        let peers = state.swarms.get(info_hash).into_iter().flat_map(|swarm| &swarm.peers);
+        peers.map(|(&endpoint, peer)| peer.record(endpoint, state.latest)).collect()
+    }
+}
+
+/// Lists peers by position, in an order by role.
+pub(super) fn by_position(
+    mut all: Vec<PeerRecord>,
+    from: Cursor,
+    limit: usize,
+    out: &mut Vec<PeerRecord>,
+) -> Cursor {
+    all.sort_by_key(|record| record.role);
+    let position =
+        from.bytes().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
+    out.extend(all.iter().skip(position).take(limit));
+    match position.saturating_add(limit) {
+        next if next >= all.len() => Cursor::END,
+        next => Cursor::after(&(next as u64).to_le_bytes()),
+    }
+}
+
+/// Lists the peers of one role in order, and then those of the other.
+pub(super) fn by_role(
+    all: &[PeerRecord],
+    roles: [Role; 2],
+    from: Cursor,
+    limit: usize,
+    out: &mut Vec<PeerRecord>,
+) -> Cursor {
+    let (second, after) = match from.bytes().and_then(|bytes| bytes.split_first()) {
+        Some((&second, after)) => (usize::from(second), after.to_vec()),
+        None => (0, Vec::new()),
+    };
+    let is_left =
+        |peer: &&PeerRecord| peer.role == roles[second] && peer.endpoint.as_bytes() > after.as_slice();
+    let mut own: Vec<_> = all.iter().filter(is_left).copied().collect();
+    own.sort_by(|one, other| one.endpoint.as_bytes().cmp(other.endpoint.as_bytes()));
+    own.truncate(limit);
+    out.extend(&own);
+    match own.last() {
+        Some(last) if own.len() == limit => {
+            Cursor::after(&[&[second as u8], last.endpoint.as_bytes()].concat())
         }
-        all.sort_by_key(|record| record.role);
-        out.extend(all.iter().skip(position).take(limit));
-        if all.len() <= position.saturating_add(limit) {
-            return Cursor::END;
-        }
-        Cursor::after(&((position + limit) as u64).to_le_bytes())
+        _ if second == 0 && !all.is_empty() => Cursor::after(&[1]),
+        _ => Cursor::END,
     }
 }

@@ -44,7 +44,7 @@ impl Broken {
             }
             Fault::RestoreCreates => self.state().change(swarm.info_hash, |_| ()),
             Fault::RestoreWithoutDetails => peers.iter_mut().for_each(|record| record.details = None),
-            Fault::RestoredNotSwept => {
+            Fault::RestoredNotSwept | Fault::RestoredSeederCompletes => {
                 let places = peers.iter().map(|peer| ((swarm.info_hash, peer.endpoint), peer.last_announce));
                 self.marked().extend(places);
             }
@@ -69,7 +69,19 @@ impl Broken {
         }
         let mut state = self.state();
         if state.swarms.contains_key(&swarm.info_hash) {
+            let latest = state.latest;
             state.change(swarm.info_hash, |into| match self.fault {
+                Fault::RestoredAhead | Fault::RestoreSetsRole => {
+                    for record in &peers {
+                        let Some(peer) = into.peers.get(&record.endpoint) else { continue };
+                        let (role, last_announce) = (peer.role, peer.last_announce);
+                        if self.is(Fault::RestoreSetsRole) {
+                            into.alter(record.endpoint, record.role, last_announce);
+                        } else if record.last_announce > latest {
+                            into.alter(record.endpoint, role, record.last_announce);
+                        }
+                    }
+                }
                 Fault::RestoreOverwritesDownloads => into.downloaded = swarm.stats.downloaded,
                 Fault::RestoredWorthNothing => into.populated &= known,
                 _ => {}

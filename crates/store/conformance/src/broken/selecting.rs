@@ -1,6 +1,6 @@
 //! Faults of selection: the selected peers and their form.
 
-use std::{hint, ops::Range, thread, time::Duration};
+use std::{cmp::Reverse, hint, ops::Range, thread, time::Duration};
 
 use swarmkeep::{Announce, AnnounceEvent, Endpoint, Families, Family, PeerBuffer, Random};
 
@@ -107,7 +107,7 @@ impl Broken {
                     all.reverse();
                 }
                 all.truncate(want);
-                all.retain(|endpoint| told.families.contains(family_flag(*endpoint)));
+                all.retain(|endpoint| told.families.contains(Families::of(endpoint.family())));
                 hand_out_window(&all, want, 0, peers);
             }
             Fault::OneFamilyTakesAll => {
@@ -137,7 +137,48 @@ impl Broken {
                 hint::black_box(swarm.peers.values().map(|peer| peer.last_announce).max());
                 return false;
             }
+            Fault::MovedNotSelected => {
+                let marked = self.marked();
+                own.retain(|endpoint| !marked.contains_key(&(told.info_hash, *endpoint)));
+                hand_out_window(&own, want, rng.below(own.len().max(1)), peers);
+            }
+            Fault::OddWantOneLess if want % 2 == 1 && told.families == Families::all() => {
+                let starts = [(); 2].map(|()| rng.next_u64() as usize);
+                hand_out_of_both(&own, want - 1, starts, peers);
+            }
+            Fault::SmallRoomInOrder if peers.v4.room() + peers.v6.room() < want => {
+                hand_out_window(&own, want, 0, peers);
+            }
             _ if own.len() <= want => return false,
+            Fault::LastOf200NotSelected if own.len() > 200 => {
+                own.pop();
+                hand_out_window(&own, want, rng.below(own.len()), peers);
+            }
+            Fault::HalfIsNewest if (200..=900).contains(&own.len()) => {
+                own.sort_by_key(|endpoint| Reverse(swarm.peers[endpoint].last_announce));
+                let newest: Vec<_> = own.drain(..want / 2).collect();
+                let start = rng.below(own.len());
+                own.rotate_left(start);
+                hand_out_window(&[newest, own].concat(), want, 0, peers);
+            }
+            Fault::FreshPreferred => {
+                own.sort_by_key(|endpoint| Reverse(swarm.peers[endpoint].last_announce));
+                let start = rng.below(own.len()).min(rng.below(own.len()));
+                hand_out_window(&own, want, start, peers);
+            }
+            Fault::FewSeedersFirst | Fault::OneIsASeeder => {
+                let (mut all, leechers) = (own.clone(), row(told.families, false));
+                all.retain(|endpoint| !leechers.contains(endpoint));
+                let is_meant =
+                    if self.is(Fault::OneIsASeeder) { want == 1 } else { all.len() * 10 < own.len() };
+                if all.is_empty() || !is_meant {
+                    return false;
+                }
+                let (seeder, leecher) = (rng.below(all.len()), rng.below(leechers.len().max(1)));
+                all.rotate_left(seeder);
+                all.extend(leechers.iter().cycle().skip(leecher).take(leechers.len()));
+                hand_out_window(&all, want, 0, peers);
+            }
             Fault::SmallInOrder if own.len() <= 8 => hand_out_window(&own, want, 0, peers),
             Fault::SegmentsNotWeighted => {
                 let segments = (0..).map(|n| 128 * ((1 << n) - 1)..128 * ((2 << n) - 1));
@@ -198,12 +239,5 @@ fn put(endpoint: Endpoint, peers: &mut PeerBuffer<'_>) {
     };
     if room > 0 {
         hand_out(endpoint, peers);
-    }
-}
-
-fn family_flag(endpoint: Endpoint) -> Families {
-    match endpoint.family() {
-        Family::V4 => Families::V4,
-        Family::V6 => Families::V6,
     }
 }

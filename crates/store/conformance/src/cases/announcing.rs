@@ -1,10 +1,5 @@
 //! Cases of announces: the update of the peer, and the counts.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    thread,
-};
-
 use swarmkeep::{
     Announce, AnnounceEvent, Changes, Family, Retention, Role, SwarmSummary, TorrentRepositoryExt,
 };
@@ -20,34 +15,6 @@ pub(crate) fn announce_answers_with_the_counts_after_the_update(subject: &dyn Su
     assert_eq!(store.tell(stopped(torrent, v4(2))).stats, stats(1, 1, 1));
     assert_eq!(store.tell(stopped(torrent, v4(1))).stats, stats(1, 0, 1));
     assert_eq!(store.tell(stopped(torrent, v6(3))).stats, stats(0, 0, 1));
-}
-
-/// Two peers change roles all the time. Every call must see a swarm of two peers, whatever their roles.
-pub(crate) fn announce_is_seen_whole_or_not_at_all(subject: &dyn Subject) {
-    let (store, torrent) = (build(subject), hash(1));
-    store.fill(0, [leecher(torrent, v4(1)), seeder(torrent, v4(2))]);
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for n in 1..=2 {
-            let (store, done) = (&store, &done);
-            scope.spawn(move || {
-                for turn in 0..15_000 {
-                    let answer = store.tell(Announce::new(torrent, v4(n)).left(turn % 2).want(1));
-                    assert_eq!(
-                        answer.stats.peers(),
-                        2,
-                        "the counts of an announce while a peer changes its role"
-                    );
-                    assert!(answer.peers.len() <= 1, "handed out of a swarm of two: {:?}", answer.peers);
-                }
-                done.store(true, Relaxed);
-            });
-        }
-        while !done.load(Relaxed) {
-            assert_eq!(store.scrape(&torrent).peers(), 2, "a scrape while a peer changes its role");
-        }
-    });
-    store.assert_consistent();
 }
 
 /// The form of the address does not matter either: an IPv4-mapped IPv6 address is the IPv4 address.
@@ -72,11 +39,16 @@ pub(crate) fn a_peer_is_its_endpoint_whatever_peer_id_it_uses(subject: &dyn Subj
 
 pub(crate) fn two_ports_of_one_address_are_two_peers(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
-    let ports: Vec<_> =
-        (1..=40).map(|n| format!("192.0.2.1:{}", n * 1600).parse().expect("an endpoint")).collect();
+    let port = |n| {
+        ["192.0.2.1", "[2001:db8::1]"].map(|ip| format!("{ip}:{}", n * 300).parse().expect("an endpoint"))
+    };
+    let ports: Vec<_> = (1..=200).flat_map(port).collect();
     store.fill(0, ports.iter().map(|&port| leecher(torrent, port)));
-    assert_eq!(store.scrape(&torrent), stats(0, 40, 0));
-    assert_same(store.tell(leecher(torrent, v4(1))).peers, ports, "all ports of one address");
+    assert_eq!(store.scrape(&torrent), stats(0, 400, 0));
+    let all = leecher(torrent, v4(1)).want(400).families(BOTH);
+    assert_same(store.tell(all).peers, ports.clone(), "all ports of one address");
+    store.tell(stopped(torrent, "192.0.2.1:1".parse().expect("an endpoint")));
+    assert_same(store.tell(all).peers, ports, "after an unknown port of the address has stopped");
 }
 
 pub(crate) fn started_none_and_completed_insert_or_refresh(subject: &dyn Subject) {
@@ -236,7 +208,13 @@ pub(crate) fn a_repeated_completed_counts_no_second_download(subject: &dyn Subje
         );
     }
     store.tell(seeder(torrent, v4(3)).event(AnnounceEvent::Started));
-    assert_eq!(store.tell(completed(torrent, v4(3))).stats.downloaded, 1, "a seeder had nothing to finish");
+    for now in [9, 3 * LIFETIME] {
+        let again = store.tell_at(now, completed(torrent, v4(3)));
+        assert_eq!(
+            again.stats.downloaded, 1,
+            "a seeder had nothing to finish, nor one that no sweep has removed"
+        );
+    }
 }
 
 pub(crate) fn completed_with_bytes_left_is_an_ordinary_announce(subject: &dyn Subject) {

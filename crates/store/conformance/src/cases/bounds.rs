@@ -3,8 +3,8 @@
 use std::{collections::HashSet, ops::Range};
 
 use swarmkeep::{
-    Announce, AnnounceEvent, BoundedBy, Budget, Changes, ConfigError, Evicted, Family, PeerBuffer,
-    PeerRecord, RepositoryConfig, Request, Retention, Role, SplitMix64, SwarmSummary, TorrentRepositoryExt,
+    Announce, AnnounceEvent, BoundedBy, Budget, Changes, ConfigError, Evicted, Family, PeerRecord,
+    RepositoryConfig, Retention, Role, SplitMix64, SwarmSummary, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -87,8 +87,10 @@ pub(crate) fn max_peers_per_swarm_is_kept_and_the_announcer_stays(subject: &dyn 
     for n in 0..1500 {
         let family = if n % 3 == 0 { Family::V6 } else { Family::V4 };
         let announcer = peer(family, n as u32);
-        let answer = store.tell_at(n / 3, leecher(torrent, announcer).left(n % 2).families(BOTH));
+        let announce = leecher(torrent, announcer).left(n % 2).event(AnnounceEvent::Completed);
+        let answer = store.tell_at(n / 3, announce.families(BOTH));
         evicted += answer.evicted.peers;
+        assert_eq!(u64::from(answer.stats.downloaded), n / 2 + 1, "an evicted peer takes no download along");
         assert_eq!(answer.evicted.swarms, 0);
         assert!(answer.stats.peers() <= MOST, "{} peers", answer.stats.peers());
         assert_eq!(answer.stats.peers(), n + 1 - evicted, "the peers left, and the reported evictions");
@@ -445,22 +447,16 @@ fn batches_at_the_limit(store: &Store, assert_within: impl Fn(&Store)) {
         let back =
             (0..20).map(|n| first.saturating_sub(n * 13 + 5)).map(|n| leecher(hash(1000 + n), endpoint(n)));
         let crowds = (first..first + 20).map(|n| seeder(hash(n % 2), endpoint(n)));
-        let announces: Vec<_> = made_up.zip(back.chain(crowds.clone())).flat_map(|(a, b)| [a, b]).collect();
-        let mut batch: Vec<_> = announces
-            .iter()
-            .chain(&crowds.collect::<Vec<_>>())
-            .map(|&announce| Request::new(announce.want(0), PeerBuffer::new(&mut [], &mut [])))
-            .collect();
-        store.announce_batch(&mut batch, at(turn), &mut SplitMix64::new(turn));
-        assert_within(store);
-        for request in &batch {
-            let answer = request.answer.expect("every request of a batch is answered");
+        let announces = made_up.zip(back.chain(crowds.clone())).flat_map(|(a, b)| [a, b]).chain(crowds);
+        let announces: Vec<_> = announces.map(|announce| announce.want(0)).collect();
+        store.tell_batch(at(turn), &announces, &mut SplitMix64::new(turn), |answer| {
             assert!(answer.stats.peers() >= 1, "the announcer stays, others are evicted for it");
             joined += u64::from(answer.changes.contains(Changes::JOINED));
             told.swarms += answer.evicted.swarms;
             told.peers += answer.evicted.peers;
-        }
-        let last = batch.last().expect("there are some").announce;
+        });
+        assert_within(store);
+        let last = announces.last().expect("there are some");
         assert!(store.members(&last.info_hash).contains_key(&last.endpoint), "the last one is there");
         assert_eq!(store.totals().evicted, told, "the reported and the counted evictions");
         assert_eq!(store.totals().peers(), joined - told.peers, "peers that joined and were not evicted");

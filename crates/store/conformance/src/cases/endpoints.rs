@@ -6,8 +6,8 @@ use std::{
 };
 
 use swarmkeep::{
-    BoundedBy, Changes, Endpoint, Evicted, Family, InfoHash, PeerBuffer, PeerRecord, Random, Request,
-    Retention, Role, SplitMix64, SwarmSummary, TorrentRepositoryExt,
+    BoundedBy, Changes, Endpoint, Evicted, Family, InfoHash, PeerRecord, Random, Retention, Role, SplitMix64,
+    SwarmSummary, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -284,20 +284,15 @@ pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Sub
                     _ => leecher(torrent, crowded(family, turn * 90 + n)),
                 }
             })
+            .map(|announce| announce.want(0))
             .collect();
-        let requests = announces
-            .iter()
-            .map(|announce| Request::new(announce.want(0), PeerBuffer::new(&mut [], &mut [])));
-        let mut batch: Vec<_> = requests.collect();
-        store.announce_batch(&mut batch, at(turn.into()), &mut SplitMix64::new(turn.into()));
-        for request in &batch {
-            let answer = request.answer.expect("every request of a batch is answered");
+        store.tell_batch(at(turn.into()), &announces, &mut SplitMix64::new(turn.into()), |answer| {
             let new = answer.changes.contains(Changes::JOINED);
             joined += u64::from(new);
             told += answer.evicted.peers;
             assert_eq!(answer.evicted.swarms, 0);
             assert!(answer.evicted.peers <= u64::from(new), "one newcomer takes one place");
-        }
+        });
         assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: told }, "reported, and counted");
         assert_eq!(store.totals().peers(), joined - told, "peers that joined and were not evicted");
         for torrent in announces.iter().map(|announce| announce.info_hash).collect::<BTreeSet<_>>() {

@@ -7,75 +7,77 @@
 
 use std::{
     collections::HashMap,
-    iter::repeat_n,
     sync::{Mutex, PoisonError},
 };
 
-use swarmkeep::{Announce, BoundedBy, Endpoint, Families, Family, InfoHash, Random, SplitMix64};
+use swarmkeep::{Announce, BoundedBy, Endpoint, Families, Family, InfoHash, Random, Role, SplitMix64};
 
-use crate::{Subject, kit::*};
+use crate::{Subject, kit::*, model::share};
 
-pub(crate) fn selection_is_fair_in_a_swarm_of_2(subject: &dyn Subject) {
-    let (store, torrent) = (build(subject), hash(1));
-    store.fill(0, [leecher(torrent, v4(1)), seeder(torrent, v4(2))]);
-    assert_fair(&store, leecher(torrent, v4(9000)).want(1), 2, 4000);
-}
-
-pub(crate) fn selection_is_fair_in_a_swarm_of_75(subject: &dyn Subject) {
-    for (want, announces) in [(50, 40_000), (10, 40_000)] {
-        let (store, torrent) = half_seeders(subject, 75);
-        // The announcer is a member in the middle: a window that skips it after it was drawn favors the peers
-        // after it.
-        assert_fair(&store, leecher(torrent, v4(31)).want(want), 74, announces);
+/// Swarms of any size, age and family, with any share of seeders; announces of members and of newcomers, with
+/// any role and `want`, alone and in batches.
+pub(crate) fn selection_is_fair_in_any_swarm(subject: &dyn Subject) {
+    const WORLDS: usize = 24;
+    let (store, mut rng) = (build(subject), SplitMix64::new(58));
+    let rng: &mut dyn Random = &mut rng;
+    for world in 0..WORLDS {
+        let torrent = hash(world as u64);
+        let size = match world {
+            0 => 2,
+            1 => 75,
+            2 => 1000,
+            _ => {
+                let magnitude = 1 << (1 + rng.below(10));
+                magnitude + rng.below(magnitude)
+            }
+        };
+        let (seeders, fresh) = ([3, 50, 97][world % 3], [0, 10, 50][rng.below(3)]);
+        let families: &[Family] = [&FAMILIES[..1], &FAMILIES[1..], &FAMILIES][rng.below(3)];
+        let member = |n: usize| peer(families[n % families.len()], n as u32);
+        let announces: Vec<_> = (0..size)
+            .map(|n| Announce::new(torrent, member(n)).left((rng.below(100) >= seeders).into()))
+            .collect();
+        store.fill(0, announces.iter().copied());
+        store.fill(LIFETIME / 2, announces.iter().filter(|_| rng.below(100) < fresh).copied());
+        for _ in 0..2 {
+            let announcer = [member(rng.below(size)), member(100_000)][rng.below(2)];
+            let announce = Announce::new(torrent, announcer)
+                .left((rng.below(3) > 0).into())
+                .seeders_too(rng.below(4) == 0);
+            let announce = if rng.below(2) == 0 { announce } else { announce.families(BOTH) };
+            let eligible = eligible(&store, &announce).len();
+            // A large swarm would need many announces that want few.
+            let mut want = [1, 2, 10, 50][rng.below(4)].min(eligible.saturating_sub(1)).max(eligible / 250);
+            if announce.families == BOTH {
+                // Either family may have the last one of an odd number.
+                want += want % 2;
+            }
+            assert_fair(&store, announce.want(want), [1, 2, 7, 256][rng.below(4)]);
+        }
     }
-}
-
-pub(crate) fn selection_is_fair_in_a_swarm_of_1_000(subject: &dyn Subject) {
-    let (store, torrent) = half_seeders(subject, 1000);
-    assert_fair(&store, leecher(torrent, v4(501)).want(50), 999, 8000);
 }
 
 pub(crate) fn selection_is_fair_in_a_swarm_of_100_000(subject: &dyn Subject) {
-    let (store, torrent) = half_seeders(subject, 100_000);
-    assert_fair(&store, leecher(torrent, v4(50_001)).want(1000), 99_999, 2000);
-}
-
-pub(crate) fn selection_for_a_seeder_is_fair(subject: &dyn Subject) {
-    for announcer in [v4(2), v4(9000)] {
-        let (store, torrent) = half_seeders(subject, 150);
-        let announce = seeder(torrent, announcer).want(20);
-        assert_fair(&store, announce, 75, 8000);
-        let others = store.members(&torrent).len() - 1;
-        assert_fair(&store, announce.seeders_too(true), others, 8000);
-    }
-}
-
-pub(crate) fn selection_is_fair_within_each_family(subject: &dyn Subject) {
-    let (store, torrent) = half_seeders(subject, 120);
-    store.fill(0, (1..=60).map(|n| Announce::new(torrent, v6(n)).left((n % 2).into())));
-    for (family, eligible) in [(Family::V4, 119), (Family::V6, 60)] {
-        let announce = leecher(torrent, v4(61)).want(20).families(BOTH);
-        assert_fair_among(&store, announce, eligible, 10_000, Some(family));
-    }
-    assert_fair(&store, leecher(torrent, v6(9000)).want(20).families(Families::V6), 60, 8000);
+    let (store, torrent) = quarter_seeders(subject, 100_000);
+    assert_fair(&store, leecher(torrent, v4(50_001)).want(1000), 100);
 }
 
 /// After peers have left, come back and changed roles: the places that they left must not make other peers
 /// more likely.
 pub(crate) fn selection_stays_fair_when_a_swarm_has_shrunk(subject: &dyn Subject) {
-    let (store, torrent) = half_seeders(subject, 2000);
+    let (store, torrent) = quarter_seeders(subject, 2000);
     store.fill(0, (1..=2000).filter(|n| n % 16 != 0 && *n > 40).map(|n| stopped(torrent, v4(n))));
     store.fill(0, (1..=40).map(|n| Announce::new(torrent, v4(n)).left(((n + 1) % 2).into())));
-    let left = store.members(&torrent).len();
-    assert_fair(&store, leecher(torrent, v4(1)).want(20), left - 1, 12_000);
+    for want in [2, 20] {
+        assert_fair(&store, leecher(torrent, v4(1)).want(want), 1);
+    }
 }
 
 /// Some addresses have the maximum number of endpoints, and some have one. A store may keep the endpoints of
 /// one address together to count them.
 pub(crate) fn selection_is_fair_among_the_endpoints_of_limited_addresses(subject: &dyn Subject) {
     const TOGETHER: u32 = 8;
-    for (most, peers, want, announces) in [(8, 75, 10, 40_000), (8, 2000, 50, 10_000), (60, 2000, 50, 10_000)]
-    {
+    for (most, peers, want) in [(8, 75, 10), (8, 2000, 10), (60, 2000, 50)] {
         let config = config().max_endpoints_per_address(most);
         let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config) else { return };
         let torrent = hash(1);
@@ -86,52 +88,67 @@ pub(crate) fn selection_is_fair_among_the_endpoints_of_limited_addresses(subject
         };
         store.fill(0, (0..peers).map(|n| Announce::new(torrent, endpoint(n)).left((n / 2 % 2).into())));
         assert_eq!(store.scrape(&torrent).peers(), peers.into());
-        let eligible = peers as usize - 1;
         for announcer in [2, peers - 2] {
-            assert_fair(&store, leecher(torrent, endpoint(announcer)).want(want), eligible, announces);
+            assert_fair(&store, leecher(torrent, endpoint(announcer)).want(want), 10);
         }
     }
 }
 
-fn half_seeders(subject: &dyn Subject, count: u32) -> (Store, InfoHash) {
+fn quarter_seeders(subject: &dyn Subject, count: u32) -> (Store, InfoHash) {
     let (store, torrent) = (build(subject), hash(1));
-    store.fill(0, (1..=count).map(|n| Announce::new(torrent, v4(n)).left((n % 2).into())));
+    store.fill(0, (1..=count).map(|n| Announce::new(torrent, v4(n)).left((n % 4).into())));
+    let counted = stats(count / 4, count - count / 4, 0);
+    assert_eq!(store.scrape(&torrent), counted);
+    assert_eq!(store.tell(seeder(torrent, v4(4)).want(0)).stats, counted);
     (store, torrent)
 }
 
-fn assert_fair(store: &Store, announce: Announce, eligible: usize, announces: usize) {
-    assert_fair_among(store, announce, eligible, announces, None);
+/// The peers that may be selected for an announce.
+fn eligible(store: &Store, announce: &Announce) -> Vec<Endpoint> {
+    let members = store.members(&announce.info_hash).into_values();
+    let others = members.filter(|record| {
+        record.endpoint != announce.endpoint
+            && announce.families.contains(Families::of(record.endpoint.family()))
+            && (announce.takes_seeders() || record.role == Role::Leecher)
+    });
+    others.map(|record| record.endpoint).collect()
 }
 
-/// Repeats one announce and counts the selections of each of the `eligible` peers. Half of each answer is of
-/// `family`, if there is one: its peers are eligible.
-fn assert_fair_among(
-    store: &Store,
-    announce: Announce,
-    eligible: usize,
-    announces: usize,
-    family: Option<Family>,
-) {
-    let window = if family.is_some() { announce.want / 2 } else { announce.want };
-    let mut hits: HashMap<Endpoint, u32> = HashMap::with_capacity(eligible);
+/// Repeats one announce in batches of `batch` until each eligible peer is expected 24 times, and counts the
+/// selections of each.
+fn assert_fair(store: &Store, announce: Announce, batch: usize) {
+    const EXPECTED: usize = 24;
+    let mut hits: HashMap<Endpoint, u32> =
+        eligible(store, &announce).into_iter().map(|peer| (peer, 0)).collect();
+    let of_family = |family| hits.keys().filter(|peer| peer.family() == family).count();
+    let counts = FAMILIES.map(of_family);
+    let (v4, v6) = share(announce.want, counts[0], counts[1]);
+    let windows = [v4, v6];
+    let rounds =
+        counts.iter().zip(windows).map(|(&count, window)| (count * EXPECTED).div_ceil(window.max(1)));
+    let batches = rounds.max().unwrap_or(0).div_ceil(batch);
     let mut rng = SplitMix64::new(2026);
-    let mut count = |answer: Answer| {
-        let handed = answer.peers.iter().filter(|peer| family.is_none_or(|family| peer.family() == family));
-        assert_eq!(handed.clone().count(), window, "handed out at once, of {eligible}");
-        handed.for_each(|&peer| *hits.entry(peer).or_default() += 1);
-    };
-    // Half of the announces one by one, and the others in batches, which stores may answer in another way.
-    let alone = announces / 2;
-    (0..alone).for_each(|_| count(announce_with(store, &announce, at(0), &mut rng)));
-    store.tell_all(at(0), repeat_n(announce, announces - alone), &mut rng, count);
-    assert!(hits.len() <= eligible, "{} peers were handed out, {eligible} are eligible", hits.len());
-    let mut counts: Vec<u32> = hits.into_values().collect();
-    counts.resize(eligible, 0);
-    let (spread, most) = (chi_square(&counts, window * announces), fair_spread(eligible, window, announces));
-    assert!(
-        spread <= most,
-        "selection of {window} from {eligible} is not fair: chi-square {spread:.0}, and {most:.0} at most for a fair one"
-    );
+    for _ in 0..batches {
+        store.tell_batch(at(LIFETIME / 2), &vec![announce; batch], &mut rng, |answer| {
+            assert_eq!(FAMILIES.map(|family| answer.count(family)), windows, "of {counts:?} at once");
+            for peer in answer.peers {
+                *hits.get_mut(&peer).unwrap_or_else(|| panic!("{peer} is not eligible")) += 1;
+            }
+        });
+    }
+    let announces = batches * batch;
+    for (family, window) in FAMILIES.into_iter().zip(windows) {
+        let counts: Vec<_> =
+            hits.iter().filter(|(peer, _)| peer.family() == family).map(|(_, &hits)| hits).collect();
+        if window == 0 || window == counts.len() {
+            continue;
+        }
+        let of = format!("{window} of {} by {announces} announces, {announce:?}", counts.len());
+        assert!(!counts.contains(&0), "a peer was never selected: {of}");
+        let (spread, most) =
+            (chi_square(&counts, window * announces), fair_spread(counts.len(), window, announces));
+        assert!(spread <= most, "chi-square {spread:.0}, at most {most:.0} for a fair one: {of}");
+    }
 }
 
 fn chi_square(counts: &[u32], total: usize) -> f64 {

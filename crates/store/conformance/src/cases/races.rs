@@ -2,71 +2,35 @@
 
 use std::{
     collections::BTreeMap,
-    hint,
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
+    time::Duration,
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, BoundedBy, Budget, Changes, Cursor, Endpoint, Family, InfoHash, PeerBuffer,
-    Random, Request, Retention, SplitMix64, TorrentRepositoryExt,
+    Announce, BoundedBy, Budget, Changes, Family, InfoHash, Retention, SplitMix64, TorrentRepositoryExt,
 };
 
 use crate::{
-    Subject,
+    Subject, histories,
     kit::*,
     threads::{Rounds, SetOnDrop, against, in_step},
 };
 
-pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
-    const SWARMS: usize = 4000;
+/// Each thread makes calls of all kinds. The answers are those that the calls have one after the other, in an
+/// order in which a call that returned before another began comes first.
+pub(crate) fn calls_of_several_threads_have_an_order(subject: &dyn Subject) {
     let store = build(subject);
-    in_step(SWARMS, |me, n| {
-        store.tell(leecher(hash(n as u64), v4(me + 1)).want(2));
-    });
-    for n in 0..SWARMS as u64 {
-        let members: Vec<_> = store.members(&hash(n)).into_keys().collect();
-        assert_eq!(members, [v4(1), v4(2)], "both first announces of swarm {n} were acknowledged");
+    let called = store.to_async();
+    for threads in 2..=4 {
+        let checked =
+            histories::check(&|_| called.clone(), threads, threads as u64, Duration::from_millis(250));
+        checked.unwrap_or_else(|story| panic!("{story}"));
     }
-    assert_eq!((store.totals().swarms, store.totals().peers()), (SWARMS as u64, 2 * SWARMS as u64));
-}
-
-/// Peers join and leave swarms that are empty in between. A peer that has joined is in its swarm until it
-/// leaves: no other call removes it.
-pub(crate) fn announces_survive_sweeps_of_empty_swarms(subject: &dyn Subject) {
-    let store = build(subject);
-    let join_and_leave = |thread: u32, rounds: Rounds<'_>| {
-        for turn in rounds.iter() {
-            let (torrent, endpoint) = (hash(u64::from(turn % 3)), peer_of(thread, turn % 2));
-            store.tell(leecher(torrent, endpoint).want(3));
-            breathe(turn);
-            let left = store.tell(stopped(torrent, endpoint));
-            assert!(left.changes.contains(Changes::LEFT), "{endpoint} had joined and was lost to a sweep");
-            breathe(turn / 2);
-        }
-    };
-    against(1, 5000, join_and_leave, |_| {
-        store.sweep(at(1), Retention::DropEmpty, Budget::peers(50));
-    });
-    assert_eq!(store.totals().peers(), 0);
     store.assert_consistent();
-}
-
-/// Releases the lock to the other side for a moment, at changing places of the loop.
-fn breathe(turn: u32) {
-    (0..turn % 97).for_each(|_| hint::spin_loop());
-}
-
-const fn family_of(n: u32) -> swarmkeep::Family {
-    if n == 0 { swarmkeep::Family::V4 } else { swarmkeep::Family::V6 }
-}
-
-/// Returns an endpoint that is different for each thread.
-fn peer_of(thread: u32, family: u32) -> Endpoint {
-    peer(family_of(family), thread + 1)
 }
 
 /// Peers that expired long ago come back while a sweep passes them.
@@ -92,55 +56,6 @@ pub(crate) fn refreshes_survive_sweeps_of_expired_peers(subject: &dyn Subject) {
             assert_eq!(store.scrape(&hash(n)), stats(100, 0, 0), "all have announced anew");
         }
     }
-    store.assert_consistent();
-}
-
-/// Every peer that a removal finds is removed and reported; all other peers are in the store.
-pub(crate) fn announces_survive_removals(subject: &dyn Subject) {
-    let (store, joined, removed) = (build(subject), AtomicU64::new(0), AtomicU64::new(0));
-    let join = |thread: u32, rounds: Rounds<'_>| {
-        for n in rounds.iter() {
-            let answer = store.tell(leecher(hash(u64::from(n % 4)), v4(thread << 22 | n)).want(1));
-            assert!(answer.changes.contains(Changes::JOINED));
-            joined.fetch_add(1, SeqCst);
-        }
-    };
-    against(2, 5000, join, |turn| {
-        if turn % 2 == 0 {
-            removed.fetch_add(store.remove(&hash(turn / 2 % 4)).map_or(0, |stats| stats.peers()), SeqCst);
-        } else {
-            let gone = store.remove_where(
-                &|info_hash| *info_hash == hash(turn % 5),
-                Cursor::START,
-                Budget::peers(10),
-            );
-            removed.fetch_add(gone.removed.iter().map(|swarm| swarm.stats.peers()).sum(), SeqCst);
-        }
-    });
-    let (there, joined, removed) = (store.totals().peers(), joined.into_inner(), removed.into_inner());
-    assert_eq!(there + removed, joined, "{there} are there, {removed} were reported as removed");
-    store.assert_consistent();
-}
-
-/// Removals of other swarms and sweeps remove no peer of the remaining swarms.
-pub(crate) fn announces_survive_removals_of_other_swarms(subject: &dyn Subject) {
-    // However long the race, the numbers of the kept swarms never reach this.
-    const OTHERS: u64 = 1 << 40;
-    let store = build(subject);
-    let kept = AtomicU64::new(0);
-    let join = |thread: u32, rounds: Rounds<'_>| {
-        for n in rounds.iter() {
-            let kept = hash(kept.fetch_add(1, SeqCst));
-            store.tell(leecher(kept, v4(1)).want(0));
-            store.tell(leecher(hash(OTHERS + u64::from(n % 50)), v4(thread)).want(0));
-        }
-    };
-    against(2, 1500, join, |turn| {
-        store.remove(&hash(OTHERS + turn % 50));
-        store.sweep(at(1), Retention::DropEmpty, Budget::peers(20));
-    });
-    let lost = (0..kept.into_inner()).filter(|&n| store.scrape(&hash(n)) != stats(0, 1, 0)).count();
-    assert_eq!(lost, 0, "swarms that are gone without a removal");
     store.assert_consistent();
 }
 
@@ -252,46 +167,6 @@ pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// An announce that asks for more peers than there are gets all peers in the counts of the same answer, while
-/// others join, change their role and leave: in a swarm of few peers and in one of many.
-pub(crate) fn counts_and_selection_hold_at_one_moment(subject: &dyn Subject) {
-    const SIZES: [u32; 2] = [10, 300];
-    let store = build(subject);
-    for (swarm, size) in (0..).zip(SIZES) {
-        store.fill(0, (0..size).map(|n| leecher(hash(swarm), v4(n)).left((n % 2).into())));
-    }
-    let ask = |thread: u32, rounds: Rounds<'_>| {
-        // A leecher and a seeder that stay.
-        let announces = |swarm: u64| {
-            let told = [leecher(hash(swarm), v4(2 * thread + 1)), seeder(hash(swarm), v4(2 * thread))];
-            told.map(|announce| announce.want(1000))
-        };
-        for n in rounds.iter() {
-            let announces = announces((n % 2).into());
-            let mut told = announces.iter();
-            store.tell_all(at(0), announces, &mut SplitMix64::new(n.into()), |answer| {
-                let announce = told.next().expect("an answer per announce");
-                answer.assert_fits(announce);
-                let eligible = match announce.left {
-                    0 => answer.stats.incomplete.into(),
-                    _ => answer.stats.peers() - 1,
-                };
-                assert_eq!(answer.peers.len() as u64, eligible, "{:?}", answer.stats);
-            });
-        }
-    };
-    against(2, 1500, ask, |turn| {
-        let (torrent, endpoint) = (hash(turn % 2), v4(1000 + (turn / 6 % 50) as u32));
-        let announce = match turn / 2 % 3 {
-            0 => leecher(torrent, endpoint),
-            1 => seeder(torrent, endpoint),
-            _ => stopped(torrent, endpoint),
-        };
-        store.tell(announce.want(1));
-    });
-    store.assert_consistent();
-}
-
 /// Two threads fill the same new swarms, each with its own peers, all of a batch at once. Other peers join
 /// and leave swarms that are empty in between, while sweeps remove the empty swarms.
 pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
@@ -302,12 +177,10 @@ pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
     let passing = |me: u32| (0..20).map(move |n| (hash(n % 4), v4(100 * (me + 1) + n as u32)));
     let done = AtomicBool::new(false);
     let tell = |announces: Vec<Announce>, round: usize| {
-        let empty = || PeerBuffer::new(&mut [], &mut []);
-        let mut batch: Vec<_> =
-            announces.into_iter().map(|announce| Request::new(announce, empty())).collect();
-        store.announce_batch(&mut batch, at(1), &mut SplitMix64::new(round as u64));
-        let answers = batch.into_iter().map(|request| request.answer.expect("a batch is answered"));
-        answers.collect::<Vec<_>>()
+        let mut answers = Vec::new();
+        store
+            .tell_batch(at(1), &announces, &mut SplitMix64::new(round as u64), |answer| answers.push(answer));
+        answers
     };
     thread::scope(|scope| {
         let (store, done) = (&store, &done);
@@ -347,46 +220,6 @@ pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
     store.sweep_all(at(1), Retention::DropEmpty);
     assert_eq!(store.totals().swarms, NEW * ROUNDS as u64);
     store.assert_consistent();
-}
-
-pub(crate) fn totals_are_exact_after_concurrent_work(subject: &dyn Subject) {
-    let store = build(subject);
-    let work = |thread: u32, _: Rounds<'_>| {
-        let mut draw = SplitMix64::new(thread.into());
-        let draw: &mut dyn Random = &mut draw;
-        for turn in 0..4000 {
-            let torrent = hash(draw.below(12) as u64);
-            let endpoint = peer(family_of(draw.below(2) as u32), draw.below(20) as u32);
-            let announce = Announce::new(torrent, endpoint).left(draw.below(2) as u64).want(3);
-            let event =
-                [AnnounceEvent::None, AnnounceEvent::Completed, AnnounceEvent::Stopped][draw.below(3)];
-            store.tell_at(turn, announce.event(event));
-            match draw.below(60) {
-                0 => drop(store.remove(&torrent)),
-                1 => drop(store.sweep(at(turn), Retention::DropEmpty, Budget::peers(30))),
-                2 => drop(store.restore(
-                    &swarmkeep::SwarmSummary { info_hash: torrent, stats: stats(0, 0, 3) },
-                    &[swarmkeep::PeerRecord {
-                        endpoint,
-                        role: swarmkeep::Role::Seeder,
-                        last_announce: at(turn),
-                        details: None,
-                    }],
-                    at(turn),
-                )),
-                3 => drop(store.add_downloads(&torrent, 2)),
-                _ => {}
-            }
-        }
-    };
-    against(3, 1, work, |turn| {
-        store.remove_where(&|info_hash| *info_hash == hash(turn % 12), Cursor::START, Budget::peers(2));
-        store.sweep(at(0), Retention::KeepDownloaded, Budget::peers(3));
-    });
-    store.assert_consistent();
-    store.remove_all_where(&|_| true);
-    assert_eq!(store.totals().peers(), 0);
-    assert_eq!(store.totals().swarms, 0);
 }
 
 pub(crate) fn walk_and_page_show_what_stays_while_threads_change_the_rest(subject: &dyn Subject) {

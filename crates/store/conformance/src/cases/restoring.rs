@@ -41,11 +41,17 @@ pub(crate) fn restore_puts_back_peers_with_role_age_and_downloads(subject: &dyn 
     store.assert_consistent();
     let handed = store.tell(leecher(torrent, v4(9000)).want(5000).families(BOTH));
     assert_eq!(handed.peers.len(), 1000, "restored peers are handed out");
+    assert_eq!(
+        store.tell(completed(torrent, thousand()[0].endpoint)).stats.downloaded,
+        77,
+        "it was a seeder"
+    );
 }
 
 pub(crate) fn restored_peers_are_swept_when_their_time_has_come(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     store.restore(&summary(torrent, 0), &thousand(), at(0));
+    store.restore(&summary(hash(2), 0), &[record(v4(1), Role::Leecher, at(10 * LIFETIME))], at(0));
     // Each second one more peer expires.
     for beyond in (0..40).chain([300, 999, 1000, 1000 + resolution(&store)]) {
         let now = LIFETIME - 999 + beyond;
@@ -55,6 +61,7 @@ pub(crate) fn restored_peers_are_swept_when_their_time_has_come(subject: &dyn Su
         let (least, most) = (outlived(beyond), outlived(beyond.saturating_sub(resolution(&store))));
         assert!((least..=most).contains(&alive), "{alive} are alive {beyond} s after the first has expired");
     }
+    assert_eq!(store.scrape(&hash(2)).peers(), 0, "a time ahead is that of the restore");
 }
 
 pub(crate) fn restore_may_be_done_in_several_calls(subject: &dyn Subject) {

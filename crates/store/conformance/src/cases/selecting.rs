@@ -251,10 +251,10 @@ pub(crate) fn no_want_is_too_large(subject: &dyn Subject) {
 pub(crate) fn peers_that_are_gone_are_never_handed_out(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     store.fill(0, (1..=100).map(|n| leecher(torrent, v4(n))));
-    store.fill(LIFETIME, (61..=100).map(|n| leecher(torrent, v4(n))));
-    store.fill(LIFETIME, (91..=100).map(|n| stopped(torrent, v4(n))));
+    store.fill(LIFETIME, (61..=100).chain([9000]).map(|n| leecher(torrent, v4(n))));
+    store.fill(LIFETIME, (61..=70).map(|n| stopped(torrent, v4(n))));
     store.sweep_all(at(LIFETIME * 2 - 10), Retention::DropEmpty);
-    let alive: Vec<_> = (61..=90).map(v4).collect();
+    let alive: Vec<_> = (71..=100).map(v4).collect();
     for turn in 0..20 {
         let some = store.tell_at(LIFETIME * 2 + turn, leecher(torrent, v4(9000)).want(10));
         assert!(

@@ -260,7 +260,7 @@ pub(crate) fn torrent_of(n: u8) -> InfoHash {
 }
 
 /// Returns endpoint `n`; every third is an IPv6 endpoint.
-fn endpoint_of(n: u8) -> Endpoint {
+pub(crate) fn endpoint_of(n: u8) -> Endpoint {
     if n >= FIRST_CROWDED {
         return match address_of_crowded(n) {
             address @ (0 | 1) => of_address(Family::V4, address.into(), n.into()),
@@ -395,15 +395,8 @@ impl World {
     fn judge(&self, announce: &Announce, answer: &Answer, now: Timestamp) -> Result<(), TestCaseError> {
         let mut state = self.model.state();
         prop_assert_eq!(answer.announced, state.update(announce, now), "the answer");
-        let mut eligible = Vec::new();
-        if announce.event != AnnounceEvent::Stopped {
-            for family in [Family::V4, Family::V6] {
-                let some = state.swarms[&announce.info_hash].eligible(announce, family);
-                eligible.extend((0..some.len()).map(|n| some.get(n)));
-            }
-        }
-        let mut expected = eligible.len();
-        expected = expected.min(announce.want);
+        let eligible = state.eligible(announce);
+        let expected = eligible.len().min(announce.want);
         prop_assert_eq!(answer.peers.len(), expected, "peers handed out, of {:?}", eligible);
         let mut handed = answer.sorted();
         handed.dedup();

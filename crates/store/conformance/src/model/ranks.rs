@@ -16,6 +16,7 @@ pub(crate) type Network = (Family, [u8; 18]);
 type Worth = (u32, bool, Timestamp);
 
 /// The swarms by their worth when they changed last.
+#[derive(Clone)]
 pub(crate) struct Ranks {
     /// Returns the network of a peer.
     pub(crate) network_of: fn(&Endpoint) -> Network,
@@ -37,7 +38,7 @@ pub(crate) type Width = (usize, u64);
 pub(crate) const WIDTHS: &[Width] = &[(5, 4), (4, 8)];
 
 /// The members of networks, and of the prefixes around them.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Members(BTreeMap<(Network, usize), u64>);
 
 impl Members {

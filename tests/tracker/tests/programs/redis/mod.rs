@@ -7,6 +7,7 @@ mod clocks;
 mod conformance;
 mod crowd;
 mod faults;
+mod histories;
 mod hostile;
 mod large;
 mod layout;
@@ -23,6 +24,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         clocks::tests(),
         conformance::tests(),
         faults::tests(),
+        histories::tests(),
         hostile::tests(),
         large::tests(),
         layout::tests(),

@@ -1,0 +1,474 @@
+//! Random programs of several threads, and the record of their calls. [`check`] looks for an order in which
+//! all answers are right.
+
+mod order;
+mod story;
+
+use std::{
+    array,
+    collections::BTreeSet,
+    fmt, hint,
+    panic::resume_unwind,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, Endpoint, Families, InfoHash,
+    PeerRecord, Random, Request, Restored, Retention, Role, SplitMix64, SwarmStats, SwarmSummary,
+    Unavailable,
+};
+
+use crate::{
+    blocking::wait,
+    cases::stories::endpoint_of,
+    kit::{Answer, AnswerBytes, BOTH, FAMILIES, at, hash, peer, stats},
+    threads::wait_for,
+};
+
+const TORRENTS: usize = 3;
+/// The endpoints that announce. A swarm may have others.
+const ENDPOINTS: usize = 6;
+
+/// Returns the store for the next call of a thread.
+pub type StoreOf<'a> = &'a (dyn Fn(usize) -> Arc<dyn AsyncTorrentRepository> + Sync);
+
+/// The histories that were checked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Checked {
+    histories: usize,
+    calls: usize,
+    /// The calls without an answer.
+    lost: usize,
+    took: Duration,
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { histories, calls, lost, took } = self;
+        let per_second = *histories as f64 / took.as_secs_f64();
+        write!(
+            f,
+            "{histories} histories, {per_second:.0} per second, of {calls} calls, {lost} without an answer"
+        )
+    }
+}
+
+/// Checks histories of 2 to 4 threads for a time.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_for(time: Duration, store_of: StoreOf<'_>) -> Result<Checked, String> {
+    let (begun, mut all) = (Instant::now(), Checked::default());
+    for seed in 1.. {
+        let checked = check(store_of, 2 + seed as usize % 3, seed, Duration::from_secs(1))?;
+        all.histories += checked.histories;
+        all.calls += checked.calls;
+        all.lost += checked.lost;
+        all.took += checked.took;
+        if begun.elapsed() >= time {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// Runs random programs of `threads` threads for `patience`, drawn from `seed`, and checks the histories of
+/// their swarms.
+///
+/// # Errors
+/// The shortest history without an order of its calls in which all answers are right, as text.
+pub fn check(
+    store_of: StoreOf<'_>,
+    threads: usize,
+    seed: u64,
+    patience: Duration,
+) -> Result<Checked, String> {
+    let begun = Instant::now();
+    let histories = run(store_of, threads, seed, patience);
+    let orderless = histories.iter().filter(|history| !order::exists(history));
+    let calls = || histories.iter().flatten().flatten();
+    match orderless.min_by_key(|history| history.iter().map(Vec::len).sum::<usize>()) {
+        Some(shortest) => Err(format!(
+            "seed {seed}: these calls have no order in which all answers are right:\n{}",
+            story::of(shortest)
+        )),
+        None => Ok(Checked {
+            histories: histories.len(),
+            calls: calls().count(),
+            lost: calls().filter(|call| call.is_lost()).count(),
+            took: begun.elapsed(),
+        }),
+    }
+}
+
+/// The calls to one swarm: a list for each thread, in the order of the thread, and one for each call without
+/// an answer.
+type History = Vec<Vec<Call>>;
+
+/// A call, its answer, and the times of both.
+#[derive(Debug, Clone)]
+pub struct Call {
+    torrent: usize,
+    start: u64,
+    /// [`Self::LOST`] if the store was unavailable: the call may take effect at any time, or never.
+    end: u64,
+    done: Done,
+}
+
+impl Call {
+    const LOST: u64 = u64::MAX;
+
+    const fn is_lost(&self) -> bool {
+        self.end == Self::LOST
+    }
+}
+
+/// A call and its answer. The answer of a lost call means nothing.
+#[derive(Debug, Clone)]
+enum Done {
+    Announced(Announce, Answer),
+    Scraped(SwarmStats),
+    Listed(Vec<(Endpoint, Role)>),
+    /// By its name, or because it was forbidden.
+    Removed(Option<SwarmStats>),
+    /// No peer is old enough to expire.
+    Swept(Retention),
+    Restored(SwarmSummary, Vec<PeerRecord>, Restored),
+    Added(u32, bool),
+}
+
+/// A call of a program.
+enum Planned {
+    Announces(Vec<Announce>),
+    Scrape(usize),
+    List(usize),
+    Remove(usize),
+    RemoveWhere([bool; TORRENTS]),
+    Sweep(Retention),
+    Restore(usize, u32, Vec<PeerRecord>),
+    AddDownloads(usize, u32),
+}
+
+/// The calls that a thread makes.
+pub struct Program {
+    torrents: [InfoHash; TORRENTS],
+    planned: Vec<Planned>,
+    rng: SplitMix64,
+}
+
+impl Program {
+    fn new(
+        seed: u64,
+        thread: u64,
+        plan: impl FnOnce(&mut dyn Random, &[InfoHash; TORRENTS]) -> Vec<Planned>,
+    ) -> Self {
+        let torrents = array::from_fn(|n| hash(seed * TORRENTS as u64 + n as u64));
+        let mut rng = SplitMix64::new(seed * 8 + thread);
+        Self { torrents, planned: plan(&mut rng, &torrents), rng }
+    }
+
+    /// Returns a program of up to `most` calls of all kinds.
+    pub fn random(seed: u64, thread: usize, most: usize) -> Self {
+        Self::new(seed, thread as u64, |rng, torrents| {
+            (0..1 + rng.below(most)).map(|_| random_call(rng, torrents)).collect()
+        })
+    }
+
+    /// Returns the program that makes the swarms that there are before the others: none, idle ones, and some
+    /// with bystanders. Their number is of any magnitude up to `most`, since stores keep large swarms in other
+    /// ways than small ones.
+    pub fn before(seed: u64, most: u32) -> Self {
+        Self::new(seed, 6, |rng, _| {
+            let before = |torrent| {
+                let bystanders = match rng.below(4) {
+                    0 | 1 => return None,
+                    2 => 0,
+                    _ => {
+                        let magnitude = 1 << rng.below(most.ilog2() as usize);
+                        magnitude + rng.below(magnitude)
+                    }
+                };
+                let peers = (0..bystanders).map(|n| restored(rng, peer(FAMILIES[n % 2], 1000 + n as u32)));
+                Some(Planned::Restore(torrent, 1, peers.collect()))
+            };
+            (0..TORRENTS).filter_map(before).collect()
+        })
+    }
+
+    /// Returns the program that looks at the swarms when all others have ended, and removes them.
+    pub fn after(seed: u64) -> Self {
+        Self::new(seed, 7, |_, _| {
+            let looks =
+                |torrent| [Planned::Scrape(torrent), Planned::List(torrent), Planned::Remove(torrent)];
+            (0..TORRENTS).flat_map(looks).collect()
+        })
+    }
+
+    /// Makes the calls. The times of calls and returns are those of a counter that all threads have in common.
+    pub fn run(self, store_of: &dyn Fn() -> Arc<dyn AsyncTorrentRepository>, clock: &AtomicU64) -> Vec<Call> {
+        let Self { torrents, planned, mut rng } = self;
+        let mut recorder = Recorder { store_of, torrents, clock, calls: Vec::new() };
+        planned.into_iter().for_each(|planned| recorder.run(planned, &mut rng));
+        recorder.calls
+    }
+}
+
+fn random_call(rng: &mut dyn Random, torrents: &[InfoHash; TORRENTS]) -> Planned {
+    let torrent = rng.below(TORRENTS).min(rng.below(TORRENTS));
+    match rng.below(40) {
+        0..22 => Planned::Announces(vec![announce(rng, torrents[torrent])]),
+        22..26 => {
+            let batch = (0..2 + rng.below(3)).map(|_| {
+                let torrent = rng.below(TORRENTS).min(rng.below(TORRENTS));
+                announce(rng, torrents[torrent])
+            });
+            Planned::Announces(batch.collect())
+        }
+        26..29 => Planned::Scrape(torrent),
+        29 => Planned::List(torrent),
+        30..32 => Planned::Remove(torrent),
+        32..34 => Planned::RemoveWhere(array::from_fn(|_| rng.below(2) == 0)),
+        34..37 => Planned::Sweep([Retention::DropEmpty, Retention::KeepDownloaded][rng.below(2)]),
+        37..39 => {
+            let peers: BTreeSet<_> = (0..rng.below(3)).map(|_| rng.below(ENDPOINTS)).collect();
+            let downloaded = rng.below(4) as u32;
+            let peers = peers.into_iter().map(|n| restored(rng, endpoint_of(n as u8)));
+            Planned::Restore(torrent, downloaded, peers.collect())
+        }
+        _ => Planned::AddDownloads(torrent, 1 + rng.below(3) as u32),
+    }
+}
+
+fn announce(rng: &mut dyn Random, torrent: InfoHash) -> Announce {
+    use AnnounceEvent::{Completed, None, Started, Stopped};
+    let event = [None, None, Started, Completed, Completed, Stopped, Stopped][rng.below(7)];
+    Announce::new(torrent, endpoint_of(rng.below(ENDPOINTS) as u8))
+        .event(event)
+        .left(rng.below(2) as u64)
+        .seeders_too(rng.below(4) == 0)
+        .want([0, 1, 2, ENDPOINTS][rng.below(4)])
+        .families([Families::V4, Families::V6, BOTH, BOTH][rng.below(4)])
+}
+
+fn restored(rng: &mut dyn Random, endpoint: Endpoint) -> PeerRecord {
+    let role = [Role::Leecher, Role::Seeder][rng.below(2)];
+    PeerRecord { endpoint, role, last_announce: at(0), details: None }
+}
+
+/// Runs programs on a store for `patience`, and at least a few. Returns the histories of all swarms.
+fn run(store_of: StoreOf<'_>, threads: usize, seed: u64, patience: Duration) -> Vec<History> {
+    const LEAST: u64 = 30;
+    const CALLS: usize = 6;
+    const BYSTANDERS: u32 = 512;
+    let (arrived, clock, goes_on) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(true));
+    let begun = Instant::now();
+    let work = |me: usize| {
+        let mut gate = Gate { arrived: &arrived, threads, turns: 0 };
+        let store_of = move || store_of(me);
+        let mut rounds = Vec::new();
+        for round in 0.. {
+            let seed = (seed << 32) + round;
+            let mut program = Program::random(seed, me, CALLS);
+            let rng: &mut dyn Random = &mut program.rng;
+            let delay = rng.below(200);
+            let mut calls = Vec::new();
+            if me == 0 {
+                calls.extend(Program::before(seed, BYSTANDERS).run(&store_of, &clock));
+                goes_on.store(round < LEAST || begun.elapsed() < patience, SeqCst);
+            }
+            if !gate.meet() || !goes_on.load(SeqCst) {
+                break;
+            }
+            (0..delay).for_each(|_| hint::spin_loop());
+            calls.extend(program.run(&store_of, &clock));
+            gate.meet();
+            if me == 0 {
+                calls.extend(Program::after(seed).run(&store_of, &clock));
+            }
+            rounds.push(calls);
+        }
+        rounds
+    };
+    let work = &work;
+    let mut rounds: Vec<_> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|me| scope.spawn(move || work(me))).collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined.map(|rounds| rounds.unwrap_or_else(|panic| resume_unwind(panic)).into_iter()).collect()
+    });
+    let count = rounds.iter().map(ExactSizeIterator::len).min().unwrap_or(0);
+    (0..count)
+        .flat_map(|_| by_swarm(rounds.iter_mut().map(|rounds| rounds.next().expect("counted")).collect()))
+        .collect()
+}
+
+/// Returns the histories of the swarms of one round, of the calls of each thread.
+fn by_swarm(calls: Vec<Vec<Call>>) -> [History; TORRENTS] {
+    array::from_fn(|torrent| {
+        let of_thread = calls.iter().map(|calls| calls.iter().filter(move |call| call.torrent == torrent));
+        let lost = of_thread.clone().flatten().filter(|call| call.is_lost()).map(|call| vec![call.clone()]);
+        let answered = of_thread.map(|calls| calls.filter(|call| !call.is_lost()).cloned().collect());
+        answered.chain(lost).collect()
+    })
+}
+
+/// Judges the calls of one round, of each thread.
+///
+/// # Errors
+/// As [`check`].
+pub fn judge(calls: Vec<Vec<Call>>) -> Result<(), String> {
+    match by_swarm(calls).iter().find(|history| !order::exists(history)) {
+        Some(history) => Err(story::of(history)),
+        None => Ok(()),
+    }
+}
+
+/// The place where the threads meet before and after each program.
+struct Gate<'a> {
+    arrived: &'a AtomicUsize,
+    threads: usize,
+    turns: usize,
+}
+
+impl Gate<'_> {
+    /// The arrivals of a thread that has ended.
+    const ENDED: usize = usize::MAX / 8;
+
+    /// Waits for the other threads. Returns false if one has ended, by a panic for example.
+    fn meet(&mut self) -> bool {
+        self.turns += 1;
+        self.arrived.fetch_add(1, SeqCst);
+        wait_for(self.arrived, self.turns * self.threads);
+        self.arrived.load(SeqCst) < Self::ENDED
+    }
+}
+
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        self.arrived.fetch_add(Self::ENDED, SeqCst);
+    }
+}
+
+/// Makes the calls of one thread.
+struct Recorder<'a> {
+    store_of: &'a dyn Fn() -> Arc<dyn AsyncTorrentRepository>,
+    torrents: [InfoHash; TORRENTS],
+    clock: &'a AtomicU64,
+    calls: Vec<Call>,
+}
+
+impl Recorder<'_> {
+    fn run(&mut self, planned: Planned, rng: &mut SplitMix64) {
+        let (store, torrents) = ((self.store_of)(), self.torrents);
+        let start = self.clock.fetch_add(1, SeqCst);
+        let mut done = Vec::new();
+        let mut record = |torrent: usize, call, is_lost| done.push((torrent, call, is_lost));
+        match planned {
+            Planned::Announces(announces) => {
+                let answers = announce_all(&*store, &announces, rng);
+                for (announce, answer) in announces.into_iter().zip(answers) {
+                    let torrent = number(&torrents, &announce.info_hash).expect("a torrent of the program");
+                    let is_lost = answer.is_none();
+                    record(torrent, Done::Announced(announce, answer.unwrap_or_default()), is_lost);
+                }
+            }
+            Planned::Scrape(torrent) => {
+                if let Ok(stats) = wait(store.scrape(&torrents[torrent])) {
+                    record(torrent, Done::Scraped(stats), false);
+                }
+            }
+            Planned::List(torrent) => {
+                let mut peers = Vec::new();
+                let end = wait(store.peers(&torrents[torrent], Cursor::START, 1024, &mut peers));
+                // Several pages are of several moments.
+                if end.is_ok_and(|end| end.is_end()) {
+                    let mut peers: Vec<_> = peers.iter().map(|peer| (peer.endpoint, peer.role)).collect();
+                    peers.sort();
+                    record(torrent, Done::Listed(peers), false);
+                }
+            }
+            Planned::Remove(torrent) => {
+                let removed = wait(store.remove(&torrents[torrent]));
+                record(torrent, Done::Removed(*removed.as_ref().unwrap_or(&None)), removed.is_err());
+            }
+            Planned::RemoveWhere(forbidden) => {
+                let removed = remove_where(&*store, &torrents, &forbidden);
+                for torrent in (0..TORRENTS).filter(|&torrent| forbidden[torrent]) {
+                    let mut of_torrent =
+                        removed.iter().flatten().filter(|(removed, _)| *removed == torrent).peekable();
+                    if of_torrent.peek().is_none() {
+                        record(torrent, Done::Removed(None), removed.is_err());
+                    }
+                    of_torrent.for_each(|(_, stats)| record(torrent, Done::Removed(Some(*stats)), false));
+                }
+            }
+            Planned::Sweep(retention) => {
+                let swept = wait(store.sweep(at(0), retention, Budget::peers(1000)));
+                (0..TORRENTS).for_each(|torrent| record(torrent, Done::Swept(retention), swept.is_err()));
+            }
+            Planned::Restore(torrent, downloaded, peers) => {
+                let swarm = SwarmSummary { info_hash: torrents[torrent], stats: stats(0, 0, downloaded) };
+                let restored = wait(store.restore(&swarm, &peers, at(0)));
+                let is_lost = restored.is_err();
+                record(torrent, Done::Restored(swarm, peers, restored.unwrap_or_default()), is_lost);
+            }
+            Planned::AddDownloads(torrent, count) => {
+                let added = wait(store.add_downloads(&torrents[torrent], count));
+                record(torrent, Done::Added(count, *added.as_ref().unwrap_or(&false)), added.is_err());
+            }
+        }
+        let end = self.clock.fetch_add(1, SeqCst);
+        self.calls.extend(done.into_iter().map(|(torrent, done, is_lost)| {
+            let end = if is_lost { Call::LOST } else { end };
+            Call { torrent, start, end, done }
+        }));
+    }
+}
+
+fn number(torrents: &[InfoHash; TORRENTS], info_hash: &InfoHash) -> Option<usize> {
+    torrents.iter().position(|torrent| torrent == info_hash)
+}
+
+/// Announces, several in one batch. Returns the answers; those of lost announces are missing.
+fn announce_all(
+    store: &dyn AsyncTorrentRepository,
+    announces: &[Announce],
+    rng: &mut SplitMix64,
+) -> Vec<Option<Answer>> {
+    let mut bytes: Vec<_> = announces.iter().map(AnswerBytes::for_all).collect();
+    if let ([announce], [bytes]) = (announces, &mut *bytes) {
+        let mut buffer = bytes.buffer();
+        let announced = wait(store.announce(announce, at(0), rng, &mut buffer)).ok();
+        return vec![announced.map(|announced| Answer { announced, peers: buffer.endpoints().collect() })];
+    }
+    let requests = announces.iter().zip(&mut bytes);
+    let mut requests: Vec<_> =
+        requests.map(|(announce, bytes)| Request::new(*announce, bytes.buffer())).collect();
+    // After an error, the answers that there are count.
+    let _ = wait(store.announce_batch(&mut requests, at(0), rng));
+    let answer = |Request { answer, peers, .. }: Request<'_>| {
+        Some(Answer { announced: answer?, peers: peers.endpoints().collect() })
+    };
+    requests.into_iter().map(answer).collect()
+}
+
+fn remove_where(
+    store: &dyn AsyncTorrentRepository,
+    torrents: &[InfoHash; TORRENTS],
+    forbidden: &[bool; TORRENTS],
+) -> Result<Vec<(usize, SwarmStats)>, Unavailable> {
+    let is_forbidden =
+        |info_hash: &InfoHash| number(torrents, info_hash).is_some_and(|torrent| forbidden[torrent]);
+    let (mut cursor, mut all) = (Cursor::START, Vec::new());
+    while !cursor.is_end() {
+        let step = wait(store.remove_where(&is_forbidden, cursor, Budget::peers(1024)))?;
+        let removed = step.removed.iter();
+        all.extend(removed.filter_map(|swarm| Some((number(torrents, &swarm.info_hash)?, swarm.stats))));
+        cursor = step.next;
+    }
+    Ok(all)
+}

@@ -1,0 +1,93 @@
+//! The search for an order of calls in which the [`Model`] gives their answers: an order that respects which
+//! call returned before which began (Wing and Gong, 1993). States that were visited are remembered (Lowe,
+//! 2017).
+
+use std::collections::{BTreeSet, HashSet};
+
+use swarmkeep::{Endpoint, Role};
+
+use super::{Call, Done, History};
+use crate::{
+    Model,
+    kit::{at, config},
+    model::ModelState,
+};
+
+pub(super) fn exists(history: &History) -> bool {
+    let model = Model::new(&config()).expect("a lifetime of whole seconds");
+    let empty = model.state().clone();
+    search(history, &mut vec![0; history.len()], &empty, &mut HashSet::new())
+}
+
+/// Whether there is an order of the calls from `next` on of each list, with the swarm as `state` has it.
+fn search(
+    history: &History,
+    next: &mut Vec<usize>,
+    state: &ModelState,
+    visited: &mut HashSet<(Vec<usize>, Option<SwarmKey>)>,
+) -> bool {
+    let left = history.iter().zip(&*next).filter_map(|(calls, &next)| calls.get(next));
+    let first_end = left.map(|call| call.end).min().unwrap_or(Call::LOST);
+    if first_end == Call::LOST {
+        return true;
+    }
+    if !visited.insert((next.clone(), key(state))) {
+        return false;
+    }
+    for list in 0..history.len() {
+        let Some(call) = history[list].get(next[list]).filter(|call| call.start < first_end) else {
+            continue;
+        };
+        next[list] += 1;
+        if call.on(state).iter().any(|state| search(history, next, state, visited)) {
+            return true;
+        }
+        next[list] -= 1;
+    }
+    false
+}
+
+/// Everything that the answers of a swarm depend on.
+type SwarmKey = (Vec<(Endpoint, Role)>, u32);
+
+fn key(state: &ModelState) -> Option<SwarmKey> {
+    let (_, swarm) = state.swarms.first_key_value()?;
+    Some((swarm.peers.iter().map(|(&endpoint, peer)| (endpoint, peer.role)).collect(), swarm.downloaded))
+}
+
+impl Call {
+    /// The states in which the call may leave the swarm; none if its answer is impossible.
+    fn on(&self, before: &ModelState) -> Vec<ModelState> {
+        let mut state = before.clone();
+        let swarm = before.swarms.first_key_value();
+        let is_possible = match &self.done {
+            Done::Announced(announce, answer) => {
+                state.update(announce, at(0)) == answer.announced && {
+                    let eligible: BTreeSet<_> = state.eligible(announce).into_iter().collect();
+                    let peers: BTreeSet<_> = answer.peers.iter().copied().collect();
+                    peers.len() == answer.peers.len()
+                        && peers.len() == eligible.len().min(announce.want)
+                        && peers.is_subset(&eligible)
+                }
+            }
+            Done::Scraped(stats) => swarm.map(|(_, swarm)| swarm.stats()).unwrap_or_default() == *stats,
+            Done::Listed(peers) => key(before).map(|(listed, _)| listed).unwrap_or_default() == *peers,
+            Done::Removed(stats) => swarm.and_then(|(info_hash, _)| state.remove(info_hash)) == *stats,
+            Done::Swept(retention) => {
+                let idle = swarm.filter(|(_, swarm)| swarm.is_idle(*retention));
+                let removed = idle.map(|(info_hash, _)| {
+                    _ = state.remove(info_hash);
+                    state
+                });
+                return removed.into_iter().chain([before.clone()]).collect();
+            }
+            Done::Restored(swarm, peers, restored) => state.restore(swarm, peers, at(0)) == *restored,
+            Done::Added(count, added) => {
+                let swarm = state.swarms.values_mut().next();
+                swarm.map(|swarm| swarm.downloaded = swarm.downloaded.saturating_add(*count)).is_some()
+                    == *added
+            }
+        };
+        if is_possible || self.is_lost() { vec![state] } else { Vec::new() }
+    }
+}
