@@ -1,5 +1,10 @@
-//! The protocol that loses no announce when an empty swarm goes, under schedules of shuttle: the production
-//! code, with shuttle's locks as its type parameters.
+//! Stores under schedules of shuttle: the production code.
+//!
+//! The map stores have the locks of shuttle as their type parameters. The locks and atomics of the packed
+//! store are those of shuttle in a build with `--cfg swarmkeep_shuttle --cfg swarmkeep_safe`.
+
+#[cfg(swarmkeep_shuttle)]
+mod packed;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -171,24 +176,24 @@ fn a_broken_map_that_discards_whatever_it_finds_is_caught() {
     );
 }
 
+fn two_sweepers_share_one_pass<R: TorrentRepository + 'static>(store: R) {
+    let store = Arc::new(store);
+    announce(&*store, 1, AnnounceEvent::Started);
+    announce(&*store, 2, AnnounceEvent::Started);
+    let sweepers = [0, 1].map(|_| {
+        let store = store.clone();
+        thread::spawn(move || store.sweep(NOW, Retention::DropEmpty, Budget::peers(1000)))
+    });
+    let steps = sweepers.map(|thread| thread.join().unwrap());
+    let passes = steps.iter().filter(|step| step.pass_complete).count() as u64;
+    assert!(passes >= 1, "one of them completed the pass");
+    // Two peers and their swarm, once a pass.
+    assert_eq!(steps.iter().map(|step| step.visited).sum::<u64>(), 3 * passes);
+    assert_eq!(store.walk(Cursor::START, 10, &mut Vec::new()), Cursor::END);
+}
+
 #[test]
-fn two_sweepers_share_one_pass() {
-    shuttle::check_random(
-        || {
-            let store = Arc::new(BTreeMapOfLocks::<ShuttleRwLock, ShuttleMutex>::new(&config()).unwrap());
-            announce(&*store, 1, AnnounceEvent::Started);
-            announce(&*store, 2, AnnounceEvent::Started);
-            let sweepers = [0, 1].map(|_| {
-                let store = store.clone();
-                thread::spawn(move || store.sweep(NOW, Retention::DropEmpty, Budget::peers(1000)))
-            });
-            let steps = sweepers.map(|thread| thread.join().unwrap());
-            let passes = steps.iter().filter(|step| step.pass_complete).count() as u64;
-            assert!(passes >= 1, "one of them completed the pass");
-            // Two peers and their swarm, once a pass.
-            assert_eq!(steps.iter().map(|step| step.visited).sum::<u64>(), 3 * passes);
-            assert_eq!(store.walk(Cursor::START, 10, &mut Vec::new()), Cursor::END);
-        },
-        SCHEDULES,
-    );
+fn two_sweepers_of_a_b_tree_share_one_pass() {
+    let store = || BTreeMapOfLocks::<ShuttleRwLock, ShuttleMutex>::new(&config()).unwrap();
+    shuttle::check_random(move || two_sweepers_share_one_pass(store()), SCHEDULES);
 }

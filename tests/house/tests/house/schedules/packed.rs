@@ -1,0 +1,132 @@
+//! The packed store under schedules of shuttle.
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use shuttle::{
+    Config, Runner,
+    rand::{Rng as _, thread_rng},
+    scheduler::{PctScheduler, RandomScheduler},
+    thread,
+};
+use swarmkeep::{
+    Announce, AnnounceEvent, AsyncTorrentRepository, HashKey, Immediate, InfoHash, Packed, PeerBuffer,
+    RepositoryConfig, Retention, SplitMix64, Timestamp, TorrentRepository, TorrentRepositoryExt as _, Totals,
+};
+use swarmkeep_conformance::histories::{self, Program};
+
+use super::{
+    HASH, NOW, announce, announces_against_removals, announces_against_remove, two_sweepers_share_one_pass,
+};
+
+const FEW: u32 = 4;
+
+fn config() -> RepositoryConfig {
+    RepositoryConfig::new(HashKey::from_bytes([1; 16])).shards(2)
+}
+
+fn packed() -> Packed {
+    Packed::new(&config()).unwrap()
+}
+
+/// Half of the schedules are random; the others change threads at few places.
+fn check(schedules: usize, test: impl Fn() + Send + Sync + 'static) {
+    let test = Arc::new(test);
+    let mut config = Config::new();
+    (config.stack_size, config.silence_warnings) = (1 << 20, true);
+    let again = test.clone();
+    Runner::new(RandomScheduler::new(schedules / 2), config.clone()).run(move || again());
+    Runner::new(PctScheduler::new(3, schedules / 2), config).run(move || test());
+}
+
+/// Random programs of two or three threads have an order in which all answers are right. In the end no swarm
+/// and no byte is left.
+fn calls_have_an_order(bystanders: u32) {
+    let store = Arc::new(packed());
+    // Room for hints stays.
+    announce(&*store, 1, AnnounceEvent::Started);
+    store.remove(&HASH);
+    let swept = {
+        let store = store.clone();
+        move || {
+            store.sweep_all(NOW, Retention::DropEmpty);
+            store.memory()
+        }
+    };
+    let empty = swept();
+    let called: Arc<dyn AsyncTorrentRepository> = Arc::new(Immediate(store.clone()));
+    let clock = Arc::new(AtomicU64::new(0));
+    let run = move |program: Program| program.run(&|| called.clone(), &clock);
+    let seed = thread_rng().gen_range(0..1 << 30);
+    let mut calls = vec![run(Program::before(seed, bystanders))];
+    let threads: Vec<_> = (0..2 + (seed % 2) as usize)
+        .map(|thread| {
+            let run = run.clone();
+            thread::spawn(move || run(Program::random(seed, thread, 3)))
+        })
+        .collect();
+    calls.extend(threads.into_iter().map(|thread| thread.join().unwrap()));
+    calls.push(run(Program::after(seed)));
+    histories::judge(calls).unwrap_or_else(|story| panic!("seed {seed}:\n{story}"));
+    assert_eq!(store.totals(), Totals::default());
+    // A large swarm leaves room for hints of more leaves.
+    assert!(bystanders > FEW || swept() == empty);
+}
+
+#[test]
+fn calls_to_small_swarms_have_an_order() {
+    check(20_000, || calls_have_an_order(FEW));
+}
+
+#[test]
+fn calls_to_large_swarms_have_an_order() {
+    check(1000, || calls_have_an_order(512));
+}
+
+#[test]
+fn packed_swarms_lose_no_announce() {
+    check(10_000, || announces_against_removals(packed()));
+    check(10_000, || announces_against_remove(packed()));
+    check(10_000, || two_sweepers_share_one_pass(packed()));
+}
+
+/// Newcomers to a full store: it has no more swarms than it may have, and each peer is there or was evicted.
+#[test]
+fn newcomers_keep_to_the_limit_and_are_counted() {
+    const MOST: u64 = 2;
+    check(10_000, || {
+        let store = Arc::new(Packed::new(&config().max_swarms(MOST as usize)).unwrap());
+        let tell = |store: &Packed, n: u8| {
+            let announce =
+                Announce::new(InfoHash::new([n; 20]), format!("192.0.{n}.1:6881").parse().unwrap());
+            let mut peers = PeerBuffer::new(&mut [], &mut []);
+            store.announce(&announce, NOW, &mut SplitMix64::new(1), &mut peers).evicted.peers
+        };
+        let evicted = tell(&store, 1) + tell(&store, 2);
+        let threads = [3, 4].map(|n| {
+            let store = store.clone();
+            thread::spawn(move || tell(&store, n))
+        });
+        let evicted = evicted + threads.map(|thread| thread.join().unwrap()).iter().sum::<u64>();
+        let totals = store.totals();
+        assert!(totals.swarms <= MOST, "{totals:?}");
+        assert_eq!(totals.peers() + evicted, 4, "{totals:?}");
+        assert_eq!(totals.evicted.peers, evicted);
+        assert_eq!(totals.swarms, store.swarms().len() as u64);
+    });
+}
+
+#[test]
+fn time_does_not_go_back() {
+    check(1000, || {
+        let store = Arc::new(packed());
+        let threads = [5, 3].map(|seconds| {
+            let store = store.clone();
+            thread::spawn(move || {
+                let now = NOW.saturating_add(seconds);
+                assert!(store.advance(now) >= now);
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(store.advance(Timestamp::default()), NOW.saturating_add(5));
+    });
+}
