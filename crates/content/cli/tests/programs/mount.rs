@@ -89,7 +89,7 @@ impl Mounted {
             .unwrap();
         let mut told = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut told).unwrap();
-        assert!(told.contains(" files of "), "{told}");
+        assert!(told.contains(" of ") && told.contains(" at "), "{told}");
         Self { process, at }
     }
 

@@ -175,8 +175,11 @@ fn redis_that_was_emptied_and_begun_by_a_tracker_with_other_settings_is_left_by_
     assert_eq!(one.metric("swarmkeep_store_layout_refused"), Some(0.0));
     assert!(one.metric("swarmkeep_store_clock_ahead_seconds").is_some_and(|ahead| ahead.abs() <= 2.0));
 
+    // So that it does not begin the store again.
+    one.serve.signal("STOP");
     server.command(&["FLUSHALL"]).expect("it answers");
     let limited = setup.tracker(&urls, &["--endpoints-per-address=8"]);
+    one.serve.signal("CONT");
     one.announce(hash(1), 1, 0, Started).unwrap_err();
     until("it says so", || !one.is_ready() && one.metric("swarmkeep_store_layout_refused") == Some(1.0));
     until("the other serves", || limited.is_ready());
