@@ -6,7 +6,7 @@ use swarmkeep::{
     AsyncTorrentRepository, HashKey, RepositoryConfig,
     catalog::{self, Repository},
 };
-use swarmkeep_conformance::histories;
+use swarmkeep_conformance::histories::{self, Effects};
 
 /// Takes the seconds of `SWARMKEEP_HISTORIES`, an hour by default, for all rows together.
 #[test]
@@ -21,7 +21,7 @@ fn calls_of_several_threads_have_an_order_for_an_hour() {
                 Repository::Sync(store) => Arc::new(store),
                 Repository::Async(store) => store,
             };
-        match histories::check_for(each, &|_| store.clone()) {
+        match histories::check_for(each, &|_| store.clone(), Effects::One) {
             Ok(checked) => println!("{:48}{checked}", implementation.name),
             Err(story) => panic!("{}, {story}", implementation.name),
         }

@@ -15,7 +15,8 @@ use swarmkeep::{
 };
 
 use crate::{
-    Subject, histories,
+    Subject,
+    histories::{self, Effects},
     kit::*,
     threads::{Rounds, SetOnDrop, against, in_step},
 };
@@ -26,8 +27,12 @@ pub(crate) fn calls_of_several_threads_have_an_order(subject: &dyn Subject) {
     let store = build(subject);
     let called = store.to_async();
     for threads in 2..=4 {
-        let checked =
-            histories::check(&|_| called.clone(), threads, threads as u64, Duration::from_millis(250));
+        let checked = histories::check(
+            (&|_| called.clone(), Effects::One),
+            threads,
+            threads as u64,
+            Duration::from_millis(250),
+        );
         checked.unwrap_or_else(|story| panic!("{story}"));
     }
     store.assert_consistent();

@@ -58,14 +58,24 @@ impl fmt::Display for Checked {
     }
 }
 
+/// The effects that an announce or a restore may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effects {
+    /// One.
+    One,
+    /// One or two, since the store makes the call again if its answer was lost.
+    OneOrTwo,
+}
+
 /// Checks histories of 2 to 4 threads for a time.
 ///
 /// # Errors
 /// As [`check`].
-pub fn check_for(time: Duration, store_of: StoreOf<'_>) -> Result<Checked, String> {
+pub fn check_for(time: Duration, store_of: StoreOf<'_>, effects: Effects) -> Result<Checked, String> {
     let (begun, mut all) = (Instant::now(), Checked::default());
     for seed in 1.. {
-        let checked = check(store_of, 2 + seed as usize % 3, seed, Duration::from_secs(1))?;
+        let threads = 2 + seed as usize % 3;
+        let checked = check((store_of, effects), threads, seed, Duration::from_secs(1))?;
         all.histories += checked.histories;
         all.calls += checked.calls;
         all.lost += checked.lost;
@@ -83,15 +93,18 @@ pub fn check_for(time: Duration, store_of: StoreOf<'_>) -> Result<Checked, Strin
 /// # Errors
 /// The shortest history without an order of its calls in which all answers are right, as text.
 pub fn check(
-    store_of: StoreOf<'_>,
+    (store_of, effects): (StoreOf<'_>, Effects),
     threads: usize,
     seed: u64,
     patience: Duration,
 ) -> Result<Checked, String> {
     let begun = Instant::now();
-    let histories = run(store_of, threads, seed, patience);
+    let mut histories = run(store_of, threads, seed, patience);
+    if effects == Effects::OneOrTwo {
+        histories.iter_mut().for_each(add_second_effects);
+    }
     let orderless = histories.iter().filter(|history| !order::exists(history));
-    let calls = || histories.iter().flatten().flatten();
+    let calls = || histories.iter().flatten().flatten().filter(|call| call.first_of.is_none());
     match orderless.min_by_key(|history| history.iter().map(Vec::len).sum::<usize>()) {
         Some(shortest) => Err(format!(
             "seed {seed}: these calls have no order in which all answers are right:\n{}",
@@ -118,6 +131,8 @@ pub struct Call {
     /// [`Self::LOST`] if the store was unavailable: the call may take effect at any time, or never.
     end: u64,
     done: Done,
+    /// The place of a call that may have taken effect before, and was made again: this is its first effect.
+    first_of: Option<(usize, usize)>,
 }
 
 impl Call {
@@ -146,6 +161,7 @@ enum Done {
 enum Planned {
     Announces(Vec<Announce>),
     Scrape(usize),
+    /// Only when no other call is in flight: a listing may be of several moments.
     List(usize),
     Remove(usize),
     RemoveWhere([bool; TORRENTS]),
@@ -229,8 +245,7 @@ fn random_call(rng: &mut dyn Random, torrents: &[InfoHash; TORRENTS]) -> Planned
             });
             Planned::Announces(batch.collect())
         }
-        26..29 => Planned::Scrape(torrent),
-        29 => Planned::List(torrent),
+        26..30 => Planned::Scrape(torrent),
         30..32 => Planned::Remove(torrent),
         32..34 => Planned::RemoveWhere(array::from_fn(|_| rng.below(2) == 0)),
         34..37 => Planned::Sweep([Retention::DropEmpty, Retention::KeepDownloaded][rng.below(2)]),
@@ -316,6 +331,18 @@ fn by_swarm(calls: Vec<Vec<Call>>) -> [History; TORRENTS] {
     })
 }
 
+fn add_second_effects(history: &mut History) {
+    for list in 0..history.len() {
+        for nth in 0..history[list].len() {
+            let call = &history[list][nth];
+            if matches!(call.done, Done::Announced(..) | Done::Restored(..)) && !call.is_lost() {
+                let first = Call { end: Call::LOST, first_of: Some((list, nth)), ..call.clone() };
+                history.push(vec![first]);
+            }
+        }
+    }
+}
+
 /// Judges the calls of one round, of each thread.
 ///
 /// # Errors
@@ -384,7 +411,6 @@ impl Recorder<'_> {
             Planned::List(torrent) => {
                 let mut peers = Vec::new();
                 let end = wait(store.peers(&torrents[torrent], Cursor::START, 1024, &mut peers));
-                // Several pages are of several moments.
                 if end.is_ok_and(|end| end.is_end()) {
                     let mut peers: Vec<_> = peers.iter().map(|peer| (peer.endpoint, peer.role)).collect();
                     peers.sort();
@@ -424,7 +450,7 @@ impl Recorder<'_> {
         let end = self.clock.fetch_add(1, SeqCst);
         self.calls.extend(done.into_iter().map(|(torrent, done, is_lost)| {
             let end = if is_lost { Call::LOST } else { end };
-            Call { torrent, start, end, done }
+            Call { torrent, start, end, done, first_of: None }
         }));
     }
 }

@@ -35,9 +35,10 @@ fn search(
         return false;
     }
     for list in 0..history.len() {
-        let Some(call) = history[list].get(next[list]).filter(|call| call.start < first_end) else {
-            continue;
+        let may_be_next = |call: &&Call| {
+            call.start < first_end && call.first_of.is_none_or(|(list, nth)| next[list] <= nth)
         };
+        let Some(call) = history[list].get(next[list]).filter(may_be_next) else { continue };
         next[list] += 1;
         if call.on(state).iter().any(|state| search(history, next, state, visited)) {
             return true;

@@ -12,7 +12,10 @@ use std::{
 };
 
 use swarmkeep::AsyncTorrentRepository;
-use swarmkeep_conformance::{common::SetOnDrop, histories};
+use swarmkeep_conformance::{
+    common::SetOnDrop,
+    histories::{self, Effects},
+};
 use swarmkeep_redis::{RedisConfig, RedisRepository};
 use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::programs::{REDIS, Trial, trial};
@@ -34,7 +37,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         }),
         test("calls_to_a_cluster_have_an_order", || {
             let cluster = started(Cluster::start(3, 0));
-            have_an_order(&settings(cluster.urls()), |_| thread::sleep(Duration::from_millis(100)));
+            have_an_order(&settings(cluster.urls()), Effects::One, |_| {
+                thread::sleep(Duration::from_millis(100))
+            });
         }),
     ]
 }
@@ -44,7 +49,7 @@ fn on_one_server(directives: &[(&str, &str)]) {
     // So short that some calls get no answer.
     let settings = impatient(settings([server.url()]), 50);
     let mut next = (0..TRACKERS).cycle();
-    have_an_order(&settings, |trackers| {
+    have_an_order(&settings, Effects::OneOrTwo, |trackers| {
         thread::sleep(Duration::from_millis(20));
         server.client_kill_all().expect("it answers");
         thread::sleep(Duration::from_millis(20));
@@ -55,7 +60,11 @@ fn on_one_server(directives: &[(&str, &str)]) {
 }
 
 /// Runs programs of three trackers with these settings, and disturbs them meanwhile.
-fn have_an_order(settings: &RedisConfig, mut disturb: impl FnMut(&[Tracker; TRACKERS]) + Send) {
+fn have_an_order(
+    settings: &RedisConfig,
+    effects: Effects,
+    mut disturb: impl FnMut(&[Tracker; TRACKERS]) + Send,
+) {
     let seconds = env::var("SWARMKEEP_HISTORIES").map_or(1, |seconds| seconds.parse().expect("seconds"));
     let trackers = array::from_fn(|_| Mutex::new(RUNTIME.block_on(connect(settings))));
     let store_of = |thread: usize| -> Arc<dyn AsyncTorrentRepository> {
@@ -69,7 +78,7 @@ fn have_an_order(settings: &RedisConfig, mut disturb: impl FnMut(&[Tracker; TRAC
             }
         });
         let _set = SetOnDrop(&done);
-        histories::check_for(Duration::from_secs(seconds), &store_of)
+        histories::check_for(Duration::from_secs(seconds), &store_of, effects)
     });
     match checked {
         Ok(checked) => println!("{}: {checked}", settings.prefix),
