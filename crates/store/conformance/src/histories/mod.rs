@@ -7,7 +7,7 @@ mod story;
 use std::{
     array,
     collections::BTreeSet,
-    fmt, hint,
+    hint,
     panic::resume_unwind,
     sync::{
         Arc,
@@ -37,27 +37,6 @@ const ENDPOINTS: usize = 6;
 /// Returns the store for the next call of a thread.
 pub type StoreOf<'a> = &'a (dyn Fn(usize) -> Arc<dyn AsyncTorrentRepository> + Sync);
 
-/// The histories that were checked.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Checked {
-    histories: usize,
-    calls: usize,
-    /// The calls without an answer.
-    lost: usize,
-    took: Duration,
-}
-
-impl fmt::Display for Checked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { histories, calls, lost, took } = self;
-        let per_second = *histories as f64 / took.as_secs_f64();
-        write!(
-            f,
-            "{histories} histories, {per_second:.0} per second, of {calls} calls, {lost} without an answer"
-        )
-    }
-}
-
 /// The effects that an announce or a restore may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effects {
@@ -67,28 +46,26 @@ pub enum Effects {
     OneOrTwo,
 }
 
-/// Checks histories of 2 to 4 threads for a time.
+/// Checks histories of 2 to 4 threads for a time. Returns the numbers of histories and calls as text.
 ///
 /// # Errors
 /// As [`check`].
-pub fn check_for(time: Duration, store_of: StoreOf<'_>, effects: Effects) -> Result<Checked, String> {
-    let (begun, mut all) = (Instant::now(), Checked::default());
+pub fn check_for(time: Duration, store_of: StoreOf<'_>, effects: Effects) -> Result<String, String> {
+    let (begun, mut sums) = (Instant::now(), [0; 3]);
     for seed in 1.. {
-        let threads = 2 + seed as usize % 3;
-        let checked = check((store_of, effects), threads, seed, Duration::from_secs(1))?;
-        all.histories += checked.histories;
-        all.calls += checked.calls;
-        all.lost += checked.lost;
-        all.took += checked.took;
+        let counts = check((store_of, effects), 2 + seed as usize % 3, seed, Duration::from_secs(1))?;
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         if begun.elapsed() >= time {
             break;
         }
     }
-    Ok(all)
+    let [histories, calls, lost] = sums;
+    let rate = histories as f64 / begun.elapsed().as_secs_f64();
+    Ok(format!("{histories} histories, {rate:.0} per second, of {calls} calls, {lost} without an answer"))
 }
 
 /// Runs random programs of `threads` threads for `patience`, drawn from `seed`, and checks the histories of
-/// their swarms.
+/// their swarms. Returns the numbers of histories, of calls, and of calls without an answer.
 ///
 /// # Errors
 /// The shortest history without an order of its calls in which all answers are right, as text.
@@ -97,26 +74,20 @@ pub fn check(
     threads: usize,
     seed: u64,
     patience: Duration,
-) -> Result<Checked, String> {
-    let begun = Instant::now();
+) -> Result<[usize; 3], String> {
     let mut histories = run(store_of, threads, seed, patience);
     if effects == Effects::OneOrTwo {
         histories.iter_mut().for_each(add_second_effects);
     }
     let orderless = histories.iter().filter(|history| !order::exists(history));
-    let calls = || histories.iter().flatten().flatten().filter(|call| call.first_of.is_none());
-    match orderless.min_by_key(|history| history.iter().map(Vec::len).sum::<usize>()) {
-        Some(shortest) => Err(format!(
-            "seed {seed}: these calls have no order in which all answers are right:\n{}",
-            story::of(shortest)
-        )),
-        None => Ok(Checked {
-            histories: histories.len(),
-            calls: calls().count(),
-            lost: calls().filter(|call| call.is_lost()).count(),
-            took: begun.elapsed(),
-        }),
+    if let Some(shortest) = orderless.min_by_key(|history| history.iter().map(Vec::len).sum::<usize>()) {
+        let story = story::of(shortest);
+        return Err(format!(
+            "seed {seed}: these calls have no order in which all answers are right:\n{story}"
+        ));
     }
+    let calls = || histories.iter().flatten().flatten().filter(|call| call.first_of.is_none());
+    Ok([histories.len(), calls().count(), calls().filter(|call| call.is_lost()).count()])
 }
 
 /// The calls to one swarm: a list for each thread, in the order of the thread, and one for each call without
