@@ -250,14 +250,18 @@ impl Shared {
 
     /// Compares the clock of this process with a server's clock, and warns if they differ too much.
     pub(super) async fn watch_clock(&self) -> Result<(), Unavailable> {
-        let answer = self.link.call(self.calls().time()).await?;
-        self.note_time(&answer)
+        if let Some(clocks) = compare_clocks(&self.link, &self.calls(), self.clock).await? {
+            self.note_clocks(clocks);
+        }
+        Ok(())
     }
 
-    /// The same, with the server's answer to `TIME`.
-    pub(super) fn note_time(&self, answer: &Value) -> Result<(), Unavailable> {
-        let Some(clock) = self.clock else { return Ok(()) };
-        let (own, server) = (clock().as_secs(), reply::time(answer)?);
+    /// Begins to compare the clock of this process, if it has one, with a server's.
+    pub(super) fn comparison(&self) -> Option<impl FnOnce(&Value) -> Result<(u64, u64), Unavailable> + use<>> {
+        self.clock.map(comparison)
+    }
+
+    pub(super) fn note_clocks(&self, (own, server): (u64, u64)) {
         let before = self.status.lock().clock.replace((own, server));
         let was_apart = before.is_some_and(|(own, server)| are_apart(own, server));
         match are_apart(own, server) {
@@ -269,7 +273,6 @@ impl Shared {
             false if was_apart => info!(own, server, "the clock is near the Redis server's again"),
             _ => {}
         }
-        Ok(())
     }
 }
 
@@ -280,8 +283,19 @@ pub(super) async fn compare_clocks(
     clock: Option<fn() -> Timestamp>,
 ) -> Result<Option<(u64, u64)>, Unavailable> {
     let Some(clock) = clock else { return Ok(None) };
-    let server = reply::time(&link.call(calls.time()).await?)?;
-    Ok(Some((clock().as_secs(), server)))
+    let compare = comparison(clock);
+    compare(&link.call(calls.time()).await?).map(Some)
+}
+
+/// Returns what to do with the server's answer to a `TIME` that is sent next: it returns the times of
+/// `clock` and of the server, in seconds. An answer that is long in coming does not set them apart: of the
+/// times between call and answer, the nearest to the server's counts.
+fn comparison(clock: fn() -> Timestamp) -> impl FnOnce(&Value) -> Result<(u64, u64), Unavailable> {
+    let sent = clock().as_secs();
+    move |answer| {
+        let server = reply::time(answer)?;
+        Ok((server.max(sent).min(clock().as_secs()), server))
+    }
 }
 
 pub(super) const fn are_apart(own: u64, server: u64) -> bool {

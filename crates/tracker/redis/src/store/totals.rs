@@ -63,10 +63,13 @@ impl Shared {
             calls.time(),
         ];
         let _place = self.link.let_in(asked.len()).map_err(Unavailable::new)?;
+        let compare = self.comparison();
         let mut answers = self.link.call_all(&asked).await.into_iter();
         let mut next = || answers.next().expect("an answer for each call");
-        let (kept, ours) = (next()?, next());
-        self.note_time(&next()?)?;
+        let (kept, ours, time) = (next()?, next(), next()?);
+        if let Some(compare) = compare {
+            self.note_clocks(compare(&time)?);
+        }
         let kept = match kept {
             Value::Nil => None,
             // `None` for totals of a later version.

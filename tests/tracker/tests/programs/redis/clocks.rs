@@ -31,6 +31,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_shards_from_the_future_are_corrected,
             redis_swarm_in_the_middle_of_a_sweep_is_corrected_whole,
             redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_reported,
+            redis_clock_is_right_however_late_the_servers_time_comes,
     }
 }
 
@@ -219,5 +220,23 @@ fn redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_reported() {
             apart.push(own.abs_diff(server).abs_diff(ahead));
         }
         assert!(apart.iter().all(|&off| off <= 2), "{apart:?}");
+    });
+}
+
+fn redis_clock_is_right_however_late_the_servers_time_comes() {
+    static READINGS: AtomicU64 = AtomicU64::new(0);
+    /// 200 seconds pass in each call.
+    fn passing() -> Timestamp {
+        by(if READINGS.fetch_add(1, Relaxed).is_multiple_of(2) { -100 } else { 100 })
+    }
+    let server = started(Server::start());
+    let mut settings = settings([server.url()]);
+    settings.clock = Some(passing);
+    settings.totals_age = Duration::from_millis(1);
+    RUNTIME.block_on(async {
+        let store = start(&settings).await;
+        store.totals().await.expect("reached");
+        let (own, server) = store.status().clock.expect("compared");
+        assert_eq!(own, server);
     });
 }
