@@ -257,7 +257,9 @@ impl Shared {
     }
 
     /// Begins to compare the clock of this process, if it has one, with a server's.
-    pub(super) fn comparison(&self) -> Option<impl FnOnce(&Value) -> Result<(u64, u64), Unavailable> + use<>> {
+    pub(super) fn comparison(
+        &self,
+    ) -> Option<impl FnOnce(&Value) -> Result<(u64, u64), Unavailable> + use<>> {
         self.clock.map(comparison)
     }
 
