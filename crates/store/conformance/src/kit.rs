@@ -21,7 +21,7 @@ use std::{
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, AsyncTorrentRepository, BoundedBy, Capabilities, ConfigError,
     Endpoint, Families, Family, HashKey, Immediate, InfoHash, PeerBuffer, PeerId, PeerRecord, Random,
-    RepositoryConfig, Request, Role, SplitMix64, SwarmStats, Timestamp, TorrentRepository,
+    RepositoryConfig, Request, Role, SplitMix64, SwarmStats, SwarmSummary, Timestamp, TorrentRepository,
     TorrentRepositoryExt, Totals,
 };
 
@@ -271,21 +271,33 @@ pub(crate) fn announce_with(
     Answer { announced, peers: buffer.endpoints().collect() }
 }
 
-/// Room for all wanted peers of an announce, for both families.
+/// The bytes of a buffer.
 pub(crate) struct AnswerBytes {
     v4: Vec<u8>,
     v6: Vec<u8>,
 }
 
 impl AnswerBytes {
-    pub(crate) fn for_all(announce: &Announce) -> Self {
+    /// Room for so many peers of each family.
+    pub(crate) fn new(v4: usize, v6: usize) -> Self {
+        Self { v4: vec![0; 6 * v4], v6: vec![0; 18 * v6] }
+    }
+
+    /// Room for all wanted peers of an announce, for both families.
+    fn for_all(announce: &Announce) -> Self {
         let room = room_for(announce);
-        Self { v4: vec![0; 6 * room], v6: vec![0; 18 * room] }
+        Self::new(room, room)
     }
 
     pub(crate) fn buffer(&mut self) -> PeerBuffer<'_> {
         PeerBuffer::new(&mut self.v4, &mut self.v6)
     }
+}
+
+/// Returns a batch of announces, each with room in `rooms` for all wanted peers.
+pub(crate) fn requests<'a>(announces: &[Announce], rooms: &'a mut Vec<AnswerBytes>) -> Vec<Request<'a>> {
+    *rooms = announces.iter().map(AnswerBytes::for_all).collect();
+    announces.iter().zip(rooms).map(|(announce, room)| Request::new(*announce, room.buffer())).collect()
 }
 
 fn room_for(announce: &Announce) -> usize {
@@ -348,10 +360,8 @@ impl Store {
         rng: &mut dyn Random,
         mut told: impl FnMut(Answer),
     ) {
-        let mut bytes: Vec<_> = batch.iter().map(AnswerBytes::for_all).collect();
-        let requests =
-            batch.iter().zip(&mut bytes).map(|(announce, bytes)| Request::new(*announce, bytes.buffer()));
-        let mut requests: Vec<_> = requests.collect();
+        let mut rooms = Vec::new();
+        let mut requests = requests(batch, &mut rooms);
         self.announce_batch(&mut requests, now, rng);
         for Request { answer, peers, .. } in requests {
             let announced = answer.expect("a batch that has returned is answered");
@@ -378,24 +388,25 @@ impl Store {
     /// most the resolution of the store's clock, and not in the future.
     pub(crate) fn assert_time(&self, record: &PeerRecord, told: Timestamp, latest: Timestamp) {
         let (listed, resolution) = (record.last_announce, resolution(self));
-        let younger = listed.secs_since(told);
+        let is_right = (told..=latest).contains(&listed) && listed.secs_since(told) <= resolution;
         assert!(
-            listed >= told,
-            "{} is listed {} s older than it is",
-            record.endpoint,
-            told.secs_since(listed)
+            is_right,
+            "{record:?} announced at {told:?}, by a clock of {resolution} s that is at {latest:?}"
         );
-        assert!(
-            younger <= resolution,
-            "{} is listed {younger} s younger than it is, with a clock of {resolution}",
-            record.endpoint
-        );
-        assert!(
-            listed <= latest,
-            "{} is listed {} s later than the latest time told",
-            record.endpoint,
-            listed.secs_since(latest)
-        );
+    }
+
+    /// Returns the swarms of all pages of `limit` each, and works between them.
+    pub(crate) fn paged(&self, limit: usize, mut between: impl FnMut()) -> Vec<SwarmSummary> {
+        let mut all: Vec<SwarmSummary> = Vec::new();
+        loop {
+            let (before, after) = (all.len(), all.last().map(|swarm| swarm.info_hash));
+            self.page(after.as_ref(), limit, &mut all);
+            assert!(all.len() <= before + limit, "more than {limit} in a page");
+            if all.len() < before + limit {
+                return all;
+            }
+            between();
+        }
     }
 
     /// Returns all swarms by info hash. Each must be shown once.

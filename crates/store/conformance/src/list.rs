@@ -61,6 +61,8 @@ crate::cases! {
         no_want_is_too_large [7 23]
     }
     fairness {
+        selection_is_fair_in_a_swarm_of_2 [10]
+        selection_is_fair_to_the_peers_beside_the_announcer [10]
         selection_is_fair_in_any_swarm [8 9 10]
         selection_is_fair_in_a_swarm_of_100_000 [10]
         selection_stays_fair_when_a_swarm_has_shrunk [10]
@@ -202,6 +204,7 @@ crate::cases! {
     races {
         calls_of_several_threads_have_an_order [1 4 5 6 7 8 9 12 13 15 19 20 24 25]
         refreshes_survive_sweeps_of_expired_peers [6 17]
+        announces_survive_removals_of_other_swarms [6]
         announces_survive_evictions_of_others [6 21]
         racing_endpoints_of_one_address_keep_to_its_limit [6 21]
         a_hot_swarm_keeps_every_peer [6]

@@ -7,7 +7,7 @@ use std::{
         Barrier,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
-    thread,
+    thread::{self, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
@@ -63,53 +63,67 @@ pub(crate) fn against(
             })
             .collect();
         let _set = SetOnDrop(done);
-        for worker in workers {
-            if let Err(panicked) = worker.join() {
-                panic::resume_unwind(panicked);
-            }
-        }
+        workers.into_iter().for_each(result_of);
     });
 }
 
 /// Runs `work` in two threads, with the number of the thread and of each round. Both threads begin a round at
 /// about the same time.
 pub fn in_step(rounds: usize, work: impl Fn(u32, usize) + Sync) {
-    let progress = [const { AtomicUsize::new(0) }; 2];
+    let arrived = AtomicUsize::new(0);
     thread::scope(|scope| {
-        let (progress, work) = (&progress, &work);
+        let (arrived, work) = (&arrived, &work);
         let workers = [0, 1].map(|me| {
             scope.spawn(move || {
-                let _released = SetTo(&progress[me], rounds);
+                let mut gate = Gate::new(arrived, 2);
                 for round in 0..rounds {
-                    progress[me].store(round, SeqCst);
-                    wait_for(&progress[1 - me], round);
-                    work(me as u32, round);
+                    gate.meet();
+                    work(me, round);
                 }
             })
         });
-        for worker in workers {
-            if let Err(panicked) = worker.join() {
-                panic::resume_unwind(panicked);
-            }
-        }
+        workers.into_iter().for_each(result_of);
     });
 }
 
-pub(crate) fn wait_for(progress: &AtomicUsize, round: usize) {
-    let mut spins = 0;
-    while progress.load(SeqCst) < round {
-        spins += 1;
-        if spins > 200 {
-            thread::yield_now();
+/// Waits for a thread, and returns its result, or panics as it did.
+pub(crate) fn result_of<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+}
+
+/// The place where threads meet again and again.
+pub(crate) struct Gate<'a> {
+    arrived: &'a AtomicUsize,
+    threads: usize,
+    turns: usize,
+}
+
+impl<'a> Gate<'a> {
+    /// The arrivals of a thread that has ended.
+    const ENDED: usize = usize::MAX / 8;
+
+    pub(crate) const fn new(arrived: &'a AtomicUsize, threads: usize) -> Self {
+        Self { arrived, threads, turns: 0 }
+    }
+
+    /// Waits for the other threads. Returns false if one has ended, by a panic for example.
+    pub(crate) fn meet(&mut self) -> bool {
+        self.turns += 1;
+        self.arrived.fetch_add(1, SeqCst);
+        let mut spins = 0;
+        while self.arrived.load(SeqCst) < self.turns * self.threads {
+            spins += 1;
+            if spins > 200 {
+                thread::yield_now();
+            }
         }
+        self.arrived.load(SeqCst) < Self::ENDED
     }
 }
 
-struct SetTo<'a>(&'a AtomicUsize, usize);
-
-impl Drop for SetTo<'_> {
+impl Drop for Gate<'_> {
     fn drop(&mut self) {
-        self.0.store(self.1, SeqCst);
+        self.arrived.fetch_add(Self::ENDED, SeqCst);
     }
 }
 

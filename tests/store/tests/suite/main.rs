@@ -2,4 +2,3 @@
 
 mod broken;
 mod conformance;
-mod histories;

@@ -44,7 +44,8 @@ impl Broken {
         announced.evicted.swarms += evicted.swarms;
         announced.evicted.peers += evicted.peers;
         self.after_update(&mut state, &told, &before, &mut announced);
-        if self.is(Fault::SelectsLater) {
+        let many = self.is(Fault::SelectsLaterFromMany) && announced.stats.peers() > 200;
+        if many || self.is(Fault::SelectsLater) {
             drop(state);
             let_others_in();
             state = self.state();

@@ -95,7 +95,7 @@ impl Broken {
                     (announce.seeders_too || seeders_too, announce.seeders_too);
             }
             let earlier =
-                *first.entry(announce.info_hash).or_insert_with(|| self.scrape(&announce.info_hash));
+                *first.entry(announce.info_hash).or_insert_with(|| self.model.scrape(&announce.info_hash));
             let repeated = !done.insert((announce.info_hash, announce.endpoint));
             if self.is(Fault::BatchSkipsRepeats) && repeated {
                 let (stats, state) = (self.scrape(&announce.info_hash), self.state());

@@ -76,19 +76,21 @@ impl Broken {
                 let mut state = self.state();
                 let (family, most) =
                     (told.endpoint.family(), state.limits.peers_per_swarm.unwrap_or(usize::MAX));
-                let by_family = self.is(Fault::PeersLimitedByFamily);
-                let is_own = |endpoint: &Endpoint| endpoint.family() == family;
-                let stalest = state.swarms.get(&torrent).and_then(|swarm| {
-                    let full = if by_family {
-                        swarm.peers.keys().filter(|endpoint| is_own(endpoint)).count() >= most / 2
-                    } else {
-                        swarm.peers.len() >= most
+                let least = state.swarms.get(&torrent).and_then(|swarm| {
+                    let mut own = swarm.clone();
+                    let others = swarm.peers.keys().filter(|endpoint| endpoint.family() != family);
+                    others.for_each(|endpoint| _ = own.remove(endpoint));
+                    let full = match self.fault {
+                        Fault::PeersLimitedByFamily => own.peers.len() >= most / 2,
+                        _ => swarm.peers.len() >= most,
                     };
-                    let (_, stalest) = swarm.by_age.iter().find(|(_, endpoint)| is_own(endpoint))?;
-                    (full && !swarm.peers.contains_key(&told.endpoint)).then_some(*stalest)
+                    own.drop_least_but(None, own.peers.len().checked_sub(1));
+                    let mut all = swarm.peers.keys().filter(|endpoint| endpoint.family() == family);
+                    let least = all.find(|endpoint| !own.peers.contains_key(endpoint))?;
+                    (full && !swarm.peers.contains_key(&told.endpoint)).then_some(*least)
                 });
-                if let Some(stalest) = stalest.filter(|_| told.event != AnnounceEvent::Stopped) {
-                    state.change(torrent, |swarm| swarm.remove(&stalest));
+                if let Some(least) = least.filter(|_| told.event != AnnounceEvent::Stopped) {
+                    state.change(torrent, |swarm| swarm.remove(&least));
                     evicted.peers += 1;
                 }
             }

@@ -100,11 +100,11 @@ crate::faults! {
     swept_peers_handed_out SweptHandedOut => peers_that_are_gone_are_never_handed_out;
     /// Draws a window that contains the announcing peer and then skips that peer, so that the peers after it
     /// are selected more often.
-    window_before_the_announcer_is_out WindowBeforeAnnouncer => selection_is_fair_in_any_swarm;
+    window_before_the_announcer_is_out WindowBeforeAnnouncer => selection_is_fair_to_the_peers_beside_the_announcer;
     /// Selects leechers and seeders with equal probability, whatever their numbers.
     roles_not_weighted_by_number RolesNotWeighted => selection_stays_fair_when_a_swarm_has_shrunk;
     /// Selects the first peers of a small swarm.
-    small_swarms_in_order SmallInOrder => selection_is_fair_in_any_swarm;
+    small_swarms_in_order SmallInOrder => selection_is_fair_in_a_swarm_of_2;
     /// Keeps a large swarm in segments, each twice as long as the one before, and draws every segment equally
     /// often.
     segments_not_weighted_by_length SegmentsNotWeighted => selection_is_fair_in_any_swarm;
@@ -119,6 +119,8 @@ crate::faults! {
     selection_by_info_hash SelectionByInfoHash => selection_follows_the_callers_randomness_whatever_clients_choose;
     /// Counts with the lock held, and takes it again to select.
     selects_later SelectsLater => calls_of_several_threads_have_an_order;
+    /// The same in swarms of more than 200 peers only.
+    selects_later_from_many SelectsLaterFromMany => calls_of_several_threads_have_an_order;
     /// Selects peers of both families for every announce.
     families_mixed FamiliesMixed => only_families_asked_for_are_handed_out;
     /// Selects `want` peers and then discards those of the other family.
@@ -249,7 +251,7 @@ crate::faults! {
     remove_in_two_steps RemoveInTwoSteps => calls_of_several_threads_have_an_order;
     /// Looks up the position of a swarm, releases the lock, and removes the swarm that is at that position by
     /// then.
-    remove_by_position RemoveByPosition => calls_of_several_threads_have_an_order;
+    remove_by_position RemoveByPosition => announces_survive_removals_of_other_swarms;
     /// Calls the predicate with the lock held.
     predicate_under_the_lock PredicateUnderLock => a_predicate_is_called_without_a_lock_held;
     /// Accepts a limit that it does not support.
@@ -476,7 +478,7 @@ crate::faults! {
     /// Counts the peers and downloads of a swarm with 16 bits.
     counts_of_16_bits CountsOf16Bits => selection_is_fair_in_a_swarm_of_100_000;
     /// Evicts peers of the newcomer's family only.
-    eviction_within_a_family EvictsOwnFamily => one_network_cannot_take_over_a_full_swarm;
+    eviction_within_a_family EvictsOwnFamily => families_and_roles_keep_their_shares_of_a_full_swarm;
     /// Allows the maximum number of peers in each family.
     peers_limited_by_family PeersLimitedByFamily => max_peers_per_swarm_is_kept_and_the_announcer_stays;
     /// An evicted seeder takes a download along.

@@ -15,6 +15,7 @@ use crate::model::{ModelState, Peer, Swarm};
 
 impl Broken {
     pub(super) fn sweep_wrongly(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
+        self.note_change();
         match self.fault {
             Fault::SweepDropsFilling | Fault::SweepDropsRefreshed => {
                 self.sweep_in_two_holds(now, policy, budget)

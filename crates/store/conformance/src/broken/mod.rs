@@ -114,11 +114,16 @@ impl Broken {
         self.fault == fault
     }
 
-    fn state(&self) -> MutexGuard<'_, ModelState> {
+    /// Makes scrapes from a cache read again, a moment before the change.
+    fn note_change(&self) {
         if self.is(Fault::ScrapeFromCache) {
             self.drift.fetch_add(1, SeqCst);
             let_others_in();
         }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ModelState> {
+        self.note_change();
         assert!(!(self.is(Fault::LockLeftPoisoned) && self.model.is_poisoned()), "the lock is poisoned");
         self.model.state()
     }

@@ -91,6 +91,7 @@ impl Broken {
     }
 
     pub(super) fn add_downloads_wrongly(&self, info_hash: &InfoHash, earlier: u32) -> bool {
+        self.note_change();
         if self.is(Fault::AddDownloadsCreates) {
             self.state().change(*info_hash, |_| ());
         }

@@ -77,11 +77,11 @@ impl Broken {
                 hand_out_window(&own, want, 0, peers);
             }
             Fault::WindowBeforeAnnouncer => {
-                let mut all: Vec<_> = swarm.peers.keys().copied().collect();
-                let start = rng.below(all.len());
-                all.rotate_left(start);
-                all.retain(|&endpoint| endpoint != told.endpoint);
-                hand_out_window(&all, want, 0, peers);
+                own.insert(own.len() / 2, told.endpoint);
+                let start = rng.below(own.len());
+                own.rotate_left(start);
+                own.retain(|&endpoint| endpoint != told.endpoint);
+                hand_out_window(&own, want, 0, peers);
             }
             Fault::RolesNotWeighted => {
                 let (mut leechers, mut seeders) = (row(told.families, false), own);
@@ -147,7 +147,7 @@ impl Broken {
                 hand_out_of_both(&own, want - 1, starts, peers);
             }
             Fault::SmallRoomInOrder if peers.v4.room() + peers.v6.room() < want => {
-                hand_out_window(&own, want, 0, peers);
+                hand_out_of_both(&own, want, [0, 0], peers);
             }
             _ if own.len() <= want => return false,
             Fault::LastOf200NotSelected if own.len() > 200 => {
@@ -155,6 +155,8 @@ impl Broken {
                 hand_out_window(&own, want, rng.below(own.len()), peers);
             }
             Fault::HalfIsNewest if (200..=900).contains(&own.len()) => {
+                let start = rng.below(own.len());
+                own.rotate_left(start);
                 own.sort_by_key(|endpoint| Reverse(swarm.peers[endpoint].last_announce));
                 let newest: Vec<_> = own.drain(..want / 2).collect();
                 let start = rng.below(own.len());
@@ -162,9 +164,10 @@ impl Broken {
                 hand_out_window(&[newest, own].concat(), want, 0, peers);
             }
             Fault::FreshPreferred => {
+                let start = rng.below(own.len());
+                own.rotate_left(start);
                 own.sort_by_key(|endpoint| Reverse(swarm.peers[endpoint].last_announce));
-                let start = rng.below(own.len()).min(rng.below(own.len()));
-                hand_out_window(&own, want, start, peers);
+                hand_out_window(&own, want, 0, peers);
             }
             Fault::FewSeedersFirst | Fault::OneIsASeeder => {
                 let (mut all, leechers) = (own.clone(), row(told.families, false));

@@ -189,14 +189,15 @@ impl World {
 
     fn take(&self, batch: &Batch) -> Result<(), TestCaseError> {
         let batch: Vec<&TestRequest> = batch.0.iter().flatten().collect();
-        let mut bytes: Vec<_> = batch.iter().map(|told| RequestBytes::of(told)).collect();
+        let bytes_of = |told: &&TestRequest| AnswerBytes::new(told.room.0, told.room.1);
+        let mut bytes: Vec<_> = batch.iter().map(bytes_of).collect();
         let mut requests: Vec<_> =
-            batch.iter().zip(&mut bytes).map(|(told, bytes)| bytes.request(told)).collect();
+            batch.iter().zip(&mut bytes).map(|(told, bytes)| told.request(bytes)).collect();
         self.batched.announce_batch(&mut requests, at(self.now), &mut SplitMix64::new(self.now));
 
         for (n, (told, request)) in batch.iter().zip(&requests).enumerate() {
-            let mut bytes = RequestBytes::of(told);
-            let mut alone = bytes.request(told);
+            let mut bytes = bytes_of(told);
+            let mut alone = told.request(&mut bytes);
             let announce = &alone.announce;
             let answer =
                 self.single.announce(announce, at(self.now), &mut SplitMix64::new(7), &mut alone.peers);
@@ -258,23 +259,12 @@ impl World {
     }
 }
 
-/// The bytes of a buffer.
-struct RequestBytes {
-    v4: Vec<u8>,
-    v6: Vec<u8>,
-}
-
-impl RequestBytes {
-    fn of(told: &TestRequest) -> Self {
-        let (v4, v6) = told.room;
-        Self { v4: vec![0xee; 6 * v4], v6: vec![0xee; 18 * v6] }
-    }
-
+impl TestRequest {
     /// Returns the announce as a request. If it was used before, it contains an earlier answer and earlier
     /// peers.
-    fn request(&mut self, told: &TestRequest) -> Request<'_> {
-        let mut request = Request::new(told.announce.announce(), PeerBuffer::new(&mut self.v4, &mut self.v6));
-        if told.used {
+    fn request<'a>(&self, bytes: &'a mut AnswerBytes) -> Request<'a> {
+        let mut request = Request::new(self.announce.announce(), bytes.buffer());
+        if self.used {
             request.answer = Some(Announced::new(stats(7, 7, 7), Changes::all()));
             (0..request.peers.v4.room().min(3)).for_each(|_| request.peers.v4.push(&[9; 6]));
             (0..request.peers.v6.room()).for_each(|_| request.peers.v6.push(&[9; 18]));
@@ -318,12 +308,8 @@ pub(crate) fn a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done(s
             });
             let undrawn = undrawn.count();
 
-            let mut room = vec![[0; 24 * 10]; announces.len()];
-            let requests = announces.iter().zip(&mut room).map(|(&announce, bytes)| {
-                let (v4, v6) = bytes.split_at_mut(6 * 10);
-                Request::new(announce, PeerBuffer::new(v4, v6))
-            });
-            let mut requests: Vec<_> = requests.collect();
+            let mut rooms = Vec::new();
+            let mut requests = requests(&announces, &mut rooms);
             let told = panic::catch_unwind(AssertUnwindSafe(|| {
                 batched.announce_batch(&mut requests, at(1), &mut Panicking { good });
             }));
@@ -363,10 +349,8 @@ pub(crate) fn no_answer_of_an_earlier_batch_stays_when_a_later_one_panics(subjec
             leecher(torrent, v4(1000 + n)).want(want)
         })
         .collect();
-    let mut room = vec![[0; 60]; announces.len()];
-    let requests = announces.iter().zip(&mut room);
-    let requests = requests.map(|(&announce, bytes)| Request::new(announce, PeerBuffer::new(bytes, &mut [])));
-    let mut requests: Vec<_> = requests.collect();
+    let mut rooms = Vec::new();
+    let mut requests = requests(&announces, &mut rooms);
     for good in [0, 1, 4, 9] {
         store.announce_batch(&mut requests, at(1), &mut SplitMix64::new(1));
         assert!(requests.iter().all(|request| request.answer.is_some()));
@@ -428,12 +412,8 @@ pub(crate) fn a_panic_of_the_randomness_in_a_batch_reaches_the_caller(subject: &
     let announces: Vec<_> = announces.collect();
     let mut reached = 0;
     for good in 0..50 {
-        let mut room = vec![[0; 24 * 10]; announces.len()];
-        let requests = announces.iter().zip(&mut room).map(|(&announce, bytes)| {
-            let (v4, v6) = bytes.split_at_mut(6 * 10);
-            Request::new(announce, PeerBuffer::new(v4, v6))
-        });
-        let (mut requests, mut rng) = (requests.collect::<Vec<_>>(), PanicsOnce { good, panicked: false });
+        let (mut rooms, mut rng) = (Vec::new(), PanicsOnce { good, panicked: false });
+        let mut requests = requests(&announces, &mut rooms);
         let told = panic::catch_unwind(AssertUnwindSafe(|| {
             store.announce_batch(&mut requests, at(1), &mut rng);
         }));

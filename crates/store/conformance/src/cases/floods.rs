@@ -292,8 +292,10 @@ pub(crate) fn families_and_roles_keep_their_shares_of_a_full_swarm(subject: &dyn
     let rng: &mut dyn Random = &mut SplitMix64::new(8);
     let (mut v6, mut seeders, mut all) = (0, 0, 0);
     for n in 0..16_000_u32 {
-        let endpoint = of_network(FAMILIES[usize::from(rng.below(5) == 0)], n, 1);
-        store.fill((n * 3).into(), [leecher(hash(1), endpoint).left(rng.below(5) as u64)]);
+        // The first to fill the swarm have other shares.
+        let one_of = if u64::from(n) < MOST { 20 } else { 5 };
+        let endpoint = of_network(FAMILIES[usize::from(rng.below(one_of) == 0)], n, 1);
+        store.fill((n * 3).into(), [leecher(hash(1), endpoint).left(rng.below(one_of) as u64)]);
         if n > 2000 && n % 250 == 0 {
             let totals = store.totals();
             v6 += totals.v6.peers();

@@ -7,7 +7,6 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
-    time::Duration,
 };
 
 use swarmkeep::{
@@ -26,15 +25,7 @@ use crate::{
 pub(crate) fn calls_of_several_threads_have_an_order(subject: &dyn Subject) {
     let store = build(subject);
     let called = store.to_async();
-    for threads in 2..=4 {
-        let checked = histories::check(
-            (&|_| called.clone(), Effects::One),
-            threads,
-            threads as u64,
-            Duration::from_millis(250),
-        );
-        checked.unwrap_or_else(|story| panic!("{story}"));
-    }
+    histories::assert_order(&|_| called.clone(), Effects::One);
     store.assert_consistent();
 }
 
@@ -61,6 +52,28 @@ pub(crate) fn refreshes_survive_sweeps_of_expired_peers(subject: &dyn Subject) {
             assert_eq!(store.scrape(&hash(n)), stats(100, 0, 0), "all have announced anew");
         }
     }
+    store.assert_consistent();
+}
+
+/// Removals of other swarms and sweeps remove no peer of the remaining swarms.
+pub(crate) fn announces_survive_removals_of_other_swarms(subject: &dyn Subject) {
+    // However long the race, the numbers of the kept swarms never reach this.
+    const OTHERS: u64 = 1 << 40;
+    let store = build(subject);
+    let kept = AtomicU64::new(0);
+    let join = |thread: u32, rounds: Rounds<'_>| {
+        for n in rounds.iter() {
+            let kept = hash(kept.fetch_add(1, SeqCst));
+            store.tell(leecher(kept, v4(1)).want(0));
+            store.tell(leecher(hash(OTHERS + u64::from(n % 50)), v4(thread)).want(0));
+        }
+    };
+    against(2, 1500, join, |turn| {
+        store.remove(&hash(OTHERS + turn % 50));
+        store.sweep(at(1), Retention::DropEmpty, Budget::peers(20));
+    });
+    let lost = (0..kept.into_inner()).filter(|&n| store.scrape(&hash(n)) != stats(0, 1, 0)).count();
+    assert_eq!(lost, 0, "swarms that are gone without a removal");
     store.assert_consistent();
 }
 
@@ -235,15 +248,7 @@ pub(crate) fn walk_and_page_show_what_stays_while_threads_change_the_rest(subjec
     let read = |_, _: Rounds<'_>| {
         for turn in 0..15 {
             let walked: Vec<_> = store.swarms().into_iter().map(|swarm| swarm.info_hash).collect();
-            let (mut paged, mut after) = (Vec::new(), None);
-            loop {
-                let before = paged.len();
-                store.page(after.as_ref(), 50, &mut paged);
-                if paged.len() - before < 50 {
-                    break;
-                }
-                after = paged.last().map(|swarm| swarm.info_hash);
-            }
+            let paged = store.paged(50, || ());
             assert!(paged.is_sorted_by(|one, other| one.info_hash < other.info_hash), "pages ascend");
             for (shown, how) in
                 [(walked, "walked"), (paged.iter().map(|swarm| swarm.info_hash).collect(), "paged")]

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use swarmkeep::{
-    Announce, Cursor, Family, InfoHash, PeerDetails, Retention, Role, SwarmStats, SwarmSummary,
-    TorrentRepositoryExt,
+    Announce, Cursor, Family, InfoHash, PeerDetails, Retention, Role, SwarmStats, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -118,17 +117,7 @@ pub(crate) fn page_goes_in_ascending_order_of_info_hashes(subject: &dyn Subject)
         let mut order: Vec<InfoHash> = (0..count).map(hash).collect();
         order.sort();
         for limit in [1, 3, 64, 99, 100, 101, 5000] {
-            let (mut all, mut after) = (Vec::new(), None);
-            loop {
-                let before = all.len();
-                store.page(after.as_ref(), limit, &mut all);
-                let shown = all.len() - before;
-                assert_eq!(shown, limit.min(order.len() - before), "fewer than the limit only at the end");
-                if shown < limit {
-                    break;
-                }
-                after = all.last().map(|swarm: &SwarmSummary| swarm.info_hash);
-            }
+            let all = store.paged(limit, || ());
             let shown: Vec<_> = all.iter().map(|swarm| swarm.info_hash).collect();
             assert_eq!(shown, order);
             assert!(all.iter().all(|swarm| swarm.stats == stats(1, 0, 0)));
@@ -167,19 +156,13 @@ pub(crate) fn page_shows_swarms_that_stay_exactly_once_while_others_come_and_go(
     let store = build(subject);
     let staying = |n: u64| hash(1_000_000 + n);
     store.fill(0, (0..200).map(|n| leecher(staying(n), v4(1))));
-    let (mut all, mut after, mut step) = (Vec::<SwarmSummary>::new(), None, 0);
-    loop {
-        let before = all.len();
-        store.page(after.as_ref(), 20, &mut all);
-        if all.len() - before < 20 {
-            break;
-        }
-        after = all.last().map(|swarm| swarm.info_hash);
+    let mut step = 0;
+    let all = store.paged(20, || {
         store.fill(0, (step * 50..step * 50 + 50).map(|n| leecher(hash(n), v4(1))));
         store.forget((step * 50..step * 50 + 30).map(hash));
         step += 1;
         assert!(step < 1000, "pages that never end");
-    }
+    });
     assert!(all.is_sorted_by_key(|swarm| swarm.info_hash));
     assert_staying_once(all.iter().map(|swarm| swarm.info_hash), (0..200).map(staying));
 }

@@ -199,19 +199,25 @@ pub(crate) fn both_families_get_half_each_and_what_one_leaves_goes_to_the_other(
 
 pub(crate) fn the_room_in_the_buffer_bounds_the_selection(subject: &dyn Subject) {
     let (store, torrent) = mixed(subject, 100);
-    for (v4_room, v6_room) in [(0, 0), (1, 0), (0, 1), (10, 100), (100, 10), (10, 10)] {
+    let (mut rng, mut selected) = (SplitMix64::new(1), HashSet::new());
+    for (v4_room, v6_room) in [(0, 0), (1, 0), (0, 1), (10, 100), (100, 10)].into_iter().chain([(10, 10); 20])
+    {
         // Some extra bytes that are too few for another peer.
         let (mut v4, mut v6) = (vec![0; 6 * v4_room + 5], vec![0; 18 * v6_room + 17]);
         let mut buffer = PeerBuffer::new(&mut v4, &mut v6);
         let announce = leecher(torrent, self::v4(9000)).families(BOTH);
-        store.announce(&announce, at(0), &mut SplitMix64::new(1), &mut buffer);
+        store.announce(&announce, at(0), &mut rng, &mut buffer);
         assert_eq!(buffer.len(), (v4_room + v6_room).min(50), "in room for {v4_room} and {v6_room}");
         assert_eq!(
             buffer.v4.len(),
             v4_room.min(50 - 25.min(v6_room)),
             "IPv4 in room for {v4_room} and {v6_room}"
         );
+        if (v4_room, v6_room) == (10, 10) {
+            selected.extend(buffer.endpoints());
+        }
     }
+    assert!(selected.len() > 20, "the same peers in 20 small buffers");
 }
 
 pub(crate) fn peers_are_written_in_compact_form(subject: &dyn Subject) {

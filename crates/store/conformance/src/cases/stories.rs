@@ -15,10 +15,9 @@ use proptest::{
     prop_assert, prop_assert_eq, prop_oneof,
     test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner},
 };
-use std::time::Duration;
 use swarmkeep::{
-    Announce, AnnounceEvent, BoundedBy, Cursor, Endpoint, Families, Family, InfoHash, PeerBuffer, PeerRecord,
-    Request, Retention, Role, SplitMix64, SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
+    Announce, AnnounceEvent, BoundedBy, Cursor, Endpoint, Families, Family, InfoHash, PeerRecord, Retention,
+    Role, SplitMix64, SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
 };
 
 use crate::{Model, Subject, kit::*};
@@ -43,7 +42,7 @@ pub(crate) fn random_stories_of_limited_addresses_go_as_with_the_model(subject: 
     }
     for (most, bystanders, stories) in [(1, 0, 30), (3, 0, 60), (3, 100, 20), (40, 100, 4)] {
         run(&vec(crowded_step(), 1..LIMITED_STEPS), stories, |steps| {
-            let mut world = World::limited(subject, most);
+            let mut world = World::new(subject, LIMITED_LIFETIME_UNITS, Some(most));
             world.fill(bystanders);
             world.tell(&apart_in_time(steps))
         });
@@ -51,7 +50,7 @@ pub(crate) fn random_stories_of_limited_addresses_go_as_with_the_model(subject: 
 }
 
 fn tell(subject: &dyn Subject, stories: u32, length: std::ops::Range<usize>) {
-    run(&vec(step(), length), stories, |steps| World::new(subject).tell(&steps));
+    run(&vec(step(), length), stories, |steps| World::new(subject, LIFETIME_UNITS, None).tell(&steps));
 }
 
 /// Runs `tell` on `stories` random stories, which must all pass. A failing story is shrunk and printed step
@@ -277,33 +276,20 @@ struct World {
     store: Store,
     model: Model,
     /// The unit of time, longer than the resolution of the store's clock, so that all ages are clearly above
-    /// or below the lifetime. The lifetime is [`LIFETIME_UNITS`] units.
+    /// or below the lifetime.
     unit: u64,
     lifetime_units: u64,
     now: u64,
 }
 
 impl World {
-    fn new(subject: &dyn Subject) -> Self {
-        let mut unit = 100;
-        loop {
-            let config = config().lifetime(Duration::from_secs(LIFETIME_UNITS * unit));
-            let store = build_with(subject, &config);
-            if resolution(&store) < unit {
-                let model = Model::new(&config).expect("a lifetime of whole seconds, and no limit");
-                return Self { store, model, unit, lifetime_units: LIFETIME_UNITS, now: T0 };
-            }
-            unit = resolution(&store) + 1;
-        }
-    }
-
-    /// Returns a world in which an address has at most `most` endpoints in a swarm.
-    fn limited(subject: &dyn Subject, most: usize) -> Self {
-        let (config, unit) = config_with_units(subject, LIMITED_LIFETIME_UNITS);
-        let config = config.max_endpoints_per_address(most);
+    /// Returns a world in which an address has at most `most` endpoints in a swarm, if any number is given.
+    fn new(subject: &dyn Subject, lifetime_units: u64, most: Option<usize>) -> Self {
+        let (config, unit) = config_with_units(subject, lifetime_units);
+        let config = most.map_or(config.clone(), |most| config.max_endpoints_per_address(most));
         let store = build_with(subject, &config);
-        let model = Model::new(&config).expect("a lifetime of whole seconds, and a limit of one or more");
-        Self { store, model, unit, lifetime_units: LIMITED_LIFETIME_UNITS, now: T0 }
+        let model = Model::new(&config).expect("a lifetime of whole seconds, and limits of one or more");
+        Self { store, model, unit, lifetime_units, now: T0 }
     }
 
     /// Fills the swarms with `bystanders` peers that have addresses of their own.
@@ -332,18 +318,11 @@ impl World {
                 self.judge(&told.announce(), &answer, now)?;
             }
             Step::Batch(all) => {
-                let mut room = vec![[0; 24 * 8]; all.len()];
-                let requests = all.iter().zip(&mut room).map(|(told, bytes)| {
-                    let (v4, v6) = bytes.split_at_mut(6 * 8);
-                    Request::new(told.announce(), PeerBuffer::new(v4, v6))
-                });
-                let mut batch: Vec<_> = requests.collect();
-                store.announce_batch(&mut batch, now, &mut SplitMix64::new(n));
-                for request in batch {
-                    let peers = request.peers.endpoints().collect();
-                    prop_assert!(request.answer.is_some(), "a request of a batch is not answered");
-                    let answer = Answer { announced: request.answer.unwrap_or_default(), peers };
-                    self.judge(&request.announce, &answer, now)?;
+                let (batch, mut answers): (Vec<_>, _) =
+                    (all.iter().map(TestAnnounce::announce).collect(), Vec::new());
+                store.tell_batch(now, &batch, &mut SplitMix64::new(n), |answer| answers.push(answer));
+                for (announce, answer) in batch.iter().zip(&answers) {
+                    self.judge(announce, answer, now)?;
                 }
             }
             Step::Pass(units) => self.now += u64::from(*units) * self.unit,

@@ -1,5 +1,5 @@
-//! Random programs of several threads, and the record of their calls. [`check`] looks for an order in which
-//! all answers are right.
+//! Random programs of several threads, and the record of their calls. [`assert_order`] looks for an order in
+//! which all answers are right.
 
 mod order;
 mod story;
@@ -7,8 +7,7 @@ mod story;
 use std::{
     array,
     collections::BTreeSet,
-    hint,
-    panic::resume_unwind,
+    env, hint,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -26,8 +25,8 @@ use swarmkeep::{
 use crate::{
     blocking::wait,
     cases::stories::endpoint_of,
-    kit::{Answer, AnswerBytes, BOTH, FAMILIES, at, hash, peer, stats},
-    threads::wait_for,
+    kit::{Answer, BOTH, FAMILIES, at, hash, peer, requests, stats},
+    threads::{Gate, result_of},
 };
 
 const TORRENTS: usize = 3;
@@ -46,48 +45,34 @@ pub enum Effects {
     OneOrTwo,
 }
 
-/// Checks histories of 2 to 4 threads for a time. Returns the numbers of histories and calls as text.
+/// Runs random programs of 2 to 4 threads, for `SWARMKEEP_HISTORIES` seconds or less than one. Prints the
+/// numbers of histories and calls.
 ///
-/// # Errors
-/// As [`check`].
-pub fn check_for(time: Duration, store_of: StoreOf<'_>, effects: Effects) -> Result<String, String> {
-    let (begun, mut sums) = (Instant::now(), [0; 3]);
+/// # Panics
+/// A history has no order of its calls in which all answers are right: the message is the shortest one.
+pub fn assert_order(store_of: StoreOf<'_>, effects: Effects) {
+    let seconds = |text: String| Duration::from_secs(text.parse().expect("seconds"));
+    let time = env::var("SWARMKEEP_HISTORIES").map_or(Duration::from_millis(750), seconds);
+    let (begun, mut count, mut calls, mut lost) = (Instant::now(), 0, 0, 0);
     for seed in 1.. {
-        let counts = check((store_of, effects), 2 + seed as usize % 3, seed, Duration::from_secs(1))?;
-        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-        if begun.elapsed() >= time {
+        let patience = (time / 3).min(Duration::from_secs(1));
+        let mut histories = run(store_of, effects, 2 + seed as usize % 3, seed, patience);
+        count += histories.len();
+        calls += histories.iter().flatten().flatten().count();
+        lost += histories.iter().flatten().flatten().filter(|call| call.is_lost()).count();
+        if effects == Effects::OneOrTwo {
+            histories.iter_mut().for_each(add_first_effects);
+        }
+        let orderless = histories.iter().filter(|history| !order::exists(history));
+        if let Some(shortest) = orderless.min_by_key(|history| history.iter().map(Vec::len).sum::<usize>()) {
+            panic!("seed {seed}: these calls have no order:\n{}", story::of(shortest));
+        }
+        if seed >= 3 && begun.elapsed() >= time {
             break;
         }
     }
-    let [histories, calls, lost] = sums;
-    let rate = histories as f64 / begun.elapsed().as_secs_f64();
-    Ok(format!("{histories} histories, {rate:.0} per second, of {calls} calls, {lost} without an answer"))
-}
-
-/// Runs random programs of `threads` threads for `patience`, drawn from `seed`, and checks the histories of
-/// their swarms. Returns the numbers of histories, of calls, and of calls without an answer.
-///
-/// # Errors
-/// The shortest history without an order of its calls in which all answers are right, as text.
-pub fn check(
-    (store_of, effects): (StoreOf<'_>, Effects),
-    threads: usize,
-    seed: u64,
-    patience: Duration,
-) -> Result<[usize; 3], String> {
-    let mut histories = run(store_of, threads, seed, patience);
-    if effects == Effects::OneOrTwo {
-        histories.iter_mut().for_each(add_second_effects);
-    }
-    let orderless = histories.iter().filter(|history| !order::exists(history));
-    if let Some(shortest) = orderless.min_by_key(|history| history.iter().map(Vec::len).sum::<usize>()) {
-        let story = story::of(shortest);
-        return Err(format!(
-            "seed {seed}: these calls have no order in which all answers are right:\n{story}"
-        ));
-    }
-    let calls = || histories.iter().flatten().flatten().filter(|call| call.first_of.is_none());
-    Ok([histories.len(), calls().count(), calls().filter(|call| call.is_lost()).count()])
+    let rate = count as f64 / begun.elapsed().as_secs_f64();
+    println!("{count} histories, {rate:.0} per second, of {calls} calls, {lost} without an answer");
 }
 
 /// The calls to one swarm: a list for each thread, in the order of the thread, and one for each call without
@@ -122,7 +107,8 @@ enum Done {
     Listed(Vec<(Endpoint, Role)>),
     /// By its name, or because it was forbidden.
     Removed(Option<SwarmStats>),
-    /// No peer is old enough to expire.
+    /// No peer is old enough to expire. An idle swarm may go, be made again, and go again: another sweep may
+    /// have moved the position back to the start.
     Swept(Retention),
     Restored(SwarmSummary, Vec<PeerRecord>, Restored),
     Added(u32, bool),
@@ -132,7 +118,7 @@ enum Done {
 enum Planned {
     Announces(Vec<Announce>),
     Scrape(usize),
-    /// Only when no other call is in flight: a listing may be of several moments.
+    /// Only when no other call is in flight: the steps of a listing are of several moments.
     List(usize),
     Remove(usize),
     RemoveWhere([bool; TORRENTS]),
@@ -170,30 +156,38 @@ impl Program {
     /// with bystanders. Their number is of any magnitude up to `most`, since stores keep large swarms in other
     /// ways than small ones.
     pub fn before(seed: u64, most: u32) -> Self {
+        // A store may restore more peers in several steps.
+        const AT_ONCE: usize = 100;
         Self::new(seed, 6, |rng, _| {
-            let before = |torrent| {
+            let mut planned = Vec::new();
+            for torrent in 0..TORRENTS {
                 let bystanders = match rng.below(4) {
-                    0 | 1 => return None,
+                    0 | 1 => continue,
                     2 => 0,
                     _ => {
                         let magnitude = 1 << rng.below(most.ilog2() as usize);
                         magnitude + rng.below(magnitude)
                     }
                 };
+                planned.push(Planned::Restore(torrent, 1, Vec::new()));
                 let peers = (0..bystanders).map(|n| restored(rng, peer(FAMILIES[n % 2], 1000 + n as u32)));
-                Some(Planned::Restore(torrent, 1, peers.collect()))
-            };
-            (0..TORRENTS).filter_map(before).collect()
+                let peers: Vec<_> = peers.collect();
+                planned.extend(peers.chunks(AT_ONCE).map(|some| Planned::Restore(torrent, 1, some.to_vec())));
+            }
+            planned
         })
     }
 
-    /// Returns the program that looks at the swarms when all others have ended, and removes them.
+    /// Returns the program that looks at the swarms when all others have ended.
     pub fn after(seed: u64) -> Self {
         Self::new(seed, 7, |_, _| {
-            let looks =
-                |torrent| [Planned::Scrape(torrent), Planned::List(torrent), Planned::Remove(torrent)];
-            (0..TORRENTS).flat_map(looks).collect()
+            (0..TORRENTS).flat_map(|torrent| [Planned::Scrape(torrent), Planned::List(torrent)]).collect()
         })
+    }
+
+    /// Returns the program that removes the swarms.
+    pub fn end(seed: u64) -> Self {
+        Self::new(seed, 7, |_, _| (0..TORRENTS).map(Planned::Remove).collect())
     }
 
     /// Makes the calls. The times of calls and returns are those of a counter that all threads have in common.
@@ -237,7 +231,7 @@ fn announce(rng: &mut dyn Random, torrent: InfoHash) -> Announce {
         .event(event)
         .left(rng.below(2) as u64)
         .seeders_too(rng.below(4) == 0)
-        .want([0, 1, 2, ENDPOINTS][rng.below(4)])
+        .want([0, 1, 2, ENDPOINTS, 1000][rng.below(5)])
         .families([Families::V4, Families::V6, BOTH, BOTH][rng.below(4)])
 }
 
@@ -247,34 +241,54 @@ fn restored(rng: &mut dyn Random, endpoint: Endpoint) -> PeerRecord {
 }
 
 /// Runs programs on a store for `patience`, and at least a few. Returns the histories of all swarms.
-fn run(store_of: StoreOf<'_>, threads: usize, seed: u64, patience: Duration) -> Vec<History> {
+fn run(
+    store_of: StoreOf<'_>,
+    effects: Effects,
+    threads: usize,
+    seed: u64,
+    patience: Duration,
+) -> Vec<History> {
     const LEAST: u64 = 30;
     const CALLS: usize = 6;
     const BYSTANDERS: u32 = 512;
     let (arrived, clock, goes_on) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(true));
     let begun = Instant::now();
     let work = |me: usize| {
-        let mut gate = Gate { arrived: &arrived, threads, turns: 0 };
+        let mut gate = Gate::new(&arrived, threads);
         let store_of = move || store_of(me);
         let mut rounds = Vec::new();
         for round in 0.. {
             let seed = (seed << 32) + round;
             let mut program = Program::random(seed, me, CALLS);
             let rng: &mut dyn Random = &mut program.rng;
-            let delay = rng.below(200);
+            let most = 2 + rng.below(200);
+            let delay = rng.below(most);
             let mut calls = Vec::new();
             if me == 0 {
                 calls.extend(Program::before(seed, BYSTANDERS).run(&store_of, &clock));
                 goes_on.store(round < LEAST || begun.elapsed() < patience, SeqCst);
             }
             if !gate.meet() || !goes_on.load(SeqCst) {
+                if me == 0 {
+                    Program::end(seed).run(&store_of, &clock);
+                }
                 break;
             }
             (0..delay).for_each(|_| hint::spin_loop());
             calls.extend(program.run(&store_of, &clock));
             gate.meet();
             if me == 0 {
-                calls.extend(Program::after(seed).run(&store_of, &clock));
+                let after = Program::after(seed).run(&store_of, &clock);
+                if effects == Effects::One {
+                    let scraped = after.iter().map(|call| match &call.done {
+                        Done::Scraped(stats) => stats.peers(),
+                        _ => 0,
+                    });
+                    let totals = wait(store_of().totals()).map(|totals| totals.peers());
+                    assert_eq!(totals, Ok(scraped.sum()), "the totals, and the peers of all swarms");
+                }
+                calls.extend(after);
+                calls.extend(Program::end(seed).run(&store_of, &clock));
             }
             rounds.push(calls);
         }
@@ -283,13 +297,26 @@ fn run(store_of: StoreOf<'_>, threads: usize, seed: u64, patience: Duration) -> 
     let work = &work;
     let mut rounds: Vec<_> = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|me| scope.spawn(move || work(me))).collect();
-        let joined = workers.into_iter().map(|worker| worker.join());
-        joined.map(|rounds| rounds.unwrap_or_else(|panic| resume_unwind(panic)).into_iter()).collect()
+        workers.into_iter().map(|worker| result_of(worker).into_iter()).collect()
     });
-    let count = rounds.iter().map(ExactSizeIterator::len).min().unwrap_or(0);
-    (0..count)
-        .flat_map(|_| by_swarm(rounds.iter_mut().map(|rounds| rounds.next().expect("counted")).collect()))
-        .collect()
+    let mut histories = Vec::new();
+    // A sweep without an answer may take effect in later rounds.
+    let mut late: Vec<Call> = Vec::new();
+    let lost_sweep = |call: &Call| match call.done {
+        Done::Swept(retention) if call.is_lost() => Some((call.torrent, retention)),
+        _ => None,
+    };
+    while let Some(mut calls) = rounds.iter_mut().map(Iterator::next).collect::<Option<Vec<_>>>() {
+        let known = late.clone();
+        for call in calls.iter().flatten().filter(|call| lost_sweep(call).is_some()) {
+            if late.iter().all(|late| lost_sweep(late) != lost_sweep(call)) {
+                late.push(call.clone());
+            }
+        }
+        calls.push(known);
+        histories.extend(by_swarm(calls));
+    }
+    histories
 }
 
 /// Returns the histories of the swarms of one round, of the calls of each thread.
@@ -302,11 +329,11 @@ fn by_swarm(calls: Vec<Vec<Call>>) -> [History; TORRENTS] {
     })
 }
 
-fn add_second_effects(history: &mut History) {
+fn add_first_effects(history: &mut History) {
     for list in 0..history.len() {
         for nth in 0..history[list].len() {
             let call = &history[list][nth];
-            if matches!(call.done, Done::Announced(..) | Done::Restored(..)) && !call.is_lost() {
+            if matches!(call.done, Done::Announced(..) | Done::Restored(..)) {
                 let first = Call { end: Call::LOST, first_of: Some((list, nth)), ..call.clone() };
                 history.push(vec![first]);
             }
@@ -317,37 +344,11 @@ fn add_second_effects(history: &mut History) {
 /// Judges the calls of one round, of each thread.
 ///
 /// # Errors
-/// As [`check`].
+/// A history that has no order, as text.
 pub fn judge(calls: Vec<Vec<Call>>) -> Result<(), String> {
     match by_swarm(calls).iter().find(|history| !order::exists(history)) {
         Some(history) => Err(story::of(history)),
         None => Ok(()),
-    }
-}
-
-/// The place where the threads meet before and after each program.
-struct Gate<'a> {
-    arrived: &'a AtomicUsize,
-    threads: usize,
-    turns: usize,
-}
-
-impl Gate<'_> {
-    /// The arrivals of a thread that has ended.
-    const ENDED: usize = usize::MAX / 8;
-
-    /// Waits for the other threads. Returns false if one has ended, by a panic for example.
-    fn meet(&mut self) -> bool {
-        self.turns += 1;
-        self.arrived.fetch_add(1, SeqCst);
-        wait_for(self.arrived, self.turns * self.threads);
-        self.arrived.load(SeqCst) < Self::ENDED
-    }
-}
-
-impl Drop for Gate<'_> {
-    fn drop(&mut self) {
-        self.arrived.fetch_add(Self::ENDED, SeqCst);
     }
 }
 
@@ -380,9 +381,13 @@ impl Recorder<'_> {
                 }
             }
             Planned::List(torrent) => {
-                let mut peers = Vec::new();
-                let end = wait(store.peers(&torrents[torrent], Cursor::START, 1024, &mut peers));
-                if end.is_ok_and(|end| end.is_end()) {
+                let (mut peers, mut next) = (Vec::new(), Ok(Cursor::START));
+                while let Ok(from) = next
+                    && !from.is_end()
+                {
+                    next = wait(store.peers(&torrents[torrent], from, 1024, &mut peers));
+                }
+                if next.is_ok() {
                     let mut peers: Vec<_> = peers.iter().map(|peer| (peer.endpoint, peer.role)).collect();
                     peers.sort();
                     record(torrent, Done::Listed(peers), false);
@@ -436,17 +441,14 @@ fn announce_all(
     announces: &[Announce],
     rng: &mut SplitMix64,
 ) -> Vec<Option<Answer>> {
-    let mut bytes: Vec<_> = announces.iter().map(AnswerBytes::for_all).collect();
-    if let ([announce], [bytes]) = (announces, &mut *bytes) {
-        let mut buffer = bytes.buffer();
-        let announced = wait(store.announce(announce, at(0), rng, &mut buffer)).ok();
-        return vec![announced.map(|announced| Answer { announced, peers: buffer.endpoints().collect() })];
+    let mut rooms = Vec::new();
+    let mut requests = requests(announces, &mut rooms);
+    if let [Request { announce, peers, answer }] = &mut *requests {
+        *answer = wait(store.announce(announce, at(0), rng, peers)).ok();
+    } else {
+        // After an error, the answers that there are count.
+        let _ = wait(store.announce_batch(&mut requests, at(0), rng));
     }
-    let requests = announces.iter().zip(&mut bytes);
-    let mut requests: Vec<_> =
-        requests.map(|(announce, bytes)| Request::new(*announce, bytes.buffer())).collect();
-    // After an error, the answers that there are count.
-    let _ = wait(store.announce_batch(&mut requests, at(0), rng));
     let answer = |Request { answer, peers, .. }: Request<'_>| {
         Some(Answer { announced: answer?, peers: peers.endpoints().collect() })
     };

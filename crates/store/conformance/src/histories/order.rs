@@ -39,11 +39,26 @@ fn search(
             call.start < first_end && call.first_of.is_none_or(|(list, nth)| next[list] <= nth)
         };
         let Some(call) = history[list].get(next[list]).filter(may_be_next) else { continue };
-        next[list] += 1;
-        if call.on(state).iter().any(|state| search(history, next, state, visited)) {
-            return true;
+        // A sweep may remove the swarm and go on.
+        if let Done::Swept(retention) = call.done
+            && let Some((info_hash, swarm)) = state.swarms.first_key_value()
+            && swarm.is_idle(retention)
+        {
+            let mut removed = state.clone();
+            removed.remove(info_hash);
+            if search(history, next, &removed, visited) {
+                return true;
+            }
         }
-        next[list] -= 1;
+        let after = call.on(state);
+        // A call that may have had no effect, and had none, leads nowhere else.
+        if let Some(after) = after.filter(|after| !call.is_lost() || key(after) != key(state)) {
+            next[list] += 1;
+            if search(history, next, &after, visited) {
+                return true;
+            }
+            next[list] -= 1;
+        }
     }
     false
 }
@@ -57,8 +72,8 @@ fn key(state: &ModelState) -> Option<SwarmKey> {
 }
 
 impl Call {
-    /// The states in which the call may leave the swarm; none if its answer is impossible.
-    fn on(&self, before: &ModelState) -> Vec<ModelState> {
+    /// The state in which the call leaves the swarm; none if its answer is impossible.
+    fn on(&self, before: &ModelState) -> Option<ModelState> {
         let mut state = before.clone();
         let swarm = before.swarms.first_key_value();
         let is_possible = match &self.done {
@@ -74,14 +89,7 @@ impl Call {
             Done::Scraped(stats) => swarm.map(|(_, swarm)| swarm.stats()).unwrap_or_default() == *stats,
             Done::Listed(peers) => key(before).map(|(listed, _)| listed).unwrap_or_default() == *peers,
             Done::Removed(stats) => swarm.and_then(|(info_hash, _)| state.remove(info_hash)) == *stats,
-            Done::Swept(retention) => {
-                let idle = swarm.filter(|(_, swarm)| swarm.is_idle(*retention));
-                let removed = idle.map(|(info_hash, _)| {
-                    _ = state.remove(info_hash);
-                    state
-                });
-                return removed.into_iter().chain([before.clone()]).collect();
-            }
+            Done::Swept(_) => true,
             Done::Restored(swarm, peers, restored) => state.restore(swarm, peers, at(0)) == *restored,
             Done::Added(count, added) => {
                 let swarm = state.swarms.values_mut().next();
@@ -89,6 +97,6 @@ impl Call {
                     == *added
             }
         };
-        if is_possible || self.is_lost() { vec![state] } else { Vec::new() }
+        (is_possible || self.is_lost()).then_some(state)
     }
 }

@@ -6,7 +6,8 @@ use swarmkeep::SwarmStats;
 
 use super::{Call, Done, History};
 
-/// Returns a line for each call and each return, in their order, with a column for each thread.
+/// Returns a line for each call and each return, in their order, with a column for each thread, and for each
+/// call without an answer.
 pub(super) fn of(history: &History) -> String {
     const COLUMN: usize = 24;
     let mut events: Vec<(u64, usize, String)> = Vec::new();
@@ -17,7 +18,7 @@ pub(super) fn of(history: &History) -> String {
             events.push((call.end, list, if call.is_lost() { "= unavailable".into() } else { answered }));
         }
     }
-    events.sort();
+    events.sort_by_key(|&(time, list, _)| (time, list));
     let mut story = String::new();
     for (_, list, text) in events {
         let _ = writeln!(story, "{:indent$}{text}", "", indent = list * COLUMN);

@@ -2,7 +2,7 @@
 //! also while connections break and trackers start anew.
 
 use std::{
-    array, env,
+    array,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -26,7 +26,6 @@ const TRACKERS: usize = 3;
 
 type Tracker = Mutex<Arc<RedisRepository>>;
 
-/// Without `SWARMKEEP_HISTORIES`, a second of each.
 pub(crate) fn tests() -> Vec<Trial> {
     let test = |name: &str, run: fn()| trial(&format!("{}::{name}", module_path!()), &[REDIS], run);
     vec![
@@ -65,23 +64,18 @@ fn have_an_order(
     effects: Effects,
     mut disturb: impl FnMut(&[Tracker; TRACKERS]) + Send,
 ) {
-    let seconds = env::var("SWARMKEEP_HISTORIES").map_or(1, |seconds| seconds.parse().expect("seconds"));
     let trackers = array::from_fn(|_| Mutex::new(RUNTIME.block_on(connect(settings))));
-    let store_of = |thread: usize| -> Arc<dyn AsyncTorrentRepository> {
-        trackers[thread % TRACKERS].lock().expect("no holder panics").clone()
-    };
     let done = AtomicBool::new(false);
-    let checked = thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(SeqCst) {
                 disturb(&trackers);
             }
         });
         let _set = SetOnDrop(&done);
-        histories::check_for(Duration::from_secs(seconds), &store_of, effects)
+        let store_of = |thread: usize| -> Arc<dyn AsyncTorrentRepository> {
+            trackers[thread % TRACKERS].lock().expect("no holder panics").clone()
+        };
+        histories::assert_order(&store_of, effects);
     });
-    match checked {
-        Ok(checked) => println!("{}: {checked}", settings.prefix),
-        Err(story) => panic!("{story}"),
-    }
 }
