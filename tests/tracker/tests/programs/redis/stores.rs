@@ -97,9 +97,10 @@ pub(crate) fn on_one_server_with_module(
     on([SERVER_WITH_MODULE.url()], config)
 }
 
-/// The module as Cargo builds it for these tests.
+/// The module of the variable, or as Cargo builds it for these tests.
 pub(crate) fn module() -> PathBuf {
-    env::current_exe().expect("a test is a program").with_file_name("libswarmkeep_module.so")
+    let built = || env::current_exe().expect("a test is a program").with_file_name("libswarmkeep_module.so");
+    env::var_os(MODULE_VARIABLE).map_or_else(built, PathBuf::from)
 }
 
 /// The same on a Cluster of three masters.
