@@ -10,7 +10,7 @@ use swarmkeep_store_tests::{
 use swarmkeep_tests::{https::CertificateAuthority, udp::Client};
 
 use crate::{
-    common::{Serve, https::scrape_over_https},
+    common::{Serve, https::scrape_over_https, start},
     threads::tasks,
 };
 
@@ -32,8 +32,8 @@ fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
     command.args(["--groups=1,2", env!("CARGO_BIN_EXE_swarmkeep"), "serve", "--admin=off", "--user=nobody"]);
     command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0"]);
     command.args(authority.options());
-    let mut serve = Serve::run(command);
-    Client::of(serve.addresses()[0][0]).connect();
+    let mut serve = Serve::start(command);
+    Client::of(serve.address("udp")).connect();
     scrape_over_https(serve.addresses_of("https")[0], &authority);
 
     let statuses: Vec<_> =
@@ -63,11 +63,8 @@ fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
     // Files that only root can read cannot be read again.
     serve.signal("HUP");
     let printed = serve.printed_until("the settings stay as they were");
-    assert!(
-        printed
-            .contains(&format!("cannot take the key from {}: Permission denied", authority.key().display())),
-        "{printed}"
-    );
+    let problem = format!("cannot take the key from {}: Permission denied", authority.key().display());
+    assert!(printed.contains(&problem), "{printed}");
     assert!(!printed.contains("running as root"), "{printed}");
     scrape_over_https(serve.addresses_of("https")[0], &authority);
     let (code, printed) = serve.stop("TERM");
@@ -75,6 +72,6 @@ fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
 }
 
 fn running_as_root_is_warned_of() {
-    let mut serve = Serve::start(&["--udp=127.0.0.1:0"]);
+    let mut serve = start(&["--udp=127.0.0.1:0"]);
     assert!(serve.printed_until("running as root").contains("WARN"));
 }

@@ -10,12 +10,10 @@ use std::{
 };
 
 use crate::common::{
-    Folder, Serve, ends,
+    Folder, Serve,
     https::{ask, scrape, scrape_over_https},
     manager::Manager,
-    not_as_root, refused,
-    state::admin,
-    swarmkeep, until,
+    not_as_root, refused, start, swarmkeep, until,
 };
 use socket2::{Domain, Socket, Type};
 use swarmkeep_tests::{
@@ -29,7 +27,7 @@ use swarmkeep_tests::{
 fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one() {
     let old = CertificateAuthority::new();
     let [certificate, key] = old.options();
-    let mut serve = Serve::start(&["--https=127.0.0.1:0", &certificate, &key]);
+    let mut serve = start(&["--https=127.0.0.1:0", &certificate, &key]);
     let address = serve.addresses_of("https")[0];
     let mut open = scrape_over_https(address, &old);
 
@@ -69,7 +67,7 @@ fn a_user_that_is_unknown_is_refused_and_so_is_any_user_without_root() {
     let command = swarmkeep(&["--udp=127.0.0.1:0", "--user=nobody"]);
     let folder = Folder::new();
     let command = not_as_root(&folder, &command);
-    let (code, message) = ends(command);
+    let (code, message) = Serve::refused(command);
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("only root can; start as root, or leave --user out"), "{message}");
 }
@@ -87,9 +85,10 @@ fn sockets_that_are_handed_over_stand_in_for_the_addresses_of_their_protocol() {
     let [certificate, key] = authority.options();
     let replaced = ["--udp=192.0.2.1:1", "--http=192.0.2.1:1"];
     let arguments = [&replaced[..], &["--https=127.0.0.1:0", "--workers=3", &certificate, &key]].concat();
-    let serve = Serve::run(handed([udp.into(), http.into()], "swarmkeep.socket:tracker", &arguments));
-    assert_eq!(serve.addresses_of("udp"), [SocketAddr::from(([0_u16; 8], udp_port))], "{}", serve.first_line);
-    assert!(serve.first_line.contains("(both families)"), "{}", serve.first_line);
+    let serve = Serve::start(handed([udp.into(), http.into()], "swarmkeep.socket:tracker", &arguments));
+    let [listening, _] = serve.listening();
+    assert_eq!(serve.addresses_of("udp"), [SocketAddr::from(([0_u16; 8], udp_port))], "{listening}");
+    assert!(listening.contains("(both families)"), "{listening}");
     assert_eq!(serve.addresses_of("http"), [http_at]);
     assert_eq!(serve.addresses_of("https").len(), 1, "as configured");
     for _ in 0..50 {
@@ -106,7 +105,7 @@ fn a_stream_named_https_is_for_https() {
     let [certificate, key] = authority.options();
     let [one, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("loopback"));
     let (https_at, http_at) = (one.local_addr().expect("bound"), other.local_addr().expect("bound"));
-    let serve = Serve::run(handed([one.into(), other.into()], "https:http", &[&certificate, &key]));
+    let serve = Serve::start(handed([one.into(), other.into()], "https:http", &[&certificate, &key]));
     assert_eq!(serve.addresses_of("udp"), [], "not configured");
     assert_eq!((serve.addresses_of("http"), serve.addresses_of("https")), (vec![http_at], vec![https_at]));
     scrape(http_at);
@@ -143,9 +142,9 @@ fn a_printed_token_opens_the_api_and_a_stop_is_logged_with_the_totals() {
     assert_eq!(token(&["all"]).status.code(), Some(2));
     let folder = Folder::new();
     let tokens = folder.write_secret("tokens", &printed);
-    let mut serve = Serve::start(&["--udp=127.0.0.1:0", "--admin=127.0.0.1:0", "--admin-tokens", &tokens]);
-    Client::of(serve.addresses()[0][0]).connect();
-    let admin = admin(&mut serve);
+    let serve = start(&["--udp=127.0.0.1:0", "--admin=127.0.0.1:0", "--admin-tokens", &tokens]);
+    Client::of(serve.address("udp")).connect();
+    let admin = serve.address("dashboard");
     assert_eq!(get_with(admin, "/api/v1/stats", secret).status, 200);
     assert_eq!(get_with(admin, "/api/v1/stats", &secret[1..]).status, 401);
     let (code, printed) = serve.stop("TERM");
@@ -172,12 +171,12 @@ fn the_admin_server_is_reached_over_https_if_it_should_and_through_a_socket_that
         assert!(!plain.rest().starts_with(b"HTTP"));
         address
     };
-    is_live(&mut Serve::start(&[&arguments[..], &["--udp=127.0.0.1:0"]].concat()));
+    is_live(&mut start(&[&arguments[..], &["--udp=127.0.0.1:0"]].concat()));
 
     let udp = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     let admin = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = admin.local_addr().expect("bound");
-    let mut serve = Serve::run(handed([udp.into(), admin.into()], "udp:admin", &arguments));
+    let mut serve = Serve::start(handed([udp.into(), admin.into()], "udp:admin", &arguments));
     assert_eq!(is_live(&mut serve), address);
     assert_eq!(serve.stop("TERM").0, Some(0));
 }
@@ -202,7 +201,7 @@ fn unusable_sockets_of_the_manager_are_refused() {
         ([tcp(), tcp()], "admin:admin", "several sockets that were handed over are named `admin`"),
         ([tcp(), tcp()], "http:https", "there is no certificate for HTTPS"),
     ] {
-        let (code, printed) = ends(handed(sockets, names, &[]));
+        let (code, printed) = Serve::refused(handed(sockets, names, &[]));
         assert_eq!(code, Some(1), "{printed}");
         assert!(printed.contains(message), "{printed}");
     }
@@ -212,8 +211,8 @@ fn unusable_sockets_of_the_manager_are_refused() {
 fn sockets_for_another_process_are_not_taken() {
     let mut command = swarmkeep(&["--udp=127.0.0.1:0"]);
     command.env("LISTEN_FDS", "2").env("LISTEN_PID", "1");
-    let serve = Serve::run(command);
-    Client::of(serve.addresses()[0][0]).connect();
+    let serve = Serve::start(command);
+    Client::of(serve.address("udp")).connect();
 }
 
 #[test]
@@ -221,7 +220,7 @@ fn the_service_manager_is_notified_of_readiness_reloading_health_and_stopping_in
     let manager = Manager::new();
     let mut serve = manager.run(&["--udp=127.0.0.1:0", "--http=127.0.0.1:0"], Duration::from_secs(1));
     assert_eq!(manager.next(), "READY=1\n", "first of all");
-    Client::of(serve.addresses()[0][0]).connect();
+    Client::of(serve.address("udp")).connect();
     scrape(serve.addresses()[1][0]);
     let began = Instant::now();
     let mut pings = 0;
@@ -266,7 +265,7 @@ fn check(arguments: &[&str]) -> (Option<i32>, String) {
 fn a_check_over_https_accepts_the_given_certificate() {
     let [authority, other] = [(); 2].map(|()| CertificateAuthority::new());
     let [certificate, key] = authority.options();
-    let serve = Serve::start(&["--https=127.0.0.1:0", &certificate, &key]);
+    let serve = start(&["--https=127.0.0.1:0", &certificate, &key]);
     let [ca, another] = [&authority, &other].map(|authority| format!("--ca={}", authority.root().display()));
     let target = format!("https://{}/announce", serve.addresses_of("https")[0]);
     assert_eq!(check(&[&ca, &target]), (Some(0), String::new()));
@@ -285,10 +284,9 @@ fn a_check_over_https_accepts_the_given_certificate() {
 #[test]
 fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_the_reason() {
     let check = |target: &str| check(&[target]);
-    let mut serve =
-        Serve::start(&["--udp=127.0.0.1:0", "--udp=[::1]:0", "--http=127.0.0.1:0", "--admin=127.0.0.1:0"]);
+    let serve = start(&["--udp=127.0.0.1:0", "--udp=[::1]:0", "--http=127.0.0.1:0", "--admin=127.0.0.1:0"]);
     let [udp, http] = serve.addresses();
-    let admin = admin(&mut serve);
+    let admin = serve.address("dashboard");
     let ready = format!("http://{admin}/health/ready");
     // It is ready after its first sample.
     until("it is ready", || check(&ready).0 == Some(0));
