@@ -22,7 +22,6 @@ pub struct Server {
     folder: TempDir,
     ports: Ports,
     password: Option<String>,
-    has_tls: bool,
 }
 
 impl Server {
@@ -45,31 +44,32 @@ impl Server {
         Self::start_on_free_ports(directives, None)
     }
 
-    /// Starts a server that also accepts TLS, at [`tls_url`](Self::tls_url), with a certificate and its key
-    /// in PEM. It asks clients for no certificate.
+    /// Starts a server that also accepts TLS, at [`tls_port`](Self::tls_port), with the files of a certificate
+    /// and its key in PEM. It asks clients for no certificate.
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_with_tls(certificate: &str, key: &str, directives: &[(&str, &str)]) -> Result<Self> {
+    pub fn start_with_tls(certificate: &Path, key: &Path, directives: &[(&str, &str)]) -> Result<Self> {
         Self::start_on_free_ports(directives, Some((certificate, key)))
     }
 
     /// Its URL.
     #[must_use]
     pub fn url(&self) -> String {
-        self.url_of("redis", self.port())
-    }
-
-    /// Its URL over TLS, if it accepts TLS.
-    #[must_use]
-    pub fn tls_url(&self) -> Option<String> {
-        self.has_tls.then(|| self.url_of("rediss", self.ports.second()))
+        let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
+        format!("redis://{password}127.0.0.1:{}", self.port())
     }
 
     /// Its port on 127.0.0.1, without TLS. A restart does not change it.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.ports.first()
+    }
+
+    /// Its port for TLS, if it accepts TLS.
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.ports.second()
     }
 
     /// Its folder, which `dir` of its configuration names. It contains `log` and `server.conf`.
@@ -195,16 +195,11 @@ impl Server {
         })
     }
 
-    fn url_of(&self, scheme: &str, port: u16) -> String {
-        let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
-        format!("{scheme}://{password}127.0.0.1:{port}")
-    }
-
     fn signal(&self, send: impl FnOnce(&mut Process) -> Result<()>) -> Result<()> {
         self.process.lock().as_mut().map_or(Err(Error::NotRunning { port: self.port() }), send)
     }
 
-    fn start_on_free_ports(directives: &[(&str, &str)], tls: Option<(&str, &str)>) -> Result<Self> {
+    fn start_on_free_ports(directives: &[(&str, &str)], tls: Option<(&Path, &Path)>) -> Result<Self> {
         // A process without this module may take a port before the server binds it. This is rare.
         const ATTEMPTS: usize = 5;
         let mut attempt = 1;
@@ -220,22 +215,19 @@ impl Server {
         }
     }
 
-    fn start_on(ports: Ports, directives: &[(&str, &str)], tls: Option<(&str, &str)>) -> Result<Self> {
+    fn start_on(ports: Ports, directives: &[(&str, &str)], tls: Option<(&Path, &Path)>) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("swarmkeep-server-").tempdir();
         let folder = folder.map_err(Error::io("making a server's folder"))?;
         let mut configuration = format!(
             "port {}\nbind 127.0.0.1\nprotected-mode no\ndir .\nsave \"\"\nappendonly no\n",
             ports.first()
         );
-        let write = |name: &str, text: &str| {
-            fs::write(folder.path().join(name), text).map_err(Error::io("configuring a server"))
-        };
         if let Some((certificate, key)) = tls {
-            write("certificate.pem", certificate)?;
-            write("key.pem", key)?;
             configuration += &format!(
-                "tls-port {}\ntls-cert-file certificate.pem\ntls-key-file key.pem\ntls-auth-clients no\n",
-                ports.second()
+                "tls-port {}\ntls-cert-file {}\ntls-key-file {}\ntls-auth-clients no\n",
+                ports.second(),
+                certificate.display(),
+                key.display()
             );
         }
         let loads = directives.iter().any(|(directive, _)| *directive == "loadmodule");
@@ -245,10 +237,11 @@ impl Server {
         for (directive, values) in directives {
             configuration += &format!("{directive} {values}\n");
         }
-        write(CONFIGURATION, &configuration)?;
+        let written = fs::write(folder.path().join(CONFIGURATION), configuration);
+        written.map_err(Error::io("configuring a server"))?;
         let password = directives.iter().rfind(|(directive, _)| *directive == "requirepass");
         let password = password.map(|(_, password)| (*password).to_owned());
-        let server = Self { process: Mutex::new(None), folder, ports, password, has_tls: tls.is_some() };
+        let server = Self { process: Mutex::new(None), folder, ports, password };
         server.restart()?;
         Ok(server)
     }

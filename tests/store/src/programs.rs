@@ -121,8 +121,6 @@ pub const REDIS: Need =
     Need::package("redis-server, or the program that SWARMKEEP_REDIS_SERVER names", "redis-server", |_| {
         is_server(env::var_os("SWARMKEEP_REDIS_SERVER"))
     });
-/// A client of Redis.
-pub const REDIS_CLI: Need = Need::program("redis-cli", "redis-tools");
 /// Root.
 pub const ROOT: Need = Need::other("root", "run as root", |_| {
     Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n")

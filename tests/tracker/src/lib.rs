@@ -2,13 +2,13 @@
 //! clients.
 
 pub mod admin;
-mod certificates;
+pub mod http;
+pub mod https;
 pub mod net;
 pub mod serve;
 mod tracker;
 pub mod udp;
 
-pub use certificates::certificates;
 pub use tracker::{Tracker, any_port, build, listening, runtime};
 
 /// The README's own code, compiled and run.

@@ -4,14 +4,16 @@ use std::{
     env, fs, io,
     net::SocketAddr,
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus},
+    thread,
+    time::{Duration, Instant},
 };
 
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use swarmkeep_store_tests::{found, programs::Need, resident_kb_of, until};
+use swarmkeep_store_tests::{A_MINUTE, found, programs::Need, resident_kb_of};
 use tempfile::NamedTempFile;
 
 /// The program itself, which `cargo test --workspace` builds.
@@ -49,32 +51,28 @@ pub fn signal(pid: u32, name: &str) -> io::Result<()> {
 pub struct Serve {
     child: Child,
     log: NamedTempFile,
+    /// How much of the log was returned.
+    read: usize,
 }
 
 impl Serve {
     /// Starts it, and waits until it listens.
     pub fn start(command: Command) -> Self {
         let mut serve = Self::launch(command);
-        until("it listens", || {
-            let ended = serve.child.try_wait().expect("a child");
-            assert!(ended.is_none(), "it does not listen: {}", serve.log());
-            serve.log().contains("listening on ")
-        });
+        serve.printed_until("listening on ");
         serve
     }
 
     /// Starts a program that must not listen, and waits for its end. Returns its exit code and its log.
     pub fn refused(command: Command) -> (Option<i32>, String) {
-        let mut serve = Self::launch(command);
-        let status = serve.ended();
-        (status.code(), serve.log())
+        Self::launch(command).end()
     }
 
     fn launch(mut command: Command) -> Self {
         let log = NamedTempFile::new().expect("a file of ours");
         let written = log.as_file().try_clone().expect("open");
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(written).spawn();
-        Self { child: child.expect("the program starts"), log }
+        let child = command.stderr(written).spawn().expect("the program starts");
+        Self { child, log, read: 0 }
     }
 
     /// Its log so far.
@@ -82,18 +80,61 @@ impl Serve {
         fs::read_to_string(self.log.path()).expect("text")
     }
 
-    /// Where it listens over `udp`, `http` or `https`, or has its `dashboard`.
-    pub fn address(&self, protocol: &str) -> SocketAddr {
-        let address = |line: &str| match protocol {
-            "dashboard" => line.split_once("dashboard at http://")?.1.split('/').next()?.parse().ok(),
-            _ => {
-                let listening = line.split_once("listening on ")?.1.split(';').next()?;
-                let of = listening.split(&format!("{protocol} ")).nth(1)?;
-                of.split([',', ' ']).next()?.parse().ok()
+    /// The part of its log that was not returned yet, up to a line with this text, for which it waits.
+    pub fn printed_until(&mut self, text: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let is_last = self.child.try_wait().expect("a child").is_some() || began.elapsed() > A_MINUTE;
+            let mut unread = self.unread();
+            if let Some(end) = unread.find(text).and_then(|at| Some(at + unread[at..].find('\n')? + 1)) {
+                self.read += end;
+                unread.truncate(end);
+                return unread;
             }
-        };
-        // Its dashboard comes last.
-        found(protocol, || self.log().lines().find_map(address))
+            assert!(!is_last, "it has ended, or needs more than a minute, without `{text}`: {unread}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn unread(&self) -> String {
+        self.log().split_off(self.read)
+    }
+
+    /// The line with its addresses, and the log before it.
+    pub fn listening(&self) -> [String; 2] {
+        let log = self.log();
+        let (before, behind) = log.split_once("listening on ").expect("it listens");
+        [behind.lines().next().expect("a line"), before].map(str::to_owned)
+    }
+
+    /// Where it listens over UDP, and over HTTP.
+    pub fn addresses(&self) -> [Vec<SocketAddr>; 2] {
+        ["udp", "http"].map(|protocol| self.addresses_of(protocol))
+    }
+
+    /// Where it listens over a protocol.
+    pub fn addresses_of(&self, protocol: &str) -> Vec<SocketAddr> {
+        let [line, _] = self.listening();
+        let (mut of, mut addresses) = ("", Vec::new());
+        for word in line.split(';').next().unwrap_or_default().split([' ', ',']) {
+            match word.parse() {
+                Ok(address) if of == protocol => addresses.push(address),
+                Ok(_) => {}
+                Err(_) if word.is_empty() || word.contains(['(', ')']) => {}
+                Err(_) => of = word,
+            }
+        }
+        addresses
+    }
+
+    /// Where it first listens over `udp`, `http` or `https`, or has its `dashboard`.
+    pub fn address(&self, protocol: &str) -> SocketAddr {
+        match protocol {
+            "dashboard" => found("its dashboard", || {
+                self.log().split_once("dashboard at http://")?.1.split_once('/')?.0.parse().ok()
+            }),
+            _ => self.addresses_of(protocol)[0],
+        }
     }
 
     /// Its resident set in KiB.
@@ -111,8 +152,20 @@ impl Serve {
         self::signal(self.child.id(), signal).expect("it runs");
     }
 
-    /// Kills it.
-    pub fn kill(&mut self) {
+    /// Sends a signal by its name and waits for the end. Returns the exit code, and the log that was not
+    /// returned yet.
+    pub fn stop(self, signal: &str) -> (Option<i32>, String) {
+        self.signal(signal);
+        self.end()
+    }
+
+    /// Kills it. Returns the log that was not returned yet.
+    pub fn kill(&mut self) -> String {
+        self.kill_and_wait();
+        self.unread()
+    }
+
+    fn kill_and_wait(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -121,10 +174,14 @@ impl Serve {
     pub fn ended(&mut self) -> ExitStatus {
         found("it ends", || self.child.try_wait().expect("a child"))
     }
+
+    fn end(mut self) -> (Option<i32>, String) {
+        (self.ended().code(), self.unread())
+    }
 }
 
 impl Drop for Serve {
     fn drop(&mut self) {
-        self.kill();
+        self.kill_and_wait();
     }
 }

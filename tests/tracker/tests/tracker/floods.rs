@@ -16,13 +16,12 @@ use std::{
 use swarmkeep::{AnnounceEvent, InfoHash, Random as _, SplitMix64};
 use swarmkeep_tests::{
     admin::client::get,
+    http,
+    https::{self, CertificateAuthority},
     serve::{Serve, program, swarmkeep},
     udp::{self, announce},
 };
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
-use tokio_rustls::rustls::version::TLS13;
-
-use crate::https::{self, CertificateAuthority, hello};
 
 /// Without the floods, for comparison.
 const QUIET: Duration = Duration::from_secs(20);
@@ -43,7 +42,7 @@ fn under_all_floods_memory_has_its_bound_and_neighbours_are_served() {
     // A limit that the flood reaches, and the limits that loopback addresses do not have by default.
     command.args(["--max-bytes=32MiB", "--unlimited=192.0.2.1"]);
     command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0", "--admin=127.0.0.1:0"]);
-    command.arg("--tls-certificate").arg(authority.certificate()).arg("--tls-key").arg(authority.key());
+    command.args(authority.options());
     let serve = Serve::start(command);
     let at = ["udp", "https", "dashboard"].map(|protocol| serve.address(protocol));
     let neighbours = Neighbours::default();
@@ -55,7 +54,7 @@ fn under_all_floods_memory_has_its_bound_and_neighbours_are_served() {
         scope.spawn(|| neighbours.announce_over_https(at[1], &authority, &enough));
         scope.spawn(|| neighbours.ask_for_health(at[2], &enough));
         scope.spawn(|| sent.made_up(at[0], &quiet, &enough));
-        let hello = hello(&authority);
+        let hello = authority.hello();
         let sent = &sent;
         scope.spawn({
             let (quiet, enough) = (&quiet, &enough);
@@ -122,9 +121,9 @@ impl Neighbours {
     }
 
     fn announce_over_https(&self, to: SocketAddr, authority: &CertificateAuthority, enough: &AtomicBool) {
-        let config = authority.client(&[&TLS13]);
+        let config = authority.client();
         self.time(1, enough, Duration::from_millis(200), || {
-            https::Client::of(to, &config).announce(1);
+            https::Client::over_tls(to, &config).peers(&http::announce(1));
         });
     }
 
@@ -227,7 +226,7 @@ impl FloodCounts {
                 continue;
             }
             let from = IpAddr::V4(Ipv4Addr::new(127, network, (n % 250) as u8, 1));
-            if let Ok(mut stream) = https::connect(from, to)
+            if let Ok(mut stream) = http::connect(from, to)
                 && stream.write_all(first).is_ok()
             {
                 made.fetch_add(1, Relaxed);

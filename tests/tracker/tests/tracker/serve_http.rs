@@ -2,8 +2,8 @@
 //! The tests of `swarmkeep-tracker` cover the meaning of requests without sockets.
 
 use std::{
-    io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
+    io::Write as _,
+    net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -12,22 +12,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use socket2::{Domain, Socket, Type};
+use socket2::SockRef;
 use swarmkeep::{
-    Announce, Announced, Endpoint, Immediate, InfoHash, PeerBuffer, PeerId, Random, Timestamp,
-    TorrentRepository, catalog::Repository, implement::forward_repository,
+    Announce, Announced, Endpoint, Immediate, InfoHash, PeerBuffer, Random, Timestamp, TorrentRepository,
+    catalog::Repository, implement::forward_repository,
 };
 use swarmkeep_store_tests::{A_MINUTE, until, with};
-use swarmkeep_tests::{Tracker, any_port, build, listening, runtime};
+use swarmkeep_tests::{
+    Tracker, any_port, build,
+    http::{Client, announce, announce_path, connect, request, scrape_path},
+    listening, runtime,
+    udp::HASH,
+};
 use swarmkeep_tracker::{Config, LocalPeers, Server};
-use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
-
-use crate::https::is_timeout;
+use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeResponse};
 
 /// A store that answers at once, and one that may wait.
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
-
-const HASH: InfoHash = InfoHash::new([0xaa; 20]);
 
 #[test]
 fn one_connection_serves_many_requests_over_ipv4_and_ipv6() {
@@ -35,17 +36,18 @@ fn one_connection_serves_many_requests_over_ipv4_and_ipv6() {
     for &address in &tracker.http {
         let mut client = Client::of(address);
         for port in 1..=50 {
-            let (response, body) = client.announce(&announce(port));
-            assert_eq!((response.status, response.closes), (200, false));
-            let response = AnnounceResponse::parse(&body).unwrap().expect("no failure");
+            let answer = client.get(&announce_path(&announce(port)));
+            assert_eq!((answer.status, answer.closes()), (200, false));
+            let response = AnnounceResponse::parse(&answer.body).unwrap().expect("no failure");
             assert_eq!((response.head.interval, response.head.external_ip), (77, Some(address.ip())));
-            let peers: Vec<_> = response.endpoints().collect();
+            let mut peers: Vec<_> = response.endpoints().collect();
+            peers.sort();
             let others: Vec<_> = (1..port).map(|port| Endpoint::new(address.ip(), port).unwrap()).collect();
-            assert_eq!(sorted(peers), others, "{address}");
+            assert_eq!(peers, others, "{address}");
         }
     }
-    let (_, body) = Client::of(tracker.http[0]).get(&scrape_of(HASH));
-    let response = ScrapeResponse::parse(&body).unwrap().expect("no failure");
+    let answer = Client::of(tracker.http[0]).get(&scrape_path(HASH));
+    let response = ScrapeResponse::parse(&answer.body).unwrap().expect("no failure");
     assert_eq!(response.swarms().next().expect("the one asked for").1.leechers, 100);
 }
 
@@ -58,7 +60,7 @@ fn a_listener_at_all_ipv6_addresses_is_for_both_families_unless_ipv4_has_one_at_
         let [v4, v6] = [0, tracker.http.len() - 1].map(|n| tracker.http[n].port());
         for (ip, port) in [(Ipv4Addr::LOCALHOST.into(), v4), (Ipv6Addr::LOCALHOST.into(), v6)] {
             let mut client = Client::of(SocketAddr::new(ip, port));
-            client.announce(&announce(1));
+            client.peers(&announce(1));
             assert_eq!(client.peers(&announce(2)), [Endpoint::new(ip, 1).unwrap()]);
         }
     };
@@ -77,7 +79,7 @@ fn pipelined_requests_are_answered_in_their_order() {
     let tracker = Tracker::of(server("packed", &config()));
     let mut client = Client::of(tracker.http[0]);
     let hashes: Vec<_> = (0..200).map(|n| InfoHash::new([n; 20])).collect();
-    let requests: Vec<_> = hashes.iter().map(|&hash| get(&scrape_of(hash))).collect();
+    let requests: Vec<_> = hashes.iter().map(|&hash| request(&scrape_path(hash))).collect();
     // In one go, and in pieces that end anywhere.
     for piece in [usize::MAX, 997] {
         let requests = requests.concat();
@@ -85,9 +87,9 @@ fn pipelined_requests_are_answered_in_their_order() {
             client.send(piece);
         }
         for &hash in &hashes {
-            let (response, body) = client.receive();
-            assert_eq!((response.status, response.closes), (200, false));
-            let response = ScrapeResponse::parse(&body).unwrap().expect("no failure");
+            let answer = client.answer();
+            assert_eq!((answer.status, answer.closes()), (200, false));
+            let response = ScrapeResponse::parse(&answer.body).unwrap().expect("no failure");
             assert_eq!(response.swarms().next().expect("the one asked for").0, hash);
         }
     }
@@ -97,11 +99,11 @@ fn pipelined_requests_are_answered_in_their_order() {
 fn an_answer_does_not_wait_for_the_request_behind_it() {
     let tracker = Tracker::of(server("packed", &config()));
     let mut client = Client::of(tracker.http[0]);
-    let request = get(&scrape_of(HASH));
+    let request = request(&scrape_path(HASH));
     client.send(&[&request[..], &request[..30]].concat());
-    assert_eq!(client.receive().0.status, 200);
+    assert_eq!(client.answer().status, 200);
     client.send(&request[30..]);
-    assert_eq!(client.receive().0.status, 200);
+    assert_eq!(client.answer().status, 200);
 }
 
 #[test]
@@ -113,10 +115,10 @@ fn only_a_listed_proxy_may_name_its_client() {
     let mut proxy = Client::at([127, 0, 0, 9].into(), address);
     let mut stranger = Client::at([127, 0, 0, 8].into(), address);
     for (client, port) in [(&mut proxy, 1), (&mut stranger, 2)] {
-        let request = get(&announce_path(&announce(port)));
+        let request = request(&announce_path(&announce(port)));
         let (lines, _) = request.split_at(request.len() - 2);
         client.send(&[lines, b"X-Forwarded-For: nonsense\r\nx-FORWARDED-FOR: 198.51.100.1\r\n\r\n"].concat());
-        assert_eq!(client.receive().0.status, 200);
+        assert_eq!(client.answer().status, 200);
     }
     let expected = ["127.0.0.8:2", "198.51.100.1:1"].map(|peer| peer.parse().expect("an endpoint"));
     assert_eq!(Client::of(address).peers(&announce(5)), expected);
@@ -127,35 +129,35 @@ fn methods_and_paths_that_are_not_there() {
     let tracker = Tracker::of(server("packed", &config()));
     let mut client = Client::of(tracker.http[0]);
     for path in ["/", "/stats?x=1", "/announce/", "/alice-1234/announce", "http://localhost/elsewhere"] {
-        let (response, _) = client.get(path);
-        assert_eq!((response.status, response.closes), (404, false), "{path}");
+        let answer = client.get(path);
+        assert_eq!((answer.status, answer.closes()), (404, false), "{path}");
     }
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
         client.send(format!("{method} /announce HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
-        let (response, _) = client.receive();
-        assert_eq!((response.status, response.closes), (405, false), "{method}");
-        assert!(response.head.to_ascii_lowercase().contains("\r\nallow: get, head\r\n"));
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.closes()), (405, false), "{method}");
+        assert_eq!(answer.header("allow"), Some("GET, HEAD"));
     }
-    let (response, scraped) = client.get(&format!("http://localhost{}", scrape_of(HASH)));
-    assert_eq!(response.status, 200, "a proxy may ask for the whole URL");
-    assert!(ScrapeResponse::parse(&scraped).unwrap().is_ok());
+    let scraped = client.get(&format!("http://localhost{}", scrape_path(HASH)));
+    assert_eq!(scraped.status, 200, "a proxy may ask for the whole URL");
+    assert!(ScrapeResponse::parse(&scraped.body).unwrap().is_ok());
     client.send(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert_eq!(client.receive().0.status, 405, "it is not that kind of proxy");
+    assert_eq!(client.answer().status, 405, "it is not that kind of proxy");
     let upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
-    client.send(format!("GET {} HTTP/1.1\r\n{upgrade}", scrape_of(HASH)).as_bytes());
-    assert_eq!(client.receive().0.status, 200, "it stays with HTTP");
-    let (response, body) = client.get("/announce");
-    assert_eq!(response.status, 200, "clients read failures where they read answers");
-    assert_eq!(AnnounceResponse::parse(&body).unwrap().unwrap_err().reason, b"info_hash: is missing");
+    client.send(format!("GET {} HTTP/1.1\r\n{upgrade}", scrape_path(HASH)).as_bytes());
+    assert_eq!(client.answer().status, 200, "it stays with HTTP");
+    let answer = client.get("/announce");
+    assert_eq!(answer.status, 200, "clients read failures where they read answers");
+    assert_eq!(AnnounceResponse::parse(&answer.body).unwrap().unwrap_err().reason, b"info_hash: is missing");
 
-    client.send(format!("HEAD {} HTTP/1.1\r\nHost: localhost\r\n\r\n", scrape_of(HASH)).as_bytes());
-    let head = client.head();
+    client.send(format!("HEAD {} HTTP/1.1\r\nHost: localhost\r\n\r\n", scrape_path(HASH)).as_bytes());
+    let (_, head) = client.head();
     assert!(
         head.starts_with("HTTP/1.1 200 ")
-            && head.contains(&format!("\r\ncontent-length: {}\r\n", scraped.len())),
+            && head.contains(&format!("\r\ncontent-length: {}\r\n", scraped.body.len())),
         "{head}"
     );
-    assert_eq!(client.get("/").0.status, 404, "without a body, the next answer follows");
+    assert_eq!(client.get("/").status, 404, "without a body, the next answer follows");
 }
 
 #[test]
@@ -167,11 +169,11 @@ fn a_request_with_a_body_is_answered_before_its_connection_closes() {
         {
             let mut client = Client::of(tracker.http[0]);
             client.send(
-                format!("{method} {} HTTP/1.1\r\nHost: localhost\r\n{body}", scrape_of(HASH)).as_bytes(),
+                format!("{method} {} HTTP/1.1\r\nHost: localhost\r\n{body}", scrape_path(HASH)).as_bytes(),
             );
-            let (response, _) = client.receive();
-            assert_eq!((response.status, response.closes), (status, true), "{method} {body}");
-            assert!(client.takes_less_than(64 << 20, &[b'x'; 1 << 16]), "{method} {body}");
+            let answer = client.answer();
+            assert_eq!((answer.status, answer.closes()), (status, true), "{method} {body}");
+            assert!(takes_little(&mut client, &[b'x'; 1 << 16]), "{method} {body}");
         }
     }
 }
@@ -180,8 +182,8 @@ fn a_request_with_a_body_is_answered_before_its_connection_closes() {
 fn http_1_0_and_half_closed_connections_are_answered() {
     let tracker = Tracker::of(server("packed", &config()));
     let mut client = Client::of(tracker.http[0]);
-    client.send(format!("GET {} HTTP/1.0\r\n\r\n", scrape_of(HASH)).as_bytes());
-    assert_eq!(client.receive().0.status, 200);
+    client.send(format!("GET {} HTTP/1.0\r\n\r\n", scrape_path(HASH)).as_bytes());
+    assert_eq!(client.answer().status, 200);
     assert_eq!(client.rest(), b"");
     drop(tracker);
     for name in STORES {
@@ -189,12 +191,12 @@ fn http_1_0_and_half_closed_connections_are_answered() {
         let server = server(name, &config());
         let mut clients: Vec<_> = addresses(&server).into_iter().map(Client::of).collect();
         for client in &mut clients {
-            client.send(&get(&scrape_of(HASH)).repeat(3));
-            client.stream.shutdown(Shutdown::Write).expect("connected");
+            client.send(&request(&scrape_path(HASH)).repeat(3));
+            client.stream().shutdown(Shutdown::Write).expect("connected");
         }
         let _tracker = Tracker::of(server);
         for client in &mut clients {
-            (0..3).for_each(|_| assert_eq!(client.receive().0.status, 200));
+            (0..3).for_each(|_| assert_eq!(client.answer().status, 200));
             assert_eq!(client.rest(), b"");
         }
     }
@@ -249,7 +251,7 @@ fn endless_heads_are_cut_off() {
         for _ in 0..20 {
             let mut client = Client::of(tracker.http[0]);
             client.send(begin.as_bytes());
-            assert!(client.takes_less_than(64 << 20, more.as_bytes()), "{begin}");
+            assert!(takes_little(&mut client, more.as_bytes()), "{begin}");
         }
     }
     neighbour.has_noticed_nothing();
@@ -263,19 +265,20 @@ fn a_client_that_does_not_read_is_not_read_from() {
     let tracker = Tracker::of(Server::bind(&config(), repository).expect("loopback"));
     let address = tracker.http[0];
     let mut client = Client::of(address);
-    (1..=200).for_each(|port| drop(client.announce(&announce(port))));
+    (1..=200).for_each(|port| drop(client.peers(&announce(port))));
     let neighbour = Neighbour::of(address);
     // Each answer is longer than a thousand bytes, so more of them than the system buffers would pile up in
     // the tracker.
     let most = 10_000;
-    let request = get(&announce_path(&AnnounceRequest { want: Some(200), ..announce(1) }));
+    let request = request(&announce_path(&AnnounceRequest { want: Some(200), ..announce(1) }));
     for ends_at in [0, 30] {
-        let mut client = Client::with_small_buffer(address);
+        let mut client = Client::of(address);
+        SockRef::from(&*client.stream()).set_recv_buffer_size(4096).expect("a size");
         client.send(&request[..ends_at]);
         let mut requests = request.repeat(100);
         requests.rotate_left(ends_at);
         let before = store.announces.load(Relaxed);
-        assert!(client.takes_less_than(64 << 20, &requests));
+        assert!(takes_little(&mut client, &requests));
         let answered = store.announces.load(Relaxed) - before;
         assert!(answered < most, "{answered} answers are somewhere");
     }
@@ -294,14 +297,14 @@ fn a_slow_request_is_cut_off_and_neighbours_notice_nothing() {
     let mut slow: Vec<_> = (0..50).map(|_| Client::of(address)).collect();
     // These have sent requests before, and then send nothing.
     let mut idle: Vec<_> = (0..10).map(|_| Client::of(address)).collect();
-    idle.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
-    let request = get(&scrape_of(HASH));
+    idle.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_path(HASH)).status, 200));
+    let request = request(&scrape_path(HASH));
     let mut bytes = request.iter();
     while !slow.is_empty() {
         assert!(began.elapsed() < A_MINUTE, "{} are still there", slow.len());
         thread::sleep(Duration::from_millis(100));
         let byte = [*bytes.next().expect("the request is long")];
-        slow.retain_mut(|client| client.stream.write_all(&byte).is_ok() && client.is_open());
+        slow.retain_mut(|client| client.stream().write_all(&byte).is_ok() && client.is_open());
     }
     assert!(began.elapsed() >= Duration::from_secs(2), "after {:?}", began.elapsed());
     idle.iter_mut().for_each(|client| assert_eq!(client.rest(), b""));
@@ -314,10 +317,11 @@ fn connections_of_one_address_are_limited_and_its_neighbours_notice_nothing() {
         Tracker::of(server("packed", &with(config(), |config| config.http_connections_per_address = 20)));
     let address = tracker.http[0];
     let neighbour = Neighbour::of(address);
-    let mut held: Vec<Client> = Vec::new();
+    let mut held: Vec<Client<TcpStream>> = Vec::new();
     for _ in 0..100 {
         // Some close before the client has seen that they were open.
-        held.extend((0..50).filter_map(|_| Client::try_at([127, 0, 0, 3].into(), address).ok()));
+        let opened = (0..50).filter_map(|_| connect([127, 0, 0, 3].into(), address).ok());
+        held.extend(opened.map(Client::on));
         held.retain(Client::is_open);
     }
     // Until the latest are closed too.
@@ -326,7 +330,7 @@ fn connections_of_one_address_are_limited_and_its_neighbours_notice_nothing() {
         held.len() <= 20
     });
     assert_eq!(held.len(), 20);
-    held.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
+    held.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_path(HASH)).status, 200));
     neighbour.has_noticed_nothing();
 }
 
@@ -336,10 +340,10 @@ fn stopping_answers_all_received_requests() {
         // Received before the tracker reads, on more connections than may be open at once.
         let server = server(name, &with(config(), |config| config.http_connections = 30));
         let mut clients: Vec<_> = (0..40).map(|n| Client::of(addresses(&server)[n % 2])).collect();
-        clients.iter_mut().for_each(|client| client.send(&get(&scrape_of(HASH)).repeat(20)));
+        clients.iter_mut().for_each(|client| client.send(&request(&scrape_path(HASH)).repeat(20)));
         runtime().block_on(server.run(std::future::ready(())));
         for client in &mut clients {
-            (0..20).for_each(|_| assert_eq!(client.receive().0.status, 200));
+            (0..20).for_each(|_| assert_eq!(client.answer().status, 200));
             assert_eq!(client.rest(), b"");
         }
     }
@@ -350,8 +354,8 @@ fn stopping_does_not_wait_for_idle_connections() {
     let tracker = Tracker::of(server("packed", &config()));
     let address = tracker.http[0];
     let mut clients: Vec<_> = (0..50).map(|_| Client::of(address)).collect();
-    clients.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
-    let request = get(&scrape_of(HASH));
+    clients.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_path(HASH)).status, 200));
+    let request = request(&scrape_path(HASH));
     clients.iter_mut().step_by(2).for_each(|client| client.send(&request[..30]));
     drop(tracker);
     clients.iter_mut().for_each(|client| assert_eq!(client.rest(), b""));
@@ -411,7 +415,7 @@ impl Neighbour {
             while !stop.load(Relaxed) {
                 for fresh in [false, true] {
                     let mut fresh = fresh.then(|| Client::at(here, address));
-                    assert_eq!(fresh.as_mut().unwrap_or(&mut old).get(&scrape_of(HASH)).0.status, 200);
+                    assert_eq!(fresh.as_mut().unwrap_or(&mut old).get(&scrape_path(HASH)).status, 200);
                     answered.fetch_add(1, Relaxed);
                 }
                 thread::sleep(Duration::from_millis(5));
@@ -428,158 +432,8 @@ impl Neighbour {
     }
 }
 
-/// The other end.
-struct Client {
-    stream: TcpStream,
-    /// Bytes received after the latest response.
-    received: Vec<u8>,
-}
-
-/// The head of a response.
-struct Head {
-    status: u16,
-    closes: bool,
-    head: String,
-}
-
-impl Client {
-    fn of(tracker: SocketAddr) -> Self {
-        Self::at(tracker.ip(), tracker)
-    }
-
-    fn at(address: IpAddr, tracker: SocketAddr) -> Self {
-        Self::on(Self::socket(tracker), address, tracker)
-    }
-
-    /// A client with a small buffer for unread bytes.
-    fn with_small_buffer(tracker: SocketAddr) -> Self {
-        let socket = Self::socket(tracker);
-        socket.set_recv_buffer_size(4096).expect("a size");
-        Self::on(socket, tracker.ip(), tracker)
-    }
-
-    fn socket(tracker: SocketAddr) -> Socket {
-        Socket::new(Domain::for_address(tracker), Type::STREAM, None).expect("a socket")
-    }
-
-    fn try_at(address: IpAddr, tracker: SocketAddr) -> io::Result<Self> {
-        Self::try_on(Self::socket(tracker), address, tracker)
-    }
-
-    fn on(socket: Socket, address: IpAddr, tracker: SocketAddr) -> Self {
-        Self::try_on(socket, address, tracker).expect("loopback")
-    }
-
-    fn try_on(socket: Socket, address: IpAddr, tracker: SocketAddr) -> io::Result<Self> {
-        socket.bind(&SocketAddr::new(address, 0).into())?;
-        socket.connect(&tracker.into())?;
-        socket.set_read_timeout(Some(A_MINUTE))?;
-        Ok(Self { stream: socket.into(), received: Vec::new() })
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("the tracker listens");
-    }
-
-    fn head(&mut self) -> String {
-        loop {
-            if let Some(end) = self.received.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-                let head = self.received.drain(..end + 4).collect();
-                return String::from_utf8(head).expect("text");
-            }
-            self.receive_more();
-        }
-    }
-
-    fn receive(&mut self) -> (Head, Vec<u8>) {
-        let head = self.head();
-        let field = |name: &str| {
-            let mut fields = head.lines().skip(1).filter_map(|line| line.split_once(": "));
-            fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-        };
-        let status = head.split(' ').nth(1).expect("a status line").parse().expect("a number");
-        let len = field("content-length").expect("a length").parse().expect("a number");
-        let closes = field("connection") == Some("close");
-        while self.received.len() < len {
-            self.receive_more();
-        }
-        let body = self.received.drain(..len).collect();
-        (Head { status, closes, head }, body)
-    }
-
-    fn receive_more(&mut self) {
-        let mut bytes = [0; 16 * 1024];
-        match self.stream.read(&mut bytes).expect("an answer within 5 seconds") {
-            0 => panic!("closed after {:?}", String::from_utf8_lossy(&self.received)),
-            len => self.received.extend_from_slice(&bytes[..len]),
-        }
-    }
-
-    /// Everything until the tracker closes the connection.
-    fn rest(&mut self) -> Vec<u8> {
-        let mut rest = std::mem::take(&mut self.received);
-        match self.stream.read_to_end(&mut rest) {
-            Err(error) if is_timeout(&error) => panic!("open after a minute"),
-            // A close with unread bytes resets the connection.
-            _ => rest,
-        }
-    }
-
-    fn is_open(&self) -> bool {
-        self.stream.set_nonblocking(true).expect("a socket");
-        let open = matches!(self.stream.peek(&mut [0]), Err(error) if is_timeout(&error));
-        self.stream.set_nonblocking(false).expect("a socket");
-        open
-    }
-
-    /// Sends the same again and again. Returns whether the tracker closes before `most` bytes.
-    fn takes_less_than(&mut self, most: usize, bytes: &[u8]) -> bool {
-        self.stream.set_write_timeout(Some(Duration::from_millis(500))).expect("above zero");
-        (0..most.div_ceil(bytes.len())).any(|_| self.stream.write_all(bytes).is_err())
-    }
-
-    fn get(&mut self, path: &str) -> (Head, Vec<u8>) {
-        self.send(&get(path));
-        self.receive()
-    }
-
-    fn announce(&mut self, request: &AnnounceRequest<'_>) -> (Head, Vec<u8>) {
-        self.get(&announce_path(request))
-    }
-
-    fn peers(&mut self, request: &AnnounceRequest<'_>) -> Vec<Endpoint> {
-        let (_, body) = self.announce(request);
-        sorted(AnnounceResponse::parse(&body).unwrap().expect("no failure").endpoints().collect())
-    }
-}
-
-fn sorted(mut peers: Vec<Endpoint>) -> Vec<Endpoint> {
-    peers.sort();
-    peers
-}
-
-fn announce(port: u16) -> AnnounceRequest<'static> {
-    AnnounceRequest {
-        left: Some(1),
-        want: Some(60),
-        ..AnnounceRequest::new(HASH, PeerId::new([1; 20]), port)
-    }
-}
-
-fn announce_path(request: &AnnounceRequest<'_>) -> String {
-    path("/announce?", |query| request.write(query))
-}
-
-fn scrape_of(hash: InfoHash) -> String {
-    path("/scrape?", |query| ScrapeRequest::write([hash], query))
-}
-
-fn path(path: &str, write: impl FnOnce(&mut Vec<u8>)) -> String {
-    let mut path = path.as_bytes().to_vec();
-    write(&mut path);
-    String::from_utf8(path).expect("queries are text")
-}
-
-fn get(path: &str) -> Vec<u8> {
-    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes()
+/// Sends the same again and again. Returns whether the tracker closes before 64 MiB.
+fn takes_little(client: &mut Client<TcpStream>, bytes: &[u8]) -> bool {
+    client.stream().set_write_timeout(Some(Duration::from_millis(500))).expect("above zero");
+    (0..(64_usize << 20).div_ceil(bytes.len())).any(|_| client.stream().write_all(bytes).is_err())
 }

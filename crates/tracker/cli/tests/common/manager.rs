@@ -28,7 +28,7 @@ impl Manager {
         command
             .env("NOTIFY_SOCKET", self.folder.join("notify"))
             .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
-        Serve::run(command)
+        Serve::start(command)
     }
 
     pub(crate) fn next(&self) -> String {

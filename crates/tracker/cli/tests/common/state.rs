@@ -39,16 +39,16 @@ impl Tracker {
     }
 
     pub(crate) fn run(command: Command) -> (Self, String) {
-        let mut serve = Serve::run(command);
-        let said = serve.until_it_listens();
-        let udp = serve.addresses()[0][0];
+        let serve = Serve::start(command);
+        let [_, said] = serve.listening();
+        let udp = serve.address("udp");
         let mut client = Client::of(udp);
         let connection_id = client.connect();
         (Self { serve, udp, client, connection_id }, said)
     }
 
-    pub(crate) fn admin(&mut self) -> SocketAddr {
-        admin(&mut self.serve)
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.serve.address("dashboard")
     }
 
     /// Returns the number of leechers, or of seeders if nothing is left, and the peers of the answer.
@@ -95,13 +95,6 @@ impl Tracker {
         assert_eq!(code, Some(0), "{said}");
         said
     }
-}
-
-/// The printed address of its dashboard.
-pub(crate) fn admin(serve: &mut Serve) -> SocketAddr {
-    let printed = serve.printed_until("dashboard at ");
-    let (_, address) = printed.split_once("dashboard at http://").expect("an address");
-    address.split('/').next().expect("a path").parse().expect("an address")
 }
 
 pub(crate) fn of(

@@ -8,7 +8,7 @@ use swarmkeep_store_tests::{
 };
 use swarmkeep_tests::udp::{Client, announce};
 
-use crate::common::{Folder, Serve, load::under_load, swarmkeep};
+use crate::common::{Folder, Serve, load::under_load, start, swarmkeep};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -27,7 +27,7 @@ fn with_clock(offset: &str, arguments: &[&str]) -> Serve {
         .env("FAKETIME_NO_CACHE", "1")
         // A monotonic clock is never set.
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    Serve::run(command)
+    Serve::start(command)
 }
 
 fn a_clock_that_is_set_after_the_start_makes_ids_of_neighbours_good_and_leaves_its_own() {
@@ -35,8 +35,8 @@ fn a_clock_that_is_set_after_the_start_makes_ids_of_neighbours_good_and_leaves_i
     let [offset, key] =
         ["-1h", "0123456789abcdef0123456789abcdef"].map(|text| folder.write_secret(text, text));
     let arguments = ["--udp=127.0.0.1:0", "--connection-key", &key];
-    let (correct, mut serve) = (Serve::start(&arguments), with_clock(&offset, &arguments));
-    let [mut neighbour, mut client] = [&correct, &serve].map(|serve| Client::of(serve.addresses()[0][0]));
+    let (correct, mut serve) = (start(&arguments), with_clock(&offset, &arguments));
+    let [mut neighbour, mut client] = [&correct, &serve].map(|serve| Client::of(serve.address("udp")));
     let (own, of_neighbour) = (client.connect(), neighbour.connect());
     assert_eq!(client.refusal(announce(of_neighbour)), "invalid connection id");
     fs::write(&offset, "+0").expect("ours");

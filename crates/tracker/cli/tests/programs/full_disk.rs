@@ -15,7 +15,7 @@ use swarmkeep_store_tests::{
 use swarmkeep_tracker_protocol::udp::ScrapeStats;
 
 use crate::common::{
-    Folder, ends,
+    Folder, Serve,
     state::{Tracker, command, metric, metrics_show},
     until,
 };
@@ -97,7 +97,7 @@ fn a_file_system_that_is_read_only_ends_the_tracker_and_can_be_looked_at() {
     let mut mount = Command::new("mount");
     let mounted = mount.args(["-o", "remount,ro"]).arg(disk.path()).status();
     assert!(mounted.is_ok_and(|status| status.success()), "a need of this test");
-    let (code, said) = ends(command(&state, &[]));
+    let (code, said) = Serve::refused(command(&state, &[]));
     assert_eq!(code, Some(1), "{said}");
     for text in ["Read-only file system", "mount its file system to be written to, or name another folder"] {
         assert!(said.contains(text), "{said}");

@@ -1,23 +1,16 @@
 //! `swarmkeep serve`, started by root.
 
-use std::{
-    fs,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
-    process::Command,
-};
+use std::{fs, os::unix::fs::MetadataExt as _, process::Command};
 
 use nix::unistd::User;
 use swarmkeep_store_tests::{
     programs::{ROOT, Trial},
     tests,
 };
-use swarmkeep_tests::udp::Client;
+use swarmkeep_tests::{https::CertificateAuthority, udp::Client};
 
 use crate::{
-    common::{
-        Folder, Serve,
-        https::{files_of_pair, scrape_over_https, write_pair},
-    },
+    common::{Serve, https::scrape_over_https, start},
     threads::tasks,
 };
 
@@ -32,19 +25,16 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
     let nobody = User::from_name("nobody").expect("looked up").expect("everywhere");
-    let folder = Folder::new();
-    let pair = write_pair(&folder);
-    let [certificate, key] = files_of_pair(&folder);
-    // Root reads it before the change of the user.
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("ours");
+    // Root reads its key before the change of the user.
+    let authority = CertificateAuthority::new();
     // With groups that the tracker has to leave.
     let mut command = Command::new("setpriv");
     command.args(["--groups=1,2", env!("CARGO_BIN_EXE_swarmkeep"), "serve", "--admin=off", "--user=nobody"]);
     command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0"]);
-    command.args(["--tls-certificate", &certificate, "--tls-key", &key]);
-    let mut serve = Serve::run(command);
-    Client::of(serve.addresses()[0][0]).connect();
-    scrape_over_https(serve.addresses_of("https")[0], &pair);
+    command.args(authority.options());
+    let mut serve = Serve::start(command);
+    Client::of(serve.address("udp")).connect();
+    scrape_over_https(serve.addresses_of("https")[0], &authority);
 
     let statuses: Vec<_> =
         tasks(&serve).map(|task| fs::read_to_string(task.join("status")).expect("lives")).collect();
@@ -73,14 +63,15 @@ fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
     // Files that only root can read cannot be read again.
     serve.signal("HUP");
     let printed = serve.printed_until("the settings stay as they were");
-    assert!(printed.contains(&format!("cannot take the key from {key}: Permission denied")), "{printed}");
+    let problem = format!("cannot take the key from {}: Permission denied", authority.key().display());
+    assert!(printed.contains(&problem), "{printed}");
     assert!(!printed.contains("running as root"), "{printed}");
-    scrape_over_https(serve.addresses_of("https")[0], &pair);
+    scrape_over_https(serve.addresses_of("https")[0], &authority);
     let (code, printed) = serve.stop("TERM");
     assert_eq!(code, Some(0), "{printed}");
 }
 
 fn running_as_root_is_warned_of() {
-    let mut serve = Serve::start(&["--udp=127.0.0.1:0"]);
+    let mut serve = start(&["--udp=127.0.0.1:0"]);
     assert!(serve.printed_until("running as root").contains("WARN"));
 }

@@ -16,12 +16,13 @@ use nix::{
     unistd::{Pid, Uid},
 };
 use swarmkeep_store_tests::{
+    found,
     programs::{Need, Trial},
     tests,
 };
 
 use crate::{
-    common::{A_MINUTE, found, manager::Manager},
+    common::{A_MINUTE, manager::Manager},
     threads::tasks,
 };
 

@@ -6,7 +6,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use swarmkeep_tests::udp::{Client, announce};
 use swarmkeep_tracker_protocol::udp::ConnectionId;
 
-use super::common::{Folder, Serve, refused};
+use super::common::{Folder, Serve, refused, start};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -16,11 +16,11 @@ fn write(path: &Path, text: &str, mode: u32) {
 }
 
 fn tracker(arguments: &[&str]) -> Serve {
-    Serve::start(&[&["--udp=127.0.0.1:0"], arguments].concat())
+    start(&[&["--udp=127.0.0.1:0"], arguments].concat())
 }
 
 fn client(tracker: &Serve) -> Client {
-    Client::of(tracker.addresses()[0][0])
+    Client::of(tracker.address("udp"))
 }
 
 /// Whether a tracker accepts an id.

@@ -3,9 +3,7 @@
 use std::{fs, net::UdpSocket, time::Duration};
 
 use crate::common::{
-    Folder, Serve, interval, interval_asking_every,
-    load::under_load,
-    state::{admin, metric},
+    Folder, Serve, interval, interval_asking_every, load::under_load, start, start_at_file, state::metric,
     swarmkeep, until,
 };
 use swarmkeep_tests::udp::CONNECT;
@@ -20,7 +18,7 @@ fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
         format!("udp = [\"127.0.0.1:0\"]\ninterval = {interval}\ndeny-list = \"{}\"\n", list.display())
     };
     let file = folder.write("a.toml", &settings(600));
-    let mut serve = Serve::start_at_file(&["--config", &file, "--log", "info"]);
+    let mut serve = start_at_file(&["--config", &file, "--log", "info"]);
     let [udp, _] = serve.addresses();
     let mut printed = String::new();
     let report = under_load(udp[0], |_| {
@@ -49,7 +47,7 @@ fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
 
 #[test]
 fn a_tracker_that_stood_still_counts_lost_requests_and_answers_again() {
-    let mut serve = Serve::run({
+    let serve = Serve::start({
         let interval = ["--interval=600", "--longest-interval=900", "--jitter=0"];
         let listening = ["--udp=127.0.0.1:0", "--admin=127.0.0.1:0"];
         let mut command = swarmkeep(&[&listening[..], &interval].concat());
@@ -57,7 +55,7 @@ fn a_tracker_that_stood_still_counts_lost_requests_and_answers_again() {
         command
     });
     let [udp, _] = serve.addresses();
-    let admin = admin(&mut serve);
+    let admin = serve.address("dashboard");
     let drops = || metric(admin, "swarmkeep_udp_socket_drops_total");
     // A busy machine may stretch it already.
     assert!(drops() == 0 && (600..=900).contains(&interval(udp[0])));
@@ -77,7 +75,7 @@ fn a_tracker_that_stood_still_counts_lost_requests_and_answers_again() {
 #[test]
 fn a_tracker_that_stops_ends_before_the_load_and_reports_no_lost_requests() {
     for signal in ["TERM", "INT"] {
-        let serve = Serve::start(&["--udp=127.0.0.1:0"]);
+        let serve = start(&["--udp=127.0.0.1:0"]);
         let [udp, _] = serve.addresses();
         let report = under_load(udp[0], |_| {
             let (code, printed) = serve.stop(signal);
@@ -95,7 +93,7 @@ fn a_tracker_that_reads_a_long_list_stops_before_it_has_read_it() {
     let list =
         |first: u64| (first..first + 3_000_000).map(|n| format!("passkey-{n:016}\n")).collect::<String>();
     let passkeys = folder.write_secret("passkeys", &list(0));
-    let serve = Serve::start(&["--udp=127.0.0.1:0", "--passkeys", &passkeys]);
+    let serve = start(&["--udp=127.0.0.1:0", "--passkeys", &passkeys]);
     folder.write("passkeys", &list(1));
     serve.signal("HUP");
     serve.signal("HUP");

@@ -16,11 +16,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crate::common::{
-    A_MINUTE, Serve, logged_at,
-    state::{admin, metrics_show},
-    swarmkeep, took,
-};
+use crate::common::{A_MINUTE, Serve, logged_at, start, state::metrics_show, swarmkeep, took};
 use swarmkeep::{AnnounceEvent, InfoHash, Random as _, SplitMix64};
 use swarmkeep_state::{Directory, Downloads};
 use swarmkeep_tests::udp::{Client, announce, uninterrupted};
@@ -224,8 +220,8 @@ impl Tracker {
     /// Starts it, and asserts that it refuses no part of its state.
     fn start(folder: &Path, test: &mut KillTest) -> Self {
         let began = Instant::now();
-        let mut serve = Serve::run(swarmkeep(&arguments(folder)));
-        let said = serve.until_it_listens();
+        let serve = start(&arguments(folder));
+        let [_, said] = serve.listening();
         test.start = began.elapsed();
         test.totals.restarts += 1;
         let is_good = !said.contains("ERROR") && !said.contains("WARN");
@@ -235,8 +231,7 @@ impl Tracker {
         }
         let is_first = test.totals.restarts == 1;
         assert!(said.contains(if is_first { "there is no snapshot" } else { "snapshot loaded" }), "{said}");
-        let admin = admin(&mut serve);
-        Self { udp: serve.addresses()[0][0], admin, serve }
+        Self { udp: serve.address("udp"), admin: serve.address("dashboard"), serve }
     }
 }
 
@@ -362,7 +357,7 @@ impl KillTest {
     }
 
     /// Loads a tracker until a random moment, and kills it.
-    fn live_and_die(&mut self, tracker: Tracker, folder: &Path) {
+    fn live_and_die(&mut self, mut tracker: Tracker, folder: &Path) {
         let partial = folder.join("swarms.snapshot.partial");
         // The moment is while a snapshot is written, or after some time. Before, downloads may have settled.
         let waits_for_writing = self.below(100) < 40;

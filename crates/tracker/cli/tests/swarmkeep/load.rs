@@ -15,11 +15,11 @@ use nix::pty::{Winsize, openpty};
 use serde_json::Value;
 use swarmkeep_tracker_protocol::{bittorrent::AnnounceEvent, udp::Request};
 
-use crate::common::{A_MINUTE, Folder, Serve};
+use crate::common::{A_MINUTE, Folder, Serve, start};
 
 /// A tracker over both families, and its addresses.
 fn tracker(options: &[&str]) -> (Serve, Vec<String>) {
-    let serve = Serve::start(&[&["--udp=127.0.0.1:0", "--udp=[::1]:0"], options].concat());
+    let serve = start(&[&["--udp=127.0.0.1:0", "--udp=[::1]:0"], options].concat());
     let addresses = serve.addresses_of("udp").iter().map(ToString::to_string).collect();
     (serve, addresses)
 }

@@ -3,20 +3,21 @@
 use std::{
     fs::{self, Permissions},
     io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{Ipv4Addr, SocketAddr},
     os::unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use swarmkeep::PeerId;
-use swarmkeep_tests::udp::{Client, announce};
+use swarmkeep_tests::{
+    http::connect,
+    https::CertificateAuthority,
+    udp::{Client, announce},
+};
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
 
-use crate::common::{
-    A_MINUTE, Folder, Serve,
-    https::{files_of_pair, write_pair},
-};
+use crate::common::{Folder, Serve, start, swarmkeep};
 
 const PASSKEY: &str = "alice-1234567890";
 const PEER_ID: &str = "-XX0000-abcdefghijkl";
@@ -24,27 +25,27 @@ const PEER_ID: &str = "-XX0000-abcdefghijkl";
 #[test]
 fn secrets_that_others_may_read_are_warned_of_and_are_in_no_core_dump() {
     let folder = Folder::new();
-    write_pair(&folder);
-    let [certificate, key] = files_of_pair(&folder);
+    let authority = CertificateAuthority::new();
     let passkeys = folder.write("passkeys", "0123456789abcdef\n");
     let file =
         folder.write("a.toml", "redis-url = \"redis://:secret@127.0.0.1:1\"\nredis-patience = \"1s\"\n");
-    let tls = ["--https=127.0.0.1:0", "--tls-certificate", &certificate, "--tls-key", &key];
+    let [certificate, key] = authority.options();
     let says = |arguments: &[&str], secret: &str, path: &str| {
         for (mode, warns) in [(0o640, false), (0o644, true), (0o602, true)] {
             fs::set_permissions(path, Permissions::from_mode(mode)).expect("a file of ours");
-            let mut serve = Serve::start(arguments);
-            let mut printed = serve.first_line.clone();
-            if arguments[0] != "--config" {
-                printed += &serve.until_it_listens();
-            }
+            // A tracker whose store is not there ends.
+            let printed = match arguments[0] {
+                "--config" => Serve::refused(swarmkeep(arguments)).1,
+                _ => start(arguments).log(),
+            };
             let warning = format!("everybody can read or change {secret}");
             assert_eq!(printed.contains(&warning) && printed.contains(path), warns, "{mode:o}: {printed}");
             assert!(!printed.contains("0123456789abcdef"), "{printed}");
-            serve.kill();
         }
     };
-    says(&tls, "the key of the certificate", &key);
+    let path = authority.key();
+    let path = path.to_str().expect("text");
+    says(&["--https=127.0.0.1:0", &certificate, &key], "the key of the certificate", path);
     says(&["--http=127.0.0.1:0", "--passkeys", &passkeys], "the passkeys", &passkeys);
     says(&["--config", &file, "--repository=redis", "--udp=127.0.0.1:0"], "the passwords", &file);
 
@@ -68,7 +69,7 @@ fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
     let folder = Folder::new();
     let passkeys = folder.write_secret("passkeys", &format!("{PASSKEY}\n"));
     for level in ["info", "debug", "trace"] {
-        let mut serve = Serve::start(&[
+        let mut serve = start(&[
             "--udp=127.0.0.1:0",
             "--http=127.0.0.1:0",
             "--log",
@@ -123,14 +124,8 @@ fn misbehave_over_udp(tracker: SocketAddr) {
 
 fn misbehave_over_http(tracker: SocketAddr) {
     let query = format!("info_hash=aaaaaaaaaaaaaaaaaaaa&peer_id={PEER_ID}&port=0&left=1");
-    let mut held = Vec::new();
-    for _ in 0..10 {
-        let socket =
-            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
-        socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, 77), 0)).into()).expect("loopback");
-        socket.connect(&tracker.into()).expect("loopback");
-        held.push(TcpStream::from(socket));
-    }
+    let stranger = Ipv4Addr::new(127, 0, 0, 77).into();
+    let mut held: Vec<_> = (0..10).map(|_| connect(stranger, tracker).expect("loopback")).collect();
     let paths = [
         format!("/{PASSKEY}/announce?{query}"),
         format!("/mallory-12345678/announce?{query}"),
@@ -139,7 +134,6 @@ fn misbehave_over_http(tracker: SocketAddr) {
         format!("/{PASSKEY}/announce?{query} not HTTP"),
     ];
     for (connection, path) in held.iter_mut().zip(paths) {
-        connection.set_read_timeout(Some(A_MINUTE)).expect("above zero");
         let _ = write!(connection, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         let _ = connection.read(&mut [0; 1024]);
     }

@@ -2,8 +2,7 @@
 
 use std::{
     env, fs,
-    io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpListener, UdpSocket},
     os::{fd::OwnedFd, unix::net::UnixDatagram},
     path::Path,
     process::{Command, Stdio},
@@ -11,33 +10,35 @@ use std::{
 };
 
 use crate::common::{
-    A_MINUTE, Folder, Serve, ends,
-    https::{ask, files_of_pair, get, over_https, scrape, scrape_over_https, write_pair},
+    Folder, Serve,
+    https::{ask, scrape, scrape_over_https},
     manager::Manager,
-    not_as_root, refused,
-    state::admin,
-    swarmkeep, until,
+    not_as_root, refused, start, swarmkeep, until,
 };
 use socket2::{Domain, Socket, Type};
-use swarmkeep_tests::{admin::client::get_with, udp::Client};
+use swarmkeep_tests::{
+    admin::client::get_with,
+    http,
+    https::{self, CertificateAuthority},
+    udp::Client,
+};
 
 #[test]
 fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one() {
-    let folder = Folder::new();
-    let old = write_pair(&folder);
-    let [certificate, key] = files_of_pair(&folder);
-    let mut serve =
-        Serve::start(&["--https=127.0.0.1:0", "--tls-certificate", &certificate, "--tls-key", &key]);
+    let old = CertificateAuthority::new();
+    let [certificate, key] = old.options();
+    let mut serve = start(&["--https=127.0.0.1:0", &certificate, &key]);
     let address = serve.addresses_of("https")[0];
     let mut open = scrape_over_https(address, &old);
 
-    fs::write(&key, "").expect("room");
+    fs::write(old.key(), "").expect("room");
     serve.signal("HUP");
     let printed = serve.printed_until("the settings stay as they were");
-    assert!(printed.contains(&format!("cannot take the key from {key}: it has no key in PEM")), "{printed}");
+    let problem = format!("cannot take the key from {}: it has no key in PEM", old.key().display());
+    assert!(printed.contains(&problem), "{printed}");
     scrape_over_https(address, &old);
 
-    let new = write_pair(&folder);
+    let new = old.renewed();
     serve.signal("HUP");
     serve.printed_until("settings read again");
     scrape_over_https(address, &new);
@@ -66,7 +67,7 @@ fn a_user_that_is_unknown_is_refused_and_so_is_any_user_without_root() {
     let command = swarmkeep(&["--udp=127.0.0.1:0", "--user=nobody"]);
     let folder = Folder::new();
     let command = not_as_root(&folder, &command);
-    let (code, message) = ends(command);
+    let (code, message) = Serve::refused(command);
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("only root can; start as root, or leave --user out"), "{message}");
 }
@@ -80,22 +81,14 @@ fn sockets_that_are_handed_over_stand_in_for_the_addresses_of_their_protocol() {
     let udp = UdpSocket::from(udp);
     let http = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let (udp_port, http_at) = (udp.local_addr().expect("bound").port(), http.local_addr().expect("bound"));
-    let folder = Folder::new();
-    write_pair(&folder);
-    let [certificate, key] = files_of_pair(&folder);
-    let arguments = [
-        "--udp=192.0.2.1:1",
-        "--http=192.0.2.1:1",
-        "--https=127.0.0.1:0",
-        "--workers=3",
-        "--tls-certificate",
-        &certificate,
-        "--tls-key",
-        &key,
-    ];
-    let serve = Serve::run(handed([udp.into(), http.into()], "swarmkeep.socket:tracker", &arguments));
-    assert_eq!(serve.addresses_of("udp"), [SocketAddr::from(([0_u16; 8], udp_port))], "{}", serve.first_line);
-    assert!(serve.first_line.contains("(both families)"), "{}", serve.first_line);
+    let authority = CertificateAuthority::new();
+    let [certificate, key] = authority.options();
+    let replaced = ["--udp=192.0.2.1:1", "--http=192.0.2.1:1"];
+    let arguments = [&replaced[..], &["--https=127.0.0.1:0", "--workers=3", &certificate, &key]].concat();
+    let serve = Serve::start(handed([udp.into(), http.into()], "swarmkeep.socket:tracker", &arguments));
+    let [listening, _] = serve.listening();
+    assert_eq!(serve.addresses_of("udp"), [SocketAddr::from(([0_u16; 8], udp_port))], "{listening}");
+    assert!(listening.contains("(both families)"), "{listening}");
     assert_eq!(serve.addresses_of("http"), [http_at]);
     assert_eq!(serve.addresses_of("https").len(), 1, "as configured");
     for _ in 0..50 {
@@ -108,17 +101,15 @@ fn sockets_that_are_handed_over_stand_in_for_the_addresses_of_their_protocol() {
 
 #[test]
 fn a_stream_named_https_is_for_https() {
-    let folder = Folder::new();
-    let pair = write_pair(&folder);
-    let [certificate, key] = files_of_pair(&folder);
+    let authority = CertificateAuthority::new();
+    let [certificate, key] = authority.options();
     let [one, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("loopback"));
     let (https_at, http_at) = (one.local_addr().expect("bound"), other.local_addr().expect("bound"));
-    let arguments = ["--tls-certificate", &certificate, "--tls-key", &key];
-    let serve = Serve::run(handed([one.into(), other.into()], "https:http", &arguments));
+    let serve = Serve::start(handed([one.into(), other.into()], "https:http", &[&certificate, &key]));
     assert_eq!(serve.addresses_of("udp"), [], "not configured");
     assert_eq!((serve.addresses_of("http"), serve.addresses_of("https")), (vec![http_at], vec![https_at]));
     scrape(http_at);
-    scrape_over_https(https_at, &pair);
+    scrape_over_https(https_at, &authority);
 }
 
 #[test]
@@ -151,9 +142,9 @@ fn a_printed_token_opens_the_api_and_a_stop_is_logged_with_the_totals() {
     assert_eq!(token(&["all"]).status.code(), Some(2));
     let folder = Folder::new();
     let tokens = folder.write_secret("tokens", &printed);
-    let mut serve = Serve::start(&["--udp=127.0.0.1:0", "--admin=127.0.0.1:0", "--admin-tokens", &tokens]);
-    Client::of(serve.addresses()[0][0]).connect();
-    let admin = admin(&mut serve);
+    let serve = start(&["--udp=127.0.0.1:0", "--admin=127.0.0.1:0", "--admin-tokens", &tokens]);
+    Client::of(serve.address("udp")).connect();
+    let admin = serve.address("dashboard");
     assert_eq!(get_with(admin, "/api/v1/stats", secret).status, 200);
     assert_eq!(get_with(admin, "/api/v1/stats", &secret[1..]).status, 401);
     let (code, printed) = serve.stop("TERM");
@@ -163,34 +154,29 @@ fn a_printed_token_opens_the_api_and_a_stop_is_logged_with_the_totals() {
 
 #[test]
 fn the_admin_server_is_reached_over_https_if_it_should_and_through_a_socket_that_is_handed_over() {
-    let folder = Folder::new();
-    let pair = write_pair(&folder);
-    let [certificate, key] = files_of_pair(&folder);
-    let arguments =
-        ["--tls-certificate", &certificate, "--tls-key", &key, "--admin-tls", "--admin=127.0.0.1:0"];
+    let authority = CertificateAuthority::new();
+    let [certificate, key] = authority.options();
+    let arguments = [&*certificate, &key, "--admin-tls", "--admin=127.0.0.1:0"];
     let is_live = |serve: &mut Serve| {
         let printed = serve.printed_until("dashboard at ");
         let (_, address) = printed.split_once("dashboard at https://").expect("an address");
         let (address, token) = address.split_once("/").expect("a path");
         let address: SocketAddr = address.parse().expect("an address");
-        let mut connection = over_https(address, &pair);
-        assert_eq!(get(&mut connection, "/health/live"), br#"{"status":"live"}"#);
+        let live = https::Client::over_tls(address, &authority.client()).get("/health/live");
+        assert_eq!((live.status, live.text()), (200, r#"{"status":"live"}"#));
         let how = " (`swarmkeep token >> FILE` and --admin-tokens FILE let you in)\n";
         assert_eq!(token, how, "no token in a log");
-        let mut plain = TcpStream::connect(address).expect("loopback");
-        plain.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-        plain.write_all(b"GET /health/live HTTP/1.1\r\n\r\n").expect("a server");
-        let mut answer = Vec::new();
-        plain.read_to_end(&mut answer).expect("closed soon");
-        assert!(!answer.starts_with(b"HTTP"));
+        let mut plain = http::Client::of(address);
+        plain.send(&http::request("/health/live"));
+        assert!(!plain.rest().starts_with(b"HTTP"));
         address
     };
-    is_live(&mut Serve::start(&[&arguments[..], &["--udp=127.0.0.1:0"]].concat()));
+    is_live(&mut start(&[&arguments[..], &["--udp=127.0.0.1:0"]].concat()));
 
     let udp = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     let admin = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = admin.local_addr().expect("bound");
-    let mut serve = Serve::run(handed([udp.into(), admin.into()], "udp:admin", &arguments));
+    let mut serve = Serve::start(handed([udp.into(), admin.into()], "udp:admin", &arguments));
     assert_eq!(is_live(&mut serve), address);
     assert_eq!(serve.stop("TERM").0, Some(0));
 }
@@ -215,7 +201,7 @@ fn unusable_sockets_of_the_manager_are_refused() {
         ([tcp(), tcp()], "admin:admin", "several sockets that were handed over are named `admin`"),
         ([tcp(), tcp()], "http:https", "there is no certificate for HTTPS"),
     ] {
-        let (code, printed) = ends(handed(sockets, names, &[]));
+        let (code, printed) = Serve::refused(handed(sockets, names, &[]));
         assert_eq!(code, Some(1), "{printed}");
         assert!(printed.contains(message), "{printed}");
     }
@@ -225,8 +211,8 @@ fn unusable_sockets_of_the_manager_are_refused() {
 fn sockets_for_another_process_are_not_taken() {
     let mut command = swarmkeep(&["--udp=127.0.0.1:0"]);
     command.env("LISTEN_FDS", "2").env("LISTEN_PID", "1");
-    let serve = Serve::run(command);
-    Client::of(serve.addresses()[0][0]).connect();
+    let serve = Serve::start(command);
+    Client::of(serve.address("udp")).connect();
 }
 
 #[test]
@@ -234,7 +220,7 @@ fn the_service_manager_is_notified_of_readiness_reloading_health_and_stopping_in
     let manager = Manager::new();
     let mut serve = manager.run(&["--udp=127.0.0.1:0", "--http=127.0.0.1:0"], Duration::from_secs(1));
     assert_eq!(manager.next(), "READY=1\n", "first of all");
-    Client::of(serve.addresses()[0][0]).connect();
+    Client::of(serve.address("udp")).connect();
     scrape(serve.addresses()[1][0]);
     let began = Instant::now();
     let mut pings = 0;
@@ -277,17 +263,14 @@ fn check(arguments: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn a_check_over_https_accepts_the_given_certificate() {
-    let (folder, other) = (Folder::new(), Folder::new());
-    write_pair(&folder);
-    write_pair(&other);
-    let [certificate, key] = files_of_pair(&folder);
-    let [another, _] = files_of_pair(&other);
-    let arguments = ["--https=127.0.0.1:0", "--tls-certificate", &certificate, "--tls-key", &key];
-    let serve = Serve::start(&arguments);
+    let [authority, other] = [(); 2].map(|()| CertificateAuthority::new());
+    let [certificate, key] = authority.options();
+    let serve = start(&["--https=127.0.0.1:0", &certificate, &key]);
+    let [ca, another] = [&authority, &other].map(|authority| format!("--ca={}", authority.root().display()));
     let target = format!("https://{}/announce", serve.addresses_of("https")[0]);
-    assert_eq!(check(&["--ca", &certificate, &target]), (Some(0), String::new()));
+    assert_eq!(check(&[&ca, &target]), (Some(0), String::new()));
     assert_eq!(check(&["--insecure", &target]), (Some(0), String::new()));
-    for arguments in [&[&*target][..], &["--ca", &another, &target]] {
+    for arguments in [&[&*target][..], &[&another, &target]] {
         let (code, message) = check(arguments);
         assert!(
             code == Some(1) && message.contains(&format!("{target}: the authority of its certificate is")),
@@ -301,10 +284,9 @@ fn a_check_over_https_accepts_the_given_certificate() {
 #[test]
 fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_the_reason() {
     let check = |target: &str| check(&[target]);
-    let mut serve =
-        Serve::start(&["--udp=127.0.0.1:0", "--udp=[::1]:0", "--http=127.0.0.1:0", "--admin=127.0.0.1:0"]);
+    let serve = start(&["--udp=127.0.0.1:0", "--udp=[::1]:0", "--http=127.0.0.1:0", "--admin=127.0.0.1:0"]);
     let [udp, http] = serve.addresses();
-    let admin = admin(&mut serve);
+    let admin = serve.address("dashboard");
     let ready = format!("http://{admin}/health/ready");
     // It is ready after its first sample.
     until("it is ready", || check(&ready).0 == Some(0));

@@ -2,7 +2,7 @@
 
 use swarmkeep_tests::udp::Client;
 
-use crate::common::{Serve, https::scrape, refused};
+use crate::common::{https::scrape, refused, start};
 
 #[test]
 fn serves_until_sigterm_or_sigint_and_then_ends() {
@@ -10,8 +10,9 @@ fn serves_until_sigterm_or_sigint_and_then_ends() {
         let http = ["--http", "127.0.0.1:0", "--http", "[::1]:0"];
         let udp = ["--udp", "127.0.0.1:0", "--udp", "[::1]:0"];
         // Without the warning of running as root.
-        let serve = Serve::start(&[&["--log", "error"][..], &udp, &http].concat());
-        assert!(serve.first_line.contains("; repository packed, at most "), "{}", serve.first_line);
+        let serve = start(&[&["--log", "error"][..], &udp, &http].concat());
+        let [listening, before] = serve.listening();
+        assert!(before.is_empty() && listening.contains("; repository packed, at most "), "{listening}");
         let [udp, http] = serve.addresses();
         assert_eq!((udp.len(), http.len()), (2, 2));
         udp.into_iter().for_each(|address| _ = Client::of(address).connect());
@@ -25,13 +26,11 @@ fn serves_until_sigterm_or_sigint_and_then_ends() {
 #[test]
 fn serves_every_repository_of_the_catalog() {
     for row in swarmkeep::catalog::ALL {
-        let serve = Serve::start(&["--udp", "127.0.0.1:0", "--repository", row.name]);
-        let named = serve
-            .first_line
-            .split_once("; repository ")
-            .and_then(|(_, named)| named.split([',', '\n']).next());
-        assert_eq!(named, Some(row.name), "{}", serve.first_line);
-        Client::of(serve.addresses()[0][0]).connect();
+        let serve = start(&["--udp", "127.0.0.1:0", "--repository", row.name]);
+        let [listening, _] = serve.listening();
+        let named = listening.split_once("; repository ").and_then(|(_, named)| named.split(',').next());
+        assert_eq!(named, Some(row.name), "{listening}");
+        Client::of(serve.address("udp")).connect();
         assert_eq!(serve.stop("TERM").0, Some(0), "{}", row.name);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use crate::common::{Folder, Serve, interval};
+use crate::common::{Folder, interval, start, start_at_file};
 
 fn config(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
@@ -138,8 +138,9 @@ fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
             assert!(printed.contains(&format!("\n{name} = {addresses}")), "{arguments:?}: {printed}");
         }
     }
-    let serve = Serve::start(&["--config", &folder.write("a.toml", ""), "--http=127.0.0.1:0"]);
-    assert!(!serve.first_line.contains("udp"), "off in the environment: {}", serve.first_line);
+    let serve = start(&["--config", &folder.write("a.toml", ""), "--http=127.0.0.1:0"]);
+    let [listening, _] = serve.listening();
+    assert!(!listening.contains("udp"), "off in the environment: {listening}");
     assert_eq!(serve.stop("TERM").0, Some(0));
     for (arguments, problem) in [
         (&["--udp=off", "--http=off"][..], "udp, http and https are off: give one of them an address"),
@@ -198,7 +199,7 @@ fn sighup_changes_live_settings_and_names_others_that_need_a_restart() {
     let folder = Folder::new();
     let first = "interval = 600\njitter = 0\nudp = [\"127.0.0.1:0\"]\n";
     let file = folder.write("a.toml", first);
-    let mut serve = Serve::start_at_file(&["--config", &file]);
+    let mut serve = start_at_file(&["--config", &file]);
     let [udp, _] = serve.addresses();
     assert_eq!(interval(udp[0]), 600);
 
@@ -236,7 +237,7 @@ fn sighup_changes_live_settings_and_names_others_that_need_a_restart() {
 fn logs_can_be_json_objects() {
     let folder = Folder::new();
     let file = folder.write("a.toml", "log-format = \"json\"\n");
-    let mut serve = Serve::start(&["--udp", "127.0.0.1:0", "--config", &file]);
+    let mut serve = start(&["--udp", "127.0.0.1:0", "--config", &file]);
     serve.signal("HUP");
     let printed = serve.printed_until("settings read again");
     let line: serde_json::Value =
@@ -247,11 +248,11 @@ fn logs_can_be_json_objects() {
 #[test]
 fn the_store_may_take_half_of_the_memory_unless_the_operator_says_otherwise() {
     let says = |arguments: &[&str]| {
-        let serve = Serve::start(&[&["--udp=127.0.0.1:0"], arguments].concat());
-        let first = serve.first_line.clone();
+        let serve = start(&[&["--udp=127.0.0.1:0"], arguments].concat());
+        let [listening, _] = serve.listening();
         let (code, printed) = serve.stop("TERM");
         assert_eq!(code, Some(0));
-        first + &printed
+        listening + "\n" + &printed
     };
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let machine: u64 = meminfo.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("MemTotal");

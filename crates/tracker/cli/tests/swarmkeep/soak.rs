@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Folder, Serve, state::admin, swarmkeep};
+use crate::common::{Folder, Serve, swarmkeep};
 use swarmkeep_load::{Config, Mix, Report, Swarms, Target, run};
 use swarmkeep_store_tests::resident_kb_of;
 use swarmkeep_tests::{
@@ -46,9 +46,9 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
         &list,
     ]);
     command.env_remove("SWARMKEEP_ADMIN").env_remove("SWARMKEEP_SOAK_SECS");
-    let mut serve = Serve::run(command);
+    let serve = Serve::start(command);
     let [udp, http] = serve.addresses();
-    let admin = admin(&mut serve);
+    let admin = serve.address("dashboard");
     let (pid, enough) = (serve.pid(), AtomicBool::new(false));
 
     let (report, over_http, resident) = thread::scope(|scope| {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::common::{
-    A_MINUTE, Folder, NOBODY, ends, not_as_root,
+    A_MINUTE, Folder, NOBODY, Serve, not_as_root,
     state::{Tracker, command, hash, metrics_show, of},
     until,
 };
@@ -133,7 +133,7 @@ fn a_tracker_that_is_started_again_knows_how_long_ago_a_peer_announced() {
     let start = || {
         // The clock of peers counts seconds.
         let short = ["--interval=1s", "--jitter=0", "--lifetime=100s", "--admin=127.0.0.1:0", &tokens];
-        let (mut tracker, said) = Tracker::start(folder.path(), &short);
+        let (tracker, said) = Tracker::start(folder.path(), &short);
         let admin = tracker.admin();
         let age = move |swarm| {
             let path = format!("/api/v1/torrents/{}/peers", InfoHash::new(hash(swarm)));
@@ -384,7 +384,7 @@ fn a_folder_that_cannot_be_written_to_ends_the_tracker_with_its_owner_and_the_re
             chown(state.join(lock), Some(user), None).expect("ours, or root may");
         }
         fs::set_permissions(&state, fs::Permissions::from_mode(0o555)).expect("ours");
-        let (code, said) = ends(command());
+        let (code, said) = Serve::refused(command());
         fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).expect("ours");
         assert_eq!(code, Some(1), "{said}");
         let owners = format!("it belongs to user {owner} and group ");
@@ -410,7 +410,7 @@ fn links_in_the_folder_are_not_followed_and_a_pipe_does_not_hang_the_start() {
             tracker.starts(1, 1, 1);
             tracker.stop();
         } else {
-            let (code, said) = ends(command(&state, &[]));
+            let (code, said) = Serve::refused(command(&state, &[]));
             assert_eq!(code, Some(1), "{name}: {said}");
             let why = format!("opening {}: it is a link, which is not followed", state.join(name).display());
             assert!(said.contains(&why), "{name}: {said}");
@@ -423,7 +423,7 @@ fn links_in_the_folder_are_not_followed_and_a_pipe_does_not_hang_the_start() {
         if name == "swarms.snapshot.partial" {
             Tracker::start(&state, &[]).0.stop();
         } else {
-            let (code, said) = ends(command(&state, &[]));
+            let (code, said) = Serve::refused(command(&state, &[]));
             assert_eq!(code, Some(1), "{name}: {said}");
             let why = format!("opening {}: it is no file", state.join(name).display());
             assert!(said.contains(&why), "{name}: {said}");

@@ -8,8 +8,8 @@ use std::{
 use swarmkeep::TorrentRepository;
 use swarmkeep_peer::trackers::ClientOptions;
 use swarmkeep_store_tests::with;
-use swarmkeep_tests::{Tracker, build, certificates, listening};
-use swarmkeep_tracker::{Config, Tls};
+use swarmkeep_tests::{Tracker, build, https::CertificateAuthority, listening};
+use swarmkeep_tracker::Config;
 use tokio::time::sleep;
 
 use crate::trackers::torrent::{
@@ -114,21 +114,14 @@ async fn a_host_with_addresses_of_both_families_gets_announces_at_both_and_gives
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_https_only_a_tracker_with_a_trusted_certificate_gets_announces() {
-    let folder = tempfile::tempdir().expect("room");
-    let file = |name: &str| folder.path().join(name);
-    let ([leaf, key, root], [_, _, other]) = (certificates(), certificates());
-    for (name, text) in [("leaf.pem", leaf), ("key.pem", key), ("root.pem", root), ("other.pem", other)] {
-        std::fs::write(file(name), text).expect("room");
-    }
-    let tls = Tls::load(&file("leaf.pem"), &file("key.pem")).expect("they belong together");
+    let [authority, other] = [(); 2].map(|()| CertificateAuthority::new());
     let mut config = Config::new();
-    (config.https, config.tls) = (vec![V4, V6], Some(tls));
+    (config.https, config.tls) = (vec![V4, V6], Some(authority.tls()));
     let tracker = start(&config);
 
-    let trusting = |options, name| {
-        with(options, |options: &mut ClientOptions| options.root_certificates = Some(file(name)))
-    };
-    let client = of(trusting(patient(), "root.pem"));
+    let trusting =
+        |options, file| with(options, |options: &mut ClientOptions| options.root_certificates = Some(file));
+    let client = of(trusting(patient(), authority.root()));
     let urls = tracker.https.iter().map(|at| format!("https://{at}/announce"));
     for (nth, url) in urls.enumerate() {
         let _first = Announcer::start(&[&[&url]], identity(1, 1001), &client, &seldom());
@@ -137,15 +130,15 @@ async fn over_https_only_a_tracker_with_a_trusted_certificate_gets_announces() {
         assert_eq!(second.peers().await.len(), 1, "{url}");
         counts(&tracker, [0, 2 + 2 * nth as u32, 0]).await;
     }
-    let of_another = of(trusting(patient(), "other.pem"));
+    let of_another = of(trusting(patient(), other.root()));
     let url = format!("https://{}/announce", tracker.https[0]);
     let failure = Announcer::one(&url, &of_another, &seldom()).failure().await;
     assert!(failure.contains("certificate"), "{failure}");
-    let wrong_name = of(trusting(hosting("else.test", [V4.ip()]), "root.pem"));
+    let wrong_name = of(trusting(hosting("else.test", [V4.ip()]), authority.root()));
     let url = format!("https://else.test:{}/announce", tracker.https[0].port());
     let failure = Announcer::one(&url, &wrong_name, &seldom()).failure().await;
     assert!(failure.contains("certificate"), "{failure}");
-    let unreadable = trusting(quick(), "key.pem");
+    let unreadable = trusting(quick(), authority.key());
     let error = swarmkeep_peer::trackers::TrackerClient::new(unreadable).unwrap_err().to_string();
     assert!(error.contains("key.pem") && error.contains("no certificate"), "{error}");
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use swarmkeep::{Announce, AsyncTorrentRepository, Budget, Cursor, Retention, Timestamp};
+use swarmkeep::{Announce, AsyncTorrentRepository, Budget, Retention, Timestamp};
 use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
 use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
@@ -19,7 +19,7 @@ use swarmkeep_store_tests::{
 
 use crate::redis::{
     crowd::{self, endpoint, tell_all, torrent},
-    stores::{LIFETIME, RUNTIME, config, settings, started},
+    stores::{LIFETIME, RUNTIME, config, keys, settings, started},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -61,10 +61,9 @@ pub(crate) async fn announce(store: &RedisRepository, peers: std::ops::Range<u32
 
 /// Sweeps the whole store, also if another tracker holds the lease. Returns the number of expired peers.
 async fn sweep(store: &RedisRepository, server: &Server, now: Timestamp) -> u64 {
-    let leases: Vec<String> = server.query(&["KEYS", "*lease"]).expect("it answers");
-    leases.iter().for_each(|lease| {
-        server.command(&["DEL", lease]).expect("it answers");
-    });
+    for lease in keys(server, "*lease") {
+        server.command(&["DEL", &lease]).expect("it answers");
+    }
     crowd::sweep(store, now, 4096).await
 }
 
@@ -72,10 +71,7 @@ async fn sweep(store: &RedisRepository, server: &Server, now: Timestamp) -> u64 
 async fn times(store: &RedisRepository) -> Vec<i64> {
     let (mut listed, now) = (Vec::new(), clock().as_secs());
     for n in 0..TORRENTS {
-        let mut cursor = Cursor::START;
-        while !cursor.is_end() {
-            cursor = store.peers(&torrent(n), cursor, 1000, &mut listed).await.expect("reached");
-        }
+        listed.extend(crowd::peers(store, &torrent(n)).await);
     }
     listed.iter().map(|peer| peer.last_announce.as_secs().cast_signed() - now.cast_signed()).collect()
 }
@@ -205,8 +201,7 @@ fn redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_reported() {
                 Err(Error::Clock { own, server }) => assert!(own.abs_diff(server).abs_diff(3600) <= 2),
                 other => panic!("{other:?}"),
             }
-            let keys: Vec<String> = server.query(&["KEYS", "*"]).expect("it answers");
-            assert_eq!(keys, [""; 0], "it has written nothing");
+            assert_eq!(keys(&server, "*"), [""; 0], "it has written nothing");
         }
         let mut settings = settings([server.url()]);
         settings.clock = Some(drifts);

@@ -1,46 +1,57 @@
 //! Every case of the suite on one server, and on a Cluster.
 
-use swarmkeep::catalog::Implementation;
+use std::sync::{Arc, LazyLock};
+
+use swarmkeep::{AsyncTorrentRepository, ConfigError, RepositoryConfig, catalog::Implementation};
 use swarmkeep_conformance::{CASES, Case};
-use swarmkeep_redis::RedisRepository;
+use swarmkeep_redis::{Error, RedisRepository};
+use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::programs::{REDIS, Trial, trial};
 
-use crate::redis::stores::{on_a_cluster, on_one_server, on_one_server_with_module};
+use crate::redis::stores::{RUNTIME, server_with_module, settings, started};
 
-static ON_ONE_SERVER: Implementation = Implementation::asynchronous(
-    "redis",
-    "redis",
-    "Redis or Valkey, one server.",
-    RedisRepository::BOUNDED,
-    on_one_server,
-);
-static WITH_MODULE: Implementation = Implementation::asynchronous(
-    "redis-module",
-    "redis",
-    "Redis or Valkey with the module, one server.",
-    RedisRepository::BOUNDED,
-    on_one_server_with_module,
-);
-static ON_A_CLUSTER: Implementation = Implementation::asynchronous(
-    "redis-cluster",
-    "redis",
-    "Redis or Valkey, a Cluster.",
-    RedisRepository::BOUNDED,
-    on_a_cluster,
-);
+static SERVER: LazyLock<Server> = LazyLock::new(|| started(Server::start()));
+static SERVER_WITH_MODULE: LazyLock<Server> = LazyLock::new(|| server_with_module(&[]));
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| started(Cluster::start(3, 0)));
+
+static ON_ONE_SERVER: Implementation = row("redis_on_one_server", |config| on([SERVER.url()], config));
+static WITH_MODULE: Implementation =
+    row("redis_module_on_one_server", |config| on([SERVER_WITH_MODULE.url()], config));
+static ON_A_CLUSTER: Implementation = row("redis_on_a_cluster", |config| on(CLUSTER.urls(), config));
+
+type Built = Result<Arc<dyn AsyncTorrentRepository>, ConfigError>;
+
+/// A row of the catalog's kind.
+const fn row(name: &'static str, build: fn(&RepositoryConfig) -> Built) -> Implementation {
+    Implementation::asynchronous(name, "redis", "Redis or Valkey.", RedisRepository::BOUNDED, build)
+}
+
+fn on(urls: impl IntoIterator<Item = String>, config: &RepositoryConfig) -> Built {
+    let config = match config.shard_count() {
+        // Few shards for three masters, since cases list a store all the time.
+        None => config.clone().shards(4),
+        Some(_) => config.clone(),
+    };
+    match RUNTIME.block_on(RedisRepository::connect(&settings(urls), &config)) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(Error::Config(error)) => Err(error),
+        Err(other) => panic!("{other}"),
+    }
+}
 
 /// A test per case and row. The nodes of a Cluster run the same functions as one server. So by default the
 /// Cluster has only the cases whose calls go to several nodes; `--include-ignored` adds the rest.
 pub(crate) fn tests() -> Vec<Trial> {
-    let test = |row: &str, store: &'static Implementation, case: &'static Case| {
-        trial(&format!("{}::{row}::{}", module_path!(), case.name), &[REDIS], move || case.run(&store))
+    let test = |store: &'static Implementation, case: &'static Case| {
+        trial(&format!("{}::{}::{}", module_path!(), store.name, case.name), &[REDIS], move || {
+            case.run(&store)
+        })
     };
     let cases = || CASES.iter().filter(|case| !is_of_this_process(case));
-    let on_one_server = cases().map(|case| test("redis_on_one_server", &ON_ONE_SERVER, case));
-    let with_module = cases().map(|case| test("redis_module_on_one_server", &WITH_MODULE, case));
-    let on_a_cluster = cases().map(|case| {
-        test("redis_on_a_cluster", &ON_A_CLUSTER, case).with_ignored_flag(!is_of_several_swarms(case))
-    });
+    let on_one_server = cases().map(|case| test(&ON_ONE_SERVER, case));
+    let with_module = cases().map(|case| test(&WITH_MODULE, case));
+    let on_a_cluster =
+        cases().map(|case| test(&ON_A_CLUSTER, case).with_ignored_flag(!is_of_several_swarms(case)));
     on_one_server.chain(with_module).chain(on_a_cluster).collect()
 }
 

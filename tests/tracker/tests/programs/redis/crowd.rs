@@ -11,8 +11,8 @@ use std::{
 
 use futures_util::future::join_all;
 use swarmkeep::{
-    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, Endpoint, InfoHash, PeerBuffer, Request,
-    Retention, SplitMix64, SwarmSummary, Timestamp, Totals, Unavailable,
+    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, Endpoint, InfoHash, PeerBuffer,
+    PeerRecord, Request, Retention, SplitMix64, SwarmSummary, Timestamp, Totals, Unavailable,
 };
 use swarmkeep_redis::RedisRepository;
 use tokio::task::JoinSet;
@@ -129,15 +129,29 @@ pub(crate) async fn announce_while<T>(
     (all, result)
 }
 
-/// All peers of the store. Compares everything that is kept twice: counts with listings, totals with counts,
-/// and downloads with completed peers.
-pub(crate) async fn members(store: &RedisRepository) -> BTreeMap<InfoHash, BTreeSet<Endpoint>> {
+/// All swarms of the store.
+pub(crate) async fn swarms(store: &RedisRepository) -> Vec<SwarmSummary> {
     let (mut cursor, mut swarms) = (Cursor::START, Vec::new());
     while !cursor.is_end() {
         cursor = store.walk(cursor, 1000, &mut swarms).await.expect("reached");
     }
+    swarms
+}
+
+/// All peers of a swarm.
+pub(crate) async fn peers(store: &RedisRepository, info_hash: &InfoHash) -> Vec<PeerRecord> {
+    let (mut cursor, mut peers) = (Cursor::START, Vec::new());
+    while !cursor.is_end() {
+        cursor = store.peers(info_hash, cursor, 1000, &mut peers).await.expect("reached");
+    }
+    peers
+}
+
+/// All peers of the store. Compares everything that is kept twice: counts with listings, totals with counts,
+/// and downloads with completed peers.
+pub(crate) async fn members(store: &RedisRepository) -> BTreeMap<InfoHash, BTreeSet<Endpoint>> {
     let (mut members, mut counted) = (BTreeMap::new(), Totals::default());
-    for some in swarms.chunks(ABREAST) {
+    for some in swarms(store).await.chunks(ABREAST) {
         for (swarm, endpoints) in
             some.iter().zip(join_all(some.iter().map(|swarm| listed(store, swarm))).await)
         {
@@ -155,10 +169,7 @@ pub(crate) async fn members(store: &RedisRepository) -> BTreeMap<InfoHash, BTree
 
 /// The peers of a swarm, compared with its counts.
 async fn listed(store: &RedisRepository, swarm: &SwarmSummary) -> BTreeSet<Endpoint> {
-    let (mut cursor, mut peers) = (Cursor::START, Vec::new());
-    while !cursor.is_end() {
-        cursor = store.peers(&swarm.info_hash, cursor, 1000, &mut peers).await.expect("reached");
-    }
+    let peers = peers(store, &swarm.info_hash).await;
     let endpoints: BTreeSet<_> = peers.iter().map(|peer| peer.endpoint).collect();
     assert_eq!(endpoints.len(), peers.len(), "a peer is listed twice");
     assert_eq!(swarm.stats.peers(), peers.len() as u64, "the counts of a swarm and its peers");
@@ -173,6 +184,13 @@ async fn listed(store: &RedisRepository, swarm: &SwarmSummary) -> BTreeSet<Endpo
         swarm.stats
     );
     endpoints
+}
+
+/// Asserts that each announce was acknowledged, took effect and was counted once.
+pub(crate) async fn assert_all_done(store: &RedisRepository, results: &AnnounceResults) {
+    assert_eq!(results.refused, []);
+    assert_eq!(lost(store, results).await, [] as [u32; 0], "acknowledged and lost");
+    assert_counted_once(store).await;
 }
 
 /// As many downloads as peers: each was counted exactly once.

@@ -28,8 +28,8 @@ use tokio::{
 
 use crate::redis::{
     crowd::{
-        NOW, announce_while, assert_counted_once, endpoint, finished, lost, members, requests, sweep, tell,
-        tell_all, torrent,
+        NOW, announce_while, assert_all_done, assert_counted_once, endpoint, finished, lost, members,
+        requests, sweep, tell, tell_all, torrent,
     },
     stores::{RUNTIME, SLACK, config, connect, impatient, settings, started},
 };
@@ -66,44 +66,34 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.expect("no panic")
 }
 
-/// All connections are cut, again and again: each announce takes effect once in the end, and none is refused.
-fn redis_connections_cut_in_the_middle_of_announces_lose_no_peer_and_count_none_twice() {
+/// Causes faults in a server while peers announce. Each announce takes effect once in the end, and none is
+/// refused, since patience is longer than a reconnection takes. `fault` returns the number of faults.
+fn announce_through(fault: fn(&Server) -> u64) {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
-        let cut = async |next: &AtomicU32| {
-            let mut cut = 0;
-            while cut < 40 || next.load(Relaxed) < 300 {
+        let again_and_again = async |next: &AtomicU32| {
+            let mut faults = 0;
+            while faults < 40 || next.load(Relaxed) < 300 {
                 sleep(Duration::from_millis(15)).await;
                 let server = Arc::clone(&server);
-                cut += blocking(move || server.client_kill_all().expect("it answers")).await;
+                faults += blocking(move || fault(&server)).await;
             }
         };
-        let (told, ()) = announce_while(&store, 0, cut).await;
-        assert_eq!(told.refused, [], "patience is longer than a reconnection takes");
-        assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
-        assert_counted_once(&store).await;
+        let (told, ()) = announce_while(&store, 0, again_and_again).await;
+        assert_all_done(&store, &told).await;
     });
 }
 
-/// The functions are lost, again and again: a tracker that misses them loads them.
+fn redis_connections_cut_in_the_middle_of_announces_lose_no_peer_and_count_none_twice() {
+    announce_through(|server| server.client_kill_all().expect("it answers"));
+}
+
+/// A tracker that misses the functions loads them.
 fn redis_functions_that_a_server_has_lost_are_loaded_again() {
-    let server = Arc::new(started(Server::start()));
-    RUNTIME.block_on(async {
-        let store = connect(&settings([server.url()])).await;
-        let flush = async |next: &AtomicU32| {
-            let mut flushed = 0;
-            while flushed < 30 || next.load(Relaxed) < 300 {
-                sleep(Duration::from_millis(10)).await;
-                let server = Arc::clone(&server);
-                blocking(move || server.command(&["FUNCTION", "FLUSH"]).expect("it answers")).await;
-                flushed += 1;
-            }
-        };
-        let (told, ()) = announce_while(&store, 0, flush).await;
-        assert_eq!(told.refused, []);
-        assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
-        assert_counted_once(&store).await;
+    announce_through(|server| {
+        server.command(&["FUNCTION", "FLUSH"]).expect("it answers");
+        1
     });
 }
 
@@ -294,9 +284,7 @@ fn redis_cluster_failing_over_on_request_loses_no_peer() {
         })
         .await;
         assert_ne!(masters.0, masters.1);
-        assert_eq!(told.refused, []);
-        assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
-        assert_counted_once(&store).await;
+        assert_all_done(&store, &told).await;
     });
 }
 
@@ -390,9 +378,7 @@ fn redis_cluster_slots_moved_under_load_lose_no_peer_and_refuse_none() {
         })
         .await;
         assert!(moved >= 16, "{moved} keys were moved");
-        assert_eq!(told.refused, []);
-        assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
-        assert_counted_once(&store).await;
+        assert_all_done(&store, &told).await;
     });
 }
 

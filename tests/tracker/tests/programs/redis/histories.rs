@@ -20,7 +20,7 @@ use swarmkeep_redis::{RedisConfig, RedisRepository};
 use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::programs::{REDIS, Trial, trial};
 
-use crate::redis::stores::{RUNTIME, connect, impatient, module, settings, started};
+use crate::redis::stores::{RUNTIME, connect, impatient, server_with_module, settings, started};
 
 const TRACKERS: usize = 3;
 
@@ -29,10 +29,11 @@ type Tracker = Mutex<Arc<RedisRepository>>;
 pub(crate) fn tests() -> Vec<Trial> {
     let test = |name: &str, run: fn()| trial(&format!("{}::{name}", module_path!()), &[REDIS], run);
     vec![
-        test("calls_to_functions_have_an_order_while_connections_break", || on_one_server(&[])),
+        test("calls_to_functions_have_an_order_while_connections_break", || {
+            on_one_server(&started(Server::start()));
+        }),
         test("calls_to_the_module_have_an_order_while_connections_break", || {
-            let module = module();
-            on_one_server(&[("loadmodule", module.to_str().expect("a path in UTF-8"))]);
+            on_one_server(&server_with_module(&[]));
         }),
         test("calls_to_a_cluster_have_an_order", || {
             let cluster = started(Cluster::start(3, 0));
@@ -43,8 +44,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-fn on_one_server(directives: &[(&str, &str)]) {
-    let server = started(Server::start_with(directives));
+fn on_one_server(server: &Server) {
     // So short that some calls get no answer.
     let settings = impatient(settings([server.url()]), 50);
     let mut next = (0..TRACKERS).cycle();

@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpListener},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::redis::{
     crowd::{finished, tell},
-    stores::{RUNTIME, config, connect, impatient, settings, started},
+    stores::{RUNTIME, config, connect, impatient, listen, proxy, settings, started},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -51,24 +51,22 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 struct ForgedAnswer(String, Option<&'static str>);
 
 impl Proxy {
-    /// Listens; its server is not yet known.
-    fn listen() -> (TcpListener, u16) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
-        (listener, port)
-    }
-
-    fn start(listener: TcpListener, server: u16) -> Self {
-        let port = listener.local_addr().expect("it is bound").port();
-        let proxy = Self { port, forged: Arc::default(), taken: Arc::default() };
-        let (forged, taken) = (Arc::clone(&proxy.forged), Arc::clone(&proxy.taken));
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let (forged, taken) = (Arc::clone(&forged), Arc::clone(&taken));
-                thread::spawn(move || serve(client, server, &forged, &taken));
+    fn start((listener, port): (TcpListener, u16), server: u16) -> Self {
+        let started = Self { port, forged: Arc::default(), taken: Arc::default() };
+        let (forged, taken) = (Arc::clone(&started.forged), Arc::clone(&started.taken));
+        proxy(listener, server, move |_, client| {
+            let Some(ForgedAnswer(first, then)) = locked(&forged).clone() else { return Ok(true) };
+            let (mut piece, mut own) = (first, 0);
+            // Endless, but for a test that fails.
+            while own < 64 << 20 && client.write_all(piece.as_bytes()).is_ok() {
+                own += piece.len();
+                let Some(then) = then else { break };
+                piece = then.repeat((1 << 14) / then.len());
             }
+            taken.fetch_max(own, Relaxed);
+            Ok(false)
         });
-        proxy
+        started
     }
 
     /// Answers an announce with this until the error has the text `named`: a slow machine may have no answer
@@ -87,32 +85,6 @@ impl Proxy {
     }
 }
 
-/// Passes on requests, until there is something else to say.
-fn serve(mut client: TcpStream, server: u16, forged: &Mutex<Option<ForgedAnswer>>, taken: &AtomicUsize) {
-    let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).expect("it listens");
-    let (mut answers, mut to) = (server.try_clone().expect("ours"), client.try_clone().expect("ours"));
-    let back = thread::spawn(move || std::io::copy(&mut answers, &mut to));
-    let mut request = [0; 1 << 16];
-    while let Ok(len @ 1..) = client.read(&mut request) {
-        let forged = locked(forged).clone();
-        let Some(ForgedAnswer(first, then)) = forged else {
-            server.write_all(&request[..len]).expect("it reads");
-            continue;
-        };
-        let (mut piece, mut own) = (first, 0);
-        // Endless, but for a test that fails.
-        while own < 64 << 20 && client.write_all(piece.as_bytes()).is_ok() {
-            own += piece.len();
-            let Some(then) = then else { break };
-            piece = then.repeat((1 << 14) / then.len());
-        }
-        taken.fetch_max(own, Relaxed);
-    }
-    let _ = server.shutdown(Shutdown::Both);
-    let _ = client.shutdown(Shutdown::Both);
-    let _ = back.join();
-}
-
 fn redis_that_answers_more_than_was_requested_is_left_at_once() {
     /// The size of the buffers of the sockets of both sides.
     const ON_ITS_WAY: usize = 16 << 20;
@@ -129,7 +101,7 @@ fn redis_that_answers_more_than_was_requested_is_left_at_once() {
     RUNTIME.block_on(async {
         let mut asked = JoinSet::new();
         for (first, then, named) in answers {
-            let proxy = Proxy::start(Proxy::listen().0, server.port());
+            let proxy = Proxy::start(listen(), server.port());
             let url = format!("redis://127.0.0.1:{}", proxy.port);
             let settings = impatient(settings([url]), 1000);
             asked.spawn(async move {
@@ -173,14 +145,14 @@ fn stranger() -> (u16, Arc<Mutex<Vec<u8>>>) {
 
 fn redis_cluster_does_not_lead_a_password_to_a_stranger() {
     let (port, heard) = stranger();
-    let (listener, at) = Proxy::listen();
+    let (listener, at) = listen();
     let announced = at.to_string();
     let cluster = started(Cluster::start_with(
         1,
         0,
         &[("requirepass", "secret"), ("masterauth", "secret"), ("cluster-announce-port", &announced)],
     ));
-    let proxy = Proxy::start(listener, cluster.server(0).port());
+    let proxy = Proxy::start((listener, at), cluster.server(0).port());
     let asks = impatient(settings([format!("redis://:secret@127.0.0.1:{at}")]), 1000);
     RUNTIME.block_on(async {
         // It is named while the store is used,

@@ -2,10 +2,8 @@
 //! begins it anew.
 
 use std::{
-    io::{self, Read as _, Write as _},
-    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    io::ErrorKind,
     sync::{Arc, Mutex, mpsc},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -24,7 +22,7 @@ use tokio::time::sleep;
 
 use crate::redis::{
     crowd::{NOW, endpoint, members, tell, torrent},
-    stores::{FUNCTIONS, RUNTIME, impatient, settings, started},
+    stores::{FUNCTIONS, LIFETIME, RUNTIME, impatient, keys, listen, proxy, settings, started},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -52,11 +50,8 @@ const TORRENTS: u32 = 100;
 
 /// A new tracker: it chooses its own key.
 async fn start(settings: &RedisConfig, key: u8) -> Arc<RedisRepository> {
-    let config = RepositoryConfig::new(HashKey::from_bytes([key; 16])).lifetime(super::stores::LIFETIME);
-    match RedisRepository::connect(settings, &config).await {
-        Ok(store) => Arc::new(store),
-        Err(error) => panic!("{error}"),
-    }
+    let config = RepositoryConfig::new(HashKey::from_bytes([key; 16])).lifetime(LIFETIME);
+    Arc::new(RedisRepository::connect(settings, &config).await.expect("reached"))
 }
 
 /// A peer of this tracker, in each torrent.
@@ -152,9 +147,8 @@ fn redis_shards_of_a_layout_that_was_given_up_are_replaced() {
         let three = start(&settings, 3).await;
         assert_eq!(three.totals().await.expect("reached").swarms, 0, "their shards cannot be found");
         tell(&three, &Announce::new(torrent(1), endpoint(3))).await.expect("acknowledged");
-        let shards = || server.query::<Vec<String>>(&["KEYS", "*{*}"]).expect("it answers");
         three.sweep(NOW, Retention::DropEmpty, Budget::peers(10_000)).await.expect("reached");
-        assert_eq!(shards().len(), 1, "a sweep removes them");
+        assert_eq!(keys(&server, "*{*}").len(), 1, "a sweep removes them");
         assert_eq!(disagreements(&[&one, &two, &three]).await, 0, "of {TORRENTS} torrents");
         assert_eq!(one.status().layout_changes, 1);
 
@@ -233,11 +227,11 @@ fn redis_older_layouts_are_refused_with_the_last_commit_that_reads_them_and_stay
             let written: String = server.query(&["GET", &key]).expect("it answers");
             let older = written.replace("false", word);
             server.command(&["SET", &key, &older]).expect("it answers");
-            let shards: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
-            for shard in &shards {
-                let mut meta: Vec<u8> = server.query(&[b"HGET", shard.as_slice(), b"m"]).expect("it answers");
+            let shards = keys(&server, "*{*}");
+            for shard in shards.iter().map(String::as_bytes) {
+                let mut meta: Vec<u8> = server.query(&[b"HGET", shard, b"m"]).expect("it answers");
                 change(&mut meta);
-                server.command(&[b"HSET", shard.as_slice(), b"m", &meta]).expect("it answers");
+                server.command(&[b"HSET", shard, b"m", &meta]).expect("it answers");
             }
             let sentence = format!("an older layout, which commit {commit} is the last to read");
             // A tracker that runs is refused by the shards, one that starts by the key or by the shards.
@@ -256,8 +250,7 @@ fn redis_older_layouts_are_refused_with_the_last_commit_that_reads_them_and_stay
                     RedisRepository::connect(&settings, &config).await.expect_err("an older layout");
                 assert!(refused.to_string().contains(&sentence), "{refused}");
             }
-            let left: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
-            assert_eq!(left.len(), shards.len());
+            assert_eq!(keys(&server, "*{*}").len(), shards.len());
         });
     }
 }
@@ -282,7 +275,7 @@ fn redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed
         let one = start(&settings, 1).await;
         let comes = |n| Announce::new(torrent(n), endpoint(n));
         tell(&one, &comes(0)).await.expect("acknowledged");
-        let shard = server.query::<Vec<String>>(&["KEYS", "*{*}"]).expect("it answers").remove(0);
+        let shard = keys(&server, "*{*}").remove(0);
         tell(&one, &comes(1)).await.expect("acknowledged");
         let layout = layout_key(&settings);
         server.command(&["DEL", &shard]).expect("it answers");
@@ -318,11 +311,10 @@ fn redis_functions_of_unused_versions_are_deleted() {
         assert_eq!(["swarmkeep_00000000", "swarmkeep_11111111"].map(has), [false, true]);
         assert_eq!(others.map(has), [true; 3], "they have no name of a version");
         assert_eq!(listed.len(), 5, "with the one in use");
-        let notes: Vec<String> =
-            server.query(&["KEYS", &format!("{}uses:*", settings.prefix)]).expect("it answers");
+        let notes = keys(&server, &format!("{}uses:*", settings.prefix));
         let own = notes.iter().find(|&note| *note != noted).expect("a note of its use");
         let lasts: u64 = server.query(&["TTL", own]).expect("it answers");
-        assert!(lasts.abs_diff(super::stores::LIFETIME.as_secs()) < 60, "for a lifetime, not for {lasts} s");
+        assert!(lasts.abs_diff(LIFETIME.as_secs()) < 60, "for a lifetime, not for {lasts} s");
     });
 }
 
@@ -377,7 +369,7 @@ fn redis_layout_of_most_shards_is_the_layout_of_the_store() {
         let one = start(&settings, 1).await;
         announce_to(&one, 1).await;
         announce_to(&*start(&given_up, 9).await, 1).await;
-        let shards: Vec<String> = server.query(&["KEYS", "given-up:*{*}"]).expect("it answers");
+        let shards = keys(&server, "given-up:*{*}");
         let given_up: Vec<u8> = server.query(&["DUMP", &shards[0]]).expect("it answers");
         let (before, _) = shards[0].split_once('{').expect("the number of a shard");
         let first = format!("{}{{0}}", before.replace("given-up:", &prefix));
@@ -392,34 +384,19 @@ fn redis_layout_of_most_shards_is_the_layout_of_the_store() {
 /// A proxy that holds the first confirmed call: it reports the call, ends that connection when it may go on,
 /// and passes on everything later.
 fn holds_a_confirmed_call(server: u16) -> (u16, mpsc::Receiver<mpsc::Sender<()>>) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let port = listener.local_addr().expect("it is bound").port();
+    let (listener, port) = listen();
     let (met, meets) = mpsc::channel();
-    let met = Arc::new(Mutex::new(Some(met)));
-    thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let met = Arc::clone(&met);
-            thread::spawn(move || {
-                let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).expect("it listens");
-                let (mut back, mut to) =
-                    (server.try_clone().expect("ours"), client.try_clone().expect("ours"));
-                thread::spawn(move || io::copy(&mut back, &mut to));
-                let mut request = [0; 1 << 16];
-                while let Ok(len @ 1..) = client.read(&mut request) {
-                    let call = &request[..len];
-                    let confirmed = is_confirmed(call);
-                    if confirmed && let Some(met) = met.lock().expect("no panic").take() {
-                        let (go, goes) = mpsc::channel();
-                        met.send(go).expect("the test waits");
-                        goes.recv().expect("it may go on");
-                        break;
-                    }
-                    server.write_all(call).expect("it reads");
-                }
-                let _ = server.shutdown(Shutdown::Both);
-                let _ = client.shutdown(Shutdown::Both);
-            });
+    let met = Mutex::new(Some(met));
+    proxy(listener, server, move |call, _| {
+        if is_confirmed(call)
+            && let Some(met) = met.lock().expect("no panic").take()
+        {
+            let (go, goes) = mpsc::channel();
+            met.send(go).expect("the test waits");
+            goes.recv().expect("it may go on");
+            return Err(ErrorKind::ConnectionAborted.into());
         }
+        Ok(true)
     });
     (port, meets)
 }

@@ -17,7 +17,7 @@ mod servers;
 mod stores;
 
 pub(crate) use crowd::torrent;
-pub(crate) use stores::{FUNCTIONS, calls, module, started};
+pub(crate) use stores::{FUNCTIONS, calls, keys, server_with_module, started};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let lists = [

@@ -10,7 +10,7 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, Endpoint, HashKey, InfoHash, PeerBuffer,
+    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Endpoint, HashKey, InfoHash, PeerBuffer,
     PeerRecord, Random as _, RepositoryConfig, Retention, Role, SplitMix64, SwarmStats, SwarmSummary,
     Timestamp,
 };
@@ -24,8 +24,10 @@ use swarmkeep_store_tests::{
 use tokio::time::sleep;
 
 use crate::redis::{
-    crowd::{NOW, announce_while, assert_counted_once, endpoint, lost, requests, tell, tell_all, torrent},
-    stores::{FUNCTIONS, RUNTIME, config, connect, module, settings, started},
+    crowd::{
+        NOW, announce_while, assert_all_done, endpoint, peers, requests, swarms, tell, tell_all, torrent,
+    },
+    stores::{FUNCTIONS, RUNTIME, config, connect, keys, module, server_with_module, settings, started},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -44,28 +46,19 @@ pub(crate) fn tests() -> Vec<Trial> {
     }
 }
 
-/// A server with the module.
-fn server(directives: &[(&str, &str)]) -> Server {
-    let module = module();
-    // A replica is served at once, and not after the five seconds in which more could come.
-    let load = [("loadmodule", module.to_str().expect("a path in UTF-8")), ("repl-diskless-sync-delay", "0")];
-    started(Server::start_with(&[&load, directives].concat()))
-}
+/// A replica is served at once, and not after the five seconds in which more could come.
+const AT_ONCE: (&str, &str) = ("repl-diskless-sync-delay", "0");
+
+/// The form of the keys of shards.
+const SHARDS: &str = "*{*}";
 
 /// All that is in a store.
 type Picture = BTreeMap<InfoHash, (SwarmStats, BTreeMap<Endpoint, (Role, Timestamp)>)>;
 
 async fn picture(store: &RedisRepository) -> Picture {
-    let (mut cursor, mut swarms) = (Cursor::START, Vec::new());
-    while !cursor.is_end() {
-        cursor = store.walk(cursor, 1000, &mut swarms).await.expect("reached");
-    }
     let mut picture = Picture::new();
-    for SwarmSummary { info_hash, stats } in swarms {
-        let (mut cursor, mut peers) = (Cursor::START, Vec::new());
-        while !cursor.is_end() {
-            cursor = store.peers(&info_hash, cursor, 1000, &mut peers).await.expect("reached");
-        }
+    for SwarmSummary { info_hash, stats } in swarms(store).await {
+        let peers = peers(store, &info_hash).await;
         let peers = peers.iter().map(|peer| (peer.endpoint, (peer.role, peer.last_announce)));
         picture.insert(info_hash, (stats, peers.collect()));
     }
@@ -139,7 +132,7 @@ fn redis_module_keeps_all_in_files() {
         (&[("appendonly", "yes")], "BGREWRITEAOF"),
         (&[("appendonly", "yes"), ("aof-use-rdb-preamble", "no")], "BGREWRITEAOF"),
     ] {
-        let server = server(directives);
+        let server = server_with_module(directives);
         RUNTIME.block_on(async {
             let settings = settings([server.url()]);
             let store = reach(&settings).await;
@@ -167,7 +160,7 @@ fn redis_module_keeps_all_in_files() {
 }
 
 fn redis_module_has_the_same_on_a_replica() {
-    let (master, replica) = (server(&[]), server(&[]));
+    let [master, replica] = [(); 2].map(|()| server_with_module(&[AT_ONCE]));
     RUNTIME.block_on(async {
         let settings = settings([master.url()]);
         let store = reach(&settings).await;
@@ -196,18 +189,14 @@ fn wait_for_replica(master: &Server) {
     assert_eq!(connection.query::<u64>(&["WAIT", "1", "10000"]).expect("it answers"), 1);
 }
 
-fn shards(server: &Server) -> Vec<String> {
-    server.query(&["KEYS", "*{*}"]).expect("it answers")
-}
-
 fn redis_module_copies_dumps_and_restores_a_shard() {
-    let server = server(&[]);
+    let server = server_with_module(&[]);
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
         let store = reach(&settings).await;
         live(&store, 5, NOW).await;
         let before = picture(&store).await;
-        for shard in shards(&server) {
+        for shard in keys(&server, SHARDS) {
             let dumped: Vec<u8> = server.query(&["DUMP", &shard]).expect("it answers");
             server.command(&["COPY", &shard, "copy"]).expect("it answers");
             server.command(&["DEL", &shard]).expect("it answers");
@@ -245,7 +234,7 @@ fn parts(server: &Server) -> Vec<Vec<u8>> {
 }
 
 fn redis_module_refuses_bytes_that_are_not_whole_and_lives_on() {
-    let server = server(&[("appendonly", "yes"), ("aof-use-rdb-preamble", "no")]);
+    let server = server_with_module(&[("appendonly", "yes"), ("aof-use-rdb-preamble", "no")]);
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
         let store = reach(&settings).await;
@@ -301,7 +290,7 @@ fn text(value: &Value) -> String {
 }
 
 fn redis_module_memory_is_the_servers_and_returns() {
-    let server = server(&[]);
+    let server = server_with_module(&[]);
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
         tell(&store, &Announce::new(torrent(0), endpoint(0))).await.expect("acknowledged");
@@ -311,7 +300,7 @@ fn redis_module_memory_is_the_servers_and_returns() {
             tell_all(&store, part.iter().copied(), NOW).await;
         }
         let used = server.used_memory().expect("it answers") - empty;
-        let told: u64 = shards(&server)
+        let told: u64 = keys(&server, SHARDS)
             .iter()
             .map(|shard| server.query::<u64>(&["MEMORY", "USAGE", shard]).expect("it answers"))
             .sum();
@@ -325,12 +314,12 @@ fn redis_module_memory_is_the_servers_and_returns() {
 }
 
 fn redis_module_obeys_permissions() {
-    let server = server(&[]);
+    let server = server_with_module(&[]);
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
         tell(&store, &Announce::new(torrent(0), endpoint(0))).await.expect("acknowledged");
     });
-    let shard = shards(&server).remove(0);
+    let shard = keys(&server, SHARDS).remove(0);
     let mut connection = server.connect().expect("it answers");
     connection
         .command(&["ACL", "SETUSER", "reads", "on", "nopass", "~store*", "+swarmkeep.meta"])
@@ -349,7 +338,7 @@ fn redis_module_obeys_permissions() {
 
 /// The sweeping tracker decides, so that different trackers do not build shards again and again.
 fn redis_module_follows_the_sweeping_tracker_in_lifetime_and_limit() {
-    let server = server(&[]);
+    let server = server_with_module(&[]);
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
         let config = |lifetime, limit| {
@@ -386,10 +375,9 @@ fn redis_module_follows_the_sweeping_tracker_in_lifetime_and_limit() {
 
 /// Also if the settings require the module and no server has it. Nothing is written.
 fn redis_module_that_some_servers_lack_is_refused_with_the_remedy() {
-    let module = module();
     RUNTIME.block_on(async {
         let mixed = started(Cluster::start_with(3, 0, &[("enable-module-command", "yes")]));
-        mixed.server(0).command(&["MODULE", "LOAD", module.to_str().expect("a path")]).expect("it loads");
+        mixed.server(0).command(&["MODULE", "LOAD", &module()]).expect("it loads");
         let without = started(Server::start());
         let mut asked = RedisConfig::new([without.url()]);
         asked.engine = Some(Engine::Module);
@@ -401,8 +389,7 @@ fn redis_module_that_some_servers_lack_is_refused_with_the_remedy() {
             let refused = refused.to_string();
             let named = refused.contains("loadmodule") && refused.contains(&lacks.port().to_string());
             assert!(named, "{refused}");
-            let keys: Vec<String> = lacks.query(&["KEYS", "*"]).expect("it answers");
-            assert_eq!(keys, [""; 0]);
+            assert_eq!(keys(lacks, "*"), [""; 0]);
         }
         asked.engine = Some(Engine::Functions);
         let store = connect(&asked).await;
@@ -414,9 +401,7 @@ fn redis_module_that_some_servers_lack_is_refused_with_the_remedy() {
 /// of servers is enough: three pairs take 38 s under this load, since they fill up.
 fn redis_module_is_upgraded_server_by_server_under_load_and_no_peer_is_lost() {
     let module = module();
-    // Servers wait for more replicas than there are before they send anything.
-    let load = [("loadmodule", module.to_str().expect("a path in UTF-8")), ("repl-diskless-sync-delay", "0")];
-    let cluster = Arc::new(started(Cluster::start_with(1, 1, &load)));
+    let cluster = Arc::new(started(Cluster::start_with(1, 1, &[("loadmodule", &module), AT_ONCE])));
     RUNTIME.block_on(async {
         let store = connect(&settings(cluster.urls())).await;
         let upgrading = tokio::task::spawn_blocking({
@@ -455,8 +440,6 @@ fn redis_module_is_upgraded_server_by_server_under_load_and_no_peer_is_lost() {
             told.acknowledged.len(),
             told.refused.len()
         ));
-        assert_eq!(told.refused, []);
-        assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
-        assert_counted_once(&store).await;
+        assert_all_done(&store, &told).await;
     });
 }

@@ -7,7 +7,7 @@ use swarmkeep_store_tests::{
     tests,
 };
 
-use crate::redis::stores::{RUNTIME, config, module, settings, started};
+use crate::redis::stores::{RUNTIME, config, keys, server_with_module, settings, started};
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
@@ -22,8 +22,7 @@ const OPTIONAL: [&str; 4] = ["+info", "+function|list", "+function|delete", "+as
 
 /// The server has the module, which a store of functions does not need, nor rights on it.
 fn redis_right_that_a_user_lacks_is_named_before_a_store_is_written() {
-    let module = module();
-    let server = started(Server::start_with(&[("loadmodule", module.to_str().expect("a path in UTF-8"))]));
+    let server = server_with_module(&[]);
     let url = format!("redis://tracker:given@127.0.0.1:{}", server.port());
     for (engine, document) in [
         (None, include_str!("../../../../../docs/operate/module.md")),
@@ -46,8 +45,7 @@ fn redis_right_that_a_user_lacks_is_named_before_a_store_is_written() {
                 }
                 other => panic!("{lacked}: {other}"),
             }
-            let keys: Vec<String> = server.query(&["KEYS", "*"]).expect("it answers");
-            assert_eq!(keys, [""; 0], "nothing is written without {lacked}");
+            assert_eq!(keys(&server, "*"), [""; 0], "nothing is written without {lacked}");
         }
     }
 }
@@ -62,8 +60,7 @@ fn redis_command_that_a_server_does_not_know_is_named_before_a_store_is_written(
             Error::Command { command, .. } => assert_eq!(command, named),
             other => panic!("{renamed}: {other}"),
         }
-        let keys: Vec<String> = server.query(&["KEYS", "*"]).expect("it answers");
-        assert_eq!(keys, [""; 0], "nothing is written without {renamed}");
+        assert_eq!(keys(&server, "*"), [""; 0], "nothing is written without {renamed}");
     }
     // Like behind a proxy, which follows redirections itself.
     let cluster = started(Cluster::start_with(1, 0, &[("rename-command", "ASKING \"\"")]));

@@ -12,7 +12,7 @@ use std::{
 use swarmkeep_servers::{Cluster, Error, PROGRAM_VARIABLE, Server, Value};
 use swarmkeep_store_tests::{
     A_MINUTE,
-    programs::{REDIS, REDIS_CLI, Trial, again, note},
+    programs::{REDIS, Trial, again, note},
     tests, until,
 };
 
@@ -27,7 +27,6 @@ pub(crate) fn tests() -> Vec<Trial> {
             a_redis_cluster_survives_its_master,
             a_slot_of_a_redis_cluster_moves_in_steps,
             a_redis_cluster_that_did_not_fail_over_names_the_node_that_still_serves;
-        [REDIS, REDIS_CLI]: a_redis_server_speaks_tls;
         []: a_redis_server_that_is_not_installed_says_how_to_install_it
     }
 }
@@ -79,18 +78,6 @@ fn a_redis_server_obeys_its_directives() {
         matches!(error, Error::Exited { .. }) && error.to_string().contains("no-such-directive"),
         "{error}"
     );
-}
-
-fn a_redis_server_speaks_tls() {
-    let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    let server = Server::start_with_tls(&own.cert.pem(), &own.signing_key.serialize_pem(), &[]).unwrap();
-    let certificate = server.folder().join("certificate.pem");
-    let url = server.tls_url().unwrap();
-    let client =
-        Command::new("redis-cli").arg("--cacert").arg(certificate).args(["-u", &url, "PING"]).output();
-    let client = client.unwrap();
-    assert_eq!(String::from_utf8_lossy(&client.stdout).trim(), "PONG", "{client:?}");
-    assert_eq!(Server::start().unwrap().tls_url(), None);
 }
 
 fn a_paused_redis_server_answers_when_it_is_resumed() {

@@ -1,19 +1,21 @@
-//! Stores on servers that the tests share, each under a prefix of its own.
+//! Servers, proxies of them, and stores on them, each under a prefix of its own.
 
 use std::{
     env,
     fmt::Debug,
-    path::PathBuf,
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     sync::{
         Arc, LazyLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    thread,
     time::{Duration, Instant},
 };
 
-use swarmkeep::{AsyncTorrentRepository, ConfigError, HashKey, RepositoryConfig};
+use swarmkeep::{HashKey, RepositoryConfig};
 use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
-use swarmkeep_servers::{Cluster, MODULE_VARIABLE, Server};
+use swarmkeep_servers::{MODULE_VARIABLE, Server};
 use swarmkeep_store_tests::{A_MINUTE, programs::Need, with};
 use tokio::runtime::{Builder, Runtime};
 
@@ -27,13 +29,6 @@ pub(crate) const FUNCTIONS: Need = Need::other(
     "this is about functions: leave SWARMKEEP_REDIS_MODULE unset",
     |_| env::var_os(MODULE_VARIABLE).is_none(),
 );
-
-static SERVER: LazyLock<Server> = LazyLock::new(|| started(Server::start()));
-static SERVER_WITH_MODULE: LazyLock<Server> = LazyLock::new(|| {
-    let module = module();
-    started(Server::start_with(&[("loadmodule", module.to_str().expect("a path in UTF-8"))]))
-});
-static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| started(Cluster::start(3, 0)));
 
 /// Or says why there is none.
 pub(crate) fn started<T, E: Debug>(started: Result<T, E>) -> T {
@@ -83,45 +78,57 @@ pub(crate) fn config() -> RepositoryConfig {
     RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(LIFETIME).shards(16)
 }
 
-/// A row of the catalog's kind, on one server.
-pub(crate) fn on_one_server(
-    config: &RepositoryConfig,
-) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
-    on([SERVER.url()], config)
-}
-
-/// The same with the module.
-pub(crate) fn on_one_server_with_module(
-    config: &RepositoryConfig,
-) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
-    on([SERVER_WITH_MODULE.url()], config)
-}
-
 /// The module of the variable, or as Cargo builds it for these tests.
-pub(crate) fn module() -> PathBuf {
+pub(crate) fn module() -> String {
     let built = || env::current_exe().expect("a test is a program").with_file_name("libswarmkeep_module.so");
-    env::var_os(MODULE_VARIABLE).map_or_else(built, PathBuf::from)
+    let module = env::var_os(MODULE_VARIABLE).unwrap_or_else(|| built().into_os_string());
+    module.into_string().expect("a path in UTF-8")
 }
 
-/// The same on a Cluster of three masters.
-pub(crate) fn on_a_cluster(
-    config: &RepositoryConfig,
-) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
-    on(CLUSTER.urls(), config)
+pub(crate) fn server_with_module(directives: &[(&str, &str)]) -> Server {
+    started(Server::start_with(&[&[("loadmodule", &*module())], directives].concat()))
 }
 
-fn on(
-    urls: impl IntoIterator<Item = String>,
-    config: &RepositoryConfig,
-) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
-    let config = match config.shard_count() {
-        // Few shards for three masters, since cases list a store all the time.
-        None => config.clone().shards(4),
-        Some(_) => config.clone(),
+/// The keys of this form.
+pub(crate) fn keys(server: &Server, form: &str) -> Vec<String> {
+    server.query(&["KEYS", form]).expect("it answers")
+}
+
+/// A listener for [`proxy`], and its port.
+pub(crate) fn listen() -> (TcpListener, u16) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    (listener, port)
+}
+
+/// Connects each client of a listener with the server at a port. `passes` returns whether the server gets a
+/// request; an error ends the connection.
+pub(crate) fn proxy(
+    listener: TcpListener,
+    server: u16,
+    passes: impl Fn(&[u8], &mut TcpStream) -> io::Result<bool> + Send + Sync + 'static,
+) {
+    let passes = Arc::new(passes);
+    let serve = move |mut client: TcpStream| {
+        let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).expect("it listens");
+        let (mut answers, mut to) = (server.try_clone().expect("ours"), client.try_clone().expect("ours"));
+        let back = thread::spawn(move || io::copy(&mut answers, &mut to));
+        let mut request = [0; 1 << 16];
+        while let Ok(len @ 1..) = client.read(&mut request)
+            && let Ok(passes) = passes(&request[..len], &mut client)
+        {
+            if passes {
+                server.write_all(&request[..len]).expect("it reads");
+            }
+        }
+        let _ = server.shutdown(Shutdown::Both);
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = back.join();
     };
-    match RUNTIME.block_on(RedisRepository::connect(&settings(urls), &config)) {
-        Ok(store) => Ok(Arc::new(store)),
-        Err(Error::Config(error)) => Err(error),
-        Err(other) => panic!("{other}"),
-    }
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let serve = serve.clone();
+            thread::spawn(move || serve(client));
+        }
+    });
 }

@@ -10,13 +10,13 @@ use swarmkeep_store_tests::{
 };
 use swarmkeep_tests::{
     admin::client::ask,
-    certificates,
+    https::CertificateAuthority,
     serve::{PROGRAM, Serve},
     udp::HASH,
 };
 
 use crate::{
-    redis::{FUNCTIONS, calls, module, started},
+    redis::{FUNCTIONS, calls, server_with_module, started},
     redis_serve::trackers::{TrackerSetup, at, escaped},
 };
 
@@ -40,20 +40,18 @@ const ESCAPED: &str = "p%40ss%3Aw%2Ford%25secret";
 
 fn redis_over_tls_is_reached_only_with_its_authority() {
     let setup = TrackerSetup::new();
-    let [certificate, key, authority] = certificates();
+    let [authority, other] = [(); 2].map(|()| CertificateAuthority::new());
+    let (certificate, key) = (authority.certificate(), authority.key());
     let server = started(Server::start_with_tls(&certificate, &key, &[("requirepass", PASSWORD)]));
-    let url = format!("rediss://127.0.0.1:{}", server.port() + 10_000);
-    assert!(server.tls_url().is_some_and(|tls| tls.ends_with(url.trim_start_matches("rediss://"))));
-    let urls = [url];
+    let urls = [format!("rediss://127.0.0.1:{}", server.tls_port())];
     let password = setup.write("password", &format!("{PASSWORD}\n"));
     let password = format!("--redis-password-file={password}");
-    let ca = format!("--redis-ca={}", setup.write("authority.pem", &authority));
+    let [ca, other] =
+        [&authority, &other].map(|authority| format!("--redis-ca={}", authority.root().display()));
     let tracker = setup.tracker(&urls, &["--interval=600", &password, &ca]);
     assert_eq!(tracker.announce(HASH, 1, 0, Started), Ok((600, vec![])));
     assert_eq!(tracker.announce_by_udp(2), Ok((600, vec![at(1)])));
 
-    let [_, _, other] = certificates();
-    let other = format!("--redis-ca={}", setup.write("other.pem", &other));
     for arguments in [&[&*password, &*other][..], &[&*password]] {
         let (code, said) = Serve::refused(setup.serve(&urls, arguments));
         assert_eq!(code, Some(1), "{said}");
@@ -78,9 +76,7 @@ fn redis_user_of_the_documentation_has_the_rights_of_a_tracker_and_no_more() {
 }
 
 fn redis_user_of_the_module_has_the_rights_of_a_tracker_and_no_more() {
-    let module = module();
-    let load = [("loadmodule", module.to_str().expect("a path in UTF-8"))];
-    let server = started(Server::start_with(&load));
+    let server = server_with_module(&[]);
     may_do_what_a_tracker_does(&server, include_str!("../../../../../docs/operate/module.md"));
 }
 

@@ -19,7 +19,7 @@ use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::client::ask;
 
-use crate::redis::{module, started, torrent as hash};
+use crate::redis::{keys, server_with_module, started, torrent as hash};
 use crate::redis_serve::trackers::{Tracker, TrackerSetup, answer_in, at, escaped};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -67,14 +67,9 @@ fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
 }
 
 fn redis_engine_that_is_named_keeps_the_store_or_the_tracker_does_not_start() {
-    let (setup, module) = (TrackerSetup::new(), module());
-    let load = [("loadmodule", module.to_str().expect("a path in UTF-8"))];
-    let server = started(Server::start_with(&load));
+    let (setup, server) = (TrackerSetup::new(), server_with_module(&[]));
     let urls = [server.url()];
-    let shards = |kind: &str| -> usize {
-        let keys: Vec<String> = server.query(&["KEYS", "*{*}"]).expect("it answers");
-        keys.iter().filter(|key| key.starts_with(kind)).count()
-    };
+    let shards = |kind: &str| keys(&server, "*{*}").iter().filter(|key| key.starts_with(kind)).count();
     let first = setup.tracker(&urls, &["--redis-engine=functions", "--interval=600"]);
     assert_eq!(first.announce(hash(1), 1, 0, Completed), Ok((600, vec![])));
     assert_eq!([shards("swarmkeep:{"), shards("swarmkeep:packed{")], [1, 0]);

@@ -2,8 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{Read, Write},
-    net::TcpStream,
+    io::Read,
     time::{Instant, SystemTime},
 };
 
@@ -25,6 +24,7 @@ use swarmkeep_tests::{
         tracker::{ALL, AnnounceLoad, READ, Tracker, WRITE, config, hash, packed, state},
     },
     any_port,
+    http::Client,
 };
 
 use crate::admin::out_of_reach;
@@ -85,13 +85,11 @@ fn requests_for_names_that_are_not_the_trackers_are_refused() {
     let config = with(config(), |config| config.admin_hosts.push("tracker.example.com".into()));
     let tracker = Tracker::with(&config, packed());
     let status = |version: &str, host: &str| {
-        let mut stream = TcpStream::connect(tracker.admin).expect("the tracker listens");
-        let head = format!("GET /metrics HTTP/{version}\r\n{host}Connection: close\r\n\r\n");
-        stream.write_all(head.as_bytes()).expect("connected");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        assert!(answer.contains("\r\nx-content-type-options: nosniff\r\n"), "{answer}");
-        answer[9..12].parse::<u16>().expect("a status")
+        let mut client = Client::of(tracker.admin);
+        client.send(format!("GET /metrics HTTP/{version}\r\n{host}Connection: close\r\n\r\n").as_bytes());
+        let answer = client.answer();
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        answer.status
     };
     let known = ["127.0.0.1", "127.0.0.1:6970", "[::1]:6970", "192.0.2.1", "localhost", "LOCALHOST:6970"];
     for host in known.into_iter().chain(["tracker.example.com", "Tracker.Example.com.:443"]) {

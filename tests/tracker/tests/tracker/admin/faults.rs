@@ -2,36 +2,36 @@
 
 use std::{
     collections::VecDeque,
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    io::Write as _,
+    net::TcpStream,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
+use serde_json::json;
 use swarmkeep_store_tests::{A_MINUTE, resident_kb, until, with};
 use swarmkeep_tracker::Server;
 
-use swarmkeep_tests::admin::{
-    client::{ask, bearing, get, get_with},
-    tracker::{ALL, READ, Tracker, config, packed},
+use swarmkeep_tests::{
+    admin::{
+        client::{ask, bearing, get, get_with},
+        tracker::{ALL, READ, Tracker, config, packed},
+    },
+    http::{self, Client},
 };
-
-fn connect(address: SocketAddr) -> TcpStream {
-    TcpStream::connect(address).expect("the tracker listens")
-}
 
 #[test]
 fn scrapers_that_never_read_cost_little_and_keep_no_client_out() {
     let tracker = Tracker::over(packed());
-    let (before, request) = (resident_kb(), b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000));
+    let (before, request) = (resident_kb(), http::request("/metrics").repeat(2000));
     // Far more answers than the system buffers for a client that does not read: 2,000 of 20 KB each.
     let deaf: Vec<_> = (0..64)
         .map(|_| {
-            let mut stream = connect(tracker.admin);
-            stream.set_nonblocking(true).expect("a socket");
-            let _ = stream.write(&request);
-            stream
+            let mut client = Client::of(tracker.admin);
+            client.stream().set_nonblocking(true).expect("a socket");
+            let _ = client.stream().write(&request);
+            client
         })
         .collect();
     thread::sleep(Duration::from_secs(3));
@@ -56,7 +56,7 @@ fn health_checks_are_answered_during_a_flood_of_silent_connections() {
                     // It may be closed by now.
                     let _ = stream.write_all(b"GET /metrics HTT");
                 }
-                silent.push_back(stream);
+                silent.push_back(Client::on(stream));
                 if silent.len() > 300 {
                     silent.pop_front();
                 }
@@ -72,14 +72,9 @@ fn health_checks_are_answered_during_a_flood_of_silent_connections() {
         let silent = flood.join().expect("no panic");
         // After all of them.
         (0..5).for_each(|_| assert_eq!(get(admin, "/health/live").status, 200));
-        let open = silent.iter().filter(|stream| is_open(stream)).count();
+        let open = silent.iter().filter(|client| client.is_open()).count();
         assert!(open <= 64, "{open} are open");
     });
-}
-
-fn is_open(mut stream: &TcpStream) -> bool {
-    stream.set_nonblocking(true).expect("a socket");
-    matches!(stream.read(&mut [0; 100]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
 #[test]
@@ -89,11 +84,9 @@ fn heads_that_are_too_long_end_their_connection() {
         format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000)),
         format!("GET / HTTP/1.1\r\nA: {}", "x".repeat(100_000)),
     ] {
-        let mut stream = connect(tracker.admin);
-        stream.set_read_timeout(Some(A_MINUTE)).expect("a socket");
-        let _ = stream.write_all(head.as_bytes());
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
+        let mut client = Client::of(tracker.admin);
+        let _ = client.stream().write_all(head.as_bytes());
+        let answer = client.rest();
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
     }
@@ -104,29 +97,17 @@ fn heads_that_are_too_long_end_their_connection() {
 fn strangers_are_answered_at_a_pace_and_bearers_at_once() {
     let tracker = Tracker::over(packed());
     let asked = Instant::now();
-    let mut stream = connect(tracker.admin);
-    stream
-        .write_all(&b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(500))
-        .expect("connected");
-    stream.set_read_timeout(Some(A_MINUTE)).expect("a socket");
-    let (mut answers, mut buffer) = (0, [0; 65_536]);
-    while answers < 500 {
-        let len = stream.read(&mut buffer).expect("an answer");
-        assert!(len > 0, "closed");
-        answers += String::from_utf8_lossy(&buffer[..len]).matches("{\"status\":\"live\"}").count();
-    }
+    let mut client = Client::of(tracker.admin);
+    client.send(&http::request("/health/live").repeat(500));
+    (0..500).for_each(|_| assert_eq!(client.answer().json()["status"], "live"));
     // A hundred at once, and 200 a second.
     let paced = asked.elapsed();
     assert!(paced > Duration::from_millis(1500), "{paced:?}");
 
     let request = format!("GET /api/v1/token HTTP/1.1\r\nHost: localhost\r\n{}\r\n", bearing(READ));
     let asked = Instant::now();
-    stream.write_all(request.repeat(500).as_bytes()).expect("connected");
-    let mut answers = 0;
-    while answers < 500 {
-        let len = stream.read(&mut buffer).expect("an answer");
-        answers += String::from_utf8_lossy(&buffer[..len]).matches("[\"read\"]").count();
-    }
+    client.send(request.repeat(500).as_bytes());
+    (0..500).for_each(|_| assert_eq!(client.answer().json()["scopes"], json!(["read"])));
     assert!(asked.elapsed() < paced / 2, "{:?} and {paced:?}", asked.elapsed());
 }
 
@@ -136,10 +117,10 @@ fn stopping_ends_streams_without_waiting() {
     let mut events = ask(tracker.admin, "GET", "/api/v1/events", &bearing(READ));
     assert_eq!(events.head().0, 200);
     events.event().expect("an event");
-    let _idle = connect(tracker.admin);
-    let mut deaf = connect(tracker.admin);
-    deaf.set_nonblocking(true).expect("a socket");
-    let _ = deaf.write(&b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000));
+    let _idle = Client::of(tracker.admin);
+    let mut deaf = Client::of(tracker.admin);
+    deaf.stream().set_nonblocking(true).expect("a socket");
+    let _ = deaf.stream().write(&http::request("/metrics").repeat(2000));
     thread::sleep(Duration::from_secs(1));
     tracker.stop();
     while events.event().is_some() {}

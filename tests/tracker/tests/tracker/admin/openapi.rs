@@ -9,7 +9,7 @@ use swarmkeep_store_tests::with;
 use swarmkeep_tracker::{AccessList, ListKind};
 
 use swarmkeep_tests::admin::{
-    client::{Answer, PendingResponse, ask, bearing, get},
+    client::{Answer, ask, bearing, get},
     tracker::{ALL, READ, Tracker, WRITE, config, hash, packed, state},
 };
 
@@ -146,7 +146,7 @@ impl DocumentedTrackers {
                 refused
             }
             (503, "/api/v1/events") => {
-                let listening: Vec<PendingResponse> = (0..16)
+                let listening: Vec<_> = (0..16)
                     .map(|_| {
                         let mut asked = ask(address, method, &path, &all);
                         assert_eq!(asked.head().0, 200);

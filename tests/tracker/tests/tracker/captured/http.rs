@@ -2,9 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{Read, Write},
-    net::{IpAddr, SocketAddrV6, TcpStream},
-    time::Duration,
+    net::{IpAddr, SocketAddrV6},
 };
 
 use swarmkeep::{
@@ -12,76 +10,17 @@ use swarmkeep::{
     Family::{self, V4, V6},
     InfoHash,
 };
+use swarmkeep_tests::http::{Answer, Client};
 use swarmkeep_tracker_protocol::http::{
     AnnounceRequest, AnnounceResponse, AnnounceResponseWriter, ScrapeRequest, ScrapeResponse,
     ScrapeResponseWriter,
 };
 
-use crate::captured::{CapturedExchange, FILE_LEN, INFO_HASH, Swarms, captured, tracker};
-
-/// The differences between clients' announces.
-struct ClientHabits {
-    client: &'static str,
-    peer_id: &'static str,
-    port: u16,
-    want: Option<u32>,
-    no_peer_id: bool,
-    /// The folders in which it names its IPv6 address (BEP 7), and the address: Transmission does so over any
-    /// protocol.
-    names_v6: &'static [(Family, &'static str)],
-    /// Parameters that the tracker does not read.
-    unknown: &'static [&'static str],
-}
-
-const LIBTORRENT: ClientHabits = ClientHabits {
-    client: "libtorrent-2.0.8.0",
-    peer_id: "-LT2080-",
-    port: 6883,
-    want: Some(200),
-    no_peer_id: true,
-    names_v6: &[(V6, "2001:db8:77::4")],
-    unknown: &["corrupt", "redundant", "supportcrypto"],
+use crate::captured::{
+    CapturedExchange, FILE_LEN, INFO_HASH, Swarms, captured,
+    habits::{ClientHabits, habits_of},
+    tracker,
 };
-const QBITTORRENT: ClientHabits = ClientHabits {
-    client: "qbittorrent-4.5.2",
-    peer_id: "-qB4520-",
-    port: 6884,
-    names_v6: &[(V6, "2001:db8:77::5")],
-    ..LIBTORRENT
-};
-
-const CLIENTS: [ClientHabits; 6] = [
-    ClientHabits {
-        client: "aria2-1.36.0",
-        peer_id: "A2-1-36-0-",
-        port: 6881,
-        want: Some(50),
-        no_peer_id: true,
-        names_v6: &[],
-        unknown: &["supportcrypto"],
-    },
-    LIBTORRENT,
-    QBITTORRENT,
-    ClientHabits { client: "qbittorrent-5.1.0", peer_id: "-qB5100-", ..QBITTORRENT },
-    ClientHabits {
-        client: "rtorrent-0.9.8",
-        peer_id: "-lt0D80-",
-        port: 6885,
-        want: None,
-        no_peer_id: false,
-        names_v6: &[],
-        unknown: &[],
-    },
-    ClientHabits {
-        client: "transmission-3.00",
-        peer_id: "-TR3000-",
-        port: 6882,
-        want: Some(80),
-        no_peer_id: false,
-        names_v6: &[(V4, "2001:db8:77::6"), (V6, "2001:db8:77::6")],
-        unknown: &["supportcrypto"],
-    },
-];
 
 const FOLDERS: [(Family, &str); 2] = [(V4, "http"), (V6, "http-ipv6")];
 
@@ -89,8 +28,7 @@ const FOLDERS: [(Family, &str); 2] = [(V4, "http"), (V6, "http-ipv6")];
 fn every_parameter_of_every_captured_request_is_read() {
     for (family, folder) in FOLDERS {
         for one in captured(folder).iter().filter(|one| !one.answer.is_empty()) {
-            let client = CLIENTS.iter().find(|client| client.client == one.client);
-            check_request(client.expect("habits that are known"), one, family);
+            check_request(habits_of(&one.client), one, family);
             check_answer(one, family);
         }
     }
@@ -103,13 +41,12 @@ fn every_captured_request_is_answered() {
         let tracker = tracker(family);
         let mut swarms = Swarms::default();
         for one in captured(folder) {
-            let mut connection = TcpStream::connect(tracker.http[0]).expect("loopback");
-            connection.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-            connection.write_all(&one.request).expect("loopback");
-            let answer = whole_message(&mut connection);
-            let body = body(&answer).unwrap_or_else(|| panic!("{}: {}", one.what(), answer.escape_ascii()));
+            let mut client = Client::of(tracker.http[0]);
+            client.send(&one.request);
+            let Answer { status, body, .. } = client.answer();
+            assert_eq!(status, 200, "{}", one.what());
             if one.kind == "scrape" {
-                let scraped = ScrapeResponse::parse(body).expect("a response").expect("no failure");
+                let scraped = ScrapeResponse::parse(&body).expect("a response").expect("no failure");
                 assert_eq!(scraped.swarms().count(), 1, "{}", one.what());
                 continue;
             }
@@ -119,7 +56,7 @@ fn every_captured_request_is_answered() {
             let port = text("port").and_then(|port| port.parse().ok()).expect("a port");
             let left = text("left").and_then(|left| left.parse().ok());
             let expected = swarms.after(&sent["info_hash"], port, left, text("event") == Some("stopped"));
-            let answered = AnnounceResponse::parse(body).expect("a response");
+            let answered = AnnounceResponse::parse(&body).expect("a response");
             let answered = answered.unwrap_or_else(|failure| panic!("{}: {failure:?}", one.what()));
             assert_eq!((answered.head.complete, answered.head.incomplete), expected, "{}", one.what());
             assert_eq!(answered.head.external_ip, Some(tracker.http[0].ip()), "{}", one.what());
@@ -253,18 +190,6 @@ fn body(response: &[u8]) -> Option<&[u8]> {
     let length = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: "))?;
     let body = &response[end + 4..];
     (head.starts_with("HTTP/1.1 200 OK\r\n") && length == body.len().to_string()).then_some(body)
-}
-
-/// Reads until the end of a response or of the connection.
-fn whole_message(connection: &mut TcpStream) -> Vec<u8> {
-    let (mut response, mut buffer) = (Vec::new(), [0; 4096]);
-    while body(&response).is_none() {
-        match connection.read(&mut buffer).expect("an answer in time") {
-            0 => break,
-            len => response.extend_from_slice(&buffer[..len]),
-        }
-    }
-    response
 }
 
 /// Names and values, decoded without the tested code.

@@ -1,5 +1,6 @@
 //! Requests of real clients (`fixtures/README.md`) are read with the right meaning, and answered.
 
+mod habits;
 mod http;
 mod udp;
 

@@ -1,76 +1,22 @@
 //! Datagrams of BEP 15, over either family.
 
-use std::{
-    net::{IpAddr, SocketAddr, UdpSocket},
-    ops::Range,
-    time::Duration,
-};
+use std::{net::IpAddr, ops::Range};
 
 use swarmkeep::{
     AnnounceEvent,
     Family::{self, V4, V6},
 };
+use swarmkeep_tests::udp::Client;
 use swarmkeep_tracker_protocol::udp::{
-    AnnounceOption, AnnounceRequest, AnnounceResponse, CONNECT_MAGIC, ConnectRequest, ConnectionId, Request,
-    Response, ScrapeResponseWriter, TransactionId,
+    AnnounceRequest, AnnounceResponse, CONNECT_MAGIC, ConnectRequest, ConnectionId, Request, Response,
+    ScrapeResponseWriter, TransactionId,
 };
 
-use crate::captured::{CapturedExchange, FILE_LEN, INFO_HASH, Swarms, captured, tracker};
-
-/// The differences between clients' announces.
-struct ClientHabits {
-    client: &'static str,
-    peer_id: &'static str,
-    port: u16,
-    want: Option<u32>,
-    /// Whether it wants no peers when it stops.
-    wants_none_at_last: bool,
-    trailing: &'static [u8],
-    options: &'static [AnnounceOption<'static>],
-}
-
-const LIBTORRENT: ClientHabits = ClientHabits {
-    client: "libtorrent-2.0.8.0",
-    peer_id: "-LT2080-",
-    port: 6883,
-    want: Some(200),
-    wants_none_at_last: true,
-    trailing: b"\x02\x09/announce",
-    options: &[AnnounceOption::UrlData(b"/announce")],
+use crate::captured::{
+    CapturedExchange, FILE_LEN, INFO_HASH, Swarms, captured,
+    habits::{ClientHabits, habits_of},
+    tracker,
 };
-
-const CLIENTS: [ClientHabits; 6] = [
-    ClientHabits {
-        client: "aria2-1.36.0",
-        peer_id: "A2-1-36-0-",
-        port: 6881,
-        want: Some(50),
-        wants_none_at_last: true,
-        trailing: &[0, 0],
-        options: &[],
-    },
-    LIBTORRENT,
-    ClientHabits { client: "qbittorrent-4.5.2", peer_id: "-qB4520-", port: 6884, ..LIBTORRENT },
-    ClientHabits { client: "qbittorrent-5.1.0", peer_id: "-qB5100-", port: 6884, ..LIBTORRENT },
-    ClientHabits {
-        client: "rtorrent-0.9.8",
-        peer_id: "-lt0D80-",
-        port: 6885,
-        want: None,
-        wants_none_at_last: false,
-        trailing: &[],
-        options: &[],
-    },
-    ClientHabits {
-        client: "transmission-3.00",
-        peer_id: "-TR3000-",
-        port: 6882,
-        want: Some(80),
-        wants_none_at_last: true,
-        trailing: &[],
-        options: &[],
-    },
-];
 
 const FOLDERS: [(Family, &str); 2] = [(V4, "udp"), (V6, "udp-ipv6")];
 
@@ -78,8 +24,7 @@ const FOLDERS: [(Family, &str); 2] = [(V4, "udp"), (V6, "udp-ipv6")];
 fn every_field_of_every_captured_datagram_is_read_as_bep_15_lays_it_out() {
     for (family, folder) in FOLDERS {
         for one in captured(folder).iter().filter(|one| !one.answer.is_empty()) {
-            let client = CLIENTS.iter().find(|client| client.client == one.client);
-            check_request(client.expect("habits that are known"), one);
+            check_request(habits_of(&one.client), one);
             check_answer(one, family);
         }
     }
@@ -90,15 +35,10 @@ fn every_field_of_every_captured_datagram_is_read_as_bep_15_lays_it_out() {
 fn every_captured_announce_is_answered() {
     for (family, folder) in FOLDERS {
         let tracker = tracker(family);
-        let address = tracker.udp[0];
-        let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0)).expect("loopback");
-        socket.connect(address).expect("loopback");
-        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        let client = Client::of(tracker.udp[0]);
         let ask = |request: &[u8]| {
-            let mut answer = [0; 2048];
-            socket.send(request).expect("loopback");
-            let len = socket.recv(&mut answer).expect("an answer");
-            answer[..len].to_vec()
+            client.send(request);
+            client.receive()
         };
         let all = captured(folder);
         let mut swarms = Swarms::default();
@@ -142,7 +82,7 @@ fn check_request(client: &ClientHabits, one: &CapturedExchange) {
                 "announce-stopped" => (AnnounceEvent::Stopped, request.left),
                 _ => panic!("{what} is an announce"),
             };
-            let last = event == AnnounceEvent::Stopped && client.wants_none_at_last;
+            let last = event == AnnounceEvent::Stopped && client.want.is_some();
             let info_hash = INFO_HASH.parse().expect("a constant");
             let peer_id = <[u8; 20]>::try_from(&bytes[36..56]).expect("20 bytes").into();
             assert_eq!(
