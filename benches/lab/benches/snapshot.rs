@@ -6,7 +6,6 @@
 //! seconds and a file, so this prints its own table of medians.
 
 use std::{
-    env,
     error::Error,
     hint::black_box,
     sync::Arc,
@@ -19,6 +18,7 @@ use swarmkeep::{
     catalog::{self, Repository},
 };
 use swarmkeep_benches::NOW;
+use swarmkeep_lab::{Arguments, median};
 use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_workload::Workload;
 
@@ -26,18 +26,10 @@ const STORES: [&str; 4] =
     ["packed", "btreemap-rwlock-parking-lot", "skipmap-mutex-parking-lot", "dashmap-mutex-parking-lot"];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = env::args().collect();
-    // As in Criterion: a test of the bench, not a measurement.
-    let test = !arguments.iter().any(|argument| argument == "--bench")
-        || arguments.iter().any(|argument| argument == "--test");
-    let after = |name: &str| {
-        let at = arguments.iter().position(|argument| argument == name);
-        at.and_then(|at| arguments.get(at + 1))
-    };
-    let number = |name: &str, otherwise| after(name).and_then(|n| n.parse().ok()).unwrap_or(otherwise);
-    let swarms: u64 = number("--swarms", if test { 2_000 } else { 1_000_000 });
-    let turns = number("--turns", if test { 1 } else { 5 }) as usize;
-    let announcing = Duration::from_millis(if test { 20 } else { 2_000 });
+    let arguments = Arguments::of_bench();
+    let swarms: u64 = arguments.number("--swarms", 2_000, 1_000_000);
+    let turns = arguments.number("--turns", 1, 5);
+    let announcing = Duration::from_millis(if arguments.test { 20 } else { 2_000 });
     let workloads = [
         (format!("{swarms} × 1"), Workload::uniform(1, swarms, 1)),
         (format!("{} × {} by Zipf", swarms / 10, swarms / 2), Workload::zipf(1, swarms / 10, swarms / 2)),
@@ -47,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "| store | swarms × peers | bytes of snapshot a swarm | of memory | GB/s read out | to a synced file | s to load | p99.9 of an announce, µs | while a snapshot is taken |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    for name in STORES.into_iter().filter(|name| after("--only").is_none_or(|only| only == name)) {
+    for name in STORES.into_iter().filter(|name| arguments.after("--only").is_none_or(|only| only == *name)) {
         for (population, workload) in &workloads {
             Row::measure(name, workload, turns, announcing)?.print(name, population);
         }
@@ -129,14 +121,15 @@ impl Row {
 
     fn print(self, name: &str, population: &str) {
         let each = |bytes: u64| bytes as f64 / self.swarms as f64;
-        let [alone, beside] = self.slowest.map(median);
+        let median = |numbers: &[f64]| median(numbers, |number| *number);
+        let [alone, beside] = self.slowest.each_ref().map(|numbers| median(numbers));
         println!(
             "| {name} | {population} | {:.1} | {:.1} | {:.2} | {:.2} | {:.3} | {alone:.2} | {beside:.2} |",
             each(self.bytes),
             each(self.memory),
-            median(self.read_out),
-            median(self.written),
-            median(self.loaded),
+            median(&self.read_out),
+            median(&self.written),
+            median(&self.loaded),
         );
     }
 }
@@ -157,9 +150,4 @@ fn slowest(store: &dyn TorrentRepository, workload: &Workload, during: Duration)
     }
     let nth = took.len() * 999 / 1000;
     f64::from(*took.select_nth_unstable(nth).1) / 1e3
-}
-
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of[of.len() / 2]
 }

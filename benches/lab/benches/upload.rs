@@ -9,7 +9,6 @@
 //! `cargo bench -p swarmkeep-lab --bench upload`, with `-- --turns 31` for more of them.
 
 use std::{
-    env,
     error::Error,
     fs::{self, File},
     io::{IoSlice, Read, Write},
@@ -25,19 +24,18 @@ use rustix::{
     thread::{CpuSet, sched_setaffinity},
     time::{ClockId, clock_gettime},
 };
+use swarmkeep_lab::Arguments;
 use swarmkeep_peer_wire::{Limits, LoneBlock, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 const BLOCK: usize = 16 << 10;
 const MESSAGE: usize = 13 + BLOCK;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = env::args().collect();
-    // As in Criterion: a test of the bench, not a measurement.
-    let test = !arguments.iter().any(|argument| argument == "--bench")
-        || arguments.iter().any(|argument| argument == "--test");
-    let turns = arguments.iter().position(|argument| argument == "--turns");
-    let turns = turns.and_then(|at| arguments.get(at + 1)?.parse().ok()).unwrap_or(if test { 1 } else { 15 });
-    let (blocks, sent) = if test { (256, 256) } else { (16 << 10, 8 << 10) };
+fn main() -> Result {
+    let arguments = Arguments::of_bench();
+    let turns = arguments.number("--turns", 1, 15);
+    let (blocks, sent) = if arguments.test { (256, 256) } else { (16 << 10, 8 << 10) };
 
     let content = content(blocks);
     let folder = tempfile::tempdir()?;
@@ -93,7 +91,7 @@ struct Source<'a> {
     file: &'a File,
 }
 
-type SendMethod = fn(&mut Sender, &mut TcpStream, &Source<'_>, &[usize]) -> Result<(), Box<dyn Error>>;
+type SendMethod = fn(&mut Sender, &mut TcpStream, &Source<'_>, &[usize]) -> Result;
 
 const METHODS: [(&str, SendMethod); 10] = [
     ("copy, write", |sender, stream, source, blocks| sender.copy(stream, source.memory, blocks)),
@@ -124,12 +122,7 @@ impl Sender {
         }
     }
 
-    fn copy(
-        &mut self,
-        stream: &mut TcpStream,
-        source: &[u8],
-        blocks: &[usize],
-    ) -> Result<(), Box<dyn Error>> {
+    fn copy(&mut self, stream: &mut TcpStream, source: &[u8], blocks: &[usize]) -> Result {
         self.out.clear();
         for &block in blocks {
             let piece = piece(block, at(source, block));
@@ -139,24 +132,14 @@ impl Sender {
         Ok(stream.write_all(&self.out)?)
     }
 
-    fn vectored(
-        &mut self,
-        stream: &mut TcpStream,
-        source: &[u8],
-        blocks: &[usize],
-    ) -> Result<(), Box<dyn Error>> {
+    fn vectored(&mut self, stream: &mut TcpStream, source: &[u8], blocks: &[usize]) -> Result {
         self.heads.clear();
         self.heads.extend(blocks.iter().map(|&block| piece(block, at(source, block)).head()));
         let payloads = blocks.iter().map(|&block| at(source, block));
         write_all(stream, &self.heads, payloads)
     }
 
-    fn pread(
-        &mut self,
-        stream: &mut TcpStream,
-        source: &Source<'_>,
-        blocks: &[usize],
-    ) -> Result<(), Box<dyn Error>> {
+    fn pread(&mut self, stream: &mut TcpStream, source: &Source<'_>, blocks: &[usize]) -> Result {
         self.heads.clear();
         for (&block, data) in blocks.iter().zip(&mut self.blocks) {
             source.file.read_exact_at(data, (block * BLOCK) as u64)?;
@@ -165,12 +148,7 @@ impl Sender {
         write_all(stream, &self.heads, self.blocks.iter().map(Vec::as_slice))
     }
 
-    fn queued_pread(
-        &mut self,
-        stream: &mut TcpStream,
-        source: &Source<'_>,
-        blocks: &[usize],
-    ) -> Result<(), Box<dyn Error>> {
+    fn queued_pread(&mut self, stream: &mut TcpStream, source: &Source<'_>, blocks: &[usize]) -> Result {
         for (&block, data) in blocks.iter().zip(&mut self.blocks) {
             source.file.read_exact_at(data, (block * BLOCK) as u64)?;
         }
@@ -182,7 +160,7 @@ fn write_all<'a>(
     stream: &mut TcpStream,
     heads: &'a [[u8; 13]],
     payloads: impl Iterator<Item = &'a [u8]>,
-) -> Result<(), Box<dyn Error>> {
+) -> Result {
     let mut slices = [IoSlice::new(&[]); 64];
     let pairs = heads.iter().zip(payloads).flat_map(|(head, data)| [&head[..], data]);
     let used = slices.iter_mut().zip(pairs).map(|(place, part)| *place = IoSlice::new(part)).count();
@@ -194,7 +172,7 @@ fn write_all<'a>(
     Ok(())
 }
 
-fn send_file(stream: &TcpStream, file: &File, blocks: &[usize]) -> Result<(), Box<dyn Error>> {
+fn send_file(stream: &TcpStream, file: &File, blocks: &[usize]) -> Result {
     for &block in blocks {
         let head = piece(block, &[0; BLOCK]).head();
         send_range(stream, &head, file, (block * BLOCK) as u64, BLOCK)?;
@@ -202,13 +180,7 @@ fn send_file(stream: &TcpStream, file: &File, blocks: &[usize]) -> Result<(), Bo
     Ok(())
 }
 
-fn send_range(
-    stream: &TcpStream,
-    mut before: &[u8],
-    file: &File,
-    mut offset: u64,
-    len: usize,
-) -> Result<(), Box<dyn Error>> {
+fn send_range(stream: &TcpStream, mut before: &[u8], file: &File, mut offset: u64, len: usize) -> Result {
     while !before.is_empty() {
         before = &before[send(stream, before, SendFlags::MORE)?..];
     }
@@ -232,11 +204,7 @@ impl AsRef<[u8]> for InFile<'_> {
     }
 }
 
-fn queued_in_file(
-    stream: &mut TcpStream,
-    source: &Source<'_>,
-    blocks: &[usize],
-) -> Result<(), Box<dyn Error>> {
+fn queued_in_file(stream: &mut TcpStream, source: &Source<'_>, blocks: &[usize]) -> Result {
     let blocks = blocks.iter().map(|&block| {
         let data = at(source.map, block);
         (block, InFile { data, offset: block * BLOCK })
@@ -258,14 +226,11 @@ fn queued_in_file(
     Ok(())
 }
 
-fn queued(stream: &mut TcpStream, source: &[u8], blocks: &[usize]) -> Result<(), Box<dyn Error>> {
+fn queued(stream: &mut TcpStream, source: &[u8], blocks: &[usize]) -> Result {
     send_queued(stream, blocks.iter().map(|&block| (block, at(source, block))))
 }
 
-fn send_queued<'a>(
-    stream: &mut TcpStream,
-    blocks: impl Iterator<Item = (usize, &'a [u8])>,
-) -> Result<(), Box<dyn Error>> {
+fn send_queued<'a>(stream: &mut TcpStream, blocks: impl Iterator<Item = (usize, &'a [u8])>) -> Result {
     let mut queue = queue(blocks);
     while !queue.is_empty() {
         queue.write_to(stream)?;

@@ -7,7 +7,6 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
-    str::FromStr,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -75,7 +74,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// A day of the Gregorian calendar, UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy)]
 pub struct Date {
     year: i64,
     month: u8,
@@ -102,6 +101,7 @@ impl Date {
         Self { year, month: month as u8, day: day as u8 }
     }
 
+    /// The name of the results file, without its extension. Names have the order of the days.
     fn file(self) -> String {
         format!("results-{:04}{:02}{:02}", self.year, self.month, self.day)
     }
@@ -110,23 +110,6 @@ impl Date {
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
-    }
-}
-
-/// `20261121`, as in the names of results files.
-impl FromStr for Date {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        if text.len() != 8 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(());
-        }
-        let part = |range: std::ops::Range<usize>| text[range].parse::<u16>().map_err(drop);
-        let (month, day) = (part(4..6)? as u8, part(6..8)? as u8);
-        if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-            return Err(());
-        }
-        Ok(Self { year: part(0..4)?.into(), month, day })
     }
 }
 
@@ -175,19 +158,14 @@ pub fn write_results(
 
 /// The newest results file of an earlier day that has numbers to compare with.
 fn newest_before(directory: &Path, date: Date) -> io::Result<Option<(String, SavedNumbers)>> {
-    let mut found: Option<(Date, String)> = None;
-    for entry in fs::read_dir(directory)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        let day =
-            name.strip_prefix("results-").and_then(|name| name.strip_suffix(".md")?.parse::<Date>().ok());
-        if let Some(day) = day
-            && day < date
-            && found.as_ref().is_none_or(|(newest, _)| day > *newest)
-        {
-            found = Some((day, name));
-        }
-    }
-    let Some((_, name)) = found else { return Ok(None) };
+    let name = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    let names = fs::read_dir(directory)?.map(name).collect::<io::Result<Vec<_>>>()?;
+    let is_earlier = |name: &String| {
+        let day = name.strip_prefix("results-").and_then(|name| name.strip_suffix(".md"));
+        day.is_some_and(|day| day.len() == 8 && day.bytes().all(|byte| byte.is_ascii_digit()))
+            && *name < date.file()
+    };
+    let Some(name) = names.into_iter().filter(is_earlier).max() else { return Ok(None) };
     let text = fs::read_to_string(directory.join(&name))?;
     let kept = text.lines().find_map(|line| line.strip_prefix(KEPT)?.strip_suffix(" -->"));
     Ok(kept.and_then(|json| serde_json::from_str(json).ok()).map(|kept| (name, kept)))
@@ -459,10 +437,6 @@ fn lines(reports: &[Report], points: impl Fn(&Report) -> Vec<(f64, f64)>) -> Vec
 mod tests {
     use super::*;
 
-    fn date(text: &str) -> Date {
-        text.parse().unwrap()
-    }
-
     #[test]
     fn days_are_those_of_the_calendar() {
         for (days, text) in [
@@ -475,11 +449,7 @@ mod tests {
         ] {
             assert_eq!(Date::of_days(days).to_string(), text);
         }
-        assert_eq!(date("20261121"), Date::of_days(20_778));
         assert_eq!(Date::of_days(20_778).file(), "results-20261121");
-        for wrong in ["", "2026112", "202611210", "20261321", "20260100", "2026-1-1"] {
-            assert!(wrong.parse::<Date>().is_err(), "{wrong}");
-        }
     }
 
     fn saved(rate: f64, p99: f64, machine: &str) -> SavedNumbers {
@@ -519,11 +489,13 @@ mod tests {
         write("results-20260102.md", 2.0);
         write("results-20260103.md", 3.0);
         write("results-2026.md", 4.0);
-        let found = |day| newest_before(&directory, date(day)).unwrap();
-        let (name, newest) = found("20260103").unwrap();
+        write("results-2026-1-1.md", 5.0);
+        write("results-20260100.txt", 6.0);
+        let found = |year, month, day| newest_before(&directory, Date { year, month, day }).unwrap();
+        let (name, newest) = found(2026, 1, 3).unwrap();
         assert_eq!((name.as_str(), newest.loads[0].requests_per_second), ("results-20260102.md", 2.0));
-        assert_eq!(found("20260101").unwrap().0, "results-20251231.md");
-        assert_eq!(found("20251231"), None);
+        assert_eq!(found(2026, 1, 1).unwrap().0, "results-20251231.md");
+        assert_eq!(found(2025, 12, 31), None);
         fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -3,7 +3,7 @@
 use std::{env, error::Error, io, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use swarmkeep_lab::{load, store_bench};
+use swarmkeep_lab::{content::child::answer, load, store_bench};
 
 #[derive(Parser)]
 #[command(name = "cargo", version, max_term_width = 110)]
@@ -21,7 +21,10 @@ enum Command {
     StoreBench(Box<store_bench::Args>),
     /// Measure one row of a store bench in this process.
     #[command(hide = true)]
-    StoreBenchRow(store_bench::RowArgs),
+    StoreBenchRow {
+        /// The options and the row, as JSON.
+        plan: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -32,7 +35,9 @@ fn main() -> ExitCode {
     let done = match Lab::parse().command {
         Command::LoadReport(args) => load::run(&args),
         Command::StoreBench(args) => store_bench::run(&args),
-        Command::StoreBenchRow(args) => store_bench::run_row(&args),
+        Command::StoreBenchRow { plan } => {
+            answer(&plan, io::stdout().lock()).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
     };
     match done {
         Ok(code) => code,

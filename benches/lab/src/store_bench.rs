@@ -4,16 +4,14 @@ use std::{
     env,
     error::Error,
     io::{self, Write},
-    num::NonZeroU32,
     path::PathBuf,
     process::{Command, ExitCode},
     time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use swarmkeep_cli::units::counted;
 
-use crate::content::{self, Error as BenchError, Options, child};
+use crate::content::{self, Error as BenchError, Options};
 
 const DETAILS: &str = "\
 Examples:
@@ -49,50 +47,16 @@ Exit codes:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = DETAILS, after_help = "See --help for examples, rows and the modelled disk.")]
 pub struct Args {
-    /// The folder in which the stores are made, one after another; all is removed again. By default 28 GB are
-    /// needed.
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    folder: PathBuf,
+    #[command(flatten)]
+    options: Options,
 
     /// Take a few minutes: 10 torrents of 128 MB, 5 at a time, 64 MB of cache.
     #[arg(long)]
     quick: bool,
 
-    /// The number of torrents [default: 25].
-    #[arg(long, value_name = "N")]
-    torrents: Option<NonZeroU32>,
-
-    /// Bytes of each, as 1GB, 128MB or 1GiB [default: 1GB].
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    size: Option<u64>,
-
-    /// The number of torrents that are downloaded at a time [default: 10].
-    #[arg(long, value_name = "N")]
-    parallel: Option<NonZeroU32>,
-
-    /// Bytes of the stripe cache [default: 1GB].
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    cache: Option<u64>,
-
-    /// Bytes of a block and of a stripe.
-    #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = bytes)]
-    block: u64,
-
-    /// Threads of the stripe cache that write; with one, a disk that turns is written to strictly in order.
-    #[arg(long, value_name = "N", default_value = "1")]
-    writers: NonZeroU32,
-
-    /// The seed of all random numbers.
-    #[arg(long, value_name = "N", default_value = "1")]
-    seed: u64,
-
     /// Measure only rows with one of these in their names; `;` separates them, names have commas.
     #[arg(long, value_name = "WORD;...", value_delimiter = ';')]
     only: Vec<String>,
-
-    /// Do not trace requests and limit memory, even if this process is root.
-    #[arg(long)]
-    untraced: bool,
 
     /// Print JSON instead of a table.
     #[arg(long)]
@@ -101,13 +65,6 @@ pub struct Args {
     /// Write the report to this file, as Markdown, and its pictures into the folder of the same name.
     #[arg(long, value_name = "FILE.md")]
     report: Option<PathBuf>,
-}
-
-/// Measure one row of `cargo store-bench` in this process.
-#[derive(Debug, clap::Args)]
-pub struct RowArgs {
-    /// The options and the row, as JSON.
-    plan: String,
 }
 
 /// Measures all rows, and prints and writes the report.
@@ -123,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         command.arg("store-bench-row");
         command
     };
-    let report = content::run(&args.options(), &args.only, &command, &mut |row, before, of, share| {
+    let report = content::run(&args.options, &args.only, &command, &mut |row, before, of, share| {
         bar.set_length(of as u64 * 100);
         bar.set_position(before as u64 * 100 + (share * 100.0) as u64);
         bar.set_message(format!("{} ({} of {of})", row.name(), before + 1));
@@ -139,60 +96,4 @@ pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         report.write(path)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Measures one row and prints it for the parent process.
-pub fn run_row(args: &RowArgs) -> Result<ExitCode, Box<dyn Error>> {
-    child::answer(&args.plan, io::stdout().lock())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-impl Args {
-    fn options(&self) -> Options {
-        let mut options = Options::new(&self.folder);
-        if self.quick {
-            (options.torrents, options.size) = (10, 128_000_000);
-            (options.parallel, options.cache) = (5, 64_000_000);
-        }
-        options.torrents = self.torrents.map_or(options.torrents, NonZeroU32::get);
-        options.parallel = self.parallel.map_or(options.parallel, NonZeroU32::get);
-        options.size = self.size.unwrap_or(options.size);
-        options.cache = self.cache.unwrap_or(options.cache);
-        // A size that is too large is refused like one that is no power of two.
-        options.block = u32::try_from(self.block).unwrap_or(u32::MAX);
-        (options.writers, options.seed, options.traced) = (self.writers.get(), self.seed, !self.untraced);
-        options
-    }
-}
-
-/// `1GB`, `128MB`, `4MiB`, `65536`: disks are sold by powers of ten.
-fn bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 8] = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("TiB", 1 << 40),
-        ("kB", 1000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("TB", 1_000_000_000_000),
-    ];
-    counted(text, &UNITS).ok_or_else(|| "expected bytes, such as 1GB, 128MB or 4MiB".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_have_units() {
-        for (text, number) in
-            [("1GB", 1_000_000_000), ("4MiB", 4 << 20), ("65536", 65536), ("1500kB", 1_500_000)]
-        {
-            assert_eq!(bytes(text), Ok(number), "{text}");
-        }
-        for text in ["", "GB", "-1MB", "1EB", "1.5GB"] {
-            assert!(bytes(text).is_err(), "{text}");
-        }
-    }
 }

@@ -1,22 +1,12 @@
 //! Announces to swarms of four sizes: the naive design, and ours by functions and by the module, in turns on
 //! one server.
 
-use swarmkeep_benches::tables::{grouped, significant, table, whole};
-use swarmkeep_workload::Workload;
+use swarmkeep_benches::tables::{significant, table, whole};
 
 use crate::{
     Bench, Result,
-    drive::{Design, Sample, Stores, in_turns},
+    drive::{Design, Row, Sample, compare},
 };
-
-struct Row {
-    peers_per_swarm: u32,
-    swarms: u64,
-    way: Design,
-    sample: Sample,
-    /// Announces per second of the naive design.
-    naive: f64,
-}
 
 pub(crate) fn measure(bench: &Bench) -> Result<String> {
     // The number of all peers is the same, so that only the size of swarms differs.
@@ -24,40 +14,33 @@ pub(crate) fn measure(bench: &Bench) -> Result<String> {
     let sizes: &[u32] = if bench.test { &[1, 100] } else { &[1, 100, 1_000, 10_000] };
     let mut rows = Vec::new();
     for &size in sizes {
-        let members = Workload::uniform(1, peers / u64::from(size), size).with_profile(|profile| {
-            (profile.ipv6, profile.stopped, profile.completed) = (0.0, 0.0, 0.0);
-        });
-        let stores = Stores::start(&bench.runtime, None)?;
-        for way in [Design::Naive, Design::One, Design::ModuleOne] {
-            bench.say(format!("{size} peers per swarm: filling, {way}"));
-            stores.fill(&bench.runtime, way, &members)?;
-        }
-        let swarms = members.swarms();
-        let samples = in_turns(bench, &stores, &Design::ALL, members, &format!("{size} peers per swarm"))?;
+        let compared = compare(bench, &Design::ALL, peers / u64::from(size), size)?;
         // All designs select the same number of peers, or they do not do the same work.
-        let peers = samples.iter().map(|sample| sample.peers).collect::<Vec<_>>();
+        let peers = compared.iter().map(|row| row.median(|sample| sample.peers)).collect::<Vec<_>>();
         if peers.iter().any(|found| (found - peers[0]).abs() > 0.05 * found.max(1.0)) {
             return Err(format!("the designs do not do the same work: they return {peers:?} peers").into());
         }
-        let naive = samples[1].announces_per_second;
-        let row = |(way, sample)| Row { peers_per_swarm: size, swarms, way, sample, naive };
-        rows.extend(Design::ALL.into_iter().zip(samples).map(row));
+        rows.extend(compared);
     }
+    let rate = |row: &Row| row.median(|sample| sample.announces_per_second);
+    let naive = |row: &Row| {
+        let is_naive =
+            |other: &&Row| (other.way, other.peers_per_swarm) == (Design::Naive, row.peers_per_swarm);
+        rows.iter().find(is_naive).map_or(f64::NAN, rate)
+    };
     let table = table(
         &rows,
         &[
-            ("swarms × peers", &|row| {
-                format!("{} × {}", grouped(row.swarms), grouped(row.peers_per_swarm.into()))
-            }),
+            ("swarms × peers", &Row::population),
             ("", &|row| row.way.to_string()),
-            ("a second", &|row| whole(row.sample.announces_per_second)),
-            ("× naive", &|row| significant(row.sample.announces_per_second / row.naive)),
-            ("server µs", &|row| significant(row.sample.server_us)),
-            ("if the server were alone", &|row| whole(row.sample.bound())),
-            ("client µs", &|row| significant(row.sample.client_us)),
-            ("bytes there", &|row| whole(row.sample.bytes_to_server)),
-            ("and back", &|row| whole(row.sample.bytes_from_server)),
-            ("peers told", &|row| significant(row.sample.peers)),
+            ("a second", &|row| whole(rate(row))),
+            ("× naive", &|row| significant(rate(row) / naive(row))),
+            ("server µs", &|row| significant(row.median(|sample| sample.server_us))),
+            ("if the server were alone", &|row| whole(row.median(Sample::bound))),
+            ("client µs", &|row| significant(row.median(|sample| sample.client_us))),
+            ("bytes there", &|row| whole(row.median(|sample| sample.bytes_to_server))),
+            ("and back", &|row| whole(row.median(|sample| sample.bytes_from_server))),
+            ("peers told", &|row| significant(row.median(|sample| sample.peers))),
         ],
     );
     Ok(format!("## Announces beside the naive design\n\n{ANNOUNCES}\n\n{table}"))

@@ -6,7 +6,7 @@ use swarmkeep_workload::Workload;
 
 use crate::{
     Bench, Result,
-    drive::{Design, Stores},
+    drive::{Design, Stores, population},
 };
 
 struct Row {
@@ -38,7 +38,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<String> {
     for (family, ipv6) in [("IPv4", 0.0), ("IPv6", 1.0)] {
         for &(swarms, peers) in populations {
             let workload = Workload::uniform(2, swarms, peers).with_profile(|profile| profile.ipv6 = ipv6);
-            for way in [Design::Naive, Design::One, Design::ModuleOne] {
+            for way in Design::STORES {
                 bench.say(format!("bytes: {swarms} × {peers} over {family}, {way}"));
                 rows.push(Row::measure(bench, way, family, &workload, peers)?);
             }
@@ -103,9 +103,7 @@ fn text(rows: &[Row]) -> String {
     let table = table(
         rows,
         &[
-            ("swarms × peers", &|row| {
-                format!("{} × {}", grouped(row.swarms), grouped(row.peers_per_swarm.into()))
-            }),
+            ("swarms × peers", &|row| population(row.swarms, row.peers_per_swarm)),
             ("family", &|row| row.family.to_owned()),
             ("design", &|row| row.design().to_owned()),
             ("bytes per peer", &|row| significant(row.bytes_per_peer)),

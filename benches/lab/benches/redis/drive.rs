@@ -13,6 +13,8 @@ use swarmkeep::{
     Announce, AsyncTorrentRepository, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request,
     SplitMix64, SwarmStats, Timestamp,
 };
+use swarmkeep_benches::tables::grouped;
+use swarmkeep_lab::median;
 use swarmkeep_redis::{Engine, RedisConfig, RedisRepository};
 use swarmkeep_servers::Server;
 use swarmkeep_workload::Workload;
@@ -49,6 +51,9 @@ impl Design {
 
     pub(crate) const ALL: [Self; 6] =
         [Self::Published, Self::Naive, Self::One, Self::Batch, Self::ModuleOne, Self::ModuleBatch];
+
+    /// One for each store.
+    pub(crate) const STORES: [Self; 3] = [Self::Naive, Self::One, Self::ModuleOne];
 }
 
 impl fmt::Display for Design {
@@ -208,7 +213,7 @@ impl Stores {
     }
 
     /// As many announces as the store can answer in a time.
-    pub(crate) fn saturate(
+    fn saturate(
         self: &Arc<Self>,
         runtime: &Runtime,
         way: Design,
@@ -246,23 +251,51 @@ impl Stores {
     }
 }
 
-/// The medians of each way, over turns in which each has a run.
-pub(crate) fn in_turns(
-    bench: &Bench,
-    stores: &Arc<Stores>,
-    ways: &[Design],
-    workload: Workload,
-    name: &str,
-) -> Result<Vec<Sample>> {
+/// The runs of a design on one population, one for each turn.
+pub(crate) struct Row {
+    pub(crate) swarms: u64,
+    pub(crate) peers_per_swarm: u32,
+    pub(crate) way: Design,
+    samples: Vec<Sample>,
+}
+
+impl Row {
+    pub(crate) fn median(&self, number: impl Fn(&Sample) -> f64) -> f64 {
+        median(&self.samples, number)
+    }
+
+    pub(crate) fn population(&self) -> String {
+        population(self.swarms, self.peers_per_swarm)
+    }
+}
+
+/// A population as tables show it.
+pub(crate) fn population(swarms: u64, peers_per_swarm: u32) -> String {
+    format!("{} × {}", grouped(swarms), grouped(peers_per_swarm.into()))
+}
+
+/// Announces over IPv4 to one server that is filled with a population, none of which leaves. The ways take
+/// turns.
+pub(crate) fn compare(bench: &Bench, ways: &[Design], swarms: u64, peers_per_swarm: u32) -> Result<Vec<Row>> {
+    let name = population(swarms, peers_per_swarm);
+    let workload = Workload::uniform(1, swarms, peers_per_swarm).with_profile(|profile| {
+        (profile.ipv6, profile.stopped, profile.completed) = (0.0, 0.0, 0.0);
+    });
+    let stores = Stores::start(&bench.runtime, None)?;
+    for way in Design::STORES.into_iter().filter(|way| ways.contains(way)) {
+        bench.say(format!("{name}: filling, {way}"));
+        stores.fill(&bench.runtime, way, &workload)?;
+    }
     let workload = Arc::new(workload);
-    let mut samples = vec![Vec::new(); ways.len()];
+    let row = |&way| Row { swarms, peers_per_swarm, way, samples: Vec::new() };
+    let mut rows: Vec<_> = ways.iter().map(row).collect();
     for turn in 0..bench.turns {
-        for (&way, samples) in ways.iter().zip(&mut samples) {
+        for Row { way, samples, .. } in &mut rows {
             bench.say(format!("{name}, turn {}, {way}", turn + 1));
-            samples.push(stores.saturate(&bench.runtime, way, &workload, bench.during)?);
+            samples.push(stores.saturate(&bench.runtime, *way, &workload, bench.during)?);
         }
     }
-    Ok(samples.iter().map(|samples| Sample::median(samples)).collect())
+    Ok(rows)
 }
 
 async fn fill_ours(store: &RedisRepository, mut announces: impl Iterator<Item = Announce>) -> Result<()> {
@@ -301,7 +334,6 @@ struct Tally {
 }
 
 /// The cost of a run, per announce.
-#[derive(Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) announces_per_second: f64,
     pub(crate) server_us: f64,
@@ -312,29 +344,10 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The median of each number.
-    fn median(of: &[Self]) -> Self {
-        let median = |number: fn(&Self) -> f64| median(of.iter().map(number));
-        Self {
-            announces_per_second: median(|sample| sample.announces_per_second),
-            server_us: median(|sample| sample.server_us),
-            client_us: median(|sample| sample.client_us),
-            bytes_to_server: median(|sample| sample.bytes_to_server),
-            bytes_from_server: median(|sample| sample.bytes_from_server),
-            peers: median(|sample| sample.peers),
-        }
-    }
-
     /// Announces per second of a server that waits for no client.
     pub(crate) fn bound(&self) -> f64 {
         1e6 / self.server_us
     }
-}
-
-pub(crate) fn median(of: impl Iterator<Item = f64>) -> f64 {
-    let mut of: Vec<_> = of.collect();
-    of.sort_by(f64::total_cmp);
-    of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// The processor time that this process has used, all threads.

@@ -2,25 +2,18 @@
 //! Cluster of three masters with a replica each. The tracker is a process; announces come over UDP.
 
 use std::{
-    env,
-    io::{BufRead, BufReader},
-    os::unix::process::CommandExt,
-    process::{Child, ChildStderr, Command, Stdio},
-    thread,
+    env, thread,
     time::{Duration, Instant},
 };
 
 use swarmkeep_benches::tables::{significant, table, whole};
-use swarmkeep_load::{Config, Report, Swarms};
+use swarmkeep_lab::{Tracker, median};
+use swarmkeep_load::{Config, Report, Swarms, Target};
 use swarmkeep_servers::{Cluster, Server};
 
-use crate::{
-    Bench, Result,
-    drive::{median, module},
-};
+use crate::{Bench, Result, drive::module};
 
 /// The processor time of an announce, in microseconds, and the announces of a call.
-#[derive(Clone, Copy)]
 struct Sample {
     announces_per_second: f64,
     per_call: f64,
@@ -31,10 +24,10 @@ struct Sample {
 
 struct Row {
     name: &'static str,
-    sample: Sample,
+    samples: Vec<Sample>,
 }
 
-/// A tracker and the servers of its store: the masters, then their replicas.
+/// A tracker, which is this program, and the servers of its store: the masters, then their replicas.
 struct Fleet {
     _tracker: Tracker,
     load: Config,
@@ -46,13 +39,6 @@ enum Servers {
     None,
     Pair([Server; 2]),
     Cluster(Cluster),
-}
-
-/// This program as `swarmkeep serve`, until it is dropped.
-struct Tracker {
-    process: Child,
-    /// Stays open, because the tracker may print errors.
-    said: BufReader<ChildStderr>,
 }
 
 pub(crate) fn measure(bench: &Bench) -> Result<String> {
@@ -71,16 +57,13 @@ pub(crate) fn measure(bench: &Bench) -> Result<String> {
         fleet.run()?;
         fleet.load.fill = false;
     }
-    let mut samples = fleets.each_ref().map(|_| Vec::new());
+    let mut rows = fleets.each_ref().map(|&(name, _)| Row { name, samples: Vec::new() });
     for turn in 0..bench.turns {
-        for ((name, fleet), samples) in fleets.iter().zip(&mut samples) {
+        for ((name, fleet), row) in fleets.iter().zip(&mut rows) {
             bench.say(format!("{name}: turn {}", turn + 1));
-            samples.push(fleet.sample()?);
+            row.samples.push(fleet.sample()?);
         }
     }
-    let rows = fleets.iter().zip(&samples);
-    let rows: Vec<_> =
-        rows.map(|(&(name, _), samples)| Row { name, sample: Sample::median(samples) }).collect();
     Ok(text(&rows))
 }
 
@@ -109,15 +92,20 @@ impl Fleet {
             Servers::Pair([master, _]) => vec![master.url()],
             Servers::Cluster(cluster) => cluster.urls(),
         };
-        let (tracker, address) = Tracker::start(&urls)?;
-        let mut load = Config::new([address.parse()?]);
+        let mut arguments = vec!["--log", "error", "--workers", "1"];
+        if !urls.is_empty() {
+            arguments.extend(["--repository", "redis"]);
+            arguments.extend(urls.iter().flat_map(|url| ["--redis-url", url]));
+        }
+        let (tracker, address) = Tracker::start(&env::current_exe()?, &arguments)?;
+        let mut load = Config::new([Target::Udp(address)]);
         load.duration = bench.during;
         load.warm_up = Duration::ZERO;
         (load.workers, load.window, load.threads) = (4, Some(32), Some(1));
         load.mix = "announce=1".parse()?;
         let (swarms, peers) = if bench.test { (1_000, 2_000) } else { (300_000, 500_000) };
         (load.swarms, load.peers) = (Swarms::Zipf(swarms), peers);
-        load.server_pid = Some(tracker.process.id());
+        load.server_pid = Some(tracker.pid());
         Ok(Self { _tracker: tracker, load, servers, masters })
     }
 
@@ -175,73 +163,30 @@ impl Fleet {
     }
 }
 
-impl Tracker {
-    /// Starts it on the servers, or on the packed store if there are none. Returns its address.
-    fn start(urls: &[String]) -> Result<(Self, String)> {
-        let mut command = Command::new(env::current_exe()?);
-        command.arg0("swarmkeep").args([
-            "serve",
-            "--udp",
-            "127.0.0.1:0",
-            "--http",
-            "off",
-            "--admin",
-            "off",
-            "--log",
-            "error",
-        ]);
-        command.args(["--workers", "1"]);
-        if !urls.is_empty() {
-            command.args(["--repository", "redis"]).args(urls.iter().flat_map(|url| ["--redis-url", url]));
-        }
-        let mut process = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        let said = BufReader::new(process.stderr.take().expect("it is piped"));
-        let mut tracker = Self { process, said };
-        let mut line = String::new();
-        tracker.said.read_line(&mut line)?;
-        let address = line.split_once("udp ").and_then(|(_, rest)| rest.split([',', ';']).next());
-        let address = address.ok_or_else(|| format!("the tracker does not listen: {line}"))?.to_owned();
-        Ok((tracker, address))
-    }
-}
-
-impl Drop for Tracker {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Sample {
-    fn median(of: &[Self]) -> Self {
-        let median = |number: fn(&Self) -> f64| median(of.iter().map(number));
-        Self {
-            announces_per_second: median(|sample| sample.announces_per_second),
-            per_call: median(|sample| sample.per_call),
-            tracker_us: median(|sample| sample.tracker_us),
-            masters_us: median(|sample| sample.masters_us),
-            replicas_us: median(|sample| sample.replicas_us),
-        }
+impl Row {
+    fn median(&self, number: impl Fn(&Sample) -> f64) -> f64 {
+        median(&self.samples, number)
     }
 
     fn in_all(&self) -> f64 {
-        self.tracker_us + self.masters_us + self.replicas_us
+        self.median(|sample| sample.tracker_us)
+            + self.median(|sample| sample.masters_us)
+            + self.median(|sample| sample.replicas_us)
     }
 }
 
 fn text(rows: &[Row]) -> String {
-    let times = |row: &Row| significant(row.sample.in_all() / rows[0].sample.in_all());
+    let times = |row: &Row| significant(row.in_all() / rows[0].in_all());
     let table = table(
         rows,
         &[
             ("servers", &|row| row.name.to_owned()),
-            ("announces per second", &|row| whole(row.sample.announces_per_second)),
-            ("announces per call", &|row| significant(row.sample.per_call)),
-            ("tracker µs", &|row| significant(row.sample.tracker_us)),
-            ("masters µs", &|row| significant(row.sample.masters_us)),
-            ("replicas µs", &|row| significant(row.sample.replicas_us)),
-            ("in all µs", &|row| significant(row.sample.in_all())),
+            ("announces per second", &|row| whole(row.median(|sample| sample.announces_per_second))),
+            ("announces per call", &|row| significant(row.median(|sample| sample.per_call))),
+            ("tracker µs", &|row| significant(row.median(|sample| sample.tracker_us))),
+            ("masters µs", &|row| significant(row.median(|sample| sample.masters_us))),
+            ("replicas µs", &|row| significant(row.median(|sample| sample.replicas_us))),
+            ("in all µs", &|row| significant(row.in_all())),
             ("times packed", &times),
         ],
     );

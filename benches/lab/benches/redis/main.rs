@@ -19,6 +19,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, set_parent_process_death_signal};
+use swarmkeep_lab::Arguments;
 use swarmkeep_servers::Server;
 use tokio::runtime::Runtime;
 
@@ -71,20 +72,12 @@ fn main() -> Result<ExitCode> {
 }
 
 fn bench() -> Result<()> {
-    let arguments: Vec<String> = env::args().collect();
-    // As in Criterion: a test of the bench, not a measurement.
-    let test = !arguments.iter().any(|argument| argument == "--bench")
-        || arguments.iter().any(|argument| argument == "--test");
-    let after = |name: &str| {
-        let at = arguments.iter().position(|argument| argument == name);
-        at.and_then(|at| arguments.get(at + 1))
-    };
-    let number = |name: &str, otherwise| after(name).and_then(|n| n.parse().ok()).unwrap_or(otherwise);
-    let seconds: f64 = number("--seconds", if test { 0.05 } else { 2.0 });
-    let turns = number("--turns", if test { 1.0 } else { 3.0 }) as usize;
-    let only = after("--only");
+    let arguments = Arguments::of_bench();
+    let seconds: f64 = arguments.number("--seconds", 0.05, 2.0);
+    let turns: usize = arguments.number("--turns", 1, 3);
+    let only = arguments.after("--only");
     if let Some(only) = only
-        && !PARTS.iter().any(|(name, _)| name == only)
+        && !PARTS.iter().any(|(name, _)| *name == only)
     {
         let names = PARTS.map(|(name, _)| name).join(", ");
         return Err(format!("--only {only}: there are {names}").into());
@@ -97,13 +90,13 @@ fn bench() -> Result<()> {
         started => drop(started?),
     }
 
-    let parts: Vec<_> = PARTS.into_iter().filter(|(name, _)| only.is_none_or(|only| only == name)).collect();
+    let parts: Vec<_> = PARTS.into_iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}")?;
     let bar = ProgressBar::new(parts.len() as u64).with_style(style);
     bar.enable_steady_tick(Duration::from_millis(200));
     let bench = Bench {
         runtime: drive::runtime()?,
-        test,
+        test: arguments.test,
         during: Duration::from_secs_f64(seconds),
         turns: turns.max(1),
         bar,
@@ -111,8 +104,7 @@ fn bench() -> Result<()> {
     bench.say("asking both designs the same".to_owned());
     agree::check(&bench)?;
     // The flags on which the document depends.
-    let flags = arguments.iter().skip(1).filter(|flag| *flag != "--bench");
-    let flags = flags.map(|flag| format!(" {flag}")).collect::<String>();
+    let flags = arguments.flags().map(|flag| format!(" {flag}")).collect::<String>();
     let command = format!("cargo bench -p swarmkeep-lab --bench redis --{flags}");
     let mut text = report::introduction(&command, seconds, bench.turns)?;
     for (_, measure) in parts {
@@ -121,7 +113,7 @@ fn bench() -> Result<()> {
         text = text + "\n" + &section;
         bench.bar.inc(1);
         // After each part, so that none is lost if a later one fails.
-        if let Some(path) = after("--markdown") {
+        if let Some(path) = arguments.after("--markdown") {
             fs::write(in_workspace(path), &text)?;
         }
     }

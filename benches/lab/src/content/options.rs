@@ -2,49 +2,66 @@
 
 use std::path::PathBuf;
 
+use clap::ArgAction;
 use serde::{Deserialize, Serialize};
+use swarmkeep_cli::units::counted;
 
-use crate::content::{Error, Result, download::DownloadPlan};
+use crate::content::{self, Error, download::DownloadPlan};
 
 /// The options of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, clap::Args, Serialize, Deserialize)]
 pub struct Options {
-    /// The folder of the stores. All of it is removed again.
+    /// The folder in which the stores are made, one after another; all is removed again. By default 28 GB are
+    /// needed.
+    #[arg(long, value_name = "DIR", default_value = ".")]
     pub folder: PathBuf,
+
     /// The number of torrents.
+    #[arg(long, value_name = "N", default_value = "25", default_value_if("quick", "true", "10"))]
     pub torrents: u32,
-    /// Bytes of each torrent.
+
+    /// Bytes of each, as 1GB, 128MB or 1GiB.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "1GB",
+        default_value_if("quick", "true", "128MB"),
+        value_parser = bytes::<u64>
+    )]
     pub size: u64,
-    /// The number of torrents that are downloaded at a time.
+
+    /// The number of torrents that are downloaded at a time. All get the same number of bytes per second.
+    #[arg(long, value_name = "N", default_value = "10", default_value_if("quick", "true", "5"))]
     pub parallel: u32,
-    /// Bytes of the stripe cache. With [`traced`](Self::traced), the memory of every row.
+
+    /// Bytes of the stripe cache; with traced requests, the memory of every row.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "1GB",
+        default_value_if("quick", "true", "64MB"),
+        value_parser = bytes::<u64>
+    )]
     pub cache: u64,
-    /// Bytes of a block of the block store, and of a stripe.
+
+    /// Bytes of a block and of a stripe.
+    #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = bytes::<u32>)]
     pub block: u32,
-    /// Threads of the stripe cache that write.
+
+    /// Threads of the stripe cache that write; with one, a disk that turns is written to strictly in order.
+    #[arg(long, value_name = "N", default_value = "1")]
     pub writers: u32,
+
     /// The seed of all random numbers.
+    #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
-    /// Whether the kernel records the requests that reach a loop device, and limits memory; this needs root.
+
+    /// Do not trace requests and limit memory, even if this process is root.
+    #[arg(long = "untraced", action = ArgAction::SetFalse)]
     pub traced: bool,
 }
 
 impl Options {
-    /// The paper's benchmark: 25 torrents of 1 GB, 10 at a time, 1 GB of cache.
-    pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self {
-            folder: folder.into(),
-            torrents: 25,
-            size: 1_000_000_000,
-            parallel: 10,
-            cache: 1_000_000_000,
-            block: 4 << 20,
-            writers: 1,
-            seed: 1,
-            traced: true,
-        }
-    }
-
     pub(crate) const fn download_plan(&self) -> DownloadPlan {
         let Self { torrents, size, parallel, seed, .. } = *self;
         DownloadPlan { torrents, size, parallel, seed, extent: 0 }
@@ -61,9 +78,9 @@ impl Options {
             + (64 << 20)
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
-        let fault = if self.torrents == 0 || self.parallel == 0 {
-            "torrents, and torrents at a time: at least one of each"
+    pub(crate) fn check(&self) -> content::Result<()> {
+        let fault = if self.torrents == 0 || self.parallel == 0 || self.writers == 0 {
+            "--torrents, --parallel and --writers are at least 1"
         } else if !self.block.is_power_of_two() || !(16 << 10..=64 << 20).contains(&self.block) {
             "blocks have a power of two of bytes, from 16 KiB to 64 MiB"
         } else if self.size < u64::from(self.block) {
@@ -143,21 +160,36 @@ impl StoreSetup {
     }
 }
 
+/// `1GB`, `128MB`, `4MiB`, `65536`: disks are sold by powers of ten.
+fn bytes<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    const UNITS: [(&str, u64); 8] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("kB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+    ];
+    let bytes = counted(text, &UNITS).and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| "expected bytes, such as 1GB, 128MB or 4MiB".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn wrong_options_are_refused() {
-        assert!(Options::new("").check().is_ok());
-        let wrong = |change: fn(&mut Options)| {
-            let mut options = Options::new("");
-            change(&mut options);
-            options.check().unwrap_err().to_string()
-        };
-        assert!(wrong(|options| options.torrents = 0).contains("at least one"));
-        assert!(wrong(|options| options.block = 5 << 20).contains("power of two"));
-        assert!(wrong(|options| options.cache = 1 << 20).contains("cache"));
-        assert!(wrong(|options| options.size = 1).contains("as long as a block"));
+    fn bytes_have_units() {
+        for (text, number) in
+            [("1GB", 1_000_000_000), ("4MiB", 4 << 20), ("65536", 65536), ("1500kB", 1_500_000)]
+        {
+            assert_eq!(bytes(text), Ok(number), "{text}");
+        }
+        for text in ["", "GB", "-1MB", "1EB", "1.5GB"] {
+            assert!(bytes::<u64>(text).is_err(), "{text}");
+        }
+        assert!(bytes::<u32>("4GiB").is_err());
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use swarmkeep_load::{Report, Second};
 
+use crate::median;
+
 /// The quality of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Grade {
@@ -119,14 +121,14 @@ pub(crate) enum OverTime {
 impl OverTime {
     /// A spike is five times the median second, growth twice the beginning.
     pub(crate) fn of(seconds: &[Second]) -> Self {
-        let latencies: Vec<_> = seconds.iter().filter(|second| second.succeeded > 0).map(|s| s.p99).collect();
-        if latencies.len() < 3 {
+        let answered: Vec<_> = seconds.iter().filter(|second| second.succeeded > 0).collect();
+        if answered.len() < 3 {
             return Self::Short;
         }
-        let third = latencies.len() / 3;
-        let (first, last) =
-            (median(&latencies[..third.max(1)]), median(&latencies[latencies.len() - third..]));
-        let usual = median(&latencies);
+        let third = answered.len() / 3;
+        let p99 = |some: &[&Second]| median(some, |second| second.p99);
+        let (first, last) = (p99(&answered[..third.max(1)]), p99(&answered[answered.len() - third..]));
+        let usual = p99(&answered);
         let highest =
             seconds.iter().max_by(|one, other| one.p99.total_cmp(&other.p99)).expect("three and more");
         if highest.p99 > 5.0 * usual {
@@ -223,12 +225,6 @@ pub(crate) fn closed_loop_signature(loads: &[&Report]) -> Option<String> {
         }
         text
     })
-}
-
-fn median(numbers: &[f64]) -> f64 {
-    let mut numbers = numbers.to_vec();
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
 }
 
 #[cfg(test)]

@@ -58,7 +58,9 @@ fn a_run_that_cannot_measure_says_why() {
     let nowhere = folder.path().join("nowhere");
     for (folder, line, code, why) in [
         (folder.path(), "--torrents 0", 2, "--torrents"),
-        (folder.path(), "--block 3", 2, "power of two"),
+        (folder.path(), "--block 5MiB", 2, "power of two"),
+        (folder.path(), "--cache 1MiB", 2, "the cache holds a stripe"),
+        (folder.path(), "--size 1", 2, "as long as a block"),
         (folder.path(), "--only tape", 2, "no row"),
         (folder.path(), "--size 1000TB", 1, "bytes are needed"),
         (&nowhere, "--quick", 1, "No such file"),

@@ -381,14 +381,12 @@ impl<R: Read + Seek> Blocks<R> {
                 while (bytes.len() as u64) < header.bytes {
                     let read = bytes.len();
                     bytes.resize((read + PART).min(header.bytes as usize), 0);
-                    self.read(&mut bytes[read..])?;
+                    self.read(&mut bytes[read..]).map_err(Unread::Error)?;
                 }
-                let is_good = crc32c::crc32c(bytes) == header.checksum;
-                if is_good {
-                    Ok(())
-                } else {
-                    Err(Unread::Error(damaged("the checksum of the block does not fit it")))
+                if crc32c::crc32c(bytes) != header.checksum {
+                    return Err(Unread::Error(damaged("the checksum of the block does not fit it")));
                 }
+                Ok(())
             })
             .map_err(|unread| match unread {
                 Unread::Error(error) => error,
@@ -416,12 +414,6 @@ impl<R: Read + Seek> Blocks<R> {
 enum Unread {
     Error(Error),
     Malformed(Malformed),
-}
-
-impl From<Error> for Unread {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
 }
 
 impl From<Malformed> for Unread {

@@ -5,7 +5,7 @@ use std::{
     iter::Peekable,
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Condvar, Mutex, PoisonError,
+        OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -92,8 +92,8 @@ pub(crate) struct Run<'a> {
     pub(crate) ready: AtomicUsize,
     pub(crate) connected: AtomicUsize,
     pub(crate) filled: AtomicU64,
-    /// Ready threads wait here.
-    pub(crate) gate: Gate,
+    /// Ready threads wait for it. Without times, they end.
+    pub(crate) times: OnceLock<Option<Times>>,
 }
 
 /// The times of a run, in nanoseconds of the clock.
@@ -108,31 +108,6 @@ impl Times {
     pub(crate) fn from(warm_up: u64, config: &Config) -> Self {
         let begin = warm_up + nanoseconds(config.warm_up);
         Self { warm_up, begin, end: begin + nanoseconds(config.duration) }
-    }
-}
-
-/// Holds threads up until all are ready, or one has failed.
-#[derive(Debug, Default)]
-pub(crate) struct Gate {
-    opened: Mutex<Option<Option<Times>>>,
-    opens: Condvar,
-}
-
-impl Gate {
-    /// Releases all threads. Without times, they end.
-    pub(crate) fn open(&self, times: Option<Times>) {
-        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(times);
-        self.opens.notify_all();
-    }
-
-    fn wait(&self) -> Option<Times> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match *opened {
-                Some(times) => return times,
-                None => opened = self.opens.wait(opened).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
     }
 }
 
@@ -166,8 +141,8 @@ pub(crate) fn drive<C: Client>(
     }
     run.connected.fetch_add(connected, Ordering::Relaxed);
     run.ready.fetch_add(1, Ordering::Release);
-    if let Some(times) = run.gate.wait() {
-        thread.measure(times).map_err(waiting)?;
+    if let Some(times) = run.times.wait() {
+        thread.measure(*times).map_err(waiting)?;
     }
     Ok(thread.recorder.finish())
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
+        OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
@@ -15,7 +16,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::{
     Config, Error, Report,
     clock::{Clock, SECOND},
-    engine::{self, Client, Gate, Run, Times},
+    engine::{self, Client, Run, Times},
     frames::Frames,
     http::HttpClient,
     population::Population,
@@ -98,7 +99,7 @@ fn run_clients<C: Client>(
         ready: AtomicUsize::new(0),
         connected: AtomicUsize::new(0),
         filled: AtomicU64::new(0),
-        gate: Gate::default(),
+        times: OnceLock::new(),
     };
     let (publish, seconds) = mpsc::channel();
     thread::scope(|scope| {
@@ -126,7 +127,7 @@ fn run_clients<C: Client>(
         while run.ready.load(Ordering::Acquire) < threads.len() {
             // A thread that ends before it is ready has failed.
             if threads.iter().any(thread::ScopedJoinHandle::is_finished) {
-                run.gate.open(None);
+                run.times.get_or_init(|| None);
                 return Err(join(threads).err().unwrap_or_else(no_answer));
             }
             let peers = if config.fill { config.peers } else { 0 };
@@ -135,13 +136,13 @@ fn run_clients<C: Client>(
         }
         let stopped = || stop.load(Ordering::Relaxed);
         if stopped() || run.connected.load(Ordering::Acquire) == 0 {
-            run.gate.open(None);
+            run.times.get_or_init(|| None);
             join(threads)?;
             return Err(if stopped() { Error::Interrupted } else { no_answer() });
         }
         // A little later, so that all threads are awake when the first request is due.
         let times = Times::from(run.clock.now() + SECOND / 200, config);
-        run.gate.open(Some(times));
+        run.times.get_or_init(|| Some(times));
 
         progress(&Progress::WarmingUp);
         while run.clock.now() < times.begin && !stopped() {

@@ -201,14 +201,10 @@ impl Calls {
         self.operation(Operation::Scrape, shard, 0, info_hash.as_bytes())
     }
 
-    /// With functions: the info hashes on the page of a shard's directory that contains `at`.
-    pub(crate) fn names(&self, shard: u32, at: Order) -> SlotCall {
-        self.page(Operation::Names, shard, &at.hash().to_le_bytes())
-    }
-
-    /// With functions: the same, with the counts of each swarm.
-    pub(crate) fn walk(&self, shard: u32, at: Order) -> SlotCall {
-        self.page(Operation::Walk, shard, &at.hash().to_le_bytes())
+    /// With functions: the swarms on the page of a shard's directory that contains `at`, as info hashes or
+    /// with their counts, by `operation`.
+    pub(crate) fn swarms_at(&self, operation: Operation, shard: u32, at: Order) -> SlotCall {
+        self.page(operation, shard, &at.hash().to_le_bytes())
     }
 
     /// With functions: the peers of a family on the pages of a swarm that contain `at`.

@@ -72,25 +72,20 @@ impl Connection {
             return Err(attempts.reason.clone());
         }
         let connecting = OpenConnection::connect(node, attempts.made + 1);
-        let made = match timeout_at(deadline.min(Instant::now() + GREETING), connecting).await {
-            Ok(Ok(open)) => Ok(open),
-            Ok(Err(reason)) => Err(format!("{} was not reached: {reason}", node.address)),
-            Err(_) => Err(late()),
-        };
-        match made {
-            Ok(open) => {
+        let reason = match timeout_at(deadline.min(Instant::now() + GREETING), connecting).await {
+            Ok(Ok(open)) => {
                 attempts.made = open.made;
                 attempts.next = None;
                 *self.open.lock() = Some(open.clone());
-                Ok(open)
+                return Ok(open);
             }
-            Err(reason) => {
-                let pause = attempts.next.map_or(RECONNECT.0, |(_, pause)| (pause * 2).min(RECONNECT.1));
-                attempts.next = Some((Instant::now() + pause, pause));
-                attempts.reason.clone_from(&reason);
-                Err(reason)
-            }
-        }
+            Ok(Err(reason)) => format!("{} was not reached: {reason}", node.address),
+            Err(_) => late(),
+        };
+        let pause = attempts.next.map_or(RECONNECT.0, |(_, pause)| (pause * 2).min(RECONNECT.1));
+        attempts.next = Some((Instant::now() + pause, pause));
+        attempts.reason.clone_from(&reason);
+        Err(reason)
     }
 
     /// Sends commands with replies of at most `most` bytes, and waits for their answers.

@@ -62,7 +62,8 @@ pub(crate) struct Link {
     seeds: Vec<Arc<Node>>,
     /// The servers that other servers have named. The next look at the slots removes servers without slots.
     others: Mutex<Vec<Arc<Node>>>,
-    patience: Duration,
+    /// The longest time for which a call is tried.
+    pub(crate) patience: Duration,
     topology: RwLock<Arc<Topology>>,
     /// Held by the call that reads the slots of the servers.
     asking: tokio::sync::Mutex<()>,
@@ -119,11 +120,6 @@ impl Link {
 
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(future);
-    }
-
-    /// The longest time for which a call is tried.
-    pub(crate) const fn patience(&self) -> Duration {
-        self.patience
     }
 
     /// Sends one call of the store's own maintenance, which is not counted, and returns its answer.

@@ -17,8 +17,10 @@ pub(crate) const fn is_number_of_shards(shards: u32) -> bool {
     shards.is_power_of_two() && shards <= MOST_SHARDS
 }
 
-/// Bytes of [`Layout::identity`].
+/// Bytes of [`Layout::identity`], and bits of its last byte.
 pub(crate) const IDENTITY: usize = 17;
+const OF_MODULE: u8 = 32;
+const BY_NETWORKS: u8 = 128;
 
 /// The last commit that reads shards without an identity; `library/shard.lua` names it too.
 pub(crate) const READS_NO_IDENTITY: &str = "7132e1d";
@@ -78,13 +80,6 @@ impl Engine {
             Self::Module => "packed",
         }
     }
-
-    const fn bits(self) -> u8 {
-        match self {
-            Self::Functions => 0,
-            Self::Module => 32,
-        }
-    }
 }
 
 /// The part of an endpoint on which the place of a peer in its swarm depends.
@@ -120,13 +115,6 @@ impl Places {
     pub(crate) fn of_word(word: &str) -> Option<Self> {
         [Self::Endpoints, Self::Networks].into_iter().find(|places| places.word() == word)
     }
-
-    const fn bits(self) -> u8 {
-        match self {
-            Self::Endpoints => 0,
-            Self::Networks => 128,
-        }
-    }
 }
 
 impl Layout {
@@ -134,15 +122,17 @@ impl Layout {
     pub(crate) fn identity(&self) -> [u8; IDENTITY] {
         let mut identity = [0; IDENTITY];
         identity[..16].copy_from_slice(&self.salt);
-        identity[16] = 64 | (self.shards.ilog2() as u8) << 1 | self.places.bits() | self.engine.bits();
+        let places = if self.places == Places::Networks { BY_NETWORKS } else { 0 };
+        let engine = if self.engine == Engine::Module { OF_MODULE } else { 0 };
+        identity[16] = 64 | (self.shards.ilog2() as u8) << 1 | places | engine;
         identity
     }
 
     /// The error is the last commit that reads an older layout.
     pub(crate) fn of_identity(identity: &[u8; IDENTITY]) -> Result<Self, &'static str> {
         let (salt, shape) = (identity.first_chunk().expect("16 of 17 bytes"), identity[16]);
-        let places = if shape & 128 == 0 { Places::Endpoints } else { Places::Networks };
-        let engine = if shape & 32 == 0 { Engine::Functions } else { Engine::Module };
+        let places = if shape & BY_NETWORKS == 0 { Places::Endpoints } else { Places::Networks };
+        let engine = if shape & OF_MODULE == 0 { Engine::Functions } else { Engine::Module };
         let layout = Self { shards: 1 << (shape >> 1 & 15), salt: *salt, places, engine };
         if shape & 1 == 0 { Ok(layout) } else { Err(READS_LIMIT_OF_64) }
     }

@@ -106,6 +106,14 @@ impl<'a> Reader<'a> {
         self.array().map(f64::from_le_bytes)
     }
 
+    fn endpoint(&mut self, family: Family) -> Result<Endpoint, Garbled> {
+        let endpoint = match family {
+            Family::V4 => Endpoint::try_from(self.array::<6>()?),
+            Family::V6 => Endpoint::try_from(self.array::<18>()?),
+        };
+        endpoint.map_err(|_| Garbled)
+    }
+
     pub(crate) fn stats(&mut self) -> Result<SwarmStats, Garbled> {
         Ok(SwarmStats { complete: self.u32()?, incomplete: self.u32()?, downloaded: self.u32()? })
     }
@@ -342,11 +350,10 @@ pub(crate) fn peers(answer: Value) -> Result<(Cursor, Vec<PeerRecord>), Unavaila
         let (kind, time) = (answer.u8()?, answer.u32()?);
         let role = if kind % 2 == 1 { Role::Seeder } else { Role::Leecher };
         let endpoint = match kind {
-            1 | 2 => Endpoint::try_from(answer.array::<6>()?),
-            3 | 4 => Endpoint::try_from(answer.array::<18>()?),
+            1 | 2 => answer.endpoint(Family::V4)?,
+            3 | 4 => answer.endpoint(Family::V6)?,
             _ => return Err(Garbled.into()),
         };
-        let endpoint = endpoint.map_err(|_| Garbled)?;
         let last_announce = Timestamp::from_secs(time.into());
         found.push(PeerRecord { endpoint, role, last_announce, details: None });
     }
@@ -355,33 +362,23 @@ pub(crate) fn peers(answer: Value) -> Result<(Cursor, Vec<PeerRecord>), Unavaila
 
 /// The seeders or the leechers of a family, on the requested page.
 #[derive(Debug)]
-pub(crate) struct Page<'a> {
+pub(crate) struct Page {
     /// The number of pages of these peers in the swarm.
     pub(crate) pages: u32,
-    role: Role,
-    endpoints: &'a [u8],
-    times: &'a [u8],
+    pub(crate) peers: Vec<PeerRecord>,
 }
 
-impl<'a> Page<'a> {
-    pub(crate) fn read(answer: &mut Reader<'a>, family: Family, role: Role) -> Result<Self, Garbled> {
+impl Page {
+    pub(crate) fn read(answer: &mut Reader<'_>, family: Family, role: Role) -> Result<Self, Garbled> {
         let (pages, count) = (answer.u32()?, answer.u32()? as usize);
-        let width = if family == Family::V4 { 6 } else { 18 };
-        let endpoints = answer.bytes(count.checked_mul(width).ok_or(Garbled)?)?;
-        Ok(Self { pages, role, endpoints, times: answer.bytes(count * 4)? })
-    }
-
-    pub(crate) fn peers(&self, family: Family) -> impl Iterator<Item = Result<PeerRecord, Garbled>> {
-        let width = if family == Family::V4 { 6 } else { 18 };
-        let times = self.times.as_chunks().0.iter().map(|&time| u32::from_le_bytes(time));
-        self.endpoints.chunks_exact(width).zip(times).map(move |(compact, time)| {
-            let endpoint = match family {
-                Family::V4 => compact.try_into().ok().map(|v4: [u8; 6]| Endpoint::try_from(v4)),
-                Family::V6 => compact.try_into().ok().map(|v6: [u8; 18]| Endpoint::try_from(v6)),
-            };
-            let endpoint = endpoint.and_then(Result::ok).ok_or(Garbled)?;
+        let width = if family == Family::V4 { CompactV4::LEN } else { CompactV6::LEN };
+        let mut endpoints = Reader(answer.bytes(count.checked_mul(width).ok_or(Garbled)?)?);
+        let mut times = Reader(answer.bytes(count * 4)?);
+        let peer = |_| {
+            let (endpoint, time) = (endpoints.endpoint(family)?, times.u32()?);
             let last_announce = Timestamp::from_secs(time.into());
-            Ok(PeerRecord { endpoint, role: self.role, last_announce, details: None })
-        })
+            Ok(PeerRecord { endpoint, role, last_announce, details: None })
+        };
+        Ok(Self { pages, peers: (0..count).map(peer).collect::<Result<_, _>>()? })
     }
 }

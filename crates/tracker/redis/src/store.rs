@@ -14,9 +14,9 @@ use data_encoding::HEXLOWER;
 use parking_lot::Mutex;
 use redis::Value;
 use swarmkeep::{
-    Announce, Announced, Answer, AsyncTorrentRepository, BoundedBy, Budget, Capabilities, Cursor, InfoHash,
-    LongestHold, MemoryUse, Packed, PageCost, PeerBuffer, PeerRecord, Random, Records, Removed,
-    RepositoryConfig, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp,
+    Announce, Announced, Answer, AsyncTorrentRepository, BoundedBy, Budget, Capabilities, ConfigError,
+    Cursor, InfoHash, LongestHold, MemoryUse, Packed, PageCost, PeerBuffer, PeerRecord, Random, Records,
+    Removed, RepositoryConfig, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp,
     TorrentRepository as _, Totals, Unavailable, implement::Pass,
 };
 use tracing::info;
@@ -109,7 +109,7 @@ impl RedisRepository {
             None => 0,
             Some(0) => {
                 let what = "endpoints per address";
-                return Err(swarmkeep::ConfigError::Limit { what, given: 0, least: 1 }.into());
+                return Err(ConfigError::Limit { what, given: 0, least: 1 }.into());
             }
             Some(limit) => u16::try_from(limit).unwrap_or(u16::MAX),
         };
@@ -117,23 +117,18 @@ impl RedisRepository {
             return Err(Error::Prefix(servers.prefix.clone()));
         }
         let asked = config.shard_count();
-        let shards = match asked.map(u32::try_from) {
+        let shards = match asked {
             None => SHARDS,
-            Some(Ok(shards)) if is_number_of_shards(shards) => shards,
-            Some(_) => {
-                let given = asked.unwrap_or_default();
-                return Err(
-                    swarmkeep::ConfigError::Shards { given, least: 1, most: MOST_SHARDS as usize }.into()
-                );
-            }
+            Some(given) => u32::try_from(given)
+                .ok()
+                .filter(|&shards| is_number_of_shards(shards))
+                .ok_or(ConfigError::Shards { given, least: 1, most: MOST_SHARDS as usize })?,
         };
         let mut node = [0; 8];
-        getrandom::fill(&mut node).map_err(swarmkeep::ConfigError::NoEntropy)?;
+        getrandom::fill(&mut node).map_err(ConfigError::NoEntropy)?;
         let node = if servers.node.is_empty() { HEXLOWER.encode(&node) } else { servers.node.clone() };
-        let mut salt = [0; 16];
-        for (bytes, word) in salt.chunks_mut(8).zip(config.hash_key().words()) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
+        let salt = config.hash_key().words().map(u64::to_le_bytes);
+        let salt = salt.as_flattened().try_into().expect("two words are 16 bytes");
         let link = Link::connect(servers).await?;
         let prefix = &servers.prefix;
         link.require(prefix, None, false).await?;

@@ -74,11 +74,7 @@ fn nanoseconds(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, 
             }
         }
     };
-    let announcer = &announcer;
-    let done: Vec<(Tally, Vec<(Duration, Duration)>)> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..plan.threads as u64).map(|n| scope.spawn(move || announcer(n))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a store does not panic")).collect()
-    });
+    let done: Vec<(Tally, Vec<(Duration, Duration)>)> = beside(plan.threads as u64, announcer, || ());
 
     Tally::sum(done.iter().map(|(tally, _)| *tally)).check(before, store.totals().peers());
     let mut walls: Vec<Duration> = (1..done[0].1.len())

@@ -72,21 +72,6 @@ fn requests_that_are_due_and_cannot_be_sent_have_failed() {
 }
 
 #[test]
-fn info_hashes_are_shared_so_that_answers_carry_peers() {
-    let tracker = tracker();
-    let mut shared = config(Target::Udp(tracker.udp[0]));
-    (shared.swarms, shared.peers, shared.fill) = (Swarms::Zipf(20), 2_000, true);
-    let report = run(&shared);
-    assert!(report.peers.per_answer > 10.0, "{:?}", report.peers);
-    assert_eq!(
-        (report.failed, report.wrong, report.fill.announced),
-        (0, 0, 2_000),
-        "{:?}",
-        report.wrong_answers
-    );
-}
-
-#[test]
 fn the_total_counts_failures_so_that_success_is_not_always_100_percent() {
     let mut announces = 0;
     let fake = Fake::start(move |request| {

@@ -13,6 +13,7 @@ mod module;
 use super::{ABREAST, RedisRepository};
 use crate::{
     calls::Calls,
+    library::Operation,
     place::{Engine, Order},
     reply::{Page, Reader, bulk, stats},
 };
@@ -21,20 +22,19 @@ impl RedisRepository {
     /// The position at which a listing of swarms continues: a shard, a place in its order, and the last swarm
     /// that was returned there.
     fn position(&self, from: Cursor) -> Option<Position> {
-        if from.is_end() {
-            return None;
-        }
-        let Some(bytes) = from.bytes() else {
-            return Some(Position { shard: 0, order: Order(0), after: None });
+        let after = from.info_hash();
+        let (shard, order) = match (after, from.bytes()) {
+            (Some(last), _) => {
+                let (shard, hash) = self.shared.calls().layout.place(&last);
+                (shard, Order::of(hash))
+            }
+            (None, Some(bytes)) => {
+                let mut words = Reader(bytes);
+                (words.u32().ok()?, Order(words.u32().ok()?))
+            }
+            (None, None) => (0, Order(0)),
         };
-        if let Ok(bytes) = <[u8; 20]>::try_from(bytes) {
-            let info_hash = InfoHash::new(bytes);
-            let (shard, hash) = self.shared.calls().layout.place(&info_hash);
-            return Some(Position { shard, order: Order::of(hash), after: Some(info_hash) });
-        }
-        let mut words = Reader(bytes);
-        let (shard, order) = (words.u32().ok()?, words.u32().ok()?);
-        Some(Position { shard, order: Order(order), after: None })
+        Some(Position { shard, order, after })
     }
 
     pub(super) async fn walk_on(
@@ -43,6 +43,9 @@ impl RedisRepository {
         limit: usize,
         out: &mut Vec<SwarmSummary>,
     ) -> Result<Cursor, Unavailable> {
+        if from.is_end() || limit == 0 {
+            return Ok(from);
+        }
         if self.shared.calls().layout.engine == Engine::Module {
             return self.walk_on_modules(from, limit, out).await;
         }
@@ -57,7 +60,7 @@ impl RedisRepository {
             }
             let walk = |calls: &Calls, index: usize| {
                 let order = if index == 0 { at.order } else { Order(0) };
-                calls.walk(shards[index], order)
+                calls.swarms_at(Operation::Walk, shards[index], order)
             };
             let answers = self.shared.ask_in_parts(shards.len(), walk).await?;
             let layout = &self.shared.calls().layout;
@@ -86,12 +89,7 @@ impl RedisRepository {
                 out.extend(found[..fits].iter().map(|(_, swarm)| *swarm));
                 left -= fits;
                 if fits < found.len() {
-                    return Ok(match fits.checked_sub(1) {
-                        Some(last) => Cursor::after(found[last].1.info_hash.as_bytes()),
-                        // No swarm fitted: the position is unchanged.
-                        None if at.after.is_some() => from,
-                        None => at.cursor(u32::MAX),
-                    });
+                    return Ok(Cursor::after(found[fits - 1].1.info_hash.as_bytes()));
                 }
                 at = match behind {
                     Some(order) => Position { shard, order, after: None },
@@ -118,7 +116,8 @@ impl RedisRepository {
         let mut asked: Vec<_> =
             (0..self.shared.calls().layout.shards).map(|shard| (shard, Order(0))).collect();
         while !asked.is_empty() {
-            let names = |calls: &Calls, index: usize| calls.names(asked[index].0, asked[index].1);
+            let names =
+                |calls: &Calls, at: usize| calls.swarms_at(Operation::Names, asked[at].0, asked[at].1);
             let answers = self.shared.ask_in_parts(asked.len(), names).await?;
             let layout = &self.shared.calls().layout;
             let mut more = Vec::new();
@@ -179,13 +178,15 @@ impl RedisRepository {
         limit: usize,
         out: &mut Vec<PeerRecord>,
     ) -> Result<Cursor, Unavailable> {
+        if from.is_end() || limit == 0 {
+            return Ok(from);
+        }
         if self.shared.calls().layout.engine == Engine::Module {
             return self.peers_on_modules(info_hash, from, limit, out).await;
         }
         let order_of = |compact: &[u8]| Order::of(self.shared.calls().layout.hash_of_peer(compact));
         let family_of = |v6: bool| if v6 { Family::V6 } else { Family::V4 };
         let (mut family, mut order, mut after) = match from.bytes() {
-            _ if from.is_end() => return Ok(Cursor::END),
             None => (Family::V4, Order(0), Vec::new()),
             Some([v6, order @ ..]) if order.len() == 4 => {
                 (family_of(*v6 == 1), Order(Reader(order).u32()?), Vec::new())
@@ -207,8 +208,7 @@ impl RedisRepository {
             // The end of the part that both pages cover: `None` is the end of the table.
             let behind = kinds.iter().filter_map(|page| order.behind_page(page.pages)).min();
             let mut found = Vec::new();
-            for record in kinds.iter().flat_map(|page| page.peers(family)) {
-                let record = record?;
+            for record in kinds.into_iter().flat_map(|page| page.peers) {
                 let at = order_of(record.endpoint.as_bytes());
                 let seen = (at, record.endpoint.as_bytes()) <= (order, after.as_slice()) && !after.is_empty();
                 if at >= order && !seen && behind.is_none_or(|behind| at < behind) {
@@ -220,10 +220,7 @@ impl RedisRepository {
             out.extend(found[..fits].iter().map(|(_, record)| *record));
             left -= fits;
             if fits < found.len() {
-                return Ok(match fits.checked_sub(1) {
-                    Some(last) => Cursor::after(found[last].1.endpoint.as_bytes()),
-                    None => from,
-                });
+                return Ok(Cursor::after(found[fits - 1].1.endpoint.as_bytes()));
             }
             (family, order) = match (behind, family) {
                 (Some(behind), family) => (family, behind),

@@ -114,7 +114,7 @@ impl Shared {
         mut answers: Vec<Result<Value, Failure>>,
         call: impl Fn(&Calls, usize) -> SlotCall,
     ) -> Vec<Result<Value, Unavailable>> {
-        let deadline = Instant::now() + self.link.patience();
+        let deadline = Instant::now() + self.link.patience;
         let lost = answers.iter().any(Result::is_ok) && self.link.lost.swap(false, Relaxed);
         let (mut confirms, mut pause) = (false, PAUSE.0);
         loop {
@@ -133,7 +133,7 @@ impl Shared {
                 .iter()
                 .any(|&index| matches!(answers[index], Err(Failure::Unconfirmed(Unconfirmed::Elsewhere))));
             let calls = match self.confirm().await {
-                Ok(calls) => calls.as_confirmed(),
+                Ok(calls) => calls,
                 Err(Unavailable { reason, .. }) => {
                     self.link.lost.fetch_or(lost, Relaxed);
                     let failed = |index: usize| answers[index] = Err(Failure::Unavailable(reason.clone()));
@@ -188,7 +188,6 @@ impl Shared {
                 if calls.layout != layout {
                     break;
                 }
-                let calls = calls.as_confirmed();
                 let asked: Vec<_> = others.iter().map(|&shard| calls.sweep(shard, 0, false, 1)).collect();
                 shared.link.call_all(&asked).await;
             }
@@ -196,9 +195,9 @@ impl Shared {
         });
     }
 
-    /// Reads the layout of the store, or writes it if there is none, and uses it from now on. Concurrent
-    /// callers share one read.
-    pub(super) async fn confirm(&self) -> Result<Arc<Calls>, Unavailable> {
+    /// Reads the layout of the store, or writes it if there is none, and uses it from now on. Returns
+    /// confirmed calls for it. Concurrent callers share one read.
+    pub(super) async fn confirm(&self) -> Result<Calls, Unavailable> {
         let asked = Instant::now();
         let mut confirmed = self.confirmed.lock().await;
         let result = match &*confirmed {
@@ -210,7 +209,7 @@ impl Shared {
                 result
             }
         };
-        result.map(|()| self.calls())
+        result.map(|()| self.calls().as_confirmed())
     }
 
     async fn follow(&self) -> Result<(), Unavailable> {

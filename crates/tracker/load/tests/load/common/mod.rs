@@ -1,5 +1,4 @@
 //! Trackers for load tests: the real one, and scripted ones that are wrong, slow or silent in a known way.
-#![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -25,7 +25,6 @@ impl RedisRepository {
         let calls = self.shared.calls();
         let shards = calls.layout.shards;
         let (mut shard, mut after) = match (from.info_hash(), from.bytes()) {
-            _ if from.is_end() => return Ok(Cursor::END),
             (Some(last), _) => (calls.layout.place(&last).0, Some(last)),
             (None, Some(bytes)) => (Reader(bytes).u32()?, None),
             (None, None) => (0, None),
