@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    fmt,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
@@ -33,26 +32,30 @@ use crate::{Counters, Error, InfoHash, PieceBits, Pieces, Result};
 pub(super) const MOST_UNREADABLE: u32 = 16;
 
 /// Damage that boot found. Each kind costs the named things, and nothing else.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
     /// No whole root was found: the readable parts of the copies were combined. Torrents may be missing, and
     /// deleted torrents may be back.
+    #[error("both copies of the root are damaged: up to {} may be missing", counted(*entries as usize, "torrent"))]
     Root {
         /// Torrents' worth of entries that are lost.
         entries: u64,
     },
     /// A copy of the root is damaged. If it was the latest copy, the latest creates and deletes are undone.
+    #[error("a copy of the root is damaged: any create or delete after generation {generation} is undone")]
     OlderRoot {
         /// The generation that boot chose.
         generation: u64,
     },
     /// The i-node of a torrent cannot be read: nothing is known of the torrent but its name.
+    #[error("{info_hash} is lost: its i-node cannot be read")]
     Lost {
         /// The torrent.
         info_hash: InfoHash,
     },
     /// Part of a torrent's map cannot be read: its blocks are lost, and the pieces in them incomplete.
+    #[error("{info_hash}: {} of its map cannot be read, which costs {}", counted(*sectors as usize, "sector"), counted(*pieces as usize, "complete piece"))]
     Map {
         /// The torrent.
         info_hash: InfoHash,
@@ -63,36 +66,13 @@ pub enum Damage {
     },
     /// A torrent's map names blocks that are not its own. The blocks are removed from it, and the pieces in
     /// them are incomplete.
+    #[error("{info_hash}: its map names {} of others", counted(*blocks as usize, "block"))]
     Blocks {
         /// The torrent.
         info_hash: InfoHash,
         /// How many blocks.
         blocks: u64,
     },
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root { entries } => {
-                let most = counted(*entries as usize, "torrent");
-                write!(f, "both copies of the root are damaged: up to {most} may be missing")
-            }
-            Self::OlderRoot { generation } => write!(
-                f,
-                "a copy of the root is damaged: any create or delete after generation {generation} is undone"
-            ),
-            Self::Lost { info_hash } => write!(f, "{info_hash} is lost: its i-node cannot be read"),
-            Self::Map { info_hash, sectors, pieces } => {
-                let pieces = counted(*pieces as usize, "complete piece");
-                let sectors = counted(*sectors as usize, "sector");
-                write!(f, "{info_hash}: {sectors} of its map cannot be read, which costs {pieces}")
-            }
-            Self::Blocks { info_hash, blocks } => {
-                write!(f, "{info_hash}: its map names {} of others", counted(*blocks as usize, "block"))
-            }
-        }
-    }
 }
 
 /// The findings of boot.
