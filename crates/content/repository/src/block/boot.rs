@@ -18,7 +18,7 @@ use super::{
         BLOCKS, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry, Slot, index,
         logical,
     },
-    inode::{Inode, InodeByHash, InodeState},
+    inode::{BlockMap, Inode, InodeByHash, InodeState},
     mutant::{Mutant, Mutation},
     root::Root,
     sectors,
@@ -296,26 +296,14 @@ impl Boot<'_> {
     /// Reads the bodies that do not lie in their i-nodes.
     fn read_map_blocks(&mut self) {
         for inode in self.inodes.clone().iter().filter(|inode| inode.layout().in_map_blocks()) {
-            let named: Vec<_> = inode.state.lock().map_blocks.iter().collect();
-            let refused: Vec<_> = named
-                .iter()
-                .filter(|&&(_, block)| !self.claim_block(block))
-                .map(|&(number, _)| number)
-                .collect();
-            if !refused.is_empty() {
-                let mut state = inode.state.lock();
-                refused.iter().for_each(|&number| state.map_blocks.set(number, 0));
-                drop(state);
-                let blocks = refused.len() as u64;
-                self.report.damage.push(Damage::Blocks { info_hash: inode.info_hash, blocks });
+            if !self.claim_map(inode, |state| &mut state.map_blocks).is_empty() {
                 // The i-node itself names them, and is written as a whole.
                 self.mends.push((Arc::clone(inode), BTreeSet::new()));
             }
+            let named: Vec<_> = inode.state.lock().map_blocks.iter().collect();
             let mut body = Body::new(inode, self.mutation);
             let shift = self.shift();
-            for (number, block) in
-                named.into_iter().filter(|(number, _)| refused.binary_search(number).is_err())
-            {
+            for (number, block) in named {
                 let read = self.read(u64::from(block) << (shift - 12), 1 << (shift - 12));
                 let first = u64::from(number) << (shift - 9);
                 for (at, sector) in (first..inode.layout().body).zip(logical(&read)) {
@@ -331,25 +319,29 @@ impl Boot<'_> {
             || (self.mutation.is(Mutant::SharedBlocks) && block < self.root.header().blocks.get())
     }
 
-    /// Marks the blocks of content. One that is not free is not the torrent's.
-    fn claim_blocks(&mut self) {
-        for inode in self.inodes.clone() {
-            let mut state = inode.state.lock();
-            let strange: Vec<_> = state
-                .map
-                .iter()
-                .filter(|&(_, block)| !self.claim_block(block))
-                .map(|(place, _)| place)
-                .collect();
-            if strange.is_empty() {
-                continue;
-            }
-            strange.iter().for_each(|&place| state.map.set(place, 0));
-            drop(state);
+    /// Marks the blocks that a map of an i-node names. A block that is not free is not the torrent's: it is
+    /// removed from the map, and its place returned.
+    fn claim_map(&mut self, inode: &Inode, map: fn(&mut InodeState) -> &mut BlockMap) -> Vec<u32> {
+        let mut state = inode.state.lock();
+        let map = map(&mut state);
+        let strange = map.iter().filter(|&(_, block)| !self.claim_block(block));
+        let strange: Vec<_> = strange.map(|(place, _)| place).collect();
+        strange.iter().for_each(|&place| map.set(place, 0));
+        if !strange.is_empty() {
             let blocks = strange.len() as u64;
             self.report.damage.push(Damage::Blocks { info_hash: inode.info_hash, blocks });
-            let named_at = strange.iter().map(|&place| Layout::of_block(place)).collect();
-            self.mends.push((inode, named_at));
+        }
+        strange
+    }
+
+    /// Marks the blocks of content.
+    fn claim_blocks(&mut self) {
+        for inode in self.inodes.clone() {
+            let strange = self.claim_map(&inode, |state| &mut state.map);
+            if !strange.is_empty() {
+                let named_at = strange.into_iter().map(Layout::of_block).collect();
+                self.mends.push((inode, named_at));
+            }
         }
     }
 
