@@ -11,12 +11,12 @@ use std::{
 use super::{
     super::{
         backlog::{RoomReservation, stripes_of},
-        gathered::{UnwrittenStripe, fill, slices_of_mut},
+        gathered::{UnwrittenStripe, fill},
         read_ahead::Lookup,
     },
     CacheCore, CachedTorrent, PendingMark, StripeJob, TorrentState, guarded,
 };
-use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR};
+use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR, buffers::range_of};
 
 /// A torrent that was opened.
 #[derive(Debug)]
@@ -197,7 +197,8 @@ impl<C: Cache> Handle<C> {
             return Ok(());
         }
         // Bytes that were not requested may be the unreadable ones.
-        let mut into: Vec<_> = slices_of_mut(buffers, within).map(IoSliceMut::new).collect();
+        let into = range_of(buffers.iter_mut().map(|buffer| &mut **buffer), within);
+        let mut into: Vec<_> = into.into_iter().map(IoSliceMut::new).collect();
         torrent.inner.read_at(range.start, &mut into)
     }
 
