@@ -4,5 +4,7 @@ pub mod allocations;
 #[cfg(feature = "content")]
 pub mod content;
 pub mod disk;
+#[cfg(feature = "content")]
+pub mod draw;
 #[cfg(feature = "state")]
 pub mod folder;

@@ -1,5 +1,7 @@
 //! Lists of buffers, taken apart from the front.
 
+use std::ops::Range;
+
 /// The rest of a list of buffers.
 pub(crate) struct Parts<B, I: Iterator<Item = B>> {
     first: Option<B>,
@@ -55,6 +57,13 @@ impl<B: Buffer, I: Iterator<Item = B>> Parts<B, I> {
         }
         taken
     }
+}
+
+/// A range of the concatenated buffers.
+pub(crate) fn range_of<B: Buffer>(buffers: impl Iterator<Item = B>, range: Range<u64>) -> Vec<B> {
+    let mut parts = Parts::new(buffers);
+    parts.take(range.start);
+    parts.take(range.end - range.start)
 }
 
 #[cfg(test)]

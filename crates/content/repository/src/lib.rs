@@ -21,6 +21,7 @@ mod library;
 mod lock;
 mod memory;
 mod pieces;
+mod random;
 mod repository;
 mod statistics;
 mod stretches;

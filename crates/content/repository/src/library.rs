@@ -5,7 +5,7 @@ use std::{collections::HashSet, fmt, io, sync::Arc};
 use parking_lot::Mutex;
 use swarmkeep_metainfo::{Info, Metainfo};
 
-use crate::{Content, ContentRepository, Error, Geometry, InfoHash, NewTorrent, Result};
+use crate::{Content, ContentRepository, Error, Geometry, InfoHash, NewTorrent, Result, random::random};
 pub use folder::{FileFolder, TorrentFolder};
 pub use label::Description;
 
@@ -237,7 +237,7 @@ impl Library {
     /// Makes a torrent file durable, in the place of one that may be there.
     fn keep(&self, info_hash: &InfoHash, torrent: &[u8]) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        let new = format!(".{info_hash}.{:016x}.new", random()?);
+        let new = format!(".{info_hash}.{:016x}.new", u64::from_le_bytes(random()?));
         folder
             .write(&new, torrent)
             .and_then(|()| folder.flush_file(&new))
@@ -256,10 +256,6 @@ impl Library {
         }
         Ok(())
     }
-}
-
-fn random() -> Result<u64> {
-    getrandom::u64().map_err(io::Error::other).map_err(Error::io("drawing a random number"))
 }
 
 fn name_of(info_hash: &InfoHash) -> String {

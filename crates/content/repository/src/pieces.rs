@@ -334,11 +334,8 @@ mod tests {
 
     #[test]
     fn stretches_agree_with_bytes_kept_one_by_one() {
-        let mut seed = 1_u64;
-        let mut draw = |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
+        let mut numbers = swarmkeep_kit::draw::Draw::new(1);
+        let mut draw = |below| numbers.below(below);
         for (length, piece_length) in [(100, 10), (97, 16), (33, 64), (64, 1)] {
             let geometry = Geometry::new(length, piece_length).unwrap();
             let mut pieces = Pieces::new(geometry);

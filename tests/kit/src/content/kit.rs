@@ -12,14 +12,15 @@ use std::{
 };
 
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
-use swarmkeep::{Random as _, SplitMix64};
-pub(crate) use swarmkeep_conformance::common::{hash, within};
+pub(crate) use swarmkeep_conformance::common::hash;
+pub use swarmkeep_conformance::common::within;
 use swarmkeep_content::{
     Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, NewTorrent, Result,
 };
 use tempfile::TempDir;
 
 use super::Subject;
+pub(crate) use crate::draw::Draw;
 
 /// The time after which a call counts as endless.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -369,37 +370,6 @@ pub(crate) fn boundaries(geometry: Geometry, stripe: u64) -> Vec<u64> {
     all.sort_unstable();
     all.dedup();
     all
-}
-
-/// Numbers that are the same in each run.
-pub(crate) struct Draw(SplitMix64);
-
-impl Draw {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(SplitMix64::new(seed))
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0.next_u64()
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
-        for left in (1..list.len()).rev() {
-            list.swap(left, self.below(left as u64 + 1) as usize);
-        }
-    }
-
-    /// Lengths that add up to `total`, some of them 0.
-    pub(crate) fn split(&mut self, total: u64) -> Vec<usize> {
-        let mut cuts: Vec<_> = (0..self.below(6)).map(|_| self.below(total + 1)).collect();
-        cuts.extend([0, total]);
-        cuts.sort_unstable();
-        cuts.windows(2).map(|cut| (cut[1] - cut[0]) as usize).collect()
-    }
 }
 
 /// The numbers of a race's rounds: `most` of them, or as many as there is time for on a slow store, and one

@@ -19,6 +19,7 @@ mod model;
 
 use swarmkeep_content::{ContentConfig, ContentRepository, Result};
 
+pub use kit::within;
 pub use model::Model;
 
 /// A store that can be put through the suite: how to open one.

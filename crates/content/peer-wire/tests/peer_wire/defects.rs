@@ -26,17 +26,6 @@ fn error(bytes: &[u8]) -> Error {
 }
 
 #[test]
-fn a_keep_alive_does_not_outlive_its_frame() {
-    let bytes = [&[0, 0, 0, 0][..], &[0, 0, 0, 1, 1], &[0, 0, 0, 0], &[0, 0, 0, 5, 4, 0, 0, 0, 9]].concat();
-    let mut rest = &bytes[..];
-    let read: Vec<_> = std::iter::from_fn(|| limits().decode(&mut rest).unwrap()).collect();
-    assert_eq!(
-        read,
-        [Message::KeepAlive, Message::Unchoke, Message::KeepAlive, Message::Have(PieceIndex(9))]
-    );
-}
-
-#[test]
 fn short_bodies_are_errors_and_never_a_panic() {
     for id in 0..=u8::MAX {
         for length in 1..=60 {
@@ -56,28 +45,6 @@ fn short_bodies_are_errors_and_never_a_panic() {
         error(&[0, 0, 0, 9, 7, 0, 0, 0, 0, 0, 0, 0, 0]).to_string(),
         "piece of 9 bytes: from 10 to 131081 are allowed"
     );
-}
-
-#[test]
-fn nothing_is_read_outside_the_frame() {
-    // No message within a frame changes with the bytes behind it.
-    for id in 0..=30 {
-        for length in 1..=20 {
-            let mut body = vec![0; length];
-            body[0] = id;
-            let bytes = frame(length as u32, &body);
-            let alone = limits().decode(&mut &bytes[..]);
-            for behind in [0x00, 0xff] {
-                let bytes = [&bytes[..], &[behind; 64]].concat();
-                let mut rest = &bytes[..];
-                let read = limits().decode(&mut rest);
-                assert_eq!(read, alone, "message {id} of {length} bytes");
-                if read.is_ok() {
-                    assert_eq!(rest, [behind; 64]);
-                }
-            }
-        }
-    }
 }
 
 #[test]
@@ -211,17 +178,6 @@ fn a_complete_frame_that_is_wrong_is_never_incomplete() {
                 assert!(!matches!(read, Ok(None)), "message {id} of {length} bytes: {read:?}");
             }
         }
-    }
-}
-
-#[test]
-fn a_request_off_the_grid_of_16_kib_is_a_request() {
-    for (begin, length) in [(1, 16384), (16383, 1), (5000, 20000), (0, 65536), (65535, 1)] {
-        let expected = Block { piece: PieceIndex(3), begin, length };
-        assert_eq!(
-            limits().decode(&mut &block(6, 3, begin, length)[..]),
-            Ok(Some(Message::Request(expected)))
-        );
     }
 }
 

@@ -1,5 +1,6 @@
 //! Messages as they are on the wire, and wrong ones.
 
+mod allocations;
 mod defects;
 mod properties;
 mod send_queue;

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use swarmkeep_peer_wire::{Encode, Full, Limits, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
+use swarmkeep_peer_wire::{Full, Limits, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
 
 const BLOCK: usize = 16 << 10;
 
@@ -165,13 +165,4 @@ fn a_thousand_blocks_and_messages_arrive_over_a_socket() {
     let (messages, capacity) = receiver.join().unwrap();
     assert_eq!(messages, 2000);
     assert!(capacity <= 64 << 10, "{capacity} bytes for blocks of 16 KiB");
-}
-
-#[test]
-fn the_contiguous_form_is_the_vectored_one() {
-    let data = block(3);
-    let piece = Piece { piece: PieceIndex(3), begin: 7, data: &data };
-    let mut contiguous = Vec::new();
-    Message::Piece(piece).encode(&mut contiguous);
-    assert_eq!(contiguous, [&piece.head()[..], &data].concat());
 }

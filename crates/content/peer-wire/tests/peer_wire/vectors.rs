@@ -12,7 +12,7 @@ const BLOCK: Block = Block { piece: PIECE, begin: 0x4000, length: 0x2000 };
 const ROOT: [u8; 32] = [0xab; 32];
 
 /// A message and its bytes; spaces are for the reader.
-fn vectors() -> Vec<(Message<'static>, &'static str)> {
+pub(crate) fn vectors() -> Vec<(Message<'static>, &'static str)> {
     let range = HashRange::new(&ROOT, 2, 0x200, 4, 3).unwrap();
     let hashes = Hashes::new(range, &[[1; 32], [2; 32], [3; 32], [4; 32], [5; 32]]).unwrap();
     vec![
@@ -134,7 +134,7 @@ fn the_handshake_is_68_bytes_with_the_bits_where_the_beps_have_them() {
 }
 
 /// Messages for a peer with the ids 1 to 5, after the length, 20 and the id.
-fn extended() -> Vec<(ExtendedMessage<'static>, u8, &'static [u8])> {
+pub(crate) fn extended() -> Vec<(ExtendedMessage<'static>, u8, &'static [u8])> {
     let mut handshake =
         ExtendedHandshake::new(ExtensionIds::NONE.with(Extension::Metadata, 3).with(Extension::Pex, 1));
     handshake.client = Some("swarmkeep 0.1 µ".as_bytes());

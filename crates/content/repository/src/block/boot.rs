@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    fmt,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
@@ -19,7 +18,7 @@ use super::{
         BLOCKS, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry, Slot, index,
         logical,
     },
-    inode::{Inode, InodeByHash, InodeState},
+    inode::{BlockMap, Inode, InodeByHash, InodeState},
     mutant::{Mutant, Mutation},
     root::Root,
     sectors,
@@ -33,26 +32,30 @@ use crate::{Counters, Error, InfoHash, PieceBits, Pieces, Result};
 pub(super) const MOST_UNREADABLE: u32 = 16;
 
 /// Damage that boot found. Each kind costs the named things, and nothing else.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
     /// No whole root was found: the readable parts of the copies were combined. Torrents may be missing, and
     /// deleted torrents may be back.
+    #[error("both copies of the root are damaged: up to {} may be missing", counted(*entries as usize, "torrent"))]
     Root {
         /// Torrents' worth of entries that are lost.
         entries: u64,
     },
     /// A copy of the root is damaged. If it was the latest copy, the latest creates and deletes are undone.
+    #[error("a copy of the root is damaged: any create or delete after generation {generation} is undone")]
     OlderRoot {
         /// The generation that boot chose.
         generation: u64,
     },
     /// The i-node of a torrent cannot be read: nothing is known of the torrent but its name.
+    #[error("{info_hash} is lost: its i-node cannot be read")]
     Lost {
         /// The torrent.
         info_hash: InfoHash,
     },
     /// Part of a torrent's map cannot be read: its blocks are lost, and the pieces in them incomplete.
+    #[error("{info_hash}: {} of its map cannot be read, which costs {}", counted(*sectors as usize, "sector"), counted(*pieces as usize, "complete piece"))]
     Map {
         /// The torrent.
         info_hash: InfoHash,
@@ -63,36 +66,13 @@ pub enum Damage {
     },
     /// A torrent's map names blocks that are not its own. The blocks are removed from it, and the pieces in
     /// them are incomplete.
+    #[error("{info_hash}: its map names {} of others", counted(*blocks as usize, "block"))]
     Blocks {
         /// The torrent.
         info_hash: InfoHash,
         /// How many blocks.
         blocks: u64,
     },
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root { entries } => {
-                let most = counted(*entries as usize, "torrent");
-                write!(f, "both copies of the root are damaged: up to {most} may be missing")
-            }
-            Self::OlderRoot { generation } => write!(
-                f,
-                "a copy of the root is damaged: any create or delete after generation {generation} is undone"
-            ),
-            Self::Lost { info_hash } => write!(f, "{info_hash} is lost: its i-node cannot be read"),
-            Self::Map { info_hash, sectors, pieces } => {
-                let pieces = counted(*pieces as usize, "complete piece");
-                let sectors = counted(*sectors as usize, "sector");
-                write!(f, "{info_hash}: {sectors} of its map cannot be read, which costs {pieces}")
-            }
-            Self::Blocks { info_hash, blocks } => {
-                write!(f, "{info_hash}: its map names {} of others", counted(*blocks as usize, "block"))
-            }
-        }
-    }
 }
 
 /// The findings of boot.
@@ -316,26 +296,14 @@ impl Boot<'_> {
     /// Reads the bodies that do not lie in their i-nodes.
     fn read_map_blocks(&mut self) {
         for inode in self.inodes.clone().iter().filter(|inode| inode.layout().in_map_blocks()) {
-            let named: Vec<_> = inode.state.lock().map_blocks.iter().collect();
-            let refused: Vec<_> = named
-                .iter()
-                .filter(|&&(_, block)| !self.claim_block(block))
-                .map(|&(number, _)| number)
-                .collect();
-            if !refused.is_empty() {
-                let mut state = inode.state.lock();
-                refused.iter().for_each(|&number| state.map_blocks.set(number, 0));
-                drop(state);
-                let blocks = refused.len() as u64;
-                self.report.damage.push(Damage::Blocks { info_hash: inode.info_hash, blocks });
+            if !self.claim_map(inode, |state| &mut state.map_blocks).is_empty() {
                 // The i-node itself names them, and is written as a whole.
                 self.mends.push((Arc::clone(inode), BTreeSet::new()));
             }
+            let named: Vec<_> = inode.state.lock().map_blocks.iter().collect();
             let mut body = Body::new(inode, self.mutation);
             let shift = self.shift();
-            for (number, block) in
-                named.into_iter().filter(|(number, _)| refused.binary_search(number).is_err())
-            {
+            for (number, block) in named {
                 let read = self.read(u64::from(block) << (shift - 12), 1 << (shift - 12));
                 let first = u64::from(number) << (shift - 9);
                 for (at, sector) in (first..inode.layout().body).zip(logical(&read)) {
@@ -351,25 +319,29 @@ impl Boot<'_> {
             || (self.mutation.is(Mutant::SharedBlocks) && block < self.root.header().blocks.get())
     }
 
-    /// Marks the blocks of content. One that is not free is not the torrent's.
-    fn claim_blocks(&mut self) {
-        for inode in self.inodes.clone() {
-            let mut state = inode.state.lock();
-            let strange: Vec<_> = state
-                .map
-                .iter()
-                .filter(|&(_, block)| !self.claim_block(block))
-                .map(|(place, _)| place)
-                .collect();
-            if strange.is_empty() {
-                continue;
-            }
-            strange.iter().for_each(|&place| state.map.set(place, 0));
-            drop(state);
+    /// Marks the blocks that a map of an i-node names. A block that is not free is not the torrent's: it is
+    /// removed from the map, and its place returned.
+    fn claim_map(&mut self, inode: &Inode, map: fn(&mut InodeState) -> &mut BlockMap) -> Vec<u32> {
+        let mut state = inode.state.lock();
+        let map = map(&mut state);
+        let strange = map.iter().filter(|&(_, block)| !self.claim_block(block));
+        let strange: Vec<_> = strange.map(|(place, _)| place).collect();
+        strange.iter().for_each(|&place| map.set(place, 0));
+        if !strange.is_empty() {
             let blocks = strange.len() as u64;
             self.report.damage.push(Damage::Blocks { info_hash: inode.info_hash, blocks });
-            let named_at = strange.iter().map(|&place| Layout::of_block(place)).collect();
-            self.mends.push((inode, named_at));
+        }
+        strange
+    }
+
+    /// Marks the blocks of content.
+    fn claim_blocks(&mut self) {
+        for inode in self.inodes.clone() {
+            let strange = self.claim_map(&inode, |state| &mut state.map);
+            if !strange.is_empty() {
+                let named_at = strange.into_iter().map(Layout::of_block).collect();
+                self.mends.push((inode, named_at));
+            }
         }
     }
 

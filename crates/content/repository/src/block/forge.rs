@@ -1,11 +1,12 @@
 //! Images that hold anything at all under checksums that fit, for tests of boot (feature `mutants`): a fuzzer
 //! finds no CRC-32C.
 
-use zerocopy::little_endian::U32;
+use zerocopy::{IntoBytes, little_endian::U32};
 
 use super::{
     Sector,
-    format::{LOGICAL_PER_SECTOR, RootEntry, RootHeader, index, logical_mut, unchecked_numbers},
+    boot::numbers,
+    format::{LOGICAL_PER_SECTOR, RootEntry, RootHeader, index, logical_mut},
     root::{HEAD, checksum_of, entry_sector},
     store::CURSOR,
 };
@@ -63,7 +64,7 @@ fn forge_inode(all: &mut [super::format::LogicalSector], entry: &RootEntry, bloc
     for at in 0..slot.class.logical() {
         let Some(sector) = all.get_mut((first + at) as usize) else { return };
         sector.reseal(entry.uid(), at);
-        map_blocks.extend(unchecked_numbers(sector).take(if at == 0 { 0 } else { 8 }));
+        map_blocks.extend(numbers(sector.as_bytes()).take(if at == 0 { 0 } else { 8 }));
     }
     // If the body lies in map blocks, these are the map blocks. Otherwise they are content, which may be
     // anything.

@@ -341,12 +341,6 @@ impl InodeHeader {
     }
 }
 
-/// The block numbers that a logical sector holds, whatever its checksum says.
-#[cfg(feature = "mutants")]
-pub(super) fn unchecked_numbers(sector: &LogicalSector) -> impl Iterator<Item = u32> + '_ {
-    sector.payload.chunks_exact(4).map(|number| u32::from_le_bytes(number.try_into().expect("four bytes")))
-}
-
 /// The size of an i-node: one of 13, from 1 KiB to 4 MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Class(pub(super) u8);

@@ -41,7 +41,7 @@ use store::Store;
 
 use crate::{
     Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics,
-    Summary,
+    Summary, random::random,
 };
 
 /// The name of the image that [`BlockStore::open_or_create`] makes in a folder.
@@ -121,7 +121,7 @@ impl BlockStore {
         if blocks <= root_blocks.saturating_mul(2) {
             return Err(Error::Full { what: "the device is too small for the two copies of the root" });
         }
-        let uuid = random_uuid()?;
+        let uuid = random()?;
         let wrote = Error::io("formatting the device");
         (|| {
             // One step removes the old store, even if the rest fails.
@@ -405,14 +405,6 @@ const MOST_TORRENTS: u32 = 1 << 24;
 fn default_block_size(bytes: u64) -> u32 {
     let fitting = (bytes / 1024).max(1).ilog2() as u8;
     1 << fitting.clamp(*BLOCK_SHIFTS.start(), 22)
-}
-
-fn random_uuid() -> Result<[u8; 16]> {
-    let mut uuid = [0; 16];
-    getrandom::fill(&mut uuid)
-        .map_err(std::io::Error::other)
-        .map_err(Error::io("drawing a random number"))?;
-    Ok(uuid)
 }
 
 /// Blocks of a copy of the root that can name `torrents` torrents.

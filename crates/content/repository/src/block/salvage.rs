@@ -14,11 +14,10 @@ use super::{
         logical,
     },
     mutant::Mutation,
-    random_uuid,
     root::{Root, entry_sectors},
     root_blocks, sectors,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, random::random};
 
 /// Sectors that are read at once.
 const CHUNK: u64 = 1024;
@@ -89,7 +88,7 @@ fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>
     let hinted = hint.root_blocks.get();
     let possible = hinted <= root_blocks(MOST_TORRENTS, shift) && hinted <= lowest / 2;
     let root = if possible { wanted.max(hinted) } else { wanted.min(lowest / 2) };
-    let header = RootHeader::new(shift, root, blocks, random_uuid()?, hint.allocation());
+    let header = RootHeader::new(shift, root, blocks, random()?, hint.allocation());
     entries.truncate(entry_sectors(&header) as usize * LOGICAL_PER_SECTOR * ENTRIES);
     Ok(Some((header, entries)))
 }

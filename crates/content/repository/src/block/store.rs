@@ -18,7 +18,7 @@ use super::{
     root::Root,
     slabs::Slabs,
 };
-use crate::{Counters, Error, InfoHash, NewTorrent, Result, Statistics, Summary};
+use crate::{Counters, Error, InfoHash, NewTorrent, Result, Statistics, Summary, random::random};
 
 /// The sector with the next block of the sequential allocator.
 pub(super) const CURSOR: u64 = 1;
@@ -136,7 +136,8 @@ impl Store {
         let layout = Layout::new(new.geometry, self.block_shift()).ok_or(Error::Full {
             what: "the torrent is larger than a store with blocks of this size can hold",
         })?;
-        let uid = random_uid()?;
+        // No i-node has the number 0.
+        let uid = u64::from_le_bytes(random()?).max(1);
         let mut meta = self.meta.lock();
         let slot = self
             .take_slot(&mut meta, layout)
@@ -395,20 +396,4 @@ enum SectorContent {
     Slab,
     /// Part of an i-node's body, from that logical sector of it on.
     Mapped(Arc<Inode>, u64),
-}
-
-/// A number that no other i-node ever has.
-fn random_uid() -> Result<u64> {
-    loop {
-        match getrandom::u64() {
-            Ok(0) => {}
-            Ok(uid) => return Ok(uid),
-            Err(error) => {
-                return Err(Error::Io {
-                    what: "drawing a random number",
-                    source: std::io::Error::other(error),
-                });
-            }
-        }
-    }
 }

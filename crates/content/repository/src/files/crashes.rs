@@ -14,7 +14,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use swarmkeep_kit::disk::{self, Change, Entry, Image, Medium, Node, ROOT};
+use swarmkeep_kit::{
+    disk::{self, Change, Entry, Image, Medium, Node, ROOT},
+    draw::Draw,
+};
 use swarmkeep_metainfo::FileList;
 use tempfile::TempDir;
 
@@ -171,18 +174,8 @@ const TORRENTS: u8 = 5;
 const ADOPTED: u8 = 4;
 const SONG: &str = "song";
 
-/// Numbers that look random.
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below
-    }
-}
-
 fn bytes_of(number: u64, piece: u32, version: u64, len: u64) -> Vec<u8> {
-    let mut draws = Draws(number << 32 ^ u64::from(piece) << 16 ^ version);
+    let mut draws = Draw::new(number << 32 ^ u64::from(piece) << 16 ^ version);
     (0..len).map(|_| draws.below(256) as u8).collect()
 }
 
@@ -191,7 +184,7 @@ struct Workload {
     recorder: Arc<Recorder>,
     store: Option<FileStore>,
     promises: Promises,
-    draws: Draws,
+    draws: Draw,
     /// The number of torrents in use.
     torrents: u8,
 }
@@ -387,18 +380,19 @@ fn explore(seed: u64, actions: u32, torrents: u8, left_out: LeftOut, explored: &
     let recorder = Recorder::of(&base, folder.path(), left_out);
     let store = open(folder.path(), &recorder).unwrap();
     let promises = Promises::default();
-    let mut work = Workload { folder, recorder, store: Some(store), promises, draws: Draws(seed), torrents };
+    let mut work =
+        Workload { folder, recorder, store: Some(store), promises, draws: Draw::new(seed), torrents };
     work.say(None);
     (0..actions).for_each(|_| work.act());
     work.flush();
-    let mut explorer = Explorer { explored, left_out, draws: Draws(seed ^ 0xabcd), again: true };
+    let mut explorer = Explorer { explored, left_out, draws: Draw::new(seed ^ 0xabcd), again: true };
     explorer.crashes(base, Arc::default(), work.recorder.record.take_log(), &format!("seed {seed}"));
 }
 
 struct Explorer<'a> {
     explored: &'a mut Explored,
     left_out: LeftOut,
-    draws: Draws,
+    draws: Draw,
     /// Whether crashes of the store that is opened then are looked into.
     again: bool,
 }
@@ -440,9 +434,9 @@ impl Explorer<'_> {
         for _ in 0..some {
             let seed = self.draws.below(1 << 30);
             let bias = 1 + self.draws.below(7);
-            let kept_too = move |change| Draws(seed ^ change as u64).below(8) < bias;
+            let kept_too = move |change| Draw::new(seed ^ change as u64).below(8) < bias;
             kept.push((format!("some, {seed}"), Box::new(kept_too)));
-            let mut draws = Draws(seed);
+            let mut draws = Draw::new(seed);
             kept.push((format!("torn, {seed}"), Box::new(move |_| draws.below(8) < bias)));
         }
         for (what, mut kept) in kept {

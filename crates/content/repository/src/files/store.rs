@@ -4,10 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     io::{self, IoSlice},
     ops::Range,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::FileExt,
-    },
+    os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::{Arc, Weak, atomic::Ordering::Relaxed},
 };
@@ -300,7 +297,8 @@ impl Store {
         };
         let files = Arc::clone(files);
         let place = Location::new(StateRecord { info_hash, geometry: new.geometry, files, apart: false });
-        let Some(top) = place.top().map(str::to_owned).filter(|top| self.claim_top(top, info_hash)) else {
+        let Some(top) = place.top().map(str::to_owned).filter(|top| self.claim_top(top, info_hash, || true))
+        else {
             return Ok(None);
         };
         let adopted = self.adopt_in_place(place, right, has_content);
@@ -399,7 +397,7 @@ impl Store {
         let StateRecord { info_hash, apart, .. } = place.record;
         let home = if place.is_nameless() { hidden } else { folder };
         let top = place.top().expect("candidates have one");
-        if !self.reserve_top(home, top, info_hash) {
+        if !self.claim_top(top, info_hash, || folder::is_free(home, top).unwrap_or(true)) {
             return Ok(false);
         }
         let moved = (|| {
@@ -433,18 +431,9 @@ impl Store {
         })
     }
 
-    /// Takes a name, if nothing lies at it in `home` and the store does not need it itself.
-    fn reserve_top(&self, home: &OwnedFd, top: &str, info_hash: InfoHash) -> bool {
-        let is_free = || folder::is_free(home, top).unwrap_or(true);
-        self.claim_top_if(top, info_hash, is_free)
-    }
-
-    /// Takes a name at the top of the folder at which something lies, if it is no other torrent's.
-    fn claim_top(&self, top: &str, info_hash: InfoHash) -> bool {
-        self.claim_top_if(top, info_hash, || true)
-    }
-
-    fn claim_top_if(&self, top: &str, info_hash: InfoHash, is_fit: impl Fn() -> bool) -> bool {
+    /// Takes a name at the top of the folder, if `is_fit` agrees, no other torrent has it, and the store does
+    /// not need it itself.
+    fn claim_top(&self, top: &str, info_hash: InfoHash, is_fit: impl Fn() -> bool) -> bool {
         let mut tops = self.tops.lock();
         let name = folded(top);
         // Another torrent's info hash is where that one's files go if they have no other place.

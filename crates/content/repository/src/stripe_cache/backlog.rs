@@ -15,11 +15,12 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{
     gathered::{Chunk, UnwrittenStripe, chunk},
     read_ahead::ReadAhead,
+    torrent::StripeJob,
+    writers::Writers,
 };
 use crate::{ContentRepository, Counters};
 
-/// The state that the torrents of a cache, their handles and the threads share. `J` is a job: a stripe to be
-/// written.
+/// The state that the torrents of a cache, their handles and the threads share.
 ///
 /// Locks are taken in this order: a claim of `Running`, `CachedTorrent::gate`, `CachedTorrent::writing`,
 /// `Writers::torrents`, `CachedTorrent::state`, then `backlog` or those of `read_ahead`. No lock from
@@ -27,7 +28,7 @@ use crate::{ContentRepository, Counters};
 /// that create, delete or mark. The threads that write take none of these, so memory becomes free for the
 /// calls that wait for it.
 #[derive(Debug)]
-pub(super) struct CacheCore<J> {
+pub(super) struct CacheCore {
     pub(super) inner: Arc<dyn ContentRepository>,
     pub(super) stripe: u64,
     pub(super) chunk: u64,
@@ -35,7 +36,7 @@ pub(super) struct CacheCore<J> {
     pub(super) most: u64,
     /// Whether the store below knows its free room.
     pub(super) knows_room: bool,
-    backlog: Mutex<Backlog<J>>,
+    backlog: Mutex<Backlog>,
     /// Notified when memory becomes free.
     room: Condvar,
     /// Notified when the threads have work.
@@ -49,8 +50,8 @@ pub(super) struct CacheCore<J> {
 }
 
 /// The jobs, and the accounts of memory and room.
-#[derive(Debug)]
-struct Backlog<J> {
+#[derive(Debug, Default)]
+struct Backlog {
     /// Bytes of chunks that are in use.
     taken: u64,
     /// Chunks that are not. Together with the chunks in use, they never exceed the limit.
@@ -62,9 +63,9 @@ struct Backlog<J> {
     /// Counts events that may let one of these go on.
     kept: u64,
     /// Stripes to write that have no order yet.
-    due: Vec<J>,
+    due: Vec<StripeJob>,
     /// The next stripes to write, in this order.
-    going: VecDeque<J>,
+    going: VecDeque<StripeJob>,
     /// Threads that write.
     writing: usize,
     /// Threads that look for the next stripes to write.
@@ -76,39 +77,27 @@ struct Backlog<J> {
     stop: bool,
 }
 
-pub(super) trait JobHandler<J> {
-    /// Writes the stripe of a job.
-    fn write(&self, job: &J);
-
-    /// Puts jobs in the order of the device, and drops the ones that must not be written now.
-    fn sort(&self, jobs: Vec<J>) -> Vec<J>;
-
-    /// Chooses stripes to write although they are not whole: at least `wanted` bytes together, if there
-    /// are enough.
-    fn choose(&self, wanted: u64) -> Vec<J>;
-}
-
 /// A place in the queue for memory, until it is dropped.
-pub(super) struct MemoryTicket<'a, J> {
-    core: &'a CacheCore<J>,
+pub(super) struct MemoryTicket<'a> {
+    core: &'a CacheCore,
     ticket: Option<u64>,
 }
 
 /// Room of the store below, reserved until this is dropped.
-pub(super) struct RoomReservation<'a, J> {
-    core: &'a CacheCore<J>,
+pub(super) struct RoomReservation<'a> {
+    core: &'a CacheCore,
     /// As many as it began with.
     all: u64,
     bytes: u64,
 }
 
 /// Room of the store below for a write that goes past the cache, until it is dropped.
-pub(super) struct WriteThroughRoom<'a, J> {
-    core: &'a CacheCore<J>,
+pub(super) struct WriteThroughRoom<'a> {
+    core: &'a CacheCore,
     bytes: u64,
 }
 
-impl<J> CacheCore<J> {
+impl CacheCore {
     pub(super) fn new(
         inner: Arc<dyn ContentRepository>,
         stripe: u64,
@@ -122,7 +111,7 @@ impl<J> CacheCore<J> {
             stripe,
             chunk,
             most,
-            backlog: Mutex::new(Backlog::new()),
+            backlog: Mutex::default(),
             room: Condvar::new(),
             work: Condvar::new(),
             read_ahead: ReadAhead::new(read_memory, stripe),
@@ -143,7 +132,7 @@ impl<J> CacheCore<J> {
         self.backlog.lock().taken
     }
 
-    pub(super) fn memory_ticket(&self) -> MemoryTicket<'_, J> {
+    pub(super) fn memory_ticket(&self) -> MemoryTicket<'_> {
         MemoryTicket { core: self, ticket: None }
     }
 
@@ -151,7 +140,7 @@ impl<J> CacheCore<J> {
     ///
     /// The bytes are counted before the store is asked for its room, and released only after they were
     /// written, so that no byte is reserved twice.
-    pub(super) fn reserve(&self, bytes: u64) -> Option<RoomReservation<'_, J>> {
+    pub(super) fn reserve(&self, bytes: u64) -> Option<RoomReservation<'_>> {
         let reservation = RoomReservation { core: self, all: bytes, bytes };
         if bytes == 0 {
             return Some(reservation);
@@ -172,7 +161,7 @@ impl<J> CacheCore<J> {
 
     /// Makes room for a write of `bytes` past the cache: when it returns, all held-back bytes are written, by
     /// `write_out`, or the store has room for them too.
-    pub(super) fn make_way(&self, bytes: u64, write_out: impl Fn()) -> WriteThroughRoom<'_, J> {
+    pub(super) fn make_way(&self, bytes: u64, write_out: impl Fn()) -> WriteThroughRoom<'_> {
         let mut backlog = self.backlog.lock();
         backlog.reserved += bytes;
         backlog.through += bytes;
@@ -192,13 +181,13 @@ impl<J> CacheCore<J> {
         }
     }
 
-    pub(super) fn queue(&self, jobs: impl IntoIterator<Item = J>) {
+    pub(super) fn queue(&self, jobs: impl IntoIterator<Item = StripeJob>) {
         let mut backlog = self.backlog.lock();
         backlog.due.extend(jobs);
         self.something_to_do(backlog);
     }
 
-    fn something_to_do(&self, mut backlog: MutexGuard<'_, Backlog<J>>) {
+    fn something_to_do(&self, mut backlog: MutexGuard<'_, Backlog>) {
         backlog.changes += 1;
         drop(backlog);
         self.work.notify_all();
@@ -234,19 +223,19 @@ impl<J> CacheCore<J> {
     }
 
     /// The loop of a thread that writes.
-    pub(super) fn write_until_stopped(&self, handler: &impl JobHandler<J>) {
+    pub(super) fn write_until_stopped(&self, writers: &Writers) {
         let mut backlog = self.backlog.lock();
         while !backlog.stop {
             if let Some(job) = backlog.going.pop_front() {
                 backlog.writing += 1;
                 drop(backlog);
-                handler.write(&job);
+                writers.write(&job);
                 drop(job);
                 backlog = self.backlog.lock();
                 backlog.writing -= 1;
             } else if !backlog.due.is_empty() {
                 let due = std::mem::take(&mut backlog.due);
-                backlog = self.sort(backlog, handler, due);
+                backlog = self.sort(backlog, writers, due);
             } else if backlog.sorting == 0
                 && backlog.waiting.front().is_some_and(|&(_, bytes)| backlog.taken + bytes > self.most)
             {
@@ -258,13 +247,13 @@ impl<J> CacheCore<J> {
                 let wanted = self.most / EVICTED;
                 backlog.sorting += 1;
                 drop(backlog);
-                let chosen = handler.choose(wanted);
+                let chosen = writers.choose(wanted);
                 backlog = self.backlog.lock();
                 backlog.sorting -= 1;
                 if chosen.is_empty() && backlog.changes == changes {
                     self.work.wait(&mut backlog);
                 } else {
-                    backlog = self.sort(backlog, handler, chosen);
+                    backlog = self.sort(backlog, writers, chosen);
                 }
             } else {
                 self.work.wait(&mut backlog);
@@ -275,13 +264,13 @@ impl<J> CacheCore<J> {
     /// Sorts jobs, and appends them to `going`.
     fn sort<'a>(
         &'a self,
-        mut backlog: MutexGuard<'a, Backlog<J>>,
-        handler: &impl JobHandler<J>,
-        jobs: Vec<J>,
-    ) -> MutexGuard<'a, Backlog<J>> {
+        mut backlog: MutexGuard<'a, Backlog>,
+        writers: &Writers,
+        jobs: Vec<StripeJob>,
+    ) -> MutexGuard<'a, Backlog> {
         backlog.sorting += 1;
         drop(backlog);
-        let jobs = handler.sort(jobs);
+        let jobs = writers.sort(jobs);
         let mut backlog = self.backlog.lock();
         backlog.sorting -= 1;
         backlog.going.extend(jobs);
@@ -308,26 +297,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// together, the shorter are the seeks, and the more of the rest can still become whole.
 const EVICTED: u64 = 8;
 
-impl<J> Backlog<J> {
-    const fn new() -> Self {
-        Self {
-            taken: 0,
-            spare: Vec::new(),
-            reserved: 0,
-            through: 0,
-            kept: 0,
-            due: Vec::new(),
-            going: VecDeque::new(),
-            writing: 0,
-            sorting: 0,
-            waiting: VecDeque::new(),
-            changes: 0,
-            stop: false,
-        }
-    }
-}
-
-impl<J> MemoryTicket<'_, J> {
+impl MemoryTicket<'_> {
     /// Takes `chunks` chunks, if it is the caller's turn and there is memory.
     pub(super) fn take(&mut self, chunks: usize) -> Option<Vec<Chunk>> {
         let core = self.core;
@@ -357,7 +327,7 @@ impl<J> MemoryTicket<'_, J> {
         }
         backlog.changes += 1;
         core.work.notify_all();
-        let waits = |backlog: &mut Backlog<J>| {
+        let waits = |backlog: &mut Backlog| {
             backlog.waiting.front().is_none_or(|&(first, _)| first != ticket)
                 || backlog.taken + bytes > core.most
         };
@@ -365,7 +335,7 @@ impl<J> MemoryTicket<'_, J> {
     }
 }
 
-impl<J> Drop for MemoryTicket<'_, J> {
+impl Drop for MemoryTicket<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             let mut backlog = self.core.backlog.lock();
@@ -377,7 +347,7 @@ impl<J> Drop for MemoryTicket<'_, J> {
     }
 }
 
-impl<J> RoomReservation<'_, J> {
+impl RoomReservation<'_> {
     /// Hands on up to `most` bytes of it.
     pub(super) fn take(&mut self, most: u64) -> u64 {
         let taken = self.bytes.min(most);
@@ -386,7 +356,7 @@ impl<J> RoomReservation<'_, J> {
     }
 }
 
-impl<J> Drop for RoomReservation<'_, J> {
+impl Drop for RoomReservation<'_> {
     fn drop(&mut self) {
         if self.all == 0 {
             return;
@@ -399,7 +369,7 @@ impl<J> Drop for RoomReservation<'_, J> {
     }
 }
 
-impl<J> Drop for WriteThroughRoom<'_, J> {
+impl Drop for WriteThroughRoom<'_> {
     fn drop(&mut self) {
         let mut backlog = self.core.backlog.lock();
         backlog.reserved -= self.bytes;

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 
 use crate::{
     block::{SECTOR, Sector, sectors},
+    buffers::range_of,
     stretches::Stretches,
 };
 
@@ -94,7 +95,8 @@ impl UnwrittenStripe {
             *chunk = Some(memory.next().expect("as many as were missing"));
         }
         let mut at = part.start;
-        for mut bytes in slices_of(buffers, from..from + (part.end - part.start)) {
+        let range = from..from + (part.end - part.start);
+        for mut bytes in range_of(buffers.iter().map(|buffer| &**buffer), range) {
             while !bytes.is_empty() {
                 let within = at - self.range.start;
                 let chunk = self.chunks[(within / self.chunk) as usize].as_mut().expect("taken above");
@@ -162,31 +164,6 @@ impl std::fmt::Debug for UnwrittenStripe {
     }
 }
 
-/// A range of the concatenated buffers.
-pub(super) fn slices_of<'a>(buffers: &'a [IoSlice<'_>], range: Range<u64>) -> impl Iterator<Item = &'a [u8]> {
-    let mut before = 0;
-    buffers.iter().filter_map(move |buffer| {
-        let from = range.start.saturating_sub(before).min(buffer.len() as u64);
-        let to = range.end.saturating_sub(before).min(buffer.len() as u64);
-        before += buffer.len() as u64;
-        (from < to).then(|| &buffer[from as usize..to as usize])
-    })
-}
-
-/// As [`slices_of`], of buffers that are filled.
-pub(super) fn slices_of_mut<'a>(
-    buffers: &'a mut [IoSliceMut<'_>],
-    range: Range<u64>,
-) -> impl Iterator<Item = &'a mut [u8]> {
-    let mut before = 0;
-    buffers.iter_mut().filter_map(move |buffer| {
-        let from = range.start.saturating_sub(before).min(buffer.len() as u64);
-        let to = range.end.saturating_sub(before).min(buffer.len() as u64);
-        before += buffer.len() as u64;
-        (from < to).then(|| &mut buffer[from as usize..to as usize])
-    })
-}
-
 /// Fills a range of the buffers with as many bytes.
 pub(super) fn fill<'b>(
     buffers: &mut [IoSliceMut<'_>],
@@ -195,7 +172,7 @@ pub(super) fn fill<'b>(
 ) {
     let mut bytes = bytes.into_iter();
     let mut have: &[u8] = &[];
-    for mut into in slices_of_mut(buffers, range) {
+    for mut into in range_of(buffers.iter_mut().map(|buffer| &mut **buffer), range) {
         while !into.is_empty() {
             if have.is_empty() {
                 have = bytes.next().expect("as many bytes as there is room for");

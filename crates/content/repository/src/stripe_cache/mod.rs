@@ -15,10 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use backlog::CacheCore;
 use gathered::CHUNK;
 use parking_lot::{Condvar, Mutex};
 pub use torrent::Affinity;
-use torrent::{Cache, CacheCore, CachedTorrent, Handle};
+use torrent::{CachedTorrent, Handle};
 use writers::Writers;
 
 use crate::{
@@ -177,7 +178,7 @@ impl StripeCache {
             let writers = Arc::clone(&running.writers);
             let thread = Builder::new()
                 .name("stripe-cache".to_owned())
-                .spawn(move || writers.write_until_stopped())
+                .spawn(move || writers.core.write_until_stopped(&writers))
                 .map_err(Error::io("starting a thread of the stripe cache"))?;
             running.threads.lock().push(thread);
         }
@@ -281,13 +282,12 @@ impl Running {
         self.writers.torrents.write().insert(info_hash, Arc::clone(&torrent));
         Ok(torrent)
     }
-}
 
-impl Cache for Running {
     fn core(&self) -> &CacheCore {
         &self.writers.core
     }
 
+    /// Writes everything that is held back, of all torrents, and waits until it is written.
     fn write_out(&self) {
         self.writers.write_out(Some(Instant::now()));
     }

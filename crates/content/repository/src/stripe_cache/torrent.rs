@@ -12,16 +12,14 @@ use std::{
     time::Instant,
 };
 
-pub(super) use handle::{Cache, Handle};
+pub(super) use handle::Handle;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{
-    backlog::{self, stripes_of},
+    backlog::{CacheCore, stripes_of},
     gathered::{Chunk, UnwrittenStripe},
 };
 use crate::{Content, Error, Geometry, InfoHash, Pieces, Result};
-
-pub(super) type CacheCore = backlog::CacheCore<StripeJob>;
 
 #[derive(Debug, Clone)]
 pub(super) struct StripeJob {

@@ -5,8 +5,8 @@ use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Instant};
 use parking_lot::RwLock;
 
 use super::{
-    backlog::JobHandler,
-    torrent::{CacheCore, CachedTorrent, StripeJob},
+    backlog::CacheCore,
+    torrent::{CachedTorrent, StripeJob},
 };
 use crate::InfoHash;
 
@@ -26,11 +26,6 @@ impl Writers {
         self.torrents.read().values().cloned().collect()
     }
 
-    /// The loop of a thread.
-    pub(super) fn write_until_stopped(&self) {
-        self.core.write_until_stopped(self);
-    }
-
     /// Writes whole stripes and stripes that began to gather at `until` or before, and waits for that.
     pub(super) fn write_out(&self, until: Option<Instant>) {
         let torrents = self.torrents();
@@ -41,17 +36,17 @@ impl Writers {
             torrent.end_flush(awaited);
         }
     }
-}
 
-impl JobHandler<StripeJob> for Writers {
-    fn write(&self, StripeJob { torrent, stripe }: &StripeJob) {
+    /// Writes the stripe of a job.
+    pub(super) fn write(&self, StripeJob { torrent, stripe }: &StripeJob) {
         if let Some(landed) = torrent.write_stripe(&self.core, *stripe) {
             self.core.give_back_all(landed);
             torrent.landed(&self.core, *stripe);
         }
     }
 
-    fn sort(&self, jobs: Vec<StripeJob>) -> Vec<StripeJob> {
+    /// Puts jobs in the order of the device, and drops the ones that must not be written now.
+    pub(super) fn sort(&self, jobs: Vec<StripeJob>) -> Vec<StripeJob> {
         let mut jobs: Vec<_> = jobs
             .into_iter()
             // A call that deletes a torrent waits for its writes. If it fails, it queues these jobs again.
@@ -67,12 +62,15 @@ impl JobHandler<StripeJob> for Writers {
         jobs.into_iter().map(|(_, job)| job).collect()
     }
 
-    /// Chooses the stripes that miss the fewest bytes. Pieces in random order reach all stripes alike, so
+    /// Chooses stripes to write although they are not whole: at least `wanted` bytes together, if there are
+    /// enough.
+    ///
+    /// Takes the stripes that miss the fewest bytes. Pieces in random order reach all stripes alike, so
     /// these have the least to gain from waiting, and free the most memory per call. Simulated with 4
     /// torrents of 64 stripes, 16 pieces each, in random order and a quarter of them in memory: 2,040 calls,
     /// against 2,348 with most memory first, 2,433 with the oldest first and 2,532 with the least recently
     /// touched first.
-    fn choose(&self, wanted: u64) -> Vec<StripeJob> {
+    pub(super) fn choose(&self, wanted: u64) -> Vec<StripeJob> {
         let mut all: Vec<_> = self
             .torrents()
             .iter()

@@ -21,6 +21,7 @@ use swarmkeep_content::{
     Content, ContentConfig, ContentExt, ContentRepository, Error, FileList, InfoHash, NewTorrent,
     files::{Allocation, Damage, FileStore, HIDDEN},
 };
+use swarmkeep_kit::draw::Draw;
 use swarmkeep_metainfo::{Info, Metainfo};
 use tempfile::TempDir;
 
@@ -95,15 +96,6 @@ fn fill(store: &FileStore, new: &NewTorrent) -> (Arc<dyn Content>, Vec<u8>) {
     (content, bytes)
 }
 
-fn shuffled(count: u32, seed: u64) -> Vec<u32> {
-    let mut random = SplitMix64::new(seed);
-    let mut all: Vec<_> = (0..count).collect();
-    for at in (1..all.len()).rev() {
-        all.swap(at, (random.next_u64() % (at as u64 + 1)) as usize);
-    }
-    all
-}
-
 fn complete(content: &dyn Content) -> Vec<u32> {
     content.pieces().unwrap().iter().collect()
 }
@@ -150,7 +142,8 @@ fn torrents_of_real_programs_lie_on_the_disk_as_they_would_without_a_store() {
             let open = || FileStore::open(&ContentConfig::new(folder.path()), allocation).unwrap();
             let store = open();
             let torrent = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
-            let pieces = shuffled(info.piece_count(), 7);
+            let mut pieces: Vec<_> = (0..info.piece_count()).collect();
+            Draw::new(7).shuffle(&mut pieces);
             let (early, late) = pieces.split_at(pieces.len() / 2);
             put(&*torrent, &bytes, early.iter().copied());
             store.flush().unwrap();
@@ -416,8 +409,7 @@ const KILLED: &str = "SWARMKEEP_TEST_KILLED_IN";
 /// Writes, marks, unmarks, flushes, creates and deletes at random, and prints durable changes, until it is
 /// killed.
 fn work_until_killed(folder: &Path, seed: u64) {
-    let mut random = SplitMix64::new(seed);
-    let mut draw = |below: u64| random.next_u64() % below;
+    let mut draw = Draw::new(seed);
     let info = fixture("some-hybrid");
     let bytes = content(info.files());
     let store = open(folder);
@@ -430,8 +422,8 @@ fn work_until_killed(folder: &Path, seed: u64) {
     let mut has: BTreeSet<u32> = complete(&*main).into_iter().collect();
     say(format!("has {}\n", has.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")));
     loop {
-        let piece = draw(info.piece_count().into()) as u32;
-        match draw(20) {
+        let piece = draw.below(info.piece_count().into()) as u32;
+        match draw.below(20) {
             0 | 1 => {
                 store.flush().unwrap();
                 say(format!("has {}\n", has.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")));
@@ -448,7 +440,7 @@ fn work_until_killed(folder: &Path, seed: u64) {
                 }
             }
             3 => {
-                let n = draw(3) as u8;
+                let n = draw.below(3) as u8;
                 say(format!("makes {n}\n"));
                 match store.create(&torrent(n, &[("extra/a", 1000), ("extra/b/c", 50_000)])) {
                     Ok(content) => {
@@ -485,7 +477,7 @@ fn durable_pieces_outlive_a_process_that_is_killed() {
     let folder = temporary();
     let info = fixture("some-hybrid");
     open(folder.path()).create(&NewTorrent::of(&info).unwrap()).unwrap();
-    let mut random = SplitMix64::new(1);
+    let mut draw = Draw::new(1);
     let (mut made, mut deleted) = (BTreeSet::new(), BTreeSet::new());
     let (mut kept, mut events) = (0, 0);
     for round in 0..rounds {
@@ -507,7 +499,7 @@ fn durable_pieces_outlive_a_process_that_is_killed() {
             }
             said
         });
-        thread::sleep(Duration::from_micros(30_000 + random.next_u64() % 150_000));
+        thread::sleep(Duration::from_micros(30_000 + draw.below(150_000)));
         child.kill().unwrap();
         child.wait().unwrap();
         let (mut has, mut lost) = (BTreeSet::new(), BTreeSet::new());

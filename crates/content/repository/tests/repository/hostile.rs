@@ -6,7 +6,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -19,19 +18,8 @@ use swarmkeep_content::{
 
 use crate::{
     block::{boot, small},
-    corrupt, hash,
+    corrupt, hash, sector,
 };
-
-fn crc(bytes: &[u8]) -> u32 {
-    let mut crc = !0_u32;
-    for &byte in bytes {
-        crc ^= u32::from(byte);
-        for _ in 0..8 {
-            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
-        }
-    }
-    !crc
-}
 
 fn seal(owner: u64, index: u64, payload: &[u8]) -> [u8; 512] {
     let mut all = Vec::new();
@@ -40,7 +28,7 @@ fn seal(owner: u64, index: u64, payload: &[u8]) -> [u8; 512] {
     let mut sector = [0; 512];
     sector[..payload.len()].copy_from_slice(payload);
     all.extend(&sector[..508]);
-    sector[508..].copy_from_slice(&crc(&all).to_le_bytes());
+    sector[508..].copy_from_slice(&crc32c::crc32c(&all).to_le_bytes());
     sector
 }
 
@@ -59,7 +47,7 @@ fn header(
     h.extend([shift, copy]);
     h.extend(blocks.map(u32::to_le_bytes).as_flattened());
     h.extend(entry_sectors.to_le_bytes());
-    h.extend(crc(&[]).to_le_bytes());
+    h.extend(crc32c::crc32c(&[]).to_le_bytes());
     h.extend(0_u32.to_le_bytes());
     h.extend(generation.to_le_bytes());
     h.extend(uuid);
@@ -77,12 +65,6 @@ fn inode([class, depth]: [u8; 2], length: u64, piece_length: u32, uid: u64) -> [
     h.extend(uid.to_le_bytes());
     h.extend(hash(uid << 32).as_bytes());
     seal(uid, 0, &h)
-}
-
-fn sector(device: &SparseDevice, at: u64) -> Sector {
-    let mut read = [Sector::ZERO];
-    device.read(at, &mut read).unwrap();
-    read[0]
 }
 
 #[test]
@@ -167,7 +149,7 @@ fn content_does_not_say_how_long_a_salvage_takes() {
     store.flush().unwrap();
     drop((content, store));
     device.write(0, &[&[Sector::ZERO; 8]]).unwrap();
-    let (counting, _) = failing(Arc::clone(&device));
+    let counting = failing(Arc::clone(&device));
     assert_eq!(BlockStore::salvage(&*counting).unwrap(), 1);
     let read = counting.read.load(SeqCst);
     assert!(read < 2 * device.sectors(), "{read} sectors of {}", device.sectors());
@@ -235,28 +217,9 @@ struct Failing {
     bad: AtomicU64,
     /// Sectors that were read.
     read: AtomicU64,
-    /// The next flush says that it is under way, waits, and fails.
+    /// The next flush waits at the gate when it is under way, once more before it goes on, and fails.
     armed: AtomicBool,
-    under_way: mpsc::SyncSender<()>,
-    go_on: gate::Gate,
-}
-
-mod gate {
-    /// Shut until it is opened.
-    #[derive(Debug, Default)]
-    pub(crate) struct Gate(std::sync::Mutex<bool>, std::sync::Condvar);
-    impl Gate {
-        pub(crate) fn open(&self) {
-            *self.0.lock().unwrap() = true;
-            self.1.notify_all();
-        }
-        pub(crate) fn wait(&self) {
-            let mut open = self.0.lock().unwrap();
-            while !*open {
-                open = self.1.wait(open).unwrap();
-            }
-        }
-    }
+    gate: std::sync::Barrier,
 }
 
 impl BlockDevice for Failing {
@@ -275,47 +238,42 @@ impl BlockDevice for Failing {
     }
     fn flush(&self, barrier: Barrier) -> io::Result<()> {
         if self.armed.swap(false, SeqCst) {
-            self.under_way.send(()).unwrap();
-            self.go_on.wait();
+            self.gate.wait();
+            self.gate.wait();
             return Err(io::Error::from_raw_os_error(5));
         }
         self.inner.flush(barrier)
     }
 }
 
-fn failing(inner: Arc<SparseDevice>) -> (Arc<Failing>, mpsc::Receiver<()>) {
-    let (under_way, seen) = mpsc::sync_channel(1);
-    let device = Failing {
+fn failing(inner: Arc<SparseDevice>) -> Arc<Failing> {
+    Arc::new(Failing {
         inner,
         bad: AtomicU64::new(u64::MAX),
         read: AtomicU64::new(0),
         armed: AtomicBool::new(false),
-        under_way,
-        go_on: Default::default(),
-    };
-    (Arc::new(device), seen)
+        gate: std::sync::Barrier::new(2),
+    })
 }
 
 /// A flush that waited while another failed does not report the lost changes as durable.
 #[test]
 fn a_flush_behind_one_that_failed_fails_too() {
-    let (device, under_way) = failing(small());
+    let device = failing(small());
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
     let content = store.create(&NewTorrent::new(hash(1), 100, 100).unwrap()).unwrap();
     content.write(0, &[1; 100]).unwrap();
     content.mark_complete(0).unwrap();
     device.armed.store(true, SeqCst);
-    let first = {
+    let flush = || {
         let store = store.clone();
         thread::spawn(move || store.flush())
     };
-    under_way.recv().unwrap();
-    let second = {
-        let store = store.clone();
-        thread::spawn(move || store.flush())
-    };
+    let first = flush();
+    device.gate.wait();
+    let second = flush();
     thread::sleep(Duration::from_millis(200));
-    device.go_on.open();
+    device.gate.wait();
     assert!(matches!(first.join().unwrap(), Err(Error::Io { .. })));
     let second = second.join().unwrap();
     drop((content, store));
@@ -331,7 +289,7 @@ fn a_flush_behind_one_that_failed_fails_too() {
 /// any more.
 #[test]
 fn a_cursor_that_cannot_be_read_costs_nothing_else() {
-    let (device, _seen) = failing(small());
+    let device = failing(small());
     device.bad.store(1, SeqCst);
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
     assert_eq!(store.report().read_only, None);
@@ -411,7 +369,7 @@ fn a_sector_that_cannot_be_read_costs_its_torrent() {
     }
     store.flush().unwrap();
     drop(store);
-    let (device, _seen) = failing(inner);
+    let device = failing(inner);
     device.bad.store(8, SeqCst);
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
     assert_eq!(store.report().read_only, None);

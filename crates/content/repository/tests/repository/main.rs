@@ -25,9 +25,14 @@ fn bytes(n: u64, range: Range<u64>) -> Vec<u8> {
     range.map(|at| ((at + 1).wrapping_mul(n + 0x9e37_79b9) >> 7) as u8).collect()
 }
 
-fn corrupt(device: &SparseDevice, sector: u64, logical: usize) {
+fn sector(device: &SparseDevice, at: u64) -> Sector {
     let mut read = [Sector::ZERO];
-    device.read(sector, &mut read).unwrap();
-    read[0].0[512 * logical..512 * (logical + 1)].iter_mut().for_each(|byte| *byte ^= 0xa5);
-    device.write(sector, &[&read]).unwrap();
+    device.read(at, &mut read).unwrap();
+    read[0]
+}
+
+fn corrupt(device: &SparseDevice, at: u64, logical: usize) {
+    let mut sector = sector(device, at);
+    sector.0[512 * logical..512 * (logical + 1)].iter_mut().for_each(|byte| *byte ^= 0xa5);
+    device.write(at, &[&[sector]]).unwrap();
 }

@@ -33,6 +33,7 @@ use swarmkeep_content::{
     files::{self, FileStore},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
+use swarmkeep_kit::{content::within, draw::Draw};
 use zerocopy::FromBytes;
 
 use crate::{bytes, hash};
@@ -42,37 +43,9 @@ const STRIPE: u64 = 256 * KIB;
 const PIECE: u64 = 32 * KIB;
 const CHUNK: u64 = 256 * KIB;
 
-/// Seeded, and the same on every machine.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for at in (1..items.len()).rev() {
-            items.swap(at, self.below(at as u64 + 1) as usize);
-        }
-    }
-}
-
 /// Fails if `work` takes longer than a minute: a test that hangs must fail, and not run forever.
 fn bounded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (done, waits) = mpsc::channel();
-    let worker = thread::spawn(move || {
-        let result = work();
-        let _ = done.send(());
-        result
-    });
-    if let Err(mpsc::RecvTimeoutError::Timeout) = waits.recv_timeout(Duration::from_secs(60)) {
-        panic!("it hangs");
-    }
-    match worker.join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
+    within(Duration::from_secs(60), "a test of the stripe cache", work)
 }
 
 /// A call of a store.
@@ -380,7 +353,7 @@ fn many_threads_a_tiny_limit_deletions_and_errors_never_block() {
                 .map(|thread| {
                     let cache = Arc::clone(&cache);
                     thread::spawn(move || {
-                        let mut draw = Draw(thread);
+                        let mut draw = Draw::new(thread);
                         // Two threads share a torrent.
                         let n = thread / 2;
                         for _ in 0..400 {
@@ -511,7 +484,7 @@ fn a_read_sees_the_last_version_or_one_that_is_being_written() {
                 let (cache, content, versions) =
                     (Arc::clone(&cache), Arc::clone(&content), Arc::clone(&versions));
                 thread::spawn(move || {
-                    let mut draw = Draw(writer);
+                    let mut draw = Draw::new(writer);
                     for n in 1..400 {
                         // Its own: every third.
                         let piece = draw.below(pieces / 3) * 3 + writer;
@@ -547,7 +520,7 @@ fn a_read_sees_the_last_version_or_one_that_is_being_written() {
                 let (content, versions, stop) =
                     (Arc::clone(&content), Arc::clone(&versions), Arc::clone(&stop));
                 thread::spawn(move || {
-                    let mut draw = Draw(reader + 100);
+                    let mut draw = Draw::new(reader + 100);
                     let mut seen = 0_u64;
                     while !stop.load(Relaxed) {
                         let start = draw.below(6 * STRIPE / 64) * 64;

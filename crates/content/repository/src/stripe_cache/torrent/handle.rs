@@ -1,7 +1,6 @@
 //! The operations of a torrent's handles.
 
 use std::{
-    fmt::Debug,
     io::{IoSlice, IoSliceMut},
     mem,
     ops::Range,
@@ -10,37 +9,30 @@ use std::{
 
 use super::{
     super::{
-        backlog::{RoomReservation, stripes_of},
-        gathered::{UnwrittenStripe, fill, slices_of_mut},
+        Running,
+        backlog::{CacheCore, RoomReservation, stripes_of},
+        gathered::{UnwrittenStripe, fill},
         read_ahead::Lookup,
     },
-    CacheCore, CachedTorrent, PendingMark, StripeJob, TorrentState, guarded,
+    CachedTorrent, PendingMark, StripeJob, TorrentState, guarded,
 };
-use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR};
+use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR, buffers::range_of};
 
 /// A torrent that was opened.
 #[derive(Debug)]
-pub(in crate::stripe_cache) struct Handle<C> {
+pub(in crate::stripe_cache) struct Handle {
     pub(in crate::stripe_cache) torrent: Arc<CachedTorrent>,
-    pub(in crate::stripe_cache) cache: Arc<C>,
-}
-
-/// The cache that a handle keeps alive.
-pub(in crate::stripe_cache) trait Cache: Debug + Send + Sync {
-    fn core(&self) -> &CacheCore;
-
-    /// Writes everything that is held back, of all torrents, and waits until it is written.
-    fn write_out(&self);
+    pub(in crate::stripe_cache) cache: Arc<Running>,
 }
 
 /// Room of the store below for a part of a stripe.
 struct PartRoom<'a> {
-    reservation: RoomReservation<'a, StripeJob>,
+    reservation: RoomReservation<'a>,
     /// The room of the whole stripe.
     whole: u64,
 }
 
-impl<C: Cache> Handle<C> {
+impl Handle {
     fn core(&self) -> &CacheCore {
         self.cache.core()
     }
@@ -197,7 +189,8 @@ impl<C: Cache> Handle<C> {
             return Ok(());
         }
         // Bytes that were not requested may be the unreadable ones.
-        let mut into: Vec<_> = slices_of_mut(buffers, within).map(IoSliceMut::new).collect();
+        let into = range_of(buffers.iter_mut().map(|buffer| &mut **buffer), within);
+        let mut into: Vec<_> = into.into_iter().map(IoSliceMut::new).collect();
         torrent.inner.read_at(range.start, &mut into)
     }
 
@@ -246,7 +239,7 @@ impl<C: Cache> Handle<C> {
     }
 }
 
-impl<C: Cache> Content for Handle<C> {
+impl Content for Handle {
     fn geometry(&self) -> Geometry {
         self.torrent.geometry
     }

@@ -25,7 +25,7 @@ fn files_with_just_enough_room_are_written_in_whole_stripes() {
         let torrent = NewTorrent::new(hash(1), length, 256 << 10).unwrap();
         let content = cache.create(&torrent).unwrap();
         let mut pieces: Vec<_> = (0..content.geometry().pieces()).collect();
-        Draw(5).shuffle(&mut pieces);
+        Draw::new(5).shuffle(&mut pieces);
         for piece in pieces {
             let piece = content.geometry().piece(piece).unwrap();
             for start in piece.step_by(16 << 10) {
@@ -88,7 +88,7 @@ fn writes_that_go_through_at_once_all_end() {
                     let cache = Arc::clone(&cache);
                     let content = create(&*cache, thread, 5 * STRIPE);
                     thread::spawn(move || {
-                        let mut draw = Draw(seed * 8 + thread);
+                        let mut draw = Draw::new(seed * 8 + thread);
                         let mut kept = Vec::new();
                         for _ in 0..40 {
                             let start = draw.below(5 * STRIPE / PIECE) * PIECE;

@@ -7,7 +7,7 @@ fn a_whole_stripe_is_written_with_one_call_of_aligned_memory() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = create(&*cache, 1, 2 * STRIPE + 40_000);
     let mut blocks: Vec<_> = (0..STRIPE / (16 * KIB)).collect();
-    Draw(1).shuffle(&mut blocks);
+    Draw::new(1).shuffle(&mut blocks);
     for block in blocks {
         assert_eq!(shared.writes(), []);
         put(&*content, 1, block * 16 * KIB..(block + 1) * 16 * KIB);
@@ -44,7 +44,7 @@ fn all_whole_stripes_are_written_in_the_order_of_their_places() {
             put(&*torrents[0], 1, 0..STRIPE);
             shared.wait_inside(1);
             let mut stripes: Vec<_> = (1..16).flat_map(|stripe| [(0, stripe), (1, stripe)]).collect();
-            Draw(7).shuffle(&mut stripes);
+            Draw::new(7).shuffle(&mut stripes);
             for (torrent, stripe) in stripes {
                 put(&*torrents[torrent], torrent as u64 + 1, stripe * STRIPE..(stripe + 1) * STRIPE);
             }

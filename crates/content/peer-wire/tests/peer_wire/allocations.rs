@@ -4,11 +4,11 @@ use std::{hint::black_box, io::IoSlice};
 
 use swarmkeep_kit::allocations::{Counting, of_thread};
 use swarmkeep_peer_wire::{
-    Bitfield, Block, Encode, Extended, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake,
-    HashRange, Hashes, Limits, Message, MetadataMessage, Pex, Piece, PieceIndex, ReceiveBuffer, Reserved,
-    SendQueue,
+    Encode, ExtensionIds, Handshake, Limits, Message, Piece, PieceIndex, ReceiveBuffer, Reserved, SendQueue,
     bittorrent::{InfoHash, PeerId},
 };
+
+use crate::vectors::{extended, vectors};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -17,58 +17,10 @@ fn allocations_of(work: impl FnOnce()) -> u64 {
     of_thread(work).1.calls
 }
 
-const PIECES: u32 = 1000;
-
-fn limits() -> Limits {
-    Limits::for_torrent(u64::from(PIECES) << 16, 1 << 16).unwrap()
-}
-
-/// One of each.
+/// One of each, and a block that is as long as most.
 fn messages() -> Vec<Message<'static>> {
-    let piece = PieceIndex(7);
-    let block = Block { piece, begin: 1 << 14, length: 1 << 14 };
-    let range = HashRange::new(&[9; 32], 0, 4, 4, 3).unwrap();
-    let data = vec![7; 1 << 14].leak();
-    vec![
-        Message::KeepAlive,
-        Message::Choke,
-        Message::Unchoke,
-        Message::Interested,
-        Message::NotInterested,
-        Message::Have(piece),
-        Message::Bitfield(Bitfield::new(&[0xff; 125])),
-        Message::Request(block),
-        Message::Piece(Piece { piece, begin: 1 << 14, data }),
-        Message::Cancel(block),
-        Message::Port(6881),
-        Message::Suggest(piece),
-        Message::HaveAll,
-        Message::HaveNone,
-        Message::Reject(block),
-        Message::AllowedFast(piece),
-        Message::Extended(Extended { id: 9, payload: data }),
-        Message::HashRequest(range),
-        Message::Hashes(Hashes::new(range, &[[1; 32]; 6]).unwrap()),
-        Message::HashReject(range),
-        Message::Unknown { id: 99, payload: data },
-    ]
-}
-
-fn extended() -> Vec<ExtendedMessage<'static>> {
-    let mut handshake = ExtendedHandshake::new(ExtensionIds::ALL);
-    handshake.client = Some(b"swarmkeep");
-    handshake.port = Some(6881);
-    let mut pex = Pex::default();
-    pex.added = &[[1; 6]; 50];
-    let endpoint = "192.0.2.1:6881".parse().unwrap();
-    vec![
-        ExtendedMessage::Handshake(handshake),
-        ExtendedMessage::Metadata(MetadataMessage::Data { piece: 0, total_size: 100, data: &[3; 100] }),
-        ExtendedMessage::Pex(pex),
-        ExtendedMessage::DontHave(PieceIndex(1)),
-        ExtendedMessage::UploadOnly(true),
-        ExtendedMessage::Holepunch(swarmkeep_peer_wire::Holepunch::Connect(endpoint)),
-    ]
+    let block = Message::Piece(Piece { piece: PieceIndex(7), begin: 1 << 14, data: &[7; 1 << 14] });
+    vectors().into_iter().map(|(message, _)| message).chain([block; 3]).collect()
 }
 
 #[test]
@@ -87,7 +39,7 @@ fn encoding_into_a_warm_buffer_allocates_nothing() {
             assert!(message.encoded_len() >= 4);
             message.encode(&mut out);
         }
-        for message in &extended {
+        for (message, ..) in &extended {
             message.to_peer(&ExtensionIds::ALL).unwrap().encode(&mut out);
         }
         black_box(&out);
@@ -102,11 +54,11 @@ fn decoding_from_a_warm_buffer_allocates_nothing_not_even_errors() {
     for message in messages() {
         message.encode(&mut sent);
     }
-    for message in extended() {
+    for (message, ..) in extended() {
         message.to_peer(&ExtensionIds::ALL).unwrap().encode(&mut sent);
     }
     let expected = messages().len() + extended().len();
-    let mut received = ReceiveBuffer::new(limits());
+    let mut received = ReceiveBuffer::new(Limits::new());
     let mut round = |step: usize| {
         let (mut left, mut read) = (&sent[..], 0);
         while !left.is_empty() {
@@ -130,8 +82,9 @@ fn decoding_from_a_warm_buffer_allocates_nothing_not_even_errors() {
     assert_eq!(allocations_of(|| (0..100).for_each(|nth| round(steps[nth % 3]))), 0);
 
     let wrong = [&[0, 0, 0, 9, 4][..], &[0xff; 4], &[0, 0, 0, 5, 4, 0xff, 0, 0, 0], &[0, 0, 0, 2, 9, 1]];
+    let limits = Limits::for_torrent(1000 << 16, 1 << 16).unwrap();
     let decode =
-        || wrong.iter().for_each(|bytes| assert!(black_box(limits().decode(&mut &bytes[..])).is_err()));
+        || wrong.iter().for_each(|bytes| assert!(black_box(limits.decode(&mut &bytes[..])).is_err()));
     assert_eq!(allocations_of(decode), 0);
 }
 
