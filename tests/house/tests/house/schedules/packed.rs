@@ -10,7 +10,7 @@ use shuttle::{
 };
 use swarmkeep::{
     Announce, AnnounceEvent, AsyncTorrentRepository, Evicted, HashKey, Immediate, InfoHash, Packed,
-    PeerBuffer, RepositoryConfig, Retention, SplitMix64, Timestamp, TorrentRepository,
+    PeerBuffer, RepositoryConfig, Request, Retention, SplitMix64, Timestamp, TorrentRepository,
     TorrentRepositoryExt as _, Totals,
 };
 use swarmkeep_conformance::histories::{self, Program};
@@ -89,6 +89,27 @@ fn packed_swarms_lose_no_announce() {
     check(10_000, || announces_against_removals(packed()));
     check(10_000, || announces_against_remove(packed()));
     check(10_000, || two_sweepers_share_one_pass(packed()));
+}
+
+/// Batches of refreshes share the lock. Between two announces they let in a thread that wants it alone.
+#[test]
+fn batches_let_a_newcomer_in() {
+    check(10_000, || {
+        let store = Arc::new(packed());
+        let told = [1, 2].map(|n| Announce::new(HASH, format!("192.0.2.{n}:6881").parse().unwrap()));
+        let refresh = move |store: &Packed, announce: Announce| {
+            let request = || Request::new(announce, PeerBuffer::new(&mut [], &mut []));
+            store.announce_batch(&mut [request(), request(), request()], NOW, &mut SplitMix64::new(1));
+        };
+        told.map(|announce| refresh(&store, announce));
+        let threads = told.map(|announce| {
+            let store = store.clone();
+            thread::spawn(move || refresh(&store, announce))
+        });
+        announce(&*store, 3, AnnounceEvent::Started);
+        threads.map(|thread| thread.join().unwrap());
+        assert_eq!(store.scrape(&HASH).peers(), 3);
+    });
 }
 
 /// Newcomers to a full store: it has no more swarms than it may have, and each peer is there or was evicted.
