@@ -12,8 +12,7 @@ use std::{
 };
 
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
-pub(crate) use swarmkeep_conformance::common::hash;
-pub use swarmkeep_conformance::common::within;
+pub(crate) use swarmkeep_conformance::common::{hash, within};
 use swarmkeep_content::{
     Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, NewTorrent, Result,
 };

@@ -19,8 +19,8 @@ mod model;
 
 use swarmkeep_content::{ContentConfig, ContentRepository, Result};
 
-pub use kit::within;
 pub use model::Model;
+pub use swarmkeep_conformance::common::within;
 
 /// A store that can be put through the suite: how to open one.
 ///

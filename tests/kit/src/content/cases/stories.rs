@@ -24,8 +24,7 @@ enum StoryStep {
     Write { handle: u64, start: u64, len: u64, pattern: Pattern },
     Finish { handle: u64, piece: u64, pattern: Pattern },
     Read { handle: u64, start: u64, len: u64 },
-    Mark { handle: u64, piece: u64 },
-    Unmark { handle: u64, piece: u64 },
+    Mark { handle: u64, piece: u64, complete: bool },
     List,
     Flush,
     Reopen,
@@ -96,8 +95,7 @@ fn step(draw: &mut Draw) -> StoryStep {
         145..400 => StoryStep::Write { handle, start: draw.next(), len: draw.next(), pattern },
         400..540 => StoryStep::Finish { handle, piece, pattern },
         540..780 => StoryStep::Read { handle, start: draw.next(), len: draw.next() },
-        780..900 => StoryStep::Mark { handle, piece },
-        900..935 => StoryStep::Unmark { handle, piece },
+        drawn @ 780..935 => StoryStep::Mark { handle, piece, complete: drawn < 900 },
         935..960 => StoryStep::List,
         960..980 => StoryStep::Flush,
         980..993 => StoryStep::Reopen,
@@ -199,16 +197,11 @@ fn with_content(step: StoryStep, handles: &[ContentPair], draw: &mut Draw) {
                 assert_same_bytes(&bytes, &expected_bytes, range.start);
             }
         }
-        StoryStep::Mark { handle, piece } => {
+        StoryStep::Mark { handle, piece, complete } => {
             let (content, model) = of(handle);
             let piece = (piece % (u64::from(model.geometry().pieces()) + u64::from(is_there(model)))) as u32;
-            same(step, said(content.mark_complete(piece)), said(model.mark_complete(piece)));
-            same(step, said(content.pieces()), said(model.pieces()));
-        }
-        StoryStep::Unmark { handle, piece } => {
-            let (content, model) = of(handle);
-            let piece = (piece % (u64::from(model.geometry().pieces()) + u64::from(is_there(model)))) as u32;
-            same(step, said(content.mark_incomplete(piece)), said(model.mark_incomplete(piece)));
+            let mark = if complete { Content::mark_complete } else { Content::mark_incomplete };
+            same(step, said(mark(&**content, piece)), said(mark(&**model, piece)));
             same(step, said(content.pieces()), said(model.pieces()));
         }
         _ => unreachable!("it needs no content"),
