@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
     sync::Arc,
 };
 
@@ -21,6 +21,8 @@ use swarmkeep_store_tests::{
     programs::{FUSE, MOUNT, Trial},
     tests, until,
 };
+
+use crate::common::{Ended, done, ended, seedkeep};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -80,9 +82,7 @@ impl Mounted {
     fn new(folder: &Path) -> Self {
         let at = folder.join("mounted");
         fs::create_dir(&at).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_seedkeep"))
-            .args(["store", "mount"])
-            .args([folder.join("image"), at.clone()])
+        let mut process = seedkeep(folder, "store mount image mounted")
             .stdout(Stdio::piped())
             .stderr(fs::File::create(folder.join("errors")).unwrap())
             .spawn()
@@ -115,14 +115,19 @@ fn tell(process: &Child) {
     kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGTERM).unwrap();
 }
 
-fn sh(folder: &Path, command: &str) -> Output {
-    Command::new("sh").args(["-c", command]).current_dir(folder).env("LC_ALL", "C").output().unwrap()
+fn sh(folder: &Path, command: &str) -> Ended {
+    ended(Command::new("sh").args(["-c", command]).current_dir(folder).env("LC_ALL", "C"))
 }
 
 fn lines(folder: &Path, command: &str) -> String {
-    let Output { status, stdout, stderr } = sh(folder, command);
-    assert!(status.success(), "{command}: {}", String::from_utf8_lossy(&stderr));
-    String::from_utf8(stdout).unwrap()
+    let Ended { code, out, errors } = sh(folder, command);
+    assert_eq!(code, 0, "{command}: {errors}");
+    out
+}
+
+fn refused(folder: &Path, command: &str, error: &str) {
+    let Ended { code, errors, .. } = sh(folder, command);
+    assert!(code != 0 && errors.contains(error), "{command}: {code}: {errors}");
 }
 
 fn programs_read_whole_torrents_where_they_are() {
@@ -160,12 +165,9 @@ fn programs_read_whole_torrents_where_they_are() {
     let part = "dd if=one.bin bs=1000 skip=7 count=13 status=none | sha256sum; tail -c 3 one.bin | sha256sum; dd if=one.bin bs=1000003 skip=1 status=none | wc -c";
     assert_eq!(lines(&mounted.at, part), lines(&folder.join("data"), part));
     // It is read-only.
-    let refused = sh(&mounted.at, "touch new || rm one.bin || echo 1 >> one.bin || mkdir folder");
-    assert!(
-        !refused.status.success()
-            && String::from_utf8_lossy(&refused.stderr).contains("Read-only file system")
-    );
-    assert!(sh(&mounted.at, "cat nothing").stderr.ends_with(b"No such file or directory\n"));
+    let writes = "touch new || rm one.bin || echo 1 >> one.bin || mkdir folder";
+    refused(&mounted.at, writes, "Read-only file system");
+    refused(&mounted.at, "cat nothing", "No such file or directory\n");
     mounted.end();
 }
 
@@ -178,10 +180,7 @@ fn missing_bytes_are_an_error_and_never_zeroes() {
     expected(&folder.join("data"), "one-v2");
     expected(&folder.join("data"), "some-v1");
     let mounted = Mounted::new(folder);
-    let copied = sh(folder, "cp mounted/one.bin copy");
-    assert!(
-        !copied.status.success() && String::from_utf8_lossy(&copied.stderr).contains("Input/output error")
-    );
+    refused(folder, "cp mounted/one.bin copy", "Input/output error");
     let (copy, whole) =
         (fs::read(folder.join("copy")).unwrap(), fs::read(folder.join("data/one.bin")).unwrap());
     assert!(copy.len() == 4 << 16 && whole.starts_with(&copy), "{} bytes", copy.len());
@@ -219,9 +218,7 @@ fn wrong_bytes_are_an_error_and_are_reported_once() {
     fs::write(path, bytes).unwrap();
     let mounted = Mounted::new(folder);
     for _ in 0..2 {
-        let copied = sh(folder, "cp mounted/one.bin copy");
-        assert!(!copied.status.success());
-        assert!(String::from_utf8_lossy(&copied.stderr).contains("Input/output error"));
+        refused(folder, "cp mounted/one.bin copy", "Input/output error");
         let copy = fs::read(folder.join("copy")).unwrap();
         assert!(copy.len() <= 4 << 16 && whole.starts_with(&copy), "{} bytes", copy.len());
     }
@@ -244,16 +241,8 @@ fn torrents_of_one_name_stand_apart() {
     assert_eq!(lines(&mounted.at, "ls").lines().collect::<Vec<_>>(), tops);
     assert_eq!(fs::metadata(mounted.at.join(hash("some-v1")).join("some/b.bin")).unwrap().len(), 262_144);
     // Other readers are allowed; writers are refused.
-    let store = |words: &[&str]| {
-        Command::new(env!("CARGO_BIN_EXE_seedkeep"))
-            .arg("store")
-            .args(words)
-            .arg(folder.join("image"))
-            .output()
-            .unwrap()
-    };
-    assert!(store(&["check"]).status.success());
-    assert!(String::from_utf8_lossy(&store(&["repair"]).stderr).contains("in use"));
+    done(folder, "store check image");
+    assert!(ended(&mut seedkeep(folder, "store repair image")).errors.contains("in use"));
     // Unmounted by another program, it ends.
     assert!(Command::new("umount").arg(&mounted.at).status().unwrap().success());
     assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
@@ -294,15 +283,14 @@ fn a_folder_with_something_in_it_is_not_hidden() {
     let at = folder.join("mounted");
     fs::create_dir(&at).unwrap();
     fs::write(at.join(".hidden"), "precious").unwrap();
-    let mount = Command::new("timeout")
-        .args(["--signal", "TERM", "5", env!("CARGO_BIN_EXE_seedkeep"), "store", "mount"])
-        .args([folder.join("image"), at.clone()])
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&mount.stderr);
-    assert_eq!(mount.status.code(), Some(1), "{told}");
-    let shown = at.display();
-    assert!(told.contains(&format!("{shown} is not empty: its content would be hidden")), "{told}");
+    let mount = ended(
+        Command::new("timeout")
+            .args(["--signal", "TERM", "5", env!("CARGO_BIN_EXE_seedkeep"), "store", "mount"])
+            .args([folder.join("image"), at.clone()]),
+    );
+    assert_eq!(mount.code, 1, "{}", mount.errors);
+    let told = format!("{} is not empty: its content would be hidden", at.display());
+    assert!(mount.errors.contains(&told), "{}", mount.errors);
     assert_eq!(fs::read(at.join(".hidden")).unwrap(), b"precious");
 }
 
@@ -351,13 +339,9 @@ fn unmounting_ends_though_a_namespace_has_a_copy() {
     BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     lines(folder, "umount mounted");
     let code = ends(&mut mounted.process);
-    let repaired = Command::new(env!("CARGO_BIN_EXE_seedkeep"))
-        .args(["store", "repair"])
-        .arg(folder.join("image"))
-        .output()
-        .unwrap();
+    let repaired = ended(&mut seedkeep(folder, "store repair image"));
     other.kill().unwrap();
     other.wait().unwrap();
     assert_eq!(code, Some(0), "it goes on");
-    assert!(repaired.status.success(), "{}", String::from_utf8_lossy(&repaired.stderr));
+    assert_eq!(repaired.code, 0, "{}", repaired.errors);
 }
