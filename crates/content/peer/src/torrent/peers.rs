@@ -23,8 +23,7 @@ use crate::{
     candidates::Source,
     choker::{ChokerPeer, Decision},
     hashes::HashFault,
-    learning::MetadataProgress,
-    metadata::MetadataFault,
+    metadata::{Fetched, MetadataFault},
     near::is_near,
     network::{network, site},
     picker::{EmptySearch, PeerKey, Picker},
@@ -145,16 +144,17 @@ impl Torrent {
         data: &[u8],
     ) -> Result<(), MetadataFault> {
         let mut learning = self.learning.lock();
-        let Some(progress) =
+        let Some(fetched) =
             learning.as_mut().map(|learning| learning.metadata(peer.key, piece, total_size, data))
         else {
             return Ok(());
         };
         drop(learning);
-        match progress {
-            Ok(MetadataProgress::Part) => {}
-            Ok(MetadataProgress::Again) => self.wake_all(),
-            Ok(MetadataProgress::Whole { info, liars }) => {
+        match fetched {
+            Ok(Fetched::Part) => {}
+            // Peers that got no requests may get some now.
+            Ok(Fetched::Wrong { .. }) => self.wake_all(),
+            Ok(Fetched::Whole { info, liars }) => {
                 self.ban(&liars);
                 let torrent = Arc::clone(self);
                 self.session.spawn_blocking(move || {
