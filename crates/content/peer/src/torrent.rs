@@ -153,6 +153,22 @@ pub(crate) struct Peer {
     pub(crate) cancels: Mutex<Vec<Block>>,
 }
 
+impl Peer {
+    pub(crate) fn new(key: PeerKey, address: SocketAddr) -> Self {
+        Self {
+            key,
+            address,
+            up: Meter::default(),
+            down: Meter::default(),
+            wake: Notify::new(),
+            unchoked: AtomicBool::new(false),
+            active: AtomicBool::new(false),
+            snubs: AtomicBool::new(false),
+            cancels: Mutex::default(),
+        }
+    }
+}
+
 /// The blocks that a connection can request.
 pub(crate) struct BlockDemand<'a> {
     /// The most blocks.

@@ -3,19 +3,14 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
 };
 
-use parking_lot::Mutex;
 use swarmkeep_bittorrent::{Endpoint, PeerId};
 use swarmkeep_content::PieceBits;
 use swarmkeep_metainfo::Info;
 use swarmkeep_peer_wire::{Hashes, PexFlags};
-use tokio::sync::Notify;
 
 use super::{Peer, PeerEntry, PeerPieces, Torrent, TorrentState, ip_of, seats::Seat};
 use crate::{
@@ -27,7 +22,6 @@ use crate::{
     near::is_near,
     network::{network, site},
     picker::{EmptySearch, PeerKey, Picker},
-    rate::Meter,
 };
 
 /// The most peers that have left and are remembered with their addresses.
@@ -57,17 +51,7 @@ impl Torrent {
             let other = *key;
             drop(state.end(other));
         }
-        let peer = Arc::new(Peer {
-            key: seat.key,
-            address,
-            up: Meter::default(),
-            down: Meter::default(),
-            wake: Notify::new(),
-            unchoked: AtomicBool::new(false),
-            active: AtomicBool::new(false),
-            snubs: AtomicBool::new(false),
-            cancels: Mutex::default(),
-        });
+        let peer = Arc::new(Peer::new(seat.key, address));
         let pieces = state.have.pieces();
         let entry = PeerEntry {
             peer: Arc::clone(&peer),
