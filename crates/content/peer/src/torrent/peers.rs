@@ -109,11 +109,7 @@ impl Torrent {
             if is_near(address.ip()) && !is_near(peer.address.ip()) {
                 return None;
             }
-            let seeds = match &entry.has {
-                PeerPieces::All => true,
-                PeerPieces::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
-            };
-            let seeds = if seeds { PexFlags::SEEDER } else { PexFlags::empty() };
+            let seeds = if entry.has.are_all() { PexFlags::SEEDER } else { PexFlags::empty() };
             Some((Endpoint::try_from(address).ok()?, flags | seeds))
         });
         listening.collect()
@@ -250,14 +246,9 @@ impl Torrent {
     /// Whether both sides have all pieces, and no use for the connection.
     pub(crate) fn both_have_all(&self, peer: &Peer) -> bool {
         let state = self.state.lock();
-        let all = |entry: &PeerEntry| match &entry.has {
-            PeerPieces::All => true,
-            // A peer that connected before the torrent was known has named no pieces yet that count.
-            PeerPieces::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
-        };
         state.have.pieces() > 0
             && state.have.count() == state.have.pieces()
-            && state.peers.get(&peer.key).is_some_and(all)
+            && state.peers.get(&peer.key).is_some_and(|entry| entry.has.are_all())
     }
 
     /// A peer says whether it is interested. If it is, it is unchoked at once while there are slots and none
