@@ -62,16 +62,6 @@ fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
     library.store().flush().unwrap();
 }
 
-/// The right files of a torrent.
-fn expected(folder: &Path, name: &str) {
-    let metainfo = torrents::torrent(name);
-    for file in metainfo.info().files().iter().filter(|file| !file.is_padding()) {
-        let path = folder.join(PathBuf::from_iter(file.path()));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, torrents::part_of_file(metainfo.info(), file, 0, file.length() as usize)).unwrap();
-    }
-}
-
 /// A mounted store.
 struct Mounted {
     process: Child,
@@ -135,7 +125,7 @@ fn programs_read_whole_torrents_where_they_are() {
     let folder = folder.path();
     let names = ["many-v1", "some-hybrid", "one-v2"];
     image(folder, &names, |_, _| false);
-    names.iter().for_each(|name| expected(&folder.join("data"), name));
+    names.iter().for_each(|name| torrents::write_files(name, &folder.join("data")));
     let mounted = Mounted::new(folder);
     let sums = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
     assert_eq!(lines(&mounted.at, sums), lines(&folder.join("data"), sums));
@@ -177,8 +167,8 @@ fn missing_bytes_are_an_error_and_never_zeroes() {
     // Of the large one the fifth piece of 64 KiB is missing, of the others the one that has bytes of b.bin
     // and c.bin.
     image(folder, &["one-v2", "some-v1"], |name, piece| piece == if name == "one-v2" { 4 } else { 7 });
-    expected(&folder.join("data"), "one-v2");
-    expected(&folder.join("data"), "some-v1");
+    torrents::write_files("one-v2", &folder.join("data"));
+    torrents::write_files("some-v1", &folder.join("data"));
     let mounted = Mounted::new(folder);
     refused(folder, "cp mounted/one.bin copy", "Input/output error");
     let (copy, whole) =
@@ -207,8 +197,8 @@ fn wrong_bytes_are_an_error_and_are_reported_once() {
     let folder = scratch_folder();
     let folder = folder.path();
     image(folder, &["one-v2", "some-hybrid"], |_, _| false);
-    expected(&folder.join("data"), "one-v2");
-    expected(&folder.join("data"), "some-hybrid");
+    torrents::write_files("one-v2", &folder.join("data"));
+    torrents::write_files("some-hybrid", &folder.join("data"));
     // Of the large one a byte of the fifth piece of 64 KiB.
     let (path, mut bytes) = (folder.join("image"), fs::read(folder.join("image")).unwrap());
     let whole = fs::read(folder.join("data/one.bin")).unwrap();

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::Write,
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::Stdio,
@@ -14,7 +13,6 @@ use std::{
 use serde_json::Value;
 use swarmkeep_content::{ContentRepository as _, block::BlockStore, files::HIDDEN};
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
-use swarmkeep_metainfo::Info;
 use tempfile::TempDir;
 
 use crate::common::{Ended, ended, seedkeep};
@@ -58,24 +56,9 @@ fn stored(names: &[&str]) -> TempDir {
 }
 
 /// Puts a torrent file of the fixtures into a folder, and its files into the folder `data` there.
-fn fixture(folder: &Path, name: &str) -> PathBuf {
-    let file = folder.join(name).with_extension("torrent");
-    fs::write(&file, torrents::fixture(name)).unwrap();
-    let metainfo = torrents::torrent(name);
-    write(metainfo.info(), &folder.join("data"));
-    file
-}
-
-fn write(info: &Info, folder: &Path) {
-    for file in info.files().iter().filter(|file| !file.is_padding()) {
-        let path = folder.join(PathBuf::from_iter(file.path()));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let mut written = File::create(path).unwrap();
-        for offset in (0..file.length()).step_by(1 << 20) {
-            let length = (file.length() - offset).min(1 << 20) as usize;
-            written.write_all(&torrents::part_of_file(info, file, offset, length)).unwrap();
-        }
-    }
+fn fixture(folder: &Path, name: &str) {
+    fs::write(folder.join(name).with_extension("torrent"), torrents::fixture(name)).unwrap();
+    torrents::write_files(name, &folder.join("data"));
 }
 
 /// Every file below a folder, by its path.
