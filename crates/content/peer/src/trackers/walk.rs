@@ -407,21 +407,6 @@ mod tests {
     }
 
     #[test]
-    fn started_is_sent_until_it_is_accepted() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
-        for _ in 0..5 {
-            assert_eq!(test.asked(), [(0, Started)]);
-            test.fails(0);
-            assert_eq!(test.asked(), []);
-            test.pass(HOUR);
-        }
-        assert_eq!(test.asked(), [(0, Started)]);
-        test.answers(0);
-        test.pass(HOUR);
-        assert_eq!(test.asked(), [(0, Regular)]);
-    }
-
-    #[test]
     fn completed_is_sent_at_once_until_it_is_accepted_and_never_again() {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
         test.asked();
