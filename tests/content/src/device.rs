@@ -10,40 +10,33 @@ use std::{
 use flate2::read::GzDecoder;
 use tempfile::TempDir;
 
-/// A block device of the given number of bytes over a file. Dropping it detaches the device.
-pub struct LoopDevice {
-    path: PathBuf,
-    image: PathBuf,
-}
+/// A block device over a file. Dropping it detaches the device.
+pub struct LoopDevice(PathBuf);
 
 impl LoopDevice {
-    /// `None` if this user may not make one: then the caller uses the file itself, and prints that.
-    pub fn new(image: &Path, bytes: u64) -> Option<Self> {
-        File::create(image).and_then(|file| file.set_len(bytes)).expect("the folder takes a file");
+    /// `None` if this user may not make one.
+    fn over(image: &Path) -> Option<Self> {
         let made =
             Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(image).output().ok()?;
         let path = PathBuf::from(String::from_utf8(made.stdout).ok()?.trim());
-        (made.status.success() && path.exists()).then(|| Self { path, image: image.to_owned() })
+        // Not `then_some`: a device that was not made would be dropped, and so detached.
+        (made.status.success() && path.exists()).then(|| Self(path))
     }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
-        assert!(
-            detached.is_ok_and(|status| status.success()),
-            "{} stays attached to {}",
-            self.path.display(),
-            self.image.display()
-        );
+        let detached = Command::new("losetup").arg("--detach").arg(&self.0).status();
+        assert!(detached.is_ok_and(|status| status.success()), "{} stays attached", self.0.display());
     }
 }
 
-/// The place of a test: a loop device, or a file if none can be made.
+/// The place of a test: a loop device of `bytes` bytes, or a file if none can be made.
 pub fn device_of(folder: &Path, bytes: u64) -> (Option<LoopDevice>, PathBuf) {
     let image = folder.join("device");
-    let device = LoopDevice::new(&image, bytes);
-    let path = device.as_ref().map_or(image, |device| device.path.clone());
+    File::create(&image).and_then(|file| file.set_len(bytes)).expect("the folder takes a file");
+    let device = LoopDevice::over(&image);
+    let path = device.as_ref().map_or(image, |device| device.0.clone());
     if device.is_none() {
         println!(
             "NO LOOP DEVICE COULD BE MADE HERE (that takes root and losetup): a plain file is used instead"

@@ -1,6 +1,10 @@
 //! The torrents of the fixtures, and their content.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_metainfo::{File, Info, Metainfo};
@@ -55,4 +59,19 @@ pub fn piece(info: &Info, piece: u32) -> Vec<u8> {
         bytes.extend(part_of_file(info, file, segment.offset, segment.length as usize));
     }
     bytes
+}
+
+/// Writes the files of a torrent of the fixtures into a folder.
+pub fn write_files(name: &str, folder: &Path) {
+    let metainfo = torrent(name);
+    let info = metainfo.info();
+    for file in info.files().iter().filter(|file| !file.is_padding()) {
+        let path = folder.join(PathBuf::from_iter(file.path()));
+        fs::create_dir_all(path.parent().expect("it is in the folder")).expect("the folder takes a folder");
+        let mut written = fs::File::create(path).expect("the folder takes a file");
+        for offset in (0..file.length()).step_by(1 << 20) {
+            let length = (file.length() - offset).min(1 << 20) as usize;
+            written.write_all(&part_of_file(info, file, offset, length)).expect("there is room");
+        }
+    }
 }

@@ -235,6 +235,14 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// Prints the pieces in a state, if there are any.
+fn say_pieces(state: &str, pieces: &[u32]) -> io::Result<()> {
+    if !pieces.is_empty() {
+        say!("  {state}: {}", in_runs(pieces));
+    }
+    Ok(())
+}
+
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Box<dyn Error>> {
     let mut out = BufWriter::new(io::stdout().lock());
     serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;

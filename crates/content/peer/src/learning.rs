@@ -41,17 +41,6 @@ pub(crate) enum LearningRequest<'a> {
     Hashes(HashRange<'a>),
 }
 
-/// The result of a piece of the info dictionary.
-pub(crate) enum MetadataProgress {
-    Part,
-    /// Peers that got no requests may get some now.
-    Again,
-    Whole {
-        info: Vec<u8>,
-        liars: Vec<PeerKey>,
-    },
-}
-
 /// How long a hybrid waits for hashes: it has those of v1 as well, and its v1 peers know no others.
 const HYBRID: Duration = Duration::from_secs(10);
 
@@ -101,17 +90,14 @@ impl Learning {
         piece: u32,
         total_size: u32,
         data: &[u8],
-    ) -> Result<MetadataProgress, MetadataFault> {
+    ) -> Result<Fetched<PeerKey>, MetadataFault> {
         // Another peer was faster.
-        let Stage::Metadata(fetch) = &mut self.stage else { return Ok(MetadataProgress::Part) };
-        Ok(match fetch.data(peer, piece, total_size, data)? {
-            Fetched::Part => MetadataProgress::Part,
-            Fetched::Wrong { .. } => MetadataProgress::Again,
-            Fetched::Whole { info, liars } => {
-                self.stage = Stage::Reading;
-                MetadataProgress::Whole { info, liars }
-            }
-        })
+        let Stage::Metadata(fetch) = &mut self.stage else { return Ok(Fetched::Part) };
+        let fetched = fetch.data(peer, piece, total_size, data)?;
+        if let Fetched::Whole { .. } = fetched {
+            self.stage = Stage::Reading;
+        }
+        Ok(fetched)
     }
 
     pub(crate) fn metadata_rejected(&mut self, peer: PeerKey, piece: u32) -> Result<(), MetadataFault> {

@@ -134,6 +134,23 @@ enum PeerPieces {
     Some(PieceBits),
 }
 
+impl PeerPieces {
+    fn contain(&self, piece: u32) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(bits) => piece < bits.pieces() && bits.contains(piece),
+        }
+    }
+
+    fn are_all(&self) -> bool {
+        match self {
+            Self::All => true,
+            // A peer that connected before the torrent was known has named no pieces yet that count.
+            Self::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
+        }
+    }
+}
+
 /// A peer, as its connection sees it.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -151,6 +168,22 @@ pub(crate) struct Peer {
     pub(crate) snubs: AtomicBool,
     /// Requested blocks that it need not send any more.
     pub(crate) cancels: Mutex<Vec<Block>>,
+}
+
+impl Peer {
+    pub(crate) fn new(key: PeerKey, address: SocketAddr) -> Self {
+        Self {
+            key,
+            address,
+            up: Meter::default(),
+            down: Meter::default(),
+            wake: Notify::new(),
+            unchoked: AtomicBool::new(false),
+            active: AtomicBool::new(false),
+            snubs: AtomicBool::new(false),
+            cancels: Mutex::default(),
+        }
+    }
 }
 
 /// The blocks that a connection can request.
@@ -386,10 +419,7 @@ impl TorrentState {
         }
         self.lost += 1;
         for entry in self.peers.values_mut() {
-            entry.wanted += u32::from(match &entry.has {
-                PeerPieces::All => true,
-                PeerPieces::Some(bits) => bits.contains(piece),
-            });
+            entry.wanted += u32::from(entry.has.contain(piece));
         }
     }
 

@@ -50,6 +50,7 @@ use std::{
 
 use parking_lot::Mutex;
 use swarmkeep_bittorrent::{AnnounceEvent, Endpoint, Family};
+use swarmkeep_metainfo::MOST_TRACKERS;
 use tokio::{
     sync::{Notify, mpsc},
     task::{JoinError, JoinHandle, JoinSet},
@@ -142,9 +143,6 @@ struct FamilyResults {
 }
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
-
-/// The most trackers of a torrent, as in torrent files.
-const MOST_TRACKERS: usize = swarmkeep_metainfo::MOST_TRACKERS;
 
 /// Peers of a tracker.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -311,16 +311,6 @@ fn a_torrent_may_have_any_names_and_none_leads_out_of_its_folder() {
     assert_eq!(metainfo.info().files().get(1999).unwrap().path(), ["n", "999.1"]);
 }
 
-#[cfg(not(any(windows, target_vendor = "apple")))]
-#[test]
-fn names_that_other_systems_dislike_are_kept() {
-    let names: [&[u8]; 6] = [b"What?.txt", b"Re: x", b"Vol. 1.", b"aux.txt", b"A", b"a"];
-    let files = v1_files(&names.each_ref().map(std::slice::from_ref)).unwrap();
-    for (file, name) in files.iter().zip(names) {
-        assert_eq!((file.path()[1].as_bytes(), file.original_path()), (name, None));
-    }
-}
-
 #[test]
 fn links_are_left_out_and_counted() {
     let link = "d4:attr1:l6:lengthi0e4:pathl1:be12:symlink pathl2:..1:xeed6:lengthi1e4:pathl1:aee";

@@ -5,20 +5,18 @@
 
 use std::{
     env, io,
-    net::SocketAddr,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use sha1::{Digest as _, Sha1};
-use swarmkeep_bittorrent::PeerId;
 use swarmkeep_content::{
-    ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent,
+    ContentConfig, ContentRepository, Memory, NewTorrent,
     block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
 };
-use swarmkeep_metainfo::Info;
 use swarmkeep_peer::{Session, SessionConfig};
 use tokio::time::timeout;
+
+use crate::sessions::{self, put, zeroes};
 
 /// The torrents that a session fetches at once, from four peers.
 struct FetchLoad {
@@ -93,15 +91,12 @@ impl FetchLoad {
     }
 
     async fn fetched(&self) -> Writes {
-        let infos: Vec<_> = (0..self.torrents).map(|n| self.torrent(n)).collect();
+        let pieces = self.stripes * STRIPE / PIECE;
+        let named = |n| zeroes(&format!("{n:03}"), pieces as usize, PIECE as usize);
+        let infos: Vec<_> = (0..self.torrents).map(named).collect();
         let full: Arc<dyn ContentRepository> = Arc::new(Memory::new(&ContentConfig::new("")));
         for info in &infos {
-            let content = full.create(&NewTorrent::of(info).unwrap()).unwrap();
-            for piece in 0..info.piece_count() {
-                let range = info.piece_range(piece).unwrap();
-                content.write(range.start, &vec![0; (range.end - range.start) as usize]).unwrap();
-                content.mark_complete(piece).unwrap();
-            }
+            put(&*full, info, &vec![0; info.length() as usize], 0..info.piece_count());
         }
         let mut seeders = Vec::new();
         for n in 0..SEEDERS {
@@ -146,21 +141,10 @@ impl FetchLoad {
         let whole = writes.iter().filter(|(first, count)| first % block == 0 && *count == block).count();
         Writes { stripes: stripes as usize, whole, runs }
     }
-
-    /// Zeroes under a name of its own.
-    fn torrent(&self, n: u64) -> Arc<Info> {
-        let pieces = (self.stripes * STRIPE / PIECE) as usize;
-        let hash = Sha1::digest([0; PIECE as usize]);
-        let length = pieces as u64 * PIECE;
-        let head =
-            format!("d6:lengthi{length}e4:name3:{n:03}12:piece lengthi{PIECE}e6:pieces{}:", 20 * pieces);
-        Arc::new(Info::parse(&[head.as_bytes(), &hash.repeat(pieces), b"e"].concat()).unwrap())
-    }
 }
 
 fn config(n: u8) -> SessionConfig {
-    let mut config = SessionConfig::new(PeerId::new([n; 20]));
-    config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    let mut config = sessions::config(n);
     (config.connections, config.connections_per_address) = (1000, 1000);
     (config.write_memory, config.read_memory) = (4 << 20, 16 << 20);
     config

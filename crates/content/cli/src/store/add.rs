@@ -21,9 +21,8 @@ use swarmkeep_metainfo::Info;
 use super::{
     StoreArg, WRONG, bar,
     check::verify_unknown,
-    in_runs,
     opened::{Access, Kind, OpenStore},
-    print_json, read_whole_torrent, say,
+    print_json, read_whole_torrent, say, say_pieces,
     take_up::{FileCheck, take_up, tell_place, top},
     tell_changes, torrents_and_data,
 };
@@ -209,11 +208,8 @@ fn tell(
             added.pieces,
             BinaryBytes(added.bytes)
         );
-        for (pieces, state) in [(&added.wrong, "not those of the torrent"), (&added.missing, "missing")] {
-            if !pieces.is_empty() {
-                say!("  {state}: {}", in_runs(pieces));
-            }
-        }
+        say_pieces("not those of the torrent", &added.wrong)?;
+        say_pieces("missing", &added.missing)?;
     }
     Ok(added.wrong.is_empty() && added.missing.is_empty())
 }

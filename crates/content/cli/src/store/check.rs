@@ -23,7 +23,7 @@ use swarmkeep_metainfo::Info;
 use super::{
     StoreArg, WRONG, bar, counted, in_runs,
     opened::{Access, OpenStore, StoredTorrent},
-    print_json, probe, say, total,
+    print_json, probe, say, say_pieces, total,
 };
 
 /// Read everything, and report damage and the pieces that it affects.
@@ -190,11 +190,8 @@ impl Findings {
             self.complete,
             self.pieces
         );
-        for (pieces, state) in [(&self.wrong, "wrong"), (&self.unreadable, "not readable")] {
-            if !pieces.is_empty() {
-                say!("  {state}: {}", in_runs(pieces));
-            }
-        }
+        say_pieces("wrong", &self.wrong)?;
+        say_pieces("not readable", &self.unreadable)?;
         if self.lost > 0 {
             say!("  costs {} of", BinaryBytes(self.lost));
             for file in &self.files {

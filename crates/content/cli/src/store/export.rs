@@ -24,9 +24,9 @@ use swarmkeep_content::{Content, ContentExt, ContentRepository, files::folder};
 use swarmkeep_metainfo::Info;
 
 use super::{
-    StoreArg, WRONG, bar, in_runs,
+    StoreArg, WRONG, bar,
     opened::{Access, StoredTorrent},
-    print_json, say, tell_changes, total,
+    print_json, say, say_pieces, tell_changes, total,
 };
 
 /// Write torrents back to ordinary files, each piece verified.
@@ -55,7 +55,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Exported {
     info_hash: String,
     name: String,
@@ -162,12 +162,7 @@ impl Exported {
             name: torrent.title(),
             bytes: torrent.summary.geometry.len(),
             pieces: torrent.summary.geometry.pieces(),
-            kept: 0,
-            written: 0,
-            missing: Vec::new(),
-            wrong: Vec::new(),
-            partial: Vec::new(),
-            error: None,
+            ..Self::default()
         }
     }
 
@@ -184,14 +179,8 @@ impl Exported {
             self.kept,
             BinaryBytes(self.bytes)
         );
-        for (pieces, state) in [
-            (&self.missing, "not in the store"),
-            (&self.wrong, "wrong in the store (see `seedkeep store check`)"),
-        ] {
-            if !pieces.is_empty() {
-                say!("  {state}: {}", in_runs(pieces));
-            }
-        }
+        say_pieces("not in the store", &self.missing)?;
+        say_pieces("wrong in the store (see `seedkeep store check`)", &self.wrong)?;
         for file in &self.partial {
             say!("  not whole: {file}");
         }

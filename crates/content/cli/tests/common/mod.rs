@@ -1,10 +1,10 @@
-//! `seedkeep create`, run on real files.
+//! The program `seedkeep`, run on real files.
 
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use swarmkeep::{Random as _, SplitMix64};
@@ -57,9 +57,10 @@ pub(crate) struct Ended {
     pub(crate) errors: String,
 }
 
-pub(crate) fn seedkeep(folder: &Path) -> Command {
+/// The program in a folder. Blanks separate the words of `line`.
+pub(crate) fn seedkeep(folder: &Path, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
-    command.arg("create").current_dir(folder);
+    command.current_dir(folder).args(line.split_whitespace()).stdin(Stdio::null());
     command
 }
 
@@ -69,16 +70,11 @@ pub(crate) fn ended(command: &mut Command) -> Ended {
     Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
 }
 
-/// Runs `create` in a folder. Blanks separate `words`.
-pub(crate) fn create(folder: &Path, words: &str) -> Ended {
-    ended(seedkeep(folder).args(words.split(' ')))
-}
-
-/// As [`create`], which has to succeed.
-pub(crate) fn done(folder: &Path, words: &str) -> String {
-    let ended = create(folder, words);
-    assert_eq!(ended.code, 0, "{words}: {}{}", ended.out, ended.errors);
-    ended.out
+/// Runs the program in a folder, where it has to succeed.
+pub(crate) fn done(folder: &Path, line: &str) -> Ended {
+    let ended = ended(&mut seedkeep(folder, line));
+    assert_eq!(ended.code, 0, "{line}: {}{}", ended.out, ended.errors);
+    ended
 }
 
 pub(crate) fn read(path: &Path) -> Metainfo {

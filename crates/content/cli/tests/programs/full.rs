@@ -1,15 +1,13 @@
 //! Stores without free space.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{fs, path::Path, process::Command};
 
 use swarmkeep_store_tests::{
     programs::{MOUNT, Trial},
     tests,
 };
+
+use crate::common::{Ended, ended};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -22,15 +20,13 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// Runs a command of the shell in a folder, in which `small` is a file system of 1 MiB; `seedkeep` is the
 /// program. Returns its exit code and stderr.
-fn in_small(folder: &Path, command: &str) -> (Option<i32>, String) {
+fn in_small(folder: &Path, command: &str) -> (i32, String) {
     fs::create_dir_all(folder.join("small")).unwrap();
     let command = format!("mount -t tmpfs -o size=1M none small && {command}");
-    let Output { status, stderr, .. } = Command::new("unshare")
-        .args(["--mount", "sh", "-c", &command.replace("seedkeep", env!("CARGO_BIN_EXE_seedkeep"))])
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    (status.code(), String::from_utf8(stderr).unwrap())
+    let command = command.replace("seedkeep", env!("CARGO_BIN_EXE_seedkeep"));
+    let Ended { code, errors, .. } =
+        ended(Command::new("unshare").args(["--mount", "sh", "-c", &command]).current_dir(folder));
+    (code, errors)
 }
 
 fn an_image_that_its_file_system_has_no_room_for_is_refused_in_numbers() {
@@ -40,10 +36,10 @@ fn an_image_that_its_file_system_has_no_room_for_is_refused_in_numbers() {
             format!("seedkeep store format small/image --size {size}; code=$?; ls small >&2; exit $code");
         let (code, errors) = in_small(folder.path(), &command);
         let told = format!("seedkeep: small/image: there is no room for {told}: 1.00 MiB are free\n");
-        assert_eq!((code, errors), (Some(1), told));
+        assert_eq!((code, errors), (1, told));
     }
     let (code, errors) = in_small(folder.path(), "seedkeep store format small/image --size 1MiB");
-    assert_eq!(code, Some(0), "{errors}");
+    assert_eq!(code, 0, "{errors}");
 }
 
 fn a_file_system_that_is_full_is_named_as_the_cause() {
@@ -54,7 +50,7 @@ fn a_file_system_that_is_full_is_named_as_the_cause() {
     let add = "seedkeep store add full data.torrent data";
     let prepare = format!("seedkeep create data --piece-length 512KiB >&2 && mkdir full && {add}");
     let (code, errors) = in_small(folder.path(), &prepare);
-    assert_eq!(code, Some(0), "{errors}");
+    assert_eq!(code, 0, "{errors}");
     // An image with holes that cannot be filled, and a folder. A piece is written as many blocks, of which
     // one may fail before the others are requested.
     let image = "truncate -s 64M small/store && seedkeep store format small/store --block-size 16KiB";
@@ -69,7 +65,7 @@ fn a_file_system_that_is_full_is_named_as_the_cause() {
                      code=$?; kill $!; wait $!; exit $code";
         told.extend((0..3).map(|_| in_small(folder.path(), &format!("{make}\n{fetch}"))));
         for (code, errors) in told {
-            assert_eq!(code, Some(1), "{errors}");
+            assert_eq!(code, 1, "{errors}");
             assert!(
                 errors.contains("the store is full") && !errors.contains("nothing has been written"),
                 "{errors}"

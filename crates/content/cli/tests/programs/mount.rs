@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
     sync::Arc,
 };
 
@@ -21,6 +21,8 @@ use swarmkeep_store_tests::{
     programs::{FUSE, MOUNT, Trial},
     tests, until,
 };
+
+use crate::common::{Ended, done, ended, seedkeep};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -60,16 +62,6 @@ fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
     library.store().flush().unwrap();
 }
 
-/// The right files of a torrent.
-fn expected(folder: &Path, name: &str) {
-    let metainfo = torrents::torrent(name);
-    for file in metainfo.info().files().iter().filter(|file| !file.is_padding()) {
-        let path = folder.join(PathBuf::from_iter(file.path()));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, torrents::part_of_file(metainfo.info(), file, 0, file.length() as usize)).unwrap();
-    }
-}
-
 /// A mounted store.
 struct Mounted {
     process: Child,
@@ -80,9 +72,7 @@ impl Mounted {
     fn new(folder: &Path) -> Self {
         let at = folder.join("mounted");
         fs::create_dir(&at).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_seedkeep"))
-            .args(["store", "mount"])
-            .args([folder.join("image"), at.clone()])
+        let mut process = seedkeep(folder, "store mount image mounted")
             .stdout(Stdio::piped())
             .stderr(fs::File::create(folder.join("errors")).unwrap())
             .spawn()
@@ -115,14 +105,19 @@ fn tell(process: &Child) {
     kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGTERM).unwrap();
 }
 
-fn sh(folder: &Path, command: &str) -> Output {
-    Command::new("sh").args(["-c", command]).current_dir(folder).env("LC_ALL", "C").output().unwrap()
+fn sh(folder: &Path, command: &str) -> Ended {
+    ended(Command::new("sh").args(["-c", command]).current_dir(folder).env("LC_ALL", "C"))
 }
 
 fn lines(folder: &Path, command: &str) -> String {
-    let Output { status, stdout, stderr } = sh(folder, command);
-    assert!(status.success(), "{command}: {}", String::from_utf8_lossy(&stderr));
-    String::from_utf8(stdout).unwrap()
+    let Ended { code, out, errors } = sh(folder, command);
+    assert_eq!(code, 0, "{command}: {errors}");
+    out
+}
+
+fn refused(folder: &Path, command: &str, error: &str) {
+    let Ended { code, errors, .. } = sh(folder, command);
+    assert!(code != 0 && errors.contains(error), "{command}: {code}: {errors}");
 }
 
 fn programs_read_whole_torrents_where_they_are() {
@@ -130,7 +125,7 @@ fn programs_read_whole_torrents_where_they_are() {
     let folder = folder.path();
     let names = ["many-v1", "some-hybrid", "one-v2"];
     image(folder, &names, |_, _| false);
-    names.iter().for_each(|name| expected(&folder.join("data"), name));
+    names.iter().for_each(|name| torrents::write_files(name, &folder.join("data")));
     let mounted = Mounted::new(folder);
     let sums = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
     assert_eq!(lines(&mounted.at, sums), lines(&folder.join("data"), sums));
@@ -160,12 +155,9 @@ fn programs_read_whole_torrents_where_they_are() {
     let part = "dd if=one.bin bs=1000 skip=7 count=13 status=none | sha256sum; tail -c 3 one.bin | sha256sum; dd if=one.bin bs=1000003 skip=1 status=none | wc -c";
     assert_eq!(lines(&mounted.at, part), lines(&folder.join("data"), part));
     // It is read-only.
-    let refused = sh(&mounted.at, "touch new || rm one.bin || echo 1 >> one.bin || mkdir folder");
-    assert!(
-        !refused.status.success()
-            && String::from_utf8_lossy(&refused.stderr).contains("Read-only file system")
-    );
-    assert!(sh(&mounted.at, "cat nothing").stderr.ends_with(b"No such file or directory\n"));
+    let writes = "touch new || rm one.bin || echo 1 >> one.bin || mkdir folder";
+    refused(&mounted.at, writes, "Read-only file system");
+    refused(&mounted.at, "cat nothing", "No such file or directory\n");
     mounted.end();
 }
 
@@ -175,13 +167,10 @@ fn missing_bytes_are_an_error_and_never_zeroes() {
     // Of the large one the fifth piece of 64 KiB is missing, of the others the one that has bytes of b.bin
     // and c.bin.
     image(folder, &["one-v2", "some-v1"], |name, piece| piece == if name == "one-v2" { 4 } else { 7 });
-    expected(&folder.join("data"), "one-v2");
-    expected(&folder.join("data"), "some-v1");
+    torrents::write_files("one-v2", &folder.join("data"));
+    torrents::write_files("some-v1", &folder.join("data"));
     let mounted = Mounted::new(folder);
-    let copied = sh(folder, "cp mounted/one.bin copy");
-    assert!(
-        !copied.status.success() && String::from_utf8_lossy(&copied.stderr).contains("Input/output error")
-    );
+    refused(folder, "cp mounted/one.bin copy", "Input/output error");
     let (copy, whole) =
         (fs::read(folder.join("copy")).unwrap(), fs::read(folder.join("data/one.bin")).unwrap());
     assert!(copy.len() == 4 << 16 && whole.starts_with(&copy), "{} bytes", copy.len());
@@ -208,8 +197,8 @@ fn wrong_bytes_are_an_error_and_are_reported_once() {
     let folder = scratch_folder();
     let folder = folder.path();
     image(folder, &["one-v2", "some-hybrid"], |_, _| false);
-    expected(&folder.join("data"), "one-v2");
-    expected(&folder.join("data"), "some-hybrid");
+    torrents::write_files("one-v2", &folder.join("data"));
+    torrents::write_files("some-hybrid", &folder.join("data"));
     // Of the large one a byte of the fifth piece of 64 KiB.
     let (path, mut bytes) = (folder.join("image"), fs::read(folder.join("image")).unwrap());
     let whole = fs::read(folder.join("data/one.bin")).unwrap();
@@ -219,9 +208,7 @@ fn wrong_bytes_are_an_error_and_are_reported_once() {
     fs::write(path, bytes).unwrap();
     let mounted = Mounted::new(folder);
     for _ in 0..2 {
-        let copied = sh(folder, "cp mounted/one.bin copy");
-        assert!(!copied.status.success());
-        assert!(String::from_utf8_lossy(&copied.stderr).contains("Input/output error"));
+        refused(folder, "cp mounted/one.bin copy", "Input/output error");
         let copy = fs::read(folder.join("copy")).unwrap();
         assert!(copy.len() <= 4 << 16 && whole.starts_with(&copy), "{} bytes", copy.len());
     }
@@ -244,16 +231,8 @@ fn torrents_of_one_name_stand_apart() {
     assert_eq!(lines(&mounted.at, "ls").lines().collect::<Vec<_>>(), tops);
     assert_eq!(fs::metadata(mounted.at.join(hash("some-v1")).join("some/b.bin")).unwrap().len(), 262_144);
     // Other readers are allowed; writers are refused.
-    let store = |words: &[&str]| {
-        Command::new(env!("CARGO_BIN_EXE_seedkeep"))
-            .arg("store")
-            .args(words)
-            .arg(folder.join("image"))
-            .output()
-            .unwrap()
-    };
-    assert!(store(&["check"]).status.success());
-    assert!(String::from_utf8_lossy(&store(&["repair"]).stderr).contains("in use"));
+    done(folder, "store check image");
+    assert!(ended(&mut seedkeep(folder, "store repair image")).errors.contains("in use"));
     // Unmounted by another program, it ends.
     assert!(Command::new("umount").arg(&mounted.at).status().unwrap().success());
     assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
@@ -294,15 +273,14 @@ fn a_folder_with_something_in_it_is_not_hidden() {
     let at = folder.join("mounted");
     fs::create_dir(&at).unwrap();
     fs::write(at.join(".hidden"), "precious").unwrap();
-    let mount = Command::new("timeout")
-        .args(["--signal", "TERM", "5", env!("CARGO_BIN_EXE_seedkeep"), "store", "mount"])
-        .args([folder.join("image"), at.clone()])
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&mount.stderr);
-    assert_eq!(mount.status.code(), Some(1), "{told}");
-    let shown = at.display();
-    assert!(told.contains(&format!("{shown} is not empty: its content would be hidden")), "{told}");
+    let mount = ended(
+        Command::new("timeout")
+            .args(["--signal", "TERM", "5", env!("CARGO_BIN_EXE_seedkeep"), "store", "mount"])
+            .args([folder.join("image"), at.clone()]),
+    );
+    assert_eq!(mount.code, 1, "{}", mount.errors);
+    let told = format!("{} is not empty: its content would be hidden", at.display());
+    assert!(mount.errors.contains(&told), "{}", mount.errors);
     assert_eq!(fs::read(at.join(".hidden")).unwrap(), b"precious");
 }
 
@@ -351,13 +329,9 @@ fn unmounting_ends_though_a_namespace_has_a_copy() {
     BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     lines(folder, "umount mounted");
     let code = ends(&mut mounted.process);
-    let repaired = Command::new(env!("CARGO_BIN_EXE_seedkeep"))
-        .args(["store", "repair"])
-        .arg(folder.join("image"))
-        .output()
-        .unwrap();
+    let repaired = ended(&mut seedkeep(folder, "store repair image"));
     other.kill().unwrap();
     other.wait().unwrap();
     assert_eq!(code, Some(0), "it goes on");
-    assert!(repaired.status.success(), "{}", String::from_utf8_lossy(&repaired.stderr));
+    assert_eq!(repaired.code, 0, "{}", repaired.errors);
 }

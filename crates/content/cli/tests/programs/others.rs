@@ -13,7 +13,7 @@ use swarmkeep_store_tests::{
     tests,
 };
 
-use crate::common::{FORMATS, done, ended, read, scratch};
+use crate::common::{FORMATS, done, ended, read, scratch, seedkeep};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -66,8 +66,8 @@ fn libtorrent_makes_the_same_torrents_and_reads_ours() {
     {
         for format in FORMATS {
             let words = "--json --force -o made --tracker udp://t.example:1/x,http://b.example/a?b=c --tracker udp://c.example:2";
-            let told = done(folder, &format!("{path} {format} --piece-length {piece_length} {words}"));
-            let told: Value = serde_json::from_str(&told).unwrap();
+            let told = done(folder, &format!("create {path} {format} --piece-length {piece_length} {words}"));
+            let told: Value = serde_json::from_str(&told.out).unwrap();
             let link = told["magnet"].as_str().unwrap();
             let whole = folder.join(path).to_str().unwrap().to_owned();
             let length = piece_length.to_string();
@@ -97,10 +97,8 @@ fn libtorrent_makes_the_same_torrents_and_reads_ours() {
 fn with_v1(folder: &Path, formats: &[&str], mut look: impl FnMut(Info)) {
     for path in ["some", "some/a.b"] {
         for format in formats {
-            let words = format!(
-                "{path} {format} --force -o made --private --tracker udp://t.example:1 --comment words"
-            );
-            done(folder, &words);
+            let options = "--force -o made --private --tracker udp://t.example:1 --comment words";
+            done(folder, &format!("create {path} {format} {options}"));
             look(read(&folder.join("made")).into_info());
         }
     }
@@ -159,8 +157,7 @@ fn devices_of_real_programs_are_named_and_not_formatted() {
         File::create(&path).unwrap().set_len(16 << 20).unwrap();
         let made = ended(Command::new(find(program).unwrap()).arg("-q").arg(&path));
         assert_eq!(made.code, 0, "{}", made.errors);
-        let refused =
-            ended(Command::new(env!("CARGO_BIN_EXE_seedkeep")).args(["store", "format"]).arg(&path));
+        let refused = ended(&mut seedkeep(folder.path(), &format!("store format {program}")));
         assert!(refused.code == 1 && refused.errors.contains(name), "{}", refused.errors);
     }
 }

@@ -18,7 +18,11 @@ use std::{
 use serde_json::Value;
 use swarmkeep_metainfo::{Info, Magnet};
 
-use crate::common::{FORMATS, create, done, ended, put, read, scratch, seedkeep};
+use crate::common::{Ended, FORMATS, done, ended, put, read, scratch, seedkeep};
+
+fn create(folder: &Path, words: &str) -> Ended {
+    ended(&mut seedkeep(folder, &format!("create {words}")))
+}
 
 fn refused(folder: &Path, words: &str, code: i32) -> String {
     let ended = create(folder, words);
@@ -47,8 +51,9 @@ fn each_format_describes_its_files() {
     let folder = scratch();
     let folder = folder.path();
     for format in FORMATS {
-        let words = format!("some {format} -o made{format}.torrent --json --piece-length 32KiB --comment x");
-        let told: Value = serde_json::from_str(&done(folder, &words)).unwrap();
+        let words =
+            format!("create some {format} -o made{format}.torrent --json --piece-length 32KiB --comment x");
+        let told: Value = serde_json::from_str(&done(folder, &words).out).unwrap();
         let metainfo = read(&folder.join(format!("made{format}.torrent")));
         let info = metainfo.info();
         assert_verifies(info, folder);
@@ -94,19 +99,19 @@ fn the_same_files_give_the_same_torrent_whenever_wherever_and_by_however_many_th
     fs::rename(other.path().join("a"), other.path().join("elsewhere/some/a")).unwrap();
     symlink("elsewhere/some", other.path().join("some")).unwrap();
     for format in FORMATS {
-        done(one.path(), &format!("some {format} --force --threads 1"));
+        done(one.path(), &format!("create some {format} --force --threads 1"));
         let expected = fs::read(one.path().join("some.torrent")).unwrap();
         for words in ["some --threads 7", "elsewhere/some/ --threads 2", "./elsewhere/../some"] {
-            done(other.path(), &format!("{words} {format} --force"));
+            done(other.path(), &format!("create {words} {format} --force"));
             assert!(fs::read(other.path().join("some.torrent")).unwrap() == expected, "{words} {format}");
         }
         let inside = other.path().join("elsewhere/some");
-        done(&inside, &format!(". {format} -o ../../some.torrent --force"));
+        done(&inside, &format!("create . {format} -o ../../some.torrent --force"));
         assert!(fs::read(other.path().join("some.torrent")).unwrap() == expected, "from within");
     }
-    let dated = done(one.path(), "some --date 1700000000 -o dated.torrent --json");
-    let plain = done(one.path(), "some --v1 -o plain.torrent --json");
-    let hash = |told: &str| serde_json::from_str::<Value>(told).unwrap()["info_hash"].clone();
+    let dated = done(one.path(), "create some --date 1700000000 -o dated.torrent --json");
+    let plain = done(one.path(), "create some --v1 -o plain.torrent --json");
+    let hash = |told: &Ended| serde_json::from_str::<Value>(&told.out).unwrap()["info_hash"].clone();
     assert_eq!(hash(&dated), hash(&plain));
     let dated = fs::read(one.path().join("dated.torrent")).unwrap();
     assert!(dated.windows(28).any(|part| part == b"13:creation datei1700000000e"));
@@ -115,8 +120,8 @@ fn the_same_files_give_the_same_torrent_whenever_wherever_and_by_however_many_th
 #[test]
 fn options_stand_in_the_torrent_and_the_magnet_link_is_printed() {
     let folder = scratch();
-    let words = "some/a.b --tracker udp://a.example:1,http://b.example/announce --tracker https://c.example/x?y=z --private --source S --magnet";
-    let told = done(folder.path(), words);
+    let words = "create some/a.b --tracker udp://a.example:1,http://b.example/announce --tracker https://c.example/x?y=z --private --source S --magnet";
+    let told = done(folder.path(), words).out;
     let metainfo = read(&folder.path().join("a.b.torrent"));
     assert_eq!(
         metainfo.tiers(),
@@ -178,8 +183,8 @@ fn any_name_that_a_file_can_have_goes_in_byte_for_byte() {
         let some = folder.path().join(OsStr::from_bytes(own));
         fs::create_dir(&some).unwrap();
         names.iter().for_each(|name| fs::write(some.join(OsStr::from_bytes(name)), "x").unwrap());
-        let made =
-            ended(seedkeep(folder.path()).arg(OsStr::from_bytes(own)).args([format, "-o", "t.torrent"]));
+        let line = format!("create {format} -o t.torrent");
+        let made = ended(seedkeep(folder.path(), &line).arg(OsStr::from_bytes(own)));
         assert_eq!(made.code, 0, "{}", made.errors);
         let metainfo = read(&folder.path().join("t.torrent"));
         let files = metainfo.info().files().iter().filter(|file| !file.is_padding());
@@ -211,7 +216,7 @@ fn a_command_line_that_is_wrong_ends_with_2_before_anything_is_read() {
         assert!(said.contains(expected), "{words}: {said}");
     }
     assert!(!folder.path().join("some.torrent").exists());
-    done(folder.path(), "some --v1 --piece-length 1000");
+    done(folder.path(), "create some --v1 --piece-length 1000");
 }
 
 #[test]
@@ -223,7 +228,7 @@ fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
     assert_eq!(fs::read(folder.join("some.torrent")).unwrap(), b"mine");
     let umask = String::from_utf8(Command::new("sh").args(["-c", "umask"]).output().unwrap().stdout).unwrap();
     let umask = u32::from_str_radix(umask.trim(), 8).unwrap();
-    done(folder, "some --force");
+    done(folder, "create some --force");
     let mode = fs::metadata(folder.join("some.torrent")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o666 & !umask);
     read(&folder.join("some.torrent"));
@@ -238,8 +243,7 @@ fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
     fs::create_dir(folder.join("taken")).unwrap();
     assert!(refused(folder, "some -o taken --force", 1).contains("is no file"));
     assert!(refused(folder, "some -o nowhere/x", 1).contains("the folder of nowhere/x"));
-    let full = ended(seedkeep(folder).args(["some", "-o", "/dev/full", "--force"]));
-    assert!(full.code == 1 && full.errors.contains("/dev/full is there, and is no file"), "{}", full.errors);
+    assert!(refused(folder, "some -o /dev/full --force", 1).contains("/dev/full is there, and is no file"));
     let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["some", "some.torrent", "taken"], "nothing else is left behind");
@@ -247,8 +251,8 @@ fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
 
 /// Runs `create` and waits until it has a file open.
 fn reading(folder: &Path, words: &str, file: &Path) -> Child {
-    let command = &mut seedkeep(folder);
-    let child = command.args(words.split(' ')).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let command = &mut seedkeep(folder, &format!("create {words}"));
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     let open = || {
         let files = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten();

@@ -9,7 +9,7 @@ use std::{
     net::TcpListener,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
     time::{Duration, Instant, SystemTime},
@@ -20,21 +20,9 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::Value;
-use swarmkeep_metainfo::{Magnet, Metainfo};
+use swarmkeep_metainfo::Magnet;
 
-use crate::common;
-
-fn seedkeep(folder: &Path, line: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
-    command.current_dir(folder).args(line.split_whitespace()).stdin(Stdio::null());
-    command
-}
-
-fn done(folder: &Path, line: &str) -> Output {
-    let output = seedkeep(folder, line).output().unwrap();
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    output
-}
+use crate::common::{Ended, done, ended, put, read, seedkeep};
 
 /// A folder with a torrent of 8 MiB in 512 pieces, and a store of each kind, of which `full` has all of it.
 fn prepared() -> tempfile::TempDir {
@@ -120,10 +108,16 @@ fn seconds_later() -> impl Fn(&Value) -> bool {
     }
 }
 
+/// Runs a command that ends with 1 and says why.
+fn refused(folder: &Path, line: &str, said: &str) -> Ended {
+    let ended = ended(&mut seedkeep(folder, line));
+    assert!(ended.code == 1 && ended.errors.contains(said), "{line}: {}: {}", ended.code, ended.errors);
+    ended
+}
+
 /// The last event of the torrent.
-fn last(output: &Output) -> Value {
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let event: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+fn last(ended: &Ended) -> Value {
+    let event: Value = serde_json::from_str(ended.out.lines().last().unwrap()).unwrap();
     assert_eq!(event["event"], "stopped");
     event["torrents"][0].clone()
 }
@@ -134,11 +128,8 @@ fn a_seeded_torrent_is_fetched_into_a_store_of_each_kind() {
     let seeder = Seeder::start(folder.path());
     for store in ["files", "image", "memory:"] {
         let at = &seeder.1;
-        let fetched = done(
-            folder.path(),
-            &format!("fetch data.torrent --store {store} --listen 127.0.0.1:0 --peer {at} --json"),
-        );
-        let told = last(&fetched);
+        let line = format!("fetch data.torrent --store {store} --listen 127.0.0.1:0 --peer {at} --json");
+        let told = last(&done(folder.path(), &line));
         assert_eq!((&told["left"], &told["complete"], &told["wasted"]), (&0.into(), &512.into(), &0.into()));
         assert_eq!(told["downloaded"], 8 << 20);
     }
@@ -167,7 +158,7 @@ fn seed_reads_the_content_where_create_found_it() {
     for format in ["", "--v2", "--hybrid"] {
         let folder = tempfile::tempdir().unwrap();
         let work = folder.path().join("work");
-        common::put(&work.join("album"));
+        put(&work.join("album"));
         done(&work, &format!("create album {format} --piece-length 16KiB"));
         let before = tree(&work);
         let elsewhere = tempfile::tempdir().unwrap();
@@ -247,10 +238,9 @@ fn a_fetch_takes_up_a_torrent_that_is_there_and_leaves_all_else_alone() {
     let at = folder.path();
     let right = fs::read(at.join("data")).unwrap();
     // All of it is there: no peer is needed.
-    let output = done(at, "fetch data.torrent --listen 127.0.0.1:0 --json");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("data: all of it is there already, in ./data"), "{said}");
-    assert_eq!((&last(&output)["complete"], &last(&output)["downloaded"]), (&512.into(), &0.into()));
+    let fetched = done(at, "fetch data.torrent --listen 127.0.0.1:0 --json");
+    assert!(fetched.errors.contains("data: all of it is there already, in ./data"), "{}", fetched.errors);
+    assert_eq!((&last(&fetched)["complete"], &last(&fetched)["downloaded"]), (&512.into(), &0.into()));
     assert!(fs::read(at.join("data")).unwrap() == right);
 
     let whole = Seeder::start(at);
@@ -269,10 +259,9 @@ fn a_fetch_takes_up_a_torrent_that_is_there_and_leaves_all_else_alone() {
         let other = tempfile::tempdir_in(at).unwrap();
         let other = other.path();
         fs::write(other.join("data"), mine).unwrap();
-        let output = done(other, &line);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(told.contains(&said), "{told}");
-        assert_eq!(last(&output)["downloaded"], downloaded, "{said}");
+        let fetched = done(other, &line);
+        assert!(fetched.errors.contains(&said), "{}", fetched.errors);
+        assert_eq!(last(&fetched)["downloaded"], downloaded, "{said}");
         let is_elsewhere = said.ends_with("(2)");
         let mut there = vec![".swarmkeep", "data"];
         there.extend(is_elsewhere.then_some("data (2)"));
@@ -320,7 +309,7 @@ fn a_fetch_takes_up_files_of_another_client() {
     fs::write(mine.join("5"), late(7)).unwrap();
     fs::write(mine.join("cover"), "mine").unwrap();
     let line = format!("fetch ../album.torrent --listen 127.0.0.1:0 --peer {} --json", whole.1);
-    let told = String::from_utf8(done(other.path(), &line).stderr).unwrap();
+    let told = done(other.path(), &line).errors;
     assert!(told.contains("album: 18 of 62 pieces are there already, in ./album"), "{told}");
     for track in ["4", "5"] {
         assert!(told.contains(&format!("/album/{track}.found")), "{told}");
@@ -352,11 +341,6 @@ fn with_nothing_to_seed_the_error_names_the_remedy() {
     let at = folder.path();
     fs::create_dir_all(at.join("empty")).unwrap();
     fs::write(at.join("other"), vec![0; 8 << 20]).unwrap();
-    let refused = |folder: &Path, line: &str| {
-        let output = seedkeep(folder, line).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{line}");
-        String::from_utf8(output.stderr).unwrap()
-    };
     for (line, said) in [
         ("seed ../data.torrent .", "data: none of its files is in ."),
         ("seed ../data.torrent ../other", "no piece of it is right: other bytes are there"),
@@ -365,21 +349,15 @@ fn with_nothing_to_seed_the_error_names_the_remedy() {
         ("seed", "holds no store"),
         ("seed ../data.torrent . ..", "..: one file or folder has the content of all torrents"),
     ] {
-        let errors = refused(&at.join("empty"), line);
-        assert!(errors.contains(said), "{line}: {errors}");
+        refused(&at.join("empty"), line, said);
     }
     done(at, "store add image data.torrent data");
     fs::remove_dir_all(at.join("torrents")).unwrap();
-    let errors = refused(at, "seed --store image");
-    let is_told =
-        errors.contains("image has no torrent file of its torrents; `seedkeep store add` keeps them");
-    assert!(is_told, "{errors}");
+    let said = "image has no torrent file of its torrents; `seedkeep store add` keeps them";
+    refused(at, "seed --store image", said);
     fs::rename(at.join("data"), at.join("moved")).unwrap();
-    let errors = refused(at, "seed data.torrent");
-    assert!(
-        errors.contains("it is neither beside its torrent file nor in the current folder; `seedkeep seed"),
-        "{errors}"
-    );
+    let said = "it is neither beside its torrent file nor in the current folder; `seedkeep seed";
+    refused(at, "seed data.torrent", said);
     assert_eq!(fs::read_dir(at.join("empty")).unwrap().count(), 0, "nothing is made");
 }
 
@@ -479,18 +457,15 @@ fn a_magnet_link_is_enough_and_its_torrent_file_is_kept() {
     done(folder.path(), "store add full v2.torrent data");
     let seeder = Seeder::start(folder.path());
     for torrent in ["data.torrent", "v2.torrent"] {
-        let metainfo = Metainfo::parse(&fs::read(folder.path().join(torrent)).unwrap()).unwrap();
+        let metainfo = read(&folder.path().join(torrent));
         let link = Magnet::from(&metainfo).with_peer(seeder.1.parse().unwrap());
         let fetch = format!("fetch {link} --store image --listen 127.0.0.1:0 --json");
         let told = last(&done(folder.path(), &fetch));
         assert_eq!((&told["left"], &told["downloaded"]), (&0.into(), &(8 << 20).into()), "{torrent}");
-        done(
-            folder.path(),
-            &format!("store export image {} --to {torrent}.out", metainfo.info().info_hash()),
-        );
-        let same = fs::read(folder.path().join(format!("{torrent}.out/data"))).unwrap()
-            == fs::read(folder.path().join("data")).unwrap();
-        assert!(same, "{torrent}");
+        let info_hash = metainfo.info().info_hash();
+        done(folder.path(), &format!("store export image {info_hash} --to {torrent}.out"));
+        let exported = fs::read(folder.path().join(format!("{torrent}.out/data"))).unwrap();
+        assert!(exported == fs::read(folder.path().join("data")).unwrap(), "{torrent}");
         // All of it is in the store: no peer is needed.
         let link = Magnet::from(&metainfo);
         let fetch = format!("fetch {link} --store image --listen 127.0.0.1:0 --json");
@@ -504,7 +479,7 @@ fn no_torrent_waits_for_a_link_without_peers() {
     done(folder.path(), "create data -o v2.torrent --v2 --piece-length 16KiB");
     done(folder.path(), "store add full v2.torrent data");
     let seeder = Seeder::start(folder.path());
-    let metainfo = Metainfo::parse(&fs::read(folder.path().join("v2.torrent")).unwrap()).unwrap();
+    let metainfo = read(&folder.path().join("v2.torrent"));
     let (link, at) = (Magnet::from(&metainfo), &seeder.1);
     let line = format!(
         "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a&dn=it data.torrent {link} --store image \
@@ -526,15 +501,13 @@ fn no_torrent_waits_for_a_link_without_peers() {
 fn a_failed_torrent_ends_no_other() {
     let folder = prepared();
     let seeder = Seeder::start(folder.path());
-    let metainfo = Metainfo::parse(&fs::read(folder.path().join("data.torrent")).unwrap()).unwrap();
+    let metainfo = read(&folder.path().join("data.torrent"));
     // The same torrent twice. The second cannot be added; the first goes on.
     let (link, at) = (Magnet::from(&metainfo), &seeder.1);
     let line = format!("fetch data.torrent {link} --store files --listen 127.0.0.1:0 --peer {at} --json");
-    let output = seedkeep(folder.path(), &line).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{error}");
-    assert_eq!(error.lines().count(), 1, "{error}");
-    assert_eq!(last(&output)["left"], 0);
+    let fetched = refused(folder.path(), &line, "");
+    assert_eq!(fetched.errors.lines().count(), 1, "{}", fetched.errors);
+    assert_eq!(last(&fetched)["left"], 0);
     assert!(
         fs::read(folder.path().join("files/data")).unwrap() == fs::read(folder.path().join("data")).unwrap()
     );
@@ -543,7 +516,7 @@ fn a_failed_torrent_ends_no_other() {
 #[test]
 fn completions_and_manual_pages_have_every_command() {
     let folder = tempfile::tempdir().unwrap();
-    let printed = String::from_utf8(done(folder.path(), "completions bash").stdout).unwrap();
+    let printed = done(folder.path(), "completions bash").out;
     assert!(printed.contains("--many-files") && printed.contains("repair"), "{printed}");
     done(folder.path(), "man .");
     assert!(
@@ -562,10 +535,7 @@ fn errors_name_the_cause() {
         ("fetch magnet:?xt=urn:btih:12 --store files", "40 digits of hex"),
         ("fetch data.torrent --store files --listen 192.0.2.1:1", "cannot listen at 192.0.2.1:1"),
     ] {
-        let output = seedkeep(folder.path(), line).output().unwrap();
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{line}: {error}");
-        assert!(error.contains(said), "{line}: {error}");
+        refused(folder.path(), line, said);
     }
 }
 
@@ -600,11 +570,8 @@ fn torrents_of_any_names_are_seeded_in_place_and_fetched_under_names_that_can_be
     done(folder, "store format image --size 64MiB --block-size 256KiB");
     for (store, to) in [("files", "files"), ("image", "exported")] {
         fs::create_dir(folder.join(to)).unwrap();
-        let fetched = done(
-            folder,
-            &format!("fetch album.torrent --store {store} --peer {} --listen 127.0.0.1:0", seeder.1),
-        );
-        let said = String::from_utf8(fetched.stderr).unwrap();
+        let line = format!("fetch album.torrent --store {store} --peer {} --listen 127.0.0.1:0", seeder.1);
+        let said = done(folder, &line).errors;
         for expected in [
             "album: 2 files under another name:",
             "album/back\\\\slash as album/back_slash",
@@ -622,8 +589,7 @@ fn torrents_of_any_names_are_seeded_in_place_and_fetched_under_names_that_can_be
         }
     }
     done(folder, "store format other --size 64MiB --block-size 256KiB");
-    let added = done(folder, "store add other album.torrent album");
-    let said = String::from_utf8_lossy(&added.stdout).into_owned();
+    let said = done(folder, "store add other album.torrent album").out;
     assert!(said.starts_with("album: 13 of 13 pieces"), "{said}");
 }
 
@@ -636,12 +602,7 @@ fn missing_hashes_of_a_v2_torrent_are_fetched_from_peers() {
     let layers = torrent.windows(14).position(|window| window == b"12:piece layer").unwrap();
     fs::write(folder.join("lacking.torrent"), [&torrent[..layers], b"e"].concat()).unwrap();
     for command in ["seed lacking.torrent data", "store add full lacking.torrent data"] {
-        let refused = seedkeep(folder, command).output().unwrap();
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(
-            !refused.status.success() && said.contains("`seedkeep fetch lacking.torrent` learns them"),
-            "{said}"
-        );
+        refused(folder, command, "`seedkeep fetch lacking.torrent` learns them");
     }
     let (seeder, _) = Seeder::of(folder, "whole.torrent data");
     fs::create_dir(folder.join("fetched")).unwrap();

@@ -3,10 +3,9 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::Write,
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
     thread,
     time::Duration,
 };
@@ -14,59 +13,52 @@ use std::{
 use serde_json::Value;
 use swarmkeep_content::{ContentRepository as _, block::BlockStore, files::HIDDEN};
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
-use swarmkeep_metainfo::Info;
+use tempfile::TempDir;
 
-use crate::common::{Ended, ended};
+use crate::common::{Ended, ended, seedkeep};
 
 mod torrent_files;
 
-fn command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
-    command.arg("store");
-    command
-}
-
-/// Runs a command. Blanks separate `words`; `@` stands for `folder`.
+/// Runs a command in `folder`, for which `@` stands. Blanks separate `words`.
 fn store(folder: &Path, words: &str) -> Ended {
-    let words = words.split(' ').map(|word| word.replace('@', folder.to_str().unwrap()));
-    ended(command().args(words))
+    let line = format!("store {}", words.replace('@', folder.to_str().unwrap()));
+    ended(&mut seedkeep(folder, &line))
 }
 
 /// As [`store`], for a command that has to succeed.
 fn done(folder: &Path, words: &str) -> String {
+    says(folder, words, 0, "").out
+}
+
+/// As [`store`], for a command that ends with `code` and prints `text`: as an error if it is refused.
+fn says(folder: &Path, words: &str, code: i32, text: &str) -> Ended {
     let ended = store(folder, words);
-    assert_eq!(ended.code, 0, "{words}: {}{}", ended.out, ended.errors);
-    ended.out
+    let Ended { code: its, out, errors } = &ended;
+    let said = if code == 1 { errors } else { out };
+    assert!(*its == code && said.contains(text), "{words}: {its}: {out}{errors}");
+    ended
 }
 
 fn json(folder: &Path, words: &str) -> (i32, Value) {
-    let ended = store(folder, words);
-    (
-        ended.code,
-        serde_json::from_str(&ended.out)
-            .unwrap_or_else(|error| panic!("{words}: {error}: {}{}", ended.out, ended.errors)),
-    )
+    let Ended { code, out, errors } = store(folder, words);
+    (code, serde_json::from_str(&out).unwrap_or_else(|error| panic!("{words}: {error}: {out}{errors}")))
+}
+
+/// A folder with an image that has torrents of the fixtures.
+fn stored(names: &[&str]) -> TempDir {
+    let folder = scratch_folder();
+    done(folder.path(), "format @/image --size 32MiB");
+    for name in names {
+        fixture(folder.path(), name);
+        done(folder.path(), &format!("add @/image @/{name}.torrent @/data"));
+    }
+    folder
 }
 
 /// Puts a torrent file of the fixtures into a folder, and its files into the folder `data` there.
-fn fixture(folder: &Path, name: &str) -> PathBuf {
-    let file = folder.join(name).with_extension("torrent");
-    fs::write(&file, torrents::fixture(name)).unwrap();
-    let metainfo = torrents::torrent(name);
-    write(metainfo.info(), &folder.join("data"));
-    file
-}
-
-fn write(info: &Info, folder: &Path) {
-    for file in info.files().iter().filter(|file| !file.is_padding()) {
-        let path = folder.join(PathBuf::from_iter(file.path()));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let mut written = File::create(path).unwrap();
-        for offset in (0..file.length()).step_by(1 << 20) {
-            let length = (file.length() - offset).min(1 << 20) as usize;
-            written.write_all(&torrents::part_of_file(info, file, offset, length)).unwrap();
-        }
-    }
+fn fixture(folder: &Path, name: &str) {
+    fs::write(folder.join(name).with_extension("torrent"), torrents::fixture(name)).unwrap();
+    torrents::write_files(name, &folder.join("data"));
 }
 
 /// Every file below a folder, by its path.
@@ -95,12 +87,12 @@ fn place_of(bytes: &[u8], image: &Path) -> u64 {
     place as u64
 }
 
-/// Changes a byte, as a failing disk does.
+/// Flips a bit, as a failing disk does.
 fn rot(path: &Path, at: u64) {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[!byte[0]], at).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], at).unwrap();
 }
 
 #[test]
@@ -110,23 +102,22 @@ fn a_newcomers_path_from_an_image_to_files_and_back() {
     for name in ["many-v1", "some-v2", "one-hybrid"] {
         fixture(folder, name);
     }
-    assert!(done(folder, "format @/image --size 64MiB").contains("an empty store"));
+    says(folder, "format @/image --size 64MiB", 0, "an empty store");
     for name in ["many-v1", "some-v2", "one-hybrid"] {
         done(folder, &format!("add @/image @/{name}.torrent @/data"));
     }
-    let listed = done(folder, "list @/image");
-    assert!(listed.contains("| many ") && listed.contains("230 of 230"), "{listed}");
+    let listed = says(folder, "list @/image", 0, "| many ").out;
+    assert!(listed.contains("230 of 230"), "{listed}");
     let (_, listed) = json(folder, "list @/image --json");
     assert_eq!(listed.as_array().unwrap().len(), 3);
     assert_eq!(
         (&listed[2]["name"], &listed[2]["files"], &listed[2]["complete"]),
         (&"some".into(), &8.into(), &23.into())
     );
-    assert!(done(folder, "stats @/image").contains("3, of which 3 are complete"));
-    let map = done(folder, "map @/image --svg @/map.svg");
-    assert!(map.contains("many: "), "{map}");
+    says(folder, "stats @/image", 0, "3, of which 3 are complete");
+    says(folder, "map @/image --svg @/map.svg", 0, "many: ");
     assert!(fs::read_to_string(folder.join("map.svg")).unwrap().contains("<svg"));
-    assert!(done(folder, "check @/image").contains("All is well."));
+    says(folder, "check @/image", 0, "All is well.");
 
     done(folder, "export @/image --all --to @/out");
     assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
@@ -141,11 +132,8 @@ fn a_newcomers_path_from_an_image_to_files_and_back() {
 
 #[test]
 fn damage_is_found_named_repaired_and_fetched_again() {
-    let folder = scratch_folder();
+    let folder = stored(&["some-v1"]);
     let folder = folder.path();
-    fixture(folder, "some-v1");
-    done(folder, "format @/image --size 32MiB");
-    done(folder, "add @/image @/some-v1.torrent @/data");
     // The fifth piece has bytes of one file alone.
     let piece = torrents::piece(torrents::torrent("some-v1").info(), 4);
     let image = folder.join("image");
@@ -158,27 +146,17 @@ fn damage_is_found_named_repaired_and_fetched_again() {
         (&findings["files"], &findings["lost"]),
         (&serde_json::json!(["some/b.bin"]), &(48 << 10).into())
     );
-    let told = store(folder, "check @/image");
-    assert!(
-        told.code == 3 && told.out.contains("wrong: 4\n") && told.out.contains("some/b.bin"),
-        "{}",
-        told.out
-    );
+    let told = says(folder, "check @/image", 3, "wrong: 4\n").out;
+    assert!(told.contains("some/b.bin"), "{told}");
 
     // Right pieces are exported, and wrong ones are not.
-    let exported = store(folder, "export @/image some --to @/out");
-    assert_eq!(exported.code, 3, "{}", exported.out);
+    let exported = says(folder, "export @/image some --to @/out", 3, "not whole: ").out;
+    assert!(exported.contains("out/some/b.bin"), "{exported}");
     let out = files(&folder.join("out"));
     assert!(!out.contains_key(Path::new("some/b.bin")) && out.contains_key(Path::new("some/c.bin")));
-    assert!(
-        exported.out.contains("not whole: ") && exported.out.contains("out/some/b.bin"),
-        "{}",
-        exported.out
-    );
 
-    let repaired = done(folder, "repair @/image");
-    assert!(repaired.contains("added again: 1 piece."), "{repaired}");
-    assert!(done(folder, "check @/image").contains("12 of 13 pieces"));
+    says(folder, "repair @/image", 0, "added again: 1 piece.");
+    says(folder, "check @/image", 0, "12 of 13 pieces");
     assert_eq!(json(folder, "add @/image @/some-v1.torrent @/data --json").1["complete"], 13);
     let (code, exported) = json(folder, "export @/image some --to @/out --json");
     assert_eq!((code, &exported[0]["written"], &exported[0]["kept"]), (0, &1.into(), &12.into()));
@@ -187,16 +165,12 @@ fn damage_is_found_named_repaired_and_fetched_again() {
 
 #[test]
 fn damage_to_the_device_itself_is_named() {
-    let folder = scratch_folder();
+    let folder = stored(&["one-v2"]);
     let folder = folder.path();
-    fixture(folder, "one-v2");
-    done(folder, "format @/image --size 32MiB");
-    done(folder, "add @/image @/one-v2.torrent @/data");
     // The second copy of the root begins with the second block.
     let (_, stats) = json(folder, "stats @/image --json");
     rot(&folder.join("image"), stats["block_size"].as_u64().unwrap() + 20);
-    let checked = store(folder, "check @/image");
-    assert!(checked.code == 3 && checked.out.contains("a copy of the root is damaged"), "{}", checked.out);
+    says(folder, "check @/image", 3, "a copy of the root is damaged");
     done(folder, "repair @/image");
     done(folder, "check @/image");
 }
@@ -205,7 +179,7 @@ fn damage_to_the_device_itself_is_named() {
 fn an_add_that_is_killed_goes_on_where_it_was_durable() {
     let folder = scratch_folder();
     let folder = folder.path();
-    let torrent = fixture(folder, "large-v1");
+    fixture(folder, "large-v1");
     let (_device, device) = device_of(folder, 600 << 20);
     let path = device.to_str().unwrap();
     done(folder, &format!("format {path}"));
@@ -213,12 +187,8 @@ fn an_add_that_is_killed_goes_on_where_it_was_durable() {
     let complete = || json(folder, &format!("list {device} --json")).1[0]["complete"].as_u64().unwrap_or(0);
     let mut kill_after = 160 << 20;
     loop {
-        let mut add = command()
-            .args(["add", path, "--torrents"])
-            .args([folder.join("kept"), torrent.clone(), folder.join("data")])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let line = format!("store add {path} --torrents kept large-v1.torrent data");
+        let mut add = seedkeep(folder, &line).stdout(Stdio::null()).spawn().unwrap();
         // By the number of bytes written: it makes them durable every 128 MiB.
         while written(add.id()) < kill_after {
             assert!(add.try_wait().unwrap().is_none(), "it ended before it was killed");
@@ -226,8 +196,7 @@ fn an_add_that_is_killed_goes_on_where_it_was_durable() {
         }
         add.kill().unwrap();
         add.wait().unwrap();
-        let checked = store(folder, &format!("check {device}"));
-        assert_eq!(checked.code, 0, "{}{}", checked.out, checked.errors);
+        done(folder, &format!("check {device}"));
         let complete = complete();
         assert!(complete < 512, "it ended before it was killed");
         if complete > 0 {
@@ -236,8 +205,8 @@ fn an_add_that_is_killed_goes_on_where_it_was_durable() {
         kill_after += 32 << 20;
     }
     done(folder, &format!("add {device} @/large-v1.torrent @/data"));
-    let checked = done(folder, &format!("check {device}"));
-    assert!(checked.contains("512 of 512 pieces are marked complete, and were verified"), "{checked}");
+    let all = "512 of 512 pieces are marked complete, and were verified";
+    says(folder, &format!("check {device}"), 0, all);
 }
 
 /// Bytes that a process has written so far.
@@ -254,14 +223,11 @@ fn an_export_that_is_killed_goes_on_where_it_was() {
     done(folder, "format @/image --size 600MiB");
     done(folder, "add @/image @/large-v1.torrent @/data");
     let out = folder.join("out");
-    let mut export = command()
-        .args(["export", folder.join("image").to_str().unwrap(), "--all", "--to", out.to_str().unwrap()])
-        .spawn()
-        .unwrap();
+    let mut export = seedkeep(folder, "store export image --all --to out").spawn().unwrap();
     let hash = torrents::torrent("large-v1").info().info_hash();
     let part = out.join(format!(".{hash}.part/0"));
     // Half of it is written, by the blocks of the file.
-    while !part.metadata().is_ok_and(|part| std::os::unix::fs::MetadataExt::blocks(&part) * 512 > 128 << 20) {
+    while !part.metadata().is_ok_and(|part| part.blocks() * 512 > 128 << 20) {
         assert!(export.try_wait().unwrap().is_none(), "it ended before it was killed");
         thread::sleep(Duration::from_millis(1));
     }
@@ -276,21 +242,13 @@ fn an_export_that_is_killed_goes_on_where_it_was() {
 
 #[test]
 fn an_export_writes_over_nothing() {
-    let folder = scratch_folder();
+    let folder = stored(&["some-v1"]);
     let folder = folder.path();
-    fixture(folder, "some-v1");
-    done(folder, "format @/image --size 32MiB");
-    done(folder, "add @/image @/some-v1.torrent @/data");
     fs::create_dir_all(folder.join("out/some")).unwrap();
     for length in [5, 262_144] {
         let mine = vec![7; length];
         fs::write(folder.join("out/some/b.bin"), &mine).unwrap();
-        let exported = store(folder, "export @/image some --to @/out");
-        assert!(
-            exported.code == 1 && exported.errors.contains("some/b.bin is there already"),
-            "{}",
-            exported.errors
-        );
+        says(folder, "export @/image some --to @/out", 1, "some/b.bin is there already");
         assert!(fs::read(folder.join("out/some/b.bin")).unwrap() == mine);
     }
 }
@@ -302,26 +260,11 @@ fn a_device_that_holds_something_is_not_formatted() {
     let (_device, device) = device_of(folder, 32 << 20);
     let shown = device.to_str().unwrap();
     File::options().write(true).open(&device).unwrap().write_all_at(b"\x53\xef", 0x438).unwrap();
-    let refused = store(folder, &format!("format {shown}"));
-    assert!(
-        refused.code == 1 && refused.errors.contains("an ext2, ext3 or ext4 file system"),
-        "{}",
-        refused.errors
-    );
-    let forced = store(folder, &format!("format {shown} --force"));
-    assert!(
-        forced.code == 0 && forced.errors.contains("held an ext2, ext3 or ext4 file system"),
-        "{}",
-        forced.errors
-    );
-    let refused = store(folder, &format!("format {shown}"));
-    assert!(
-        refused.code == 1 && refused.errors.contains("a content store with 0 torrents"),
-        "{}",
-        refused.errors
-    );
-    let refused = store(folder, &format!("format {shown} --size 1GiB"));
-    assert!(refused.code == 1 && refused.errors.contains("is there already"), "{}", refused.errors);
+    says(folder, &format!("format {shown}"), 1, "an ext2, ext3 or ext4 file system");
+    let forced = says(folder, &format!("format {shown} --force"), 0, "");
+    assert!(forced.errors.contains("held an ext2, ext3 or ext4 file system"), "{}", forced.errors);
+    says(folder, &format!("format {shown}"), 1, "a content store with 0 torrents");
+    says(folder, &format!("format {shown} --size 1GiB"), 1, "is there already");
     let refused = store(folder, "format @/image --size 20KiB");
     assert!(refused.code == 1 && !folder.join("image").exists(), "{}", refused.errors);
 }
@@ -332,8 +275,7 @@ fn a_folder_of_files_is_a_store_as_well() {
     let folder = folder.path();
     fixture(folder, "some-hybrid");
     fs::create_dir(folder.join("store")).unwrap();
-    let refused = store(folder, "list @/store");
-    assert!(refused.code == 1 && refused.errors.contains("holds no store"), "{}", refused.errors);
+    says(folder, "list @/store", 1, "holds no store");
     done(folder, "add @/store @/some-hybrid.torrent @/data");
     assert_eq!(files(&folder.join("store/some")), files(&folder.join("data/some")));
     rot(&folder.join("store/some/d.bin"), 100);
@@ -361,14 +303,11 @@ fn content_in_a_folder_is_taken_up_where_it_lies() {
     };
     let (before, was) = (content(), inode());
     let both = "add @/data @/some-hybrid.torrent @/one-v2.torrent";
-    let refused = |words: &str, says: &str| {
-        let ended = store(folder, words);
-        assert!(ended.code == 1 && ended.errors.contains(says), "{words}: {}", ended.errors);
-    };
-    refused(&format!("{both} --in-place @/data"), "copies nothing");
-    refused(&format!("{both} @/data"), "/data; --in-place takes it up there, without a copy");
+    says(folder, &format!("{both} --in-place @/data"), 1, "copies nothing");
+    says(folder, &format!("{both} @/data"), 1, "/data; --in-place takes it up there, without a copy");
     done(folder, "format @/image --size 32MiB");
-    refused("add @/image @/one-v2.torrent --in-place", "only a folder can take up files that lie in it");
+    let said = "only a folder can take up files that lie in it";
+    says(folder, "add @/image @/one-v2.torrent --in-place", 1, said);
     let added = done(folder, &format!("{both} --in-place"));
     assert_eq!(added.lines().count(), 2, "{added}");
     assert!(added.contains("some: 23 of 23 pieces"), "{added}");
@@ -377,10 +316,8 @@ fn content_in_a_folder_is_taken_up_where_it_lies() {
     assert_eq!(done(folder, &format!("{both} --in-place")), added);
     done(folder, "remove @/data some");
     assert!(!folder.join("data/some").exists(), "it is the store's");
-    refused(
-        "add @/data @/some-hybrid.torrent --in-place",
-        "some: nothing of it that could be taken up lies in ",
-    );
+    let said = "some: nothing of it that could be taken up lies in ";
+    says(folder, "add @/data @/some-hybrid.torrent --in-place", 1, said);
 
     // A part of it, with an unrelated file.
     fixture(folder, "some-hybrid");
@@ -396,7 +333,7 @@ fn content_in_a_folder_is_taken_up_where_it_lies() {
 
     // Another torrent of the same files gets a copy.
     fs::write(folder.join("other.torrent"), torrents::fixture("some-v1")).unwrap();
-    refused("add @/data @/other.torrent --in-place", "data/some is of the torrent ");
+    says(folder, "add @/data @/other.torrent --in-place", 1, "data/some is of the torrent ");
     assert_eq!(store(folder, "add @/data @/other.torrent @/data/some").code, 3);
     assert!(folder.join("data/some (2)/d.bin").exists());
 }
@@ -409,8 +346,7 @@ fn wrong_data_is_reported() {
     done(folder, "format @/image --size 32MiB");
     assert_eq!(store(folder, "add @/image @/some-v1.torrent @/nowhere").code, 1);
     fs::create_dir(folder.join("empty")).unwrap();
-    let refused = store(folder, "add @/image @/some-v1.torrent @/empty");
-    assert!(refused.code == 1 && refused.errors.contains("none of the files"), "{}", refused.errors);
+    says(folder, "add @/image @/some-v1.torrent @/empty", 1, "none of the files");
     assert!(done(folder, "list @/image").contains("no torrents"), "nothing was taken in");
     fs::remove_file(folder.join("data/some/e.bin")).unwrap();
     rot(&folder.join("data/some/b.bin"), 200_000);
@@ -418,10 +354,8 @@ fn wrong_data_is_reported() {
     let (code, added) = json(folder, "add @/image @/some-v1.torrent @/data/some --json");
     assert_eq!((code, &added["wrong"]), (3, &serde_json::json!([6])));
     assert!(!added["missing"].as_array().unwrap().is_empty());
-    let exported = store(folder, "export @/image some --to @/out");
-    assert!(exported.code == 3 && exported.out.contains("not in the store"), "{}", exported.out);
-    let again = store(folder, "add @/image @/some-v1.torrent");
-    assert!(again.code == 1 && again.errors.contains("in the store already"), "{}", again.errors);
+    says(folder, "export @/image some --to @/out", 3, "not in the store");
+    says(folder, "add @/image @/some-v1.torrent", 1, "in the store already");
     fs::write(folder.join("no.torrent"), "no").unwrap();
     assert_eq!(store(folder, "add @/image @/no.torrent").code, 1);
     assert_eq!(store(folder, "list @/nothing").code, 1);
@@ -439,12 +373,7 @@ fn a_torrent_of_one_file_is_added_from_that_file_and_by_its_own_hash() {
     done(folder, "format @/image --size 32MiB");
     done(folder, "add @/image @/one-v2.torrent @/data/one.bin");
     done(folder, "add @/image @/one-hybrid.torrent @/data");
-    let refused = store(folder, "export @/image one.bin --to @/out");
-    assert!(
-        refused.code == 1 && refused.errors.contains("2 torrents are called one.bin"),
-        "{}",
-        refused.errors
-    );
+    says(folder, "export @/image one.bin --to @/out", 1, "2 torrents are called one.bin");
     let hash = torrents::torrent("one-v2").info().info_hash().to_string();
     done(folder, &format!("export @/image {} --to @/out", &hash[..6]));
     assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
@@ -467,8 +396,7 @@ fn several_torrents_are_added_at_once_and_one_that_fails_ends_no_other() {
     let torrents = added.list().unwrap();
     assert!(torrents.iter().any(|torrent| !added.label(&torrent.info_hash).unwrap().is_empty()));
     drop(added);
-    let added = store(folder, &format!("add @/image {}", all.join(" ")));
-    assert!(added.code == 1 && added.errors.contains("in the store already"), "{}", added.errors);
+    says(folder, &format!("add @/image {}", all.join(" ")), 1, "in the store already");
     let added = done(folder, &format!("add @/image {} @/data", all.join(" ")));
     assert_eq!(added.lines().count(), 3, "{added}");
     done(folder, "export @/image --all --to @/out");
@@ -492,19 +420,13 @@ fn a_store_without_a_root_is_repaired() {
     let folder = scratch_folder();
     let folder = folder.path();
     let (image, size) = (folder.join("image"), 64 << 20);
-    let flip = |at: u64| {
-        let file = File::options().read(true).write(true).open(&image).unwrap();
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, at).unwrap();
-        file.write_all_at(&[byte[0] ^ 4], at).unwrap();
-    };
-    let (flip, image) = (&flip, &image);
+    let image = &image;
     let damages: [(&str, &str, &dyn Fn()); 4] = [
         ("flipped bits", "both copies of its root are damaged", &|| {
-            [20, (4 << 20) + 41].into_iter().for_each(flip)
+            [20, (4 << 20) + 41].into_iter().for_each(|at| rot(image, at))
         }),
         ("flipped magic", "both copies of its root are damaged", &|| {
-            [3, (4 << 20) + 5].into_iter().for_each(flip)
+            [3, (4 << 20) + 5].into_iter().for_each(|at| rot(image, at))
         }),
         ("the first 8 MiB", "no content store is found on it", &|| {
             File::options().write(true).open(image).unwrap().write_all_at(&vec![0; 8 << 20], 0).unwrap();
@@ -522,12 +444,10 @@ fn a_store_without_a_root_is_repaired() {
         done(folder, "add @/image @/some-v1.torrent @/one-v2.torrent @/many-v1.torrent @/data");
         done(folder, "remove @/image many");
         damage();
-        let listed = store(folder, "list @/image");
-        let helps = listed.errors.contains(told) && listed.errors.contains("repair");
-        assert!(listed.code == 1 && helps, "{name}: {}", listed.errors);
-        let repaired = store(folder, "repair @/image");
-        assert!(repaired.code == 0, "{name}: {}{}", repaired.out, repaired.errors);
-        assert!(done(folder, "check @/image").contains("All is well."));
+        let listed = says(folder, "list @/image", 1, told);
+        assert!(listed.errors.contains("repair"), "{name}: {}", listed.errors);
+        done(folder, "repair @/image");
+        says(folder, "check @/image", 0, "All is well.");
         assert_eq!(json(folder, "list @/image --json").1.as_array().unwrap().len(), 2, "{name}");
         done(folder, "add @/image @/many-v1.torrent @/data");
         done(folder, "export @/image --all --to @/out");
@@ -536,25 +456,20 @@ fn a_store_without_a_root_is_repaired() {
     }
     // An earlier version is refused before the search for torrents.
     image_of_version(2, folder);
-    let refused = store(folder, "repair @/v2.img");
-    let is_short = refused.errors.contains("version 2") && refused.errors.lines().count() == 1;
-    assert!(refused.code == 1 && is_short, "{}", refused.errors);
+    let refused = says(folder, "repair @/v2.img", 1, "version 2");
+    assert_eq!(refused.errors.lines().count(), 1, "{}", refused.errors);
     // Nor is a file system that was made there since.
     let file = File::options().write(true).open(image).unwrap();
     file.write_all_at(&vec![0; 8 << 20], 0).unwrap();
     file.write_all_at(b"\x53\xef", 0x438).unwrap();
-    let refused = store(folder, "repair @/image");
-    assert!(refused.code == 1 && refused.errors.contains("ext4 file system"), "{}", refused.errors);
+    says(folder, "repair @/image", 1, "ext4 file system");
     done(folder, "repair @/image --force");
 }
 
 #[test]
 fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
-    let folder = scratch_folder();
+    let folder = stored(&["one-v2"]);
     let folder = folder.path();
-    fixture(folder, "one-v2");
-    done(folder, "format @/image --size 32MiB");
-    done(folder, "add @/image @/one-v2.torrent @/data");
     fs::create_dir(folder.join("out")).unwrap();
     fs::write(folder.join("out/one.bin.part"), "mine").unwrap();
     fs::write(folder.join("mine"), "mine").unwrap();
@@ -577,10 +492,9 @@ fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
     for planted in ["some".to_owned(), format!(".{hash}.part")] {
         let planted = folder.join("out").join(planted);
         std::os::unix::fs::symlink(folder.join("elsewhere"), &planted).unwrap();
-        let exported = store(folder, "export @/image some --to @/out");
         let why = format!("{} is no folder, and no link is followed", planted.display());
+        says(folder, "export @/image some --to @/out", 1, &why);
         assert_eq!(fs::read_dir(folder.join("elsewhere")).unwrap().count(), 0, "{}", planted.display());
-        assert!(exported.code == 1 && exported.errors.contains(&why), "{}", exported.errors);
         fs::remove_file(planted).unwrap();
     }
     // A link on the command line is followed.
@@ -591,25 +505,12 @@ fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
 
 #[test]
 fn a_closed_pipe_is_no_error() {
-    let folder = scratch_folder();
-    let folder = folder.path();
-    done(folder, "format @/image --size 32MiB");
-    for words in ["list", "stats --json", "map", "check"] {
-        let mut words = words.split(' ');
-        let mut printing = command()
-            .arg(words.next().unwrap())
-            .arg(folder.join("image"))
-            .args(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+    let folder = stored(&[]);
+    for words in ["list image", "stats image --json", "map image", "check image"] {
+        let mut command = seedkeep(folder.path(), &format!("store {words}"));
+        let mut printing = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(printing.stdout.take());
         let ended = printing.wait_with_output().unwrap();
-        assert!(
-            ended.status.success() && ended.stderr.is_empty(),
-            "{}",
-            String::from_utf8_lossy(&ended.stderr)
-        );
+        assert_eq!((ended.status.code(), &*String::from_utf8_lossy(&ended.stderr)), (Some(0), ""));
     }
 }

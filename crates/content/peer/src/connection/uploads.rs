@@ -203,29 +203,17 @@ mod tests {
 
     use swarmkeep_bittorrent::PeerId;
     use swarmkeep_peer_wire::{Handshake, PieceIndex, Reserved};
-    use tokio::sync::Notify;
 
     use super::*;
     use crate::{
         picker::PeerKey,
-        rate::Meter,
         torrent::{Peer, pieces::tests::torrent},
     };
 
     #[tokio::test]
     async fn a_wrong_piece_is_missed_although_the_peer_that_requested_it_has_left() {
         let torrent = torrent(Some(&[1; 16 << 10]));
-        let peer = Peer {
-            key: PeerKey(1),
-            address: SocketAddr::from(([127, 0, 0, 1], 1)),
-            up: Meter::default(),
-            down: Meter::default(),
-            wake: Notify::default(),
-            unchoked: true.into(),
-            active: false.into(),
-            snubs: false.into(),
-            cancels: Default::default(),
-        };
+        let peer = Peer::new(PeerKey(1), SocketAddr::from(([127, 0, 0, 1], 1)));
         let theirs = Handshake {
             reserved: Reserved::FAST,
             info_hash: torrent.info_hash,

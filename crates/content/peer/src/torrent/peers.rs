@@ -3,19 +3,14 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
 };
 
-use parking_lot::Mutex;
 use swarmkeep_bittorrent::{Endpoint, PeerId};
 use swarmkeep_content::PieceBits;
 use swarmkeep_metainfo::Info;
 use swarmkeep_peer_wire::{Hashes, PexFlags};
-use tokio::sync::Notify;
 
 use super::{Peer, PeerEntry, PeerPieces, Torrent, TorrentState, ip_of, seats::Seat};
 use crate::{
@@ -23,12 +18,10 @@ use crate::{
     candidates::Source,
     choker::{ChokerPeer, Decision},
     hashes::HashFault,
-    learning::MetadataProgress,
-    metadata::MetadataFault,
+    metadata::{Fetched, MetadataFault},
     near::is_near,
     network::{network, site},
     picker::{EmptySearch, PeerKey, Picker},
-    rate::Meter,
 };
 
 /// The most peers that have left and are remembered with their addresses.
@@ -58,17 +51,7 @@ impl Torrent {
             let other = *key;
             drop(state.end(other));
         }
-        let peer = Arc::new(Peer {
-            key: seat.key,
-            address,
-            up: Meter::default(),
-            down: Meter::default(),
-            wake: Notify::new(),
-            unchoked: AtomicBool::new(false),
-            active: AtomicBool::new(false),
-            snubs: AtomicBool::new(false),
-            cancels: Mutex::default(),
-        });
+        let peer = Arc::new(Peer::new(seat.key, address));
         let pieces = state.have.pieces();
         let entry = PeerEntry {
             peer: Arc::clone(&peer),
@@ -126,11 +109,7 @@ impl Torrent {
             if is_near(address.ip()) && !is_near(peer.address.ip()) {
                 return None;
             }
-            let seeds = match &entry.has {
-                PeerPieces::All => true,
-                PeerPieces::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
-            };
-            let seeds = if seeds { PexFlags::SEEDER } else { PexFlags::empty() };
+            let seeds = if entry.has.are_all() { PexFlags::SEEDER } else { PexFlags::empty() };
             Some((Endpoint::try_from(address).ok()?, flags | seeds))
         });
         listening.collect()
@@ -145,16 +124,17 @@ impl Torrent {
         data: &[u8],
     ) -> Result<(), MetadataFault> {
         let mut learning = self.learning.lock();
-        let Some(progress) =
+        let Some(fetched) =
             learning.as_mut().map(|learning| learning.metadata(peer.key, piece, total_size, data))
         else {
             return Ok(());
         };
         drop(learning);
-        match progress {
-            Ok(MetadataProgress::Part) => {}
-            Ok(MetadataProgress::Again) => self.wake_all(),
-            Ok(MetadataProgress::Whole { info, liars }) => {
+        match fetched {
+            Ok(Fetched::Part) => {}
+            // Peers that got no requests may get some now.
+            Ok(Fetched::Wrong { .. }) => self.wake_all(),
+            Ok(Fetched::Whole { info, liars }) => {
                 self.ban(&liars);
                 let torrent = Arc::clone(self);
                 self.session.spawn_blocking(move || {
@@ -266,14 +246,9 @@ impl Torrent {
     /// Whether both sides have all pieces, and no use for the connection.
     pub(crate) fn both_have_all(&self, peer: &Peer) -> bool {
         let state = self.state.lock();
-        let all = |entry: &PeerEntry| match &entry.has {
-            PeerPieces::All => true,
-            // A peer that connected before the torrent was known has named no pieces yet that count.
-            PeerPieces::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
-        };
         state.have.pieces() > 0
             && state.have.count() == state.have.pieces()
-            && state.peers.get(&peer.key).is_some_and(all)
+            && state.peers.get(&peer.key).is_some_and(|entry| entry.has.are_all())
     }
 
     /// A peer says whether it is interested. If it is, it is unchoked at once while there are slots and none

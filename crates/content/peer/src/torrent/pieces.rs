@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 use swarmkeep_content::{ContentExt, ContentRepository, Error as StoreError};
 use swarmkeep_peer_wire::Block;
 
-use super::{BlockDemand, Peer, PeerEntry, PeerPieces, Torrent, TorrentState, ip_of};
+use super::{BlockDemand, Peer, PeerEntry, Torrent, TorrentState, ip_of};
 use crate::{
     network::network,
     picker::{EmptySearch, PeerKey, PickRequest, Received, WholePiece},
@@ -36,15 +36,8 @@ impl Torrent {
             state = self.state.lock();
         }
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
-        let Some(PeerEntry { has: bits, searched, .. }) = peers.get_mut(&peer.key) else { return };
-        let bits = &*bits;
-        let has = |piece| {
-            (demand.may)(piece)
-                && match bits {
-                    PeerPieces::All => true,
-                    PeerPieces::Some(bits) => piece < bits.pieces() && bits.contains(piece),
-                }
-        };
+        let Some(PeerEntry { has: pieces, searched, .. }) = peers.get_mut(&peer.key) else { return };
+        let has = |piece| (demand.may)(piece) && pieces.contain(piece);
         let preferred: Vec<_> = near.into_iter().map(|affinity| affinity.piece).collect();
         let pick = PickRequest {
             peer: peer.key,
@@ -129,10 +122,7 @@ impl Torrent {
         have.insert(piece);
         came.push(piece);
         for entry in peers.values_mut() {
-            entry.wanted -= u32::from(match &entry.has {
-                PeerPieces::All => true,
-                PeerPieces::Some(bits) => bits.contains(piece),
-            });
+            entry.wanted -= u32::from(entry.has.contain(piece));
         }
         let to_blame = blame.right(piece, data);
         state.note_complete();

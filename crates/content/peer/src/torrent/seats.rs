@@ -134,19 +134,15 @@ impl TorrentState {
                 let may_grow = of_side < for_one_side(most);
                 let may_end =
                     |seat: &SeatEntry| is_neighbour(seat) && (may_grow || seat.outgoing == outgoing);
-                return match self.most_dispensable(ip, now, may_end) {
-                    Some((_, key)) => Ok(Some(key)),
-                    None => Err(CROWDED),
-                };
+                let (_, key) = self.most_dispensable(ip, now, may_end).ok_or(CROWDED)?;
+                return Ok(Some(key));
             }
         }
         if self.seats.len() < most && of_side < for_one_side(most) {
             return Ok(None);
         }
-        match self.most_dispensable(ip, now, |seat| seat.outgoing == outgoing) {
-            Some((_, key)) => Ok(Some(key)),
-            None => Err(FULL),
-        }
+        let (_, key) = self.most_dispensable(ip, now, |seat| seat.outgoing == outgoing).ok_or(FULL)?;
+        Ok(Some(key))
     }
 
     fn most_dispensable(

@@ -11,6 +11,7 @@ use hyper::{
     header::{
         ACCEPT_ENCODING, CONTENT_ENCODING, HOST, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT,
     },
+    http::response::Parts,
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -148,7 +149,7 @@ impl HttpClient {
         at: SocketAddr,
         asked: Instant,
         ends: Instant,
-    ) -> Result<(Head, Bytes), TrackerError> {
+    ) -> Result<(Parts, Bytes), TrackerError> {
         let new = || Server { queue: TurnQueue::new(AT_ONCE), idle: Mutex::default() };
         let server = self.origins.get((url.scheme, url.host.clone(), at), new);
         let waited = Instant::now();
@@ -167,7 +168,7 @@ impl HttpClient {
         url: &TrackerUrl,
         at: SocketAddr,
         server: &Server,
-    ) -> Result<(Head, Bytes), TrackerError> {
+    ) -> Result<(Parts, Bytes), TrackerError> {
         let broke = |problem: String| TrackerError::Connection { to: at, problem };
         let (mut sender, response) = loop {
             let kept = server.take();
@@ -205,7 +206,7 @@ impl HttpClient {
         if sender.ready().await.is_ok() {
             server.keep(sender);
         }
-        Ok((Head { status: head.status, headers: head.headers }, body.to_bytes()))
+        Ok((head, body.to_bytes()))
     }
 
     fn request(&self, url: &TrackerUrl) -> Result<Request<Empty<Bytes>>, hyper::http::Error> {
@@ -268,12 +269,6 @@ impl Server {
     fn keep(&self, sender: Sender) {
         self.idle.lock().push(IdleConnection { since: Instant::now(), sender });
     }
-}
-
-/// The part before the body.
-struct Head {
-    status: StatusCode,
-    headers: HeaderMap,
 }
 
 fn is_redirect(status: StatusCode) -> bool {

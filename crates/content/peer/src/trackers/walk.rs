@@ -56,7 +56,7 @@ struct Tier {
 }
 
 /// The state of one tracker over one family.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TrackerState {
     /// Its number in the list of the torrent.
     pub(super) tracker: usize,
@@ -75,8 +75,9 @@ pub(super) struct TrackerState {
 }
 
 /// For how long a tracker is passed over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Pause {
+    #[default]
     No,
     Until(Instant),
     ForGood,
@@ -107,16 +108,7 @@ impl Walk {
         // A clock can add up these times, whatever the options.
         pace.longest_interval = pace.longest_interval.min(LONGEST_RETRY);
         pace.shortest_interval = pace.shortest_interval.min(pace.longest_interval);
-        let state = |&tracker: &usize| TrackerState {
-            tracker,
-            started: false,
-            was_leecher: false,
-            completed: false,
-            under_way: None,
-            failures: 0,
-            pause: Pause::No,
-            not_before: None,
-        };
+        let state = |&tracker: &usize| TrackerState { tracker, ..TrackerState::default() };
         let tier =
             |tier: &Vec<usize>| Tier { states: tier.iter().map(&state).collect(), due: now, asking: None };
         Self { pace, tiers: tiers.iter().map(tier).collect(), completed: false, is_leecher: true }
@@ -411,21 +403,6 @@ mod tests {
         test.answers(0);
         // The second tier is done with, and the third was never needed.
         test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(0, Regular)]);
-    }
-
-    #[test]
-    fn started_is_sent_until_it_is_accepted() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
-        for _ in 0..5 {
-            assert_eq!(test.asked(), [(0, Started)]);
-            test.fails(0);
-            assert_eq!(test.asked(), []);
-            test.pass(HOUR);
-        }
-        assert_eq!(test.asked(), [(0, Started)]);
-        test.answers(0);
-        test.pass(HOUR);
         assert_eq!(test.asked(), [(0, Regular)]);
     }
 

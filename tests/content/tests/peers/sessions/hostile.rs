@@ -2,13 +2,14 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::Arc,
     time::Duration,
 };
 
 use swarmkeep_bittorrent::{InfoHash, PeerId};
+use swarmkeep_peer::Session;
 use swarmkeep_peer_wire::{
-    Bitfield, Block, Encode, Handshake, Limits, Message, Piece, PieceIndex, ReceiveBuffer, Reserved,
+    Bitfield, Block, Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Limits, Message,
+    Piece, PieceIndex, ReceiveBuffer, Reserved,
 };
 use swarmkeep_store_tests::A_MINUTE;
 use tokio::{
@@ -18,7 +19,7 @@ use tokio::{
 };
 
 use crate::sessions::{
-    assert_has_all, assert_serves, connecting::caller, info, session, stop, store, until, whole,
+    assert_has_all, assert_serves, connecting::caller, fetching, info, session, stop, store, until, whole,
 };
 
 /// A connection that the test writes byte by byte.
@@ -28,9 +29,12 @@ pub(crate) struct Stranger {
 }
 
 impl Stranger {
-    /// Calls a session.
-    pub(crate) async fn call(to: SocketAddr, n: u8) -> Self {
-        Self::shaken(caller([127, 0, 1, n], to).await, n, info().info_hash(), Reserved::FAST).await
+    /// Calls a session, and says something.
+    pub(crate) async fn call(to: &Session, n: u8, messages: &[Message<'_>]) -> Self {
+        let stream = caller([127, 0, 1, n], to.addresses()[0]).await;
+        let mut stranger = Self::shaken(stream, n, info().info_hash(), Reserved::FAST).await;
+        stranger.say(messages).await;
+        stranger
     }
 
     pub(crate) async fn shaken(
@@ -71,6 +75,17 @@ impl Stranger {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         self.say_bytes(&bytes).await;
+    }
+
+    pub(crate) async fn say_hello(&mut self, hello: ExtendedHandshake<'_>) {
+        self.say_encoded(&ExtendedMessage::Handshake(hello).to_peer(&ExtensionIds::NONE).unwrap()).await;
+    }
+
+    /// Sends a block of `content`.
+    pub(crate) async fn bring(&mut self, content: &[u8], Block { piece, begin, length }: Block) {
+        let from = piece.0 as usize * info().piece_length() as usize + begin as usize;
+        let data = &content[from..from + length as usize];
+        self.say(&[Message::Piece(Piece { piece, begin, data })]).await;
     }
 
     /// Reads until a message is `looked_for`.
@@ -118,13 +133,12 @@ async fn a_peer_of_another_protocol_is_cut_off_and_others_are_served() {
     garbage.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut another = TcpStream::connect(at).await.unwrap();
     another.write_all(&handshake(7, InfoHash::new([7; 20]), Reserved::FAST)).await.unwrap();
-    let mut too_long = Stranger::call(at, 1).await;
+    let mut too_long = Stranger::call(&seeder, 1, &[]).await;
     too_long.stream.write_all(&[0xff; 5]).await.unwrap();
-    let mut late = Stranger::call(at, 2).await;
     // Not all of it: then no message would be left.
-    late.say(&[Message::HaveNone, Message::Bitfield(Bitfield::new(&[0x80, 0, 0, 0]))]).await;
-    let mut beyond = Stranger::call(at, 3).await;
-    beyond.say(&[Message::Have(PieceIndex(32))]).await;
+    let some = Message::Bitfield(Bitfield::new(&[0x80, 0, 0, 0]));
+    let late = Stranger::call(&seeder, 2, &[Message::HaveNone, some]).await;
+    let beyond = Stranger::call(&seeder, 3, &[Message::Have(PieceIndex(32))]).await;
     for stranger in [too_long, late, beyond] {
         stranger.ends().await;
     }
@@ -138,10 +152,8 @@ async fn a_peer_of_another_protocol_is_cut_off_and_others_are_served() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn choked_and_impossible_requests_are_refused_and_answers_to_a_flood_are_bounded() {
-    let half = store(0..16);
-    let (seeder, seeds) = session(42, &half).await;
-    let mut stranger = Stranger::call(seeder.addresses()[0], 4).await;
-    stranger.say(&[Message::HaveNone, Message::Request(block(0))]).await;
+    let (seeder, seeds) = session(42, &store(0..16)).await;
+    let mut stranger = Stranger::call(&seeder, 4, &[Message::HaveNone, Message::Request(block(0))]).await;
     stranger.until(|message| *message == Message::Reject(block(0))).await;
     stranger.say(&[Message::Interested]).await;
     stranger.until(|message| *message == Message::Unchoke).await;
@@ -153,9 +165,7 @@ async fn choked_and_impossible_requests_are_refused_and_answers_to_a_flood_are_b
     sleep(Duration::from_millis(300)).await;
     let went = seeds.status().up.0;
     assert!(went < 16 << 20, "{went} bytes were read for a peer that reads nothing ({flooding:?})");
-    let empty = store([]);
-    let (fetcher, fetches) = session(43, &empty).await;
-    fetches.found(seeder.addresses().to_vec());
+    let (fetcher, fetches) = fetching(43, &store([]), &seeder).await;
     until("others are served", || fetches.status().progress.complete >= 16).await;
     stop([fetcher, seeder]).await;
 }
@@ -163,8 +173,7 @@ async fn choked_and_impossible_requests_are_refused_and_answers_to_a_flood_are_b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_for_blocks_that_do_not_exist_are_rejected_and_end_the_connection_only_in_masses() {
     let (seeder, _seeds) = session(47, &store(0..32)).await;
-    let mut stranger = Stranger::call(seeder.addresses()[0], 5).await;
-    stranger.say(&[Message::HaveNone, Message::Interested]).await;
+    let mut stranger = Stranger::call(&seeder, 5, &[Message::HaveNone, Message::Interested]).await;
     stranger.until(|message| *message == Message::Unchoke).await;
     let no_such = [
         Block { piece: PieceIndex(32), ..block(0) },
@@ -186,8 +195,8 @@ async fn requests_for_blocks_that_do_not_exist_are_rejected_and_end_the_connecti
     seeder.stop().await.unwrap();
 }
 
-/// Has everything and answers each request, but with wrong bytes for some blocks.
-async fn bring(listener: TcpListener, n: u8, content: Arc<Vec<u8>>, wrong: impl Fn(Block) -> bool) {
+/// Has everything and answers each request.
+async fn seed(listener: TcpListener, n: u8, content: Vec<u8>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
         let mut stranger = Stranger::shaken(stream, n, info().info_hash(), Reserved::FAST).await;
@@ -200,13 +209,7 @@ async fn bring(listener: TcpListener, n: u8, content: Arc<Vec<u8>>, wrong: impl 
                 }
             }
             for block in asked {
-                let from = block.piece.0 as usize * info().piece_length() as usize + block.begin as usize;
-                let mut data = content[from..from + block.length as usize].to_vec();
-                if wrong(block) {
-                    data[5] ^= 1;
-                }
-                let piece = Piece { piece: block.piece, begin: block.begin, data: &data };
-                stranger.say(&[Message::Piece(piece)]).await;
+                stranger.bring(&content, block).await;
                 // So that each piece has blocks of several peers.
                 sleep(Duration::from_millis(2)).await;
             }
@@ -219,16 +222,17 @@ async fn bring(listener: TcpListener, n: u8, content: Arc<Vec<u8>>, wrong: impl 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_sends_wrong_bytes_is_found_among_others_and_banned() {
-    let mut brings = Vec::new();
+    let mut seeds = Vec::new();
     let mut at = Vec::new();
-    let content = Arc::new(crate::sessions::content());
     for n in 1..=3 {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 2, n], 0))).await.unwrap();
         at.push(listener.local_addr().unwrap());
-        // One of three lies, now and then.
-        brings.push(tokio::spawn(bring(listener, n, Arc::clone(&content), move |block| {
-            n == 2 && block.begin == 16 << 10
-        })));
+        let mut content = crate::sessions::content();
+        if n == 2 {
+            // One of three lies, in the second block of each piece.
+            content.chunks_mut(64 << 10).for_each(|piece| piece[(16 << 10) + 5] ^= 1);
+        }
+        seeds.push(tokio::spawn(seed(listener, n, content)));
     }
     let empty = store([]);
     let (fetcher, fetches) = session(44, &empty).await;
@@ -238,7 +242,7 @@ async fn a_peer_that_sends_wrong_bytes_is_found_among_others_and_banned() {
     assert_eq!(status.banned, [IpAddr::from([127, 0, 2, 2])]);
     assert!(status.wasted > 0);
     fetcher.stop().await.unwrap();
-    brings.iter().for_each(tokio::task::JoinHandle::abort);
+    seeds.iter().for_each(tokio::task::JoinHandle::abort);
     assert_has_all(&empty);
 }
 

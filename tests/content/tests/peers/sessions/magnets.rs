@@ -10,9 +10,9 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use swarmkeep::{Announce, SplitMix64, Timestamp, TorrentRepositoryExt as _};
 use swarmkeep_bittorrent::{InfoHash, PeerId};
-use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
+use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory};
 use swarmkeep_metainfo::{Creation, Format, Info, Magnet, Metainfo};
-use swarmkeep_peer::{Error, Session};
+use swarmkeep_peer::{Error, Handle, Session};
 use swarmkeep_peer_wire::{
     Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Hashes, Message, MetadataMessage,
     Reserved,
@@ -28,7 +28,7 @@ use tokio::{
 use crate::sessions::{
     config,
     hostile::{Stranger, handshake},
-    stop, tracker, until, whole,
+    put, stop, tracker, until, whole,
 };
 
 /// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is
@@ -59,10 +59,15 @@ fn torrent(format: Format, private: bool) -> (Metainfo, Arc<Info>, Vec<u8>) {
 
 fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
     let store = Memory::new(&ContentConfig::new(""));
-    let content = store.create(&NewTorrent::of(info).unwrap()).unwrap();
-    content.write(0, bytes).unwrap();
-    (0..info.piece_count()).for_each(|piece| _ = content.mark_complete(piece).unwrap());
+    put(&store, info, bytes, 0..info.piece_count());
     Arc::new(store)
+}
+
+/// A session that seeds a torrent.
+async fn seeder(n: u8, info: &Arc<Info>, bytes: &[u8], tiers: &[Vec<String>]) -> Session {
+    let session = start(n, full(info, bytes)).await;
+    session.add(Arc::clone(info), tiers).await.unwrap();
+    session
 }
 
 async fn start(n: u8, store: Arc<dyn ContentRepository>) -> Session {
@@ -75,6 +80,13 @@ fn empty() -> Arc<dyn ContentRepository> {
 
 async fn learn(session: &Session, link: &Magnet) -> Metainfo {
     timeout(A_MINUTE, session.learn(link)).await.expect("in time").unwrap()
+}
+
+/// Fetches the content of a torrent that was learnt.
+async fn fetch(session: &Session, learnt: Metainfo, tiers: &[Vec<String>]) -> Handle {
+    let handle = session.add(Arc::new(learnt.into_info()), tiers).await.unwrap();
+    whole(&handle).await;
+    handle
 }
 
 /// The link of a torrent, of v1, of v2, or of both, and a peer that has it.
@@ -104,8 +116,7 @@ async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
     for (format, v1, v2) in kinds {
         let what = format!("{format:?} {v1} {v2}");
         let (metainfo, info, bytes) = torrent(format, false);
-        let seeder = start(60, full(&info, &bytes)).await;
-        seeder.add(Arc::clone(&info), &[]).await.unwrap();
+        let seeder = seeder(60, &info, &bytes, &[]).await;
         let store = empty();
         let fetcher = start(61, Arc::clone(&store)).await;
         let link = link(&metainfo, v1, v2, seeder.addresses()[0]);
@@ -117,8 +128,7 @@ async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
         let read = Metainfo::parse(&learnt.encode().unwrap()).unwrap();
         assert_eq!(read, learnt, "{what}");
 
-        let fetches = fetcher.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
-        whole(&fetches).await;
+        fetch(&fetcher, learnt, &[]).await;
         assert!(fetcher.add(Arc::clone(&info), &[]).await.is_err(), "{what}: it is there");
         assert!(fetcher.learn(&link).await.is_err(), "{what}: it is known");
         let content = store.open(&info.info_hash()).unwrap();
@@ -158,17 +168,14 @@ async fn a_torrent_without_hashes_of_some_pieces_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tracker_of_a_link_names_a_peer_and_peers_that_have_learnt_teach_others() {
-    let (address, _swarms) = tracker();
-    let tiers = [vec![format!("udp://{address}/announce")]];
+    let (tiers, _swarms) = tracker();
     let (_, info, bytes) = torrent(Format::V2, false);
-    let seeder = start(62, full(&info, &bytes)).await;
-    seeder.add(Arc::clone(&info), &tiers).await.unwrap();
+    let seeder = seeder(62, &info, &bytes, &tiers).await;
     let link = Magnet::from(&Metainfo::new((*info).clone(), &tiers));
     let one = start(63, empty()).await;
     let learnt = learn(&one, &link).await;
     assert_eq!(learnt.tiers(), tiers);
-    let fetches = one.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
-    whole(&fetches).await;
+    fetch(&one, learnt, &[]).await;
     seeder.stop().await.unwrap();
     let two = start(64, empty()).await;
     let learnt = learn(&two, &link).await;
@@ -180,12 +187,10 @@ async fn the_tracker_of_a_link_names_a_peer_and_peers_that_have_learnt_teach_oth
 async fn a_hybrid_is_learnt_by_its_v2_hash_from_peers_without_v2_hashes() {
     let (metainfo, _, bytes) = torrent(Format::Hybrid, false);
     let alone = Arc::new(Info::parse(metainfo.info().encoded()).unwrap());
-    let seeder = start(73, full(&alone, &bytes)).await;
-    seeder.add(Arc::clone(&alone), &[]).await.unwrap();
+    let seeder = seeder(73, &alone, &bytes, &[]).await;
     let fetcher = start(74, empty()).await;
     let learnt = learn(&fetcher, &link(&metainfo, false, true, seeder.addresses()[0])).await;
-    let fetches = fetcher.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
-    whole(&fetches).await;
+    fetch(&fetcher, learnt, &[]).await;
     stop([fetcher, seeder]).await;
 }
 
@@ -198,8 +203,7 @@ async fn named(stream: &mut TcpStream) -> (Reserved, InfoHash) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
-    let (address, swarms) = tracker();
-    let tiers = [vec![format!("udp://{address}/announce")]];
+    let (tiers, swarms) = tracker();
     let (_, info, bytes) = torrent(Format::Hybrid, false);
     let [v1, v2] = info.info_hashes().collect::<Vec<_>>().try_into().expect("two of a hybrid");
     // A peer that knows no v1.
@@ -207,8 +211,7 @@ async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
     let its = listener.local_addr().unwrap().try_into().unwrap();
     let now = Timestamp::try_from(SystemTime::now()).unwrap();
     swarms.announce_vec(&Announce::new(v2, its).left(1), now, &mut SplitMix64::new(1));
-    let seeder = start(78, full(&info, &bytes)).await;
-    seeder.add(Arc::clone(&info), &tiers).await.unwrap();
+    let seeder = seeder(78, &info, &bytes, &tiers).await;
     let (mut called, _) = timeout(A_MINUTE, listener.accept()).await.expect("in time").unwrap();
     assert_eq!(named(&mut called).await, (Reserved::EXTENSIONS | Reserved::FAST | Reserved::V2, v2));
 
@@ -224,8 +227,7 @@ async fn a_hybrid_is_announced_and_shared_by_both_of_its_info_hashes() {
     for (n, by_v1) in [(79, true), (80, false)] {
         let fetcher = start(n, empty()).await;
         let learnt = learn(&fetcher, &part_of(&whole_link, by_v1, !by_v1)).await;
-        let fetches = fetcher.add(Arc::new(learnt.into_info()), &tiers).await.unwrap();
-        whole(&fetches).await;
+        fetch(&fetcher, learnt, &tiers).await;
         let seeders = || [v1, v2].map(|name| swarms.scrape(&name).complete);
         until(&format!("two seeders of each, by v1: {by_v1}"), || seeders() == [2, 2]).await;
         fetcher.stop().await.unwrap();
@@ -278,8 +280,7 @@ async fn a_torrent_that_is_there_by_one_of_its_info_hashes_is_refused_by_the_oth
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_names_a_torrent_of_v1_by_v2_as_well_is_refused() {
     let (metainfo, info, bytes) = torrent(Format::V1, false);
-    let seeder = start(83, full(&info, &bytes)).await;
-    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let seeder = seeder(83, &info, &bytes, &[]).await;
     let link = link(&metainfo, true, false, seeder.addresses()[0]);
     let sha256: String = Sha256::digest(info.encoded()).iter().map(|byte| format!("{byte:02x}")).collect();
     let link: Magnet = format!("{link}&xt=urn:btmh:1220{sha256}").parse().unwrap();
@@ -296,9 +297,9 @@ async fn a_dropped_learn_leaves_nothing_behind() {
     let (metainfo, _, _) = torrent(Format::V1, false);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let session = start(65, empty()).await;
-    let (tracker, swarms) = tracker();
+    let (tiers, swarms) = tracker();
     let link = link(&metainfo, true, false, listener.local_addr().unwrap());
-    let link: Magnet = format!("{link}&tr=udp://{tracker}/announce").parse().unwrap();
+    let link: Magnet = format!("{link}&tr={}", tiers[0][0]).parse().unwrap();
     let name = link.info_hash();
     let enough = Notify::new();
     let learning = async {
@@ -326,8 +327,7 @@ async fn a_dropped_learn_leaves_nothing_behind() {
 async fn connected_peers_are_notified_when_a_torrent_was_learnt() {
     let (metainfo, info, bytes) = torrent(Format::V1, false);
     let (name, size) = (info.info_hash(), info.encoded().len() as u32);
-    let seeder = start(75, full(&info, &bytes)).await;
-    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let seeder = seeder(75, &info, &bytes, &[]).await;
     let session = start(76, empty()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let link = link(&metainfo, true, false, listener.local_addr().unwrap());
@@ -350,23 +350,16 @@ async fn connected_peers_are_notified_when_a_torrent_was_learnt() {
     stop([session, seeder]).await;
 }
 
-/// Offers an info dictionary of `size` bytes, answers requests for it with the result of `answer`, and
-/// requests for hashes with wrong ones.
-async fn offers(
-    listener: TcpListener,
-    n: u8,
-    name: InfoHash,
-    size: u32,
-    answer: impl Fn(u32) -> Option<(u32, Vec<u8>)>,
-) {
+/// Offers an info dictionary of `size` bytes, answers requests for it with the size and the bytes of `answer`,
+/// and requests for hashes with wrong ones.
+async fn offers(listener: TcpListener, n: u8, name: InfoHash, size: u32, answer: Option<(u32, Vec<u8>)>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
         let mut stranger = Stranger::shaken(stream, n, name, Reserved::EXTENSIONS | Reserved::FAST).await;
         stranger.say(&[Message::HaveAll]).await;
         let mut hello = ExtendedHandshake::new(ExtensionIds::ALL);
         hello.metadata_size = Some(size);
-        let hello = ExtendedMessage::Handshake(hello).to_peer(&ExtensionIds::NONE).unwrap();
-        stranger.say_encoded(&hello).await;
+        stranger.say_hello(hello).await;
         loop {
             let (mut asked, mut hashes) = (Vec::new(), Vec::new());
             while let Ok(Some(message)) = stranger.received.next_message() {
@@ -383,8 +376,8 @@ async fn offers(
             }
             stranger.say_bytes(&hashes).await;
             for piece in asked {
-                if let Some((total_size, data)) = answer(piece) {
-                    let data = MetadataMessage::Data { piece, total_size, data: &data };
+                if let Some((total_size, data)) = &answer {
+                    let data = MetadataMessage::Data { piece, total_size: *total_size, data };
                     let data = ExtendedMessage::Metadata(data).to_peer(&ExtensionIds::ALL).unwrap();
                     stranger.say_encoded(&data).await;
                 }
@@ -402,39 +395,30 @@ async fn peers_that_send_another_info_dictionary_are_found_and_the_right_one_is_
     let (name, size) = (info.info_hash(), info.encoded().len() as u32);
     let mut strangers = Vec::new();
     let mut at = Vec::new();
-    for n in 1..=4 {
+    let offered = [
+        // Garbage of the right size.
+        (size, Some((size, vec![7; size.min(16 << 10) as usize]))),
+        // More than a session accepts, and more than there is of it.
+        (u32::MAX, None),
+        (32 << 20, Some((32 << 20, vec![0; 16 << 10]))),
+        // Another size than it has said.
+        (size, Some((size + 1, vec![7; 16 << 10]))),
+    ];
+    for (n, (size, answer)) in (1..).zip(offered) {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 3, n], 0))).await.unwrap();
         at.push(listener.local_addr().unwrap());
-        let piece = 16 << 10;
-        strangers.push(match n {
-            // Garbage of the right size.
-            1 => tokio::spawn(offers(listener, n, name, size, move |_| {
-                Some((size, vec![7; size.min(piece) as usize]))
-            })),
-            // More than a session accepts, and more than there is of it.
-            2 => tokio::spawn(offers(listener, n, name, u32::MAX, |_| None)),
-            3 => tokio::spawn(offers(listener, n, name, 32 << 20, move |_| {
-                Some((32 << 20, vec![0; piece as usize]))
-            })),
-            // Another size than it has said.
-            _ => tokio::spawn(offers(listener, n, name, size, move |_| {
-                Some((size + 1, vec![7; piece as usize]))
-            })),
-        });
+        strangers.push(tokio::spawn(offers(listener, n, name, size, answer)));
     }
-    let seeder = start(66, full(&info, &bytes)).await;
-    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let seeder = seeder(66, &info, &bytes, &[]).await;
     at.push(seeder.addresses()[0]);
     let fetcher = start(67, empty()).await;
     let mut link = link(&metainfo, true, false, at[0]);
     for at in &at[1..] {
         link = link.with_peer(*at);
     }
-    let learnt = timeout(A_MINUTE, fetcher.learn(&link)).await.expect("in time").unwrap();
+    let learnt = learn(&fetcher, &link).await;
     assert_eq!(learnt.info().encoded(), info.encoded());
-    let handle = fetcher.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
-    whole(&handle).await;
-    let seeders = handle.status().banned;
+    let seeders = fetch(&fetcher, learnt, &[]).await.status().banned;
     assert!(!seeders.contains(&IpAddr::from([127, 0, 0, 1])), "{seeders:?}");
     stop([fetcher, seeder]).await;
     strangers.iter().for_each(tokio::task::JoinHandle::abort);
@@ -443,28 +427,23 @@ async fn peers_that_send_another_info_dictionary_are_found_and_the_right_one_is_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_single_peer_that_sends_another_info_dictionary_is_banned() {
     let (metainfo, _, _) = torrent(Format::V1, false);
-    let size = metainfo.info().encoded().len() as u32;
-    is_banned(&metainfo, move |_| Some((size, vec![7; size as usize]))).await;
+    is_banned(&metainfo, vec![7; metainfo.info().encoded().len()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_sends_wrong_hashes_of_pieces_is_banned() {
     let (metainfo, _, _) = torrent(Format::V2, false);
-    let info = metainfo.info().encoded().to_vec();
-    is_banned(&metainfo, move |_| Some((info.len() as u32, info.clone()))).await;
+    is_banned(&metainfo, metainfo.info().encoded().to_vec()).await;
 }
 
-/// Learns a torrent from one peer alone that gives such answers.
-async fn is_banned(
-    metainfo: &Metainfo,
-    answer: impl Fn(u32) -> Option<(u32, Vec<u8>)> + Send + Sync + 'static,
-) {
+/// Learns a torrent from one peer alone, which sends `sent` as its info dictionary.
+async fn is_banned(metainfo: &Metainfo, sent: Vec<u8>) {
     let (name, size) = (metainfo.info().info_hash(), metainfo.info().encoded().len() as u32);
     let listener = TcpListener::bind(SocketAddr::from(([127, 0, 4, 1], 0))).await.unwrap();
     let fetcher = start(68, empty()).await;
     let v1 = metainfo.info().has_v1();
     let link = link(metainfo, v1, !v1, listener.local_addr().unwrap());
-    let lies = tokio::spawn(offers(listener, 1, name, size, answer));
+    let lies = tokio::spawn(offers(listener, 1, name, size, Some((size, sent))));
     let banned = async {
         loop {
             sleep(Duration::from_millis(50)).await;

@@ -32,36 +32,56 @@ fn info() -> Arc<Info> {
 
 /// A store that has some of the pieces.
 fn store(pieces: impl IntoIterator<Item = u32>) -> Arc<dyn ContentRepository> {
-    let (store, info, bytes) = (Memory::new(&ContentConfig::new("")), info(), content());
-    let content = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
-    for piece in pieces {
-        let range = info.piece_range(piece).unwrap();
-        content.write(range.start, &bytes[range.start as usize..range.end as usize]).unwrap();
-        content.mark_complete(piece).unwrap();
-    }
+    let store = Memory::new(&ContentConfig::new(""));
+    put(&store, &info(), &content(), pieces);
     Arc::new(store)
 }
 
-async fn session(n: u8, store: &Arc<dyn ContentRepository>) -> (Session, Handle) {
-    announced(n, store, &[]).await
+/// Puts a torrent with some of its pieces into a store.
+pub(crate) fn put(
+    store: &dyn ContentRepository,
+    info: &Info,
+    bytes: &[u8],
+    pieces: impl IntoIterator<Item = u32>,
+) {
+    let content = store.create(&NewTorrent::of(info).unwrap()).unwrap();
+    for piece in pieces {
+        let range = content.geometry().piece(piece).unwrap();
+        content.write(range.start, &bytes[range.start as usize..range.end as usize]).unwrap();
+        content.mark_complete(piece).unwrap();
+    }
 }
 
-fn config(n: u8) -> SessionConfig {
+async fn session(n: u8, store: &Arc<dyn ContentRepository>) -> (Session, Handle) {
+    started(config(n), store, &[]).await
+}
+
+/// A session with a torrent that a seeder has.
+async fn fetching(n: u8, store: &Arc<dyn ContentRepository>, seeder: &Session) -> (Session, Handle) {
+    let (fetcher, fetches) = session(n, store).await;
+    fetches.found(seeder.addresses().to_vec());
+    (fetcher, fetches)
+}
+
+pub(crate) fn config(n: u8) -> SessionConfig {
     with(SessionConfig::new(PeerId::new([n; 20])), |config| {
         config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        config.trackers.shortest_interval = Duration::from_millis(200);
     })
 }
 
-async fn announced(n: u8, store: &Arc<dyn ContentRepository>, tiers: &[Vec<String>]) -> (Session, Handle) {
-    let mut config = config(n);
-    config.trackers.shortest_interval = Duration::from_millis(200);
+async fn started(
+    config: SessionConfig,
+    store: &Arc<dyn ContentRepository>,
+    tiers: &[Vec<String>],
+) -> (Session, Handle) {
     let session = Session::start(config, Arc::clone(store)).await.unwrap();
     let handle = session.add(info(), tiers).await.unwrap();
     (session, handle)
 }
 
-/// Starts a tracker that lasts as long as the test; answers where it listens.
-fn tracker() -> (SocketAddr, Arc<dyn TorrentRepository>) {
+/// Starts a tracker that lasts as long as the test. Returns the tiers with it, and its store.
+fn tracker() -> ([Vec<String>; 1], Arc<dyn TorrentRepository>) {
     let repository = build("packed", |config| config);
     let store = Arc::clone(repository.as_sync().expect("packed is synchronous"));
     let mut config = listening(&[SocketAddr::from(([127, 0, 0, 1], 0))], &[]);
@@ -69,7 +89,7 @@ fn tracker() -> (SocketAddr, Arc<dyn TorrentRepository>) {
     let server = Server::bind(&config, repository).unwrap();
     let address = server.udp_addresses().unwrap()[0];
     tokio::spawn(server.run(std::future::pending()));
-    (address, store)
+    ([vec![format!("udp://{address}/announce")]], store)
 }
 
 /// Waits until something holds, a minute at most.
@@ -103,24 +123,25 @@ fn assert_has_all(store: &Arc<dyn ContentRepository>) {
 /// Asserts that session `n` fetches everything from a seeder.
 async fn assert_serves(seeder: &Session, n: u8) {
     let empty = store([]);
-    let (fetcher, fetches) = session(n, &empty).await;
-    fetches.found(seeder.addresses().to_vec());
+    let (fetcher, fetches) = fetching(n, &empty, seeder).await;
     whole(&fetches).await;
     fetcher.stop().await.unwrap();
     assert_has_all(&empty);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_session_fetches_the_pieces_of_another() {
-    let (full, empty) = (store(0..32), store([]));
-    let (seeder, seeds) = session(2, &full).await;
-    let (fetcher, fetches) = session(3, &empty).await;
-    fetches.found(seeder.addresses().to_vec());
-    whole(&fetches).await;
-    assert_eq!(seeds.status().up.0, info().length());
-    assert_eq!((fetches.status().down.0, fetches.status().wasted), (info().length(), 0));
-    stop([fetcher, seeder]).await;
-    assert_has_all(&empty);
+async fn one_session_fetches_the_missing_pieces_of_another() {
+    for had in [0, 16] {
+        let (full, part) = (store(0..32), store(0..had));
+        let (seeder, seeds) = session(2, &full).await;
+        let (fetcher, fetches) = fetching(3, &part, &seeder).await;
+        whole(&fetches).await;
+        let missing = info().length() / 32 * u64::from(32 - had);
+        assert_eq!(seeds.status().up.0, missing);
+        assert_eq!((fetches.status().down.0, fetches.status().wasted), (missing, 0));
+        stop([fetcher, seeder]).await;
+        assert_has_all(&part);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -145,12 +166,11 @@ async fn peers_that_have_a_part_each_complete_each_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_found_through_its_tracker_and_leaves_it() {
-    let (address, swarms) = tracker();
-    let tiers = [vec![format!("udp://{address}/announce")]];
+    let (tiers, swarms) = tracker();
     let stores = [store(0..32), store([]), store([])];
-    let (seeder, _seeds) = announced(30, &stores[0], &tiers).await;
-    let (one, fetches) = announced(31, &stores[1], &tiers).await;
-    let (two, too) = announced(32, &stores[2], &tiers).await;
+    let (seeder, _seeds) = started(config(30), &stores[0], &tiers).await;
+    let (one, fetches) = started(config(31), &stores[1], &tiers).await;
+    let (two, too) = started(config(32), &stores[2], &tiers).await;
     whole(&fetches).await;
     whole(&too).await;
     let stats = || swarms.scrape(&info().info_hash());
@@ -163,11 +183,9 @@ async fn a_session_is_found_through_its_tracker_and_leaves_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_download_counts_also_if_it_is_stopped_as_soon_as_it_is_complete() {
-    let (address, swarms) = tracker();
-    let tiers = [vec![format!("udp://{address}/announce")]];
-    let (full, empty) = (store(0..32), store([]));
-    let (seeder, _seeds) = announced(33, &full, &tiers).await;
-    let (fetcher, fetches) = announced(34, &empty, &tiers).await;
+    let (tiers, swarms) = tracker();
+    let (seeder, _seeds) = started(config(33), &store(0..32), &tiers).await;
+    let (fetcher, fetches) = started(config(34), &store([]), &tiers).await;
     whole(&fetches).await;
     fetcher.stop().await.unwrap();
     assert_eq!(swarms.scrape(&info().info_hash()).downloaded, 1);
@@ -176,8 +194,7 @@ async fn a_download_counts_also_if_it_is_stopped_as_soon_as_it_is_complete() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_add_that_was_dropped_can_be_repeated() {
-    let empty = store([]);
-    let session = Session::start(config(57), Arc::clone(&empty)).await.unwrap();
+    let session = Session::start(config(57), store([])).await.unwrap();
     let mut dropped = 0;
     for n in 1..10 {
         let mut adding = Box::pin(session.add(another(n), &[]));
@@ -194,24 +211,11 @@ async fn an_add_that_was_dropped_can_be_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_that_is_complete_is_fetched_again() {
-    let (full, half) = (store(0..32), store(0..16));
-    let (seeder, seeds) = session(20, &full).await;
-    let (fetcher, fetches) = session(21, &half).await;
-    fetches.found(seeder.addresses().to_vec());
-    whole(&fetches).await;
-    assert_eq!(seeds.status().up.0, info().length() / 2);
-    stop([fetcher, seeder]).await;
-    assert_has_all(&half);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fetched_pieces_are_written_in_time_although_their_stripe_is_not_whole() {
     let (some, empty) = (store(0..5), store([]));
     let (seeder, _seeds) = session(60, &some).await;
     let config = with(config(61), |config| config.write_within = Duration::from_secs(2));
-    let fetcher = Session::start(config, Arc::clone(&empty)).await.unwrap();
-    let fetches = fetcher.add(info(), &[]).await.unwrap();
+    let (fetcher, fetches) = started(config, &empty, &[]).await;
     fetches.found(seeder.addresses().to_vec());
     let written = || empty.open(&info().info_hash()).unwrap().pieces().unwrap().count();
     until("nothing else comes, and it is written all the same", || written() >= 5).await;
@@ -250,27 +254,24 @@ async fn a_session_stops_without_waiting_for_peers() {
     drop(silent);
 }
 
-/// 64 MiB of zeroes in pieces of one block.
-fn small_pieces() -> Arc<Info> {
-    const PIECES: usize = 4096;
-    let hash = Sha1::digest([0; 16 << 10]);
-    let head = format!("d6:lengthi{}e4:name1:x12:piece lengthi16384e6:pieces{}:", PIECES << 14, 20 * PIECES);
-    Arc::new(Info::parse(&[head.as_bytes(), &hash.repeat(PIECES), b"e"].concat()).unwrap())
+/// A torrent of zeroes.
+pub(crate) fn zeroes(name: &str, pieces: usize, piece_length: usize) -> Arc<Info> {
+    let (length, named, hashes) = (pieces * piece_length, name.len(), 20 * pieces);
+    let head =
+        format!("d6:lengthi{length}e4:name{named}:{name}12:piece lengthi{piece_length}e6:pieces{hashes}:");
+    let hash = Sha1::digest(vec![0; piece_length]);
+    Arc::new(Info::parse(&[head.as_bytes(), &hash.repeat(pieces), b"e"].concat()).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn progress_never_goes_back_while_pieces_come_at_the_same_time() {
-    let info = small_pieces();
+    // In pieces of one block.
+    let info = zeroes("x", 4096, 16 << 10);
     let full = Memory::new(&ContentConfig::new(""));
-    let content = full.create(&NewTorrent::of(&info).unwrap()).unwrap();
-    for piece in 0..info.piece_count() {
-        content.write(u64::from(piece) << 14, &[0; 16 << 10]).unwrap();
-        content.mark_complete(piece).unwrap();
-    }
-    let (full, empty): (Arc<dyn ContentRepository>, _) = (Arc::new(full), store([]));
-    let seeder = Session::start(config(55), Arc::clone(&full)).await.unwrap();
+    put(&full, &info, &vec![0; 64 << 20], 0..4096);
+    let seeder = Session::start(config(55), Arc::new(full)).await.unwrap();
     seeder.add(Arc::clone(&info), &[]).await.unwrap();
-    let fetcher = Session::start(config(56), Arc::clone(&empty)).await.unwrap();
+    let fetcher = Session::start(config(56), store([])).await.unwrap();
     let fetches = fetcher.add(info, &[]).await.unwrap();
     let progress = fetches.progress();
     let watched = std::thread::spawn(move || {
@@ -292,23 +293,13 @@ async fn unreadable_pieces_are_no_longer_offered_and_the_others_are() {
     let folder = tempfile::tempdir().unwrap();
     let files = FileStore::open(&ContentConfig::new(folder.path()), Allocation::Sparse).unwrap();
     let store: Arc<dyn ContentRepository> = Arc::new(files);
-    let (info, bytes) = (info(), content());
-    let content = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
-    content.write(0, &bytes).unwrap();
-    (0..32).for_each(|piece| _ = content.mark_complete(piece).unwrap());
+    put(&*store, &info(), &content(), 0..32);
     store.flush().unwrap();
     let (seeder, seeds) = session(53, &store).await;
     // Its end is lost: within the last piece but one.
-    let path = folder.path().join(info.name());
-    std::fs::File::options()
-        .write(true)
-        .open(path)
-        .unwrap()
-        .set_len(info.length() - (64 << 10) - 100)
-        .unwrap();
-    let empty = self::store([]);
-    let (fetcher, fetches) = session(54, &empty).await;
-    fetches.found(seeder.addresses().to_vec());
+    let file = std::fs::File::options().write(true).open(folder.path().join(info().name())).unwrap();
+    file.set_len(info().length() - (64 << 10) - 100).unwrap();
+    let (fetcher, fetches) = fetching(54, &self::store([]), &seeder).await;
     let complete = || [&fetches, &seeds].map(|handle| handle.status().progress.complete);
     until("both have all that can be read", || complete() == [30, 30]).await;
     assert!(fetches.status().banned.is_empty());
@@ -326,8 +317,7 @@ async fn wrong_pieces_are_not_sent_and_are_fetched_again() {
     content.write(range.start, &vec![0; (range.end - range.start) as usize]).unwrap();
     content.mark_complete(5).unwrap();
     let (seeder, seeds) = session(55, &rotten).await;
-    let (fetcher, fetches) = session(56, &empty).await;
-    fetches.found(seeder.addresses().to_vec());
+    let (fetcher, fetches) = fetching(56, &empty, &seeder).await;
     let complete = || [&fetches, &seeds].map(|handle| handle.status().progress.complete);
     until("both have all that is right", || complete() == [31, 31]).await;
     assert!(fetches.status().banned.is_empty(), "nothing wrong was sent");

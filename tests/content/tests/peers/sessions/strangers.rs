@@ -3,22 +3,23 @@
 use std::{
     collections::VecDeque,
     env,
-    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use swarmkeep_peer_wire::{Encode, Message};
-use swarmkeep_store_tests::{A_MINUTE, resident_kb};
+use swarmkeep_store_tests::resident_kb;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-    time::{sleep, timeout},
+    time::sleep,
 };
 
-use crate::sessions::{
-    announced, assert_serves,
-    connecting::{caller, hello},
-    session, stop, store, whole,
+use crate::{
+    sessions::{
+        assert_serves, config,
+        connecting::{caller, hello},
+        fetching, session, started, stop, store, whole,
+    },
+    trackers::servers::{Http, Reply, ok},
 };
 
 /// A peer that asks for nothing.
@@ -34,38 +35,22 @@ fn made_up(n: u16) -> [u8; 6] {
     [127, 77, high, low, 0, 9]
 }
 
-/// Starts a tracker that answers each announce with `peers`, in compact form, after `delay`. Returns its URL.
-async fn tracker_of(peers: Vec<u8>, delay: Duration) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let dictionary = format!("d8:intervali1800e5:peers{}:", peers.len());
-    let body = [dictionary.as_bytes(), &peers, b"e"].concat();
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let _ = stream.read(&mut [0; 2048]).await;
-            sleep(delay).await;
-            let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
-        }
-    });
-    format!("http://{address}/announce")
-}
-
-/// A tracker that knows one peer, and answers last.
-async fn honest_tracker(seeder: SocketAddr) -> String {
-    let SocketAddr::V4(seeder) = seeder else { unreachable!() };
-    let compact = [&seeder.ip().octets()[..], &seeder.port().to_be_bytes()].concat();
-    tracker_of(compact, Duration::from_secs(1)).await
+/// The answer of a tracker with these peers, in compact form.
+fn answer(peers: &[u8]) -> Vec<u8> {
+    ok(&[format!("d8:intervali1800e5:peers{}:", peers.len()).as_bytes(), peers, b"e"].concat())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tracker_that_makes_up_peers_hides_none_of_another() {
     let (seeder, _seeds) = session(141, &store(0..32)).await;
-    let hostile = tracker_of((0..1000).flat_map(made_up).collect(), Duration::ZERO).await;
-    let tiers = [vec![hostile], vec![honest_tracker(seeder.addresses()[0]).await]];
-    let (fetcher, fetches) = announced(140, &store([]), &tiers).await;
-    timeout(A_MINUTE, whole(&fetches)).await.expect("the seeder is called");
+    let [port_high, port_low] = seeder.addresses()[0].port().to_be_bytes();
+    let all = answer(&(0..1000).flat_map(made_up).collect::<Vec<_>>());
+    let hostile = Http::new(move |_, _| Reply::Keep(all.clone())).await;
+    // It answers last.
+    let honest = Http::new(move |_, _| Reply::Slowly(answer(&[127, 0, 0, 1, port_high, port_low]))).await;
+    let tiers = [vec![hostile.url()], vec![honest.url()]];
+    let (fetcher, fetches) = started(config(140), &store([]), &tiers).await;
+    whole(&fetches).await;
     stop([fetcher, seeder]).await;
 }
 
@@ -125,8 +110,7 @@ async fn under_all_floods_memory_has_its_bound_and_others_fetch() {
     let (mut took, mut resident, began) = (Vec::new(), Vec::new(), Instant::now());
     while began.elapsed() < Duration::from_secs(secs) {
         let asked = Instant::now();
-        let (fetcher, fetches) = session(149, &store([])).await;
-        fetches.found(vec![address]);
+        let (fetcher, fetches) = fetching(149, &store([]), &seeder).await;
         whole(&fetches).await;
         took.push(asked.elapsed());
         fetcher.stop().await.unwrap();

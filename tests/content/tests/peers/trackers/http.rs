@@ -93,13 +93,12 @@ async fn events_are_sent_in_order_and_each_until_it_is_answered() {
 async fn torrents_share_connections() {
     let tracker = Http::saying(GOOD).await;
     let (url, client) = (tracker.url(), of(patient()));
-    let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
-    for torrent in 0..5 {
-        assert!(start(torrent).settled().await.is_started);
+    for number in 0..5 {
+        let torrent = Announcer::start(&[&[&url]], identity(number, 1), &client, &seldom());
+        assert!(torrent.settled().await.is_started);
     }
     assert_eq!(tracker.connections.load(Relaxed), 1, "one after the other");
-    let torrents: Vec<_> = (10..210).map(start).collect();
-    for torrent in &torrents {
+    for torrent in &Announcer::all(10..210, &url, &client) {
         assert!(torrent.settled().await.is_started);
     }
     let connections = tracker.connections.load(Relaxed);
@@ -110,10 +109,7 @@ async fn torrents_share_connections() {
 #[tokio::test]
 async fn of_a_silent_server_all_torrents_learn_together() {
     let tracker = Http::new(|_, _| Reply::Nothing).await;
-    let (url, client) = (tracker.url(), client());
-    let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
-    let torrents: Vec<_> = (0..100).map(start).collect();
-    for torrent in &torrents {
+    for torrent in &Announcer::all(0..100, &tracker.url(), &client()) {
         assert_eq!(torrent.failure().await, "no answer in time");
     }
     assert!(tracker.connections.load(Relaxed) <= 16);
@@ -141,9 +137,11 @@ async fn a_connection_that_was_closed_while_it_was_kept_costs_no_failure() {
 
 #[tokio::test]
 async fn an_answer_costs_no_more_memory_than_is_of_use() {
-    let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
-    let chunk = [&b"10000\r\n"[..], &[b'x'; 0x10000], b"\r\n"].concat();
-    let endless = Http::new(move |_, _| Reply::Forever([&head[..], &chunk].concat())).await;
+    let chunks = |count| {
+        let chunk = [&b"10000\r\n"[..], &[b'x'; 0x10000], b"\r\n"].concat();
+        [&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..], &chunk.repeat(count)].concat()
+    };
+    let endless = Http::new(move |_, _| Reply::Forever(chunks(1))).await;
     let torrent = Announcer::one(&endless.url(), &client(), &seldom());
     // The second head in the middle of chunks may be found to be wrong first.
     let failure = torrent.failure().await;
@@ -152,11 +150,7 @@ async fn an_answer_costs_no_more_memory_than_is_of_use() {
 
     let told = failure_of(|| Reply::Keep(ok(&vec![b'x'; 300 * 1024]))).await;
     assert_eq!(told, "an answer of more than 262144 bytes");
-    let chunked = || {
-        let chunk = [&b"10000\r\n"[..], &[b'x'; 0x10000], b"\r\n"].concat();
-        [&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..], &chunk.repeat(5)].concat()
-    };
-    assert_eq!(failure_of(move || Reply::Keep(chunked())).await, told);
+    assert_eq!(failure_of(move || Reply::Keep(chunks(5))).await, told);
     let unbounded = || [&b"HTTP/1.1 200 OK\r\n\r\n"[..], &vec![b'x'; 300 * 1024]].concat();
     assert_eq!(failure_of(move || Reply::Close(unbounded())).await, told);
 }
@@ -169,12 +163,10 @@ async fn a_head_without_end_is_not_read_to_its_end() {
     .await;
     let torrent = Announcer::one(&endless.url(), &client(), &seldom());
     torrent.failure().await;
-    let many = || format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(1000)).into_bytes();
-    let failure = failure_of(move || Reply::Keep(many())).await;
-    assert!(failure.contains("message head is too large"), "{failure}");
-    let long = || format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(100_000)).into_bytes();
-    let failure = failure_of(move || Reply::Keep(long())).await;
-    assert!(failure.contains("message head is too large"), "{failure}");
+    for headers in ["X: y\r\n".repeat(1000), format!("X: {}\r\n", "y".repeat(100_000))] {
+        let failure = failure_of(move || Reply::Keep(with("200 OK", &headers, b""))).await;
+        assert!(failure.contains("message head is too large"), "{failure}");
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,6 @@
 
 mod http;
 mod own;
-mod servers;
+pub(crate) mod servers;
 mod torrent;
 mod udp;

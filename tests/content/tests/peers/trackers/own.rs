@@ -10,6 +10,7 @@ use swarmkeep_peer::trackers::ClientOptions;
 use swarmkeep_store_tests::with;
 use swarmkeep_tests::{Tracker, build, https::CertificateAuthority, listening};
 use swarmkeep_tracker::Config;
+use swarmkeep_tracker_protocol::bittorrent::Endpoint;
 use tokio::time::sleep;
 
 use crate::trackers::torrent::{
@@ -49,17 +50,13 @@ fn everywhere() -> Config {
 async fn torrents_find_each_other_complete_and_leave_over_each_protocol_and_family() {
     for nth in 0..4 {
         let tracker = start(&everywhere());
-        let (scheme, at) = [
-            ("udp", tracker.udp[0]),
-            ("udp", tracker.udp[1]),
-            ("http", tracker.http[0]),
-            ("http", tracker.http[1]),
-        ][nth];
+        let (scheme, addresses) = if nth < 2 { ("udp", &tracker.udp) } else { ("http", &tracker.http) };
+        let at = addresses[nth % 2];
         let (url, client) = (format!("{scheme}://{at}/announce"), client());
         let first = Announcer::start(&[&[&url]], identity(1, 1001), &client, &seldom());
         counts(&tracker, [0, 1, 0]).await;
         let mut second = Announcer::start(&[&[&url]], identity(1, 1002), &client, &seldom());
-        assert_eq!(second.peers().await, [format!("{}:1001", ip(at)).parse().unwrap()], "{url}");
+        assert_eq!(second.peers().await, [Endpoint::new(at.ip(), 1001).unwrap()], "{url}");
         counts(&tracker, [0, 2, 0]).await;
         second.left.store(0, std::sync::atomic::Ordering::Relaxed);
         second.handle.completed();
@@ -73,10 +70,6 @@ async fn torrents_find_each_other_complete_and_leave_over_each_protocol_and_fami
         second.stop().await;
         counts(&tracker, [0, 0, 1]).await;
     }
-}
-
-fn ip(at: SocketAddr) -> String {
-    if at.is_ipv4() { at.ip().to_string() } else { format!("[{}]", at.ip()) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 use std::{
     net::IpAddr,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -111,6 +112,11 @@ impl Announcer {
     /// A torrent with one tracker, and the usual settings of these tests.
     pub(crate) fn one(url: &str, client: &TrackerClient, options: &TrackersOptions) -> Self {
         Self::start(&[&[url]], identity(1, 1001), client, options)
+    }
+
+    /// The torrents with these numbers, each with this tracker.
+    pub(crate) fn all(torrents: Range<u32>, url: &str, client: &TrackerClient) -> Vec<Self> {
+        torrents.map(|torrent| Self::start(&[&[url]], identity(torrent, 1), client, &seldom())).collect()
     }
 
     /// The next peers.

@@ -79,10 +79,10 @@ async fn an_answer_from_another_port_is_not_believed() {
     let url = format!("udp://{}", tracker.local_addr().unwrap());
     let torrent = Announcer::one(&url, &client(), &seldom());
     let mut packet = [0; 2048];
+    let answer = |packet: &[u8]| [&[0; 4], &packet[12..16], &[7; 8]].concat();
     let (_, from) = tracker.recv_from(&mut packet).await.unwrap();
     // The right transaction, but from the wrong sender.
-    let answer = [&[0; 4], &packet[12..16], &[7; 8]].concat();
-    forger.send_to(&answer, from).unwrap();
+    forger.send_to(&answer(&packet), from).unwrap();
     assert_eq!(torrent.failure().await, "no answer in time");
     while let Ok((len, _)) = tracker.try_recv_from(&mut packet) {
         assert_eq!(len, 16, "it still asks for a connection id");
@@ -95,8 +95,7 @@ async fn an_answer_from_another_port_is_not_believed() {
             assert_eq!(len, 98);
             break;
         }
-        let answer = [&[0; 4], &packet[12..16], &[7; 8]].concat();
-        tracker.send_to(&answer, from).await.unwrap();
+        tracker.send_to(&answer(&packet), from).await.unwrap();
     }
     drop(torrent);
 }
@@ -151,10 +150,7 @@ async fn a_connection_id_that_is_good_no_more_is_replaced_without_a_failure() {
 #[tokio::test]
 async fn torrents_share_a_socket_and_a_connection_id() {
     let tracker = Udp::good().await;
-    let (url, client) = (tracker.url(), of(waiting(LONG)));
-    let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
-    let torrents: Vec<_> = (0..200).map(start).collect();
-    for torrent in &torrents {
+    for torrent in &Announcer::all(0..200, &tracker.url(), &of(waiting(LONG))) {
         assert!(torrent.settled().await.is_started);
     }
     assert_eq!((tracker.connects(), tracker.events().len()), (1, 200));
@@ -165,10 +161,7 @@ async fn torrents_share_a_socket_and_a_connection_id() {
 #[tokio::test]
 async fn of_a_silent_tracker_all_torrents_learn_together() {
     let tracker = Udp::silent().await;
-    let (url, client) = (tracker.url(), client());
-    let start = |torrent| Announcer::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
-    let torrents: Vec<_> = (0..200).map(start).collect();
-    for torrent in &torrents {
+    for torrent in &Announcer::all(0..200, &tracker.url(), &client()) {
         assert_eq!(torrent.failure().await, "no answer in time");
     }
     assert!(tracker.asked().len() <= 6, "{}", tracker.asked().len());

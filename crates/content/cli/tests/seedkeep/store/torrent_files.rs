@@ -31,21 +31,15 @@ fn torrent_files_are_in_a_folder_beside_an_image_or_in_the_one_that_is_named() {
 
 #[test]
 fn an_image_that_is_moved_without_its_folder_says_so_and_is_verified_once_its_torrents_are_added() {
-    let folder = scratch_folder();
+    let folder = stored(&["some-v1", "one-v2"]);
     let folder = folder.path();
-    for name in ["some-v1", "one-v2"] {
-        fixture(folder, name);
-    }
-    done(folder, "format @/image --size 32MiB");
-    done(folder, "add @/image @/some-v1.torrent @/one-v2.torrent @/data");
     fs::create_dir(folder.join("moved")).unwrap();
     fs::rename(folder.join("image"), folder.join("moved/image")).unwrap();
     let told =
         format!("2 of 2 torrents cannot be verified: their torrent files are not in {}", folder.display());
     for (words, code) in [("list @/moved/image", 0), ("check @/moved/image", 3), ("stats @/moved/image", 0)] {
-        let ended = store(folder, words);
-        let is_first = words.starts_with("stats") || ended.out.starts_with(&told);
-        assert!(ended.code == code && is_first && ended.out.contains(&told), "{words}: {}", ended.out);
+        let out = says(folder, words, code, &told).out;
+        assert!(words.starts_with("stats") || out.starts_with(&told), "{words}: {out}");
     }
     let (code, checked) = json(folder, "check @/moved/image --json");
     assert_eq!(
@@ -64,28 +58,18 @@ fn an_image_that_is_moved_without_its_folder_says_so_and_is_verified_once_its_to
 
 #[test]
 fn a_damaged_torrent_file_is_reported_and_kept_again() {
-    let folder = scratch_folder();
+    let folder = stored(&["some-v1", "one-v2"]);
     let folder = folder.path();
-    done(folder, "format @/image --size 32MiB");
-    for name in ["some-v1", "one-v2"] {
-        fixture(folder, name);
-        done(folder, &format!("add @/image @/{name}.torrent @/data"));
-    }
     let file = kept(&folder.join("torrents"), "some-v1");
     rot(&file, torrents::fixture("some-v1").len() as u64 - 64);
     let damaged = fs::read(&file).unwrap();
     for words in ["check @/image", "repair @/image"] {
-        let checked = store(folder, words);
-        assert!(checked.code == 3 && checked.out.contains("its torrent file is damaged"), "{}", checked.out);
+        says(folder, words, 3, "its torrent file is damaged");
     }
     assert!(fs::read(&file).unwrap() == damaged, "a repair changes no torrent file");
     // The other is exported all the same.
-    let exported = store(folder, "export @/image --all --to @/out");
-    assert!(
-        exported.code == 3 && exported.errors.contains("its torrent file is not in"),
-        "{}",
-        exported.errors
-    );
+    let exported = says(folder, "export @/image --all --to @/out", 3, "");
+    assert!(exported.errors.contains("its torrent file is not in"), "{}", exported.errors);
     assert!(folder.join("out/one.bin").exists());
     done(folder, "add @/image @/some-v1.torrent");
     done(folder, "check @/image");
@@ -95,25 +79,19 @@ fn a_damaged_torrent_file_is_reported_and_kept_again() {
 
 #[test]
 fn unverified_pieces_are_not_trusted() {
-    let folder = scratch_folder();
+    let folder = stored(&["some-v1"]);
     let folder = folder.path();
-    fixture(folder, "some-v1");
-    done(folder, "format @/image --size 32MiB");
-    done(folder, "add @/image @/some-v1.torrent @/data");
     let image = folder.join("image");
     let piece = torrents::piece(torrents::torrent("some-v1").info(), 4);
     rot(&image, place_of(&piece[40_000..40_064], &image));
     fs::remove_file(kept(&folder.join("torrents"), "some-v1")).unwrap();
     for words in ["check @/image", "repair @/image"] {
-        let ended = store(folder, words);
-        let told = ended.out.contains("could not be verified: the store has no torrent file");
-        assert!(ended.code == 3 && told, "{words}: {} {}", ended.code, ended.out);
+        says(folder, words, 3, "could not be verified: the store has no torrent file");
     }
-    let added = store(folder, "add @/image @/some-v1.torrent");
-    assert!(added.code == 0 && added.out.contains("12 of 13 pieces"), "{}", added.out);
+    let added = says(folder, "add @/image @/some-v1.torrent", 0, "12 of 13 pieces");
     assert!(added.errors.contains("not those of the torrent, and are missing now: 4"), "{}", added.errors);
     done(folder, "check @/image");
-    assert!(done(folder, "add @/image @/some-v1.torrent @/data").contains("13 of 13"));
+    says(folder, "add @/image @/some-v1.torrent @/data", 0, "13 of 13");
 }
 
 #[test]
@@ -121,32 +99,29 @@ fn content_is_not_taken_up_if_its_torrent_file_cannot_be_kept() {
     let folder = scratch_folder();
     let folder = folder.path();
     fixture(folder, "some-v1");
-    let added = store(folder, "add @/data @/some-v1.torrent --in-place --torrents @/some-v1.torrent/no");
-    assert!(added.code == 1 && added.errors.contains("a torrent file: "), "{}", added.errors);
+    let words = "add @/data @/some-v1.torrent --in-place --torrents @/some-v1.torrent/no";
+    says(folder, words, 1, "a torrent file: ");
     assert_eq!(done(folder, "list @/data"), "There are no torrents in the store.\n");
     // Nor is a torrent file kept if nothing is taken up.
     fs::remove_dir_all(folder.join("data/some")).unwrap();
     fs::create_dir(folder.join("data/some")).unwrap();
-    let added = store(folder, "add @/data @/some-v1.torrent --in-place");
-    assert!(added.code == 1 && added.errors.contains("nothing of it"), "{}", added.errors);
+    says(folder, "add @/data @/some-v1.torrent --in-place", 1, "nothing of it");
     assert!(!kept(&folder.join("data/.swarmkeep/torrents"), "some-v1").exists());
 }
 
 #[test]
 fn a_folder_that_cannot_be_read_is_reported_first_and_ends_no_command() {
-    let folder = scratch_folder();
+    let folder = stored(&["some-v1"]);
     let folder = folder.path();
-    fixture(folder, "some-v1");
-    done(folder, "format @/image --size 32MiB");
-    done(folder, "add @/image @/some-v1.torrent @/data");
     done(folder, "add @/data @/some-v1.torrent --in-place");
     for (words, code) in [("list", 0), ("stats", 0), ("check", 3)] {
         for place in ["image", "data"] {
-            let ended = store(folder, &format!("{words} @/{place} --torrents @/some-v1.torrent"));
-            let first = ended.out.lines().next().unwrap_or_default();
+            let words = format!("{words} @/{place} --torrents @/some-v1.torrent");
+            let out = says(folder, &words, code, "").out;
+            let first = out.lines().next().unwrap_or_default();
             let is_told = first.contains("its torrent files are not known: ")
                 && first.contains("/some-v1.torrent: Not a directory");
-            assert!(ended.code == code && is_told, "{words} @/{place}: {}{}", ended.out, ended.errors);
+            assert!(is_told, "{words}: {out}");
         }
     }
 }
