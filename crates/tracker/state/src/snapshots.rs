@@ -130,14 +130,8 @@ pub(crate) fn write(
 ) -> Result<Summary> {
     let written = write_partial(folder, store, clock, is_hurried);
     let refused = |doing, name| Error::io(doing, folder.path(name));
-    let summary = match written {
-        Ok(summary) => summary,
-        Err(error) => {
-            // The disk may be full. If the file cannot be removed, the next snapshot overwrites it.
-            let _ = folder.remove(PARTIAL);
-            return Err(error);
-        }
-    };
+    // The disk may be full. If the file cannot be removed, the next snapshot overwrites it.
+    let summary = written.inspect_err(|_| _ = folder.remove(PARTIAL))?;
     make_room(folder, keep_as.as_deref())?;
     let has_kept = keep_as.take().is_some();
     folder.rename(PARTIAL, LATEST).map_err(refused("renaming", PARTIAL))?;
