@@ -119,7 +119,7 @@ fn an_eviction_forgets_no_count() {
     (0..1000).step_by(37).for_each(|torrent| assert_eq!(stored(&folder, torrent), 2));
 }
 
-/// It is to write a snapshot, and to read stored counts, which are more than redb caches, or to write new ones.
+/// The tracker writes a snapshot, and reads stored counts, more than redb caches; then it writes new counts.
 #[test]
 fn no_announce_waits_for_a_disk_that_hangs() {
     const TORRENTS: u64 = 5000;
