@@ -411,16 +411,8 @@ mod tests {
         for integer in [0, 1, -1, 10, i64::MAX, i64::MIN] {
             let mut out = Vec::new();
             let mut writer = Writer::new(&mut out);
-            writer
-                .dict()
-                .bytes(b"a")
-                .integer(integer)
-                .bytes(b"b")
-                .list()
-                .bytes(b"")
-                .bytes(b"x:y")
-                .end()
-                .end();
+            writer.dict().bytes(b"a").integer(integer);
+            writer.bytes(b"b").list().bytes(b"").bytes(b"x:y").end().end();
             let dict = Value::parse(&out).unwrap().dict().unwrap();
             assert_eq!(dict.get(b"a").and_then(Value::integer), Some(integer));
             let items: Vec<_> = dict.get(b"b").unwrap().list().unwrap().iter().map(Value::bytes).collect();

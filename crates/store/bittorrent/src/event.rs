@@ -70,11 +70,8 @@ mod tests {
 
     #[test]
     fn a_paused_client_has_no_event_and_others_are_unknown() {
-        for event in
-            [AnnounceEvent::of_number(4), AnnounceEvent::of_word("paused"), AnnounceEvent::of_word("")]
-        {
-            assert_eq!(event, Some(AnnounceEvent::None));
-        }
+        assert_eq!(AnnounceEvent::of_number(4), Some(AnnounceEvent::None));
+        assert_eq!(["paused", ""].map(AnnounceEvent::of_word), [Some(AnnounceEvent::None); 2]);
         assert_eq!([5, 255, u32::MAX].map(AnnounceEvent::of_number), [None; 3]);
         assert_eq!(["Started", "started ", "gone"].map(AnnounceEvent::of_word), [None; 3]);
     }

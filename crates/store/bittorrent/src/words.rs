@@ -2,30 +2,33 @@
 
 use std::fmt::Display;
 
-/// The beginnings of errors, with their sentences.
-const SENTENCES: [(&str, &str); 23] = [
+/// The beginnings of errors, with their sentences. `…` is the error's own detail, behind its first colon.
+const SENTENCES: [(&str, &str); 26] = [
     ("Connection refused", "Connection refused: no server listens there"),
+    ("Too many open files in system", "the system has too many open files"),
     ("Too many open files", "too many open files: let this process open more"),
-    ("Resource temporarily unavailable", "no answer in time"),
     ("failed to lookup address", "no address is known for this name: check the name, and the DNS here"),
     ("stream did not contain valid UTF-8", "it is not text in UTF-8"),
     ("unexpected end of file", "it ends too early"),
     ("failed to fill whole buffer", "it ends too early"),
     ("connection closed before", "it has closed the connection without an answer"),
-    ("received corrupt message", "it does not speak TLS: give its port for TLS, or a URL without"),
-    ("received fatal alert", "it refuses TLS 1.2 and 1.3, which are needed"),
+    ("received corrupt message", "it does not speak TLS: give its port for TLS, or a URL without TLS"),
+    ("ProtocolVersion", "it refuses TLS 1.2 and 1.3, which are needed"),
+    ("CertificateRequired", "it asks for a client certificate, which is not supported: turn that off there"),
     ("BadEncoding", "it is not a certificate: give a file in PEM with one"),
     ("UnknownIssuer", "the authority of its certificate is not trusted here: name its file"),
     ("BadSignature", "the authority of its certificate is not the given one: name its file"),
-    ("Other(OtherError(CaUsed", "its certificate is an authority's: give it one signed by that"),
+    ("Other(OtherError(CaUsed", "its certificate is an authority's: give it one signed by that authority"),
     ("certificate not valid for name", "its certificate is for another name: use a name in the certificate"),
-    ("invalid peer certificate", "its certificate is not valid: renew it, and check the clock here"),
+    ("certificate expired", "its certificate has expired: renew it, and check the clock here"),
+    ("certificate not valid yet", "its certificate is not valid yet: check the clock here, or renew it"),
+    ("invalid peer certificate", "its certificate cannot be used: …"),
     ("base64 decode error", "it is not PEM"),
     ("illegal section start", "it is not PEM"),
     ("missing section end", "it is not PEM to its end: give the whole file"),
     ("\"NOAUTH\"", "it asks for a password: give one"),
     ("Redis URL did not parse", "expected redis://HOST:PORT/DATABASE, with USER:PASSWORD@ before HOST"),
-    ("Redis server refused to switch database", "it refuses the database of the URL: give another"),
+    ("Redis server refused to switch database", "it refuses the database of the URL, give another: …"),
     ("Password authentication failed", "it refuses the user and the password"),
 ];
 
@@ -35,9 +38,11 @@ pub fn in_words(error: &(impl Display + ?Sized)) -> String {
     let mut parts = text.trim_start_matches("I/O error: ").split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
     let text = parts.fold(first, |text, part| text + part.split_once(')').map_or(part, |(_, rest)| rest));
-    let own = text.trim_start_matches("invalid peer certificate: ");
+    let own =
+        text.trim_start_matches("invalid peer certificate: ").trim_start_matches("received fatal alert: ");
     let known = SENTENCES.iter().find(|(begins, _)| own.starts_with(begins) || text.starts_with(begins));
-    known.map_or_else(|| text.clone(), |(_, sentence)| (*sentence).to_owned())
+    let detail = text.split_once(": ").map_or("", |(_, detail)| detail);
+    known.map_or_else(|| text.clone(), |(_, sentence)| sentence.replace('…', detail))
 }
 
 /// `1 block`, `2 blocks`.
@@ -48,8 +53,13 @@ pub fn counted(count: usize, unit: &str) -> String {
 #[test]
 fn errors_are_sentences_without_numbers_of_the_system() {
     let of_system = std::io::Error::from_raw_os_error;
-    assert_eq!(in_words(&of_system(11)), "no answer in time");
+    assert_eq!(in_words(&of_system(23)), "the system has too many open files");
     assert_eq!(in_words(&format!("a: {}; (b)", of_system(2))), "a: No such file or directory; (b)");
-    let of_tls = in_words("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))");
-    assert!(of_tls.starts_with("its certificate is an authority's"), "{of_tls}");
+    let is = |error: &str, begins| assert!(in_words(error).starts_with(begins), "{}", in_words(error));
+    is("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "its certificate is an authority's");
+    is("invalid peer certificate: certificate expired: 1 s ago", "its certificate has expired: renew it");
+    is("invalid peer certificate: UnsupportedCertVersion", "its certificate cannot be used: Unsupported");
+    is("received fatal alert: CertificateRequired", "it asks for a client certificate");
+    is("received fatal alert: HandshakeFailure", "received fatal alert: HandshakeFailure");
+    is("Redis server refused to switch database: 7", "it refuses the database of the URL, give another: 7");
 }

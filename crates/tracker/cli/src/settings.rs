@@ -241,6 +241,7 @@ fn read_file(
             "duplicate key" => {
                 format!("`{}` is given a second time", text.get(span.clone()).unwrap_or_default())
             }
+            message if ["key", "comment", "table"].iter().any(|it| message.contains(it)) => message.into(),
             message if message.contains("invalid") || message.contains("must be quoted") => {
                 "expected a value; text stands in quotes, such as \"30m\"".into()
             }
@@ -497,6 +498,8 @@ mod tests {
                 "FILE:3: which: `here` is not a value for it; allowed are near, far",
             ),
             ("\n\nplace = [1", "FILE:3: unclosed array, expected `]`"),
+            ("place! = [1]", "FILE:1: invalid unquoted key, expected letters, numbers, `-`, `_`"),
+            ("place = [1] # \u{1}", "FILE:1: invalid comment character, expected printable characters"),
             ("how-many = 1\nhow-many = 2", "FILE:2: `how-many` is given a second time"),
         ] {
             assert_eq!(read(&[], &[], Some(file)).unwrap_err(), expected, "{file}");

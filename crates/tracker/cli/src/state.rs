@@ -124,8 +124,9 @@ fn print(report: &StateReport) -> io::Result<()> {
                 Ok(age) => format!("{} ago", HumanDuration(age)),
                 Err(_) => "at a time that is still to come".into(),
             };
-            let [parts, peers] = [some(summary.swarms, "part"), some(summary.peers, "peer")];
-            say!("{file}: taken {age}, {parts}, {peers}, {}", HumanBytes(summary.bytes));
+            let [swarms, peers] = [some(summary.swarms, "swarm"), some(summary.peers, "peer")];
+            let bytes = HumanBytes(summary.bytes);
+            say!("{file}: taken {age}, {swarms} (large ones in parts), {peers}, {bytes}");
         }
         if let Some(refused) = refused {
             say!("{file}: refused: {refused}");

@@ -146,7 +146,9 @@ impl UdpClient {
 
     /// An error of the socket itself. Over UDP, the call after a request reports that no server listens.
     fn broken(&mut self, error: &io::Error, now: u64, recorder: &mut Recorder) {
-        self.lose_all(&in_words(error), now, recorder);
+        let is_full = error.kind() == ErrorKind::WouldBlock;
+        let reason = if is_full { "this machine's send buffer is full".into() } else { in_words(error) };
+        self.lose_all(&reason, now, recorder);
         self.connection = None;
         self.not_before = now + REFUSED_PAUSE;
     }

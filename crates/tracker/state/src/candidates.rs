@@ -164,28 +164,3 @@ pub(crate) fn source_of(store: &dyn TorrentRepository, info_hash: &InfoHash) -> 
     let peers = peers.iter().map(|peer| Source::Prefix(peer.endpoint, peer.last_announce));
     peers.reduce(Source::and)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn peer(prefix: u32, port: u16) -> Endpoint {
-        Endpoint::new(std::net::Ipv4Addr::from_bits(0x0a00_0000 + (prefix << 8)).into(), port).unwrap()
-    }
-
-    #[test]
-    fn a_flood_of_one_prefix_displaces_itself() {
-        let mut candidates = Candidates::new();
-        let mut add = |n: u32, prefix, port| {
-            let mut bytes = [0; 20];
-            bytes[..4].copy_from_slice(&n.to_be_bytes());
-            candidates.add(InfoHash::new(bytes), 1, peer(prefix, port), Timestamp::from_secs(1))
-        };
-        assert!((0..100).all(|n| add(n, 1000 + n, 1).is_none()));
-        assert!((1000..100_000).all(|n| add(n, 7, 1 + n as u16 % 9).is_none()));
-        // The waiting torrents of most other prefixes enter when another prefix has them too.
-        assert!((0..100).filter(|&n| add(n, 5000, 1) == Some(2)).count() > 80);
-        assert!(candidates.len() <= 100 + MOST, "{}", candidates.len());
-        assert_eq!(candidates.groups.iter().map(VecDeque::len).sum::<usize>(), candidates.len());
-    }
-}

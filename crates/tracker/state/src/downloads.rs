@@ -180,8 +180,7 @@ impl Downloads {
         self.write(|table, _| {
             let mut raised = 0;
             for (info_hash, count) in counts {
-                let is_lower = table.get(info_hash.as_bytes())?.map_or(0, |count| count.value()) < *count;
-                if is_lower {
+                if table.get(info_hash.as_bytes())?.map_or(0, |count| count.value()) < *count {
                     put(table, info_hash, *count)?;
                     raised += 1;
                 }
@@ -271,17 +270,10 @@ impl Downloads {
             write.commit()?;
             Ok((value, entries))
         });
-        match written {
-            Ok((value, entries)) => {
-                self.entries = entries;
-                self.measure();
-                Ok(value)
-            }
-            Err(error) => {
-                self.before = before;
-                Err(error)
-            }
-        }
+        let (value, entries) = written.inspect_err(|_| self.before = before)?;
+        self.entries = entries;
+        self.measure();
+        Ok(value)
     }
 
     fn measure(&mut self) {
@@ -296,19 +288,17 @@ impl Downloads {
         let (path, open) = (self.folder.path(NAME), self.open.take());
         let mut open =
             open.map_or_else(|| open_file(&*self.folder), Ok).inspect_err(|error| self.note(error))?;
-        match guarded(&path, || call(&mut open.database)) {
-            Ok(value) => {
-                self.open = Some(open);
-                Ok(value)
-            }
+        let called = guarded(&path, || call(&mut open.database));
+        match &called {
+            Ok(_) => self.open = Some(open),
             Err(error) => {
                 // Without a write, and without a panic of redb.
                 open.medium.abandon();
                 let _ = close(&path, open.database);
-                self.note(&error);
-                Err(error)
+                self.note(error);
             }
         }
+        called
     }
 
     fn note(&mut self, error: &Error) {

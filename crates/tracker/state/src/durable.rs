@@ -119,7 +119,7 @@ pub struct CountsStatus {
 
 /// Two cores rarely use the same shard, and a word has a bit per shard.
 const SHARDS: usize = 64;
-/// The most new swarms that one shard notes. If there are more, all swarms are looked up.
+/// The most new swarms, and restored ones, that one shard notes. If there are more, all are looked up.
 const MOST_CREATED: usize = 4096;
 /// The most changes of one commit, which redb holds in memory.
 const TOGETHER: usize = 1 << 16;
@@ -151,8 +151,9 @@ struct Core {
 #[derive(Default)]
 struct Shard {
     changes: HashMap<InfoHash, PendingChange>,
-    /// Whether the operator has restored the swarm.
-    created: Vec<(InfoHash, bool)>,
+    created: Vec<InfoHash>,
+    /// Swarms that the operator has restored.
+    restored: Vec<InfoHash>,
 }
 
 /// The orders to the keeper, and its progress.
@@ -318,12 +319,13 @@ impl TorrentRepository for Durable {
         let mut restored = Restored::default();
         // In small parts: a caller that counts a download waits for the current part.
         for some in records.chunks(8) {
-            let _held = self.core.shards.each_ref().map(|shard| shard.lock());
+            let mut held = self.core.shards.each_ref().map(|shard| shard.lock());
             restored += self.core.store.import(some, now);
+            for record in some.iter().flat_map(Records::iter) {
+                let number = self.core.number(&record.info_hash);
+                self.core.note_created(&mut held[number], &record.info_hash, true);
+            }
         }
-        self.core.trusts_all.store(true, SeqCst);
-        self.core.look_at_all.store(true, SeqCst);
-        self.core.wake();
         restored
     }
 
@@ -418,8 +420,9 @@ impl Core {
 
     /// Notes a swarm that is new, or must be looked up for another reason.
     fn note_created(&self, shard: &mut Shard, info_hash: &InfoHash, is_restored: bool) {
-        if shard.created.len() < MOST_CREATED {
-            shard.created.push((*info_hash, is_restored));
+        let noted = if is_restored { &mut shard.restored } else { &mut shard.created };
+        if noted.len() < MOST_CREATED {
+            noted.push(*info_hash);
         } else {
             self.trusts_all.fetch_or(is_restored, SeqCst);
             self.look_at_all.store(true, SeqCst);

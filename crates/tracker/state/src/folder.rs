@@ -149,13 +149,11 @@ impl Directory {
     }
 
     fn lock(&mut self, lock: fs::File) -> Result<()> {
-        match lock.try_lock() {
-            Ok(()) => self.lock = Some(lock),
-            Err(TryLockError::WouldBlock) => return Err(Error::InUse { path: self.path.clone() }),
-            Err(TryLockError::Error(error)) => {
-                return Err(Error::io("locking", self.path(Self::LOCK))(error));
-            }
-        }
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => Error::InUse { path: self.path.clone() },
+            TryLockError::Error(error) => Error::io("locking", self.path(Self::LOCK))(error),
+        })?;
+        self.lock = Some(lock);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
+    mem,
     path::PathBuf,
     slice,
     sync::{
@@ -129,14 +130,8 @@ pub(crate) fn write(
 ) -> Result<Summary> {
     let written = write_partial(folder, store, clock, is_hurried);
     let refused = |doing, name| Error::io(doing, folder.path(name));
-    let summary = match written {
-        Ok(summary) => summary,
-        Err(error) => {
-            // The disk may be full. If the file cannot be removed, the next snapshot overwrites it.
-            let _ = folder.remove(PARTIAL);
-            return Err(error);
-        }
-    };
+    // The disk may be full. If the file cannot be removed, the next snapshot overwrites it.
+    let summary = written.inspect_err(|_| _ = folder.remove(PARTIAL))?;
     make_room(folder, keep_as.as_deref())?;
     let has_kept = keep_as.take().is_some();
     folder.rename(PARTIAL, LATEST).map_err(refused("renaming", PARTIAL))?;
@@ -290,7 +285,7 @@ fn fill<R: Read + Seek + Send>(
         }
         Store::Async(..) => 1,
     };
-    let blocks = Mutex::new(Blocks { reader, block: Records::new(now), is_pending: false });
+    let blocks = Mutex::new(Blocks { reader, block: Records::new(now), is_pending: false, is_over: false });
     let load = || -> Result<Restored> {
         let (mut records, mut restored) = (Records::with_capacity(TOGETHER), Restored::default());
         let failed = |error| Error::Snapshot { path: path.clone(), error: Box::new(error) };
@@ -313,12 +308,17 @@ struct Blocks<'a, R> {
     block: Records,
     /// Whether the block is read, and not given yet.
     is_pending: bool,
+    /// Whether a read has failed: the next one would have an error that only follows from it.
+    is_over: bool,
 }
 
 impl<R: Read + Seek> Blocks<'_, R> {
     /// Reads blocks together, as long as their ages are relative to the same second. Returns false if there
-    /// are no more.
+    /// are no more, or a read has failed.
     fn read(&mut self, together: &mut Records, now: Timestamp) -> Result<bool, snapshot::Error> {
+        if mem::replace(&mut self.is_over, true) {
+            return Ok(false);
+        }
         together.begin(now);
         let mut has_read = self.is_pending;
         while self.is_pending || self.reader.next(&mut self.block, now)? {
@@ -330,6 +330,7 @@ impl<R: Read + Seek> Blocks<'_, R> {
             }
             self.is_pending = false;
         }
+        self.is_over = false;
         Ok(has_read)
     }
 }

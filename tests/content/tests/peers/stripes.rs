@@ -64,7 +64,7 @@ impl FetchLoad {
         Self { torrents, stripes, rate: rate * u64::from(times), memory: cache / 2, within: minute / times }
     }
 
-    /// Where the machine is too busy for the rate, the same is tried with lower rates and longer times.
+    /// A busy machine gets lower rates and longer times, unless the rates are the real ones.
     async fn is_written_in_whole_stripes(&self) {
         for slower in [1, 4, 16] {
             let (rate, within) = (self.rate / u64::from(slower), self.within * slower);
@@ -79,7 +79,7 @@ impl FetchLoad {
                 writes.stripes,
                 writes.runs,
             );
-            if elapsed < 2 * load.time() || slower == 16 {
+            if elapsed < 2 * load.time() || slower == 16 || env::var_os("SWARMKEEP_STRIPES").is_some() {
                 return assert!(writes.whole * 10 >= writes.stripes * 9, "{writes:?}");
             }
         }

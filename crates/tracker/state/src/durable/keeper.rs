@@ -30,10 +30,9 @@ pub(super) struct Keeper {
     downloads: Downloads,
     /// Torrents that are not in the database yet.
     candidates: Candidates,
-    /// During a pass over all swarms: its position, and the number of the `settle` call when it began.
-    pass: Option<(Cursor, u64)>,
-    /// Whether all counts that this pass finds enter the database.
-    pass_trusts: bool,
+    /// During a pass over all swarms: its position, the number of the `settle` call when it began, and whether
+    /// all counts that it finds enter the database.
+    pass: Option<(Cursor, u64, bool)>,
     /// The number of the `settle` call when the latest complete pass began.
     passed: u64,
     due: Instant,
@@ -49,8 +48,7 @@ impl Keeper {
         let age = downloads.age_of_copy().unwrap_or(copy_every);
         // Not at once: a tracker that has just started has more to do.
         let copy_due = Instant::now() + copy_every.saturating_sub(age).max(copy_every / 24);
-        let (pass, passed, copying, pass_trusts) = (None, 0, None, false);
-        Self { core, downloads, candidates, pass, pass_trusts, passed, due, copy_due, copying }
+        Self { core, downloads, candidates, pass: None, passed: 0, due, copy_due, copying: None }
     }
 
     pub(super) fn run(mut self) {
@@ -97,17 +95,17 @@ impl Keeper {
     fn look(&mut self, settle: u64, is_due: bool) -> Result<()> {
         let (mut created, mut restored) = (Vec::new(), Vec::new());
         for shard in &self.core.shards {
-            for (info_hash, is_restored) in shard.lock().created.drain(..) {
-                if is_restored { &mut restored } else { &mut created }.push(info_hash);
-            }
+            let mut shard = shard.lock();
+            created.append(&mut shard.created);
+            restored.append(&mut shard.restored);
         }
         let has_restored = !restored.is_empty();
-        let trusted = self.look_at(restored, true);
+        let trusted = self.look_at(restored, true, true);
         let trusts = has_restored && trusted.is_err();
-        let looked = trusted.and_then(|()| self.look_at(created, false));
+        let looked = trusted.and_then(|()| self.look_at(created, false, false));
         let looked = looked.and_then(|()| self.pass(settle, is_due));
         if looked.is_err() {
-            let pass_trusts = self.pass.take().is_some() && self.pass_trusts;
+            let pass_trusts = self.pass.take().is_some_and(|(_, _, trusts)| trusts);
             self.core.trusts_all.fetch_or(trusts || pass_trusts, SeqCst);
             self.core.look_at_all.store(true, SeqCst);
         }
@@ -119,14 +117,14 @@ impl Keeper {
         // While the disk refuses writes, a pass would find the same unsaved counts again and again.
         let may_begin = self.pass.is_none() && !status.is_refused && (is_due || !status.is_unreadable);
         if may_begin && self.core.look_at_all.swap(false, SeqCst) {
-            self.pass = Some((Cursor::START, settle));
-            self.pass_trusts = self.core.trusts_all.swap(false, SeqCst);
+            self.pass = Some((Cursor::START, settle, self.core.trusts_all.swap(false, SeqCst)));
         }
-        let Some((at, began)) = self.pass else { return Ok(()) };
+        let Some((at, began, trusts)) = self.pass else { return Ok(()) };
         let mut swarms = Vec::new();
         let next = self.core.store.walk(at, LOOKED_AT, &mut swarms);
-        self.look_at(swarms.into_iter().map(|swarm| swarm.info_hash).collect(), self.pass_trusts)?;
-        self.pass = Some((next, began)).filter(|_| !next.is_end());
+        let info_hashes = swarms.into_iter().map(|swarm| swarm.info_hash).collect();
+        self.look_at(info_hashes, trusts, false)?;
+        self.pass = Some((next, began, trusts)).filter(|_| !next.is_end());
         if self.pass.is_none() {
             self.passed = began;
         }
@@ -160,14 +158,14 @@ impl Keeper {
         }
     }
 
-    /// Reads the stored counts of swarms, and reconciles them. If it `trusts` the swarms, their torrents
-    /// enter the database.
-    fn look_at(&mut self, mut info_hashes: Vec<InfoHash>, trusts: bool) -> Result<()> {
+    /// Reads the stored counts of swarms, and reconciles them. If it `trusts` the swarms, the downloads that
+    /// are found in them enter the database; if they `are_restored`, those that wait enter too.
+    fn look_at(&mut self, mut info_hashes: Vec<InfoHash>, trusts: bool, are_restored: bool) -> Result<()> {
         info_hashes.sort_unstable();
         info_hashes.dedup();
         for some in info_hashes.chunks(READ_AT_ONCE) {
             for (info_hash, stored) in some.iter().zip(self.downloads.get_all(some)?) {
-                self.reconcile(info_hash, stored, trusts);
+                self.reconcile(info_hash, stored, trusts, are_restored);
             }
             // Announces on the same core go first.
             thread::yield_now();
@@ -177,7 +175,7 @@ impl Keeper {
 
     /// Compares the count of a swarm with its kept count (stored, waiting and noted), and raises the lower
     /// one: one of the two has all downloads that were ever counted, and neither has one twice.
-    fn reconcile(&mut self, info_hash: &InfoHash, stored: u32, trusts: bool) {
+    fn reconcile(&mut self, info_hash: &InfoHash, stored: u32, trusts: bool, is_restored: bool) {
         let (core, mut shard) = (Arc::clone(&self.core), self.core.shard(info_hash));
         let noted = shard.changes.get(info_hash).copied();
         let change = noted.map(|note| note.change).unwrap_or_default();
@@ -192,7 +190,7 @@ impl Keeper {
         let enters = trusts || (stored > 0 && !change.forget) || noted.is_some_and(PendingChange::enters);
         let source = match add {
             // Restored downloads wait if the swarm was looked up as a new one in between.
-            0 if !(trusts && stored == 0 && kept > 0) => None,
+            0 if !(is_restored && stored == 0 && kept > 0) => None,
             _ if enters => Some(Source::Several),
             _ => candidates::source_of(&*core.store, info_hash),
         };

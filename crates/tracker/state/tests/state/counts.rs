@@ -11,11 +11,11 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Budget, Changes, Endpoint, Packed, PeerBuffer, Request, Retention,
-    TorrentRepository as _,
+    Announce, AnnounceEvent, Budget, Changes, Endpoint, Packed, PeerBuffer, Records, Request, Retention,
+    SwarmSummary, TorrentRepository as _,
 };
 use swarmkeep_conformance::{
-    kit::{self, Panicking, assert_panics_with, at, completed, config, hash, leecher, stopped},
+    kit::{self, Panicking, assert_panics_with, at, completed, config, hash, leecher, stats, stopped},
     threads::{SetOnDrop, in_step},
 };
 use swarmkeep_kit::folder::{Operation, Refusal, Simulated};
@@ -119,7 +119,7 @@ fn an_eviction_forgets_no_count() {
     (0..1000).step_by(37).for_each(|torrent| assert_eq!(stored(&folder, torrent), 2));
 }
 
-/// It is to write a snapshot, and to read stored counts, which are more than redb caches, or to write new ones.
+/// The tracker writes a snapshot, and reads stored counts, more than redb caches; then it writes new counts.
 #[test]
 fn no_announce_waits_for_a_disk_that_hangs() {
     const TORRENTS: u64 = 5000;
@@ -351,12 +351,43 @@ fn a_torrent_enters_the_counts_with_downloaders_of_two_prefixes() {
     (10..20).for_each(|port| _ = tell(&store, of_prefix(1, 9, port)));
     store.settle().unwrap();
     assert_eq!(stored(&folder, 1), 12);
-    // The swarms of a tracker that was killed do not come in by a snapshot either.
+}
+
+#[test]
+fn made_up_torrents_of_one_prefix_displace_themselves_and_stay_out_beside_restored_ones() {
+    let (folder, mut records) = (Simulated::new(11), Records::new(at(0)));
+    let store = durable(&folder);
+    let flood = |torrents: std::ops::Range<u64>| {
+        torrents.for_each(|torrent| _ = tell(&store, of_prefix(torrent, 7, 1)));
+        store.settle().unwrap();
+        store.status()
+    };
+    // Others wait, and more of one prefix than may wait.
+    (0..100).for_each(|torrent| _ = tell(&store, of_prefix(torrent, 1000 + torrent as u32, 1)));
+    let status = flood(1000..2000);
+    assert!(status.entries == 0 && status.candidates <= 356, "{status:?}");
+    let entered = flood(0..100).entries;
+    assert!(entered > 80, "{entered} of 100 were not displaced, and now have a second prefix");
+    flood(2000..2001);
+    records.push(&hash(2000), 3, &[]);
+    store.import(&[records.clone()], at(0));
+    store.settle().unwrap();
+    let status = flood(2001..2002);
+    assert_eq!((status.entries, status.candidates, stored(&folder, 2000)), (entered + 1, 256, 3));
     store.close().unwrap();
+    // More new swarms than are noted, and later more restored ones.
+    for torrent in 3000..300_000 {
+        tell(&store, leecher(hash(torrent), v4(1)));
+        records.push(&hash(torrent), 3, &[]);
+    }
+    store.restore(&SwarmSummary { info_hash: hash(2002), stats: stats(0, 0, 3) }, &[], at(0));
     store.open(downloads(&folder));
     store.settle().unwrap();
-    assert_eq!([1, 2, 3].map(|torrent| stored(&folder, torrent)), [12, 2, 0]);
-    assert_eq!(store.scrape(&hash(3)).downloaded, 4, "for as long as its swarm is there");
+    assert_eq!((store.status().entries, stored(&folder, 2002)), (102, 3));
+    assert_eq!(store.scrape(&hash(1000)).downloaded, 1, "for as long as its swarm is there");
+    store.import(&[records], at(0));
+    store.settle().unwrap();
+    assert_eq!((store.status().candidates, stored(&folder, 3000)), (256, 3));
 }
 
 #[test]

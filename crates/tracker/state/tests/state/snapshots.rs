@@ -199,6 +199,23 @@ fn a_disk_that_refuses_costs_the_snapshot_and_no_other() {
 }
 
 #[test]
+fn a_disk_that_fails_during_a_load_is_named_by_its_error() {
+    let folder = Simulated::new(0);
+    let tracker = Tracker::open(&folder);
+    (0..100).for_each(|nth| grow(&tracker, nth));
+    tracker.state.snapshot().unwrap();
+    let operations = Tracker::open(&folder.after_kill()).folder.operations().len();
+    let fail = |at| {
+        let folder = folder.after_kill();
+        folder.refuse(at, 1, Refusal::Device);
+        Tracker::with(STORES[0], &folder, 0).err().map(|error| format!("{error:?}"))
+    };
+    let errors: Vec<_> = (0..operations).filter_map(fail).collect();
+    assert!(errors.iter().all(|error| error.contains("code: 5")), "{errors:?}");
+    assert!(errors.iter().filter(|error| error.starts_with("Snapshot")).count() > 3, "{errors:?}");
+}
+
+#[test]
 fn a_snapshot_that_a_wrong_clock_has_expired_is_kept_after_further_snapshots() {
     const DAY: u64 = 86_400;
     let folder = Simulated::new(0);

@@ -114,6 +114,8 @@ fn access_needs_a_token_that_has_the_scope() {
     assert_eq!(get(tracker.admin, "/api/v1/openapi.json").status, 200, "without a token");
     let scopes = |secret| get_with(tracker.admin, "/api/v1/token", secret).json()["scopes"].clone();
     assert_eq!((scopes(ALL), scopes(READ)), (["read", "write", "peers"].into(), ["read"].into()));
+    let answer = get_with(tracker.admin, &format!("{torrent}/peers"), READ);
+    assert!(refusal(&answer, 403).contains("scope `peers`"), "{answer:?}");
 
     let none = Tracker::with(&with(config(), |config| config.admin_tokens.clear()), packed());
     assert_eq!(get_with(none.admin, "/api/v1/stats", ALL).status, 401, "no tokens, no access");
