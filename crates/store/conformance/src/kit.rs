@@ -222,7 +222,7 @@ pub const fn stats(complete: u32, incomplete: u32, downloaded: u32) -> SwarmStat
 }
 
 /// The answer to an announce, with the selected peers.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) announced: Announced,
     pub(crate) peers: Vec<Endpoint>,
@@ -402,6 +402,8 @@ impl Store {
             let (before, after) = (all.len(), all.last().map(|swarm| swarm.info_hash));
             self.page(after.as_ref(), limit, &mut all);
             assert!(all.len() <= before + limit, "more than {limit} in a page");
+            let last = all.last().map(|swarm| swarm.info_hash);
+            assert!(all.len() == before || last > after, "a page goes back");
             if all.len() < before + limit {
                 return all;
             }

@@ -19,8 +19,8 @@ use crate::{
 /// [`Unavailable`].
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
 
-/// The error of a store that could not be reached or did not answer in time. The call may or may not have
-/// taken effect.
+/// The error of a store that could not be reached or did not answer in time. The call may have
+/// taken effect, or take effect later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the store is unavailable: {reason}")]
 pub struct Unavailable {

@@ -56,10 +56,11 @@ struct BytesPer {
 /// A repository that several processes share, on Redis or Valkey.
 ///
 /// One call takes one round trip. If a server is lost or slow, a call is tried again until
-/// [`RedisConfig::patience`] has passed, and then fails as [`Unavailable`]. An announce is sent again if its
-/// reply was lost. If the server had already done it, the second one changes nothing and counts no download,
-/// but reports [`REFRESHED`](swarmkeep::Changes::REFRESHED) where the first one reported `JOINED`. Removals
-/// and added downloads are not sent again.
+/// [`RedisConfig::patience`] has passed, and then fails as [`Unavailable`]. An announce or a restore is sent
+/// again if its reply was lost. If the server had already done it, and no call came between, the second one
+/// changes nothing and counts no download, but an announce reports
+/// [`REFRESHED`](swarmkeep::Changes::REFRESHED) where the first one reported `JOINED`. Removals and added
+/// downloads are not sent again.
 pub struct RedisRepository {
     shared: Arc<Shared>,
     node: String,

@@ -99,9 +99,8 @@ impl Keeper {
             created.append(&mut shard.created);
             restored.append(&mut shard.restored);
         }
-        let has_restored = !restored.is_empty();
         let trusted = self.look_at(restored, true, true);
-        let trusts = has_restored && trusted.is_err();
+        let trusts = trusted.is_err();
         let looked = trusted.and_then(|()| self.look_at(created, false, false));
         let looked = looked.and_then(|()| self.pass(settle, is_due));
         if looked.is_err() {

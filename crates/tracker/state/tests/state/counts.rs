@@ -7,7 +7,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use swarmkeep::{
@@ -20,11 +20,11 @@ use swarmkeep_conformance::{
 };
 use swarmkeep_kit::folder::{Operation, Refusal, Simulated};
 use swarmkeep_state::{Downloads, Durable, Pace, look_at_downloads};
+use swarmkeep_store_tests::{A_MINUTE, until};
 
 use crate::{Tracker, leave, pace, stored, tell, tell_at, twice, v4};
 
 const FILE: &str = "downloads.redb";
-const MINUTE: Duration = Duration::from_secs(60);
 
 fn durable(folder: &Simulated) -> Durable {
     durable_at(folder, |_| {})
@@ -40,14 +40,6 @@ fn durable_at(folder: &Simulated, change: impl FnOnce(&mut Pace)) -> Durable {
 
 fn downloads(folder: &Simulated) -> Downloads {
     Downloads::open(Arc::new(folder.clone())).unwrap()
-}
-
-fn until(mut is_done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_done() {
-        assert!(began.elapsed() < MINUTE);
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Two threads count downloads of torrents whose stored counts are being read. A third reads the sums.
@@ -143,7 +135,7 @@ fn no_announce_waits_for_a_disk_that_hangs() {
                 }
                 announced.send(()).unwrap();
             });
-            let are_announced = are_announced.recv_timeout(MINUTE);
+            let are_announced = are_announced.recv_timeout(A_MINUTE);
             drop(hanging);
             are_announced.expect("announces wait for the disk");
             snapshot.join().unwrap().unwrap();
@@ -298,7 +290,7 @@ fn a_copy_is_made_at_its_time_while_downloads_are_counted() {
     let folder = Simulated::new(17);
     let store = durable_at(&folder, |pace| pace.copy_every = Duration::from_millis(24));
     let mut torrents = 0..;
-    until(|| {
+    until("a copy", || {
         twice(&store, torrents.next().unwrap());
         store.settle().unwrap();
         let copy = look_at_downloads(&folder.after_kill()).unwrap().into_iter().nth(1);
@@ -312,7 +304,7 @@ fn a_failed_copy_is_tried_again_sooner_than_the_next_one() {
     // Waits for a copy, and returns the numbers of the operations that created a file.
     let creates = |folder: &Simulated, copy_every| {
         let _store = durable_at(folder, |pace| pace.copy_every = Duration::from_secs(copy_every));
-        until(|| folder.contents("downloads.redb.copy").is_some());
+        until("a copy", || folder.contents("downloads.redb.copy").is_some());
         let operations = folder.operations().into_iter().enumerate();
         operations.filter(|(_, it)| *it == Operation::Create).map(|(at, _)| at).collect::<Vec<_>>()
     };
@@ -408,7 +400,7 @@ fn a_torrent_enters_the_counts_when_its_downloader_announces_again_later() {
     again(3, 2, 1000);
     store.remove(&hash(4));
     again(4, 1, 1000);
-    until(|| stored(&folder, 2) > 0);
+    until("the downloader counts", || stored(&folder, 2) > 0);
     store.settle().unwrap();
     assert_eq!([1, 2, 3, 4].map(|torrent| stored(&folder, torrent)), [0, 1, 0, 0]);
     assert_eq!(store.scrape(&hash(2)).downloaded, 1);

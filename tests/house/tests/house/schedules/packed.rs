@@ -91,9 +91,9 @@ fn packed_swarms_lose_no_announce() {
     check(10_000, || two_sweepers_share_one_pass(packed()));
 }
 
-/// Batches of refreshes share the lock. Between two announces they let in a thread that wants it alone.
+/// Between two announces, a batch lets in a thread that wants the lock alone.
 #[test]
-fn batches_let_a_newcomer_in() {
+fn batches_that_share_the_lock_lose_no_newcomer() {
     check(10_000, || {
         let store = Arc::new(packed());
         let told = [1, 2].map(|n| Announce::new(HASH, format!("192.0.2.{n}:6881").parse().unwrap()));
