@@ -30,7 +30,8 @@ impl Tracker {
         let mut tracker = Self { process, said };
         let mut line = String::new();
         tracker.said.read_line(&mut line)?;
-        let address = line.split([' ', ',', ';']).find_map(|word| word.parse().ok());
+        let behind = line.split_once("listening on udp ").map(|(_, behind)| behind);
+        let address = behind.and_then(|behind| behind.split([' ', ',', ';', '\n']).next()?.parse().ok());
         let address =
             address.ok_or_else(|| io::Error::other(format!("the tracker does not listen: {line}")))?;
         Ok((tracker, address))

@@ -19,6 +19,10 @@ use tokio_rustls::rustls::{
 
 use crate::http::{self, connect};
 
+fn for_loopback() -> CertificateParams {
+    CertificateParams::new(["127.0.0.1", "::1", "localhost"].map(String::from)).expect("names")
+}
+
 /// A certificate for the loopback addresses with its chain, and a root that clients trust, in files of a
 /// folder that every user may read. Only their owner may read the key.
 #[derive(Debug)]
@@ -41,6 +45,21 @@ impl CertificateAuthority {
         Self::default()
     }
 
+    /// A certificate that is its own root.
+    pub fn self_signed() -> Self {
+        let (mut authority, key) = (Self::new(), KeyPair::generate().expect("randomness"));
+        let certificate = for_loopback().self_signed(&key).expect("a certificate");
+        for (path, pem) in [
+            (authority.certificate(), certificate.pem()),
+            (authority.root(), certificate.pem()),
+            (authority.key(), key.serialize_pem()),
+        ] {
+            fs::write(path, pem).expect("room");
+        }
+        (authority.leaf, authority.root) = (certificate.der().clone(), certificate.der().clone());
+        authority
+    }
+
     /// Another authority, with its files in the place of the former ones.
     #[must_use]
     pub fn renewed(self) -> Self {
@@ -60,10 +79,8 @@ impl CertificateAuthority {
         let root = authority("root").self_signed(&root_key).expect("a certificate");
         let issuer = Issuer::new(authority("root"), &root_key);
         let middle = authority("middle").signed_by(&middle_key, &issuer).expect("a certificate");
-        let names = ["127.0.0.1", "::1", "localhost"].map(String::from);
-        let params = CertificateParams::new(names).expect("names");
         let issuer = Issuer::new(authority("middle"), &middle_key);
-        let leaf = params.signed_by(&leaf_key, &issuer).expect("a certificate");
+        let leaf = for_loopback().signed_by(&leaf_key, &issuer).expect("a certificate");
 
         let authority = Self { leaf: leaf.der().clone(), root: root.der().clone(), folder };
         fs::write(authority.certificate(), leaf.pem() + &middle.pem()).expect("room");

@@ -4,7 +4,7 @@ use std::{
     env, fs, io,
     net::SocketAddr,
     path::PathBuf,
-    process::{Child, Command, ExitStatus},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -33,6 +33,7 @@ pub fn swarmkeep(program: &PathBuf, subcommand: &str) -> Command {
     command.env_clear().arg(subcommand);
     if subcommand == "serve" {
         command.envs(["SWARMKEEP_UDP", "SWARMKEEP_HTTP"].map(|variable| (variable, "off")));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
     }
     command
 }

@@ -172,8 +172,8 @@ fn bytes<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
         ("GB", 1_000_000_000),
         ("TB", 1_000_000_000_000),
     ];
-    let bytes = counted(text, &UNITS).and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| "expected bytes, such as 1GB, 128MB or 4MiB".into())
+    let bytes = counted(text, &UNITS).ok_or("expected bytes, such as 1GB, 128MB or 4MiB")?;
+    bytes.try_into().map_err(|_| "the number is too large".into())
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ fn error(bytes: &[u8]) -> Error {
     let mut rest = bytes;
     let error = limits().decode(&mut rest).expect_err("no peer may send it");
     assert_eq!(rest, bytes, "a wrong message stays");
+    let before_others = [bytes, &[0xff; 64]].concat();
+    assert_eq!(limits().decode(&mut &*before_others), Err(error.clone()), "whatever comes behind it");
     error
 }
 

@@ -9,7 +9,7 @@ pub(crate) mod state;
 use std::{
     net::SocketAddr,
     os::unix::process::CommandExt as _,
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, SystemTime},
 };
 
@@ -33,7 +33,7 @@ pub(crate) fn start_at_file(arguments: &[&str]) -> Serve {
 pub(crate) fn swarmkeep(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
     // Listens at no default address, which may be in use.
-    command.arg("serve").args(arguments);
+    command.arg("serve").args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
     command.envs(["SWARMKEEP_ADMIN", "SWARMKEEP_UDP", "SWARMKEEP_HTTP"].map(|variable| (variable, "off")));
     command
 }

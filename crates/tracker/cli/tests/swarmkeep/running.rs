@@ -263,22 +263,23 @@ fn check(arguments: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn a_check_over_https_accepts_the_given_certificate() {
-    let [authority, other] = [(); 2].map(|()| CertificateAuthority::new());
-    let [certificate, key] = authority.options();
-    let serve = start(&["--https=127.0.0.1:0", &certificate, &key]);
-    let [ca, another] = [&authority, &other].map(|authority| format!("--ca={}", authority.root().display()));
-    let target = format!("https://{}/announce", serve.addresses_of("https")[0]);
-    assert_eq!(check(&[&ca, &target]), (Some(0), String::new()));
-    assert_eq!(check(&["--insecure", &target]), (Some(0), String::new()));
-    for arguments in [&[&*target][..], &[&another, &target]] {
-        let (code, message) = check(arguments);
-        assert!(
-            code == Some(1) && message.contains(&format!("{target}: the authority of its certificate is")),
-            "{message}"
-        );
+    let other = CertificateAuthority::new();
+    for authority in [CertificateAuthority::new(), CertificateAuthority::self_signed()] {
+        let [certificate, key] = authority.options();
+        let serve = start(&["--https=127.0.0.1:0", &certificate, &key]);
+        let [ca, another] =
+            [&authority, &other].map(|authority| format!("--ca={}", authority.root().display()));
+        let target = format!("https://{}/announce", serve.addresses_of("https")[0]);
+        assert_eq!(check(&[&ca, &target]), (Some(0), String::new()));
+        assert_eq!(check(&["--insecure", &target]), (Some(0), String::new()));
+        for arguments in [&[&*target][..], &[&another, &target]] {
+            let (code, message) = check(arguments);
+            let is_named = message.contains(&format!("{target}: the authority of its certificate is"));
+            assert!(code == Some(1) && is_named, "{message}");
+        }
+        assert_eq!(serve.stop("TERM").0, Some(0));
+        assert_eq!(check(&["--insecure", &target]).0, Some(1));
     }
-    assert_eq!(serve.stop("TERM").0, Some(0));
-    assert_eq!(check(&["--insecure", &target]).0, Some(1));
 }
 
 #[test]

@@ -96,6 +96,8 @@ fn packed_swarms_lose_no_announce() {
 fn batches_that_share_the_lock_lose_no_newcomer() {
     check(10_000, || {
         let store = Arc::new(packed());
+        // Announces to a small swarm take the lock alone.
+        (0..=255).for_each(|host| announce(&*store, host, AnnounceEvent::Started));
         let told = [1, 2].map(|n| Announce::new(HASH, format!("192.0.2.{n}:6881").parse().unwrap()));
         let refresh = move |store: &Packed, announce: Announce| {
             let request = || Request::new(announce, PeerBuffer::new(&mut [], &mut []));
@@ -106,9 +108,10 @@ fn batches_that_share_the_lock_lose_no_newcomer() {
             let store = store.clone();
             thread::spawn(move || refresh(&store, announce))
         });
-        announce(&*store, 3, AnnounceEvent::Started);
+        let newcomer = Announce::new(HASH, "192.0.3.1:6881".parse().unwrap());
+        store.announce(&newcomer, NOW, &mut SplitMix64::new(1), &mut PeerBuffer::new(&mut [], &mut []));
         threads.map(|thread| thread.join().unwrap());
-        assert_eq!(store.scrape(&HASH).peers(), 3);
+        assert_eq!(store.scrape(&HASH).peers(), 257);
     });
 }
 
