@@ -320,35 +320,24 @@ impl Store {
         announce_with(self, &announce, at(seconds), &mut SplitMix64::new(seed))
     }
 
-    /// Announces peers that want no peers, to fill a swarm.
+    /// Announces peers that want no peers, to fill a swarm: first one by one, and then in batches.
     pub(crate) fn fill(&self, seconds: u64, announces: impl IntoIterator<Item = Announce>) {
-        let announces = announces.into_iter().map(|announce| announce.want(0));
-        self.tell_all(at(seconds), announces, &mut SplitMix64::new(1), |_| {});
+        self.fill_from(seconds, &mut announces.into_iter());
     }
 
-    /// Announces at `now` with randomness `rng`, first one by one and then in batches, and passes on the
-    /// answers.
-    pub(crate) fn tell_all(
-        &self,
-        now: Timestamp,
-        announces: impl IntoIterator<Item = Announce>,
-        rng: &mut dyn Random,
-        mut told: impl FnMut(Answer),
-    ) {
+    /// Compiled once for all iterators.
+    fn fill_from(&self, seconds: u64, announces: &mut dyn Iterator<Item = Announce>) {
         const BATCH: usize = 256;
-        const BYTES: usize = 1 << 20;
-
-        let mut announces = announces.into_iter().peekable();
-        while let Some(next) = announces.peek() {
+        let mut rng = SplitMix64::new(1);
+        loop {
             let is_left = |alone: usize| alone.checked_sub(1);
-            if self.alone.fetch_update(Relaxed, Relaxed, is_left).is_ok() {
-                told(announce_with(self, next, now, rng));
-                announces.next();
-                continue;
+            let count = if self.alone.fetch_update(Relaxed, Relaxed, is_left).is_ok() { 1 } else { BATCH };
+            let batch: Vec<_> = announces.take(count).map(|announce| announce.want(0)).collect();
+            match &*batch {
+                [] => return,
+                [one] => _ = announce_with(self, one, at(seconds), &mut rng),
+                batch => self.tell_batch(at(seconds), batch, &mut rng, |_| {}),
             }
-            let most = (BYTES / (24 * room_for(next)).max(1)).clamp(1, BATCH);
-            let batch: Vec<_> = announces.by_ref().take(most).collect();
-            self.tell_batch(now, &batch, rng, &mut told);
         }
     }
 
