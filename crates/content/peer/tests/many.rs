@@ -226,6 +226,7 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_the_documented_mem
     );
     assert!(a_torrent <= A_TORRENT, "{a_torrent} bytes per torrent");
     assert!(a_piece <= A_PIECE, "{a_piece} bytes per piece");
+    assert!(a_connection > 0, "the memory of the leechers is counted twice");
     assert!(a_connection <= A_CONNECTION, "{a_connection} bytes per connection that waits");
     assert!(an_answered <= AN_ANSWERED, "{an_answered} bytes per connection that is answered");
     assert!(an_answered > 4 * a_connection, "{an_answered} bytes: the responses did not wait");

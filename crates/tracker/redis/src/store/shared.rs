@@ -288,9 +288,9 @@ pub(super) async fn compare_clocks(
     compare(&link.call(calls.time()).await?).map(Some)
 }
 
-/// Returns what to do with the server's answer to a `TIME` that is sent next: it returns the times of
-/// `clock` and of the server, in seconds. An answer that is long in coming does not set them apart: of the
-/// times between call and answer, the nearest to the server's counts.
+/// Returns a function of the server's answer to a `TIME` that is sent next. Its result is the time of `clock`
+/// and that of the server, in seconds. A late answer does not set them apart: of the times between call and
+/// answer, the nearest to the server's counts.
 fn comparison(clock: fn() -> Timestamp) -> impl FnOnce(&Value) -> Result<(u64, u64), Unavailable> {
     let sent = clock().as_secs();
     move |answer| {
