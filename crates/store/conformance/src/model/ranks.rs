@@ -35,11 +35,11 @@ pub(crate) struct Ranks {
 /// An IPv6 prefix of this number of bytes is worth no more than this number of networks.
 pub(crate) type Width = (usize, u64);
 
-pub(crate) const WIDTHS: &[Width] = &[(5, 4), (4, 8)];
+const WIDTHS: &[Width] = &[(5, 4), (4, 8)];
 
 /// The members of networks, and of the prefixes around them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Members(BTreeMap<(Network, usize), u64>);
+struct Members(BTreeMap<(Network, usize), u64>);
 
 impl Members {
     fn around(network: Network, widths: &'static [Width]) -> impl Iterator<Item = ((Network, usize), u64)> {
@@ -52,7 +52,7 @@ impl Members {
         [((network, bytes.len()), 1)].into_iter().chain(wider)
     }
 
-    pub(crate) fn add(&mut self, network: Network, widths: &'static [Width]) {
+    fn add(&mut self, network: Network, widths: &'static [Width]) {
         Self::around(network, widths).for_each(|(prefix, _)| *self.0.entry(prefix).or_default() += 1);
     }
 
@@ -62,7 +62,7 @@ impl Members {
     }
 
     /// Returns the worth of a member of a network.
-    pub(crate) fn share(&self, network: Network, widths: &'static [Width]) -> u64 {
+    fn share(&self, network: Network, widths: &'static [Width]) -> u64 {
         let shares =
             Self::around(network, widths).map(|(prefix, units)| units * Ranks::UNIT / self.0[&prefix]);
         shares.min().expect("a network is around itself")
@@ -71,7 +71,7 @@ impl Members {
 
 impl Ranks {
     /// One network that is in no other swarm.
-    const UNIT: u64 = 1 << 16;
+    pub(super) const UNIT: u64 = 1 << 16;
     /// Peers of more networks than this add no worth.
     const NETWORKS: usize = 8;
 

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use super::ranks::{Members, WIDTHS, network_of};
+use super::ranks::Ranks;
 use swarmkeep::{
     Announce, AnnounceEvent, Changes, Endpoint, Families, Family, PeerDetails, PeerRecord, Random, Retention,
     Role, SwarmStats, Timestamp, Totals,
@@ -126,31 +126,44 @@ impl Swarm {
     /// Evicts the peers that announced least recently, except `announcer`, until at most `most` are left;
     /// returns the number of evicted peers.
     pub(crate) fn drop_stalest_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
-        let mut dropped = 0;
+        let before = self.peers.len();
         while most.is_some_and(|most| self.peers.len() > most) {
             let Some(&(_, stalest)) = self.by_age.iter().find(|(_, endpoint)| *endpoint != announcer) else {
                 break;
             };
             self.remove(&stalest);
-            dropped += 1;
         }
-        dropped
+        (before - self.peers.len()) as u64
     }
 
     /// Evicts peers of the networks that have most peers here, the least recent announcers first, except
     /// `announcer`, until at most `most` are left; returns the number of evicted peers.
     pub(crate) fn drop_least_but(&mut self, announcer: Option<Endpoint>, most: Option<usize>) -> u64 {
-        let mut dropped = 0;
+        let before = self.peers.len();
         while most.is_some_and(|most| self.peers.len() > most) {
-            let mut members = Members::default();
-            self.peers.keys().for_each(|endpoint| members.add(network_of(endpoint), WIDTHS));
-            let others = self.by_age.iter().filter(|(_, endpoint)| Some(*endpoint) != announcer);
-            let share = |endpoint| members.share(network_of(endpoint), WIDTHS);
-            let Some(&(_, least)) = others.min_by_key(|(_, endpoint)| share(endpoint)) else { break };
+            let others = self.shares().into_iter().filter(|(.., endpoint)| Some(*endpoint) != announcer);
+            let Some((.., least)) = others.min() else { break };
             self.remove(&least);
-            dropped += 1;
         }
-        dropped
+        (before - self.peers.len()) as u64
+    }
+
+    /// Returns the peers with their shares of the worth of their networks.
+    fn shares(&self) -> Vec<(u64, Timestamp, Endpoint)> {
+        let with_time = |(&endpoint, peer): (_, &Peer)| (u64::MAX, peer.last_announce, endpoint);
+        let mut peers: Vec<_> = self.peers.iter().map(with_time).collect();
+        use Family::{V4, V6};
+        for (family, len, units) in [(V4, 3, 1), (V6, 6, 1), (V6, 5, 4), (V6, 4, 8)] {
+            // In ascending order the peers of a network are neighbours.
+            let members = peers.chunk_by_mut(|(.., a), (.., b)| {
+                a.family() == b.family() && a.as_bytes()[..len] == b.as_bytes()[..len]
+            });
+            for members in members.filter(|members| members[0].2.family() == family) {
+                let share = units * Ranks::UNIT / members.len() as u64;
+                members.iter_mut().for_each(|member| member.0 = member.0.min(share));
+            }
+        }
+        peers
     }
 
     /// Evicts the endpoints of the address of `announcer` that announced least recently, except itself, until
@@ -166,17 +179,16 @@ impl Swarm {
         most: usize,
         networks: &[LimitedNetwork],
     ) -> u64 {
-        let mut dropped = 0;
+        let before = self.peers.len();
         for network in networks {
             let within = network.range(announcer);
             while self.peers.range(within.clone()).count() > most.saturating_mul(network.times) {
                 let others = self.peers.range(within.clone()).filter(|(endpoint, _)| **endpoint != announcer);
                 let Some((&stalest, _)) = others.min_by_key(|(_, peer)| peer.last_announce) else { break };
                 self.remove(&stalest);
-                dropped += 1;
             }
         }
-        dropped
+        (before - self.peers.len()) as u64
     }
 
     /// Whether one of `networks` that `newcomer` is in has no room for it.
