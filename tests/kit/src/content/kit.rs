@@ -303,7 +303,10 @@ pub(crate) fn assert_reads(content: &dyn Content, range: Range<u64>, pattern: Pa
 #[track_caller]
 pub(crate) fn assert_bytes(bytes: &[u8], start: u64, pattern: Pattern) {
     let expected = pattern.bytes(start..start + bytes.len() as u64);
-    let Some(at) = (0..bytes.len()).find(|&at| bytes[at] != expected[at]) else { return };
+    if bytes == expected {
+        return;
+    }
+    let at = (0..bytes.len()).find(|&at| bytes[at] != expected[at]).expect("they differ");
     let (near, shown) = (&bytes[at.saturating_sub(7)..], &bytes[at..bytes.len().min(at + 16)]);
     let origin = match Pattern::find(&near[..near.len().min(64)], |_| true) {
         Some((_, found, home)) => format!("of {found:?}, from about byte {home}"),

@@ -30,14 +30,7 @@ fn over_preallocated_files(config: &ContentConfig) -> Result<StripeCache> {
     StripeCache::new(Arc::new(FileStore::open(config, files::Allocation::Preallocated)?), tiny())
 }
 
-/// As it is by default: nothing is whole, and nothing is written before a flush.
-fn ample(config: &ContentConfig) -> Result<StripeCache> {
-    let store = BlockStore::open_or_create(config, Allocation::Sequential)?;
-    StripeCache::new(Arc::new(store), StripeCacheOptions::new())
-}
-
 swarmkeep_kit::content_suite!(stripe_cache_over_memory, over_memory);
 swarmkeep_kit::content_suite!(stripe_cache_over_block, over_block);
 swarmkeep_kit::content_suite!(stripe_cache_over_files, over_files);
 swarmkeep_kit::content_suite!(stripe_cache_over_preallocated_files, over_preallocated_files);
-swarmkeep_kit::content_suite!(stripe_cache_by_default, ample);
