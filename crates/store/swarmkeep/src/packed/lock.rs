@@ -188,7 +188,15 @@ mod tests {
     #[test]
     fn a_thread_that_shares_the_lock_sees_no_change_and_no_change_is_lost() {
         let lock = Lock::new([0; 2]);
-        let change = || (0..TURNS).for_each(|_| lock.write().iter_mut().for_each(|count| *count += 1));
+        let change = || {
+            (0..TURNS).for_each(|turn| {
+                let mut alone = lock.write();
+                alone.iter_mut().for_each(|count| *count += 1);
+                if turn % 2 == 0 {
+                    drop(ExclusiveGuard::downgrade(alone));
+                }
+            });
+        };
         let look = || {
             (0..TURNS).for_each(|_| {
                 let shared = lock.read();
