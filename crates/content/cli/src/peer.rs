@@ -37,14 +37,16 @@ use crate::{
 const INCOMPLETE: u8 = 3;
 
 const FETCH_DETAILS: &str = "\
+Examples:
   seedkeep fetch some.torrent                     into the current folder, as ordinary files
   seedkeep fetch some.torrent --store disk.image  into a block store (see `seedkeep store`)
   seedkeep fetch 'magnet:?xt=urn:btih:...'        by magnet link: its trackers and peers, and --peer
 
-Pieces that are in the store are not fetched again. Nor are those that lie in its folder under the torrent's
-name: such files are taken up, and the rest is fetched into them. A fetched piece is durable when its block
-of the store is whole, at the latest after a minute (--write-within), and at the end: only a crash loses
-some. Each piece is verified. A peer that sends wrong bytes is banned.
+Only missing pieces are fetched. Files that exist already in a folder store under the torrent's
+name are taken up, and the rest is fetched into them. Each piece is verified. A peer that sends
+wrong bytes is banned. A fetched piece is durable when its stripe (4 MiB of the torrent) is whole,
+after a minute at the latest (--write-within), and at the end. A crash loses the pieces that are
+not durable yet.
 
 Exit codes:
   0  everything is fetched
@@ -70,8 +72,8 @@ pub(crate) struct FetchArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sharing {
-    /// The store: a block device, an image, a folder, or `memory:` for as long as the program runs. The
-    /// default is the current folder, if it is needed.
+    /// The store: a block device, an image, a folder, or `memory:` for as long as the program runs. By
+    /// default the current folder; `seed` uses none for files.
     #[arg(long, value_name = "STORE")]
     pub(crate) store: Option<PathBuf>,
 
@@ -141,7 +143,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             Err(error) => return Err(error.into()),
         }
     }
-    // It may take long, so it is done while Ctrl-C still ends the program. Errors are reported by `share`.
+    // Verifying files may take long: here, Ctrl-C still ends the program at once. `share` reports errors.
     for (metainfo, torrent) in &torrents {
         kept.take_up(metainfo, torrent);
         let _ = kept.add(metainfo, torrent);
@@ -156,11 +158,11 @@ fn is_link(text: &str) -> bool {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Everything is there.
+    /// Until everything is fetched.
     Complete,
-    /// A signal. It is an error if something is still missing then.
+    /// Until a signal. Exit code 3 if something is missing then.
     Seeded,
-    /// A signal.
+    /// Until a signal.
     Interrupted,
 }
 
@@ -208,7 +210,7 @@ pub(crate) fn share(
 /// The torrents and links of a session.
 struct Transfers<'a> {
     session: &'a Session,
-    /// Where torrents are kept.
+    /// Keeps the torrents and their torrent files.
     kept: Option<&'a TorrentStore>,
     /// Peers of the command line.
     peers: &'a [SocketAddr],
@@ -392,7 +394,6 @@ impl SharedTorrent {
     fn line(&self) -> String {
         let Status { left, down, up, peers, .. } = self.handle.status();
         let done = self.bytes.saturating_sub(left);
-        // Of the bar, and of hundred.
         let [cells, percent] =
             [10, 100].map(|of| (u128::from(done) * of / u128::from(self.bytes.max(1))) as usize);
         let time = match left.checked_div(down.1) {
@@ -409,11 +410,12 @@ impl SharedTorrent {
 /// The output: bars for people, lines of JSON for programs.
 struct Reporter {
     json: bool,
-    /// Whether stderr is a terminal, which shows bars.
-    seen: bool,
+    /// Whether stderr is a terminal.
+    draws: bool,
     all: MultiProgress,
-    /// Of torrents.
+    /// A bar for each torrent.
     bars: Vec<ProgressBar>,
+    /// A bar for each link.
     links: Vec<ProgressBar>,
     news: News,
 }
@@ -491,15 +493,15 @@ impl<'a> TorrentProgress<'a> {
     }
 }
 
-/// The complete pieces: a digit for each of 64 stretches of the torrent, or for each of fewer pieces.
-/// 0 is none of a stretch, 9 all, and 1 to 8 are the eighths between.
+/// The complete pieces: a digit for each of 64 parts of the torrent, or for each piece if it has fewer. 0 is
+/// none of a part, 9 all, and 1 to 8 are eighths in between.
 fn levels(have: &PieceBits) -> String {
     let pieces = u64::from(have.pieces());
     let cells = pieces.min(64);
     let mut counts = vec![0; cells as usize];
     have.iter().for_each(|piece| counts[(u64::from(piece) * cells / pieces) as usize] += 1);
     let level = |(cell, count): (u64, u64)| {
-        // The number of pieces that the line above counts in this cell.
+        // The number of pieces of this cell.
         let size = ((cell + 1) * pieces).div_ceil(cells) - (cell * pieces).div_ceil(cells);
         match count {
             0 => '0',
@@ -521,7 +523,7 @@ impl Reporter {
         }
         Ok(Self {
             json,
-            seen: !json && std::io::stderr().is_terminal(),
+            draws: !json && std::io::stderr().is_terminal(),
             all: MultiProgress::new(),
             bars: Vec::new(),
             links: Vec::new(),
@@ -581,7 +583,7 @@ impl Reporter {
             if !transfers.shared.is_empty() {
                 line(&Event::Progress { torrents: TorrentProgress::all(&transfers.shared) })?;
             }
-        } else if self.seen {
+        } else if self.draws {
             self.draw(learning, &transfers.shared);
         }
         Ok(())
@@ -643,7 +645,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_tell_none_some_and_all_of_each_stretch() {
+    fn levels_tell_none_some_and_all_of_each_part() {
         let of = |pieces, have: &[u32]| {
             let mut bits = PieceBits::none(pieces);
             have.iter().for_each(|&piece| _ = bits.insert(piece));
@@ -656,7 +658,7 @@ mod tests {
             assert_eq!(of(pieces, &all), "9".repeat(pieces.min(64) as usize), "{pieces}");
             assert_eq!(of(pieces, &[]), "0".repeat(pieces.min(64) as usize), "{pieces}");
         }
-        // Ten pieces a stretch.
+        // Ten pieces per part.
         let some = of(640, &[0, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 25, 26, 27, 28]);
         assert_eq!(&some[..5], "15800");
     }

@@ -30,16 +30,17 @@ use crate::{
 };
 
 const DETAILS: &str = "\
+Examples:
   seedkeep create album                           makes album.torrent
   seedkeep seed album.torrent                     seeds the folder album, which lies beside it
   seedkeep seed album.torrent ~/music             seeds ~/music/album, or the files in ~/music
   seedkeep seed --store disk.image                every torrent of a store, complete or not
   seedkeep seed album.torrent --store disk.image  one torrent of it
 
-The files are seeded where they are. They are verified first, and nothing is written to them or beside
-them. A file that changes while it is seeded is no longer offered.
+The files are verified and seeded where they are; nothing is written to them or beside them. A file
+that changes while it is seeded is no longer offered.
 
-Runs until it is interrupted (SIGINT, SIGTERM). Then it tells the trackers and closes the connections.
+Runs until SIGINT or SIGTERM. Then it notifies the trackers and closes the connections.
 
 Exit codes:
   0  it was stopped

@@ -53,23 +53,23 @@ struct SessionState {
     resources: Arc<Resources>,
     torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
     permits: Permits,
-    /// The addresses of the incoming connections.
+    /// The addresses of the incoming connections that have named a torrent.
     callers: Mutex<Vec<IpAddr>>,
+    /// Incoming connections that have not named a torrent yet.
     lobby: Arc<Lobby>,
-    /// One permit for each outgoing connection that is not established yet, so that not all known addresses
-    /// are connected to at once.
+    /// Permits to establish an outgoing connection, so that not all known addresses are called at once.
     calling: Arc<Semaphore>,
     announcing: TrackerClient,
     source: Source,
     /// The key by which trackers recognize this program.
     tracker_key: u32,
-    /// These verify the pieces of the store.
+    /// The hashes that verify the pieces of the store.
     infos: Arc<Infos>,
-    /// The error of a flush that failed: some fetched pieces may be lost.
+    /// The error of the last flush that failed: some fetched pieces may be lost.
     unflushable: Mutex<Option<StoreError>>,
 }
 
-/// The info dictionaries of the torrents, which own them.
+/// Info dictionaries, which the torrents own.
 type Infos = Mutex<HashMap<InfoHash, Weak<Info>>>;
 
 /// A torrent of a session.
@@ -86,7 +86,7 @@ const CALLS: usize = 30;
 const SECOND: Duration = Duration::from_secs(1);
 /// How long it may take to establish a connection.
 const CALL: Duration = Duration::from_secs(10);
-/// A connection that lasted longer than this was of use.
+/// A connection that lasted longer than this counts as useful.
 const OF_USE: Duration = Duration::from_secs(60);
 
 impl Session {
@@ -182,7 +182,7 @@ impl Session {
             }
         }
         self.state.infos.lock().insert(info_hash, Arc::downgrade(&info));
-        // Also if the caller drops this future.
+        // Until it is ready: making it may fail, and the caller may drop this future.
         let unmade = ForgetOnDrop(&self.state, &torrent);
         let making = {
             let torrent = Arc::clone(&torrent);
@@ -263,14 +263,14 @@ impl Session {
         self.state.torrent(info_hash).map(|torrent| Handle { torrent })
     }
 
-    /// A torrent that was learnt; only one call of `add` gets it.
+    /// Returns a torrent that was learnt to one call of `add` only.
     fn take_learnt(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
         let torrent = self.state.torrent(info_hash)?;
         let taken = torrent.learning.lock().take_if(|learning| learning.is_done()).is_some();
         taken.then_some(torrent)
     }
 
-    /// Calls peers and trackers.
+    /// Starts the tasks of a torrent: they call its peers, measure its rates, and announce it.
     fn begin(&self, torrent: &Arc<Torrent>, tiers: &[Vec<String>]) {
         torrent.spawn(call_others(Arc::clone(&self.state), Arc::clone(torrent)));
         torrent.spawn(keep_time(Arc::clone(torrent)));
@@ -347,7 +347,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.state.resources.stop.cancel();
-        // Torrents hold the session, and their trackers hold them.
+        // Tasks that wait for trackers own the torrents, and these own the session.
         for torrent in std::mem::take(&mut *self.state.torrents.write()).into_values() {
             torrent.trackers.lock().clear();
         }
@@ -375,7 +375,7 @@ impl Handle {
         self.torrent.progress()
     }
 
-    /// The state of its trackers; for a hybrid, by the info hash by which it was added.
+    /// The state of its trackers; for a hybrid, those of its first announced info hash.
     pub fn trackers(&self) -> Vec<TrackerStatus> {
         self.torrent.trackers.lock().first().map(TrackersHandle::status).unwrap_or_default()
     }
@@ -434,7 +434,7 @@ impl Drop for IncomingConnection {
     }
 }
 
-/// A torrent that the session forgets when this is dropped. It is leaked when the torrent stays.
+/// Removes a torrent from the session when it is dropped. Leak it to keep the torrent.
 struct ForgetOnDrop<'a>(&'a SessionState, &'a Arc<Torrent>);
 
 impl Drop for ForgetOnDrop<'_> {
@@ -466,10 +466,10 @@ impl SessionState {
                     let (state, place) = (Arc::clone(&self), self.lobby.enter(address.ip()));
                     self.resources.spawn(async move {
                         let leaves = place.leaves.clone();
-                        // The futures around this one would keep several copies of its size.
+                        // Boxed, since each future around this one would contain a copy of it.
                         let answer = Box::pin(state.answer(stream, place));
                         let answered = leaves.run_until_cancelled(answer).await;
-                        tell(address, answered.unwrap_or(Err(EndReason::Refused("too many others connect"))));
+                        log(address, answered.unwrap_or(Err(EndReason::Refused("too many others connect"))));
                     });
                 }
                 // Perhaps no descriptor is free: another one may be soon.
@@ -495,8 +495,8 @@ impl SessionState {
         answered.unwrap_or(Err(EndReason::Stopped))
     }
 
-    /// Takes a place for a connection. If the session has none, the most dispensable connection of the same
-    /// side ends.
+    /// Takes a place for a connection. If the session has none, the most dispensable connection in the same
+    /// direction ends.
     fn seat(&self, torrent: &Arc<Torrent>, ip: IpAddr, outgoing: bool) -> Result<Seat, EndReason> {
         let now = Instant::now();
         let seated = match torrent.seat(ip, outgoing, self.permits.take(outgoing), now) {
@@ -582,13 +582,13 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
                 _ => Outcome::OfNoUse,
             };
             let why = ended.as_ref().err().map(ToString::to_string);
-            tell(address, ended);
+            log(address, ended);
             torrent.call_ended(address, outcome, why);
         });
     }
 }
 
-fn tell(address: SocketAddr, ended: Result<(), EndReason>) {
+fn log(address: SocketAddr, ended: Result<(), EndReason>) {
     if let Err(ended) = ended {
         tracing::debug!(%address, %ended, "a connection has ended");
     }
@@ -597,7 +597,7 @@ fn tell(address: SocketAddr, ended: Result<(), EndReason>) {
 /// Measures rates, and decides which peers are unchoked.
 async fn keep_time(torrent: Arc<Torrent>) {
     let mut before = Instant::now();
-    // Bytes that came before this task first ran came in no time, which would be a rate beyond all measure.
+    // The first tick comes after a second: bytes over no time would give an absurd rate.
     let mut second = tokio::time::interval_at((before + SECOND).into(), SECOND);
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for n in 0_u64.. {

@@ -21,17 +21,16 @@
 //! This crate opens no socket, reads no clock and draws no random numbers: the caller provides time,
 //! randomness, limits and the hash key.
 //!
-//! [`Packed`] and the B-trees need no feature. In a checkout, `cargo doc --open -p swarmkeep --all-features`
-//! shows these too:
+//! [`Packed`] and the B-trees need no feature. `cargo doc --open -p swarmkeep --all-features` documents all:
 //!
 //! | feature | addition |
 //! |---|---|
-//! | `catalog` | every row of the [`catalog`]: `dashmap`, `skipmap` and `tokio` |
+//! | `catalog` | `dashmap`, `skipmap` and `tokio` together: every row of the [`catalog`] |
 //! | `dashmap` | `DashMapRepository`: a sharded hash map, and a lock around each swarm |
 //! | `skipmap` | `SkipMapRepository`: a lock-free skip list, and a lock around each swarm |
 //! | `tokio` | the B-trees under the locks of tokio, through [`AsyncTorrentRepository`] |
-//! | `snapshot` | the module `snapshot`: all of a store as one stream of bytes, and back |
-//! | `rand_core` | `RandCore`: any generator of `rand_core` as the caller's randomness |
+//! | `snapshot` | the module `snapshot`: writes a store as one stream of bytes, and loads it |
+//! | `rand_core` | `RandCore`: any generator of `rand_core` as a [`Random`] |
 //! | `global-alloc` | `packed::use_global_allocator`, for processes with an allocator that counts memory |
 //! | `serde` | reports and identifiers as serde values |
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -36,17 +36,17 @@ const OTHER: InfoHash = InfoHash::new([2; 20]);
 
 #[test]
 fn a_list_of_torrents_is_accepted_while_the_tracker_runs_and_forbidden_torrents_go() {
-    // At once, since they mostly wait.
+    // All at once: they mostly wait.
     thread::scope(|scope| {
         for name in STORES {
             for kind in [ListKind::Allow, ListKind::Deny] {
-                scope.spawn(move || a_list_is_taken(name, kind));
+                scope.spawn(move || a_list_changes(name, kind));
             }
         }
     });
 }
 
-fn a_list_is_taken(name: &str, kind: ListKind) {
+fn a_list_changes(name: &str, kind: ListKind) {
     let folder = Folder::new();
     let list = folder.write("list", &format!("{LISTED}\n"));
     let tracker = over(name, with_list(AccessList::load(kind, &list).expect("a good list")));
@@ -59,7 +59,7 @@ fn a_list_is_taken(name: &str, kind: ListKind) {
     assert_eq!(refusal_over_http(&tracker, "", gone), "this tracker does not serve this torrent");
     assert_eq!(swarms(&tracker), 1, "{name} {kind:?}");
 
-    // Renamed over it, as a program that writes lists does.
+    // A program that writes lists renames a new file over the old one.
     fs::rename(folder.write("new", &format!("# the other one\n{OTHER}\n")), &list).expect("a rename");
     until("the new list is in use and the old swarm gone", || swarms(&tracker) == 0);
     assert_eq!(client.announce(of(gone)).0.leechers, 1);
@@ -99,7 +99,7 @@ fn announces_are_answered_while_a_list_of_a_million_torrents_is_read() {
         }
         assert!(began.elapsed() < A_MINUTE, "the new list is not in use");
     }
-    // Half of the time it is read and sorted.
+    // Reading and sorting take half of this time.
     assert!(slowest < began.elapsed() / 4, "{slowest:?} of {:?}", began.elapsed());
     assert_eq!(
         client.refusal(AnnounceRequest { info_hash: listed(1), ..announce(id) }),
@@ -114,7 +114,7 @@ fn a_list_that_was_replaced_is_not_kept() {
     let loaded = AccessList::load(ListKind::Deny, &list).expect("a good list");
     let old = Arc::downgrade(loaded.access());
     let tracker = over("packed", with_list(loaded));
-    // Its torrents are being removed by then.
+    // By then, the removal of its torrents has begun.
     thread::sleep(Duration::from_millis(1500));
     folder.write("list", &format!("{OTHER}\n"));
     until("the old list is gone", || old.upgrade().is_none());
@@ -147,7 +147,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     let tracker = over("packed", with(Rules::new(), |rules| rules.passkeys = Some(passkeys)));
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
-    // BEP 41: the URL may come in pieces, between other options.
+    // BEP 41: options may contain the URL in pieces, and other options may come between.
     for good in
         [&b"\x01\x02\x05/bob-\x01\x02\x0e56789/announce\x00"[..], b"\x09\x02ab\x02\x16/%61lice-1234/announce"]
     {
@@ -185,7 +185,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
         assert_eq!(client.refusal(AnnounceRequest { trailing, ..announce(id) }), expected, "{trailing:?}");
     }
     client.send(&ScrapeRequest::new(id, TransactionId(0), &[[0; 20]]).to_vec());
-    assert_eq!(error_in(&client.receive()), none, "there is no room for a passkey in it");
+    assert_eq!(error_in(&client.receive()), none, "a scrape over UDP has no room for a passkey");
 
     assert_eq!(refusal_over_http(&tracker, "", LISTED), none);
     assert_eq!(get(tracker.http[0], "/alice-1234/stats").status, 404);
@@ -236,7 +236,7 @@ fn an_address_that_asks_too_often_over_http_gets_an_error() {
 }
 
 #[test]
-fn peers_at_loopback_addresses_are_accepted_where_the_tracker_listens_on_one_or_replaced_by_rule() {
+fn a_tracker_at_a_loopback_address_accepts_peers_at_loopback_and_a_rule_replaces_their_address() {
     let tracker = over("packed", Rules::new());
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
@@ -259,7 +259,7 @@ fn peers_at_loopback_addresses_are_accepted_where_the_tracker_listens_on_one_or_
 }
 
 #[test]
-fn a_client_with_a_link_only_finds_seeders_where_the_operator_lets_it() {
+fn a_client_that_has_only_a_link_finds_seeders_if_the_rules_allow_it() {
     for name in STORES {
         let tracker = over(name, Rules::new());
         let mut client = Client::of(tracker.udp[0]);
@@ -304,7 +304,7 @@ fn with_list(list: AccessList) -> Rules {
 
 fn swarms(tracker: &Tracker) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    runtime.block_on(tracker.control.repository.totals()).expect("it is here").swarms
+    runtime.block_on(tracker.control.repository.totals()).expect("a store in this process").swarms
 }
 
 fn query(info_hash: InfoHash) -> String {
@@ -323,7 +323,7 @@ fn refusal_over_http(tracker: &Tracker, prefix: &str, info_hash: InfoHash) -> St
     text[..len.parse().expect("bencoded")].into()
 }
 
-/// A folder that goes away with this.
+/// A folder for temporary files, removed when it is dropped.
 struct Folder(TempDir);
 
 impl Folder {
@@ -333,7 +333,7 @@ impl Folder {
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.path().join(name);
-        fs::write(&path, text).expect("ours");
+        fs::write(&path, text).expect("a written file");
         path
     }
 }

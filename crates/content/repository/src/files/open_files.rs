@@ -16,12 +16,12 @@ use rustix::io::Errno;
 
 use super::disk::{Disk, DiskStep};
 
-/// The most files that are kept open. Half of the 1,024 that a process may have open by default
-/// (`RLIMIT_NOFILE`) are more than the files in use at the same time; the rest is left to sockets.
+/// The most files that are open, unless more are in use: a quarter of the 1,024 descriptors that a process has
+/// by default (`RLIMIT_NOFILE`). The rest is for sockets.
 pub(super) const MOST: usize = 256;
 
-/// Number of files that are closed together. Written ones are flushed first: many flushes at once take little
-/// more time than one.
+/// The number of files that are closed together. Written ones are flushed first, at once: that takes little
+/// more time than one flush.
 const AT_ONCE: usize = 32;
 
 /// Open files by torrent and number; the least recently used are closed first. A written file is flushed
@@ -49,14 +49,14 @@ struct FileSlot {
 pub(super) struct OpenFile {
     pub(super) file: File,
     writable: bool,
-    /// Whether it was written to since it was flushed.
+    /// Whether it was written to since its last flush.
     written: AtomicBool,
     /// Whether it could not be flushed: the system reports that only once.
     failed: Mutex<bool>,
 }
 
 impl OpenFile {
-    /// Notes that it was written to. Comes after the write.
+    /// Notes a write; call it afterwards.
     pub(super) fn wrote(&self) {
         self.written.store(true, Relaxed);
     }
@@ -74,7 +74,7 @@ impl OpenFile {
 }
 
 impl OpenFiles {
-    /// A file, which `open` opens if it is not open, or not for writing where that is wanted.
+    /// Returns a file. Calls `open` if it is not open, or not open for writing and `writable` is set.
     pub(super) fn get(
         &self,
         disk: &Disk,
@@ -117,7 +117,7 @@ impl OpenFiles {
             None => held.files.insert(key, FileSlot { open: Arc::clone(&open), used }),
         };
         drop(held);
-        // Closed when nothing is locked any more: a file system may take its time.
+        // Closed after the lock is released: a file system may take its time.
         drop(before);
         Ok(open)
     }
@@ -192,7 +192,8 @@ impl OpenFiles {
     }
 }
 
-/// References to a file, this list's included. The fence makes changes by dropped ones visible.
+/// The number of references to a file, the table's included. The fence makes changes through dropped ones
+/// visible.
 fn users(open: &Arc<OpenFile>) -> usize {
     let users = Arc::strong_count(open);
     fence(Acquire);

@@ -61,7 +61,7 @@ pub(crate) fn walk_shows_every_swarm_exactly_once(subject: &dyn Subject) {
                 cursor = store.walk(cursor, limit, &mut all);
                 assert!(
                     all.len() - before <= limit,
-                    "{} swarms where at most {limit} were asked for",
+                    "{} swarms where {limit} is the limit",
                     all.len() - before
                 );
             }
@@ -86,11 +86,10 @@ pub(crate) fn walk_goes_in_a_stable_order(subject: &dyn Subject) {
     assert_eq!(again[3..], order[..again.len() - 3], "and the walk is appended");
 }
 
-/// Half of the swarms stay; others come and go between the steps, in such numbers that any hash table grows
-/// and shrinks several times.
+/// 300 swarms stay; up to 3,000 others come and go between the steps, so that a hash table grows and shrinks.
 pub(crate) fn walk_shows_swarms_that_stay_exactly_once_while_others_come_and_go(subject: &dyn Subject) {
     let staying = |n: u64| hash(1_000_000 + n);
-    // With small steps fewer swarms change between two steps; the total is the same.
+    // More steps, with fewer changes between two of them.
     for (limit, block) in [(1, 50), (17, 150), (300, 150)] {
         let store = build(subject);
         store.fill(0, (0..300).map(|n| leecher(staying(n), v4(1))));
@@ -125,7 +124,7 @@ pub(crate) fn page_goes_in_ascending_order_of_info_hashes(subject: &dyn Subject)
         let mut nothing = Vec::new();
         store.page(None, 0, &mut nothing);
         store.page(Some(&InfoHash::new([0xff; 20])), 10, &mut nothing);
-        assert_eq!(nothing, [], "a page of none, and one behind the last");
+        assert_eq!(nothing, [], "a page with limit 0, and one behind the last swarm");
     }
 }
 
@@ -169,15 +168,15 @@ pub(crate) fn page_shows_swarms_that_stay_exactly_once_while_others_come_and_go(
 
 pub(crate) fn peers_are_listed_with_role_and_time(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
-    let mut told = BTreeMap::new();
+    let mut sent = BTreeMap::new();
     for n in 0..90 {
         let family = if n % 3 == 0 { Family::V6 } else { Family::V4 };
         store.fill(n, [Announce::new(torrent, peer(family, n as u32)).left(n % 2)]);
-        told.insert(peer(family, n as u32), (if n % 2 == 0 { Role::Seeder } else { Role::Leecher }, at(n)));
+        sent.insert(peer(family, n as u32), (if n % 2 == 0 { Role::Seeder } else { Role::Leecher }, at(n)));
     }
     let members = store.members(&torrent);
-    assert_same(members.keys().collect(), told.keys().collect(), "the endpoints listed");
-    for (endpoint, (role, time)) in told {
+    assert_same(members.keys().collect(), sent.keys().collect(), "the endpoints listed");
+    for (endpoint, (role, time)) in sent {
         let record = members[&endpoint];
         assert_eq!(record.role, role, "{endpoint}");
         store.assert_time(&record, time, at(89));
@@ -217,7 +216,7 @@ pub(crate) fn peers_shows_each_exactly_once_in_steps_of_any_size(subject: &dyn S
     }
 }
 
-/// Some peers stay and change their roles, while thousands of others join and leave between the steps.
+/// Some peers stay and change their roles; thousands of others join and leave between the steps.
 pub(crate) fn peers_that_stay_are_shown_exactly_once_whatever_moves_around_them(subject: &dyn Subject) {
     for (stay, limit) in [(10, 1), (200, 7), (200, 40), (2000, 100)] {
         let (store, torrent) = (build(subject), hash(1));
@@ -229,7 +228,7 @@ pub(crate) fn peers_that_stay_are_shown_exactly_once_whatever_moves_around_them(
         let (mut cursor, mut all, mut step) = (Cursor::START, Vec::new(), 0);
         while !cursor.is_end() {
             cursor = store.peers(&torrent, cursor, limit, &mut all);
-            // Peers leave, thousands join, and they leave again.
+            // 3,000 peers join in twelve steps, and leave in the next twelve.
             let phase = step % 24;
             let block = |n: u32| n * 250..(n + 1) * 250;
             match phase {
@@ -289,7 +288,7 @@ pub(crate) fn peer_details_are_kept_or_absent_as_declared(subject: &dyn Subject)
     }
 }
 
-/// Asserts that `shown` contains each of the staying items once, and nothing twice.
+/// Asserts that `shown` contains each of the staying items once.
 fn assert_staying_once<T: std::hash::Hash + Eq + std::fmt::Debug>(
     shown: impl Iterator<Item = T>,
     staying: impl Iterator<Item = T>,
@@ -298,6 +297,6 @@ fn assert_staying_once<T: std::hash::Hash + Eq + std::fmt::Debug>(
     shown.for_each(|item| *times.entry(item).or_default() += 1);
     for item in staying {
         let times = times.get(&item).copied().unwrap_or_default();
-        assert_eq!(times, 1, "times that {item:?} was shown, which was there all the time");
+        assert_eq!(times, 1, "times that {item:?} was shown, which stayed");
     }
 }

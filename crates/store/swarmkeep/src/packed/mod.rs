@@ -2,12 +2,12 @@
 //! else.
 //!
 //! - A **shard** contains some leaves. One lock guards it.
-//! - A **leaf** is one run of bytes: some dozens of swarms, sorted by their info hashes under a keyed
-//!   permutation. Remote peers cannot choose where their swarms go, and the permutation can be inverted to
-//!   list the info hashes. A swarm of one IPv4 peer needs no more than its slot. A swarm of up to 146
-//!   peers has a block after the slots.
-//! - A **large** swarm has four tables of peers (family × role), in linear-hashed buckets, so that no
-//!   announce moves the peers of more than twenty buckets of some dozens, however many peers a swarm has.
+//! - A **leaf** is one run of bytes: a *slot* for each of some dozens of swarms, and blocks after the slots.
+//!   Slots are sorted by a keyed permutation of the info hash: remote peers cannot choose the place of a
+//!   swarm, and the inverse permutation gives the info hash. A swarm of one IPv4 peer is only a slot. A swarm
+//!   of up to 146 IPv4 peers (53 of IPv6) has a block.
+//! - A **large** swarm has four tables of peers (family × role) of linear-hashed buckets. No announce moves
+//!   more than twenty buckets of some dozens of peers, however many peers the swarm has.
 //!
 //! `docs/design/packed-store.md` gives the layout byte by byte, the reasons for it, and the measurements.
 
@@ -59,8 +59,8 @@ use crate::{
 };
 
 /// Lets all packed stores of this process take their memory from the global allocator, in pieces of 32 KiB,
-/// instead of from the system. For a process with an allocator that counts and limits memory, as a database
-/// server does for its modules.
+/// and not from the system: for a process whose allocator counts and limits memory, as that of a database
+/// server for its modules.
 ///
 /// Call it before the first store takes memory. Returns `false`, and changes nothing, if it is too late.
 #[cfg(feature = "global-alloc")]
@@ -89,30 +89,30 @@ struct Visit {
     from: Option<ResumePoint>,
 }
 
-/// Sixteen threads that each hold a shard for half of the time meet once in 130 announces. With four times
-/// as many shards, 10,000 swarms take 25 bytes more each.
+/// Of sixteen threads that each hold a shard half of the time, two meet in one of 130 announces. With 4,096
+/// shards, each of 10,000 swarms would take 25 bytes more.
 const DEFAULT_SHARDS: usize = 1024;
 const MAX_SHARDS: usize = 1 << 16;
-/// A full shard has enough swarms to choose one to evict.
+/// A limit on swarms leaves room for this number in each shard, so that a full one has enough to choose from.
 const SWARMS_PER_LIMITED_SHARD: u64 = 256;
-/// The same in bytes.
+/// The same, for a limit on bytes.
 const BYTES_PER_LIMITED_SHARD: u64 = 1 << 14;
 
 impl Packed {
-    /// An empty repository of the configured number of shards. By default 1,024, or fewer where
-    /// limits are small.
+    /// An empty store of the configured number of shards: by default 1,024, or fewer if limits are small.
     ///
-    /// Limits are exact over all threads. Evictions are chosen in samples of 64 swarms: a whole swarm of up
-    /// to 64 peers, or some peers of a larger one. If no more swarms are allowed and all in the samples are
-    /// larger, a new swarm has no room, and its announce changes nothing, except that a large swarm of one
-    /// network may become smaller. Also without limits, at most some 512 peers of a large swarm are near each
-    /// other in the secret order. Then a newcomer there replaces a peer of the network that has most of them.
-    /// Such a crowd never comes by chance, only from peers that choose their endpoints by the peers in
-    /// answers.
+    /// Limits are exact over all threads. An eviction takes a whole swarm of up to 64 peers, or some peers of
+    /// a larger one, from a sample of 64 swarms. If no more swarms are allowed and all of the sample are
+    /// larger, a new swarm has no room: its announce changes nothing, except that a large swarm of one
+    /// network may become smaller.
+    ///
+    /// Also without limits, a bucket of a large swarm has at most some 512 peers: then a newcomer replaces
+    /// a peer of the network with most peers in it. Chance makes no bucket so full, only peers that choose
+    /// their endpoints by the peers in answers.
     ///
     /// # Errors
-    /// [`ConfigError`] if the number of shards is no power of two up to 65,536, the lifetime is not
-    /// whole seconds, or a limit is below the least one that the store supports.
+    /// [`ConfigError`] if the number of shards is no power of two up to 65,536, or the lifetime or a limit is
+    /// one that the store does not support.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let limits = config.limits();
         let bound = |limit: Option<usize>| limit.map_or(u64::MAX, |limit| limit as u64);
@@ -214,9 +214,8 @@ impl Packed {
         peers.clear();
         let mut rng = CallerRng::new(rng);
         let lock = &self.shards[placed.shard].0;
-        // Many threads refresh the peers of a hot swarm at once. A thread that finds the lock in use tries
-        // this first. A thread that has the lock alone and finds a large swarm lets other threads in. All
-        // other announces need the lock alone.
+        // Refreshes in a large swarm share the lock: if it is in use, a thread waits for it in shared mode;
+        // otherwise it takes the lock alone, and downgrades it. All other announces need it alone.
         let mut refresh = |shard: &Shard, at| {
             let large = shard.large_at(at).filter(|_| announce.event != AnnounceEvent::Stopped)?;
             let ahead = large.look_now(&self.context.hash, announce, rng.draw_now()?);
@@ -258,13 +257,12 @@ impl Packed {
             shard.settle(&mut reservation);
             let (done, full) = match updated {
                 Ok((announced, selection)) => {
-                    // The store does not change any more, except for evictions: the randomness of the caller
-                    // may panic.
+                    // The randomness of the caller may panic: from here on, only evictions change the store.
                     shard.select(selection, announce, &mut rng, peers);
                     rng.raise();
                     match reservation.debt(announced.changes) {
                         None => {
-                            // Evicted swarms are freed when no lock is held.
+                            // Evicted swarms are freed after the lock is released.
                             drop(shard);
                             return announced.evicting(reservation.take_evicted());
                         }

@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_out_of_reach_is_an_empty_answer_where_that_is_wanted() {
+    fn a_store_out_of_reach_is_an_empty_answer_if_the_rules_say_so() {
         let rules = Rules {
             jitter_percent: 0,
             min_interval_secs: Some(100),

@@ -1,5 +1,4 @@
-//! Answers over UDP: from the bytes of requests to the bytes of answers, without a socket and without a
-//! clock.
+//! Answers over UDP: from the bytes of requests to the bytes of answers, without a socket or a clock.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -155,7 +154,7 @@ impl Handler {
         let mut announces = Announces::new();
         announces.collect(&mut exchanges);
         if !announces.requests.is_empty() {
-            // `answered` logs an error, and the requests without an answer stay so.
+            // `answered` logs an error; `answer_announces` answers the announces that have no result.
             let _ = store::answered(store.announce_batch(&mut announces.requests, now, rng)).await;
         }
         self.answer_announces(announces.written(), &mut exchanges, rng);
@@ -165,7 +164,7 @@ impl Handler {
     pub(super) async fn scrape_async(&self, store: &dyn AsyncTorrentRepository, batch: &mut Batch) {
         let mut lost = false;
         for Scrape { transaction_id, request, answer, state } in scrapes(&mut batch.exchanges()) {
-            // After one without an answer, the others do not wait for the store.
+            // After one scrape without an answer, the others do not wait for the store.
             let scraped = match lost {
                 false => store::scrape_async(store, request.info_hashes()).await,
                 true => Err(NoAnswer),
@@ -182,7 +181,7 @@ impl Handler {
         }
     }
 
-    /// Answers the requests that wait for the store with the error that the tracker is overloaded, or as
+    /// Answers requests that wait for the store with the error that the tracker is overloaded; announces as
     /// [`Rules::when_unavailable`] says.
     pub fn turn_away(&self, batch: &mut Batch, rng: &mut dyn Random) {
         self.turn_all_away(&mut batch.exchanges(), rng);
@@ -379,7 +378,7 @@ mod tests {
             }
         }
 
-        /// Lets `count` leechers with the addresses that `source` gives announce.
+        /// Announces `count` leechers; number n is at the address `source(n)`.
         fn fill(&mut self, count: u16, source: impl Fn(u16) -> IpAddr) {
             for n in 0..count {
                 let source = SocketAddr::new(source(n), 1000);
@@ -418,14 +417,7 @@ mod tests {
                 let (first, second) = (at(first), at(second));
                 let id = tracker.connect(first);
                 let (header, peers) = tracker.announce(first, AnnounceRequest { left: 0, ..request(id) });
-                let nobody = AnnounceResponseHeader {
-                    transaction_id: TRANSACTION,
-                    interval: 1234,
-                    leechers: 0,
-                    seeders: 1,
-                };
-                assert_eq!(header.interval, nobody.interval);
-                assert_eq!(header.transaction_id, nobody.transaction_id);
+                assert_eq!((header.transaction_id, header.interval), (TRANSACTION, 1234));
                 assert_eq!(peers, [], "{name}");
 
                 let id = tracker.connect(second);
@@ -447,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_where_its_packet_came_from_whatever_it_claims() {
+    fn a_peer_is_at_the_source_of_its_packet_whatever_it_claims() {
         let mut tracker = Tracker::named("packed");
         let id = tracker.connect(at("192.0.2.1:9"));
         tracker.announce(
@@ -558,15 +550,15 @@ mod tests {
     }
 
     #[test]
-    fn a_store_out_of_reach_is_an_empty_answer_where_that_is_wanted() {
+    fn a_store_out_of_reach_is_an_empty_answer_if_the_rules_say_so() {
         let mut tracker = Tracker::over(out_of_reach());
         let empty = Rules { when_unavailable: WhenUnavailable::Empty, retry_interval_secs: 45, ..rules() };
         tracker.handler.rules.replace(empty);
         for source in [at("192.0.2.1:9"), at("[2001:db8::1]:9")] {
             let id = tracker.connect(source);
-            let nobody =
+            let empty =
                 AnnounceResponseHeader { transaction_id: TRANSACTION, interval: 45, leechers: 0, seeders: 0 };
-            assert_eq!(tracker.announce(source, request(id)), (nobody, vec![]));
+            assert_eq!(tracker.announce(source, request(id)), (empty, vec![]));
             let mut scrape = [0; 36];
             ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).write(&mut scrape);
             let text = "the tracker's store is not available; try again later";
@@ -589,7 +581,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn scrapes_of_a_store_that_never_answers_wait_for_it_together() {
+    async fn scrapes_wait_together_for_a_store_that_never_answers() {
         let mut rng = SplitMix64::new(1);
         let ids = Arc::new(ConnectionIds::new(ConnectionKey::new(b"of this test")));
         let handler = Handler::new(Arc::clone(&ids), LiveRules::new(rules()));
@@ -599,10 +591,10 @@ mod tests {
         let mut batch = Batch::new();
         (0..Batch::MOST).for_each(|_| batch.push(&scrape, source));
         assert!(handler.admit(&mut batch, Reach::Private, NOW));
-        let asked = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         let silent = Delayed::new(packed(), |_| Box::pin(std::future::pending()));
         handler.finish_async(&silent, &mut batch, NOW, &mut rng).await;
-        assert!(asked.elapsed().as_secs() < 10, "{:?}", asked.elapsed());
+        assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
         assert_eq!(batch.answers().count(), Batch::MOST);
     }
 
