@@ -205,7 +205,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             );
         }
         if User::is_root() {
-            warn!("running as root: name another user by --user, or start as one");
+            warn!("running as root: set --user, or start as another user");
         }
         let report = manager::report(server.control());
         let control = server.control();
