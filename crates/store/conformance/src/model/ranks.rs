@@ -35,7 +35,7 @@ pub(crate) struct Ranks {
 /// An IPv6 prefix of this number of bytes is worth no more than this number of networks.
 pub(crate) type Width = (usize, u64);
 
-const WIDTHS: &[Width] = &[(5, 4), (4, 8)];
+pub(super) const WIDTHS: &[Width] = &[(5, 4), (4, 8)];
 
 /// The members of networks, and of the prefixes around them.
 #[derive(Debug, Clone, Default)]

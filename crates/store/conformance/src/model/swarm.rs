@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use super::ranks::Ranks;
+use super::ranks::{Ranks, WIDTHS};
 use swarmkeep::{
     Announce, AnnounceEvent, Changes, Endpoint, Families, Family, PeerDetails, PeerRecord, Random, Retention,
     Role, SwarmStats, Timestamp, Totals,
@@ -152,8 +152,8 @@ impl Swarm {
     fn shares(&self) -> Vec<(u64, Timestamp, Endpoint)> {
         let with_time = |(&endpoint, peer): (_, &Peer)| (u64::MAX, peer.last_announce, endpoint);
         let mut peers: Vec<_> = self.peers.iter().map(with_time).collect();
-        use Family::{V4, V6};
-        for (family, len, units) in [(V4, 3, 1), (V6, 6, 1), (V6, 5, 4), (V6, 4, 8)] {
+        let wider = WIDTHS.iter().map(|&(len, units)| (Family::V6, len, units));
+        for (family, len, units) in [(Family::V4, 3, 1), (Family::V6, 6, 1)].into_iter().chain(wider) {
             // In ascending order the peers of a network are neighbours.
             let members = peers.chunk_by_mut(|(.., a), (.., b)| {
                 a.family() == b.family() && a.as_bytes()[..len] == b.as_bytes()[..len]
