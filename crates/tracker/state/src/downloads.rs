@@ -175,7 +175,7 @@ impl Downloads {
     /// They are durable when it returns. Ascending info hashes are fastest.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`]: some of the counts may be raised. The call can be repeated.
+    /// [`Error::Io`], [`Error::Damaged`]: all may be raised nevertheless. The call can be repeated.
     pub fn raise(&mut self, counts: &[(InfoHash, u32)]) -> Result<u64> {
         self.write(|table, _| {
             let mut raised = 0;
@@ -192,7 +192,7 @@ impl Downloads {
     /// Forgets all counts below `least`, gives their space back, and returns their number.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`]: some of the counts may be forgotten. The call can be repeated.
+    /// [`Error::Io`], [`Error::Damaged`]: all of them may be forgotten nevertheless. The call can be repeated.
     pub fn forget_below(&mut self, least: u32) -> Result<u64> {
         let forgotten = self.write(|table, _| {
             let entries = table.len()?;
