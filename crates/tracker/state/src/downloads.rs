@@ -56,7 +56,7 @@ impl Change {
 /// The number of downloads of each torrent, in the file `downloads.redb` of a folder.
 ///
 /// A commit is atomic and durable. Its cost depends on the number of changes, not on the number of known
-/// torrents. Memory does not grow with that number, and a torrent takes about 50 bytes on disk. Counts
+/// torrents. Memory does not grow with that number, and a torrent takes 30 to 60 bytes on disk. Counts
 /// saturate at `u32::MAX`. `docs/formats/downloads.md` describes the file, and the README has an example.
 #[derive(Debug)]
 pub struct Downloads {
