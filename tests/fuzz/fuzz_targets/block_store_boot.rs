@@ -7,10 +7,9 @@ use std::sync::{Arc, LazyLock};
 use libfuzzer_sys::fuzz_target;
 use swarmkeep_content::{
     ContentExt, ContentRepository, InfoHash, NewTorrent,
-    block::{
-        Allocation, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice, forge, sectors,
-    },
+    block::{Allocation, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, forge, sectors},
 };
+use swarmkeep_kit::device::SparseDevice;
 
 const SECTORS: u64 = 64 * 4;
 

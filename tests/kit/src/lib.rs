@@ -3,6 +3,8 @@
 pub mod allocations;
 #[cfg(feature = "content")]
 pub mod content;
+#[cfg(feature = "content")]
+pub mod device;
 pub mod disk;
 #[cfg(feature = "content")]
 pub mod draw;

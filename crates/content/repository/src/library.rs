@@ -124,7 +124,8 @@ impl Library {
         Ok(created)
     }
 
-    /// Keeps a torrent file, of which nothing is checked, and creates its torrent.
+    /// [`add`](Self::add) without its checks: the torrents of crash tests have no hashes, and its order of
+    /// writes is what these tests prove.
     #[doc(hidden)]
     pub fn create(&self, new: &NewTorrent, torrent: &[u8]) -> Result<Arc<dyn Content>> {
         self.keep(&new.info_hash, torrent)?;

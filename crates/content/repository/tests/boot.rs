@@ -2,8 +2,7 @@
 //! it.
 
 use std::{
-    io::{self, IoSlice},
-    ops::Range,
+    io::IoSlice,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -13,46 +12,18 @@ use std::{
 use parking_lot::Mutex;
 use swarmkeep_content::{
     ContentRepository, InfoHash, NewTorrent,
-    block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
+    block::{Allocation, BlockStore, FormatOptions, SECTOR, Sector},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
-use swarmkeep_kit::allocations::{Counting, live};
+use swarmkeep_kit::{
+    allocations::{Counting, live},
+    device::{Access, SparseDevice},
+};
 
 const TORRENTS: u32 = 100_000;
 const BLOCK: u64 = 4 << 20;
 /// Blocks of 1 GB.
 const BLOCKS: u64 = 239;
-
-/// A device of 100 TB that forgets the writes to its lower part: content.
-#[derive(Debug)]
-struct Forgetful {
-    kept: SparseDevice,
-    forgotten: Range<u64>,
-    reads: AtomicUsize,
-    read: AtomicUsize,
-    writes: AtomicUsize,
-}
-
-impl BlockDevice for Forgetful {
-    fn sectors(&self) -> u64 {
-        self.kept.sectors()
-    }
-
-    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
-        self.reads.fetch_add(1, Relaxed);
-        self.read.fetch_add(size_of_val(into), Relaxed);
-        self.kept.read(first, into)
-    }
-
-    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
-        self.writes.fetch_add(1, Relaxed);
-        if self.forgotten.contains(&first) { Ok(()) } else { self.kept.write(first, parts) }
-    }
-
-    fn flush(&self, barrier: Barrier) -> io::Result<()> {
-        self.kept.flush(barrier)
-    }
-}
 
 /// Held by a test that counts bytes.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -87,12 +58,26 @@ fn boot_of_a_hundred_thousand_full_torrents_reads_each_i_node_once() {
     let _alone = ALONE.lock();
     let blocks = u64::from(TORRENTS) * BLOCKS + 200;
     let a_block = BLOCK / SECTOR as u64;
-    let device = Arc::new(Forgetful {
-        kept: SparseDevice::new(blocks * a_block),
-        forgotten: 8 * a_block..u64::from(TORRENTS) * BLOCKS * a_block,
-        reads: AtomicUsize::new(0),
-        read: AtomicUsize::new(0),
-        writes: AtomicUsize::new(0),
+    // 100 TB, of which the lower part, content, is forgotten.
+    let device = Arc::new(SparseDevice::new(blocks * a_block));
+    let forgotten = 8 * a_block..u64::from(TORRENTS) * BLOCKS * a_block;
+    // Reads, sectors that were read, and writes.
+    let counts = Arc::<[AtomicUsize; 3]>::default();
+    let counted = Arc::clone(&counts);
+    let since_the_last_call = || [0, 1, 2].map(|at: usize| counts[at].swap(0, Relaxed));
+    device.watch(move |access| {
+        match access {
+            Access::Read(sectors) => {
+                counted[0].fetch_add(1, Relaxed);
+                counted[1].fetch_add((sectors.end - sectors.start) as usize, Relaxed);
+            }
+            Access::Write(sectors) => {
+                counted[2].fetch_add(1, Relaxed);
+                return Ok(!forgotten.contains(&sectors.start));
+            }
+            Access::Flush(_) => {}
+        }
+        Ok(true)
     });
     BlockStore::format(&*device, FormatOptions::new().torrents(TORRENTS)).unwrap();
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Ordered).unwrap();
@@ -110,11 +95,11 @@ fn boot_of_a_hundred_thousand_full_torrents_reads_each_i_node_once() {
     store.flush().unwrap();
     drop(store);
 
-    let counts = || [&device.reads, &device.read].map(|count| count.load(Relaxed));
-    let (before, bytes) = (counts(), live());
+    since_the_last_call();
+    let bytes = live();
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Ordered).unwrap();
-    let (after, memory) = (counts(), live() - bytes);
-    let [reads, read] = [0, 1].map(|n| after[n] - before[n]);
+    let (memory, [reads, sectors, _]) = (live() - bytes, since_the_last_call());
+    let read = sectors * SECTOR;
     println!("boot of {TORRENTS} torrents of 1 GB: {memory} bytes of memory, {reads} reads of {read} bytes");
     assert_eq!(store.report().damage, []);
     assert_eq!(store.list().unwrap().iter().map(|summary| summary.complete).sum::<u32>(), TORRENTS);
@@ -124,9 +109,9 @@ fn boot_of_a_hundred_thousand_full_torrents_reads_each_i_node_once() {
     assert!(read < 3 * described && reads < 1_000, "{reads} reads of {read} bytes");
 
     let writes = |act: &dyn Fn()| {
-        let before = device.writes.load(Relaxed);
+        since_the_last_call();
         act();
-        device.writes.load(Relaxed) - before
+        since_the_last_call()[2]
     };
     // The i-node, and of a root the entries and the header.
     let new = NewTorrent::new(InfoHash::new([8; 20]), 1, 1).unwrap();

@@ -39,7 +39,8 @@ Errors:
 
 Exit codes:
   0  the counts are imported
-  1  an error, and nothing is imported; if only the copy of the counts failed, the report is
+  1  an error, and nothing is imported. If the disk refuses a write, all counts may be imported
+     nevertheless: repeat the import. If only the copy of the counts failed, the report is
      printed, and the error says that they are imported
   2  the command line is wrong";
 

@@ -160,7 +160,7 @@ pub struct Taken {
 /// Reads all files, raises the counts in the state to those in the files, and copies the state's counts.
 ///
 /// # Errors
-/// The first error and its position. Nothing is then imported.
+/// The first error and its position. Nothing is then imported; after a write that failed, perhaps everything.
 pub fn run(options: &Options) -> Result<Imported, Box<dyn Error>> {
     let mut downloads = options.state.as_deref().map(open).transpose()?;
     let mut counts = Vec::new();

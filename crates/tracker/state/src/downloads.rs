@@ -56,7 +56,7 @@ impl Change {
 /// The number of downloads of each torrent, in the file `downloads.redb` of a folder.
 ///
 /// A commit is atomic and durable. Its cost depends on the number of changes, not on the number of known
-/// torrents. Memory does not grow with that number, and a torrent takes about 50 bytes on disk. Counts
+/// torrents. Memory does not grow with that number, and a torrent takes 30 to 60 bytes on disk. Counts
 /// saturate at `u32::MAX`. `docs/formats/downloads.md` describes the file, and the README has an example.
 #[derive(Debug)]
 pub struct Downloads {
@@ -175,7 +175,7 @@ impl Downloads {
     /// They are durable when it returns. Ascending info hashes are fastest.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`]: some of the counts may be raised. The call can be repeated.
+    /// [`Error::Io`], [`Error::Damaged`]: all may be raised nevertheless. The call can be repeated.
     pub fn raise(&mut self, counts: &[(InfoHash, u32)]) -> Result<u64> {
         self.write(|table, _| {
             let mut raised = 0;
@@ -192,7 +192,7 @@ impl Downloads {
     /// Forgets all counts below `least`, gives their space back, and returns their number.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`]: some of the counts may be forgotten. The call can be repeated.
+    /// [`Error::Io`], [`Error::Damaged`]: all of them may be forgotten nevertheless. The call can be repeated.
     pub fn forget_below(&mut self, least: u32) -> Result<u64> {
         let forgotten = self.write(|table, _| {
             let entries = table.len()?;

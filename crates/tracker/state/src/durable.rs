@@ -65,7 +65,7 @@ pub struct Pace {
     pub torrents: usize,
     /// The most torrents with downloads in memory, at 64 bytes each, while the disk refuses writes.
     pub most_unsaved: usize,
-    /// The most torrents in the database, about, at 50 bytes each on disk. The downloads of further torrents
+    /// The most torrents in the database, about, at 60 bytes each on disk. The downloads of further torrents
     /// are not kept, because clients can make up any number of torrents.
     pub most_known: u64,
     /// The time after which the downloader of a torrent has to announce again for the torrent to enter the

@@ -4,15 +4,17 @@
 //! environment, both are real, and torrents are twice as long.
 
 use std::{
-    env, io,
+    env,
+    ops::Range,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use swarmkeep_content::{
     ContentConfig, ContentRepository, Memory, NewTorrent,
-    block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
+    block::{Allocation, BlockStore, FormatOptions, SECTOR},
 };
+use swarmkeep_kit::device::{Access, SparseDevice};
 use swarmkeep_peer::{Session, SessionConfig};
 use tokio::time::timeout;
 
@@ -109,7 +111,7 @@ impl FetchLoad {
 
         let stripes = self.torrents * self.stripes;
         let sectors = (2 * stripes + 16) * STRIPE / SECTOR as u64;
-        let device = Arc::new(WriteRecorder { device: SparseDevice::new(sectors), writes: Mutex::default() });
+        let device = Arc::new(SparseDevice::new(sectors));
         BlockStore::format(&device, FormatOptions::new().block_size(STRIPE as u32)).unwrap();
         let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
         let store = Arc::new(store);
@@ -120,7 +122,14 @@ impl FetchLoad {
         (config.down, config.write_within) = (Some(self.rate), self.within);
         (config.write_memory, config.read_memory) = (self.memory, 0);
         let fetcher = Session::start(config, store).await.unwrap();
-        device.writes.lock().unwrap().clear();
+        let writes = Arc::<Mutex<Vec<_>>>::default();
+        let written = Arc::clone(&writes);
+        device.watch(move |access| {
+            if let Access::Write(sectors) = access {
+                written.lock().unwrap().push(sectors);
+            }
+            Ok(true)
+        });
         let mut fetches = Vec::new();
         for info in infos {
             let fetch = fetcher.add(info, &[]).await.unwrap();
@@ -136,9 +145,11 @@ impl FetchLoad {
             seeder.stop().await.unwrap();
         }
         let block = STRIPE / SECTOR as u64;
-        let writes = std::mem::take(&mut *device.writes.lock().unwrap());
-        let runs = 1 + writes.windows(2).filter(|pair| pair[0].0 + pair[0].1 != pair[1].0).count();
-        let whole = writes.iter().filter(|(first, count)| first % block == 0 && *count == block).count();
+        let writes = writes.lock().unwrap();
+        let runs = 1 + writes.windows(2).filter(|pair| pair[0].end != pair[1].start).count();
+        let whole =
+            |sectors: &&Range<u64>| sectors.start % block == 0 && sectors.end == sectors.start + block;
+        let whole = writes.iter().filter(whole).count();
         Writes { stripes: stripes as usize, whole, runs }
     }
 }
@@ -148,35 +159,4 @@ fn config(n: u8) -> SessionConfig {
     (config.connections, config.connections_per_address) = (1000, 1000);
     (config.write_memory, config.read_memory) = (4 << 20, 16 << 20);
     config
-}
-
-/// A device that records the first sector and the number of sectors of each write.
-#[derive(Debug)]
-struct WriteRecorder {
-    device: SparseDevice,
-    writes: Mutex<Vec<(u64, u64)>>,
-}
-
-impl BlockDevice for WriteRecorder {
-    fn sectors(&self) -> u64 {
-        self.device.sectors()
-    }
-
-    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
-        self.device.read(first, into)
-    }
-
-    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
-        let count = parts.iter().map(|part| part.len() as u64).sum();
-        self.writes.lock().unwrap().push((first, count));
-        // It holds zeroes already.
-        match parts.iter().copied().flatten().all(|sector| *sector == Sector::ZERO) {
-            true => Ok(()),
-            false => self.device.write(first, parts),
-        }
-    }
-
-    fn flush(&self, barrier: Barrier) -> io::Result<()> {
-        self.device.flush(barrier)
-    }
 }

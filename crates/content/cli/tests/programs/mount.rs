@@ -32,6 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             missing_bytes_are_an_error_and_never_zeroes,
             wrong_bytes_are_an_error_and_are_reported_once,
             torrents_of_one_name_stand_apart,
+            an_image_that_is_moved_without_its_folder_says_so_first,
             torrent_files_are_not_in_memory_all_at_once,
             a_folder_with_something_in_it_is_not_hidden,
             unmounting_ends_while_a_file_is_open;
@@ -66,6 +67,8 @@ fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
 struct Mounted {
     process: Child,
     at: PathBuf,
+    /// The lines that it has printed.
+    told: Vec<String>,
 }
 
 impl Mounted {
@@ -77,10 +80,11 @@ impl Mounted {
             .stderr(fs::File::create(folder.join("errors")).unwrap())
             .spawn()
             .unwrap();
-        let mut told = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut told).unwrap();
-        assert!(told.contains(" of ") && told.contains(" at "), "{told}");
-        Self { process, at }
+        let (mut told, mut lines) = (Vec::new(), BufReader::new(process.stdout.take().unwrap()).lines());
+        while !told.last().is_some_and(|line: &String| line.contains(" at ")) {
+            told.push(lines.next().expect("it is mounted").unwrap());
+        }
+        Self { process, at, told }
     }
 
     /// Sends it a signal, and waits until it ends.
@@ -236,6 +240,17 @@ fn torrents_of_one_name_stand_apart() {
     // Unmounted by another program, it ends.
     assert!(Command::new("umount").arg(&mounted.at).status().unwrap().success());
     assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
+}
+
+fn an_image_that_is_moved_without_its_folder_says_so_first() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    image(folder, &["one-v2"], |_, _| false);
+    fs::rename(folder.join("torrents"), folder.join("elsewhere")).unwrap();
+    let mounted = Mounted::new(folder);
+    let told = "1 of 1 torrent cannot be verified: their torrent files are not in ";
+    assert!(mounted.told[0].starts_with(told), "{:?}", mounted.told);
+    mounted.end();
 }
 
 fn torrent_files_are_not_in_memory_all_at_once() {

@@ -1,7 +1,6 @@
 //! The device below the store: sectors that are read, written and flushed.
 
 use std::{
-    collections::HashMap,
     fmt,
     fs::{File, OpenOptions},
     io::{self, IoSlice, Seek, SeekFrom},
@@ -9,7 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use parking_lot::RwLock;
 use rustix::fs::{FallocateFlags, OFlags};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -307,70 +305,4 @@ pub(super) fn flush_folder_of(path: &Path) -> Result<()> {
         .and_then(|folder| folder.sync_all())
         .map_err(about(path))
         .map_err(Error::io("flushing the image's folder"))
-}
-
-/// Sectors in memory. Sectors that were never written take none: for tests, and for devices larger than any
-/// disk.
-pub struct SparseDevice {
-    sectors: u64,
-    written: RwLock<HashMap<u64, Box<Sector>>>,
-}
-
-impl SparseDevice {
-    /// A device of `sectors` sectors of zeroes.
-    pub fn new(sectors: u64) -> Self {
-        Self { sectors, written: RwLock::default() }
-    }
-
-    /// The first sectors of a device of `sectors`; the others are zeroes.
-    pub fn from_sectors(sectors: u64, first: impl IntoIterator<Item = Sector>) -> Self {
-        let written = (0..sectors).zip(first.into_iter().map(Box::new)).collect();
-        Self { sectors, written: RwLock::new(written) }
-    }
-
-    fn check(&self, first: u64, count: usize) -> io::Result<()> {
-        match first.checked_add(count as u64) {
-            Some(end) if end <= self.sectors => Ok(()),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-}
-
-impl fmt::Debug for SparseDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SparseDevice").field("sectors", &self.sectors).finish_non_exhaustive()
-    }
-}
-
-impl BlockDevice for SparseDevice {
-    fn sectors(&self) -> u64 {
-        self.sectors
-    }
-
-    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
-        self.check(first, into.len())?;
-        let written = self.written.read();
-        for (at, sector) in (first..).zip(into) {
-            *sector = written.get(&at).map_or(Sector::ZERO, |sector| **sector);
-        }
-        Ok(())
-    }
-
-    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
-        self.check(first, parts.iter().map(|part| part.len()).sum())?;
-        let mut written = self.written.write();
-        for (at, sector) in (first..).zip(parts.iter().copied().flatten()) {
-            written.insert(at, Box::new(*sector));
-        }
-        Ok(())
-    }
-
-    fn flush(&self, _: Barrier) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, first: u64, count: u64) -> io::Result<()> {
-        self.written.write().retain(|at, _| !(first..first + count).contains(at));
-        Ok(())
-    }
 }

@@ -26,7 +26,7 @@ use std::{collections::BTreeMap, fmt, ops::Range, path::Path, sync::Arc};
 pub use allocator::Allocation;
 use boot::Access;
 pub use boot::{BootReport, Damage};
-pub use device::{Barrier, BlockDevice, FileDevice, SECTOR, Sector, SparseDevice, sectors};
+pub use device::{Barrier, BlockDevice, FileDevice, SECTOR, Sector, sectors};
 use find::BLOCK_SHIFTS;
 #[cfg(feature = "mutants")]
 pub use forge::forge;

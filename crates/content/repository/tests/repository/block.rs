@@ -5,11 +5,9 @@ use std::{path::Path, sync::Arc};
 
 use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error, NewTorrent,
-    block::{
-        Allocation, BlockDevice, BlockStore, Damage, FileDevice, FormatOptions, Owner, SECTOR, Sector,
-        SparseDevice,
-    },
+    block::{Allocation, BlockDevice, BlockStore, Damage, FileDevice, FormatOptions, Owner, SECTOR, Sector},
 };
+use swarmkeep_kit::device::SparseDevice;
 
 use crate::{bytes, corrupt, hash};
 

@@ -13,8 +13,9 @@ use std::{
 
 use swarmkeep_content::{
     ContentExt, ContentRepository, Error, NewTorrent,
-    block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, Sector, SparseDevice},
+    block::{Allocation, BlockDevice, BlockStore, FormatOptions, Sector},
 };
+use swarmkeep_kit::device::{Access, SparseDevice};
 
 use crate::{
     block::{boot, small},
@@ -149,9 +150,16 @@ fn content_does_not_say_how_long_a_salvage_takes() {
     store.flush().unwrap();
     drop((content, store));
     device.write(0, &[&[Sector::ZERO; 8]]).unwrap();
-    let counting = failing(Arc::clone(&device));
-    assert_eq!(BlockStore::salvage(&*counting).unwrap(), 1);
-    let read = counting.read.load(SeqCst);
+    let read = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&read);
+    device.watch(move |access| {
+        if let Access::Read(sectors) = access {
+            count.fetch_add(sectors.end - sectors.start, SeqCst);
+        }
+        Ok(true)
+    });
+    assert_eq!(BlockStore::salvage(&*device).unwrap(), 1);
+    let read = read.load(SeqCst);
     assert!(read < 2 * device.sectors(), "{read} sectors of {}", device.sectors());
 }
 
@@ -209,75 +217,46 @@ fn a_bad_sector_and_a_torn_root_cost_no_more_than_that_sector() {
     );
 }
 
-/// A device that can be told to fail.
-#[derive(Debug)]
-struct Failing {
-    inner: Arc<SparseDevice>,
-    /// Reads of this sector fail.
-    bad: AtomicU64,
-    /// Sectors that were read.
-    read: AtomicU64,
-    /// The next flush waits at the gate when it is under way, once more before it goes on, and fails.
-    armed: AtomicBool,
-    gate: std::sync::Barrier,
-}
-
-impl BlockDevice for Failing {
-    fn sectors(&self) -> u64 {
-        self.inner.sectors()
-    }
-    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
-        if (first..first + into.len() as u64).contains(&self.bad.load(SeqCst)) {
-            return Err(io::Error::from_raw_os_error(5));
-        }
-        self.read.fetch_add(into.len() as u64, SeqCst);
-        self.inner.read(first, into)
-    }
-    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
-        self.inner.write(first, parts)
-    }
-    fn flush(&self, barrier: Barrier) -> io::Result<()> {
-        if self.armed.swap(false, SeqCst) {
-            self.gate.wait();
-            self.gate.wait();
-            return Err(io::Error::from_raw_os_error(5));
-        }
-        self.inner.flush(barrier)
-    }
-}
-
-fn failing(inner: Arc<SparseDevice>) -> Arc<Failing> {
-    Arc::new(Failing {
-        inner,
-        bad: AtomicU64::new(u64::MAX),
-        read: AtomicU64::new(0),
-        armed: AtomicBool::new(false),
-        gate: std::sync::Barrier::new(2),
-    })
+/// Lets the reads of a sector fail.
+fn refuse_to_read(device: &SparseDevice, sector: u64) {
+    device.watch(move |access| match access {
+        Access::Read(sectors) if sectors.contains(&sector) => Err(io::Error::from_raw_os_error(5)),
+        _ => Ok(true),
+    });
 }
 
 /// A flush that waited while another failed does not report the lost changes as durable.
 #[test]
 fn a_flush_behind_one_that_failed_fails_too() {
-    let device = failing(small());
-    let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
+    let device = small();
+    let store = boot(&device);
     let content = store.create(&NewTorrent::new(hash(1), 100, 100).unwrap()).unwrap();
     content.write(0, &[1; 100]).unwrap();
     content.mark_complete(0).unwrap();
-    device.armed.store(true, SeqCst);
+    // The next flush waits at the gate when it is under way, once more before it goes on, and fails.
+    let gate = Arc::new(std::sync::Barrier::new(2));
+    let (armed, at_gate) = (AtomicBool::new(true), Arc::clone(&gate));
+    device.watch(move |access| {
+        if matches!(access, Access::Flush(_)) && armed.swap(false, SeqCst) {
+            at_gate.wait();
+            at_gate.wait();
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Ok(true)
+    });
     let flush = || {
         let store = store.clone();
         thread::spawn(move || store.flush())
     };
     let first = flush();
-    device.gate.wait();
+    gate.wait();
     let second = flush();
     thread::sleep(Duration::from_millis(200));
-    device.gate.wait();
+    gate.wait();
     assert!(matches!(first.join().unwrap(), Err(Error::Io { .. })));
     let second = second.join().unwrap();
     drop((content, store));
-    let bits = boot(&device.inner).open(&hash(1)).unwrap().pieces().unwrap();
+    let bits = boot(&device).open(&hash(1)).unwrap().pieces().unwrap();
     println!("second flush: {second:?}; after boot: {bits:?}");
     assert!(
         second.is_err(),
@@ -289,8 +268,8 @@ fn a_flush_behind_one_that_failed_fails_too() {
 /// any more.
 #[test]
 fn a_cursor_that_cannot_be_read_costs_nothing_else() {
-    let device = failing(small());
-    device.bad.store(1, SeqCst);
+    let device = small();
+    refuse_to_read(&device, 1);
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
     assert_eq!(store.report().read_only, None);
 }
@@ -361,16 +340,15 @@ fn a_header_does_not_say_how_much_memory_boot_takes() {
 
 #[test]
 fn a_sector_that_cannot_be_read_costs_its_torrent() {
-    let inner = small();
-    let store = boot(&inner);
+    let device = small();
+    let store = boot(&device);
     // I-nodes of 1 KiB: four of them share a sector.
     for n in 0..9 {
         store.create(&NewTorrent::new(hash(n), 100, 100).unwrap()).unwrap();
     }
     store.flush().unwrap();
     drop(store);
-    let device = failing(inner);
-    device.bad.store(8, SeqCst);
+    refuse_to_read(&device, 8);
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
     assert_eq!(store.report().read_only, None);
     assert_eq!(store.report().lost, [0, 1, 2, 3].map(hash));

@@ -15,8 +15,9 @@ use std::{
 use swarmkeep_content::{
     ContentConfig, ContentExt, ContentRepository, Error, FileFolder, InfoHash, Library, Memory, NewTorrent,
     TorrentFolder,
-    block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, Sector, SparseDevice},
+    block::{Allocation, BlockStore, FormatOptions},
 };
+use swarmkeep_kit::device::{Access, SparseDevice};
 use tempfile::TempDir;
 
 /// A torrent file of `pieces` pieces, for the tracker of this name.
@@ -39,30 +40,11 @@ fn memory() -> Arc<Memory> {
 /// The number of reads after which the file system of a folder is full.
 const FULL: u64 = 1 << 32;
 
-/// Counts the reads of a device, and of a folder.
-#[derive(Debug, Clone)]
-struct Counting<T>(T, Arc<AtomicU64>);
+/// Counts the reads of a folder.
+#[derive(Debug)]
+struct Counting(FileFolder, Arc<AtomicU64>);
 
-impl BlockDevice for Counting<Arc<SparseDevice>> {
-    fn sectors(&self) -> u64 {
-        self.0.sectors()
-    }
-
-    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
-        self.1.fetch_add(1, Relaxed);
-        self.0.read(first, into)
-    }
-
-    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
-        self.0.write(first, parts)
-    }
-
-    fn flush(&self, barrier: Barrier) -> io::Result<()> {
-        self.0.flush(barrier)
-    }
-}
-
-impl TorrentFolder for Counting<Arc<FileFolder>> {
+impl TorrentFolder for Counting {
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         self.1.fetch_add(1, Relaxed);
         self.0.read(name)
@@ -125,9 +107,13 @@ impl Medium {
     /// A library that reads, the reads of its device, and those of its folder.
     fn counted(&self) -> (Library, Arc<AtomicU64>, Arc<AtomicU64>) {
         let (of_device, of_folder) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
-        let device = Counting(Arc::clone(&self.device), Arc::clone(&of_device));
-        let folder = Counting(Arc::new(FileFolder::new(self.folder())), Arc::clone(&of_folder));
-        let store = BlockStore::boot_read_only(device).unwrap();
+        let count = Arc::clone(&of_device);
+        self.device.watch(move |access| {
+            count.fetch_add(matches!(access, Access::Read(_)).into(), Relaxed);
+            Ok(true)
+        });
+        let folder = Counting(FileFolder::new(self.folder()), Arc::clone(&of_folder));
+        let store = BlockStore::boot_read_only(Arc::clone(&self.device)).unwrap();
         (Library::new(Arc::new(store), folder), of_device, of_folder)
     }
 }
@@ -263,7 +249,7 @@ fn a_file_that_cannot_be_read_is_an_error_and_is_not_replaced() {
 #[test]
 fn a_full_file_system_of_the_folder_is_not_a_full_store() {
     let medium = Medium::new();
-    let folder = Counting(Arc::new(FileFolder::new(medium.folder())), Arc::new(AtomicU64::new(FULL)));
+    let folder = Counting(FileFolder::new(medium.folder()), Arc::new(AtomicU64::new(FULL)));
     let told = Library::new(memory(), folder).add(&torrent("name", 3, "a.example")).unwrap_err();
     let is_full = matches!(&told, Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull);
     assert!(is_full, "{told}");

@@ -11,8 +11,9 @@ use std::ops::Range;
 
 use swarmkeep_content::{
     InfoHash,
-    block::{BlockDevice, Sector, SparseDevice},
+    block::{BlockDevice, Sector},
 };
+use swarmkeep_kit::device::SparseDevice;
 
 fn hash(n: u64) -> InfoHash {
     let mut bytes = [0x5a; 20];

@@ -29,11 +29,11 @@ use parking_lot::{Condvar, Mutex};
 use swarmkeep_content::{
     Capabilities, Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, Memory,
     NewTorrent, PieceBits, Result, Statistics, Summary,
-    block::{Allocation, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
+    block::{Allocation, BlockStore, FormatOptions, SECTOR, Sector},
     files::{self, FileStore},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
-use swarmkeep_kit::{content::within, draw::Draw};
+use swarmkeep_kit::{content::within, device::SparseDevice, draw::Draw};
 use zerocopy::FromBytes;
 
 use crate::{bytes, hash};

@@ -354,19 +354,27 @@ async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Error> 
     Ok(layouts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(layout, _)| layout))
 }
 
+/// Fails if a shard has an older layout, which refuses every call. A server that does not answer is left out.
+pub(super) async fn refuse_older(link: &Link, calls: &Calls) -> Result<(), Error> {
+    let asked: Vec<_> = (0..calls.layout.shards).map(|shard| calls.counts(shard)).collect();
+    for answer in link.call_all(&asked).await.into_iter().flatten() {
+        if let Ok(Some(Shard { layout: Err(commit), .. })) = Shard::of(answer) {
+            return Err(Error::Layout { prefix: calls.prefix.clone(), has: older(commit) });
+        }
+    }
+    Ok(())
+}
+
 /// Whether there is a shard of the module's. It needs no right on the module's commands.
 pub(super) async fn has_shard_of_module(link: &Link, calls: &Calls) -> Result<bool, Error> {
-    let layout =
-        Layout { engine: Engine::Module, shards: calls.layout.shards.max(SHARDS), ..calls.layout.clone() };
-    let calls = calls.with_layout(layout);
-    for part in (0..calls.layout.shards).collect::<Vec<_>>().chunks(PART) {
-        let gets: Vec<_> = part.iter().map(|&shard| calls.get(shard)).collect();
-        for answer in link.call_all(&gets).await {
-            match answer {
-                Ok(_) => {}
-                Err(Failure::Unavailable(reason)) if reason.contains("WRONGTYPE") => return Ok(true),
-                Err(failure) => return Err(failure.into()),
-            }
+    let shards = calls.layout.shards.max(SHARDS);
+    let calls = calls.with_layout(Layout { engine: Engine::Module, shards, ..calls.layout.clone() });
+    let gets: Vec<_> = (0..shards).map(|shard| calls.get(shard)).collect();
+    for answer in link.call_all(&gets).await {
+        match answer {
+            Ok(_) => {}
+            Err(Failure::Unavailable(reason)) if reason.contains("WRONGTYPE") => return Ok(true),
+            Err(failure) => return Err(failure.into()),
         }
     }
     Ok(false)

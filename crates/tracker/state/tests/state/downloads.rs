@@ -1,6 +1,6 @@
 //! The download counts after commits, crashes, refusals and damage.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_kit::folder::{Refusal, Simulated};
@@ -332,9 +332,10 @@ fn a_file_that_redb_repairs_during_a_check_is_not_damaged() {
 
 #[test]
 fn counts_of_an_older_layout_are_refused_in_one_sentence() {
-    for name in ["downloads-4.log", "downloads-1-2.run"] {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/downloads");
+    for name in ["downloads-1-2.run", "downloads-3-3.run", "downloads-4.log"] {
         let folder = Simulated::new(1);
-        folder.put(name, b"an older layout");
+        folder.put(name, &fs::read(fixture.join(name)).unwrap());
         let error = open(&folder).unwrap_err().to_string();
         let says =
             "has download counts of an older layout, which commit 7132e1d is the last to read: use that one";

@@ -10,11 +10,13 @@ use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{
     ContentExt, ContentRepository, Error, NewTorrent,
     block::{
-        Allocation, Barrier, BlockDevice, BlockStore, Damage, FormatOptions, Mutant, Owner, SECTOR,
-        SparseDevice, sectors,
+        Allocation, Barrier, BlockDevice, BlockStore, Damage, FormatOptions, Mutant, Owner, SECTOR, sectors,
     },
 };
-use swarmkeep_kit::disk::{Change, Entry, Image, Medium, PAGE, SECTOR as LOGICAL};
+use swarmkeep_kit::{
+    device::SparseDevice,
+    disk::{Change, Entry, Image, Medium, PAGE, SECTOR as LOGICAL},
+};
 
 use super::{
     judge::{Fault, check, judge},

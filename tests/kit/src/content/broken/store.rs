@@ -116,14 +116,14 @@ impl ContentRepository for Broken {
                 match (self.fault, &created) {
                     (Fault::CreateEmpties, Err(Error::Exists(_))) => {
                         let held = state.torrents.get_mut(&info_hash).expect("it exists");
-                        held.chunks.clear();
+                        held.bytes.clear();
                         held.complete.clear();
                     }
                     (Fault::CreateHalfDone, Err(Error::Full { .. })) => state.create(torrent),
                     (Fault::CreateRevives, Ok(_)) => {
                         if let Some(old) = self.notes.lock().deleted.remove(&info_hash) {
                             let created = state.torrents.get_mut(&info_hash).expect("it was just created");
-                            created.chunks = old.chunks;
+                            created.bytes = old.bytes;
                             let all = 0..created.geometry.len();
                             let written = created.written(&all);
                             state.used += written;
@@ -195,9 +195,7 @@ impl ContentRepository for Broken {
             let mut notes = self.notes.lock();
             notes.drift += 1;
             notes.deleted.insert(*info_hash, torrent.clone());
-            for (&chunk, bytes) in &torrent.chunks {
-                notes.room.insert(chunk, bytes.clone());
-            }
+            notes.room.extend(&torrent.bytes);
         }
         drop(state);
         let deleted = self.model.delete(info_hash)?;

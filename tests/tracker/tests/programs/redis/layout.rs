@@ -242,8 +242,6 @@ fn redis_older_layouts_are_refused_with_the_last_commit_that_reads_them_and_stay
             for lost in [false, true] {
                 if lost {
                     server.command(&["DEL", &key]).expect("it answers");
-                } else if word == "false" {
-                    continue;
                 }
                 let config = RepositoryConfig::new(HashKey::from_bytes([2; 16]));
                 let refused =
