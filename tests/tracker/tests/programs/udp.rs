@@ -41,7 +41,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     }
     let tests = named![
         peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind,
-        answers_leave_from_the_address_that_was_asked,
+        answers_leave_from_the_address_of_the_request,
         an_invalid_request_gets_silence_and_its_neighbours_an_answer,
         a_long_announce_is_an_announce,
         a_peer_that_stays_away_is_swept,
@@ -100,7 +100,7 @@ fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind(net: &Net) {
     }
 }
 
-fn answers_leave_from_the_address_that_was_asked(net: &Net) {
+fn answers_leave_from_the_address_of_the_request(net: &Net) {
     let (both, v4) = (any_port("::"), any_port("0.0.0.0"));
     for (name, config) in ["packed", "btreemap-rwlock-tokio"]
         .into_iter()

@@ -170,7 +170,7 @@ impl AdminConnection {
     fn note(&self, what: &AtomicBool, holds: bool) {
         what.store(holds, Relaxed);
         if self.asked.load(Relaxed) && !self.stalled.load(Relaxed) {
-            self.place.asked();
+            self.place.begin_request();
         } else {
             self.place.answered();
         }

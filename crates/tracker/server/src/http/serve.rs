@@ -141,7 +141,7 @@ impl ConnectionServer for HttpServer {
     async fn serve(self: Arc<Self>, Accepted { stream, from, listener, place }: Accepted) {
         let place = Arc::new(place);
         let service = service_fn(|request| {
-            place.asked();
+            place.begin_request();
             let (server, place) = (Arc::clone(&self), Arc::clone(&place));
             async move {
                 let response = server.respond(request, from, listener).await;

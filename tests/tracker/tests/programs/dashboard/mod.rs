@@ -108,7 +108,7 @@ fn the_numbers_move_in_either_theme_and_at_any_width() {
         browser.wait("a line", "return document.querySelectorAll('#charts .line').length >= 4");
     }
     drop(load);
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
 }
 
 /// Elements that stick out of the page to the right.
@@ -174,7 +174,7 @@ fn a_torrent_is_found_its_peers_are_listed_and_it_is_removed() {
         "return document.getElementById('found').innerText.startsWith('Removed, with 120 peers')",
     );
     assert_eq!(client::get_with(tracker.admin, &format!("/api/v1/torrents/{}", hash(7)), READ).status, 404);
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
 
     announcer.announce(hash(7), 1, 0, Started);
     browser.go(&format!("http://{}/?again#token={READ}", tracker.admin));
@@ -234,14 +234,14 @@ fn everything_is_reached_with_the_keyboard() {
         thread::sleep(Duration::from_millis(200));
     }
     assert!(read.len() >= 3 && read.iter().all(|read| read.contains("UDP")), "{read:?}");
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
 }
 
 fn a_lost_connection_is_shown_and_comes_back() {
     let mut tracker = Tracker::over(packed());
     let admin = tracker.admin;
     let browser = open(&tracker, ALL);
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
     tracker.stop();
     browser.wait(
         "that it is disconnected",
@@ -296,7 +296,7 @@ fn snapshots_that_fail_are_shown_until_one_succeeds() {
     disk.heal();
     state.snapshot().expect("room");
     browser.wait("that they do not", "return document.getElementById('unkept').hidden");
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
 }
 
 fn the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered() {
@@ -314,7 +314,7 @@ fn the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered() {
     assert!(browser.text("about").contains("redis, as tracker-one"), "{}", browser.text("about"));
     let store = "[...document.querySelectorAll('#tracker tr')].find(row => row.cells[0].innerText === 'Store').cells[1].innerText";
     browser.wait("that it answers", &format!("return {store} === 'answers'"));
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
     server.kill();
     browser.wait("for how long it has not", &format!("return {store}.startsWith('silent for ')"));
     assert_eq!(browser.text("tile-torrents-more"), "store out of reach");
@@ -323,7 +323,7 @@ fn the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered() {
 }
 
 /// Asserts that the console is empty, and that no request went to another host.
-fn check_what_was_said_and_asked(browser: &Browser, tracker: &Tracker) {
+fn check_requests_and_messages(browser: &Browser, tracker: &Tracker) {
     assert_eq!(browser.console(), Vec::<String>::new());
     let here = format!("http://{}/", tracker.admin);
     let requested = browser.requested();

@@ -51,7 +51,7 @@ fn every_captured_request_is_answered() {
                 continue;
             }
             let head = std::str::from_utf8(&one.request).expect("requests are ASCII");
-            let sent = parameters(asked(head).expect("a request").1);
+            let sent = parameters(target_of(head).expect("a request").1);
             let text = |name| sent.get(name).and_then(|value| std::str::from_utf8(value).ok());
             let port = text("port").and_then(|port| port.parse().ok()).expect("a port");
             let left = text("left").and_then(|left| left.parse().ok());
@@ -67,7 +67,7 @@ fn every_captured_request_is_answered() {
 fn check_request(client: &ClientHabits, one: &CapturedExchange, family: Family) {
     let what = one.what();
     let head = std::str::from_utf8(&one.request).expect("requests are ASCII");
-    let (path, query) = asked(head).unwrap_or_else(|| panic!("{what}: {head}"));
+    let (path, query) = target_of(head).unwrap_or_else(|| panic!("{what}: {head}"));
     let info_hash: InfoHash = INFO_HASH.parse().expect("a constant");
     if one.kind == "scrape" {
         assert_eq!(path, "/scrape", "{what}");
@@ -154,7 +154,7 @@ fn check_answer(one: &CapturedExchange, family: Family) {
     assert!(peers.iter().all(|peer| peer.family() == family), "{what}: {peers:?}");
     let compact: Vec<u8> = peers.iter().flat_map(compact).collect();
     // A client that asks from an IPv6 address, or names one, gets peers of both families.
-    let both = parameters(asked(std::str::from_utf8(&one.request).expect("ASCII")).expect("a request").1);
+    let both = parameters(target_of(std::str::from_utf8(&one.request).expect("ASCII")).expect("a request").1);
     let both = family == V6 || both.contains_key("ipv6");
     let (v4, v6) = match family {
         V4 => (compact.len(), both.then_some(0)),
@@ -178,7 +178,7 @@ fn compact(peer: &Endpoint) -> Vec<u8> {
 }
 
 /// The path and the query of a request without a body.
-fn asked(head: &str) -> Option<(&str, &str)> {
+fn target_of(head: &str) -> Option<(&str, &str)> {
     let line = head.strip_suffix("\r\n\r\n")?.split("\r\n").next()?;
     line.strip_prefix("GET ")?.strip_suffix(" HTTP/1.1")?.split_once('?')
 }

@@ -144,7 +144,7 @@ fn a_delete_that_fails_when_the_torrent_is_gone_has_deleted_it() {
 }
 
 #[test]
-fn taking_back_waits_for_a_mark_that_is_being_told() {
+fn taking_back_waits_for_a_mark_that_is_being_passed_on() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = create(&*cache, 1, 4 * STRIPE);
     put(&*content, 1, 0..4 * PIECE);

@@ -72,7 +72,7 @@ fn refused_bytes_may_be_written_again_and_older_ones_are_not_complete() {
 }
 
 #[test]
-fn a_mark_that_the_store_below_refuses_is_taken_back_and_told() {
+fn a_mark_that_the_store_below_refuses_is_taken_back_and_reported() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = create(&*cache, 1, 4 * STRIPE);
     put(&*content, 1, 0..PIECE);
