@@ -168,8 +168,8 @@ impl Shard {
         })
     }
 
-    /// An announce of a peer that is not in its swarm; the swarm need not exist. `displaced` is an endpoint of
-    /// the same address or network in a swarm of few peers: it is evicted for the new peer.
+    /// An announce of a peer that is not in its swarm; the swarm need not exist. `displaced` is an endpoint
+    /// of the same address or network in a swarm of few peers: it is evicted for the new peer.
     fn join(
         &mut self,
         op: &Operation<'_>,
