@@ -27,6 +27,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use swarmkeep::bittorrent::in_words;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::watch,
@@ -154,7 +155,7 @@ async fn connection(
         }
     };
     if let Err(error) = ended {
-        log_stranger!(%error, "an admin connection has ended early");
+        log_stranger!(error = %in_words(&error), "an admin connection has ended early");
     }
 }
 

@@ -20,7 +20,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use rand::Rng;
 use socket2::{Domain, SockRef, Socket, Type};
-use swarmkeep::{Random, Timestamp};
+use swarmkeep::{Random, Timestamp, bittorrent::in_words};
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -170,7 +170,7 @@ impl ConnectionServer for HttpServer {
             }
         };
         if let Err(error) = ended {
-            log_stranger!(%from, %error, "a connection has ended early");
+            log_stranger!(%from, error = %in_words(&error), "a connection has ended early");
         }
     }
 }
