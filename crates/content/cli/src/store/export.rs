@@ -24,7 +24,7 @@ use swarmkeep_content::{Content, ContentExt, ContentRepository, files::folder};
 use swarmkeep_metainfo::Info;
 
 use super::{
-    StoreArg, WRONG, bar,
+    StoreArg, WRONG, bar, of_pieces,
     opened::{Access, StoredTorrent},
     print_json, say, say_pieces, tell_changes, total,
 };
@@ -172,10 +172,9 @@ impl Exported {
             return Ok(());
         }
         say!(
-            "{}: {} of {} pieces were written and {} were there, {} in all",
+            "{}: {} were written and {} were there, {} in all",
             self.name,
-            self.written,
-            self.pieces,
+            of_pieces(self.written, self.pieces),
             self.kept,
             BinaryBytes(self.bytes)
         );
