@@ -263,7 +263,10 @@ const fn counts(SwarmStats { complete, incomplete, downloaded, .. }: SwarmStats)
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::{
+        fs,
+        net::{IpAddr, Ipv4Addr, SocketAddr},
+    };
 
     use swarmkeep::{
         AnnounceEvent, Endpoint, Family, HashKey, Immediate, InfoHash, PeerId, RepositoryConfig, SplitMix64,
@@ -273,10 +276,12 @@ mod tests {
     use swarmkeep_tracker_protocol::udp::{
         AnnounceRequest, AnnounceResponse, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     };
+    use tempfile::NamedTempFile;
 
     use super::*;
-    use crate::ConnectionKey;
     use crate::{
+        AccessList, ConnectionKey,
+        ListKind::{Allow, Deny},
         metrics::{Kind, Metrics, ProtocolCounts},
         out_of_reach::{out_of_reach, packed},
         udp::LONGEST_ANSWER_V4,
@@ -539,7 +544,23 @@ mod tests {
     }
 
     #[test]
-    fn a_store_out_of_reach_is_an_error_for_the_client() {
+    fn a_torrent_that_the_list_forbids_is_refused() {
+        let list = NamedTempFile::new().unwrap();
+        fs::write(&list, format!("{HASH}\n")).unwrap();
+        let (mut tracker, source) = (HandlerTest::named("packed"), at("192.0.2.1:9"));
+        let id = tracker.connect(source);
+        let unlisted = InfoHash::new([0xbb; 20]);
+        for (kind, served, forbidden) in [(Allow, HASH, unlisted), (Deny, unlisted, HASH)] {
+            let access = Some(AccessList::load(kind, list.path()).unwrap());
+            tracker.handler.rules.replace(Rules { access, ..rules() });
+            tracker.announce(source, AnnounceRequest { info_hash: served, ..request(id) });
+            let refused = AnnounceRequest { info_hash: forbidden, ..request(id) }.to_vec();
+            assert_eq!(tracker.refusal(&refused, source), "this tracker does not serve this torrent");
+        }
+    }
+
+    #[test]
+    fn a_store_out_of_reach_or_overloaded_is_an_error_for_the_client() {
         let mut tracker = HandlerTest::over(out_of_reach());
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
@@ -547,6 +568,15 @@ mod tests {
         assert_eq!(tracker.refusal(&request(id).to_vec(), source), text);
         let scrape = ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).to_vec();
         assert_eq!(tracker.refusal(&scrape, source), text);
+
+        tracker.batch.clear();
+        [request(id).to_vec(), scrape].iter().for_each(|packet| tracker.batch.push(packet, source));
+        assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
+        tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
+        let is_refused =
+            |(answer, _): (&[u8], _)| answer.ends_with(b"the tracker is overloaded; try again later");
+        assert_eq!(tracker.batch.answers().filter(|&answer| is_refused(answer)).count(), 2);
+        assert_eq!(tracker.refused(Reason::Overloaded), 2);
     }
 
     #[test]
