@@ -1,5 +1,5 @@
-//! Snapshots after restarts and damage, and while the disk refuses, the process is killed and the power fails:
-//! at every operation in turn.
+//! Snapshots after restarts and damage, and while the disk refuses, the process is killed and the power
+//! fails: at every operation in turn.
 
 use std::collections::BTreeMap;
 
