@@ -235,18 +235,10 @@ impl KilledTracker {
     }
 }
 
-fn arguments(folder: &Path) -> [&str; 8] {
-    let folder = folder.to_str().expect("text");
-    [
-        "--udp=127.0.0.1:0",
-        "--admin=127.0.0.1:0",
-        "--workers=1",
-        "--lifetime=2h",
-        "--interval=1h",
-        "--snapshot-every=1s",
-        "--state",
-        folder,
-    ]
+fn arguments(folder: &Path) -> Vec<&str> {
+    let fixed =
+        "--udp=127.0.0.1:0 --admin=127.0.0.1:0 --workers=1 --lifetime=2h --interval=1h --snapshot-every=1s";
+    fixed.split(' ').chain(["--state", folder.to_str().expect("text")]).collect()
 }
 
 impl KillTest {
