@@ -17,8 +17,8 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Starts `program`, which is a tracker under the name `swarmkeep`, on a UDP port of the loopback. Returns
-    /// its address too.
+    /// Starts `program`, which is a tracker under the name `swarmkeep`, on a UDP port of the loopback.
+    /// Returns its address too.
     ///
     /// # Errors
     /// Errors of the system, or the first line of a tracker that does not listen.

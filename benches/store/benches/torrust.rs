@@ -49,10 +49,10 @@ fn torrust(criterion: &mut Criterion) {
     let announces: Vec<Vec<_>> =
         (0..cores()).map(|thread| (0..torrents).map(|n| of(thread * torrents + n)).collect()).collect();
     let add = |store: &Store, announce: &Announce| {
-        assert!(told(store, announce).contains(Changes::JOINED | Changes::CREATED));
+        assert!(announced(store, announce).contains(Changes::JOINED | Changes::CREATED));
     };
     let update = |store: &Store, announce: &Announce| {
-        assert_eq!(told(store, announce), Changes::REFRESHED);
+        assert_eq!(announced(store, announce), Changes::REFRESHED);
     };
     let first = &announces[0];
     let benches = [
@@ -94,7 +94,7 @@ fn torrust(criterion: &mut Criterion) {
 }
 
 /// Announces; returns the changes.
-fn told(store: &Store, announce: &Announce) -> Changes {
+fn announced(store: &Store, announce: &Announce) -> Changes {
     let answer =
         store.announce(announce, NOW, &mut SplitMix64::new(1), &mut PeerBuffer::new(&mut [], &mut []));
     assert_eq!(answer.stats.peers(), 1);

@@ -79,40 +79,27 @@ fn wrap(contents: &[&[u8]], parsed: &[Result<Records, Malformed>]) -> Vec<u8> {
         peers += parsed.as_ref().map_or(0, Records::peers);
         let until = Records::new(NOW).until().as_secs();
         let checksum = crc32c::crc32c(content);
-        chain = header(
-            &mut bytes,
-            chain,
-            *b"blok",
-            n as u32,
-            content.len() as u64,
-            until,
-            found.into(),
-            checksum,
-        );
+        let numbers = [content.len() as u64, until, found.into()];
+        chain = header(&mut bytes, chain, (*b"blok", n as u32), numbers, checksum);
         bytes.extend(*content);
     }
     let (blocks, before) = (contents.len() as u32, bytes.len() as u64);
-    header(&mut bytes, chain, *b"end!", blocks, before, peers, swarms, chain);
+    header(&mut bytes, chain, (*b"end!", blocks), [before, peers, swarms], chain);
     bytes
 }
 
-#[expect(clippy::too_many_arguments, reason = "those of the format")]
+/// Appends the header of a block or of the end.
 fn header(
     bytes: &mut Vec<u8>,
     chain: u32,
-    tag: [u8; 4],
-    number: u32,
-    long: u64,
-    until: u64,
-    swarms: u64,
+    (tag, number): ([u8; 4], u32),
+    numbers: [u64; 3],
     checksum: u32,
 ) -> u32 {
     let start = bytes.len();
     bytes.extend(tag);
     bytes.extend(number.to_le_bytes());
-    bytes.extend(long.to_le_bytes());
-    bytes.extend(until.to_le_bytes());
-    bytes.extend(swarms.to_le_bytes());
+    bytes.extend(numbers.map(u64::to_le_bytes).as_flattened());
     bytes.extend(checksum.to_le_bytes());
     let own = crc32c::crc32c_append(crc32c::crc32c(&ID), &bytes[start..]);
     let chain = crc32c::crc32c_append(chain, &bytes[start..]);

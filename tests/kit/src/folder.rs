@@ -17,8 +17,8 @@ use crate::disk::{Change, Entry, Image, Medium, Name, Node, ROOT};
 /// A folder in memory. A clone is the same folder.
 ///
 /// Each call of [`Folder`] and [`File`] is an [`Operation`], counted from 0, and any of them can be made to
-/// fail. The folder keeps only what [`Folder`] promises: names change in order, and a failed sync loses a part
-/// of the earlier writes for good.
+/// fail. The folder keeps only what [`Folder`] promises: names change in order, and a failed sync loses a
+/// part of the earlier writes for good.
 #[derive(Clone)]
 pub struct Simulated(Arc<Mutex<FolderState>>);
 

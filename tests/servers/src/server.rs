@@ -44,8 +44,8 @@ impl Server {
         Self::start_on_free_ports(directives, None)
     }
 
-    /// Starts a server that also accepts TLS, at [`tls_port`](Self::tls_port), with the files of a certificate
-    /// and its key in PEM. It asks clients for no certificate.
+    /// Starts a server that also accepts TLS, at [`tls_port`](Self::tls_port), with the files of a
+    /// certificate and its key in PEM. It asks clients for no certificate.
     ///
     /// # Errors
     /// As [`start`](Self::start).

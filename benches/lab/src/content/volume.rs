@@ -48,10 +48,10 @@ impl Volume {
         let image = folder.join("volume");
         File::create_new(&image)?.set_len(bytes)?;
         let attach = ["--find", "--show", "--direct-io=on"];
-        let device = PathBuf::from(told(Command::new("losetup").args(attach).arg(&image))?);
+        let device = PathBuf::from(output_of(Command::new("losetup").args(attach).arg(&image))?);
         let open = File::open(&device)?;
         // It is in use, so it goes later.
-        told(Command::new("losetup").arg("--detach").arg(&device))?;
+        output_of(Command::new("losetup").arg("--detach").arg(&device))?;
         fs::remove_file(&image)?;
 
         let instance = ours(&instances)?;
@@ -84,7 +84,7 @@ impl Volume {
     /// An ext4 file system on the device, as `mkfs.ext4` makes it, with all delayed work done.
     pub(crate) fn ext4(&self, at: &Path) -> io::Result<()> {
         let options = ["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"];
-        told(Command::new("mkfs.ext4").args(options).arg(&self.device))?;
+        output_of(Command::new("mkfs.ext4").args(options).arg(&self.device))?;
         fs::create_dir(at)?;
         mount(Some(&self.device), at, Some("ext4"), MsFlags::empty(), None::<&str>)?;
         self.mounted.get_or_init(|| at.to_owned());
@@ -217,7 +217,7 @@ fn ours(all: &Path) -> io::Result<PathBuf> {
 }
 
 /// The output of a program.
-fn told(command: &mut Command) -> io::Result<String> {
+fn output_of(command: &mut Command) -> io::Result<String> {
     let output = command.output();
     let failed = |why: String| io::Error::other(format!("{}: {why}", command.get_program().display()));
     let output = output.map_err(|error| failed(error.to_string()))?;

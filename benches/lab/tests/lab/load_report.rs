@@ -28,19 +28,9 @@ fn a_report_is_three_loads_graded_drawn_and_compared() {
         path.extension().is_some_and(|ext| ext == "md") && !path.ends_with("results-20200101.md")
     };
     let written = fs::read_to_string(files.iter().find(is_new).expect("a results file")).unwrap();
-    for part in [
-        "--concurrency 10\n",
-        "--concurrency 1000\n",
-        "## Grades",
-        "## Patterns",
-        "CPU s a million",
-        "over time: ",
-        "| 1,000 ",
-        "-tail.svg)",
-        "Against results-20200101.md",
-        "better: a second at 10 workers",
-        "machines differ",
-    ] {
+    let parts = "--concurrency 10\n;--concurrency 1000\n;## Grades;## Patterns;CPU s a million;over time: ;\
+        | 1,000 ;-tail.svg);Against results-20200101.md;better: a second at 10 workers;machines differ";
+    for part in parts.split(';') {
         assert!(written.contains(part), "{part}: {written}");
     }
     assert!(!written.contains("load-report"), "the commands measure one load each");

@@ -11,6 +11,7 @@ use swarmkeep_metainfo::{Info, Metainfo};
 
 use crate::store::{
     check::verify_unknown,
+    of_pieces,
     opened::{Access, Kind, OpenStore},
     take_up::{FileCheck, take_up, tell_place, top},
     tell_changes,
@@ -66,7 +67,8 @@ impl TorrentStore {
             match right.count() {
                 all if all == pieces => eprintln!("{name}: all of it is there already, in {place}"),
                 some => eprintln!(
-                    "{name}: {some} of {pieces} pieces are there already, in {place}; the rest is fetched into it"
+                    "{name}: {} are there already, in {place}; the rest is fetched into it",
+                    of_pieces(some, pieces)
                 ),
             }
         }

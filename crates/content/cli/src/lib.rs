@@ -78,10 +78,33 @@ pub fn main() -> ExitCode {
 
 /// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.
 fn refuse(message: String) -> ! {
-    eprintln!("seedkeep: {message}");
+    eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&message));
     process::exit(2)
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+#[test]
+fn messages_of_wrong_values_have_no_words_of_programmers() {
+    let mut commands = vec![Cli::command()];
+    let mut refused = 0;
+    while let Some(command) = commands.pop() {
+        commands.extend(command.get_subcommands().cloned());
+        for option in command.get_arguments().filter_map(|option| option.get_long()) {
+            let values =
+                ["", "0", "-1", "abc", "99999999999999999999", "1.5", "\u{e9}", "1 2", "[::1", "1XiB"];
+            for value in values {
+                let given = [format!("--{option}={value}")];
+                let Err(error) = command.clone().no_binary_name(true).try_get_matches_from(given) else {
+                    continue;
+                };
+                swarmkeep_store_tests::assert_plain(&error.to_string());
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 300, "{refused}");
 }

@@ -29,7 +29,7 @@ use crate::{
     cache::Cache,
     kept::TorrentStore,
     news::{News, short},
-    store::{TorrentFiles, counted, opened::Access, read_torrent, say},
+    store::{TorrentFiles, counted, of_pieces, opened::Access, read_torrent, say},
     units,
 };
 
@@ -623,10 +623,9 @@ impl Reporter {
         for shared in shared {
             let status = shared.handle.status();
             say!(
-                "{}: {} of {} pieces, {} came and {} went",
+                "{}: {}, {} came and {} went",
                 shared.name,
-                status.progress.complete,
-                status.progress.pieces,
+                of_pieces(status.progress.complete, status.progress.pieces),
                 BinaryBytes(status.down.0),
                 BinaryBytes(status.up.0)
             );

@@ -21,7 +21,7 @@ use crate::{
     peer::{Sharing, Until, line, share},
     store::{
         check::verify_unknown,
-        in_runs,
+        in_runs, of_pieces,
         opened::Access,
         read_whole_torrent,
         take_up::{FileCheck, check},
@@ -199,7 +199,7 @@ fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn
         line(&VerifiedEvent { info_hash, name, pieces, complete, wrong, missing })?;
         return Ok(right);
     }
-    eprintln!("{name}: {} of {pieces} pieces are right", right.count());
+    eprintln!("{name}: {} are right", of_pieces(right.count(), pieces));
     if !wrong.is_empty() {
         eprintln!("  not those of the torrent: {}", in_runs(&wrong));
     }

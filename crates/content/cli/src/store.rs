@@ -235,6 +235,11 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// `0 of 1 piece`, `3 of 4 pieces`.
+pub(crate) fn of_pieces(some: u32, pieces: u32) -> String {
+    format!("{some} of {}", counted(pieces as usize, "piece"))
+}
+
 /// Prints the pieces in a state, if there are any.
 fn say_pieces(state: &str, pieces: &[u32]) -> io::Result<()> {
     if !pieces.is_empty() {

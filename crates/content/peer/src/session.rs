@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_bittorrent::{InfoHash, in_words};
 use swarmkeep_content::{
     ContentRepository, Error as StoreError, NewTorrent, PieceBits, Verified,
     stripe_cache::{StripeCache, StripeCacheOptions},
@@ -474,7 +474,7 @@ impl SessionState {
                 }
                 // Perhaps no descriptor is free: another one may be soon.
                 Err(error) => {
-                    tracing::warn!(%error, "accepting a connection");
+                    tracing::warn!(error = %in_words(&error), "accepting a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

@@ -528,7 +528,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
     async fn take_leave(mut self) {
         let until = Instant::now() + self.stop_patience;
         let half = self.stop_patience / 2;
-        let told = timeout(half, self.completed_is_told()).await;
+        let told = timeout(half, self.completed_is_announced()).await;
         // A tracker that has not answered may have counted it: a second one would count twice.
         let in_doubt = told.is_err();
         self.asking.shutdown().await;
@@ -546,7 +546,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                     };
                     let tracker = tracker_state.tracker;
                     let tell = |event| self.announce(&state, (tracker, family), event, Some(0), progress);
-                    let is_asked = in_doubt && tracker_state.is_told_of_completion();
+                    let is_asked = in_doubt && tracker_state.knows_of_completion();
                     let owes_completed = walk.owes_completed(tracker_state, progress.left > 0) && !is_asked;
                     let completed = owes_completed.then(|| tell(AnnounceEvent::Completed));
                     let stopped = tell(AnnounceEvent::Stopped);
@@ -570,10 +570,10 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
     }
 
     /// Waits for `completed` announces that are under way, and records the results that are there.
-    async fn completed_is_told(&mut self) {
+    async fn completed_is_announced(&mut self) {
         let is_telling = |shared: &AnnounceControl| {
             let state = shared.state.lock();
-            state.walks.iter().flat_map(Walk::states).any(walk::TrackerState::is_told_of_completion)
+            state.walks.iter().flat_map(Walk::states).any(walk::TrackerState::knows_of_completion)
         };
         loop {
             let result = match self.asking.try_join_next() {

@@ -71,9 +71,8 @@ fn live() -> usize {
 
 /// Waits until connections have released their buffers, for a minute at most. Returns the bytes of each.
 fn at_rest(before: usize) -> usize {
-    thread::sleep(Duration::from_secs(4));
     let each = || live().saturating_sub(before) / CONNECTIONS;
-    (0..150).map(|_| each()).find(|&each| each <= A_CONNECTION).unwrap_or_else(each)
+    (0..200).map(|_| each()).find(|&each| each <= A_CONNECTION).unwrap_or_else(each)
 }
 
 /// A leecher.

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 /// The beginnings of errors, with their sentences. `…` is the error's own detail, behind its first colon.
-const SENTENCES: [(&str, &str); 26] = [
+const SENTENCES: [(&str, &str); 29] = [
     ("Connection refused", "Connection refused: no server listens there"),
     ("Too many open files in system", "the system has too many open files"),
     ("Too many open files", "too many open files: let this process open more"),
@@ -13,6 +13,11 @@ const SENTENCES: [(&str, &str); 26] = [
     ("failed to fill whole buffer", "it ends too early"),
     ("connection closed before", "it has closed the connection without an answer"),
     ("received corrupt message", "it does not speak TLS: give its port for TLS, or a URL without TLS"),
+    ("peer misbehaved", "it does not speak TLS well: give its port for TLS, or a URL without TLS"),
+    (
+        "peer is incompatible",
+        "it has no version or cipher of TLS 1.2 and 1.3 that is known here: allow one there",
+    ),
     ("ProtocolVersion", "it refuses TLS 1.2 and 1.3, which are needed"),
     ("CertificateRequired", "it asks for a client certificate, which is not supported: turn that off there"),
     ("BadEncoding", "it is not a certificate: give a file in PEM with one"),
@@ -22,7 +27,8 @@ const SENTENCES: [(&str, &str); 26] = [
     ("certificate not valid for name", "its certificate is for another name: use a name in the certificate"),
     ("certificate expired", "its certificate has expired: renew it, and check the clock here"),
     ("certificate not valid yet", "its certificate is not valid yet: check the clock here, or renew it"),
-    ("invalid peer certificate", "its certificate cannot be used: …"),
+    ("invalid peer certificate", "its certificate cannot be used: `openssl x509 -text` shows it; renew it"),
+    ("received fatal alert", "it refuses the TLS handshake: its log has the reason"),
     ("base64 decode error", "it is not PEM"),
     ("illegal section start", "it is not PEM"),
     ("missing section end", "it is not PEM to its end: give the whole file"),
@@ -32,17 +38,23 @@ const SENTENCES: [(&str, &str); 26] = [
     ("Password authentication failed", "it refuses the user and the password"),
 ];
 
-/// An error as a sentence for a person, without the numbers of the system's errors.
+/// An error as a sentence for a person, without the numbers of the system's errors. A path, or other errors,
+/// may stand before the error of a library, each with a colon.
 pub fn in_words(error: &(impl Display + ?Sized)) -> String {
-    let text = error.to_string();
-    let mut parts = text.trim_start_matches("I/O error: ").split(" (os error ");
+    let text = error.to_string().replace("I/O error: ", "");
+    let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
     let text = parts.fold(first, |text, part| text + part.split_once(')').map_or(part, |(_, rest)| rest));
-    let own =
-        text.trim_start_matches("invalid peer certificate: ").trim_start_matches("received fatal alert: ");
-    let known = SENTENCES.iter().find(|(begins, _)| own.starts_with(begins) || text.starts_with(begins));
-    let detail = text.split_once(": ").map_or("", |(_, detail)| detail);
-    known.map_or_else(|| text.clone(), |(_, sentence)| sentence.replace('…', detail))
+    let mut starts = vec![0];
+    starts.extend(text.match_indices(": ").map(|(colon, _)| colon + 2));
+    let known = SENTENCES.iter().find_map(|(begins, sentence)| {
+        let is_there = |&&at: &&usize| text[at..].starts_with(begins) && !text[at..].starts_with(sentence);
+        Some((*starts.iter().find(is_there)?, sentence))
+    });
+    let Some((at, sentence)) = known else { return text };
+    let detail = text[at..].split_once(": ").map_or("", |(_, detail)| detail);
+    let before = text[..at].trim_end_matches("invalid peer certificate: ");
+    before.trim_end_matches("received fatal alert: ").to_owned() + &sentence.replace('…', detail)
 }
 
 /// `1 block`, `2 blocks`.
@@ -58,8 +70,15 @@ fn errors_are_sentences_without_numbers_of_the_system() {
     let is = |error: &str, begins| assert!(in_words(error).starts_with(begins), "{}", in_words(error));
     is("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "its certificate is an authority's");
     is("invalid peer certificate: certificate expired: 1 s ago", "its certificate has expired: renew it");
-    is("invalid peer certificate: UnsupportedCertVersion", "its certificate cannot be used: Unsupported");
+    is(
+        "/ca: invalid peer certificate: UnsupportedCertVersion",
+        "/ca: its certificate cannot be used: `openssl",
+    );
     is("received fatal alert: CertificateRequired", "it asks for a client certificate");
-    is("received fatal alert: HandshakeFailure", "received fatal alert: HandshakeFailure");
+    is("/c: received fatal alert: HandshakeFailure", "/c: it refuses the TLS handshake");
+    is("tokens: /f: stream did not contain valid UTF-8", "tokens: /f: it is not text in UTF-8");
+    let refused = in_words(&format!("192.0.2.1:1: {}", of_system(111)));
+    assert_eq!(refused, "192.0.2.1:1: Connection refused: no server listens there");
+    assert_eq!(in_words(&format!("{refused}; start it")), format!("{refused}; start it"));
     is("Redis server refused to switch database: 7", "it refuses the database of the URL, give another: 7");
 }

@@ -1,4 +1,4 @@
-//! The common parts of the suites of this project: the suite for swarm stores, and that for stores of content.
+//! The common parts of the suites of this project: for swarm stores, and for stores of content.
 
 use std::{
     panic::{self, AssertUnwindSafe},

@@ -373,14 +373,14 @@ impl Store {
         members
     }
 
-    /// Asserts that `record` is of a peer that announced at `told`: never older than it is, younger by at
-    /// most the resolution of the store's clock, and not in the future.
-    pub(crate) fn assert_time(&self, record: &PeerRecord, told: Timestamp, latest: Timestamp) {
+    /// Asserts that the time of `record` is `announced`: never older, younger by at most the resolution of
+    /// the store's clock, and not in the future.
+    pub(crate) fn assert_time(&self, record: &PeerRecord, announced: Timestamp, latest: Timestamp) {
         let (listed, resolution) = (record.last_announce, resolution(self));
-        let is_right = (told..=latest).contains(&listed) && listed.secs_since(told) <= resolution;
+        let is_right = (announced..=latest).contains(&listed) && listed.secs_since(announced) <= resolution;
         assert!(
             is_right,
-            "{record:?} announced at {told:?}, by a clock of {resolution} s that is at {latest:?}"
+            "{record:?} announced at {announced:?}, by a clock of {resolution} s that is at {latest:?}"
         );
     }
 

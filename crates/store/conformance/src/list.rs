@@ -186,13 +186,13 @@ crate::cases! {
     }
     exporting {
         an_export_reads_every_swarm_with_its_peers_roles_times_and_downloads [24]
-        an_export_told_an_earlier_time_shows_times_as_they_are [24]
+        an_export_at_an_earlier_time_shows_times_as_they_are [24]
         peers_that_stay_are_exported_whatever_moves_around_them [24]
         swarms_that_stay_are_exported_while_others_come_and_go [24]
         an_export_holds_every_peer_whose_announce_returned_before_it_began [24]
         an_export_counts_the_download_of_every_seeder_it_shows [24]
         an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again [24]
-        the_time_told_to_an_export_or_an_import_counts [24]
+        the_time_given_to_an_export_or_an_import_counts [24]
         a_step_of_an_export_visits_about_its_budget [18 24]
         an_export_holds_no_lock_for_long_even_in_a_large_swarm [18 24]
         an_export_leaves_out_what_has_neither_peers_nor_downloads [24]

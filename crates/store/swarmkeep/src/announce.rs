@@ -434,7 +434,7 @@ pub(crate) fn widest_network(endpoint: &[u8]) -> &[u8] {
 /// same peers choose the same one. `others` are the endpoint, the time and the place of all peers in the
 /// widest, and perhaps of others.
 #[inline]
-pub(crate) fn rival<'a, Time: Copy + Ord, Place: Copy>(
+pub(crate) fn displaced<'a, Time: Copy + Ord, Place: Copy>(
     newcomer: &[u8],
     others: impl Iterator<Item = (&'a [u8], Time, Place)>,
     limit: u64,

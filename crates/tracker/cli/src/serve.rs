@@ -26,7 +26,7 @@ use std::{
 };
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use swarmkeep::{HashKey, Restored};
+use swarmkeep::{HashKey, Restored, bittorrent::in_words};
 use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tracker::{Bound, Server};
 use tokio::{
@@ -255,7 +255,8 @@ impl Drop for CloseOnDrop {
 fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error>> {
     // Only this user may read the folder.
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
-        format!("cannot make the folder {}: {error}; make one that this process may write to", path.display())
+        let (path, error) = (path.display(), in_words(&error));
+        format!("cannot make the folder {path}: {error}; make one that this process may write to")
     })?;
     let folder = Arc::new(Directory::open(path)?);
     if let Some(owners) = folder.others_may_write()? {

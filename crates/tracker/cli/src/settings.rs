@@ -293,7 +293,12 @@ fn read_file(
 }
 
 /// Checks each value with the parser of its option.
-fn check(schema: &Command, id: &str, place: &SettingOrigin, values: &[String]) -> Result<(), Error> {
+pub(crate) fn check(
+    schema: &Command,
+    id: &str,
+    place: &SettingOrigin,
+    values: &[String],
+) -> Result<(), Error> {
     let name = name_of(id);
     let schema = schema.clone().no_binary_name(true);
     for value in values {
@@ -511,7 +516,7 @@ mod tests {
         let variable = [("SWARMKEEP_WHICH", "here\u{1b}")];
         let expected = "SWARMKEEP_WHICH: which: `here\\u{1b}` is not a value for it; allowed are near, far";
         assert_eq!(read(&[], &variable, None).unwrap_err(), expected);
-        assert!(read(&["--how-many=0"], &[], None).unwrap_err().contains("0 is not in 1..=100"));
+        assert!(read(&["--how-many=0"], &[], None).unwrap_err().contains("--how-many"));
         assert!(
             read(&["--config", "/nowhere/at/all"], &[], None)
                 .unwrap_err()
@@ -525,28 +530,6 @@ mod tests {
         let unknown = read(&[], &variables, None).unwrap().unknown_variables;
         let nearest = Some("SWARMKEEP_HOW_MANY".into());
         assert_eq!(unknown, [("SWARMKEEP_HOWMANY".into(), nearest), ("SWARMKEEP_9".into(), None)]);
-    }
-
-    #[test]
-    fn messages_of_wrong_values_have_no_words_of_programmers() {
-        const WORDS: [&str; 9] =
-            ["digit", "non-zero", "target type", "integer", "literal", "syntax", "..", "Error", "entries"];
-        let schema = crate::command().find_subcommand("serve").expect("it serves").clone();
-        let values =
-            ["", "0", "-1", "abc", "99999999999999999999", "1.5", "\u{e9}", "/nowhere/x", "1 2", "[::1"];
-        let mut refused = 0;
-        for option in options(&schema) {
-            for value in values {
-                let id = option.get_id().as_str();
-                let checked = check(&schema, id, &SettingOrigin::Default, &[value.into()]);
-                let Err(error) = checked else { continue };
-                let text = error.to_string();
-                let found: Vec<_> = WORDS.iter().filter(|word| text.contains(**word)).collect();
-                assert!(found.is_empty(), "{text}: {found:?}");
-                refused += 1;
-            }
-        }
-        assert!(refused > 300, "{refused}");
     }
 
     #[test]

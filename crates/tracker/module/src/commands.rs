@@ -173,27 +173,25 @@ fn announce(call: &Call<'_>) -> Result<Reply, Refused> {
     let asked = asked?;
     let reserved: usize = asked.iter().map(|asked| HEAD + 18 * asked.announce.want).sum();
     let mut reply = Vec::with_capacity(reserved.min(RESERVED));
-    let mut decided = ReplicaCommands::default();
+    let mut decided = ReplicaCommands { call, announces: Vec::new(), downloads: Vec::new() };
     for (nth, asked) in asked.iter().enumerate() {
         let head = reply.len();
         reply.resize(head + HEAD, 0);
-        let refused =
-            match announce_one(call, call.word(1 + 2 * nth), &caller, asked, &mut reply, &mut decided) {
-                Ok(()) => continue,
-                Err(Refused::Missing) => MISSING,
-                Err(Refused::Elsewhere) => ELSEWHERE,
-                Err(_) => NOT_DONE,
-            };
+        let refused = match announce_one(call.word(1 + 2 * nth), &caller, asked, &mut reply, &mut decided) {
+            Ok(()) => continue,
+            Err(Refused::Missing) => MISSING,
+            Err(Refused::Elsewhere) => ELSEWHERE,
+            Err(_) => NOT_DONE,
+        };
         reply.truncate(head + HEAD);
         reply[head] = refused;
     }
-    decided.replicate(call);
+    decided.replicate();
     Ok(Reply::Bytes(reply))
 }
 
 /// One announce. Its head is the end of `reply`.
 fn announce_one<'a>(
-    call: &'a Call<'_>,
     name: Word<'a>,
     caller: &Caller,
     asked: &AnnounceCall,
@@ -201,6 +199,7 @@ fn announce_one<'a>(
     decided: &mut ReplicaCommands<'a>,
 ) -> Result<(), Refused> {
     let head = reply.len() - HEAD;
+    let call = decided.call;
     let mut key = call.key_at(name, true)?;
     let (shard, is_new) = enter(call, &mut key, caller)?;
     let (announced, v4, v6) = shard.announce(asked, reply);
@@ -228,16 +227,17 @@ fn announce_one<'a>(
     Ok(())
 }
 
-/// The commands for replicas that some announces make.
-#[derive(Default)]
+/// A call with announces, and the commands for replicas that they make.
 struct ReplicaCommands<'a> {
+    call: &'a Call<'a>,
     announces: Vec<(CallerBytes, Word<'a>, Vec<u8>)>,
     /// Downloads to count.
     downloads: Vec<(CallerBytes, Word<'a>, InfoHash)>,
 }
 
 impl ReplicaCommands<'_> {
-    fn replicate(&self, call: &Call<'_>) {
+    fn replicate(&self) {
+        let call = self.call;
         // Nearly always, all shards have the same time.
         for same in self.announces.chunk_by(|(one, ..), (other, ..)| one == other) {
             let mut words = Vec::with_capacity(1 + 2 * same.len());

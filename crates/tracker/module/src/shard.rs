@@ -51,21 +51,21 @@ impl Shard {
         Some(Self { store, identity, terms, newest: 0, evicted_before: 0, has_swept: false })
     }
 
-    /// The time that counts: the latest given one. `clock` is the server's clock, if it bounds `told`.
-    pub(crate) fn advance(&self, told: u32, clock: Option<impl FnOnce() -> u32>) -> ShardTime {
+    /// The time that counts: the latest given one. `clock` is the server's clock, if it bounds `now`.
+    pub(crate) fn advance(&self, now: u32, clock: Option<impl FnOnce() -> u32>) -> ShardTime {
         let newest = self.newest;
         // The clock is read only if the time moves, or one of the two clocks is wrong.
         if let Some(clock) = clock
-            && (told > newest || told < newest.saturating_sub(APART))
+            && (now > newest || now < newest.saturating_sub(APART))
         {
             let clock = clock();
-            let told = told.clamp(clock.saturating_sub(APART), clock.saturating_add(APART));
+            let now = now.clamp(clock.saturating_sub(APART), clock.saturating_add(APART));
             if newest > clock.saturating_add(APART) {
-                return ShardTime::BackTo(told);
+                return ShardTime::BackTo(now);
             }
-            return ShardTime::To(told.max(newest));
+            return ShardTime::To(now.max(newest));
         }
-        ShardTime::To(told.max(newest))
+        ShardTime::To(now.max(newest))
     }
 
     /// Builds the shard again, with other terms or an earlier time. `None` if a store cannot have these

@@ -73,8 +73,6 @@ mod tests {
             ("/announce", "", announce, None),
             ("/announce", "port=1&key=k", announce, None),
             ("/KEY/announce", "port=1", announce, Some("KEY")),
-            ("/users/KEY/scrape", "", scrape, Some("KEY")),
-            ("/announce/KEY", "", announce, Some("KEY")),
             ("/announce/announce", "", announce, Some("announce")),
             ("/announce/scrape", "", scrape, Some("announce")),
             ("/bt/announce.php", "a=b&uk=KEY12345&port=1", announce, Some("KEY12345")),
@@ -82,7 +80,6 @@ mod tests {
             ("/KEY-IN-PATH/announce", "uk=&pid=123&passkey=%4bEY/", announce, Some("KEY-IN-PATH")),
             ("/announce", "uk=&port=1&pid=%4bEY12345", announce, Some("%4bEY12345")),
             ("/scrape", "pid=", scrape, None),
-            ("/KEY", "", None, Some("KEY")),
             ("", "torrent_pass=KEY12345", None, Some("KEY12345")),
             ("/announce/KEY/more", "", None, Some("more")),
             ("//", "", None, None),
@@ -97,5 +94,24 @@ mod tests {
             assert_eq!(TrackerUrl::without_passkey(path.as_bytes()).action, None, "{path}");
         }
         assert_eq!(TrackerUrl::without_passkey(b"/scrape").action, scrape);
+    }
+
+    #[test]
+    fn every_form_for_those_who_come_from_another_tracker_has_its_passkey() {
+        let page = include_str!("../../../../docs/operate/coming-from.md");
+        let forms: Vec<_> =
+            page.split('`').filter(|code| code.contains('/') && code.contains("KEY")).collect();
+        assert_eq!(forms.len(), 15, "{forms:?}");
+        for form in forms {
+            let (host, url) = form.split_at(form.find("HOST").map_or(0, |at| at + 4));
+            let (path, query) = url.split_once('?').unwrap_or((url, ""));
+            let [path, query] = [path, query].map(|part| part.replace("KEY", "alice-1234"));
+            let action = if url.contains("scrape") { Action::Scrape } else { Action::Announce };
+            let expected = TrackerUrl {
+                action: host.is_empty().then_some(action),
+                passkey: Some(Escaped::new(b"alice-1234")),
+            };
+            assert_eq!(TrackerUrl::new(path.as_bytes(), query.as_bytes()), expected, "{form}");
+        }
     }
 }

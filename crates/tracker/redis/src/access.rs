@@ -120,7 +120,8 @@ impl PasswordFile {
 /// The reason, with the name of the file.
 pub fn password_in(file: &Path) -> Result<String, String> {
     let wrong = |problem: String| format!("{}: {problem}", file.display());
-    let bytes = fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    let bytes =
+        fs::read(file).map_err(|error| format!("cannot read {}: {}", file.display(), in_words(&error)))?;
     let text = String::from_utf8(bytes).map_err(|_| wrong("expected text in UTF-8".to_owned()))?;
     let password = text.lines().next().filter(|line| !line.is_empty());
     password

@@ -15,10 +15,10 @@ pub(crate) struct Address {
 
 impl Address {
     /// Parses the address in a redirection, such as `192.0.2.1:6379`. A server that does not know its own
-    /// host leaves it out: then it is the host of `asked`.
-    pub(crate) fn of_redirection(text: &str, asked: &Self) -> Option<Self> {
+    /// host leaves it out: then it is the host of `requested`.
+    pub(crate) fn of_redirection(text: &str, requested: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        let host = if host.is_empty() { &asked.host } else { host };
+        let host = if host.is_empty() { &requested.host } else { host };
         Some(Self { host: host.to_owned(), port: port.parse().ok()? })
     }
 }
@@ -40,12 +40,12 @@ pub(crate) struct SlotRange {
 
 impl SlotRange {
     /// All ranges in an answer to `CLUSTER SLOTS`. Invalid ones are left out.
-    pub(crate) fn all(answer: &Value, asked: &Address) -> Vec<Self> {
+    pub(crate) fn all(answer: &Value, requested: &Address) -> Vec<Self> {
         let Value::Array(ranges) = answer else { return Vec::new() };
-        ranges.iter().filter_map(|range| Self::read(range, asked)).collect()
+        ranges.iter().filter_map(|range| Self::read(range, requested)).collect()
     }
 
-    fn read(range: &Value, asked: &Address) -> Option<Self> {
+    fn read(range: &Value, requested: &Address) -> Option<Self> {
         let Value::Array(range) = range else { return None };
         let [Value::Int(first), Value::Int(last), master, replicas @ ..] = range.as_slice() else {
             return None;
@@ -55,12 +55,12 @@ impl SlotRange {
         (first <= last).then_some(Self {
             first,
             last,
-            master: Self::server(master, asked)?,
-            replicas: replicas.iter().filter_map(|replica| Self::server(replica, asked)).collect(),
+            master: Self::server(master, requested)?,
+            replicas: replicas.iter().filter_map(|replica| Self::server(replica, requested)).collect(),
         })
     }
 
-    fn server(server: &Value, asked: &Address) -> Option<Address> {
+    fn server(server: &Value, requested: &Address) -> Option<Address> {
         let Value::Array(server) = server else { return None };
         let [host, Value::Int(port), ..] = server.as_slice() else { return None };
         let host = match host {
@@ -69,7 +69,7 @@ impl SlotRange {
             }
             Value::SimpleString(host) if !host.is_empty() => host.clone(),
             // The server does not know its own host.
-            _ => asked.host.clone(),
+            _ => requested.host.clone(),
         };
         Some(Address { host, port: u16::try_from(*port).ok()? })
     }
@@ -79,7 +79,7 @@ impl SlotRange {
 mod tests {
     use super::*;
 
-    fn asked() -> Address {
+    fn requested() -> Address {
         Address { host: "192.0.2.9".to_owned(), port: 7000 }
     }
 
@@ -102,14 +102,14 @@ mod tests {
             range(0, 1, named, 70_000),
             Value::Nil,
         ]);
-        let ranges = SlotRange::all(&answer, &asked());
+        let ranges = SlotRange::all(&answer, &requested());
         let masters: Vec<_> = ranges.iter().map(|range| range.master.to_string()).collect();
         assert_eq!(masters, ["192.0.2.1:7001", "192.0.2.9:7002"]);
     }
 
     #[test]
     fn redirections_name_servers() {
-        let address = |text| Address::of_redirection(text, &asked()).map(|address| address.to_string());
+        let address = |text| Address::of_redirection(text, &requested()).map(|address| address.to_string());
         assert_eq!(address("192.0.2.1:7001").as_deref(), Some("192.0.2.1:7001"));
         assert_eq!(address("2001:db8::1:7001").as_deref(), Some("2001:db8::1:7001"));
         assert_eq!(address(":7001").as_deref(), Some("192.0.2.9:7001"));

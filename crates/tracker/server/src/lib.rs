@@ -48,6 +48,8 @@ mod xdp;
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
+use swarmkeep::bittorrent::in_words;
+
 pub use address::{LocalPeers, Reach};
 pub use clock::now;
 pub use config::Config;
@@ -74,7 +76,8 @@ pub use xdp::{Xdp, XdpMode};
 pub enum Error {
     /// A socket could not be opened.
     #[error(
-        "cannot listen on {protocol} {address}: {source}; give an address of this machine and a port that is free"
+        "cannot listen on {protocol} {address}: {}; give an address of this machine and a port that is free",
+        in_words(source)
     )]
     Bind {
         /// `udp`, `http`, `https` or `admin`.
@@ -86,7 +89,8 @@ pub enum Error {
     },
     /// A socket that was handed over cannot be used.
     #[error(
-        "cannot use a socket that was handed over for {protocol}: {source}; hand over one that is bound, and listens unless it is for udp"
+        "cannot use a socket that was handed over for {protocol}: {}; hand over one that is bound, and listens unless it is for udp",
+        in_words(source)
     )]
     HandedOver {
         /// `udp`, `http` or `https`.

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use swarmkeep::{Changes, Family, Swept};
+use swarmkeep::{Changes, Family, Swept, bittorrent::in_words};
 use swarmkeep_state::{State, StateStatus};
 use tracing::warn;
 
@@ -186,7 +186,7 @@ impl Metrics {
     /// Counts the datagrams to this socket that the system drops.
     pub(crate) fn watch_drops(&self, socket: &UdpSocket) {
         if let Err(error) = self.drops.watch(socket) {
-            warn!(%error, "drops of a socket will not be counted");
+            warn!(error = %in_words(&error), "drops of a socket will not be counted");
         }
     }
 

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use swarmkeep::bittorrent::in_words;
 use swarmkeep_xdp::{Attached, Datagrams, Error as AttachError, Queue, Settings, Statistics};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
@@ -106,13 +107,13 @@ impl OpenedXdp {
             Ok(attached) => attached,
             Err(AttachError::NoInterface(name)) => return Err(Error::NoInterface(name)),
             Err(error) => {
-                warn!(interface = name, %error, "no XDP: all datagrams come through sockets");
+                warn!(interface = name, error = %in_words(&error), "no XDP: all datagrams come through sockets");
                 let guard = DetachGuard(Arc::new(Attachment { name, connects: false, attached: None }));
                 return Ok(Self { guard, queues: Vec::new(), listening, interface: 0 });
             }
         };
         for (mode, error) in attached.refused() {
-            info!(interface = name, %mode, %error, "XDP: this mode does not work");
+            info!(interface = name, %mode, error = %in_words(&error), "XDP: this mode does not work");
         }
         let mode = attached.mode().expect("just attached");
         let connects = xdp.connects.unwrap_or_else(|| mode == XdpMode::Generic || has_hardware(&name));
@@ -176,10 +177,10 @@ impl Attachment {
                     }
                 }
                 Err(error @ AttachError::Gone) => {
-                    error!(interface = self.name, %error, "no XDP any more: restart when it is back");
+                    error!(interface = self.name, error = %in_words(&error), "no XDP any more: restart when it is back");
                 }
                 Err(error) => {
-                    warn!(interface = self.name, %error, "XDP: new addresses come through sockets");
+                    warn!(interface = self.name, error = %in_words(&error), "XDP: new addresses come through sockets");
                 }
             }
         }
@@ -191,7 +192,7 @@ impl Attachment {
         if let Some(mut attached) = self.attached()
             && let Err(error) = attached.pass_all()
         {
-            warn!(interface = self.name, %error, "XDP: requests from now on are lost");
+            warn!(interface = self.name, error = %in_words(&error), "XDP: requests from now on are lost");
         }
     }
 

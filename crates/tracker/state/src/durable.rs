@@ -362,8 +362,8 @@ impl Drop for CountingAnnounce<'_> {
     }
 }
 
-/// The same for a batch: `held` has the locked shards of all its downloads. Announces without an answer may be
-/// done or not.
+/// The same for a batch: `held` has the locked shards of all its downloads. Announces without an answer may
+/// be done or not.
 struct CountingBatch<'a, 'b, 'c> {
     core: &'a Core,
     held: [Option<MutexGuard<'a, Shard>>; SHARDS],

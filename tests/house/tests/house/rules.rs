@@ -35,26 +35,10 @@ const FOLDERS: [(&str, Ring); 11] = [
 ];
 
 /// Published packages from the inside out: none depends on one that comes later.
-const OUTWARDS: [&str; 18] = [
-    "swarmkeep-bittorrent",
-    "swarmkeep",
-    "swarmkeep-workload",
-    "swarmkeep-conformance",
-    "swarmkeep-tracker-protocol",
-    "swarmkeep-state",
-    "swarmkeep-module",
-    "swarmkeep-redis",
-    "swarmkeep-import",
-    "swarmkeep-xdp",
-    "swarmkeep-tracker",
-    "swarmkeep-load",
-    "swarmkeep-cli",
-    "swarmkeep-metainfo",
-    "swarmkeep-content",
-    "swarmkeep-peer-wire",
-    "swarmkeep-peer",
-    "seedkeep",
-];
+const OUTWARDS: &str = "swarmkeep-bittorrent swarmkeep swarmkeep-workload swarmkeep-conformance \
+    swarmkeep-tracker-protocol swarmkeep-state swarmkeep-module swarmkeep-redis swarmkeep-import \
+    swarmkeep-xdp swarmkeep-tracker swarmkeep-load swarmkeep-cli swarmkeep-metainfo swarmkeep-content \
+    swarmkeep-peer-wire swarmkeep-peer seedkeep";
 
 /// A peer that announces speaks the protocol of trackers.
 const ACROSS: [(&str, &str); 1] = [("swarmkeep-peer", "swarmkeep-tracker-protocol")];
@@ -101,7 +85,7 @@ fn published_packages_depend_only_on_packages_further_in() {
     let packages = members(&metadata);
     let is_published = |package: &Value| package["publish"].is_null();
     let place = |name: &str| {
-        OUTWARDS.iter().position(|other| *other == name).unwrap_or_else(|| panic!("{name} has no place"))
+        OUTWARDS.split(' ').position(|other| other == name).unwrap_or_else(|| panic!("{name} has no place"))
     };
     for package in packages.iter().filter(|package| is_published(package)) {
         for dependency in
@@ -124,19 +108,21 @@ fn no_program_links_a_laboratory() {
             OF_THE_LABORATORY.iter().chain(besides).filter(|name| linked.contains(**name)).collect();
         assert!(linked.len() > 50 && wrong.is_empty(), "{package}: {wrong:?}");
     }
-    let mut folders = vec![root().join("crates")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder of the workspace").map(Result::unwrap) {
-            let path = entry.path();
-            // The module takes memory from the server that loads it.
-            let of_server = path.ends_with("module/src/server.rs");
-            if path.is_dir() && !path.ends_with("tests") {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") && !of_server {
-                let code = fs::read_to_string(&path).expect("text");
-                assert!(!code.contains("#[global_allocator]"), "{}", path.display());
-            }
-        }
+    for (path, code) in sources(&["crates"]) {
+        // The module takes memory from the server that loads it.
+        let may = path.contains("/tests/") || path.ends_with("module/src/server.rs");
+        assert!(may || !code.contains("#[global_allocator]"), "{path}");
+    }
+}
+
+#[test]
+fn comments_end_before_column_111() {
+    for (path, code) in sources(&["crates", "benches", "tests"]) {
+        let is_comment =
+            |line: &str| ["//", "--", "# "].iter().any(|sign| line.trim_start().starts_with(sign));
+        let is_long = |(_, line): &(usize, &str)| is_comment(line) && line.chars().count() > 110;
+        let long: Vec<_> = (1..).zip(code.lines()).filter(is_long).collect();
+        assert!(long.is_empty(), "{path}: {long:?}");
     }
 }
 
@@ -194,6 +180,24 @@ fn licences_are_permissive() {
 /// The root of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("it is there")
+}
+
+/// The files with comments in these folders.
+fn sources(folders: &[&str]) -> Vec<(String, String)> {
+    const KINDS: [&str; 7] = ["rs", "lua", "toml", "yml", "yaml", "service", "socket"];
+    let mut folders: Vec<_> = folders.iter().map(|folder| root().join(folder)).collect();
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder of the workspace").map(Result::unwrap) {
+            let (path, name) = (entry.path(), entry.file_name());
+            if path.is_dir() && name != "target" {
+                folders.push(path);
+            } else if KINDS.iter().any(|kind| path.extension().is_some_and(|own| own == *kind)) {
+                found.push((path.display().to_string(), fs::read_to_string(&path).expect("text")));
+            }
+        }
+    }
+    found
 }
 
 fn cargo(arguments: &[&str]) -> String {

@@ -36,7 +36,7 @@ swarmkeep_conformance::faults! {
     /// Keeps the complete pieces as they were when a handle was opened.
     handle_keeps_its_pieces HandleKeepsPieces => handles_of_a_torrent_show_the_same_bytes_and_pieces;
     /// Knows torrents by the first eight bytes of their info hash.
-    identity_by_first_bytes IdentityByFirstBytes => torrents_are_told_apart_by_every_byte_of_their_info_hash;
+    identity_by_first_bytes IdentityByFirstBytes => torrents_differ_by_every_byte_of_their_info_hash;
     /// Lists torrents in descending order.
     list_unsorted ListUnsorted => list_shows_every_torrent_once_in_ascending_order_of_info_hash;
     /// Lists the first torrent twice.
@@ -160,7 +160,7 @@ swarmkeep_conformance::faults! {
     /// Takes a capacity, does not declare it, and keeps to it.
     capacity_not_refused CapacityNotRefused => a_capacity_that_is_not_declared_is_refused;
     /// Does not tell how many bytes are free.
-    free_not_told FreeNotTold => free_is_told_where_a_capacity_was_given;
+    free_not_told FreeNotTold => free_is_returned_where_a_capacity_was_given;
     /// Ignores the capacity, and says that nothing is free.
     capacity_ignored CapacityIgnored => a_capacity_is_kept;
     /// Looks whether there is room, lets go of the lock, and writes.
@@ -192,13 +192,13 @@ swarmkeep_conformance::faults! {
     /// Says that nothing is used.
     used_not_told UsedNotTold => used_rises_with_what_is_written_and_falls_with_what_is_deleted;
     /// Says that no write takes room.
-    room_not_told RoomNotTold => room_is_told_that_is_enough_for_a_write;
+    room_not_told RoomNotTold => room_is_returned_that_is_enough_for_a_write;
     /// Says that the shorter a write is, the more room it takes.
-    room_told_of_the_rest RoomToldOfRest => room_is_told_that_is_enough_for_a_write;
+    room_told_of_the_rest RoomToldOfRest => room_is_returned_that_is_enough_for_a_write;
     /// Does not count flushes.
     flushes_not_counted FlushesNotCounted => statistics_count_flushes;
     /// Tells places of bytes that the torrent does not have.
-    places_beyond_the_end PlacesBeyondEnd => places_are_told_of_bytes_of_the_torrent_alone;
+    places_beyond_the_end PlacesBeyondEnd => places_are_returned_for_bytes_of_the_torrent_alone;
     /// Reads a sector, lets go of the lock, and writes it back with the bytes changed.
     neighbours_lost_in_a_race SectorsInTwoSteps => disjoint_writes_at_once_all_arrive;
     /// The same with pages.

@@ -23,7 +23,7 @@ swarmkeep_conformance::cases! {
         create_of_a_torrent_that_is_there_is_refused_and_leaves_it_as_it_was
         open_of_an_unknown_torrent_is_refused
         handles_of_a_torrent_show_the_same_bytes_and_pieces
-        torrents_are_told_apart_by_every_byte_of_their_info_hash
+        torrents_differ_by_every_byte_of_their_info_hash
         list_shows_every_torrent_once_in_ascending_order_of_info_hash
         list_tells_measures_and_how_many_pieces_are_complete
         a_thousand_torrents_are_kept_apart
@@ -81,7 +81,7 @@ swarmkeep_conformance::cases! {
     }
     bounds {
         a_capacity_that_is_not_declared_is_refused
-        free_is_told_where_a_capacity_was_given
+        free_is_returned_where_a_capacity_was_given
         a_capacity_is_kept
         a_capacity_is_kept_by_racing_writes
         a_write_without_room_changes_nothing
@@ -97,9 +97,9 @@ swarmkeep_conformance::cases! {
         statistics_count_calls_and_bytes
         statistics_tell_how_many_torrents_there_are
         used_rises_with_what_is_written_and_falls_with_what_is_deleted
-        room_is_told_that_is_enough_for_a_write
+        room_is_returned_that_is_enough_for_a_write
         statistics_count_flushes
-        places_are_told_of_bytes_of_the_torrent_alone
+        places_are_returned_for_bytes_of_the_torrent_alone
     }
     races {
         disjoint_writes_at_once_all_arrive

@@ -57,7 +57,7 @@ impl Drop for Running {
 }
 
 /// The answer of Prometheus to a query.
-fn asked(prometheus: SocketAddr, path: &str) -> Value {
+fn answer_of(prometheus: SocketAddr, path: &str) -> Value {
     let answer = get(prometheus, path).json();
     assert_eq!(answer["status"], "success", "{path}: {answer}");
     answer["data"].clone()
@@ -65,7 +65,7 @@ fn asked(prometheus: SocketAddr, path: &str) -> Value {
 
 fn query(prometheus: SocketAddr, expression: &str) -> Vec<Value> {
     let encoded: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
-    let data = asked(prometheus, &format!("/api/v1/query?query={encoded}"));
+    let data = answer_of(prometheus, &format!("/api/v1/query?query={encoded}"));
     data["result"].as_array().expect("a vector").clone()
 }
 
@@ -112,7 +112,7 @@ fn metrics_alerts_and_dashboard_are_understood() {
             ["refused_requests", "snapshot_timestamp"].iter().any(|name| expression.contains(name));
         assert!(may_be_empty || !query(free, &replaced).is_empty(), "nothing for {replaced}");
     }
-    let rules = asked(free, "/api/v1/rules");
+    let rules = answer_of(free, "/api/v1/rules");
     let rules = rules["groups"][0]["rules"].as_array().expect("rules");
     assert!(rules.len() >= 9);
     for rule in rules {

@@ -43,22 +43,16 @@ const SETPRIV: Need = Need::program("setpriv", "util-linux");
 fn start(wire: &Wire, before: &[&str], arguments: &[&str]) -> Serve {
     let [first, rest @ ..] = before else {
         let mut command = swarmkeep(&program(), "serve");
-        command.args(ARGUMENTS).args(arguments);
+        command.args(ARGUMENTS.split(' ')).args(arguments);
         return wire.server.run(|| Serve::start(command));
     };
     let mut command = Command::new(first);
-    command.env_clear().args(rest).arg(program()).arg("serve").args(ARGUMENTS).args(arguments);
+    command.env_clear().args(rest).arg(program()).arg("serve").args(ARGUMENTS.split(' ')).args(arguments);
     wire.server.run(|| Serve::start(command))
 }
 
-const ARGUMENTS: [&str; 6] = [
-    "--udp=0.0.0.0:6969",
-    "--udp=[::]:6969",
-    "--http=off",
-    "--admin=127.0.0.1:6970",
-    "--local-peers=take",
-    "--requests=0",
-];
+const ARGUMENTS: &str = "--udp=0.0.0.0:6969 --udp=[::]:6969 --http=off --admin=127.0.0.1:6970 \
+    --local-peers=take --requests=0";
 
 /// The metric of this name and these labels.
 fn metric(wire: &Wire, name: &str) -> u64 {

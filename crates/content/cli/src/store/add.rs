@@ -21,6 +21,7 @@ use swarmkeep_metainfo::Info;
 use super::{
     StoreArg, WRONG, bar,
     check::verify_unknown,
+    of_pieces,
     opened::{Access, Kind, OpenStore},
     print_json, read_whole_torrent, say, say_pieces,
     take_up::{FileCheck, take_up, tell_place, top},
@@ -202,10 +203,9 @@ fn tell(
         print_json(&added)?;
     } else {
         say!(
-            "{}: {} of {} pieces, {} in all",
+            "{}: {}, {} in all",
             added.name,
-            added.complete,
-            added.pieces,
+            of_pieces(added.complete, added.pieces),
             BinaryBytes(added.bytes)
         );
         say_pieces("not those of the torrent", &added.wrong)?;

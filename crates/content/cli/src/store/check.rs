@@ -21,7 +21,7 @@ use swarmkeep_content::{
 use swarmkeep_metainfo::Info;
 
 use super::{
-    StoreArg, WRONG, bar, counted, in_runs,
+    StoreArg, WRONG, bar, counted, in_runs, of_pieces,
     opened::{Access, OpenStore, StoredTorrent},
     print_json, probe, say, say_pieces, total,
 };
@@ -185,10 +185,9 @@ impl Findings {
             "could not be verified: the store has no torrent file with their hashes"
         };
         say!(
-            "{name} ({}): {} of {} pieces are marked complete, and {how}",
+            "{name} ({}): {} are marked complete, and {how}",
             self.info_hash,
-            self.complete,
-            self.pieces
+            of_pieces(self.complete, self.pieces)
         );
         say_pieces("wrong", &self.wrong)?;
         say_pieces("not readable", &self.unreadable)?;
@@ -244,8 +243,9 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     if !give_up {
         return Err(format!(
-            "{unreadable} pieces cannot be read: that looks like a device or a cable that fails, so they were left as they are; \
-             --force gives them up"
+            "{} cannot be read: that looks like a device or a cable that fails, so they were left as they are; \
+             --force gives them up",
+            counted(unreadable, "piece")
         )
         .into());
     }

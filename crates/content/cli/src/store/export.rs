@@ -24,7 +24,7 @@ use swarmkeep_content::{Content, ContentExt, ContentRepository, files::folder};
 use swarmkeep_metainfo::Info;
 
 use super::{
-    StoreArg, WRONG, bar,
+    StoreArg, WRONG, bar, of_pieces,
     opened::{Access, StoredTorrent},
     print_json, say, say_pieces, tell_changes, total,
 };
@@ -172,10 +172,9 @@ impl Exported {
             return Ok(());
         }
         say!(
-            "{}: {} of {} pieces were written and {} were there, {} in all",
+            "{}: {} were written and {} were there, {} in all",
             self.name,
-            self.written,
-            self.pieces,
+            of_pieces(self.written, self.pieces),
             self.kept,
             BinaryBytes(self.bytes)
         );
@@ -245,7 +244,7 @@ impl<'a> Files<'a> {
             let opened = files.open_part(file.index(), OFlags::RDWR | made);
             opened
                 .and_then(|opened| opened.set_len(file.length()))
-                .map_err(told(&files.part(file.index())))?;
+                .map_err(at_path(&files.part(file.index())))?;
         }
         Ok(files)
     }
@@ -288,10 +287,10 @@ impl<'a> Files<'a> {
                     true => folder::open(self.to.make(folders)?, name, OFlags::RDONLY, 0),
                     false => self.open_part(segment.file, OFlags::RDWR),
                 };
-                self.open = Some((segment.file, opened.map_err(told(&named))?));
+                self.open = Some((segment.file, opened.map_err(at_path(&named))?));
             }
             let (_, open) = self.open.as_ref().expect("it was opened");
-            if !act(open, segment.offset, now, whole).map_err(told(&named))? {
+            if !act(open, segment.offset, now, whole).map_err(at_path(&named))? {
                 return Err(another(&named));
             }
         }
@@ -325,19 +324,19 @@ impl<'a> Files<'a> {
                 continue;
             }
             let part = self.part(file.index());
-            let written = self.open_part(file.index(), OFlags::RDONLY).map_err(told(&part))?;
+            let written = self.open_part(file.index(), OFlags::RDONLY).map_err(at_path(&part))?;
             if file.is_executable() {
-                let mode = written.metadata().map_err(told(&part))?.permissions().mode();
+                let mode = written.metadata().map_err(at_path(&part))?.permissions().mode();
                 let mode = fs::Permissions::from_mode(mode | (mode & 0o444) >> 2);
-                written.set_permissions(mode).map_err(told(&part))?;
+                written.set_permissions(mode).map_err(at_path(&part))?;
             }
-            written.sync_all().map_err(told(&part))?;
+            written.sync_all().map_err(at_path(&part))?;
             let path = self.to.path(&names);
             if lacking.contains(&file.index()) {
                 partial.push(path.display().to_string());
             } else {
                 let folder = self.to.make(folders)?;
-                give_name(&self.parts, &file.index().to_string(), &folder, name).map_err(told(&path))?;
+                give_name(&self.parts, &file.index().to_string(), &folder, name).map_err(at_path(&path))?;
             }
         }
         // Fails while the folder contains files.
@@ -359,8 +358,8 @@ struct ExportFolder<'a> {
 
 impl<'a> ExportFolder<'a> {
     fn open(path: &'a Path) -> Result<Self, Box<dyn Error>> {
-        fs::create_dir_all(path).map_err(told(path))?;
-        Ok(Self { path, top: File::open(path).map_err(told(path))?.into() })
+        fs::create_dir_all(path).map_err(at_path(path))?;
+        Ok(Self { path, top: File::open(path).map_err(at_path(path))?.into() })
     }
 
     fn path(&self, names: &[&str]) -> PathBuf {
@@ -372,7 +371,7 @@ impl<'a> ExportFolder<'a> {
         let Some(folder) = self.enter(folders)? else { return Ok(None) };
         match folder::stat(folder, name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            stat => Ok(Some(stat.map_err(told(&self.path(names)))?)),
+            stat => Ok(Some(stat.map_err(at_path(&self.path(names)))?)),
         }
     }
 
@@ -413,7 +412,7 @@ fn not_entered((path, error): (PathBuf, io::Error)) -> Box<dyn Error> {
             let path = path.display();
             format!("{path} is no folder, and no link is followed: move it away, or export elsewhere").into()
         }
-        _ => told(&path)(error),
+        _ => at_path(&path)(error),
     }
 }
 
@@ -429,7 +428,7 @@ fn give_name(parts: &OwnedFd, part: &str, folder: &OwnedFd, name: &str) -> io::R
     }
 }
 
-fn told(path: &Path) -> impl FnOnce(io::Error) -> Box<dyn Error> {
+fn at_path(path: &Path) -> impl FnOnce(io::Error) -> Box<dyn Error> {
     let path = path.display().to_string();
     move |error| format!("{path}: {error}").into()
 }

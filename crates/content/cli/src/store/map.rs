@@ -213,8 +213,7 @@ impl Layout {
             }
             Some(_) => "#828282",
         };
-        let free =
-            format!("free; a square is {blocks_per_cell} blocks of {}", BinaryBytes(self.block_size.into()));
+        let free = format!("free; a square is {}", self.cell(blocks_per_cell));
         let mut legend = vec![
             (shade(None), free),
             (shade(Some(&Owner::Root)), "the root".to_owned()),

@@ -25,6 +25,7 @@ use rustix::{
     io::retry_on_intr,
     mount::UnmountFlags,
 };
+use swarmkeep_bittorrent::in_words;
 use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error as StoreError, InfoHash, Statistics, Verified,
     stripe_cache::{StripeCache, StripeCacheOptions},
@@ -139,11 +140,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         };
         told();
         if let Err(error) = unmounter.unmount() {
-            eprintln!("seedkeep: unmounting: {error}; a second signal unmounts it lazily");
+            eprintln!("seedkeep: unmounting: {}; a second signal unmounts it lazily", in_words(&error));
             told();
             // Open files stay readable until they are closed.
             if let Err(error) = rustix::mount::unmount(&folder, UnmountFlags::DETACH) {
-                eprintln!("seedkeep: unmounting: {error}");
+                eprintln!("seedkeep: unmounting: {}", in_words(&io::Error::from(error)));
                 process::exit(1);
             }
         }

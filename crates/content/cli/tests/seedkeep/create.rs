@@ -59,24 +59,8 @@ fn each_format_describes_its_files() {
         assert_verifies(info, folder);
         let files: Vec<_> = info.files().iter().filter(|file| !file.is_padding()).collect();
         let paths: Vec<_> = files.iter().map(|file| file.path()[1..].join("/")).collect();
-        assert_eq!(
-            paths,
-            [
-                ".a/.b",
-                ".hidden",
-                "B",
-                "a/deep/er/nested.bin",
-                "a/empty",
-                "a.b",
-                "copy",
-                "copy too",
-                "run",
-                "sub/z",
-                "sub.x",
-                "é.bin"
-            ],
-            "{format}"
-        );
+        let expected = ".a/.b|.hidden|B|a/deep/er/nested.bin|a/empty|a.b|copy|copy too|run|sub/z|sub.x|é.bin";
+        assert_eq!(paths.join("|"), expected, "{format}");
         let programs: Vec<_> =
             files.iter().filter(|file| file.is_executable()).map(|file| file.path()[1]).collect();
         assert_eq!(programs, ["run"]);

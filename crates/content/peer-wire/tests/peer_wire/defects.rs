@@ -228,7 +228,7 @@ fn a_block_lies_within_its_piece() {
 }
 
 #[test]
-fn a_request_that_cannot_be_answered_is_told_apart_and_the_next_message_is_read() {
+fn a_request_that_cannot_be_answered_is_recognised_and_the_next_message_is_read() {
     let wrong =
         [(u32::MAX, 0, 1), (10, 0, 1), (0, 65536, 1), (9, 0, 101), (0, 0, 0), (0, 0, (128 << 10) + 1)];
     for (piece, begin, length) in wrong {

@@ -185,7 +185,9 @@ impl HttpClient {
             match response {
                 Ok(response) => break (sender, response),
                 // The server may have closed it while it was idle, or just now.
-                Err(error) if is_kept => debug!(%error, %at, "a connection that was kept is gone"),
+                Err(error) if is_kept => {
+                    debug!(error = %in_words(&error), %at, "a connection that was kept is gone")
+                }
                 Err(error) => return Err(broke(chain(&error))),
             }
         };
@@ -243,7 +245,7 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S
     // It ends when its sender is gone.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            debug!(%error, "a connection to a tracker");
+            debug!(error = %in_words(&error), "a connection to a tracker");
         }
     });
     Ok(sender)

@@ -82,8 +82,9 @@ impl UdpClient {
         if let (Err(_), Err(_)) = (&v4, &v6) {
             return Err(v4.expect_err("it was one just now"));
         }
-        let or_none =
-            |client: io::Result<_>| client.inspect_err(|error| debug!(%error, "no UDP socket")).ok();
+        let or_none = |client: io::Result<_>| {
+            client.inspect_err(|error| debug!(error = %in_words(&error), "no UDP socket")).ok()
+        };
         Ok(Self { v4: or_none(v4), v6: or_none(v6), first_wait, tries })
     }
 
@@ -186,7 +187,7 @@ impl FamilySocket {
                 Ok(received) => received,
                 Err(error) => {
                     // Some other datagram's error, or no memory: neither is a reason to stop, nor to spin.
-                    debug!(%error, "receiving");
+                    debug!(error = %in_words(&error), "receiving");
                     sleep(Duration::from_millis(100)).await;
                     continue;
                 }

@@ -266,7 +266,7 @@ impl Tier {
 
 impl TrackerState {
     /// Whether a `completed` is under way.
-    pub(super) fn is_told_of_completion(&self) -> bool {
+    pub(super) fn knows_of_completion(&self) -> bool {
         matches!(self.under_way, Some((AnnounceEvent::Completed, _)))
     }
 
@@ -325,7 +325,7 @@ mod tests {
         }
 
         /// All announces that are due now.
-        fn asked(&mut self) -> Vec<(usize, AnnounceEvent)> {
+        fn due(&mut self) -> Vec<(usize, AnnounceEvent)> {
             std::iter::from_fn(|| match self.step() {
                 NextStep::Ask(tracker, event) => Some((tracker, event)),
                 NextStep::Wait(_) => None,
@@ -357,11 +357,11 @@ mod tests {
     #[test]
     fn one_tracker_of_every_tier_is_asked_and_the_next_of_it_when_that_fails() {
         let mut test = Test::of(&[&[0, 1], &[2]], AnnounceTo::EveryTier);
-        assert_eq!(test.asked(), [(0, Started), (2, Started)]);
+        assert_eq!(test.due(), [(0, Started), (2, Started)]);
         test.answers(2);
-        assert_eq!(test.asked(), []);
+        assert_eq!(test.due(), []);
         test.fails(0);
-        assert_eq!(test.asked(), [(1, Started)]);
+        assert_eq!(test.due(), [(1, Started)]);
         test.answers(1);
         assert_eq!(test.waits(), HALF_AN_HOUR);
     }
@@ -370,80 +370,80 @@ mod tests {
     fn a_tracker_that_answered_is_the_first_of_its_tier_from_then_on() {
         let mut test = Test::of(&[&[0, 1, 2]], AnnounceTo::EveryTier);
         for tracker in [0, 1] {
-            assert_eq!(test.asked(), [(tracker, Started)]);
+            assert_eq!(test.due(), [(tracker, Started)]);
             test.fails(tracker);
         }
-        assert_eq!(test.asked(), [(2, Started)]);
+        assert_eq!(test.due(), [(2, Started)]);
         test.answers(2);
         assert_eq!(test.walk.states().map(|state| state.tracker).collect::<Vec<_>>(), [2, 0, 1]);
         for _ in 0..3 {
             test.pass(HALF_AN_HOUR);
-            assert_eq!(test.asked(), [(2, Regular)]);
+            assert_eq!(test.due(), [(2, Regular)]);
             test.answers(2);
         }
         test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(2, Regular)]);
+        assert_eq!(test.due(), [(2, Regular)]);
         test.fails(2);
-        assert_eq!(test.asked(), [(0, Started)], "in the order of the tier");
+        assert_eq!(test.due(), [(0, Started)], "in the order of the tier");
     }
 
     #[test]
     fn by_the_letter_of_bep_12_a_tier_is_asked_only_while_all_before_it_fail() {
         let mut test = Test::of(&[&[0, 1], &[2], &[3]], AnnounceTo::FirstThatAnswers);
-        assert_eq!(test.asked(), [(0, Started)]);
+        assert_eq!(test.due(), [(0, Started)]);
         test.fails(0);
-        assert_eq!(test.asked(), [(1, Started)]);
+        assert_eq!(test.due(), [(1, Started)]);
         test.fails(1);
-        assert_eq!(test.asked(), [(2, Started)]);
+        assert_eq!(test.due(), [(2, Started)]);
         test.answers(2);
         let until_tried_again = test.waits();
         assert!(until_tried_again <= MINUTE / 2, "{until_tried_again:?}");
         test.pass(MINUTE);
-        assert_eq!(test.asked(), [(0, Started)]);
+        assert_eq!(test.due(), [(0, Started)]);
         test.answers(0);
         // The second tier is done with, and the third was never needed.
         test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(0, Regular)]);
+        assert_eq!(test.due(), [(0, Regular)]);
     }
 
     #[test]
     fn completed_is_sent_at_once_until_it_is_accepted_and_never_again() {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
-        test.asked();
+        test.due();
         test.answers(0);
         test.is_leecher = false;
         test.walk.complete();
-        assert_eq!(test.asked(), [(0, Completed)], "without waiting for the interval");
+        assert_eq!(test.due(), [(0, Completed)], "without waiting for the interval");
         test.fails(0);
         test.pass(HOUR);
-        assert_eq!(test.asked(), [(0, Completed)]);
+        assert_eq!(test.due(), [(0, Completed)]);
         test.answers(0);
         test.walk.complete();
         assert_eq!(test.waits(), HALF_AN_HOUR);
         test.pass(HOUR);
-        assert_eq!(test.asked(), [(0, Regular)]);
+        assert_eq!(test.due(), [(0, Regular)]);
     }
 
     #[test]
     fn completed_comes_after_started() {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
-        assert_eq!(test.asked(), [(0, Started)]);
+        assert_eq!(test.due(), [(0, Started)]);
         test.walk.complete();
         test.is_leecher = false;
         test.answers(0);
-        assert_eq!(test.asked(), [(0, Completed)]);
+        assert_eq!(test.due(), [(0, Completed)]);
     }
 
     #[test]
     fn completed_waits_until_nothing_is_left() {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
-        test.asked();
+        test.due();
         test.answers(0);
         // `left` was counted just before the last piece came.
         test.walk.complete();
-        assert_eq!(test.asked(), []);
+        assert_eq!(test.due(), []);
         test.is_leecher = false;
-        assert_eq!(test.asked(), [(0, Completed)]);
+        assert_eq!(test.due(), [(0, Completed)]);
     }
 
     #[test]
@@ -451,28 +451,28 @@ mod tests {
         let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
         test.is_leecher = false;
         test.walk.complete();
-        assert_eq!(test.asked(), [(0, Started)]);
+        assert_eq!(test.due(), [(0, Started)]);
         test.answers(0);
         test.walk.complete();
         test.pass(HOUR);
-        assert_eq!(test.asked(), [(0, Regular)]);
+        assert_eq!(test.due(), [(0, Regular)]);
         // Nor does a tracker get it that gets its first `started` only now.
         let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
-        test.asked();
+        test.due();
         test.answers(0);
         test.walk.complete();
         test.is_leecher = false;
-        assert_eq!(test.asked(), [(0, Completed)]);
+        assert_eq!(test.due(), [(0, Completed)]);
         test.fails(0);
-        assert_eq!(test.asked(), []);
+        assert_eq!(test.due(), []);
         test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(0, Completed)]);
+        assert_eq!(test.due(), [(0, Completed)]);
         test.fails(0);
-        assert_eq!(test.asked(), [(1, Started)]);
+        assert_eq!(test.due(), [(1, Started)]);
         test.answers(1);
         test.walk.failed(0, Failure::Never, test.now, &mut test.rng);
         test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(1, Regular)]);
+        assert_eq!(test.due(), [(1, Regular)]);
     }
 
     #[test]
@@ -487,7 +487,7 @@ mod tests {
             (HALF_AN_HOUR, Some(2 * MINUTE), HALF_AN_HOUR, 2 * MINUTE),
         ] {
             let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
-            test.asked();
+            test.due();
             test.walk.answered(0, interval, min_interval, test.now);
             assert_eq!(test.waits(), waits, "{interval:?} {min_interval:?}");
             test.walk.hurry(test.now);
@@ -501,7 +501,7 @@ mod tests {
         let mut longest = MINUTE / 2;
         let mut waits = Vec::new();
         for _ in 0..100 {
-            test.asked();
+            test.due();
             test.fails(0);
             test.walk.hurry(test.now);
             let wait = test.waits();
@@ -514,10 +514,10 @@ mod tests {
         assert!(of_an_hour.iter().any(|wait| *wait < HOUR * 6 / 10));
         assert!(of_an_hour.iter().any(|wait| *wait > HOUR * 9 / 10));
         // One answer, and it begins anew.
-        test.asked();
+        test.due();
         test.answers(0);
         test.pass(HALF_AN_HOUR);
-        test.asked();
+        test.due();
         test.fails(0);
         assert!(test.waits() <= MINUTE / 2);
     }
@@ -525,17 +525,17 @@ mod tests {
     #[test]
     fn a_tracker_that_says_when_to_come_back_is_left_alone_until_then() {
         let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
-        test.asked();
+        test.due();
         test.walk.failed(0, Failure::Again(Some(2 * HOUR)), test.now, &mut test.rng);
-        assert_eq!(test.asked(), [(1, Started)]);
+        assert_eq!(test.due(), [(1, Started)]);
         test.walk.failed(1, Failure::Again(Some(Duration::MAX)), test.now, &mut test.rng);
         assert_eq!(test.waits(), 2 * HOUR);
         test.pass(2 * HOUR);
-        assert_eq!(test.asked(), [(0, Started)]);
+        assert_eq!(test.due(), [(0, Started)]);
         test.walk.failed(0, Failure::Never, test.now, &mut test.rng);
         assert_eq!(test.waits(), 22 * HOUR, "a day at most");
         test.pass(22 * HOUR);
-        test.asked();
+        test.due();
         test.walk.failed(1, Failure::Never, test.now, &mut test.rng);
         assert_eq!(test.step(), NextStep::Wait(None));
     }
@@ -543,16 +543,16 @@ mod tests {
     #[test]
     fn a_missing_address_in_the_family_is_no_failure_and_looked_up_seldom() {
         let mut test = Test::of(&[&[0], &[1]], AnnounceTo::FirstThatAnswers);
-        assert_eq!(test.asked(), [(0, Started)]);
+        assert_eq!(test.due(), [(0, Started)]);
         test.walk.failed(0, Failure::Absent, test.now, &mut test.rng);
         assert_eq!(test.walk.states().next().unwrap().failures, 0);
-        assert_eq!(test.asked(), [(1, Started)]);
+        assert_eq!(test.due(), [(1, Started)]);
         test.answers(1);
         test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(1, Regular)]);
+        assert_eq!(test.due(), [(1, Regular)]);
         test.answers(1);
         test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(0, Started), (1, Regular)]);
+        assert_eq!(test.due(), [(0, Started), (1, Regular)]);
     }
 
     #[test]

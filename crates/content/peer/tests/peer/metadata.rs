@@ -31,7 +31,7 @@ fn piece(info: &[u8], nth: u32) -> &[u8] {
 }
 
 /// All requests to a peer now.
-fn asked(fetch: &mut Fetch, peer: u32, now: Instant) -> Vec<u32> {
+fn requests(fetch: &mut Fetch, peer: u32, now: Instant) -> Vec<u32> {
     std::iter::from_fn(|| fetch.request(peer, now)).collect()
 }
 
@@ -43,9 +43,9 @@ fn sends(fetch: &mut Fetch, peer: u32, nth: u32, info: &[u8]) -> Result<Fetched<
 fn many_peers_are_asked_for_a_piece_each_and_together_they_make_the_whole() {
     let info = dictionary(10 * METADATA_PIECE as usize - 5);
     let (mut fetch, now) = (fetch(&info), Instant::now());
-    assert_eq!(asked(&mut fetch, 1, now), [], "it has not said that it has it");
+    assert_eq!(requests(&mut fetch, 1, now), [], "it has not said that it has it");
     (1..4).for_each(|peer| fetch.offered(peer, info.len() as u32).unwrap());
-    let all = [asked(&mut fetch, 1, now), asked(&mut fetch, 2, now), asked(&mut fetch, 3, now)];
+    let all = [requests(&mut fetch, 1, now), requests(&mut fetch, 2, now), requests(&mut fetch, 3, now)];
     assert_eq!(all, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
     for (peer, pieces) in (1..).zip(&all) {
         for nth in pieces.iter().rev() {
@@ -58,7 +58,7 @@ fn many_peers_are_asked_for_a_piece_each_and_together_they_make_the_whole() {
             assert_eq!(sends(&mut fetch, peer, *nth, &info), Err(MetadataFault::NotAsked { piece: *nth }));
         }
     }
-    assert_eq!(asked(&mut fetch, 1, now), [], "there is nothing more to ask for");
+    assert_eq!(requests(&mut fetch, 1, now), [], "there is nothing more to ask for");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn hashes_of_v1_of_v2_and_of_hybrids_must_all_be_those_of_the_whole() {
     ] {
         let mut fetch = Fetch::new(InfoHashes::new(v1, v2).unwrap(), LONGEST);
         fetch.offered(1, info.len() as u32).unwrap();
-        assert_eq!(asked(&mut fetch, 1, Instant::now()), [0]);
+        assert_eq!(requests(&mut fetch, 1, Instant::now()), [0]);
         let fetched = sends(&mut fetch, 1, 0, info);
         let whole = Fetched::Whole { info: info.to_vec(), liars: vec![] };
         assert_eq!(fetched, if right { Ok(whole) } else { Err(MetadataFault::Wrong) });
@@ -94,9 +94,9 @@ fn the_sender_of_a_wrong_piece_among_many_is_named_when_the_right_dictionary_is_
     other[5 * METADATA_PIECE as usize + 7] ^= 1;
     let (mut fetch, now) = (fetch(&info), Instant::now());
     (1..4).for_each(|peer| fetch.offered(peer, info.len() as u32).unwrap());
-    let all: Vec<_> = (1..4).map(|peer| (peer, asked(&mut fetch, peer, now))).collect();
+    let all: Vec<_> = (1..4).map(|peer| (peer, requests(&mut fetch, peer, now))).collect();
     fetch.offered(4, info.len() as u32).unwrap();
-    assert_eq!(asked(&mut fetch, 4, now), []);
+    assert_eq!(requests(&mut fetch, 4, now), []);
     let mut suspects = None;
     for (peer, pieces) in all {
         for nth in pieces {
@@ -109,14 +109,14 @@ fn the_sender_of_a_wrong_piece_among_many_is_named_when_the_right_dictionary_is_
     }
     assert_eq!(suspects, Some(vec![1, 2, 3]));
     // Now one sends all. A peer that did not send any of that comes first.
-    assert_eq!(asked(&mut fetch, 1, now), [], "it is one of those");
-    assert_eq!(asked(&mut fetch, 4, now), [0, 1, 2, 3]);
-    assert_eq!(asked(&mut fetch, 1, now), [], "no other peer is asked meanwhile");
+    assert_eq!(requests(&mut fetch, 1, now), [], "it is one of those");
+    assert_eq!(requests(&mut fetch, 4, now), [0, 1, 2, 3]);
+    assert_eq!(requests(&mut fetch, 1, now), [], "no other peer is asked meanwhile");
     let now = now + Duration::from_secs(14);
-    assert_eq!(asked(&mut fetch, 2, now), []);
+    assert_eq!(requests(&mut fetch, 2, now), []);
     let now = now + Duration::from_secs(1);
     assert_eq!(
-        asked(&mut fetch, 2, now),
+        requests(&mut fetch, 2, now),
         [0, 1, 2, 3],
         "from the beginning, and nothing came of the other in time"
     );
@@ -128,16 +128,16 @@ fn the_sender_of_a_wrong_piece_among_many_is_named_when_the_right_dictionary_is_
             Ok(fetched) => assert_eq!(fetched, Fetched::Part),
             Err(wrong) => fault = Some(wrong),
         }
-        nexts.extend(asked(&mut fetch, 2, now));
+        nexts.extend(requests(&mut fetch, 2, now));
     }
     assert_eq!(fault, Some(MetadataFault::Wrong), "it alone sent that");
     assert!(nexts.is_empty(), "and is not asked again");
     fetch.gone(2);
-    let mut nexts = asked(&mut fetch, 3, now);
+    let mut nexts = requests(&mut fetch, 3, now);
     let mut whole = None;
     while let Some(nth) = nexts.pop() {
         whole = Some(sends(&mut fetch, 3, nth, &info).unwrap());
-        nexts.extend(asked(&mut fetch, 3, now));
+        nexts.extend(requests(&mut fetch, 3, now));
     }
     assert_eq!(whole, Some(Fetched::Whole { info, liars: vec![2] }));
 }
@@ -150,15 +150,15 @@ fn the_size_that_most_claim_is_fetched_and_none_that_is_too_long() {
         assert_eq!(fetch.offered(9, size), Err(MetadataFault::Size { size, most: LONGEST }));
     }
     fetch.offered(1, 900_000).unwrap();
-    assert_eq!(asked(&mut fetch, 1, now), [0, 1, 2, 3]);
+    assert_eq!(requests(&mut fetch, 1, now), [0, 1, 2, 3]);
     fetch.offered(2, 100_000).unwrap();
-    assert_eq!(asked(&mut fetch, 2, now), [], "as many claim the other");
+    assert_eq!(requests(&mut fetch, 2, now), [], "as many claim the other");
     assert_eq!(fetch.data(1, 0, 900_000, &[0; 16384]), Ok(Fetched::Part));
     fetch.offered(3, 100_000).unwrap();
     fetch.offered(3, 900_000).unwrap();
-    assert_eq!(asked(&mut fetch, 2, now), [0, 1, 2, 3]);
+    assert_eq!(requests(&mut fetch, 2, now), [0, 1, 2, 3]);
     assert_eq!(fetch.data(1, 1, 900_000, &[0; 16384]), Ok(Fetched::Part), "of use no more, but asked for");
-    assert_eq!(asked(&mut fetch, 3, now), [4, 5, 6]);
+    assert_eq!(requests(&mut fetch, 3, now), [4, 5, 6]);
     // A piece must be of the size that its peer claimed, and as long as it should be.
     let (sent, claimed) = (99_999, 100_000);
     assert_eq!(fetch.data(3, 4, sent, piece(&info, 4)), Err(MetadataFault::OtherSize { claimed, sent }));
@@ -166,7 +166,7 @@ fn the_size_that_most_claim_is_fetched_and_none_that_is_too_long() {
     assert_eq!(fetch.data(3, 6, claimed, &[0; 16384]), Err(length));
     fetch.gone(3);
     (0..4).for_each(|nth| _ = sends(&mut fetch, 2, nth, &info).unwrap());
-    assert_eq!(asked(&mut fetch, 2, now), [4, 5, 6], "not sent by the peer that has gone");
+    assert_eq!(requests(&mut fetch, 2, now), [4, 5, 6], "not sent by the peer that has gone");
     (4..6).for_each(|nth| _ = sends(&mut fetch, 2, nth, &info).unwrap());
     assert_eq!(sends(&mut fetch, 2, 6, &info), Ok(Fetched::Whole { info, liars: vec![] }));
 }
@@ -177,19 +177,19 @@ fn a_slow_or_rejecting_peer_pauses_and_others_get_its_requests() {
     let (mut fetch, began) = (fetch(&info), Instant::now());
     let after = |seconds| began + Duration::from_secs(seconds);
     (1..4).for_each(|peer| fetch.offered(peer, info.len() as u32).unwrap());
-    assert_eq!(asked(&mut fetch, 1, began), [0, 1, 2, 3]);
-    assert_eq!(asked(&mut fetch, 2, after(1)), [4, 5]);
+    assert_eq!(requests(&mut fetch, 1, began), [0, 1, 2, 3]);
+    assert_eq!(requests(&mut fetch, 2, after(1)), [4, 5]);
     fetch.rejected(2, 4, after(2)).unwrap();
     assert_eq!(fetch.rejected(2, 4, after(2)), Err(MetadataFault::NotAsked { piece: 4 }));
-    assert_eq!(asked(&mut fetch, 2, after(11)), [], "it has rejected");
-    assert_eq!(asked(&mut fetch, 3, after(12)), [4]);
-    assert_eq!(asked(&mut fetch, 3, after(14)), []);
-    assert_eq!(asked(&mut fetch, 3, after(15)), [0, 1, 2], "not sent by the first in time");
-    assert_eq!(asked(&mut fetch, 1, after(15)), [], "it has enough to send");
+    assert_eq!(requests(&mut fetch, 2, after(11)), [], "it has rejected");
+    assert_eq!(requests(&mut fetch, 3, after(12)), [4]);
+    assert_eq!(requests(&mut fetch, 3, after(14)), []);
+    assert_eq!(requests(&mut fetch, 3, after(15)), [0, 1, 2], "not sent by the first in time");
+    assert_eq!(requests(&mut fetch, 1, after(15)), [], "it has enough to send");
     assert_eq!(sends(&mut fetch, 1, 0, &info), Ok(Fetched::Part), "late, but of use");
     assert_eq!(sends(&mut fetch, 3, 0, &info), Ok(Fetched::Part));
-    assert_eq!(asked(&mut fetch, 3, after(15)), [3]);
-    assert_eq!(asked(&mut fetch, 2, after(17)), [], "the other piece that it was asked for has not come");
+    assert_eq!(requests(&mut fetch, 3, after(15)), [3]);
+    assert_eq!(requests(&mut fetch, 2, after(17)), [], "the other piece that it was asked for has not come");
     for nth in [4, 1, 2, 3] {
         assert_eq!(sends(&mut fetch, 3, nth, &info), Ok(Fetched::Part));
     }
@@ -208,10 +208,10 @@ fn many_that_claim_a_size_and_send_nothing_do_not_keep_one_from_sending_the_righ
         let now = began + Duration::from_secs(second);
         for peer in 1..20 {
             // One of them is as slow as it may be.
-            let pieces = asked(&mut fetch, peer, now);
+            let pieces = requests(&mut fetch, peer, now);
             assert!(pieces.len() <= 1);
         }
-        for nth in asked(&mut fetch, 0, now) {
+        for nth in requests(&mut fetch, 0, now) {
             if let Fetched::Whole { info: whole, .. } = sends(&mut fetch, 0, nth, &info).unwrap() {
                 assert!(whole == info && second < 19 * 40, "{second}");
                 return;
@@ -241,8 +241,8 @@ fn a_silent_peer_that_connects_again_and_again_waits_behind_earlier_peers() {
         let now = began + Duration::from_secs(second.into());
         fetch.gone(1 + second);
         fetch.offered(2 + second, size).unwrap();
-        asked(&mut fetch, 2 + second, now);
-        for nth in asked(&mut fetch, 0, now) {
+        requests(&mut fetch, 2 + second, now);
+        for nth in requests(&mut fetch, 0, now) {
             if let Fetched::Whole { info: whole, .. } = sends(&mut fetch, 0, nth, &info).unwrap() {
                 assert_eq!(whole, info);
                 return;
@@ -262,7 +262,7 @@ fn a_peer_that_sends_all_has_limited_time_and_more_after_it_was_too_slow() {
     fetch.offered(1, size).unwrap();
     fetch.offered(2, size).unwrap();
     // Both sent some, and the whole is wrong: from here on one sends all.
-    let mut left = Vec::from([(1, asked(&mut fetch, 1, began)), (2, asked(&mut fetch, 2, began))]);
+    let mut left = Vec::from([(1, requests(&mut fetch, 1, began)), (2, requests(&mut fetch, 2, began))]);
     let mut wrong = false;
     while let Some((peer, pieces)) = left.pop() {
         for nth in pieces {
@@ -272,7 +272,7 @@ fn a_peer_that_sends_all_has_limited_time_and_more_after_it_was_too_slow() {
             break;
         }
         for peer in [3 - peer, peer] {
-            let next = asked(&mut fetch, peer, began);
+            let next = requests(&mut fetch, peer, began);
             left.extend((!next.is_empty()).then_some((peer, next)));
         }
     }
@@ -282,7 +282,7 @@ fn a_peer_that_sends_all_has_limited_time_and_more_after_it_was_too_slow() {
     let (mut now, mut came, mut waits) = (began, BTreeMap::new(), 0);
     let mut queue = std::collections::VecDeque::new();
     for _ in 0..1000 {
-        queue.extend(asked(&mut fetch, 1, now));
+        queue.extend(requests(&mut fetch, 1, now));
         now += Duration::from_secs(3);
         let Some(nth) = queue.pop_front() else {
             waits += 1;

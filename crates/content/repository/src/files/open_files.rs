@@ -16,8 +16,8 @@ use rustix::io::Errno;
 
 use super::disk::{Disk, DiskStep};
 
-/// The most files that are open, unless more are in use: a quarter of the 1,024 descriptors that a process has
-/// by default (`RLIMIT_NOFILE`). The rest is for sockets.
+/// The most files that are open, unless more are in use: a quarter of the 1,024 descriptors that a process
+/// has by default (`RLIMIT_NOFILE`). The rest is for sockets.
 pub(super) const MOST: usize = 256;
 
 /// The number of files that are closed together. Written ones are flushed first, at once: that takes little

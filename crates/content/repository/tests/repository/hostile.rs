@@ -33,10 +33,9 @@ fn seal(owner: u64, index: u64, payload: &[u8]) -> [u8; 512] {
     sector
 }
 
-/// The header of a root of `[root, all]` blocks, with `entry_sectors` sectors of entries.
+/// The header of a copy of a root of `[root, all]` blocks, with `entry_sectors` sectors of entries.
 fn header(
-    shift: u8,
-    copy: u8,
+    [shift, copy]: [u8; 2],
     blocks: [u32; 2],
     entry_sectors: u32,
     generation: u64,
@@ -79,7 +78,7 @@ fn content_never_passes_for_a_root() {
         let mut bytes = vec![0; 16 << 10];
         // Not knowing where it will lie, the stranger tries one size a block; here all land on 64 KiB = block
         // 4 at least once.
-        bytes[..512].copy_from_slice(&header(16, 1, [1, 3], 0, 1 << 40, [9; 16]));
+        bytes[..512].copy_from_slice(&header([16, 1], [1, 3], 0, 1 << 40, [9; 16]));
         hostile.write(piece << 14, &bytes).unwrap();
         hostile.mark_complete(piece as u32).unwrap();
     }
@@ -318,7 +317,7 @@ fn the_last_generation_is_not_overflown() {
     let mut read = sector(&device, 0);
     let uuid: [u8; 16] = read.0[40..56].try_into().unwrap();
     let blocks = u32::from_le_bytes(read.0[16..20].try_into().unwrap());
-    read.0[..512].copy_from_slice(&header(14, 0, [1, blocks], 0, u64::MAX, uuid));
+    read.0[..512].copy_from_slice(&header([14, 0], [1, blocks], 0, u64::MAX, uuid));
     device.write(0, &[&[read]]).unwrap();
     let store = boot(&device);
     store.create(&NewTorrent::new(hash(1), 100, 100).unwrap()).unwrap();
@@ -332,7 +331,7 @@ fn the_last_generation_is_not_overflown() {
 fn a_header_does_not_say_how_much_memory_boot_takes() {
     let device = Arc::new(SparseDevice::new(1 << 30));
     let mut sector = Sector::ZERO;
-    sector.0[..512].copy_from_slice(&header(22, 0, [148, 1 << 20], 1 << 31, 1, [9; 16]));
+    sector.0[..512].copy_from_slice(&header([22, 0], [148, 1 << 20], 1 << 31, 1, [9; 16]));
     device.write(0, &[&[sector]]).unwrap();
     let refused = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap_err();
     assert!(matches!(refused, Error::NotAStore { .. }), "{refused}");

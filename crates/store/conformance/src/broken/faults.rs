@@ -403,7 +403,7 @@ crate::faults! {
     /// its info hash by then.
     export_in_two_reads ExportInTwoReads => an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again;
     /// Does not remember the time that an export is given.
-    export_forgets_the_time ExportForgetsTime => the_time_told_to_an_export_or_an_import_counts;
+    export_forgets_the_time ExportForgetsTime => the_time_given_to_an_export_or_an_import_counts;
     /// Omits a swarm while an announce to it is in flight.
     export_skips_what_is_busy ExportSkipsBusy => an_export_holds_every_peer_whose_announce_returned_before_it_began;
     /// Reads every peer as a leecher.
@@ -413,7 +413,7 @@ crate::faults! {
     /// Omits swarms without peers, whatever their download count.
     export_without_peerless_swarms ExportSkipsPeerless => an_export_reads_every_swarm_with_its_peers_roles_times_and_downloads;
     /// Computes the ages of peers from the given time, even if it is not the latest.
-    export_believes_an_earlier_time ExportBelievesEarlierTimes => an_export_told_an_earlier_time_shows_times_as_they_are;
+    export_believes_an_earlier_time ExportBelievesEarlierTimes => an_export_at_an_earlier_time_shows_times_as_they_are;
     /// A step of an export reads the whole store.
     export_ignores_its_budget ExportIgnoresBudget => a_step_of_an_export_visits_about_its_budget;
     /// A step of an export holds the lock to its end.

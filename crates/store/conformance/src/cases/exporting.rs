@@ -136,7 +136,7 @@ pub(crate) fn an_export_reads_every_swarm_with_its_peers_roles_times_and_downloa
 
 /// The caller of an export may have another clock than the callers of announces. The latest time given
 /// counts.
-pub(crate) fn an_export_told_an_earlier_time_shows_times_as_they_are(subject: &dyn Subject) {
+pub(crate) fn an_export_at_an_earlier_time_shows_times_as_they_are(subject: &dyn Subject) {
     let store = build(subject);
     for n in 0..40 {
         store.fill(u64::from(n) * 40, [leecher(hash((n % 7).into()), v4(n))]);
@@ -328,7 +328,7 @@ pub(crate) fn an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again
     });
 }
 
-pub(crate) fn the_time_told_to_an_export_or_an_import_counts(subject: &dyn Subject) {
+pub(crate) fn the_time_given_to_an_export_or_an_import_counts(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     let announced_earlier = |n, latest| {
         store.fill(latest - 500, [leecher(torrent, v4(n))]);

@@ -171,8 +171,8 @@ impl Program {
     }
 
     /// Returns the program that makes the swarms that there are before the others: none, idle ones, and some
-    /// with bystanders. Their number is of any magnitude up to `most`, since stores keep large swarms in other
-    /// ways than small ones.
+    /// with bystanders. Their number is of any magnitude up to `most`, since stores keep large swarms in
+    /// other ways than small ones.
     pub fn before(seed: u64, most: u32) -> Self {
         // A store may restore more peers in several steps.
         const AT_ONCE: usize = 100;
@@ -208,7 +208,7 @@ impl Program {
         Self::new(seed, 7, |_, _| (0..TORRENTS).map(Planned::Remove).collect())
     }
 
-    /// Makes the calls. The times of calls and returns are those of a counter that all threads have in common.
+    /// Makes the calls. The times of calls and returns are those of a counter of all threads.
     pub fn run(self, store_of: &dyn Fn() -> Arc<dyn AsyncTorrentRepository>, clock: &AtomicU64) -> Vec<Call> {
         let Self { torrents, planned, mut rng } = self;
         let mut recorder = Recorder { store_of, torrents, clock, calls: Vec::new() };

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     Announce, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer, PeerCounts, PeerDetails,
     PeerId, PeerRecord, Random, Retention, Role, Section, SwarmStats, Timestamp,
-    announce::{Transition, rival, widest_network},
+    announce::{Transition, displaced, widest_network},
     implement::{CursorExt as _, SectionExt as _},
     report::NotRestored,
     sweep::Expired,
@@ -238,9 +238,9 @@ impl<E: Compact> Records<E> {
         let place = match (place, transition.after) {
             (None, None) => None,
             (None, Some(role)) => {
-                if let Some(rival) = self.rival(&endpoint, most_per_address) {
-                    evicted = Some(self.role(rival));
-                    self.remove(rival);
+                if let Some(displaced) = self.displaced(&endpoint, most_per_address) {
+                    evicted = Some(self.role(displaced));
+                    self.remove(displaced);
                 }
                 Some(self.insert(record, role))
             }
@@ -265,7 +265,7 @@ impl<E: Compact> Records<E> {
         if self.find(&endpoint).is_some() {
             return Err(NotRestored::Known);
         }
-        if self.rival(&endpoint, most_per_address).is_some() {
+        if self.displaced(&endpoint, most_per_address).is_some() {
             return Err(NotRestored::Full);
         }
         let unknown = PeerDetails { peer_id: PeerId::default(), uploaded: 0, downloaded: 0, left: 0 };
@@ -277,7 +277,7 @@ impl<E: Compact> Records<E> {
 
     /// Returns the place of the peer that announced least recently in the narrowest full network of
     /// `newcomer`, if an address may have `most` endpoints. O(most) and a look-up.
-    fn rival(&self, newcomer: &E, most: usize) -> Option<usize> {
+    fn displaced(&self, newcomer: &E, most: usize) -> Option<usize> {
         // With fewer than `most` peers in total, no address has `most`.
         if self.records.len() < most {
             return None;
@@ -291,7 +291,7 @@ impl<E: Compact> Records<E> {
         let behind = self.index.range(newcomer..).take_while(|(endpoint, _)| is_own(endpoint));
         let own = few.chain(before.chain(behind).map(|(endpoint, &place)| (endpoint, place as usize)));
         let own = own.map(|(endpoint, place)| (endpoint.bytes(), self.records[place].last_announce, place));
-        rival(newcomer.bytes(), own, most as u64)
+        displaced(newcomer.bytes(), own, most as u64)
     }
 
     fn counts(&self) -> PeerCounts {

@@ -198,10 +198,11 @@ impl Packed {
         // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
         let mut current = CurrentShard { store: self, index: usize::MAX, locked: Locked::Not };
-        let mut ahead = [None; GROUP];
-        if self.announce_only(probes, group, tick, &mut current) {
-            self.approach_large(probes, group, tick, &mut current, rng, &mut ahead);
-        }
+        let ahead = if self.announce_only(probes, group, tick, &mut current) {
+            self.approach_large(probes, group, tick, &mut current, rng)
+        } else {
+            [None; GROUP]
+        };
         let probed = probes.iter().zip(&ahead).zip(group);
         for ((probe, ahead), request) in probed.filter(|(_, request)| request.answer.is_none()) {
             let Request { announce, peers, answer } = request;
@@ -296,15 +297,15 @@ impl Packed {
         now: Tick,
         current: &mut CurrentShard<'_>,
         rng: &mut CallerRng<'_>,
-        ahead: &mut [Option<Draws>; GROUP],
-    ) {
+    ) -> [Option<Draws>; GROUP] {
+        let mut ahead = [None; GROUP];
         let large = || probes.iter().zip(group).enumerate().filter(|(_, (probe, _))| probe.is_large);
         for (nth, (probe, Request { announce, .. })) in large() {
             let op = self.operation(&probe.placed, now);
             let shard = current.shared_in_turn(probe.placed.shard);
             let found = shard.find_again(&op, &probe.seen.leaf, probe.found);
             let Some(large) = found.and_then(|at| shard.large_at(at)) else { continue };
-            let Some(seed) = rng.draw_ahead() else { return };
+            let Some(seed) = rng.draw_ahead() else { return ahead };
             ahead[nth] = Some(large.look_ahead(&self.context.hash, announce, seed));
         }
         for (nth, (probe, Request { announce, .. })) in large() {
@@ -316,5 +317,6 @@ impl Packed {
                 large.prefetch_peers(announce, ahead);
             }
         }
+        ahead
     }
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Announce, AnnounceEvent, Changes, CompactV4, CompactV6, Endpoint, Family, PeerCounts, PeerRecord, Random,
     Role, SplitMix64,
-    announce::{Transition, rival},
+    announce::{Transition, displaced},
     report::NotRestored,
     totals::Population,
 };
@@ -146,9 +146,10 @@ impl LargeSwarm {
         match (known, transition.after) {
             (None, None) => {}
             (None, Some(role)) => {
-                if let Some(rival) = self.tables().rival(hash, endpoint, bounds.endpoints_per_address) {
-                    self.tables_mut().table_mut(rival.role).remove(rival.index);
-                    updated.evicted = Population::one(announce.endpoint.family(), rival.role);
+                if let Some(displaced) = self.tables().displaced(hash, endpoint, bounds.endpoints_per_address)
+                {
+                    self.tables_mut().table_mut(displaced.role).remove(displaced.index);
+                    updated.evicted = Population::one(announce.endpoint.family(), displaced.role);
                 } else if self.population().peers() >= bounds.peers_per_swarm {
                     updated.evicted = self.evict(context, now, Some(endpoint), 1);
                 }
@@ -240,7 +241,7 @@ impl LargeSwarm {
             return Err(NotRestored::Known);
         }
         if self.population().peers() >= bounds.peers_per_swarm
-            || tables.rival(hash, endpoint, bounds.endpoints_per_address).is_some()
+            || tables.displaced(hash, endpoint, bounds.endpoints_per_address).is_some()
             || tables.table(role).crowded(order, hash).is_some()
         {
             return Err(NotRestored::Full);
@@ -430,7 +431,7 @@ impl<const N: usize> Tables<N> {
     /// Among the endpoints of the narrowest full network of `endpoint`, the one that has been silent longest,
     /// if an address may have `limit` endpoints. Searches the buckets of the widest.
     #[inline(never)]
-    fn rival(&self, hash: &EndpointHash, endpoint: &[u8; N], limit: u64) -> Option<PeerLocation> {
+    fn displaced(&self, hash: &EndpointHash, endpoint: &[u8; N], limit: u64) -> Option<PeerLocation> {
         // If the whole swarm has fewer peers, so has each address.
         if (self.len() as u64) < limit {
             return None;
@@ -439,7 +440,7 @@ impl<const N: usize> Tables<N> {
             let own = self.table(role).of_network(endpoint, hash);
             own.map(move |(peer, tick, index)| (&peer[..], tick, PeerLocation { role, index }))
         });
-        rival(endpoint, own, limit)
+        displaced(endpoint, own, limit)
     }
 }
 

@@ -4,7 +4,11 @@ use std::{convert::Infallible, env, future::pending, time::Duration};
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
-use swarmkeep::{Totals, bittorrent::counted, catalog::Repository};
+use swarmkeep::{
+    Totals,
+    bittorrent::{counted, in_words},
+    catalog::Repository,
+};
 use swarmkeep_tracker::{Control, Sockets};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, warn};
@@ -102,7 +106,9 @@ async fn totals(repository: &Repository, longest: Duration) -> Option<Totals> {
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => warn!(%error, "cannot notify the service manager of reading settings again"),
+        Err(error) => {
+            warn!(error = %in_words(&error), "cannot notify the service manager of reading settings again")
+        }
     }
 }
 
@@ -117,6 +123,6 @@ pub(crate) fn stopping() {
 /// Does nothing without a manager.
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        warn!(%error, "cannot notify the service manager");
+        warn!(error = %in_words(&error), "cannot notify the service manager");
     }
 }

@@ -121,6 +121,7 @@ impl Redis {
     }
 }
 
+#[derive(Debug)]
 pub(crate) struct Servers {
     config: RedisConfig,
     /// The name of this tracker.

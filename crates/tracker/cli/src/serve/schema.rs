@@ -591,14 +591,4 @@ fn repository() -> impl TypedValueParser<Value = StoreChoice> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_setting_is_both_fixed_and_live_and_each_has_help_and_a_heading() {
-        Settings::schema().debug_assert();
-        for option in Settings::schema().get_arguments() {
-            assert!(option.get_help().is_some() && option.get_help_heading().is_some(), "{option}");
-        }
-    }
-}
+mod tests;

@@ -1,8 +1,9 @@
 //! Secrets stay with this process.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path};
 
 use nix::sys::prctl::set_dumpable;
+use swarmkeep_bittorrent::in_words;
 use tracing::warn;
 
 /// Warns if everybody can read or change `path`, which contains `secret`.
@@ -16,6 +17,6 @@ pub(super) fn warn_of_others(path: &Path, secret: &str) {
 /// Prevents core dumps of this process, and reads of its memory by other processes, except by root.
 pub(super) fn keep_out_of_dumps() {
     if let Err(error) = set_dumpable(false) {
-        warn!(%error, "a core dump would contain the secrets of this process");
+        warn!(error = %in_words(&io::Error::from(error)), "a core dump would contain the secrets of this process");
     }
 }

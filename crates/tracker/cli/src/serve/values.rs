@@ -90,17 +90,8 @@ mod tests {
         assert_eq!(local_peers("near"), Ok(LocalPeers::Near));
         assert_eq!(local_peers("203.0.113.5"), at(Some("203.0.113.5"), None));
         assert_eq!(local_peers("2001:db8::5, 203.0.113.5"), at(Some("203.0.113.5"), Some("2001:db8::5")));
-        for wrong in [
-            "",
-            "far",
-            "203.0.113.5,203.0.113.6",
-            "203.0.113.5,",
-            "203.0.113.5:80",
-            "224.0.0.1",
-            "127.0.0.1",
-            "::",
-            "::ffff:1.2.3.4,1.2.3.4",
-        ] {
+        let wrong = "|far|203.0.113.5,203.0.113.6|203.0.113.5,|203.0.113.5:80|224.0.0.1|127.0.0.1|::";
+        for wrong in wrong.split('|').chain(["::ffff:1.2.3.4,1.2.3.4"]) {
             assert!(local_peers(wrong).is_err(), "{wrong}");
         }
     }

@@ -41,17 +41,17 @@ fn answered_announces_outlive_kills_at_any_moment() {
     let began = Instant::now();
     are_known(folder.path());
 
-    let tracker = Tracker::start(folder.path(), &mut test);
+    let tracker = KilledTracker::start(folder.path(), &mut test);
     test.fill(&tracker);
     test.stop(tracker);
-    let mut tracker = Tracker::start(folder.path(), &mut test);
+    let mut tracker = KilledTracker::start(folder.path(), &mut test);
     test.check(&tracker);
     for kill in 1..=kills {
         test.live_and_die(tracker, folder.path());
         if test.rng.next_u64().is_multiple_of(10) {
             test.die_early(folder.path());
         }
-        tracker = Tracker::start(folder.path(), &mut test);
+        tracker = KilledTracker::start(folder.path(), &mut test);
         test.check(&tracker);
         if kill % 50 == 0 || kill == kills {
             // To stderr itself: the test harness shows no output of a test that passes.
@@ -61,7 +61,7 @@ fn answered_announces_outlive_kills_at_any_moment() {
     // After a clean stop all is equal. Peers that were gone come back, and their swarms have their downloads.
     test.load(&tracker, &mut |_| false, 2_000);
     test.stop(tracker);
-    let tracker = Tracker::start(folder.path(), &mut test);
+    let tracker = KilledTracker::start(folder.path(), &mut test);
     test.check(&tracker);
     test.fill(&tracker);
     test.check_again(&tracker);
@@ -210,13 +210,13 @@ impl fmt::Display for Totals {
     }
 }
 
-struct Tracker {
+struct KilledTracker {
     serve: Serve,
     udp: SocketAddr,
     admin: SocketAddr,
 }
 
-impl Tracker {
+impl KilledTracker {
     /// Starts it, and asserts that it refuses no part of its state.
     fn start(folder: &Path, test: &mut KillTest) -> Self {
         let began = Instant::now();
@@ -235,18 +235,10 @@ impl Tracker {
     }
 }
 
-fn arguments(folder: &Path) -> [&str; 8] {
-    let folder = folder.to_str().expect("text");
-    [
-        "--udp=127.0.0.1:0",
-        "--admin=127.0.0.1:0",
-        "--workers=1",
-        "--lifetime=2h",
-        "--interval=1h",
-        "--snapshot-every=1s",
-        "--state",
-        folder,
-    ]
+fn arguments(folder: &Path) -> Vec<&str> {
+    let fixed =
+        "--udp=127.0.0.1:0 --admin=127.0.0.1:0 --workers=1 --lifetime=2h --interval=1h --snapshot-every=1s";
+    fixed.split(' ').chain(["--state", folder.to_str().expect("text")]).collect()
 }
 
 impl KillTest {
@@ -270,7 +262,7 @@ impl KillTest {
     }
 
     /// Starts every absent peer.
-    fn fill(&mut self, tracker: &Tracker) {
+    fn fill(&mut self, tracker: &KilledTracker) {
         let absent = (0..SWARMS).filter(|&n| self.peers[n].now() == Peer::Absent).collect::<Vec<_>>();
         let mut absent = absent.into_iter();
         self.drive(
@@ -285,7 +277,7 @@ impl KillTest {
     }
 
     /// Announces at random until `enough`, or `most` times.
-    fn load(&mut self, tracker: &Tracker, enough: &mut dyn FnMut(Instant) -> bool, most: usize) {
+    fn load(&mut self, tracker: &KilledTracker, enough: &mut dyn FnMut(Instant) -> bool, most: usize) {
         let mut left = most;
         let next = move |peers: &[PeerHistory], rng: &mut SplitMix64| {
             left = left.checked_sub(1)?;
@@ -312,7 +304,7 @@ impl KillTest {
     /// Keeps `at_once` announces unanswered, and notes the time of each answer.
     fn drive(
         &mut self,
-        tracker: &Tracker,
+        tracker: &KilledTracker,
         at_once: usize,
         mut next: impl FnMut(&[PeerHistory], &mut SplitMix64) -> Option<(usize, Action)>,
         enough: &mut dyn FnMut(Instant) -> bool,
@@ -357,7 +349,7 @@ impl KillTest {
     }
 
     /// Loads a tracker until a random moment, and kills it.
-    fn live_and_die(&mut self, mut tracker: Tracker, folder: &Path) {
+    fn live_and_die(&mut self, mut tracker: KilledTracker, folder: &Path) {
         let partial = folder.join("swarms.snapshot.partial");
         // The moment is while a snapshot is written, or after some time. Before, downloads may have settled.
         let waits_for_writing = self.below(100) < 40;
@@ -420,7 +412,7 @@ impl KillTest {
     }
 
     /// Stops a tracker with SIGTERM: it keeps everything.
-    fn stop(&mut self, tracker: Tracker) {
+    fn stop(&mut self, tracker: KilledTracker) {
         let (code, said) = tracker.serve.stop("TERM");
         assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("snapshot taken"), "{said}");
@@ -432,7 +424,7 @@ impl KillTest {
     }
 
     /// Compares the whole state of a tracker after its start.
-    fn check(&mut self, tracker: &Tracker) {
+    fn check(&mut self, tracker: &KilledTracker) {
         let all = (0..SWARMS).collect::<Vec<_>>();
         let mut pending = Vec::new();
         for (swarm, stats) in scrape(tracker.udp, &all) {
@@ -462,12 +454,12 @@ impl KillTest {
     }
 
     /// Compares the downloads of peers that have started since.
-    fn check_again(&mut self, tracker: &Tracker) {
+    fn check_again(&mut self, tracker: &KilledTracker) {
         self.check_downloads(tracker, (0..SWARMS).collect());
     }
 
     /// Waits, since the database gives new swarms their downloads a little later.
-    fn check_downloads(&mut self, tracker: &Tracker, mut pending: Vec<usize>) {
+    fn check_downloads(&mut self, tracker: &KilledTracker, mut pending: Vec<usize>) {
         let began = Instant::now();
         while !pending.is_empty() {
             let mut again = Vec::new();

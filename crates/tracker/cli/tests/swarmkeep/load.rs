@@ -115,35 +115,12 @@ fn text(bytes: &[u8]) -> String {
 fn json_is_one_object_and_progress_goes_to_standard_error() {
     let (serve, addresses) = tracker(&[]);
     let [v4, v6] = &addresses[..] else { panic!("{addresses:?}") };
-    let pid = serve.pid().to_string();
-    let output = load(&[
-        "--target",
-        v4,
-        "--target",
-        v6,
-        "--concurrency",
-        "4",
-        "--window",
-        "8",
-        "--fill",
-        "--peers",
-        "2000",
-        "--torrents",
-        "20",
-        "--numwant",
-        "30",
-        "--mix",
-        "connect=50,announce=50,scrape=1",
-        "--server-pid",
-        &pid,
-        "--seed",
-        "9",
-        "--json",
-        "--duration",
-        "1s",
-        "--warm-up",
-        "50ms",
-    ]);
+    let arguments = format!(
+        "--target {v4} --target {v6} --concurrency 4 --window 8 --fill --peers 2000 --torrents 20 --numwant 30 \
+         --mix connect=50,announce=50,scrape=1 --server-pid {} --seed 9 --json --duration 1s --warm-up 50ms",
+        serve.pid()
+    );
+    let output = load(&arguments.split(' ').collect::<Vec<_>>());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let json: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let number = |pointer: &str| json.pointer(pointer).and_then(Value::as_f64).expect(pointer);

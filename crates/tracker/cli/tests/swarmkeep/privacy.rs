@@ -69,15 +69,10 @@ fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
     let folder = Folder::new();
     let passkeys = folder.write_secret("passkeys", &format!("{PASSKEY}\n"));
     for level in ["info", "debug", "trace"] {
-        let mut serve = start(&[
-            "--udp=127.0.0.1:0",
-            "--http=127.0.0.1:0",
-            "--log",
-            level,
-            "--passkeys",
-            &passkeys,
-            "--http-connections-per-address=5",
-        ]);
+        let (log, passkeys) = (format!("--log={level}"), format!("--passkeys={passkeys}"));
+        let listening = ["--udp=127.0.0.1:0", "--http=127.0.0.1:0"];
+        let mut serve =
+            start(&[&listening[..], &[&log, &passkeys, "--http-connections-per-address=5"]].concat());
         let [udp, http] = serve.addresses();
         // First, as the flood over UDP uses up the log lines per second.
         misbehave_over_http(http[0]);

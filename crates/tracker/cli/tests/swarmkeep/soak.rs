@@ -29,22 +29,12 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
     let denied = |from: u32| (from..from + 1000).map(|n| format!("{n:040x}\n")).collect::<String>();
     let list = folder.write("denied", &denied(0));
     let tokens = folder.write_secret("tokens", &format!("{TOKEN} read\n"));
-    let mut command = swarmkeep(&[
-        "--udp=127.0.0.1:0",
-        "--http=127.0.0.1:0",
-        "--admin=127.0.0.1:0",
-        "--requests=1000000",
-        "--requests-at-once=100000000",
-        "--unlimited=192.0.2.1",
-        "--longest-interval=35m",
-        "--max-swarms=1000000",
-        "--max-bytes=1GiB",
-        "--endpoints-per-address=65536",
-        "--admin-tokens",
-        &tokens,
-        "--deny-list",
-        &list,
-    ]);
+    let arguments = format!(
+        "--udp=127.0.0.1:0 --http=127.0.0.1:0 --admin=127.0.0.1:0 --requests=1000000 --requests-at-once=100000000 \
+         --unlimited=192.0.2.1 --longest-interval=35m --max-swarms=1000000 --max-bytes=1GiB \
+         --endpoints-per-address=65536 --admin-tokens={tokens} --deny-list={list}"
+    );
+    let mut command = swarmkeep(&arguments.split(' ').collect::<Vec<_>>());
     command.env_remove("SWARMKEEP_ADMIN").env_remove("SWARMKEEP_SOAK_SECS");
     let serve = Serve::start(command);
     let [udp, http] = serve.addresses();

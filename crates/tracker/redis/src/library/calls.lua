@@ -7,9 +7,10 @@ local function stats(s)
   return count[1] + count[3], count[2] + count[4], s.downloads
 end
 
--- Stores that a peer joins, leaves or changes its role; it is at `mine` of that page if it has that role
--- already. Returns the changes, the number of evicted peers, and the new position of the peer.
-local function move(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
+-- Stores that the announcer joins, leaves or changes its role. Returns the changes and the number of evicted
+-- peers.
+local function move(s, endpoint, h, now, lifetime)
+  local kind, page, flags = my_kind, my_page, my_flags
   local seeder = kind % 2 == 1
   local other = seeder and kind + 1 or kind - 1
   local pages, there, before = { [kind] = page }, mine, mine and kind
@@ -42,16 +43,16 @@ local function move(s, place, kind, page, mine, endpoint, h, flags, now, lifetim
   end
   if s.value == '' then
     changes = changes + CREATED
-    enter(s, place, now + lifetime + 1)
+    enter(s, now + lifetime + 1)
   elseif s.kept then
-    is_back(s, place, now + lifetime + 1)
+    is_back(s, now + lifetime + 1)
   end
-  return changes, evicted, mine
+  return changes, evicted
 end
 
--- Appends peers for the peer at that position to the `n` pieces of `out`. Returns the new number of pieces,
--- and the number of IPv4 peers.
-local function hand_out(s, kind, page, mine, flags, want, room4, room6, out, n)
+-- Appends peers for the announcer to the answer. Returns the number of IPv4 peers.
+local function hand_out(s, want, room4, room6)
+  local kind, flags = my_kind, my_flags
   local count, seeders_too = s.count, kind % 2 == 0 or flags >= SEEDERS_TOO
   local e4, e6 = 0, 0
   if band(flags, WANTS_V4) ~= 0 then
@@ -61,12 +62,13 @@ local function hand_out(s, kind, page, mine, flags, want, room4, room6, out, n)
     e6 = count[4] + (seeders_too and count[3] - (kind > 2 and 1 or 0) or 0)
   end
   local n4, n6 = share(want, min(e4, room4), min(e6, room6))
-  n = select(s, seeders_too and 1 or 2, 2, kind, page, mine, n4, e4, out, n)
-  return select(s, seeders_too and 3 or 4, 4, kind, page, mine, n6, e6, out, n), n4
+  select(s, seeders_too and 1 or 2, 2, n4, e4)
+  select(s, seeders_too and 3 or 4, 4, n6, e6)
+  return n4
 end
 
--- One announce. Appends its answer to the `n` pieces of `out`; the answer contains its number of pieces.
-local function announce_one(shards, key, request, out, n)
+-- One announce. Appends its answer, which contains its number of pieces.
+local function announce_one(shards, key, request)
   local info_hash, place, h, flags, now, lifetime, want, room4, room6, limit, a, b, at =
     decode('<c20I4I4BI4I4I2I2I2I2I4I4', request)
   local endpoint = sub(request, at)
@@ -77,34 +79,38 @@ local function announce_one(shards, key, request, out, n)
   else
     shard, value = find_shard(key, info_hash, true)
     if not shard then
-      out[n + 1] = encode('<I2BI4I4I4I4BI2', 0, value, 0, 0, 0, 0, 0, 0)
-      return n + 1
+      n = n + 1
+      out[n] = encode('<I2BI4I4I4I4BI2', 0, value, 0, 0, 0, 0, 0, 0)
+      return
     end
     shards[key] = shard
   end
   now = advance(shard, now)
   local stopped = band(flags, STOPPED) ~= 0
   if stopped and not value then
-    out[n + 1] = encode('<I2BI4I4I4I4BI2', 0, 0, 0, 0, 0, now, 0, 0)
-    return n + 1
+    n = n + 1
+    out[n] = encode('<I2BI4I4I4I4BI2', 0, 0, 0, 0, 0, now, 0, 0)
+    return
   end
 
   local s = swarm_of(shard, info_hash, value, limit)
+  s.place = place
   local first = band(flags, IPV6) ~= 0 and 3 or 1
   local kind = flags % 2 == SEEDER and first or first + 1
-  local page, mine = look_up(s, kind, endpoint, h)
+  my_flags, my_kind = flags, kind
+  my_page, mine = look_up(s, kind, endpoint, h)
   local changes, evicted = REFRESHED, 0
   if mine and not stopped then
-    set_number(s, kind, page, mine, now)
+    set_number(s, kind, my_page, mine, now)
   else
-    changes, evicted, mine = move(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
+    changes, evicted = move(s, endpoint, h, now, lifetime)
   end
 
   local head, n4 = n + 1, 0
   n = head
   if want > 0 and not stopped then
     seed(a, b)
-    n, n4 = hand_out(s, kind, page, mine, flags, want, room4, room6, out, n)
+    n4 = hand_out(s, want, room4, room6)
   end
 
   if changes ~= REFRESHED then
@@ -113,7 +119,7 @@ local function announce_one(shards, key, request, out, n)
       shrink(s, k)
     end
     if changes == LEFT and peers(s) == 0 then
-      set_due(s, place, function()
+      set_due(s, function()
         return 0
       end)
     end
@@ -121,14 +127,14 @@ local function announce_one(shards, key, request, out, n)
   end
   local complete, incomplete, downloads = stats(s)
   out[head] = encode('<I2BI4I4I4I4BI2', n - head, changes, complete, incomplete, downloads, now, evicted, n4)
-  return n
 end
 
 -- Announces, in order.
 local function announce(keys, args)
-  local shards, out, n = {}, {}, 0
+  local shards = {}
+  out, n = {}, 0
   for i = 1, #keys do
-    n = announce_one(shards, keys[i], args[i], out, n)
+    announce_one(shards, keys[i], args[i])
   end
   for _, shard in next, shards do
     commit(shard)
@@ -156,8 +162,9 @@ local function remove(keys, args)
   if not s then
     return false
   end
+  s.place = place
   drop(s)
-  leave(s, place)
+  leave(s)
   commit(shard)
   return encode(STATS, stats(s))
 end
@@ -180,6 +187,7 @@ local function restore(keys, args)
   local shard, value = open(keys[1], info_hash, true)
   now = advance(shard, now)
   local s = swarm_of(shard, info_hash, value, limit)
+  s.place = place
   local added, known, expired, refused, oldest = 0, 0, 0, 0, LARGEST
   while at <= #request do
     local kind, time, h
@@ -208,14 +216,14 @@ local function restore(keys, args)
   if value or added > 0 or downloads > 0 then
     s.downloads = max(s.downloads, downloads)
     if not value then
-      enter(s, place, added > 0 and oldest + lifetime + 1 or 0)
+      enter(s, added > 0 and oldest + lifetime + 1 or 0)
     elseif added > 0 then
       -- A sweep in the middle of the swarm begins again.
       s.kind = 0
       if s.kept then
-        is_back(s, place, oldest + lifetime + 1)
+        is_back(s, oldest + lifetime + 1)
       else
-        set_due(s, place, function(due)
+        set_due(s, function(due)
           return min(due, oldest + lifetime + 1)
         end)
       end
@@ -250,7 +258,7 @@ local function expire(s, kind, page, since, now)
         stay[#stay + 1], times[#times + 1] = sub(keys, i * width + 1, (i + 1) * width), encode('<I4', min(time, now))
       end
     end
-    write_page(s, kind, page, concat(stay), concat(times))
+    put_page(s, kind, page, concat(stay), concat(times))
     s.count[kind] = s.count[kind] - gone
     local m = meta(s.shard)
     m[kind] = m[kind] - gone

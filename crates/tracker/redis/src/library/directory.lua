@@ -20,29 +20,30 @@ local function settle(d)
   m.pages, m.swarms = d.pages[DIRECTORY], d.count[DIRECTORY]
 end
 
-local function enter(s, place, due)
+local function enter(s, due)
   local d = directory(s.shard)
-  local page = page_of(place, d.pages[DIRECTORY])
+  local page = page_of(s.place, d.pages[DIRECTORY])
   local keys, numbers = read_page(d, DIRECTORY, page)
   local first = #keys > 0 and decode('<I4', get(s.shard, 'u'), page * 4 + 1) or LARGEST
-  write_page(d, DIRECTORY, page, keys .. s.prefix, numbers .. encode('<I4', due), min(first, due))
+  put_page(d, DIRECTORY, page, keys .. s.prefix, numbers .. encode('<I4', due))
+  set_page_due(d, page, min(first, due))
   d.count[DIRECTORY] = d.count[DIRECTORY] + 1
   grow(d, DIRECTORY)
   settle(d)
 end
 
 -- Sets the due time of a swarm. `change` returns the new time for the old one.
-local function set_due(s, place, change)
+local function set_due(s, change)
   local d = directory(s.shard)
-  local page = page_of(place, d.pages[DIRECTORY])
+  local page = page_of(s.place, d.pages[DIRECTORY])
   local i = position(d, DIRECTORY, page, s.prefix)
   local due = change((decode('<I4', numbers_of(d, DIRECTORY, page), i * 4 + 1)))
   set_page_due(d, page, smallest(set_number(d, DIRECTORY, page, i, due)))
 end
 
-local function leave(s, place)
+local function leave(s)
   local d = directory(s.shard)
-  local page = page_of(place, d.pages[DIRECTORY])
+  local page = page_of(s.place, d.pages[DIRECTORY])
   local keys, numbers = read_page(d, DIRECTORY, page)
   local i = position(d, DIRECTORY, page, s.prefix)
   write_page(d, DIRECTORY, page, without(keys, i, 20), without(numbers, i, 4))
@@ -69,20 +70,20 @@ end
 
 -- The time that counts: the latest of all calls. The server's clock is read only if the time moves, or if one
 -- of the two clocks is wrong.
-local function advance(shard, told)
+local function advance(shard, now)
   local m = shard.m
   local newest = m and m.newest or shard.raw and decode('<I4', shard.raw) or 0
-  if bounded and (told > newest or told < newest - APART) then
+  if bounded and (now > newest or now < newest - APART) then
     local clock = number_of(call('TIME')[1])
-    told = max(min(told, clock + APART), clock - APART)
+    now = max(min(now, clock + APART), clock - APART)
     if newest > clock + APART then
-      bring_back(shard, told)
-      return told
+      bring_back(shard, now)
+      return now
     end
   end
-  if told > newest then
-    meta(shard).newest = told
-    return told
+  if now > newest then
+    meta(shard).newest = now
+    return now
   end
   return newest
 end

@@ -12,12 +12,16 @@ local function draw()
   return (x - y) % 2147483562 / 2147483562
 end
 
--- Appends `want` of the peers of the kinds `first` to `last` to the `n` pieces of `out`, and returns the new
--- number of pieces. The peers follow a random one in their order, cyclically. The announcer, at `mine` of
--- page `my_page` of `my_kind`, is left out.
-local function select(s, first, last, my_kind, my_page, mine, want, eligible, out, n)
+-- The current announcer: its flags, its kind, the page for its endpoint, and its position in it.
+local my_flags, my_kind, my_page, mine
+-- The pieces of the answer, and their number.
+local out, n
+
+-- Appends `want` of the peers of the kinds `first` to `last` to the answer: those behind a random one in
+-- their order, cyclically, without the announcer.
+local function select(s, first, last, want, eligible)
   if want <= 0 then
-    return n
+    return
   end
   local kind, page, i = first, 0, 0
   if want < eligible then
@@ -64,7 +68,6 @@ local function select(s, first, last, my_kind, my_page, mine, want, eligible, ou
       kind, page = kind < last and last or first, 0
     end
   end
-  return n
 end
 
 -- Half of `want` for each family; the unused part of one goes to the other.

@@ -1,4 +1,5 @@
--- Swarms: four tables of peers, a download count, and the position of a sweep in a large one.
+-- Swarms: four tables of peers, a download count, and the position of a sweep in a large one. `place` is the
+-- hash by which the directory finds a swarm; calls set it that change the directory.
 
 -- Flags above the bits of its kinds.
 local DOWNLOADS, KEEPS, LARGE = 16, 32, 64
@@ -111,7 +112,7 @@ end
 
 local function add(s, kind, page, endpoint, time)
   local keys, numbers = read_page(s, kind, page)
-  write_page(s, kind, page, keys .. endpoint, numbers .. encode('<I4', time))
+  put_page(s, kind, page, keys .. endpoint, numbers .. encode('<I4', time))
   s.count[kind] = s.count[kind] + 1
   local m = meta(s.shard)
   m[kind] = m[kind] + 1
@@ -120,7 +121,7 @@ end
 
 local function cut(s, kind, page, i)
   local keys, numbers = read_page(s, kind, page)
-  write_page(s, kind, page, without(keys, i, WIDTH[kind]), without(numbers, i, 4))
+  put_page(s, kind, page, without(keys, i, WIDTH[kind]), without(numbers, i, 4))
   s.count[kind] = s.count[kind] - 1
   local m = meta(s.shard)
   m[kind] = m[kind] - 1
@@ -146,11 +147,11 @@ local function drop(s)
 end
 
 -- Notes that a swarm has peers again.
-local function is_back(s, place, due)
+local function is_back(s, due)
   s.kept = false
   local m = meta(s.shard)
   m.kept = m.kept - 1
-  set_due(s, place, function()
+  set_due(s, function()
     return due
   end)
 end

@@ -94,8 +94,7 @@ local function smallest(numbers)
   return least
 end
 
--- `due` is the smallest number of a page of the directory, if it is known.
-local function write_page(of, kind, page, keys, numbers, due)
+local function put_page(of, kind, page, keys, numbers)
   if is_inline(of, kind) then
     of.keys[kind], of.numbers[kind] = keys, numbers
     return
@@ -104,8 +103,13 @@ local function write_page(of, kind, page, keys, numbers, due)
   put(of.shard, field_of(of, kind + NUMBERS, page), numbers)
   -- Two bytes: a page has more only if a network may have that many endpoints.
   of.fullest[kind] = min(max(of.fullest[kind], #keys / WIDTH[kind]), 65535)
+end
+
+-- The same, and notes when the first swarm of a page of the directory is due.
+local function write_page(of, kind, page, keys, numbers)
+  put_page(of, kind, page, keys, numbers)
   if kind == DIRECTORY then
-    set_page_due(of, page, due or smallest(numbers))
+    set_page_due(of, page, smallest(numbers))
   end
 end
 

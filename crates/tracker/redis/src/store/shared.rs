@@ -23,7 +23,7 @@ use crate::{
     reply::{self, Shard, Unconfirmed},
 };
 
-/// The most seconds between the time of a call and the server's clock; `library/shard.lua` has the same number.
+/// The most seconds between the time of a call and the server's clock; as in `library/shard.lua`.
 pub(crate) const APART: u64 = 60;
 
 /// A long list of calls is sent in parts of this length.

@@ -27,6 +27,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use swarmkeep::bittorrent::in_words;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::watch,
@@ -154,7 +155,7 @@ async fn connection(
         }
     };
     if let Err(error) = ended {
-        log_stranger!(%error, "an admin connection has ended early");
+        log_stranger!(error = %in_words(&error), "an admin connection has ended early");
     }
 }
 
@@ -170,7 +171,7 @@ impl AdminConnection {
     fn note(&self, what: &AtomicBool, holds: bool) {
         what.store(holds, Relaxed);
         if self.asked.load(Relaxed) && !self.stalled.load(Relaxed) {
-            self.place.asked();
+            self.place.begin_request();
         } else {
             self.place.answered();
         }

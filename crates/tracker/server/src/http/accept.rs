@@ -118,7 +118,7 @@ impl<S: ConnectionServer> Accepting<S> {
         };
         // The answers to several requests must not wait for each other's acknowledgements.
         if let Err(error) = stream.set_nodelay(true) {
-            log_stranger!(%from, %error, "a connection that was gone at once");
+            log_stranger!(%from, error = %in_words(&error), "a connection that was gone at once");
             return;
         }
         let stream = Stream::new(stream, self.tls.as_ref());

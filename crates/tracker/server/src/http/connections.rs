@@ -235,7 +235,7 @@ pub(crate) struct ConnectionPlace {
 
 impl ConnectionPlace {
     /// Notes a request. Until [`answered`](Self::answered), this connection need not make room.
-    pub(crate) fn asked(&self) {
+    pub(crate) fn begin_request(&self) {
         self.connection.waiting_since.store(BUSY, Relaxed);
     }
 
@@ -372,12 +372,12 @@ mod tests {
         let connections = Arc::new(Connections::new(2, 100, Yields::LongestWaiting));
         let busy = enter(&connections, "192.0.2.1").unwrap();
         let waiting = enter(&connections, "192.0.2.1").unwrap();
-        busy.asked();
+        busy.begin_request();
         for _ in 0..3 {
             connections.make_room();
             assert_eq!([&busy, &waiting].map(must_close), [false, true]);
         }
-        waiting.asked();
+        waiting.begin_request();
         connections.make_room();
         assert_eq!([&busy, &waiting].map(must_close), [false, false]);
         busy.answered();
@@ -395,10 +395,10 @@ mod tests {
         connections.make_room();
         assert_eq!(closing(), [false, true, false, false]);
         waits_since(&crowd[0], 7);
-        crowd[1].asked();
+        crowd[1].begin_request();
         connections.make_room();
         assert_eq!(closing(), [false, false, false, true]);
-        [&crowd[0], &crowd[2]].iter().for_each(|place| place.asked());
+        [&crowd[0], &crowd[2]].iter().for_each(|place| place.begin_request());
         connections.make_room();
         assert_eq!(closing(), [true, false, false, false], "all others have requests");
     }
@@ -408,7 +408,7 @@ mod tests {
         let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
         let [slow, busy, quick] = [(); 3].map(|()| enter(&connections, "192.0.2.1").unwrap());
         std::thread::sleep(Duration::from_millis(500));
-        busy.asked();
+        busy.begin_request();
         quick.answered();
         connections.close_the_slow(Duration::from_millis(400));
         assert_eq!([&slow, &busy, &quick].map(must_close), [true, false, false]);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_is_told_to_all_even_those_to_come() {
+    fn all_are_notified_of_stopping_even_those_to_come() {
         let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
         let first = enter(&connections, "192.0.2.1").unwrap();
         assert!(!first.is_stopping());

@@ -254,22 +254,23 @@ fn announce_of(
 
 #[cfg(test)]
 mod tests {
-    use std::{net::Ipv4Addr, sync::Arc};
+    use std::{fs, net::Ipv4Addr, sync::Arc};
 
     use swarmkeep::{
         Announced, HashKey, Immediate, InfoHash, PeerId, RepositoryConfig, SplitMix64, TorrentRepository,
         catalog,
     };
     use swarmkeep_tracker_protocol::http::{AnnounceResponse, RetryIn, ScrapeResponse};
+    use tempfile::NamedTempFile;
 
     use super::*;
-    use crate::out_of_reach::out_of_reach;
+    use crate::{AccessList, ListKind, out_of_reach::out_of_reach};
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const HASH: InfoHash = InfoHash::new([0xaa; 20]);
     const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 
-    struct Tracker {
+    struct HandlerTest {
         handler: HttpHandler,
         rng: SplitMix64,
         listener: Reach,
@@ -283,7 +284,7 @@ mod tests {
         peers: Vec<String>,
     }
 
-    impl Tracker {
+    impl HandlerTest {
         fn of(repository: Repository, rules: Rules) -> Self {
             let handler = HttpHandler::new(repository, LiveRules::new(rules));
             Self { handler, rng: SplitMix64::new(1), listener: Reach::Public }
@@ -360,7 +361,7 @@ mod tests {
     #[test]
     fn peers_find_each_other_over_a_store_of_either_kind() {
         for name in STORES {
-            let mut tracker = Tracker::named(name);
+            let mut tracker = HandlerTest::named(name);
             let seeder = AnnounceRequest { left: Some(0), ..at_port(1) };
             let alone = Answer { complete: 1, incomplete: 0, downloaded: Some(0), peers: vec![] };
             assert_eq!(tracker.announce("192.0.2.1", &seeder), alone, "{name}");
@@ -378,9 +379,9 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_the_shortest_interval_where_there_is_one() {
+    fn clients_receive_the_shortest_interval_where_there_is_one() {
         let rules = Rules { interval_secs: 1234, min_interval_secs: Some(99), ..Rules::new() };
-        let body = Tracker::with("packed", rules).body("192.0.2.1", &at_port(1));
+        let body = HandlerTest::with("packed", rules).body("192.0.2.1", &at_port(1));
         let response = AnnounceResponse::parse(&body).unwrap().expect("no failure");
         assert_eq!(response.head.min_interval, Some(99));
         assert!((1234..=1357).contains(&response.head.interval), "a tenth more at most");
@@ -388,7 +389,7 @@ mod tests {
 
     #[test]
     fn each_family_has_its_own_keys() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let has = |body: &[u8], key: &[u8]| body.windows(key.len()).any(|found| found == key);
         let v4 = tracker.body("192.0.2.1", &at_port(1));
         assert!(has(&v4, b"5:peers0:") && !has(&v4, b"6:peers6"));
@@ -401,7 +402,7 @@ mod tests {
     fn a_claimed_address_of_the_other_family_that_can_be_reached_brings_peers_of_both() {
         let (v4, v6, both) = ("198.51.100.1", "2001:db8:1::1", (25, 25));
         for name in STORES {
-            let mut tracker = Tracker::named(name);
+            let mut tracker = HandlerTest::named(name);
             tracker.fill(40, |n| format!("192.0.2.{}", n + 1));
             tracker.fill(40, |n| format!("2001:db8::{:x}", n + 1));
             for (listener, client, claims, expected) in [
@@ -445,7 +446,7 @@ mod tests {
     fn a_claimed_address_counts_where_it_is_configured() {
         let config =
             Rules { interval_secs: 1234, jitter_percent: 0, http_ip_parameter: true, ..Rules::new() };
-        let mut tracker = Tracker::with("packed", config);
+        let mut tracker = HandlerTest::with("packed", config);
         tracker.announce("192.0.2.1", &AnnounceRequest { ip: "198.51.100.1".parse().ok(), ..at_port(1) });
         assert_eq!(tracker.peers("192.0.2.2", &at_port(2)), ["198.51.100.1:1"]);
         let v6 = AnnounceRequest { ip: "2001:db8::1".parse().ok(), ..at_port(1) };
@@ -471,7 +472,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_mapped_client_is_an_ipv4_one() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         tracker.announce("192.0.2.1", &at_port(1));
         let body = tracker.body("::ffff:192.0.2.2", &at_port(2));
         let response = AnnounceResponse::parse(&body).unwrap().unwrap();
@@ -482,7 +483,7 @@ mod tests {
     #[test]
     fn a_client_gets_the_number_of_peers_it_wants_within_bounds() {
         for name in STORES {
-            let mut tracker = Tracker::named(name);
+            let mut tracker = HandlerTest::named(name);
             tracker.fill(300, |n| format!("203.0.{}.{}", n / 250, n % 250));
             for compact in [None, Some(true), Some(false)] {
                 for (want, got) in [
@@ -504,7 +505,7 @@ mod tests {
 
     #[test]
     fn the_long_form_is_a_list_without_peer_ids() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         tracker.announce("192.0.2.1", &at_port(6881));
         for no_peer_id in [false, true] {
             let request = AnnounceRequest { compact: Some(false), no_peer_id, ..at_port(1) };
@@ -516,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_client_with_nothing_left_is_a_seeder() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let counts = |answer: Answer| (answer.complete, answer.incomplete, answer.downloaded.unwrap());
         let mut announce = |request: AnnounceRequest<'_>| counts(tracker.announce("192.0.2.1", &request));
         assert_eq!(announce(AnnounceRequest { left: None, ..at_port(1) }), (0, 1, 0));
@@ -530,7 +531,7 @@ mod tests {
 
     #[test]
     fn an_invalid_request_is_refused_with_its_fault_and_not_stored() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let good = query(|out| at_port(1).write(out));
         for (query, reason) in [
             ("", "info_hash: is missing"),
@@ -547,9 +548,28 @@ mod tests {
     }
 
     #[test]
+    fn a_torrent_that_the_list_forbids_is_refused() {
+        let list = NamedTempFile::new().unwrap();
+        fs::write(&list, format!("{HASH}\n")).unwrap();
+        let unlisted = InfoHash::new([0xbb; 20]);
+        for (kind, served, forbidden) in [(ListKind::Allow, HASH, unlisted), (ListKind::Deny, unlisted, HASH)]
+        {
+            let access = Some(AccessList::load(kind, list.path()).unwrap());
+            let mut tracker = HandlerTest::with(
+                "packed",
+                Rules { access, interval_secs: 1234, jitter_percent: 0, ..Rules::new() },
+            );
+            tracker.announce("192.0.2.1", &AnnounceRequest { info_hash: served, ..at_port(1) });
+            let query = query(|out| AnnounceRequest { info_hash: forbidden, ..at_port(1) }.write(out));
+            let refused = ("this tracker does not serve this torrent".into(), None);
+            assert_eq!(tracker.failure("/announce", &query), refused);
+        }
+    }
+
+    #[test]
     fn a_scrape_is_about_the_torrents_it_names() {
         for name in STORES {
-            let mut tracker = Tracker::named(name);
+            let mut tracker = HandlerTest::named(name);
             tracker.announce("192.0.2.1", &AnnounceRequest { left: Some(0), ..at_port(1) });
             let unknown = [0xbb, 0x01].map(|byte| InfoHash::new([byte; 20]));
             let query = query(|out| ScrapeRequest::write([unknown[0], HASH, unknown[1], HASH], out));
@@ -565,7 +585,7 @@ mod tests {
 
     #[test]
     fn a_scrape_is_neither_about_all_torrents_nor_about_too_many() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let about = |count: usize| {
             let hashes = (0..count).map(|n| InfoHash::new([n as u8; 20]));
             query(|out| ScrapeRequest::write(hashes, out))
@@ -606,7 +626,7 @@ mod tests {
 
     #[test]
     fn a_request_is_judged_and_answered_by_one_set_of_rules() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let store = tracker.handler.repository.as_sync().cloned().expect("packed is synchronous");
         let rules = tracker.handler.rules.clone();
         tracker.handler.repository = Repository::Sync(Immediate(Arc::new(Reloading { store, rules })));
@@ -621,7 +641,7 @@ mod tests {
 
     #[test]
     fn a_store_out_of_reach_is_a_reason_to_come_back() {
-        let mut tracker = Tracker::of(out_of_reach(), Rules::new());
+        let mut tracker = HandlerTest::of(out_of_reach(), Rules::new());
         let query = query(|out| at_port(1).write(out));
         let expected =
             ("the tracker's store is not available; try again later".into(), Some(RetryIn::Minutes(5)));
@@ -638,7 +658,7 @@ mod tests {
             retry_interval_secs: 45,
             ..Rules::new()
         };
-        let mut tracker = Tracker::of(out_of_reach(), rules);
+        let mut tracker = HandlerTest::of(out_of_reach(), rules);
         for compact in [None, Some(true), Some(false)] {
             let body = tracker.body("192.0.2.1", &AnnounceRequest { compact, ..at_port(1) });
             let response = AnnounceResponse::parse(&body).unwrap().expect("no failure");

@@ -20,7 +20,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use rand::Rng;
 use socket2::{Domain, SockRef, Socket, Type};
-use swarmkeep::{Random, Timestamp};
+use swarmkeep::{Random, Timestamp, bittorrent::in_words};
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -141,7 +141,7 @@ impl ConnectionServer for HttpServer {
     async fn serve(self: Arc<Self>, Accepted { stream, from, listener, place }: Accepted) {
         let place = Arc::new(place);
         let service = service_fn(|request| {
-            place.asked();
+            place.begin_request();
             let (server, place) = (Arc::clone(&self), Arc::clone(&place));
             async move {
                 let response = server.respond(request, from, listener).await;
@@ -170,7 +170,7 @@ impl ConnectionServer for HttpServer {
             }
         };
         if let Err(error) = ended {
-            log_stranger!(%from, %error, "a connection has ended early");
+            log_stranger!(%from, error = %in_words(&error), "a connection has ended early");
         }
     }
 }

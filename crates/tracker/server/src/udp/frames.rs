@@ -10,6 +10,7 @@ use std::{
 };
 
 use arrayvec::ArrayVec;
+use swarmkeep::bittorrent::in_words;
 use swarmkeep_xdp::{Frame, Path, Queue, listens};
 
 use super::{
@@ -142,7 +143,7 @@ impl Front for FrameFront {
             queue.send(answer, whole);
         }
         if let Err(error) = queue.flush() {
-            log_stranger!(%error, "cannot send");
+            log_stranger!(error = %in_words(&error), "cannot send");
         }
         if count > 0 {
             counters.answered(count, bytes, since.elapsed());

@@ -263,7 +263,10 @@ const fn counts(SwarmStats { complete, incomplete, downloaded, .. }: SwarmStats)
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::{
+        fs,
+        net::{IpAddr, Ipv4Addr, SocketAddr},
+    };
 
     use swarmkeep::{
         AnnounceEvent, Endpoint, Family, HashKey, Immediate, InfoHash, PeerId, RepositoryConfig, SplitMix64,
@@ -273,10 +276,12 @@ mod tests {
     use swarmkeep_tracker_protocol::udp::{
         AnnounceRequest, AnnounceResponse, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     };
+    use tempfile::NamedTempFile;
 
     use super::*;
-    use crate::ConnectionKey;
     use crate::{
+        AccessList, ConnectionKey,
+        ListKind::{Allow, Deny},
         metrics::{Kind, Metrics, ProtocolCounts},
         out_of_reach::{out_of_reach, packed},
         udp::LONGEST_ANSWER_V4,
@@ -290,7 +295,7 @@ mod tests {
         Rules { interval_secs: 1234, jitter_percent: 0, ..Rules::new() }
     }
 
-    struct Tracker {
+    struct HandlerTest {
         handler: Handler,
         repository: Repository,
         now: Timestamp,
@@ -298,7 +303,7 @@ mod tests {
         batch: Batch,
     }
 
-    impl Tracker {
+    impl HandlerTest {
         fn over(repository: Repository) -> Self {
             let rng = SplitMix64::new(1);
             let ids = Arc::new(ConnectionIds::new(ConnectionKey::new(b"of this test")));
@@ -412,7 +417,7 @@ mod tests {
     #[test]
     fn peers_find_each_other_over_a_store_of_either_kind() {
         for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
-            let mut tracker = Tracker::named(name);
+            let mut tracker = HandlerTest::named(name);
             for (first, second) in [("192.0.2.1:9", "192.0.2.2:9"), ("[2001:db8::1]:9", "[2001:db8::2]:9")] {
                 let (first, second) = (at(first), at(second));
                 let id = tracker.connect(first);
@@ -440,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_at_the_source_of_its_packet_whatever_it_claims() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let id = tracker.connect(at("192.0.2.1:9"));
         tracker.announce(
             at("192.0.2.1:9"),
@@ -453,7 +458,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_mapped_source_is_an_ipv4_one() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let id = tracker.connect(at("192.0.2.1:9"));
         tracker.announce(at("[::ffff:192.0.2.1]:9"), request(id));
         let id = tracker.connect(at("[::ffff:192.0.2.2]:9"));
@@ -464,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_client_gets_the_number_of_peers_it_wants_within_bounds() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         tracker
             .fill(300, |n| Ipv4Addr::new(10, 0, 0, 0).to_bits().wrapping_add(n.into()).to_be_bytes().into());
         let source = at("192.0.2.1:9");
@@ -480,7 +485,7 @@ mod tests {
 
     #[test]
     fn an_answer_over_ipv6_takes_1200_bytes_at_most() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         tracker.fill(100, |n| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n]));
         let source = at("[2001:db8:1::1]:9");
         let id = tracker.connect(source);
@@ -490,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_connected_client_gets_an_error_for_an_invalid_request() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
         let no_port = AnnounceRequest { port: 0, ..request(id) }.to_vec();
@@ -501,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_client_without_a_valid_connection_id_gets_no_more_than_it_sent() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let source = at("192.0.2.1:9");
         let (forged, stale) = (ConnectionId(0x1234_5678_9abc_def0), tracker.connect(source));
         tracker.now = NOW.saturating_add(130);
@@ -521,7 +526,7 @@ mod tests {
 
     #[test]
     fn other_packets_get_no_answer() {
-        let mut tracker = Tracker::named("packed");
+        let mut tracker = HandlerTest::named("packed");
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
         let announce = request(id).to_vec();
@@ -539,19 +544,44 @@ mod tests {
     }
 
     #[test]
-    fn a_store_out_of_reach_is_an_error_for_the_client() {
-        let mut tracker = Tracker::over(out_of_reach());
+    fn a_torrent_that_the_list_forbids_is_refused() {
+        let list = NamedTempFile::new().unwrap();
+        fs::write(&list, format!("{HASH}\n")).unwrap();
+        let (mut tracker, source) = (HandlerTest::named("packed"), at("192.0.2.1:9"));
+        let id = tracker.connect(source);
+        let unlisted = InfoHash::new([0xbb; 20]);
+        for (kind, served, forbidden) in [(Allow, HASH, unlisted), (Deny, unlisted, HASH)] {
+            let access = Some(AccessList::load(kind, list.path()).unwrap());
+            tracker.handler.rules.replace(Rules { access, ..rules() });
+            tracker.announce(source, AnnounceRequest { info_hash: served, ..request(id) });
+            let refused = AnnounceRequest { info_hash: forbidden, ..request(id) }.to_vec();
+            assert_eq!(tracker.refusal(&refused, source), "this tracker does not serve this torrent");
+        }
+    }
+
+    #[test]
+    fn a_store_out_of_reach_or_overloaded_is_an_error_for_the_client() {
+        let mut tracker = HandlerTest::over(out_of_reach());
         let source = at("192.0.2.1:9");
         let id = tracker.connect(source);
         let text = "the tracker's store is not available; try again later";
         assert_eq!(tracker.refusal(&request(id).to_vec(), source), text);
         let scrape = ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).to_vec();
         assert_eq!(tracker.refusal(&scrape, source), text);
+
+        tracker.batch.clear();
+        [request(id).to_vec(), scrape].iter().for_each(|packet| tracker.batch.push(packet, source));
+        assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
+        tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
+        let is_refused =
+            |(answer, _): (&[u8], _)| answer.ends_with(b"the tracker is overloaded; try again later");
+        assert_eq!(tracker.batch.answers().filter(|&answer| is_refused(answer)).count(), 2);
+        assert_eq!(tracker.refused(Reason::Overloaded), 2);
     }
 
     #[test]
     fn a_store_out_of_reach_is_an_empty_answer_if_the_rules_say_so() {
-        let mut tracker = Tracker::over(out_of_reach());
+        let mut tracker = HandlerTest::over(out_of_reach());
         let empty = Rules { when_unavailable: WhenUnavailable::Empty, retry_interval_secs: 45, ..rules() };
         tracker.handler.rules.replace(empty);
         for source in [at("192.0.2.1:9"), at("[2001:db8::1]:9")] {
@@ -601,7 +631,7 @@ mod tests {
     #[test]
     fn a_batch_of_everything_is_answered_as_one_by_one() {
         for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
-            let (mut together, mut alone) = (Tracker::named(name), Tracker::named(name));
+            let (mut together, mut alone) = (HandlerTest::named(name), HandlerTest::named(name));
             let sources: Vec<_> = (1..=Batch::MOST as u8).map(|n| at(&format!("192.0.2.{n}:9"))).collect();
             let packets: Vec<_> = (sources.iter().enumerate())
                 .map(|(n, &source)| {

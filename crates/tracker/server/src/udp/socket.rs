@@ -19,6 +19,7 @@ use nix::{
 };
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 use socket2::{Domain, MsgHdr, SockRef, Socket, Type};
+use swarmkeep::bittorrent::in_words;
 
 use super::Batch;
 use crate::{families, metrics::Counters, seldom::log_stranger};
@@ -186,7 +187,7 @@ pub(super) fn send(socket: &UdpSocket, batch: &Batch, counters: &Counters) {
         let slices = [IoSlice::new(answer)];
         let message = MsgHdr::new().with_addr(&to).with_buffers(&slices).with_control(&control);
         if let Err(error) = SockRef::from(socket).sendmsg(&message, 0) {
-            log_stranger!(%error, "cannot send");
+            log_stranger!(error = %in_words(&error), "cannot send");
         }
     }
     let messages = answers
@@ -197,7 +198,7 @@ pub(super) fn send(socket: &UdpSocket, batch: &Batch, counters: &Counters) {
     while !rest.is_empty() {
         // An error concerns the first: sending stops before a later one that fails.
         let done = sendmmsg(socket, rest, SendFlags::DONTWAIT).unwrap_or_else(|error| {
-            log_stranger!(%error, "cannot send");
+            log_stranger!(error = %in_words(&error), "cannot send");
             1
         });
         rest = &mut rest[done..];

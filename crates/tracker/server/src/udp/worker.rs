@@ -13,7 +13,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
-use swarmkeep::{RandCore, TorrentRepository};
+use swarmkeep::{RandCore, TorrentRepository, bittorrent::in_words};
 use tracing::warn;
 
 use super::{
@@ -78,7 +78,7 @@ impl Worker {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(error) => {
-                    warn!(%error, "cannot wait for requests");
+                    warn!(error = %in_words(&error), "cannot wait for requests");
                     thread::sleep(PAUSE_AFTER_ERROR);
                 }
             }
@@ -119,7 +119,7 @@ impl BatchAnswerer {
             if error.kind() != io::ErrorKind::WouldBlock {
                 static WARNED: LogLimit = LogLimit::new(1);
                 if WARNED.is_time(now()) {
-                    warn!(%error, "cannot receive");
+                    warn!(error = %in_words(&error), "cannot receive");
                 }
                 thread::sleep(PAUSE_AFTER_ERROR);
             }

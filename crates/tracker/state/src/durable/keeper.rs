@@ -30,8 +30,8 @@ pub(super) struct Keeper {
     downloads: Downloads,
     /// Torrents that are not in the database yet.
     candidates: Candidates,
-    /// During a pass over all swarms: its position, the number of the `settle` call when it began, and whether
-    /// all counts that it finds enter the database.
+    /// During a pass over all swarms: its position, the number of the `settle` call when it began, and
+    /// whether all counts that it finds enter the database.
     pass: Option<(Cursor, u64, bool)>,
     /// The number of the `settle` call when the latest complete pass began.
     passed: u64,

@@ -10,7 +10,7 @@ use swarmkeep_conformance::kit::{at, completed, hash, leecher, stats, stopped};
 use swarmkeep_kit::folder::{Refusal, Simulated};
 use swarmkeep_state::Downloads;
 
-use crate::{STORES, Tracker, leave, v4};
+use crate::{STORES, StateTest, leave, v4};
 
 const TORRENTS: usize = 24;
 
@@ -25,7 +25,7 @@ fn number(info_hash: &InfoHash) -> usize {
 struct Story {
     name: &'static str,
     folder: Simulated,
-    tracker: Tracker,
+    tracker: StateTest,
     rng: SplitMix64,
     counts: [u32; TORRENTS],
     newcomers: u32,
@@ -38,7 +38,7 @@ fn counts_are_right_after_any_calls_stops_kills_and_refusals() {
     // The last one imports a torrent while its swarm is to be looked up as a new one.
     for seed in (0..60).chain([611]) {
         let (name, folder) = (STORES[seed as usize % 2], Simulated::new(seed));
-        let tracker = Tracker::with(name, &folder, 0).unwrap();
+        let tracker = StateTest::with(name, &folder, 0).unwrap();
         let (rng, counts) = (SplitMix64::new(seed), [0; TORRENTS]);
         let mut story = Story { name, folder, tracker, rng, counts, newcomers: 0, is_snapshot_old: false };
         for step in 0..150 {
@@ -202,7 +202,7 @@ impl Story {
             0..4 => self.folder.after_kill(),
             seed => self.folder.after_power_cut(seed),
         };
-        self.tracker = Tracker::with(self.name, &self.folder, 0).unwrap();
+        self.tracker = StateTest::with(self.name, &self.folder, 0).unwrap();
         if ending == 3 {
             let found = self.stored();
             let ranges = settled.into_iter().zip(self.counts);

@@ -22,7 +22,7 @@ use swarmkeep_kit::folder::{Operation, Refusal, Simulated};
 use swarmkeep_state::{Downloads, Durable, Pace, look_at_downloads};
 use swarmkeep_store_tests::{A_MINUTE, until};
 
-use crate::{Tracker, leave, pace, stored, tell, tell_at, twice, v4};
+use crate::{StateTest, leave, pace, stored, tell, tell_at, twice, v4};
 
 const FILE: &str = "downloads.redb";
 
@@ -119,7 +119,7 @@ fn no_announce_waits_for_a_disk_that_hangs() {
     let mut known: Vec<_> = (0..450_000).map(|torrent| (hash(torrent), 2)).collect();
     known.sort_unstable();
     downloads(&folder).raise(&known).unwrap();
-    let tracker = Tracker::open(&folder);
+    let tracker = StateTest::open(&folder);
     for event in [leecher, completed] {
         let (announced, are_announced) = mpsc::channel();
         thread::scope(|scope| {
@@ -248,7 +248,7 @@ fn where_as_many_torrents_are_known_as_may_be_others_are_left_out() {
 }
 
 #[test]
-fn counts_that_are_damaged_or_unreadable_are_told_of_and_announces_go_on_without_them() {
+fn counts_that_are_damaged_or_unreadable_are_reported_and_announces_go_on_without_them() {
     let folder = Simulated::new(12);
     let store = durable(&folder);
     (0..1000).for_each(|torrent| twice(&store, torrent));
@@ -256,7 +256,7 @@ fn counts_that_are_damaged_or_unreadable_are_told_of_and_announces_go_on_without
     let whole = folder.contents(FILE).unwrap();
     let cut = &whole[..whole.len() / 2];
     folder.put(FILE, cut);
-    let tracker = Tracker::open(&folder);
+    let tracker = StateTest::open(&folder);
     tracker.tell(completed(hash(1), v4(3)));
     assert!(tracker.state.settle().is_err());
     let status = tracker.state.status().counts.unwrap();
@@ -267,7 +267,7 @@ fn counts_that_are_damaged_or_unreadable_are_told_of_and_announces_go_on_without
 
     folder.put(FILE, &whole);
     folder.refuse_to_read(FILE, 0..512);
-    let Tracker { state, store, .. } = Tracker::open(&folder);
+    let StateTest { state, store, .. } = StateTest::open(&folder);
     tell(&*store, completed(hash(1), v4(4)));
     assert!(state.settle().is_err());
     // After a refused commit, all counts are read again.

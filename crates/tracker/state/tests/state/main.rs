@@ -22,7 +22,7 @@ use swarmkeep_state::{Downloads, Loaded, Pace, Result, State};
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-parking-lot-mutex-std"];
 
 /// A repository and its folder.
-struct Tracker {
+struct StateTest {
     state: State,
     store: Arc<dyn TorrentRepository>,
     loaded: Loaded,
@@ -30,7 +30,7 @@ struct Tracker {
     seconds: u64,
 }
 
-impl Tracker {
+impl StateTest {
     fn open(folder: &Simulated) -> Self {
         Self::with(STORES[0], folder, 0).expect("it serves")
     }

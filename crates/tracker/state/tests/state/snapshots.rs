@@ -1,5 +1,5 @@
-//! Snapshots after restarts and damage, and while the disk refuses, the process is killed and the power fails:
-//! at every operation in turn.
+//! Snapshots after restarts and damage, and while the disk refuses, the process is killed and the power
+//! fails: at every operation in turn.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use swarmkeep_conformance::kit::{LIFETIME, at, completed, hash, leecher, peer, s
 use swarmkeep_kit::folder::{Refusal, Simulated};
 use swarmkeep_state::{Folder as _, look_at_snapshots};
 
-use crate::{STORES, Tracker, twice, v4};
+use crate::{STORES, StateTest, twice, v4};
 
 const LATEST: &str = "swarms.snapshot";
 const PREVIOUS: &str = "swarms.snapshot.previous";
@@ -21,7 +21,7 @@ const SWARMS: u32 = 300;
 type Contents = BTreeMap<InfoHash, SwarmStats>;
 type Peers = BTreeMap<(InfoHash, Endpoint), (Role, Timestamp)>;
 
-fn grow(tracker: &Tracker, nth: u32) {
+fn grow(tracker: &StateTest, nth: u32) {
     let swarms = nth * SWARMS..(nth + 1) * SWARMS;
     swarms.for_each(|n| _ = tracker.tell(leecher(hash(n.into()), v4(n))));
 }
@@ -39,7 +39,7 @@ fn peers(store: &dyn TorrentRepository) -> Peers {
 }
 
 /// Announces peers of both roles and families to some swarms, of which one is large.
-fn populate(tracker: &Tracker, torrents: std::ops::Range<u64>, announced: &mut Peers) {
+fn populate(tracker: &StateTest, torrents: std::ops::Range<u64>, announced: &mut Peers) {
     let most = |torrent| if torrent == 99 { 20_000 } else { torrent as u32 % 7 };
     for (torrent, n) in torrents.flat_map(|torrent| (0..=most(torrent)).map(move |n| (torrent, n))) {
         let endpoint = peer(if n.is_multiple_of(3) { Family::V6 } else { Family::V4 }, n);
@@ -53,7 +53,7 @@ fn populate(tracker: &Tracker, torrents: std::ops::Range<u64>, announced: &mut P
 fn a_restart_keeps_roles_ages_and_downloads_of_peers_until_their_lifetime_ends() {
     for name in STORES {
         let (folder, mut early, mut late) = (Simulated::new(0), Peers::new(), Peers::new());
-        let open = |seconds| Tracker::with(name, &folder, seconds).unwrap();
+        let open = |seconds| StateTest::with(name, &folder, seconds).unwrap();
         let first = open(0);
         populate(&first, 0..50, &mut early);
         first.state.close().unwrap();
@@ -67,7 +67,7 @@ fn a_restart_keeps_roles_ages_and_downloads_of_peers_until_their_lifetime_ends()
         let later = LIFETIME + 20 + resolution;
         for (seconds, expected) in [(1010, &all), (1060, &all), (later, &late), (1000 + later, &Peers::new())]
         {
-            let tracker = Tracker::with(name, &folder.after_kill(), seconds).unwrap();
+            let tracker = StateTest::with(name, &folder.after_kill(), seconds).unwrap();
             let loaded = peers(&*tracker.store);
             assert!(loaded.keys().eq(expected.keys()), "{name} after {seconds} s");
             for ((role, time), (expected_role, announced)) in loaded.values().zip(expected.values()) {
@@ -84,7 +84,7 @@ fn a_restart_keeps_roles_ages_and_downloads_of_peers_until_their_lifetime_ends()
 #[test]
 fn a_damaged_snapshot_is_refused_as_a_whole_and_the_one_before_it_is_loaded() {
     let folder = Simulated::new(0);
-    let tracker = Tracker::open(&folder);
+    let tracker = StateTest::open(&folder);
     (0..10).for_each(|torrent| twice(&*tracker.store, torrent));
     tracker.state.snapshot().unwrap();
     let first = peers(&*tracker.store);
@@ -101,7 +101,7 @@ fn a_damaged_snapshot_is_refused_as_a_whole_and_the_one_before_it_is_loaded() {
         let folder = folder.after_kill();
         folder.put(LATEST, &damaged);
         let opens_with = |expected: &Peers, refused: usize| {
-            let tracker = Tracker::open(&folder);
+            let tracker = StateTest::open(&folder);
             let is_whole = peers(&*tracker.store).keys().eq(expected.keys());
             assert!(is_whole, "{} of {} bytes", damaged.len(), whole.len());
             assert_eq!(tracker.loaded.refused.len(), refused);
@@ -128,7 +128,7 @@ fn a_damaged_snapshot_is_refused_as_a_whole_and_the_one_before_it_is_loaded() {
 }
 
 /// Takes snapshots until one fails. Returns the contents of the acknowledged ones, and of the failed one.
-fn run(tracker: &Tracker) -> (Vec<Contents>, Option<Contents>) {
+fn run(tracker: &StateTest) -> (Vec<Contents>, Option<Contents>) {
     let mut acknowledged = Vec::new();
     for nth in 0..SNAPSHOTS {
         grow(tracker, nth);
@@ -142,7 +142,7 @@ fn run(tracker: &Tracker) -> (Vec<Contents>, Option<Contents>) {
 
 /// Asserts that another process finds the latest acknowledged snapshot, or the whole one that failed.
 fn assert_latest(folder: &Simulated, acknowledged: &[Contents], begun: Option<&Contents>, story: &str) {
-    let opened = Tracker::with(STORES[0], folder, 0).unwrap_or_else(|error| panic!("{story}: {error}"));
+    let opened = StateTest::with(STORES[0], folder, 0).unwrap_or_else(|error| panic!("{story}: {error}"));
     let found = contents(&*opened.store);
     let latest = acknowledged.last().cloned().unwrap_or_default();
     let is_latest = found == latest || begun == Some(&found);
@@ -150,7 +150,7 @@ fn assert_latest(folder: &Simulated, acknowledged: &[Contents], begun: Option<&C
 }
 
 fn operations() -> usize {
-    let tracker = Tracker::open(&Simulated::new(0));
+    let tracker = StateTest::open(&Simulated::new(0));
     let (acknowledged, begun) = run(&tracker);
     assert!(acknowledged.len() == SNAPSHOTS as usize && begun.is_none());
     tracker.folder.operations().len()
@@ -163,7 +163,7 @@ fn a_power_cut_or_a_kill_leaves_the_latest_snapshot_or_the_one_before_it() {
             let folder = Simulated::new(at as u64);
             let end = if is_cut { Simulated::cut_power } else { Simulated::kill };
             end(&folder, at);
-            let Ok(tracker) = Tracker::with(STORES[0], &folder, 0) else { continue };
+            let Ok(tracker) = StateTest::with(STORES[0], &folder, 0) else { continue };
             let (acknowledged, begun) = run(&tracker);
             let left = |seed| if is_cut { folder.after_power_cut(seed) } else { folder.after_kill() };
             for seed in 0..if is_cut { 12 } else { 1 } {
@@ -179,7 +179,7 @@ fn a_disk_that_refuses_costs_the_snapshot_and_no_other() {
     for refusal in [Refusal::Full, Refusal::Device, Refusal::ReadOnly] {
         for at in 0..operations() {
             let folder = Simulated::new(at as u64);
-            let tracker = Tracker::open(&folder);
+            let tracker = StateTest::open(&folder);
             folder.refuse(folder.operations().len() + at, 1, refusal);
             let (mut latest, mut begun) = (Contents::new(), None);
             for nth in 0..SNAPSHOTS {
@@ -201,14 +201,14 @@ fn a_disk_that_refuses_costs_the_snapshot_and_no_other() {
 #[test]
 fn a_disk_that_fails_during_a_load_is_named_by_its_error() {
     let folder = Simulated::new(0);
-    let tracker = Tracker::open(&folder);
+    let tracker = StateTest::open(&folder);
     (0..100).for_each(|nth| grow(&tracker, nth));
     tracker.state.snapshot().unwrap();
-    let operations = Tracker::open(&folder.after_kill()).folder.operations().len();
+    let operations = StateTest::open(&folder.after_kill()).folder.operations().len();
     let fail = |at| {
         let folder = folder.after_kill();
         folder.refuse(at, 1, Refusal::Device);
-        Tracker::with(STORES[0], &folder, 0).err().map(|error| format!("{error:?}"))
+        StateTest::with(STORES[0], &folder, 0).err().map(|error| format!("{error:?}"))
     };
     let errors: Vec<_> = (0..operations).filter_map(fail).collect();
     assert!(errors.iter().all(|error| error.contains("code: 5")), "{errors:?}");
@@ -219,7 +219,7 @@ fn a_disk_that_fails_during_a_load_is_named_by_its_error() {
 fn a_snapshot_that_a_wrong_clock_has_expired_is_kept_after_further_snapshots() {
     const DAY: u64 = 86_400;
     let folder = Simulated::new(0);
-    let open = |later| Tracker::with(STORES[0], &folder, later).unwrap();
+    let open = |later| StateTest::with(STORES[0], &folder, later).unwrap();
     let first = open(0);
     grow(&first, 0);
     first.state.close().unwrap();

@@ -350,8 +350,8 @@ async fn connected_peers_are_notified_when_a_torrent_was_learnt() {
     stop([session, seeder]).await;
 }
 
-/// Offers an info dictionary of `size` bytes, answers requests for it with the size and the bytes of `answer`,
-/// and requests for hashes with wrong ones.
+/// Offers an info dictionary of `size` bytes, answers requests for it with the size and the bytes of
+/// `answer`, and requests for hashes with wrong ones.
 async fn offers(listener: TcpListener, n: u8, name: InfoHash, size: u32, answer: Option<(u32, Vec<u8>)>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
@@ -483,7 +483,7 @@ async fn peers_tell_peers_of_others_but_not_those_of_a_private_torrent() {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        let met = timeout(Duration::from_secs(if private { 3 } else { 10 }), met).await;
+        let met = timeout(if private { Duration::from_secs(3) } else { A_MINUTE }, met).await;
         assert_eq!(met.is_ok(), !private);
         stop(ends).await;
         middle.stop().await.unwrap();

@@ -25,7 +25,7 @@ async fn an_announce_is_the_query_of_the_url() {
     let url = format!("http://{}/a-passkey/announce", tracker.at);
     let mut torrent = Announcer::one(&url, &client(), &wanting(33));
     assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
-    let asked = tracker.asked();
+    let asked = tracker.requests();
     let query = asked[0].strip_prefix("/a-passkey/announce?").expect("begins so");
     let request = AnnounceRequest::parse(query.as_bytes()).expect("an announce");
     let who = identity(1, 1001);
@@ -63,8 +63,8 @@ async fn a_tracker_id_is_sent_from_then_on_even_if_it_is_not_repeated() {
     })
     .await;
     let torrent = Announcer::one(&tracker.url(), &client(), &often());
-    torrent.until("three", |_| tracker.asked().len() >= 3).await;
-    let asked = tracker.asked();
+    torrent.until("three", |_| tracker.requests().len() >= 3).await;
+    let asked = tracker.requests();
     assert!(!asked[0].contains("trackerid"));
     assert!(asked[1..].iter().all(|target| target.ends_with("&trackerid=a%26%3d%ff")), "{asked:?}");
 }
@@ -102,7 +102,7 @@ async fn torrents_share_connections() {
         assert!(torrent.settled().await.is_started);
     }
     let connections = tracker.connections.load(Relaxed);
-    assert_eq!(tracker.asked().len(), 205);
+    assert_eq!(tracker.requests().len(), 205);
     assert!(connections <= 16, "{connections} for 200 torrents");
 }
 
@@ -130,7 +130,7 @@ async fn a_connection_that_was_closed_while_it_was_kept_costs_no_failure() {
         let mut options = often();
         options.first_back_off = Duration::from_secs(600);
         let torrent = Announcer::one(&tracker.url(), &client(), &options);
-        torrent.until("some", |_| tracker.asked().len() >= 5).await;
+        torrent.until("some", |_| tracker.requests().len() >= 5).await;
         assert_eq!(torrent.handle.status()[0].v4.failures, 0, "{when_used}");
     }
 }
@@ -187,12 +187,12 @@ async fn a_redirect_is_followed_with_its_own_query_but_not_for_ever() {
     let from = Http::new(move |_, _| Reply::Keep(with("302 Found", &to, b"gone"))).await;
     let torrent = Announcer::one(&from.url(), &client(), &seldom());
     assert!(torrent.settled().await.is_started);
-    assert_eq!(good.asked(), ["/there/announce?x=1"]);
+    assert_eq!(good.requests(), ["/there/announce?x=1"]);
 
     let round = Http::new(|_, _| Reply::Keep(with("301 Moved", "Location: /announce?round\r\n", b""))).await;
     let torrent = Announcer::one(&round.url(), &client(), &seldom());
     assert_eq!(torrent.failure().await, "more than 4 redirects");
-    assert_eq!(round.asked().len(), 5);
+    assert_eq!(round.requests().len(), 5);
 
     for (to, expected) in [
         ("udp://127.0.0.1:1/announce", "HTTP does not lead to UDP"),
@@ -250,7 +250,7 @@ async fn a_refusal_is_reported_in_the_trackers_words_and_its_retry_time_is_kept(
             sleep(Duration::from_millis(1200)).await;
             torrent.handle.announce_now();
             sleep(Duration::from_millis(100)).await;
-            assert_eq!(tracker.asked().len(), 1, "never is never");
+            assert_eq!(tracker.requests().len(), 1, "never is never");
         }
     }
 }

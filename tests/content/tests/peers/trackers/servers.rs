@@ -152,12 +152,12 @@ impl Udp {
         format!("udp://{}/announce", self.at)
     }
 
-    pub(crate) fn asked(&self) -> Vec<(UdpRequest, SocketAddr, Instant)> {
+    pub(crate) fn requests(&self) -> Vec<(UdpRequest, SocketAddr, Instant)> {
         self.asked.lock().expect("no thread panics").clone()
     }
 
     pub(crate) fn connects(&self) -> usize {
-        self.asked().iter().filter(|(asked, ..)| asked.is_connect()).count()
+        self.requests().iter().filter(|(asked, ..)| asked.is_connect()).count()
     }
 
     pub(crate) fn events(&self) -> Vec<AnnounceEvent> {
@@ -165,7 +165,7 @@ impl Udp {
             UdpRequest::Announce { event, .. } => Some(event),
             _ => None,
         };
-        self.asked().into_iter().filter_map(event).collect()
+        self.requests().into_iter().filter_map(event).collect()
     }
 }
 
@@ -228,7 +228,7 @@ impl Http {
         format!("http://{}/announce", self.at)
     }
 
-    pub(crate) fn asked(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.asked.lock().expect("no thread panics").clone()
     }
 
@@ -237,7 +237,7 @@ impl Http {
             let request = http::AnnounceRequest::parse(target.split_once('?')?.1.as_bytes()).ok()?;
             Some((request.event, request.left))
         };
-        self.asked().into_iter().filter_map(event).collect()
+        self.requests().into_iter().filter_map(event).collect()
     }
 }
 

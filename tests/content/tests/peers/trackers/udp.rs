@@ -21,7 +21,7 @@ async fn an_announce_has_its_fields_and_the_path_of_its_url() {
     let url = format!("udp://{}/some/announce?passkey=abc", tracker.at);
     let mut torrent = Announcer::one(&url, &client(), &wanting(33));
     assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
-    let asked = tracker.asked();
+    let asked = tracker.requests();
     assert!(asked[0].0.is_connect());
     let UdpRequest::Announce { connection, event, left, want, key, path, .. } = &asked[1].0 else { panic!() };
     assert_eq!((*connection, *event, *left, *want, *key), (99, Started, 1000, Some(33), 0xdead_beef));
@@ -39,13 +39,13 @@ async fn a_silent_tracker_gets_the_same_request_at_doubling_waits_and_then_none(
     let client = of(waiting(Duration::from_millis(600)));
     let torrent = Announcer::one(&tracker.url(), &client, &seldom());
     assert_eq!(torrent.failure().await, "no answer in time");
-    let asked = tracker.asked();
+    let asked = tracker.requests();
     assert_eq!(asked.len(), 3);
     assert!(asked.iter().all(|(one, ..)| *one == asked[0].0), "one transaction");
     let waits = [asked[1].2 - asked[0].2, asked[2].2 - asked[1].2].map(|wait| wait.as_millis());
     assert!(waits[0] >= 560 && waits[1] >= 1160, "{waits:?}");
     sleep(Duration::from_millis(300)).await;
-    assert_eq!(tracker.asked().len(), 3);
+    assert_eq!(tracker.requests().len(), 3);
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn a_lost_datagram_costs_one_wait() {
     let client = of(waiting(Duration::from_secs(1)));
     let torrent = Announcer::one(&tracker.url(), &client, &seldom());
     assert!(torrent.settled().await.is_started);
-    assert_eq!(tracker.asked().len(), 4);
+    assert_eq!(tracker.requests().len(), 4);
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn answers_to_another_transaction_or_to_none_are_ignored() {
     let torrent = Announcer::one(&tracker.url(), &client(), &seldom());
     let latest = torrent.settled().await.latest.expect("the good one");
     assert_eq!(latest.interval, Duration::from_secs(1800));
-    let asked = tracker.asked();
+    let asked = tracker.requests();
     assert!(matches!(asked[1].0, UdpRequest::Announce { connection: 99, .. }), "{asked:?}");
 }
 
@@ -118,7 +118,7 @@ async fn answers_that_are_none_are_failures_and_no_more() {
         .await;
         let failure = Announcer::one(&tracker.url(), &client(), &seldom()).failure().await;
         assert!(failure.starts_with(expected), "{failure}");
-        assert_eq!(tracker.asked().len(), 2);
+        assert_eq!(tracker.requests().len(), 2);
     }
 }
 
@@ -154,8 +154,8 @@ async fn torrents_share_a_socket_and_a_connection_id() {
         assert!(torrent.settled().await.is_started);
     }
     assert_eq!((tracker.connects(), tracker.events().len()), (1, 200));
-    let from = tracker.asked()[0].1;
-    assert!(tracker.asked().iter().all(|asked| asked.1 == from));
+    let from = tracker.requests()[0].1;
+    assert!(tracker.requests().iter().all(|asked| asked.1 == from));
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn of_a_silent_tracker_all_torrents_learn_together() {
     for torrent in &Announcer::all(0..200, &tracker.url(), &client()) {
         assert_eq!(torrent.failure().await, "no answer in time");
     }
-    assert!(tracker.asked().len() <= 6, "{}", tracker.asked().len());
+    assert!(tracker.requests().len() <= 6, "{}", tracker.requests().len());
 }
 
 #[tokio::test]
@@ -204,9 +204,9 @@ async fn stopping_notifies_trackers_that_got_started_and_waits_only_briefly() {
     let patient = with(seldom(), |options| options.stop_patience = 10 * LONG);
     let torrent = Announcer::one(&silent_url, &client(), &patient);
     torrent.failure().await;
-    let asked = silent.asked().len();
+    let asked = silent.requests().len();
     torrent.stop().await;
-    assert_eq!(silent.asked().len(), asked);
+    assert_eq!(silent.requests().len(), asked);
 }
 
 #[tokio::test]
@@ -304,7 +304,7 @@ async fn a_torrent_that_is_dropped_says_no_more() {
     torrent.settled().await;
     drop(torrent);
     sleep(Duration::from_millis(50)).await;
-    let asked = tracker.asked().len();
+    let asked = tracker.requests().len();
     sleep(Duration::from_millis(500)).await;
-    assert_eq!(tracker.asked().len(), asked);
+    assert_eq!(tracker.requests().len(), asked);
 }

@@ -77,7 +77,7 @@ pub(crate) fn a_capacity_that_is_not_declared_is_refused(subject: &dyn Subject) 
     put(&*store.new_torrent(1, 10_000, 1000), 0..10_000, Pattern(1));
 }
 
-pub(crate) fn free_is_told_where_a_capacity_was_given(subject: &dyn Subject) {
+pub(crate) fn free_is_returned_where_a_capacity_was_given(subject: &dyn Subject) {
     let Some(folder) = Folder::bounded(subject) else { return };
     let store = folder.open();
     let before = store.statistics();

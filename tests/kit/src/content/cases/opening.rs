@@ -139,7 +139,7 @@ pub(crate) fn handles_of_a_torrent_show_the_same_bytes_and_pieces(subject: &dyn 
     }
 }
 
-pub(crate) fn torrents_are_told_apart_by_every_byte_of_their_info_hash(subject: &dyn Subject) {
+pub(crate) fn torrents_differ_by_every_byte_of_their_info_hash(subject: &dyn Subject) {
     let (_folder, store) = Folder::opened(subject);
     let nearly = |byte: usize| {
         let mut bytes = [0x80; 20];

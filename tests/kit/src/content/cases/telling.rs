@@ -75,7 +75,7 @@ pub(crate) fn used_rises_with_what_is_written_and_falls_with_what_is_deleted(sub
     assert!(before <= empty + length / 4, "{before} when all is gone, {empty} at first");
 }
 
-pub(crate) fn room_is_told_that_is_enough_for_a_write(subject: &dyn Subject) {
+pub(crate) fn room_is_returned_that_is_enough_for_a_write(subject: &dyn Subject) {
     let (_folder, store) = Folder::opened(subject);
     let stripe = store.stripe();
     let length = 7 * stripe + 777;
@@ -117,7 +117,7 @@ pub(crate) fn statistics_count_flushes(subject: &dyn Subject) {
     }
 }
 
-pub(crate) fn places_are_told_of_bytes_of_the_torrent_alone(subject: &dyn Subject) {
+pub(crate) fn places_are_returned_for_bytes_of_the_torrent_alone(subject: &dyn Subject) {
     let (_folder, store) = Folder::opened(subject);
     let length = store.stripe() + 5000;
     let content = store.new_torrent(1, length, BLOCK as u32);

@@ -6,7 +6,6 @@ mod browser;
 use std::{collections::BTreeSet, env, path::Path, sync::Arc, thread, time::Duration};
 
 use browser::Browser;
-use serde_json::Value;
 use swarmkeep::{
     AnnounceEvent::{Completed, Started},
     HashKey, RepositoryConfig,
@@ -65,17 +64,18 @@ fn the_numbers_move_in_either_theme_and_at_any_width() {
     let browser = open(&tracker, ALL);
     assert_eq!(browser.run("return location.hash"), "", "the token is no longer to be seen");
 
-    let requests = || browser.run("return document.querySelector('#requests tbody td:last-child').innerText");
+    let requests = "document.querySelector('#requests tbody td:last-child').innerText";
     browser.wait(
         "announces",
         "return Number(document.getElementById('tile-requests').innerText.replace(/[^0-9.]/g, '')) > 50",
     );
-    let earlier = requests();
-    thread::sleep(Duration::from_secs(3));
-    assert_ne!(earlier, requests());
+    let earlier = browser.run(&format!("return {requests}"));
+    browser.wait("more requests", &format!("return {requests} !== {earlier}"));
     browser.wait("busy torrents", "return document.querySelectorAll('#busiest tbody tr').length === 12");
-    // Long enough for lines in charts.
-    thread::sleep(Duration::from_secs(if env::var_os("SWARMKEEP_SCREENSHOTS").is_some() { 100 } else { 5 }));
+    browser.wait("lines in charts", "return document.querySelectorAll('#charts .line').length >= 4");
+    if env::var_os("SWARMKEEP_SCREENSHOTS").is_some() {
+        thread::sleep(Duration::from_secs(100));
+    }
 
     let background = || browser.run("return getComputedStyle(document.body).backgroundColor");
     for (width, height, name) in
@@ -84,11 +84,7 @@ fn the_numbers_move_in_either_theme_and_at_any_width() {
         browser.screen(width, height, width < 400);
         for scheme in ["light", "dark"] {
             browser.prefer(scheme);
-            thread::sleep(Duration::from_millis(1200));
-            let wider = browser.run(WIDER);
-            assert_eq!(wider, Value::Array(Vec::new()), "{name} {scheme}");
-            let faint = browser.run(FAINT);
-            assert_eq!(faint, Value::Array(Vec::new()), "{name} {scheme}");
+            assert_readable(&browser, scheme);
             screenshot(&browser, &format!("dashboard-{name}-{scheme}.png"));
         }
     }
@@ -108,7 +104,15 @@ fn the_numbers_move_in_either_theme_and_at_any_width() {
         browser.wait("a line", "return document.querySelectorAll('#charts .line').length >= 4");
     }
     drop(load);
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
+}
+
+/// Waits until the page has this scheme, nothing that sticks out and no faint text.
+fn assert_readable(browser: &Browser, scheme: &str) {
+    browser.wait(scheme, &format!("return matchMedia('(prefers-color-scheme: {scheme})').matches"));
+    for unreadable in [WIDER, FAINT] {
+        browser.wait(unreadable, &format!("return (() => {{ {unreadable} }})().length === 0"));
+    }
 }
 
 /// Elements that stick out of the page to the right.
@@ -174,7 +178,7 @@ fn a_torrent_is_found_its_peers_are_listed_and_it_is_removed() {
         "return document.getElementById('found').innerText.startsWith('Removed, with 120 peers')",
     );
     assert_eq!(client::get_with(tracker.admin, &format!("/api/v1/torrents/{}", hash(7)), READ).status, 404);
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
 
     announcer.announce(hash(7), 1, 0, Started);
     browser.go(&format!("http://{}/?again#token={READ}", tracker.admin));
@@ -196,7 +200,7 @@ fn everything_is_reached_with_the_keyboard() {
     let _load = AnnounceLoad::on(&tracker, 5);
     let browser = open(&tracker, ALL);
     browser.wait("busy torrents", "return document.querySelectorAll('#busiest tbody tr').length === 5");
-    thread::sleep(Duration::from_secs(2));
+    browser.wait("charts", "return document.querySelectorAll('#charts .line').length >= 4");
     // The checked one of a group of radio buttons.
     let expected = browser.run(
         "window.named = e => e.id || e.dataset.key || e.getAttribute('aria-label')?.split(',')[0] || e.innerText || e.type;
@@ -234,14 +238,14 @@ fn everything_is_reached_with_the_keyboard() {
         thread::sleep(Duration::from_millis(200));
     }
     assert!(read.len() >= 3 && read.iter().all(|read| read.contains("UDP")), "{read:?}");
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
 }
 
 fn a_lost_connection_is_shown_and_comes_back() {
     let mut tracker = Tracker::over(packed());
     let admin = tracker.admin;
     let browser = open(&tracker, ALL);
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
     tracker.stop();
     browser.wait(
         "that it is disconnected",
@@ -287,16 +291,12 @@ fn snapshots_that_fail_are_shown_until_one_succeeds() {
     browser.screen(320, 640, true);
     for scheme in ["light", "dark"] {
         browser.prefer(scheme);
-        thread::sleep(Duration::from_millis(300));
-        assert_eq!(
-            [WIDER, FAINT].map(|unreadable| browser.run(unreadable)),
-            [const { Value::Array(Vec::new()) }; 2]
-        );
+        assert_readable(&browser, scheme);
     }
     disk.heal();
     state.snapshot().expect("room");
     browser.wait("that they do not", "return document.getElementById('unkept').hidden");
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
 }
 
 fn the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered() {
@@ -314,7 +314,7 @@ fn the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered() {
     assert!(browser.text("about").contains("redis, as tracker-one"), "{}", browser.text("about"));
     let store = "[...document.querySelectorAll('#tracker tr')].find(row => row.cells[0].innerText === 'Store').cells[1].innerText";
     browser.wait("that it answers", &format!("return {store} === 'answers'"));
-    check_what_was_said_and_asked(&browser, &tracker);
+    check_requests_and_messages(&browser, &tracker);
     server.kill();
     browser.wait("for how long it has not", &format!("return {store}.startsWith('silent for ')"));
     assert_eq!(browser.text("tile-torrents-more"), "store out of reach");
@@ -323,7 +323,7 @@ fn the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered() {
 }
 
 /// Asserts that the console is empty, and that no request went to another host.
-fn check_what_was_said_and_asked(browser: &Browser, tracker: &Tracker) {
+fn check_requests_and_messages(browser: &Browser, tracker: &Tracker) {
     assert_eq!(browser.console(), Vec::<String>::new());
     let here = format!("http://{}/", tracker.admin);
     let requested = browser.requested();

@@ -19,7 +19,7 @@ use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial, note},
-    tests, with,
+    tests, until, with,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -110,7 +110,8 @@ fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
             let server = Arc::clone(&server);
             tokio::task::spawn_blocking(move || server.command(&["EVAL", "while true do end", "0"]))
         };
-        sleep(Duration::from_millis(200)).await;
+        let probe = Arc::clone(&server);
+        blocking(move || until("it is busy", || probe.command(&["PING"]).is_err())).await;
         let begin = Instant::now();
         let refused = tell(&impatient, &finished(1)).await.expect_err("it is busy");
         assert!(begin.elapsed() < Duration::from_millis(300) + SLACK, "{:?}: {refused}", begin.elapsed());

@@ -1,6 +1,6 @@
 //! Trackers that share a store are one tracker to clients.
 
-use std::time::Duration;
+use std::net::TcpListener;
 
 use swarmkeep::{
     AnnounceEvent::{Completed, Started, Stopped},
@@ -149,8 +149,14 @@ fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
     };
     announce_all(1, &[], &[1]);
     let slot = cluster.slot_of("swarmkeep:{0}").expect("it answers");
-    // Until its replica has all of it.
-    std::thread::sleep(Duration::from_millis(500));
+    let master = cluster.master_of_slot(slot).expect("there is one");
+    let mut master = cluster.server(master).connect().expect("it is live");
+    master.command(&["SET", "{0}last", ""]).expect("it answers");
+    assert_eq!(
+        master.query::<u64>(&["WAIT", "1", "4000"]).expect("it answers"),
+        1,
+        "its replica has all of it"
+    );
     let killed = cluster.kill_master_of(slot).expect("there is one");
     until("all are answered while another takes its place", || {
         (0..60).all(|n| one.announce(hash(n), 1, 0, Started).is_ok())
@@ -191,7 +197,8 @@ fn redis_that_comes_a_little_later_than_the_tracker_is_waited_for() {
     assert!(said.contains("cannot reach the store on Redis") && said.contains("start the server"), "{said}");
     let tracker = std::thread::scope(|scope| {
         let tracker = scope.spawn(|| setup.tracker(&urls, &["--redis-patience=4s"]));
-        std::thread::sleep(Duration::from_millis(700));
+        let first = TcpListener::bind(("127.0.0.1", server.port())).and_then(|at| at.accept());
+        drop(first.expect("the tracker comes"));
         server.restart().expect("it starts");
         tracker.join().expect("it listens")
     });

@@ -34,7 +34,12 @@ fn scrapers_that_never_read_cost_little_and_keep_no_client_out() {
             client
         })
         .collect();
-    thread::sleep(Duration::from_secs(3));
+    let mut resident = 0;
+    until("memory stands still", || {
+        let earlier = std::mem::replace(&mut resident, resident_kb());
+        thread::sleep(Duration::from_millis(300));
+        resident.abs_diff(earlier) < 64
+    });
     assert_eq!(get(tracker.admin, "/health/live").status, 200);
     assert_eq!(get_with(tracker.admin, "/api/v1/stats", ALL).status, 200);
     let grown = resident_kb().saturating_sub(before);
@@ -120,8 +125,8 @@ fn stopping_ends_streams_without_waiting() {
     let _idle = Client::of(tracker.admin);
     let mut deaf = Client::of(tracker.admin);
     deaf.stream().set_nonblocking(true).expect("a socket");
-    let _ = deaf.stream().write(&http::request("/metrics").repeat(2000));
-    thread::sleep(Duration::from_secs(1));
+    let requests = http::request("/metrics").repeat(2000);
+    until("it reads no more, since its answers are not read", || deaf.stream().write(&requests).is_err());
     tracker.stop();
     while events.event().is_some() {}
     assert!(TcpStream::connect(tracker.admin).is_err(), "nothing listens any more");

@@ -252,7 +252,7 @@ fn a_damaged_state_costs_its_torrent_and_never_the_store() {
                 assert_eq!(complete(&*store.open(&hash(1)).unwrap()), []);
                 costs[1] += 1;
             }
-            // A later version, for all that can be told.
+            // It may be a later version.
             [Damage::Unavailable { .. }] => {
                 assert!((8..12).contains(&at), "byte {at}");
                 assert!(matches!(store.open(&hash(1)), Err(Error::Unavailable { .. })));

@@ -144,11 +144,11 @@ fn a_delete_that_fails_when_the_torrent_is_gone_has_deleted_it() {
 }
 
 #[test]
-fn taking_back_waits_for_a_mark_that_is_being_told() {
+fn taking_back_waits_for_a_mark_that_is_being_passed_on() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = create(&*cache, 1, 4 * STRIPE);
     put(&*content, 1, 0..4 * PIECE);
-    // Its bytes are in memory: it is told by a thread, after they were written.
+    // Its bytes are in memory: a thread passes it on after it has written them.
     assert!(content.mark_complete(2).unwrap());
     shared.set(CallKind::Mark, CallFault::Waits);
     let flushing = aside(&cache, |cache| cache.flush().unwrap());

@@ -72,7 +72,7 @@ fn refused_bytes_may_be_written_again_and_older_ones_are_not_complete() {
 }
 
 #[test]
-fn a_mark_that_the_store_below_refuses_is_taken_back_and_told() {
+fn a_mark_that_the_store_below_refuses_is_taken_back_and_reported() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = create(&*cache, 1, 4 * STRIPE);
     put(&*content, 1, 0..PIECE);
@@ -81,7 +81,7 @@ fn a_mark_that_the_store_below_refuses_is_taken_back_and_told() {
     assert!(matches!(cache.flush(), Err(Error::Refused { .. })));
     assert_eq!(content.pieces().unwrap().count(), 0);
     holds(&*content, 1, 0..PIECE);
-    // With its bytes below, it is told at once.
+    // With its bytes below, it is passed on at once.
     assert!(matches!(content.mark_complete(0), Err(Error::Io { .. })));
     assert_eq!(content.pieces().unwrap().count(), 0);
     shared.clear(CallKind::Mark);
@@ -177,7 +177,7 @@ fn a_piece_that_is_lost_while_it_is_marked_is_incomplete() {
         shared.set(CallKind::Flush, CallFault::Waits);
         let flushing = aside(&cache, |cache| assert!(matches!(cache.flush(), Err(Error::Io { .. }))));
         shared.wait_inside(1);
-        // Its bytes are in memory: it is told by a thread, after they were written.
+        // Its bytes are in memory: a thread passes it on after it has written them.
         shared.set(CallKind::Write, CallFault::Waits);
         put(&*content, 1, 0..STRIPE);
         assert!(content.mark_complete(2).unwrap());

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role,
-    announce::{rival, widest_network},
+    announce::{displaced, widest_network},
 };
 
 /// [`PROVEN`] in the last byte of a slot.
@@ -116,7 +116,7 @@ impl Leaf {
 
     /// Among the endpoints of the narrowest full network of `newcomer`, the one that has been silent longest,
     /// if an address may have `limit` endpoints.
-    pub(in crate::packed) fn rival(
+    pub(in crate::packed) fn displaced(
         &self,
         slot: Slot,
         newcomer: &Endpoint,
@@ -133,13 +133,13 @@ impl Leaf {
             return None;
         }
         match newcomer {
-            Endpoint::V4(v4) => self.rival_of(slot, content, v4.as_bytes(), limit),
-            Endpoint::V6(v6) => self.rival_of(slot, content, v6.as_bytes(), limit),
+            Endpoint::V4(v4) => self.displaced_of(slot, content, v4.as_bytes(), limit),
+            Endpoint::V6(v6) => self.displaced_of(slot, content, v6.as_bytes(), limit),
         }
     }
 
     #[inline(never)]
-    fn rival_of<const N: usize>(
+    fn displaced_of<const N: usize>(
         &self,
         slot: Slot,
         content: SlotContent,
@@ -154,7 +154,7 @@ impl Leaf {
                 return None;
             }
         }
-        rival(newcomer, self.placed(slot).filter(|(peer, ..)| peer.len() == N), limit)
+        displaced(newcomer, self.placed(slot).filter(|(peer, ..)| peer.len() == N), limit)
     }
 
     /// The stamp of a peer.

@@ -121,8 +121,8 @@ impl Shard {
             None if stopped => Ok((Announced::new(self.stats(at), Changes::empty()), Selection::NoPeers)),
             None => {
                 let limit = op.context.bounds.endpoints_per_address;
-                let rival = self.leaves[at.leaf].rival(at.slot, &announce.endpoint, limit);
-                self.join(op, rival.map(|rival| (at, rival)), announce, reservation)
+                let displaced = self.leaves[at.leaf].displaced(at.slot, &announce.endpoint, limit);
+                self.join(op, displaced.map(|displaced| (at, displaced)), announce, reservation)
             }
         }
     }
@@ -168,19 +168,19 @@ impl Shard {
         })
     }
 
-    /// An announce of a peer that is not in its swarm; the swarm need not exist. `rival` is an endpoint of
-    /// the same address or network in a swarm of few peers: it is evicted for the new peer.
+    /// An announce of a peer that is not in its swarm; the swarm need not exist. `displaced` is an endpoint
+    /// of the same address or network in a swarm of few peers: it is evicted for the new peer.
     fn join(
         &mut self,
         op: &Operation<'_>,
-        rival: Option<(SwarmLocation, SectionIndex)>,
+        displaced: Option<(SwarmLocation, SectionIndex)>,
         announce: &Announce,
         reservation: &mut Reservation<'_>,
     ) -> Result<(Announced, Selection), NoRoom> {
         if !reservation.reserve(MAX_GROWTH) {
             return Err(NoRoom::BYTES);
         }
-        let (at, created) = match rival {
+        let (at, created) = match displaced {
             // The bytes that come equal the bytes that go, so no leaf has to split.
             Some((at, peer)) => {
                 self.leaves[at.leaf].advance(op.now, at.slot);

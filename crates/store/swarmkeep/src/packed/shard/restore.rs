@@ -55,7 +55,7 @@ impl Shard {
                 return Err(NotRestored::Known);
             }
             let limit = op.context.bounds.endpoints_per_address;
-            if full || self.leaves[at.leaf].rival(at.slot, &peer.endpoint, limit).is_some() {
+            if full || self.leaves[at.leaf].displaced(at.slot, &peer.endpoint, limit).is_some() {
                 return Err(NotRestored::Full);
             }
             if self.add(op, at, peer.role, &peer.endpoint, tick).is_none() {

@@ -342,7 +342,7 @@ impl Seek for Failing<'_> {
 }
 
 #[test]
-fn an_error_of_the_source_is_told_with_its_place() {
+fn an_error_of_the_source_is_returned_with_its_place() {
     let bytes = written(&some_blocks(2));
     for fails_at in 0..=bytes.len() as u64 {
         let source = Failing { bytes: Bytes::new(&bytes), at: fails_at };
