@@ -39,7 +39,7 @@ fn search(
     }
     for list in 0..history.len() {
         let may_be_next = |call: &&Call| {
-            call.start < first_end && call.first_of.is_none_or(|(list, nth)| next[list] <= nth)
+            call.start < first_end && call.earlier_of.is_none_or(|(list, nth)| next[list] <= nth)
         };
         let Some(call) = history[list].get(next[list]).filter(may_be_next) else { continue };
         // A sweep may remove the swarm and go on.
@@ -56,11 +56,13 @@ fn search(
         let after = call.on(state);
         // A call that may have had no effect, and had none, leads nowhere else.
         if let Some(after) = after.filter(|after| !call.is_lost() || key(after) != key(state)) {
-            next[list] += 1;
+            // Earlier effects are any number.
+            let done = usize::from(call.earlier_of.is_none());
+            next[list] += done;
             if search(history, next, &after, visited) {
                 return true;
             }
-            next[list] -= 1;
+            next[list] -= done;
         }
     }
     false
