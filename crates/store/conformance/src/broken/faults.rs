@@ -13,12 +13,12 @@ crate::faults! {
     sweep_drops_a_peer_being_refreshed SweepDropsRefreshed => refreshes_survive_sweeps_of_expired_peers;
     /// Looks up all swarms of a batch, releases the lock, and creates the missing ones even if another call
     /// has created them meanwhile.
-    batch_in_two_steps BatchInTwoSteps => racing_batches_lose_nobody;
+    batch_in_two_steps BatchInTwoSteps => calls_of_several_threads_have_an_order;
     /// Removes a known peer and inserts it again in two steps.
     announce_in_two_steps AnnounceInTwoSteps => calls_of_several_threads_have_an_order;
     /// Copies the leechers of a swarm, releases the lock, and writes the copy back with the announcing peer
     /// added.
-    copy_of_a_swarm_put_back CopyPutBack => a_hot_swarm_keeps_every_peer;
+    copy_of_a_swarm_put_back CopyPutBack => calls_of_several_threads_have_an_order;
     /// Reads the totals, releases the lock, and writes them back with its own change added.
     totals_in_two_steps TotalsInTwoSteps => calls_of_several_threads_have_an_order;
     /// Returns the counts from before the update.
@@ -251,7 +251,7 @@ crate::faults! {
     remove_in_two_steps RemoveInTwoSteps => calls_of_several_threads_have_an_order;
     /// Looks up the position of a swarm, releases the lock, and removes the swarm that is at that position by
     /// then.
-    remove_by_position RemoveByPosition => announces_survive_removals_of_other_swarms;
+    remove_by_position RemoveByPosition => calls_of_several_threads_have_an_order;
     /// Calls the predicate with the lock held.
     predicate_under_the_lock PredicateUnderLock => a_predicate_is_called_without_a_lock_held;
     /// Accepts a limit that it does not support.
