@@ -485,6 +485,8 @@ crate::faults! {
     evicted_seeder_takes_its_download EvictedSeederTakesDownload => max_peers_per_swarm_is_kept_and_the_announcer_stays;
     /// Answers the later announces of a batch for a swarm with its counts before the batch.
     batch_counts_before BatchCountsBefore => a_batch_does_what_single_announces_do;
+    /// Draws the same number for the 128th announce of each batch.
+    batch_repeats_a_draw BatchRepeatsADraw => selection_is_fair_in_any_swarm;
     /// In a batch, `seeders_too` holds for the next announce as well.
     seeders_too_stays SeedersTooStays => a_batch_does_what_single_announces_do;
     /// In a large swarm the ports of an IPv6 address are one peer.
