@@ -497,7 +497,7 @@ crate::faults! {
     expired_seeder_completes ExpiredSeederCompletes => a_repeated_completed_counts_no_second_download;
     /// A `completed` of a restored seeder counts a download.
     restored_seeder_completes RestoredSeederCompletes => restore_puts_back_peers_with_role_age_and_downloads;
-    /// Removals by a predicate leave the IPv6 leechers in the totals.
+    /// Removals by a predicate leave the IPv6 peers in the totals, as leechers.
     removal_keeps_ipv6_totals RemovalKeepsIpv6 => remove_where_removes_all_that_is_forbidden_and_says_what;
     /// A page that follows a removed swarm leaves out the next one.
     page_skips_after_a_removed_swarm PageSkipsAfterRemoved => page_follows_an_info_hash_that_is_not_there;
