@@ -204,11 +204,8 @@ crate::cases! {
     races {
         calls_of_several_threads_have_an_order [1 4 5 6 7 8 9 12 13 15 19 20 24 25]
         refreshes_survive_sweeps_of_expired_peers [6 17]
-        announces_survive_removals_of_other_swarms [6]
         announces_survive_evictions_of_others [6 21]
         racing_endpoints_of_one_address_keep_to_its_limit [6 21]
-        a_hot_swarm_keeps_every_peer [6]
-        racing_batches_lose_nobody [6]
         walk_and_page_show_what_stays_while_threads_change_the_rest [14]
     }
     stories {

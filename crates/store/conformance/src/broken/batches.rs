@@ -88,7 +88,10 @@ impl Broken {
             }
             _ => {}
         }
-        for request in &mut all {
+        for (place, request) in all.iter_mut().enumerate() {
+            let mut same = SplitMix64::new(1);
+            let repeats = self.is(Fault::BatchRepeatsADraw) && place == 127;
+            let rng: &mut dyn Random = if repeats { &mut same } else { rng };
             let mut announce = request.announce;
             if self.is(Fault::SeedersTooStays) {
                 (announce.seeders_too, seeders_too) =

@@ -13,12 +13,12 @@ crate::faults! {
     sweep_drops_a_peer_being_refreshed SweepDropsRefreshed => refreshes_survive_sweeps_of_expired_peers;
     /// Looks up all swarms of a batch, releases the lock, and creates the missing ones even if another call
     /// has created them meanwhile.
-    batch_in_two_steps BatchInTwoSteps => racing_batches_lose_nobody;
+    batch_in_two_steps BatchInTwoSteps => calls_of_several_threads_have_an_order;
     /// Removes a known peer and inserts it again in two steps.
     announce_in_two_steps AnnounceInTwoSteps => calls_of_several_threads_have_an_order;
     /// Copies the leechers of a swarm, releases the lock, and writes the copy back with the announcing peer
     /// added.
-    copy_of_a_swarm_put_back CopyPutBack => a_hot_swarm_keeps_every_peer;
+    copy_of_a_swarm_put_back CopyPutBack => calls_of_several_threads_have_an_order;
     /// Reads the totals, releases the lock, and writes them back with its own change added.
     totals_in_two_steps TotalsInTwoSteps => calls_of_several_threads_have_an_order;
     /// Returns the counts from before the update.
@@ -251,7 +251,7 @@ crate::faults! {
     remove_in_two_steps RemoveInTwoSteps => calls_of_several_threads_have_an_order;
     /// Looks up the position of a swarm, releases the lock, and removes the swarm that is at that position by
     /// then.
-    remove_by_position RemoveByPosition => announces_survive_removals_of_other_swarms;
+    remove_by_position RemoveByPosition => calls_of_several_threads_have_an_order;
     /// Calls the predicate with the lock held.
     predicate_under_the_lock PredicateUnderLock => a_predicate_is_called_without_a_lock_held;
     /// Accepts a limit that it does not support.
@@ -487,6 +487,8 @@ crate::faults! {
     evicted_seeder_takes_its_download EvictedSeederTakesDownload => max_peers_per_swarm_is_kept_and_the_announcer_stays;
     /// Answers the later announces of a batch for a swarm with its counts before the batch.
     batch_counts_before BatchCountsBefore => a_batch_does_what_single_announces_do;
+    /// Draws the same number for the 128th announce of each batch.
+    batch_repeats_a_draw BatchRepeatsADraw => selection_is_fair_in_any_swarm;
     /// In a batch, `seeders_too` holds for the next announce as well.
     seeders_too_stays SeedersTooStays => a_batch_does_what_single_announces_do;
     /// In a large swarm the ports of an IPv6 address are one peer.
@@ -497,7 +499,7 @@ crate::faults! {
     expired_seeder_completes ExpiredSeederCompletes => a_repeated_completed_counts_no_second_download;
     /// A `completed` of a restored seeder counts a download.
     restored_seeder_completes RestoredSeederCompletes => restore_puts_back_peers_with_role_age_and_downloads;
-    /// Removals by a predicate leave the IPv6 leechers in the totals.
+    /// Removals by a predicate leave the IPv6 peers in the totals, as leechers.
     removal_keeps_ipv6_totals RemovalKeepsIpv6 => remove_where_removes_all_that_is_forbidden_and_says_what;
     /// A page that follows a removed swarm leaves out the next one.
     page_skips_after_a_removed_swarm PageSkipsAfterRemoved => page_follows_an_info_hash_that_is_not_there;

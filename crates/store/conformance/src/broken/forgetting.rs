@@ -192,9 +192,9 @@ impl Broken {
                 self.model.remove_where(&|info_hash| named.contains(info_hash), from, budget)
             }
             Fault::RemovalKeepsIpv6 => {
-                let before = self.state().totals.v6.leechers;
+                let before = self.state().totals.v6.peers();
                 let removed = self.model.remove_where(forbidden, from, budget);
-                self.drift.fetch_add(before.saturating_sub(self.state().totals.v6.leechers), SeqCst);
+                self.drift.fetch_add(before.saturating_sub(self.state().totals.v6.peers()), SeqCst);
                 removed
             }
             _ => self.losing_room(|| self.model.remove_where(forbidden, from, budget)),

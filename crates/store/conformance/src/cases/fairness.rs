@@ -23,7 +23,7 @@ pub(crate) fn selection_is_fair_in_a_swarm_of_2(subject: &dyn Subject) {
 /// The announcer is a member in the middle: a window that skips it after it was drawn favors the peers after
 /// it. That shows only in many announces.
 pub(crate) fn selection_is_fair_to_the_peers_beside_the_announcer(subject: &dyn Subject) {
-    for (want, batch) in [(50, 256), (10, 100), (1, 64)] {
+    for (want, batch) in [(50, 252), (10, 98), (1, 63)] {
         let (store, torrent) = quarter_seeders(subject, 75);
         assert_fair(&store, (0, leecher(torrent, v4(31)).want(want)), batch, 40_000);
     }
@@ -64,7 +64,7 @@ pub(crate) fn selection_is_fair_in_any_swarm(subject: &dyn Subject) {
                 want += want % 2;
             }
             if (1..eligible).contains(&want) {
-                assert_fair(&store, (now, announce.want(want)), [1, 2, 7, 256][rng.below(4)], 0);
+                assert_fair(&store, (now, announce.want(want)), [1, 2, 7, 252][rng.below(4)], 0);
                 compared += 1;
             } else if eligible < 2 {
                 // Too few of its kind.
@@ -76,7 +76,7 @@ pub(crate) fn selection_is_fair_in_any_swarm(subject: &dyn Subject) {
 
 pub(crate) fn selection_is_fair_in_a_swarm_of_100_000(subject: &dyn Subject) {
     let (store, torrent) = quarter_seeders(subject, 100_000);
-    assert_fair(&store, (0, leecher(torrent, v4(50_001)).want(1000)), 100, 0);
+    assert_fair(&store, (0, leecher(torrent, v4(50_001)).want(1000)), 98, 0);
 }
 
 /// After peers have left, come back and changed roles: the places that they left must not make other peers
@@ -106,7 +106,7 @@ pub(crate) fn selection_is_fair_among_the_endpoints_of_limited_addresses(subject
         store.fill(0, (0..peers).map(|n| Announce::new(torrent, endpoint(n)).left((n / 2 % 2).into())));
         assert_eq!(store.scrape(&torrent).peers(), peers.into());
         for announcer in [2, peers - 2] {
-            assert_fair(&store, (0, leecher(torrent, endpoint(announcer)).want(want)), 10, 0);
+            assert_fair(&store, (0, leecher(torrent, endpoint(announcer)).want(want)), 14, 0);
         }
     }
 }
@@ -132,11 +132,13 @@ fn eligible(store: &Store, announce: &Announce) -> Vec<Endpoint> {
 }
 
 /// Repeats one announce at its time, in batches of `batch`, until each eligible peer is expected 24 times and
-/// there were `least` announces, and counts the selections of each.
+/// there were `least` announces, and counts the selections of each: all, and those of each place of a batch, or
+/// of each seventh place.
 fn assert_fair(store: &Store, (now, announce): (u64, Announce), batch: usize, least: usize) {
     const EXPECTED: usize = 24;
-    let mut hits: HashMap<Endpoint, u32> =
-        eligible(store, &announce).into_iter().map(|peer| (peer, 0)).collect();
+    let places = batch.min(7);
+    let mut hits: HashMap<Endpoint, Vec<u32>> =
+        eligible(store, &announce).into_iter().map(|peer| (peer, vec![0; places])).collect();
     let of_family = |family| hits.keys().filter(|peer| peer.family() == family).count();
     let counts = FAMILIES.map(of_family);
     let (v4, v6) = share(announce.want, counts[0], counts[1]);
@@ -144,11 +146,12 @@ fn assert_fair(store: &Store, (now, announce): (u64, Announce), batch: usize, le
     let needed =
         counts.iter().zip(windows).map(|(&count, window)| (count * EXPECTED).div_ceil(window.max(1)));
     let batches = needed.max().unwrap_or(0).max(least).div_ceil(batch);
-    let mut rng = SplitMix64::new(2026);
+    let (mut rng, mut place) = (SplitMix64::new(2026), (0..places).cycle());
     let mut count = |answer: Answer| {
+        let place = place.next().expect("a cycle does not end");
         assert_eq!(FAMILIES.map(|family| answer.count(family)), windows, "of {counts:?} at once");
         for peer in answer.peers {
-            *hits.get_mut(&peer).unwrap_or_else(|| panic!("{peer} is not eligible")) += 1;
+            hits.get_mut(&peer).unwrap_or_else(|| panic!("{peer} is not eligible"))[place] += 1;
         }
     };
     for _ in 0..batches {
@@ -160,16 +163,24 @@ fn assert_fair(store: &Store, (now, announce): (u64, Announce), batch: usize, le
     }
     let announces = batches * batch;
     for (family, window) in FAMILIES.into_iter().zip(windows) {
-        let counts: Vec<_> =
-            hits.iter().filter(|(peer, _)| peer.family() == family).map(|(_, &hits)| hits).collect();
-        if window == 0 || window == counts.len() {
+        let of_family: Vec<_> =
+            hits.iter().filter(|(peer, _)| peer.family() == family).map(|(_, hits)| hits).collect();
+        if window == 0 || window == of_family.len() {
             continue;
         }
-        let of = format!("{window} of {} by {announces} announces, {announce:?}", counts.len());
-        assert!(!counts.contains(&0), "a peer was never selected: {of}");
-        let (spread, most) =
-            (chi_square(&counts, window * announces), fair_spread(counts.len(), window, announces));
-        assert!(spread <= most, "chi-square {spread:.0}, at most {most:.0} for a fair one: {of}");
+        let of = format!("{window} of {} by {announces} announces, {announce:?}", of_family.len());
+        let all: Vec<u32> = of_family.iter().map(|hits| hits.iter().sum()).collect();
+        assert!(!all.contains(&0), "a peer was never selected: {of}");
+        let at_place = |place: usize| of_family.iter().map(|hits| hits[place]).collect();
+        let at_places = (0..places).map(|place| (at_place(place), announces / places));
+        for (counts, windows) in at_places.chain([(all, announces)]) {
+            let (spread, most) =
+                (chi_square(&counts, window * windows), fair_spread(counts.len(), window, windows));
+            assert!(
+                spread <= most,
+                "chi-square {spread:.0}, at most {most:.0} for {windows} fair ones: {of}"
+            );
+        }
     }
 }
 

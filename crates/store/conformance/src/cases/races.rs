@@ -4,20 +4,17 @@ use std::{
     collections::BTreeMap,
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
-    thread,
 };
 
-use swarmkeep::{
-    Announce, BoundedBy, Budget, Changes, Family, InfoHash, Retention, SplitMix64, TorrentRepositoryExt,
-};
+use swarmkeep::{BoundedBy, Budget, Changes, Family, InfoHash, Retention, TorrentRepositoryExt};
 
 use crate::{
     Subject,
     histories::{self, Effects},
     kit::*,
-    threads::{Rounds, SetOnDrop, against, in_step},
+    threads::{Rounds, against, in_step},
 };
 
 /// Each thread makes calls of all kinds. The answers are those that the calls have one after the other, in an
@@ -52,28 +49,6 @@ pub(crate) fn refreshes_survive_sweeps_of_expired_peers(subject: &dyn Subject) {
             assert_eq!(store.scrape(&hash(n)), stats(100, 0, 0), "all have announced anew");
         }
     }
-    store.assert_consistent();
-}
-
-/// Removals of other swarms and sweeps remove no peer of the remaining swarms.
-pub(crate) fn announces_survive_removals_of_other_swarms(subject: &dyn Subject) {
-    // However long the race, the numbers of the kept swarms never reach this.
-    const OTHERS: u64 = 1 << 40;
-    let store = build(subject);
-    let kept = AtomicU64::new(0);
-    let join = |thread: u32, rounds: Rounds<'_>| {
-        for n in rounds.iter() {
-            let kept = hash(kept.fetch_add(1, SeqCst));
-            store.tell(leecher(kept, v4(1)).want(0));
-            store.tell(leecher(hash(OTHERS + u64::from(n % 50)), v4(thread)).want(0));
-        }
-    };
-    against(2, 1500, join, |turn| {
-        store.remove(&hash(OTHERS + turn % 50));
-        store.sweep(at(1), Retention::DropEmpty, Budget::peers(20));
-    });
-    let lost = (0..kept.into_inner()).filter(|&n| store.scrape(&hash(n)) != stats(0, 1, 0)).count();
-    assert_eq!(lost, 0, "swarms that are gone without a removal");
     store.assert_consistent();
 }
 
@@ -154,89 +129,6 @@ pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Su
     let others = others.into_inner().expect("no holder panics");
     let lost = others.iter().filter(|(torrent, other)| !members[torrent].contains_key(other)).count();
     assert_eq!(lost, 0, "had to go for another address");
-    store.assert_consistent();
-}
-
-pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
-    const EACH: u32 = 2500;
-    let (store, torrent) = (build(subject), hash(1));
-    let work = |thread: u32, _: Rounds<'_>| {
-        let peer = |n: u32| v4(thread * EACH + n);
-        for n in 0..EACH {
-            let announce = leecher(torrent, peer(n));
-            let answer = store.tell(announce.want(10));
-            answer.assert_fits(&announce);
-            assert!(answer.stats.peers() > u64::from(n), "its own {n} are among them");
-            // Earlier peers of the same thread finish, or leave and come back.
-            store.tell(completed(torrent, peer(n / 2)).want(10));
-            if n % 3 == 0 {
-                store.tell(stopped(torrent, peer(n)));
-                store.tell(leecher(torrent, peer(n)).want(1));
-            }
-        }
-    };
-    against(3, 1, work, |_| {
-        store.sweep(at(1), Retention::DropEmpty, Budget::peers(500));
-        store.scrape(&torrent);
-    });
-    assert_eq!(store.scrape(&torrent).peers(), 3 * u64::from(EACH));
-    let members = store.members(&torrent);
-    assert!((0..3 * EACH).all(|n| members.contains_key(&v4(n))), "every peer that announced is listed");
-    store.assert_consistent();
-}
-
-/// Two threads fill the same new swarms, each with its own peers, all of a batch at once. Other peers join
-/// and leave swarms that are empty in between, while sweeps remove the empty swarms.
-pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
-    const ROUNDS: usize = 200;
-    const NEW: u64 = 12;
-    let store = build(subject);
-    let new = |round: usize| (0..NEW).map(move |n| hash(1000 + round as u64 * NEW + n));
-    let passing = |me: u32| (0..20).map(move |n| (hash(n % 4), v4(100 * (me + 1) + n as u32)));
-    let done = AtomicBool::new(false);
-    let tell = |announces: Vec<Announce>, round: usize| {
-        let mut answers = Vec::new();
-        store
-            .tell_batch(at(1), &announces, &mut SplitMix64::new(round as u64), |answer| answers.push(answer));
-        answers
-    };
-    thread::scope(|scope| {
-        let (store, done) = (&store, &done);
-        let _set = SetOnDrop(done);
-        scope.spawn(move || {
-            while !done.load(SeqCst) {
-                store.sweep(at(1), Retention::DropEmpty, Budget::peers(50));
-                thread::yield_now();
-            }
-        });
-        in_step(ROUNDS, |me, round| {
-            let mine = v4(me + 1);
-            let mut joins: Vec<_> = new(round).map(|torrent| leecher(torrent, mine)).collect();
-            // One of the two threads goes in the other order.
-            if me == 1 {
-                joins.reverse();
-            }
-            joins.extend(passing(me).map(|(torrent, endpoint)| seeder(torrent, endpoint)));
-            for answer in tell(joins, round) {
-                assert!(answer.changes.contains(Changes::JOINED), "{answer:?} in round {round}");
-            }
-            let leave = passing(me).map(|(torrent, endpoint)| stopped(torrent, endpoint));
-            for answer in tell(leave.collect(), round) {
-                assert_eq!(answer.changes, Changes::LEFT, "a peer that had joined was lost in round {round}");
-            }
-        });
-    });
-    for round in 0..ROUNDS {
-        for torrent in new(round) {
-            let members: Vec<_> = store.members(&torrent).into_keys().collect();
-            assert_eq!(members, [v4(1), v4(2)], "both batches of round {round} were answered");
-        }
-    }
-    assert_eq!(store.totals().peers(), 2 * NEW * ROUNDS as u64);
-    // The rest of the current pass, and a whole one.
-    store.sweep_all(at(1), Retention::DropEmpty);
-    store.sweep_all(at(1), Retention::DropEmpty);
-    assert_eq!(store.totals().swarms, NEW * ROUNDS as u64);
     store.assert_consistent();
 }
 

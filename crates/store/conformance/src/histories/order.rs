@@ -13,13 +13,15 @@ use crate::{
     model::ModelState,
 };
 
-/// The most states that a search visits. A history that takes more has many lost calls, and counts as right.
-const MOST: usize = 100_000;
+/// The most states that a search visits. A history that takes more has many lost calls.
+const MOST: usize = if cfg!(test) { 1_000 } else { 100_000 };
 
-pub(super) fn exists(history: &History) -> bool {
+/// Whether there is an order; `None` if the search was given up.
+pub(super) fn exists(history: &History) -> Option<bool> {
     let model = Model::new(&config()).expect("a lifetime of whole seconds");
-    let empty = model.state().clone();
-    search(history, &mut vec![0; history.len()], &empty, &mut HashSet::new())
+    let (empty, mut visited) = (model.state().clone(), HashSet::new());
+    let found = search(history, &mut vec![0; history.len()], &empty, &mut visited);
+    (visited.len() <= MOST).then_some(found)
 }
 
 /// Whether there is an order of the calls from `next` on of each list, with the swarm as `state` has it.
@@ -39,7 +41,7 @@ fn search(
     }
     for list in 0..history.len() {
         let may_be_next = |call: &&Call| {
-            call.start < first_end && call.first_of.is_none_or(|(list, nth)| next[list] <= nth)
+            call.start < first_end && call.earlier_of.is_none_or(|(list, nth)| next[list] <= nth)
         };
         let Some(call) = history[list].get(next[list]).filter(may_be_next) else { continue };
         // A sweep may remove the swarm and go on.
@@ -56,11 +58,13 @@ fn search(
         let after = call.on(state);
         // A call that may have had no effect, and had none, leads nowhere else.
         if let Some(after) = after.filter(|after| !call.is_lost() || key(after) != key(state)) {
-            next[list] += 1;
+            // Earlier effects are any number.
+            let done = usize::from(call.earlier_of.is_none());
+            next[list] += done;
             if search(history, next, &after, visited) {
                 return true;
             }
-            next[list] -= 1;
+            next[list] -= done;
         }
     }
     false

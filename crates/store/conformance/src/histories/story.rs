@@ -12,7 +12,7 @@ pub(super) fn of(history: &History) -> String {
     const COLUMN: usize = 24;
     let mut events: Vec<(u64, usize, String)> = Vec::new();
     for (list, calls) in history.iter().enumerate() {
-        for call in calls.iter().filter(|call| call.first_of.is_none()) {
+        for call in calls.iter().filter(|call| call.earlier_of.is_none()) {
             let (asked, answered) = call.text();
             events.push((call.start, list, asked));
             events.push((call.end, list, if call.is_lost() { "= unavailable".into() } else { answered }));

@@ -60,8 +60,8 @@ pub trait SwarmMap: Send + Sync {
     ) -> impl Future<Output = Option<R>> + Send;
 
     /// Appends up to `limit` info hashes that follow `after` in `order`; fewer only at the end. Entries
-    /// without a swarm may be among them, but no info hash twice: a scan of a concurrent map that repeats
-    /// entries has to leave them out.
+    /// without a swarm may be among them, but no info hash twice, neither in one call, which debug builds
+    /// assert, nor in a later one: a scan of a concurrent map that repeats entries has to leave them out.
     fn keys(
         &self,
         order: Order,
