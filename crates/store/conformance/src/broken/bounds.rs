@@ -7,7 +7,7 @@ use swarmkeep::{
 };
 
 use super::{Broken, Fault, announcing::StateBefore, let_others_in};
-use crate::model::{ModelState, Swarm};
+use crate::model::{LimitedNetwork, ModelState, Swarm};
 
 impl Broken {
     /// Evicts wrongly before the step of an announce, or for it.
@@ -58,10 +58,20 @@ impl Broken {
             Fault::RefreshDisplaces | Fault::StoppedKeepsPlace => {
                 evicted.peers += self.make_needless_place(told);
             }
-            Fault::StalestOfAnyNetwork | Fault::SeedersDroppedFirst => {
+            Fault::StalestOfAnyNetwork
+            | Fault::StalestOfAnyPrefix
+            | Fault::SeedersDroppedFirst
+            | Fault::EndpointForEachLimit => {
                 let mut state = self.state();
                 let most = state.limits.peers_per_swarm.unwrap_or(usize::MAX);
-                let full = state.swarms.get(&torrent).is_some_and(|swarm| swarm.peers.len() >= most);
+                let of_48 = [LimitedNetwork { v4_bits: 24, v6_bits: 48, times: 1 }];
+                let full = state.swarms.get(&torrent).is_some_and(|swarm| {
+                    let is_known = match self.fault {
+                        Fault::StalestOfAnyPrefix => swarm.is_crowded(told.endpoint, 1, &of_48),
+                        _ => swarm.peers.contains_key(&told.endpoint),
+                    };
+                    swarm.peers.len() >= most && !is_known
+                });
                 if full {
                     evicted.peers += state.change(torrent, |swarm| {
                         let seeder = swarm.list(Family::V4, Role::Seeder).first().copied();
@@ -92,17 +102,6 @@ impl Broken {
                 if let Some(least) = least.filter(|_| told.event != AnnounceEvent::Stopped) {
                     state.change(torrent, |swarm| swarm.remove(&least));
                     evicted.peers += 1;
-                }
-            }
-            Fault::EndpointForEachLimit => {
-                let mut state = self.state();
-                let most = state.limits.peers_per_swarm.unwrap_or(usize::MAX);
-                let full = state.swarms.get(&torrent).is_some_and(|swarm| {
-                    swarm.peers.len() >= most && !swarm.peers.contains_key(&told.endpoint)
-                });
-                if full {
-                    let drop = |swarm: &mut Swarm| swarm.drop_stalest_but(told.endpoint, Some(most - 1));
-                    evicted.peers += state.change(torrent, drop);
                 }
             }
             Fault::EndpointsOverAllSwarms => {

@@ -295,6 +295,8 @@ crate::faults! {
     populous_swarm_goes_for_one PopulousGoesForOne => a_newcomer_displaces_few_peers_of_a_populous_swarm;
     /// Evicts the peers of a full swarm that announced least recently, of whatever network.
     stalest_of_any_network StalestOfAnyNetwork => one_network_cannot_take_over_a_full_swarm;
+    /// In a full swarm, counts each /48 of an IPv6 prefix as a network by itself.
+    stalest_of_any_prefix StalestOfAnyPrefix => one_network_cannot_take_over_a_full_swarm;
     /// Evicts seeders of a full swarm first.
     seeders_dropped_first SeedersDroppedFirst => families_and_roles_keep_their_shares_of_a_full_swarm;
     /// Counts each /48 of an IPv6 prefix as a network by itself.

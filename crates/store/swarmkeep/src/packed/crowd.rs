@@ -6,19 +6,21 @@ use crate::{Endpoint, Role};
 /// The worth of a network (IPv4 /24, IPv6 /48) in a sample. Its members, swarms or peers, share it equally.
 pub(super) const UNIT: u64 = 1 << 12;
 /// The most units of all networks of an IPv6 /40, and of a /32: one customer may have them all.
-const UNITS_OF_40: u64 = 4;
-const UNITS_OF_32: u64 = 8;
+pub(super) const UNITS: [u64; 2] = [4, 8];
+/// The same where bytes are limited: IPv6 peers take 2.5 times as many as IPv4 peers, so fewer of their swarms
+/// share the units.
+pub(super) const UNITS_FOR_BYTES: [u64; 2] = [2, 3];
 
 /// Gives each member its share of the unit of its network. Sorts the members.
-pub(super) fn share(members: &mut [Member], mut give: impl FnMut(usize, u64)) {
+pub(super) fn share(members: &mut [Member], [of_40, of_32]: [u64; 2], mut give: impl FnMut(usize, u64)) {
     members.sort_unstable();
-    for of_32 in members.chunk_by(|a, b| a.is_beside(*b, 24)) {
-        for of_40 in of_32.chunk_by(|a, b| a.is_beside(*b, 40)) {
-            for of_48 in of_40.chunk_by(|a, b| a.is_beside(*b, 56)) {
-                let all = [(of_48, 1), (of_40, UNITS_OF_40), (of_32, UNITS_OF_32)];
+    for in_32 in members.chunk_by(|a, b| a.is_beside(*b, 24)) {
+        for in_40 in in_32.chunk_by(|a, b| a.is_beside(*b, 40)) {
+            for in_48 in in_40.chunk_by(|a, b| a.is_beside(*b, 56)) {
+                let all = [(in_48, 1), (in_40, of_40), (in_32, of_32)];
                 let shares = all.map(|(members, units)| units * UNIT / members.len() as u64);
                 let share = shares.into_iter().min().unwrap_or(UNIT);
-                of_48.iter().for_each(|member| give(member.index().into(), share));
+                in_48.iter().for_each(|member| give(member.index().into(), share));
             }
         }
     }
@@ -48,7 +50,7 @@ pub(super) fn least<'a>(
         })
         .collect();
     let mut of_newcomer = UNIT;
-    share(&mut members, |nth, share| match peers.get_mut(nth) {
+    share(&mut members, UNITS, |nth, share| match peers.get_mut(nth) {
         Some(((_, own, ..), ..)) => *own = share,
         None => of_newcomer = share,
     });

@@ -137,7 +137,11 @@ impl Shard {
             self.add_networks(op, at, &mut networks);
             members.extend(networks.drain(..).map(|network| network.member(nth)));
         }
-        crowd::share(&mut members, |nth, share| shares[nth] += share);
+        let units = match newcomer.full {
+            NoRoom::Bytes(_) => crowd::UNITS_FOR_BYTES,
+            _ => crowd::UNITS,
+        };
+        crowd::share(&mut members, units, |nth, share| shares[nth] += share);
         let worth = |shares: u64, proven, latest| Worth {
             is_more: false,
             size: shares.checked_ilog2().map_or(0, |log| log + 1),
@@ -196,10 +200,10 @@ impl Shard {
                     leaf.endpoints::<{ CompactV4::LEN }>(slot, few, Section::of(Family::V4, Role::Seeder));
                 let v6 =
                     leaf.endpoints::<{ CompactV6::LEN }>(slot, few, Section::of(Family::V6, Role::Seeder));
-                // Most peers of a network come one after another.
+                // Most peers of a network come one after another. No more are looked at than in a large swarm.
                 let v4 = v4.chunk_by(|a, b| a[..3] == b[..3]).map(|of_one| hash.network(&of_one[0]));
                 let v6 = v6.chunk_by(|a, b| a[..6] == b[..6]).map(|of_one| hash.network(&of_one[0]));
-                v4.chain(v6).any(is_enough);
+                v4.chain(v6).take(PLACES as usize * IN_PLACE).any(is_enough);
             }
             SlotContent::Large(number) => {
                 let runs = self.large(number).runs(op.context.draw(), PLACES, IN_PLACE);

@@ -237,27 +237,32 @@ fn displaced(
 fn floods_from_few_networks_displace_few_swarms() {
     let limits = [("max_bytes", config().max_bytes(420_000)), ("max_swarms", config().max_swarms(5000))];
     let print = |name, stranger: Stranger, again, announces: &[u32], most: [usize; 2]| {
+        let mut all = Vec::new();
         for ((limit, config), most) in limits.iter().zip(most) {
             let mut row = format!("| {name} | {limit} |");
             for announces in announces {
                 let (lost, cell) = displaced(config, &stranger, *announces, again);
                 row += &cell;
+                all.push(lost);
                 assert!(lost <= most, "{row}");
             }
             println!("{row}");
         }
+        all
     };
     head("networks of the flood | limit | 1 announces a made-up swarm | 4 do | 10 do | 40 do | 70 do");
-    for networks in [1, 2, 10, 100, 1000] {
+    let of_v4 = [1, 2, 10, 100, 1000].map(|networks| {
         let most = [if networks < 100 { 60 } else { 1200 }; 2];
-        print(format!("{networks} IPv4 /24"), of_v4(networks), None, &[1, 4, 10, 40, 70], most);
-    }
-    for bits in [0, 8, 10, 16] {
-        print(format!("an IPv6 /{}", 48 - bits), of_v6(bits), None, &[1, 4, 10, 40, 70], [60; 2]);
-    }
+        print(format!("{networks} IPv4 /24"), of_v4(networks), None, &[1, 4, 10, 40, 70], most)
+    });
+    let of_v6 = [0, 8, 10, 16].map(|bits| {
+        print(format!("an IPv6 /{}", 48 - bits), of_v6(bits), None, &[1, 4, 10, 40, 70], [60; 2])
+    });
+    let [of_ten, of_32] = [&of_v4[2], &of_v6[3]].map(|lost| lost.iter().sum::<usize>());
+    assert!(of_32 <= of_ten, "{of_32} by an IPv6 /32, {of_ten} by ten IPv4 /24");
     head("one IPv4 address announces a made-up swarm | limit | from 1 port | 2 ports | 16 ports");
     for (name, again) in [("once", None), ("again at once", Some(0)), ("again after 20 minutes", Some(20))] {
-        print(name.into(), Box::new(one_address), again, &[1, 2, 16], [12, 0]);
+        _ = print(name.into(), Box::new(one_address), again, &[1, 2, 16], [12, 0]);
     }
 }
 
@@ -266,10 +271,13 @@ fn floods_from_few_networks_displace_few_swarms() {
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_and_an_honest_provider() {
     head(
-        "share of the peers | swarms that only it keeps alive, left | swarms of others of the same size, left",
+        "share of the peers | limit | swarms that only it keeps alive, left | swarms of others of the same size, left",
     );
-    for percent in [1, 5, 20] {
-        let store = store(&config().max_swarms(20_000));
+    let limits = [("max_swarms", config().max_swarms(20_000)), ("max_bytes", config().max_bytes(1_400_000))];
+    for (percent, (limit, config)) in
+        [1, 5, 20].into_iter().flat_map(|of| limits.each_ref().map(|limit| (of, limit)))
+    {
+        let store = store(config);
         let is_own = |n| n % 100 < percent;
         for (now, n) in [0, INTERVAL].into_iter().flat_map(|now| (0..20_000).map(move |n| (now, n))) {
             let customer =
@@ -284,7 +292,7 @@ fn floods_and_an_honest_provider() {
             let all = || (0..20_000).filter(|&n| is_own(n) == own);
             100.0 * all().filter(|&n| peers(&store, n) > 0).count() as f64 / all().count() as f64
         };
-        println!("| {percent} % | {:.1} % | {:.1} % |", share(true), share(false));
+        println!("| {percent} % | {limit} | {:.1} % | {:.1} % |", share(true), share(false));
     }
 }
 
@@ -298,10 +306,15 @@ fn floods_and_their_cost() {
         ("swarms of 8 networks", 8, 8),
         ("swarms of 60 of one network", 60, 1),
         ("swarms of 146 of one network", 146, 1),
+        ("swarms of 146 of two in turn", 146, 2),
         ("swarms of 400 of one network", 400, 1),
     ] {
-        for megabytes in [1, 64] {
-            let store = store(&config().max_bytes(megabytes << 20));
+        for (limit, config) in [
+            ("1 MB", config().max_bytes(1 << 20)),
+            ("64 MB", config().max_bytes(64 << 20)),
+            ("10,000 swarms", config().max_swarms(10_000)),
+        ] {
+            let store = store(&config);
             let announce = |n: u64| {
                 let (network, nth) = (n / size * networks + n % networks, n % size / networks);
                 leecher(n / size, of_24(network as u32, nth as u32))
@@ -322,7 +335,7 @@ fn floods_and_their_cost() {
                 // Without the thousandth in which the thread did not run.
                 let mean = times[..19_980].iter().sum::<f64>() / 20_000.0;
                 println!(
-                    "| {name} | {megabytes} MB | {kind} | {mean:.1} µs | {median:.1} µs | {thousandth:.1} µs | {longest:.0} µs |"
+                    "| {name} | {limit} | {kind} | {mean:.1} µs | {median:.1} µs | {thousandth:.1} µs | {longest:.0} µs |"
                 );
             }
         }
