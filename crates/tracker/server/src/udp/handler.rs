@@ -263,7 +263,10 @@ const fn counts(SwarmStats { complete, incomplete, downloaded, .. }: SwarmStats)
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::{
+        net::{IpAddr, Ipv4Addr, SocketAddr},
+        time::Instant,
+    };
 
     use swarmkeep::{
         AnnounceEvent, Endpoint, Family, HashKey, Immediate, InfoHash, PeerId, RepositoryConfig, SplitMix64,
@@ -271,7 +274,7 @@ mod tests {
     };
     use swarmkeep_conformance::Delayed;
     use swarmkeep_tracker_protocol::udp::{
-        AnnounceRequest, AnnounceResponse, ConnectRequest, ConnectionId, Response, ScrapeRequest,
+        AnnounceRequest, AnnounceResponse, Client, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     };
 
     use super::*;
@@ -348,12 +351,9 @@ mod tests {
             let packet = ConnectRequest { transaction_id: TRANSACTION }.to_bytes();
             let answer = self.send(&packet, source).expect("an answer");
             assert_eq!(answer.len(), packet.len());
-            match Response::parse(&answer, Family::V4) {
-                Ok(Response::Connect(response)) if response.transaction_id == TRANSACTION => {
-                    response.connection_id
-                }
-                other => panic!("{other:?}"),
-            }
+            let (mut client, now) = (Client::new(Family::V4), Instant::now());
+            client.answer(&packet, &answer, now).expect("a response");
+            client.connection_id(now).expect("that response")
         }
 
         fn announce(
