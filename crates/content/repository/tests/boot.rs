@@ -16,7 +16,11 @@ use swarmkeep_content::{
     block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
-use swarmkeep_kit::allocations::{Counting, live};
+use swarmkeep_kit::{
+    allocations::{Counting, live},
+    content::blocks_of,
+};
+use swarmkeep_store_tests::with;
 
 const TORRENTS: u32 = 100_000;
 const BLOCK: u64 = 4 << 20;
@@ -61,7 +65,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn pieces_without_bytes_take_no_memory() {
     let _alone = ALONE.lock();
     let device = Arc::new(SparseDevice::new(64 * BLOCK / SECTOR as u64));
-    BlockStore::format(&*device, FormatOptions::new().block_size(BLOCK as u32)).unwrap();
+    BlockStore::format(&*device, blocks_of(BLOCK as u32)).unwrap();
     let store = BlockStore::boot(Arc::clone(&device), None).unwrap();
     let length = u64::from(u32::MAX);
     for n in 0..2 {
@@ -94,7 +98,8 @@ fn boot_of_a_hundred_thousand_full_torrents_reads_each_i_node_once() {
         read: AtomicUsize::new(0),
         writes: AtomicUsize::new(0),
     });
-    BlockStore::format(&*device, FormatOptions::new().torrents(TORRENTS)).unwrap();
+    let options = with(FormatOptions::new(), |options| options.torrents = Some(TORRENTS));
+    BlockStore::format(&*device, options).unwrap();
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Ordered).unwrap();
     let block = vec![Sector::ZERO; a_block as usize];
     let bytes = zerocopy::IntoBytes::as_bytes(&block[..]);

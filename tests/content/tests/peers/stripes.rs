@@ -11,8 +11,9 @@ use std::{
 
 use swarmkeep_content::{
     ContentConfig, ContentRepository, Memory, NewTorrent,
-    block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
+    block::{Allocation, Barrier, BlockDevice, BlockStore, SECTOR, Sector, SparseDevice},
 };
+use swarmkeep_kit::content::blocks_of;
 use swarmkeep_peer::{Session, SessionConfig};
 use tokio::time::timeout;
 
@@ -110,7 +111,7 @@ impl FetchLoad {
         let stripes = self.torrents * self.stripes;
         let sectors = (2 * stripes + 16) * STRIPE / SECTOR as u64;
         let device = Arc::new(WriteRecorder { device: SparseDevice::new(sectors), writes: Mutex::default() });
-        BlockStore::format(&device, FormatOptions::new().block_size(STRIPE as u32)).unwrap();
+        BlockStore::format(&device, blocks_of(STRIPE as u32)).unwrap();
         let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
         let store = Arc::new(store);
         for info in &infos {

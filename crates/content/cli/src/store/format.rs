@@ -58,14 +58,10 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let shown = args.path.display();
     let mut options = FormatOptions::new();
-    if let Some(size) = args.block_size {
-        options = options.block_size(u32::try_from(size.get()).unwrap_or(u32::MAX));
-    }
-    if let Some(torrents) = args.torrents {
-        options = options.torrents(torrents);
-    }
+    options.block_size = args.block_size.map(|size| u32::try_from(size.get()).unwrap_or(u32::MAX));
+    options.torrents = args.torrents;
     if args.ordered {
-        options = options.allocation(Allocation::Ordered);
+        options.allocation = Allocation::Ordered;
     }
     match (args.path.metadata(), args.size) {
         (Err(_), Some(size)) => {
