@@ -1,9 +1,7 @@
 //! The `swarmkeep` program as a library.
 
 use std::{
-    env,
     error::Error,
-    ffi::OsStr,
     io::{self, Write as _},
     path::PathBuf,
     process::{self, ExitCode},
@@ -63,30 +61,8 @@ enum Command {
     },
 }
 
-/// Former commands of this program, and their successors.
-const MOVED: [(&str, &str); 7] = [
-    ("store bench", "cargo store-bench"),
-    ("load --report", "cargo load-report"),
-    ("create", "seedkeep create"),
-    ("fetch", "seedkeep fetch"),
-    ("seed", "seedkeep seed"),
-    ("store", "seedkeep store"),
-    ("shootout", "cargo shootout"),
-];
-
 /// Runs the command of the command line.
 pub fn main() -> ExitCode {
-    let words: Vec<_> = env::args_os().skip(1).collect();
-    let is_option =
-        |word: &OsStr, option: &str| word.to_str().is_some_and(|word| word.split('=').next() == Some(option));
-    let is_called = |old: &str| {
-        let (command, with) = old.split_once(' ').unwrap_or((old, ""));
-        words.first().is_some_and(|word| word == command)
-            && (with.is_empty() || words.iter().any(|word| is_option(word, with)))
-    };
-    if let Some((old, new)) = MOVED.into_iter().find(|(old, _)| is_called(old)) {
-        refuse(format!("`swarmkeep {old}` is `{new}` now"));
-    }
     let cli = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = cli.unwrap_or_else(|error| plain(error).exit());
     let done = match cli.command {
