@@ -41,9 +41,10 @@ const LOADS: [usize; 3] = [10, 100, 1000];
 
 /// Measures, prints and writes.
 pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let config = args.load.config();
+    let mut config = args.load.config();
     let measure = |&workers| {
-        let report = measure(&config.with_workers(workers))?;
+        config.workers = workers;
+        let report = measure(&config)?;
         if report.interrupted { Err("interrupted: nothing is written".into()) } else { Ok(report) }
     };
     let reports = LOADS.iter().map(measure).collect::<Result<Vec<_>, Box<dyn Error>>>()?;

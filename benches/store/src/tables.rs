@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use swarmkeep::bittorrent::counted;
+
 use crate::cores;
 
 /// A column: its title, and the cell of a row.
@@ -63,7 +65,7 @@ pub fn machine() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let name = name.map_or_else(|| std::env::consts::ARCH, |(_, name)| name.trim());
-    format!("{name}, {} core{}", cores(), if cores() == 1 { "" } else { "s" })
+    format!("{name}, {}", counted(cores(), "core"))
 }
 
 #[cfg(test)]

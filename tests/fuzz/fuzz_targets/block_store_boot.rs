@@ -16,7 +16,9 @@ const SECTORS: u64 = 64 * 4;
 /// Torrents of all kinds, the largest with a map of its own.
 static REAL: LazyLock<Vec<Sector>> = LazyLock::new(|| {
     let device = Arc::new(SparseDevice::new(SECTORS));
-    BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).unwrap();
+    let mut options = FormatOptions::new();
+    options.block_size = Some(16 << 10);
+    BlockStore::format(&*device, options).unwrap();
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
     for (n, length) in [(1, 100_000), (2, 1), (3, 40_000), (4, 70 << 20), (5, 3 << 20)] {
         let torrent = NewTorrent::new(InfoHash::new([n; 20]), length, 16 << 10).unwrap();

@@ -123,8 +123,7 @@ impl Wire {
     /// A client over IPv4, and one over IPv6, connect and announce.
     pub fn udp_answers(&self) {
         for (from, to) in [(CLIENTS[0], SERVER[0]), (CLIENTS[1], SERVER[1])] {
-            let mut client = self.udp_client(from, to);
-            let id = client.connect();
+            let (mut client, id) = self.udp_client(from, to).connected();
             client.announce(announce(id));
         }
     }

@@ -9,7 +9,7 @@ use std::{
 use swarmkeep::{AnnounceEvent, Endpoint, Family, InfoHash, PeerId};
 use swarmkeep_store_tests::A_MINUTE;
 use swarmkeep_tracker_protocol::udp::{
-    AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectionId, Response, ScrapeRequest,
+    self, AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     ScrapeStats, TransactionId,
 };
 
@@ -24,7 +24,9 @@ pub const CONNECT: [u8; 16] = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0
 pub struct Client {
     /// Connected to the tracker.
     pub socket: UdpSocket,
-    family: Family,
+    /// Knows its connection id.
+    pub protocol: udp::Client,
+    longest: usize,
     transaction_id: u32,
 }
 
@@ -39,8 +41,14 @@ impl Client {
         let socket = UdpSocket::bind((address, 0)).expect("loopback");
         socket.connect(tracker).expect("loopback");
         socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-        let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
-        Self { socket, family, transaction_id: 0 }
+        let (family, longest) = if address.is_ipv4() { (Family::V4, 1452) } else { (Family::V6, 1200) };
+        Self { socket, protocol: udp::Client::new(family), longest, transaction_id: 0 }
+    }
+
+    /// Also returns a connection id.
+    pub fn connected(mut self) -> (Self, ConnectionId) {
+        let id = self.connect();
+        (self, id)
     }
 
     /// Sends a packet as it is.
@@ -56,8 +64,7 @@ impl Client {
     fn received(&self) -> io::Result<Vec<u8>> {
         let mut packet = vec![0; 2048];
         let len = uninterrupted(|| self.socket.recv(&mut packet))?;
-        let longest = if self.family == Family::V4 { 1452 } else { 1200 };
-        assert!(len <= longest, "{len} bytes");
+        assert!(len <= self.longest, "{len} bytes");
         packet.truncate(len);
         Ok(packet)
     }
@@ -76,40 +83,40 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::WouldBlock && asked.elapsed() < A_MINUTE => continue,
                 answer => answer.expect("an answer within a minute"),
             };
-            let response = Response::parse(&answer, self.family).expect("a response");
-            // A request that was sent twice may be answered twice.
-            if response.transaction_id().0 == self.transaction_id {
-                return read(response).unwrap_or_else(|| panic!("{response:?}"));
+            match self.protocol.answer(&packet, &answer, Instant::now()).expect("a response") {
+                Some(response) => return read(response).unwrap_or_else(|| panic!("{response:?}")),
+                // A request that was sent twice may be answered twice.
+                None => assert!(answer[4..8] < packet[12..16], "{answer:?}"),
             }
-            assert!(response.transaction_id().0 < self.transaction_id, "{response:?}");
         }
     }
 
-    /// The error of a refused announce.
-    pub fn refusal(&mut self, request: AnnounceRequest<'_>) -> String {
-        self.send(&request.to_vec());
-        error_in(&self.receive())
+    /// The latest connection id, or the next if that is too old.
+    pub fn connection_id(&mut self) -> ConnectionId {
+        self.protocol.connection_id(Instant::now()).unwrap_or_else(|| self.connect())
     }
 
-    /// A connection id.
+    /// A new connection id.
     pub fn connect(&mut self) -> ConnectionId {
         let packet = |transaction_id| ConnectRequest { transaction_id }.to_bytes().to_vec();
-        self.ask(packet, |response| match response {
-            Response::Connect(response) => Some(response.connection_id),
-            _ => None,
-        })
+        self.ask(packet, |response| matches!(response, Response::Connect(_)).then_some(()));
+        self.protocol.connection_id(Instant::now()).expect("that response")
+    }
+
+    /// Announces.
+    pub fn try_announce(&mut self, request: AnnounceRequest<'_>) -> Announced {
+        let packet = |transaction_id| AnnounceRequest { transaction_id, ..request }.to_vec();
+        self.ask(packet, |response| Some(announced(response)))
     }
 
     /// Announces. Returns counts and peers.
     pub fn announce(&mut self, request: AnnounceRequest<'_>) -> (AnnounceResponseHeader, Vec<Endpoint>) {
-        let packet = |transaction_id| AnnounceRequest { transaction_id, ..request }.to_vec();
-        self.ask(packet, |response| match response {
-            Response::Announce(response) => {
-                let peers = response.peers().map(|peer| peer.expect("no peer at port 0"));
-                Some((response.header, peers.collect()))
-            }
-            _ => None,
-        })
+        self.try_announce(request).expect("no error")
+    }
+
+    /// The error of a refused announce.
+    pub fn refusal(&mut self, request: AnnounceRequest<'_>) -> String {
+        self.try_announce(request).expect_err("an error")
     }
 
     /// Scrapes. Returns counts.
@@ -122,12 +129,30 @@ impl Client {
     }
 }
 
-/// The text of an error response.
-pub fn error_in(answer: &[u8]) -> String {
-    match Response::parse(answer, Family::V4) {
-        Ok(Response::Error(error)) => String::from_utf8(error.message.to_vec()).expect("text"),
+/// The counts and peers of an answer to an announce, or the text of an error.
+pub type Announced = Result<(AnnounceResponseHeader, Vec<Endpoint>), String>;
+
+/// Reads an answer to an announce.
+pub fn announced(response: Response<'_>) -> Announced {
+    match response {
+        Response::Announce(response) => {
+            Ok((response.header, response.peers().map(|peer| peer.expect("no peer at port 0")).collect()))
+        }
+        Response::Error(error) => Err(String::from_utf8(error.message.to_vec()).expect("text")),
         other => panic!("{other:?}"),
     }
+}
+
+/// The text of an error response.
+pub fn error_in(answer: &[u8]) -> String {
+    announced(Response::parse(answer, Family::V4).expect("a response")).expect_err("an error")
+}
+
+/// Whether a tracker accepts an announce with this connection id.
+pub fn accepts(tracker: SocketAddr, id: ConnectionId) -> bool {
+    let answer = Client::of(tracker).try_announce(announce(id));
+    assert!(answer.as_ref().err().is_none_or(|error| error == "invalid connection id"), "{answer:?}");
+    answer.is_ok()
 }
 
 /// The first announce of a leecher.

@@ -110,7 +110,9 @@ mod tests {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(u64::from(BLOCKS) << 16).unwrap();
         let device = FileDevice::open(image.path(), true).unwrap();
-        BlockStore::format(&device, FormatOptions::new().block_size(64 << 10)).unwrap();
+        let mut options = FormatOptions::new();
+        options.block_size = Some(64 << 10);
+        BlockStore::format(&device, options).unwrap();
         let store = BlockStore::boot(device, Allocation::Sequential).unwrap();
         age(&store, 1, &mut |_| {}).unwrap();
         store.audit().unwrap();

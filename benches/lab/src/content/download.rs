@@ -185,7 +185,8 @@ mod tests {
         let payload = Payload::new(PLAN.longest_piece());
         let cache = |cached: bool| {
             let memory = Arc::new(Memory::new(&ContentConfig::new("")));
-            let options = StripeCacheOptions::new().stripe(512 << 10).write_memory(1 << 20).threads(1);
+            let mut options = StripeCacheOptions::new();
+            (options.stripe, options.write_memory, options.threads) = (Some(512 << 10), 1 << 20, 1);
             let cache = StripeCache::new(memory, options).unwrap();
             let mut bytes = 0;
             PLAN.download(&cache, cached.then_some(&cache), &payload, &mut |more| bytes += more).unwrap();

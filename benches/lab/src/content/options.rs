@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 use serde::{Deserialize, Serialize};
-use swarmkeep_cli::units::counted;
+use swarmkeep::bittorrent::programs::in_units;
 
 use crate::content::{self, Error, download::DownloadPlan};
 
@@ -172,7 +172,7 @@ fn bytes<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
         ("GB", 1_000_000_000),
         ("TB", 1_000_000_000_000),
     ];
-    let bytes = counted(text, &UNITS).ok_or("expected bytes, such as 1GB, 128MB or 4MiB")?;
+    let bytes = in_units(text, &UNITS).ok_or("expected bytes, such as 1GB, 128MB or 4MiB")?;
     bytes.try_into().map_err(|_| "the number is too large".into())
 }
 

@@ -121,7 +121,9 @@ impl Bench<'_> {
             self.zero(&path, iter::once(0..blocks))?;
         }
         let device = TracedDevice { device: FileDevice::open(&path, true)?, trace: Arc::clone(&self.trace) };
-        BlockStore::format(&device, FormatOptions::new().block_size(self.options.block))?;
+        let mut options = FormatOptions::new();
+        options.block_size = Some(self.options.block);
+        BlockStore::format(&device, options)?;
         let store = BlockStore::boot(device, block::Allocation::Sequential)?;
         if aged {
             aging::age(&store, self.options.seed, &mut |share| progress(share * 0.1))?;
@@ -162,10 +164,10 @@ impl Bench<'_> {
         // Writes through the page cache need some of the memory, or the kernel ends the process.
         let pages = if limit.is_some() && !self.way.is_block() { 16 << 20 } else { 0 };
         let cache = self.way.is_cached().then(|| {
-            let options = StripeCacheOptions::new()
-                .stripe(self.options.block)
-                .write_memory(self.options.cache - pages.min(self.options.cache / 4))
-                .threads(self.options.writers as usize);
+            let mut options = StripeCacheOptions::new();
+            options.stripe = Some(self.options.block);
+            options.write_memory = self.options.cache - pages.min(self.options.cache / 4);
+            options.threads = self.options.writers as usize;
             StripeCache::new(Arc::clone(&lower), options)
         });
         let cache = cache.transpose()?;

@@ -5,8 +5,9 @@ use swarmkeep_peer_wire::{Bitfield, Block, Limits, Message, Piece, PieceIndex};
 
 /// A torrent of 4,096 pieces of 16 MiB, so that blocks of 8 MiB are blocks.
 pub fn limits() -> Limits {
-    let limits = Limits::for_torrent(4096 << 24, 1 << 24).expect("a torrent");
-    limits.longest_block(8 << 20)
+    let mut limits = Limits::for_torrent(4096 << 24, 1 << 24).expect("a torrent");
+    limits.longest_block = 8 << 20;
+    limits
 }
 
 /// Our message in librqbit's form, if it has one: neither the fast extension nor BEP 52 nor `port`.

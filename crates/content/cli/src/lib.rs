@@ -1,7 +1,6 @@
 //! The `seedkeep` program as a library.
 
 use std::{
-    error::Error,
     io::{self, Write as _},
     path::PathBuf,
     process::{self, ExitCode},
@@ -17,7 +16,6 @@ mod news;
 mod peer;
 mod seed;
 mod store;
-mod units;
 
 /// Make, seed and fetch torrents, and keep their content on a store that survives a crash at any moment.
 #[derive(Parser)]
@@ -65,25 +63,13 @@ pub fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("{}: {error}", folder.display()).into()),
     };
-    match done {
-        Ok(code) => code,
-        // The reader of the output has closed the pipe.
-        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&error));
-            ExitCode::FAILURE
-        }
-    }
+    swarmkeep_bittorrent::programs::end("seedkeep", done)
 }
 
 /// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.
 fn refuse(message: String) -> ! {
     eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&message));
     process::exit(2)
-}
-
-fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use std::{
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-pub(crate) use swarmkeep_bittorrent::counted;
+use swarmkeep_bittorrent::programs::BAR;
+pub(crate) use swarmkeep_bittorrent::{counted, say};
 use swarmkeep_metainfo::{Info, Metainfo};
 
 mod add;
@@ -197,9 +198,7 @@ pub(crate) fn bar(bytes: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template(
-        "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left  {wide_msg}",
-    );
+    let style = ProgressStyle::with_template(BAR);
     let bar = ProgressBar::new(bytes).with_style(style.expect("a valid template"));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
@@ -226,14 +225,6 @@ pub(crate) fn in_runs(numbers: &[u32]) -> String {
     });
     words.collect::<Vec<_>>().join(", ")
 }
-
-/// Like `println!`, but returns an error if the pipe is closed; then the program ends without a message.
-macro_rules! say {
-    ($($words:tt)*) => {
-        std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*)))?
-    };
-}
-pub(crate) use say;
 
 /// `0 of 1 piece`, `3 of 4 pieces`.
 pub(crate) fn of_pieces(some: u32, pieces: u32) -> String {

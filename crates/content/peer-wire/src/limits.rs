@@ -15,8 +15,12 @@ pub struct Limits {
     last_piece_length: u32,
     /// Whether the torrent is known.
     known: bool,
-    longest_block: u32,
-    longest_frame: u32,
+    /// The most bytes of a block, in requests and in pieces; at least 1.
+    pub longest_block: u32,
+    /// The most bytes, after the length prefix, of frames that have no other bound: extended and unknown
+    /// messages, and bitfields while the torrent is not known. In a known torrent, a bitfield always has its
+    /// exact length.
+    pub longest_frame: u32,
 }
 
 impl Limits {
@@ -73,22 +77,6 @@ impl Limits {
         Self::for_torrent(u64::from(pieces) * u64::from(piece_length), piece_length)
     }
 
-    /// Sets the most bytes of a block, in requests and in pieces; at least 1.
-    #[must_use]
-    pub const fn longest_block(self, longest_block: u32) -> Self {
-        let most = u32::MAX - 9;
-        let longest_block = if longest_block > most { most } else { longest_block };
-        Self { longest_block, ..self }
-    }
-
-    /// Sets the most bytes, after the length prefix, of frames that have no other bound: extended and unknown
-    /// messages, and bitfields while the torrent is not known. In a known torrent, a bitfield always has its
-    /// exact length.
-    #[must_use]
-    pub const fn longest_frame(self, longest_frame: u32) -> Self {
-        Self { longest_frame, ..self }
-    }
-
     /// The number of pieces, if it is known.
     pub const fn pieces(&self) -> Option<u32> {
         if self.known { Some(self.most_pieces()) } else { None }
@@ -96,6 +84,10 @@ impl Limits {
 
     const fn most_pieces(&self) -> u32 {
         self.last_piece.0 + 1
+    }
+
+    const fn longest_piece(&self) -> u32 {
+        self.longest_block.saturating_add(9)
     }
 
     /// The most bytes of a message, with its length prefix, and so the most that has to be buffered.
@@ -106,7 +98,7 @@ impl Limits {
     /// The same without the prefix.
     const fn longest_length(&self) -> u32 {
         let (mut longest, others) =
-            (self.longest_frame, [9 + self.longest_block, self.bitfield_length().1, MOST_HASHES]);
+            (self.longest_frame, [self.longest_piece(), self.bitfield_length().1, MOST_HASHES]);
         let mut nth = 0;
         while nth < others.len() {
             if others[nth] > longest {
@@ -199,7 +191,7 @@ impl Limits {
             MessageId::SUGGEST => of_piece!(Message::Suggest),
             MessageId::ALLOWED_FAST => of_piece!(Message::AllowedFast),
             MessageId::PIECE => {
-                let (least, most) = (10, 9 + self.longest_block);
+                let (least, most) = (10, self.longest_piece());
                 if length < least || length > most {
                     return Err(self.length_error(id, length, least, most));
                 }

@@ -27,7 +27,8 @@ impl Ready {
         } else {
             Limits::for_v2_torrent(info.piece_count(), info.piece_length())
         };
-        let limits = limits.map_err(|error| Error::Torrent(error.to_string()))?.longest_frame(LONGEST_FRAME);
+        let mut limits = limits.map_err(|error| Error::Torrent(error.to_string()))?;
+        limits.longest_frame = LONGEST_FRAME;
         Ok(Self { info, content, limits })
     }
 }

@@ -96,8 +96,8 @@ impl Session {
     /// # Errors
     /// [`Error::Listen`], [`Error::Store`].
     pub async fn start(config: SessionConfig, store: Arc<dyn ContentRepository>) -> Result<Self, Error> {
-        let options =
-            StripeCacheOptions::new().write_memory(config.write_memory).read_memory(config.read_memory);
+        let mut options = StripeCacheOptions::new();
+        (options.write_memory, options.read_memory) = (config.write_memory, config.read_memory);
         let infos = Arc::<Infos>::default();
         let known = Arc::clone(&infos);
         let hashes = move |info_hash: &InfoHash| Ok(known.lock().get(info_hash).and_then(Weak::upgrade));

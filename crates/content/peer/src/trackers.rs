@@ -85,7 +85,7 @@ pub struct TrackersOptions {
     /// The time that passes before the next announce to a tracker that failed once. It doubles with each
     /// failure in a row, up to an hour. Up to half of it is subtracted at random.
     pub first_back_off: Duration,
-    /// The number of peers that an announce asks for at first; `None` leaves it to the tracker.
+    /// The number of peers that an announce asks for; `None` leaves it to the tracker.
     pub want: Option<u32>,
     /// For how long [`stop`](TrackersHandle::stop) waits for trackers in all.
     pub stop_patience: Duration,
@@ -218,7 +218,7 @@ impl Trackers {
         found: mpsc::Sender<Found>,
     ) -> TrackersHandle {
         let Self { listed, walks, identity, client, options, .. } = self;
-        let state = AnnounceState { listed, walks, want: options.want, is_stopping: false };
+        let state = AnnounceState { listed, walks, is_stopping: false };
         let shared = Arc::new(AnnounceControl { state: Mutex::new(state), changed: Notify::new() });
         let announcer = Announcer {
             shared: Arc::clone(&shared),
@@ -226,7 +226,7 @@ impl Trackers {
             identity,
             progress,
             asking: JoinSet::new(),
-            stop_patience: options.stop_patience,
+            options,
         };
         TrackersHandle { shared, task: tokio::spawn(announcer.run(found)) }
     }
@@ -312,11 +312,6 @@ impl TrackersHandle {
         self.tell(|state| state.walks.iter_mut().for_each(|walk| walk.hurry(now)));
     }
 
-    /// Sets how many peers each announce asks for from now on; `None` leaves it to the tracker.
-    pub fn want_peers(&self, peers: Option<u32>) {
-        self.shared.state.lock().want = peers;
-    }
-
     /// The state of each tracker, in the order of the torrent.
     pub fn status(&self) -> Vec<TrackerStatus> {
         let now = Instant::now();
@@ -389,7 +384,6 @@ struct AnnounceState {
     listed: Vec<ListedTracker>,
     /// By family.
     walks: [Walk; 2],
-    want: Option<u32>,
     is_stopping: bool,
 }
 
@@ -400,7 +394,7 @@ struct Announcer<P> {
     identity: Identity,
     progress: P,
     asking: JoinSet<AnnounceResult>,
-    stop_patience: Duration,
+    options: TrackersOptions,
 }
 
 struct AnnounceResult {
@@ -451,7 +445,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
             loop {
                 match state.walks[family].step(now, progress.left > 0) {
                     NextStep::Ask(tracker, event) => {
-                        let want = state.want;
+                        let want = self.options.want;
                         self.asking.spawn(self.announce(&state, (tracker, family), event, want, progress));
                     }
                     NextStep::Wait(until) => {
@@ -526,8 +520,8 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
     /// Sends `stopped` to each tracker that accepted a `started`, or may have; before it `completed` to each
     /// that has not got it. At most half of the patience is for the latter.
     async fn take_leave(mut self) {
-        let until = Instant::now() + self.stop_patience;
-        let half = self.stop_patience / 2;
+        let TrackersOptions { stop_patience, .. } = self.options;
+        let (until, half) = (Instant::now() + stop_patience, stop_patience / 2);
         let told = timeout(half, self.completed_is_announced()).await;
         // A tracker that has not answered may have counted it: a second one would count twice.
         let in_doubt = told.is_err();

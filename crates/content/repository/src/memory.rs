@@ -53,7 +53,7 @@ impl Memory {
     /// An empty store. Nothing lies in the folder of `config`.
     pub fn new(config: &ContentConfig) -> Self {
         let shared = Usage {
-            most: config.most().unwrap_or(u64::MAX),
+            most: config.capacity.unwrap_or(u64::MAX),
             used: AtomicU64::new(0),
             counters: Counters::default(),
         };

@@ -19,6 +19,7 @@ use swarmkeep_kit::{
     allocations::{Counting, live},
     device::{Access, SparseDevice},
 };
+use swarmkeep_store_tests::with;
 
 const TORRENTS: u32 = 100_000;
 const BLOCK: u64 = 4 << 20;
@@ -32,7 +33,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn pieces_without_bytes_take_no_memory() {
     let _alone = ALONE.lock();
     let device = Arc::new(SparseDevice::new(64 * BLOCK / SECTOR as u64));
-    BlockStore::format(&*device, FormatOptions::new().block_size(BLOCK as u32)).unwrap();
+    BlockStore::format(&*device, blocks_of(BLOCK as u32)).unwrap();
     let store = BlockStore::boot(Arc::clone(&device), None).unwrap();
     let length = u64::from(u32::MAX);
     for n in 0..2 {
@@ -79,7 +80,8 @@ fn boot_of_a_hundred_thousand_full_torrents_reads_each_i_node_once() {
         }
         Ok(true)
     });
-    BlockStore::format(&*device, FormatOptions::new().torrents(TORRENTS)).unwrap();
+    let options = with(FormatOptions::new(), |options| options.torrents = Some(TORRENTS));
+    BlockStore::format(&*device, options).unwrap();
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Ordered).unwrap();
     let block = vec![Sector::ZERO; a_block as usize];
     let bytes = zerocopy::IntoBytes::as_bytes(&block[..]);

@@ -10,6 +10,8 @@ pub mod bencode;
 mod endpoint;
 mod event;
 mod id;
+#[doc(hidden)]
+pub mod programs;
 pub mod query;
 mod words;
 

@@ -58,8 +58,9 @@ pub fn in_words(error: &(impl Display + ?Sized)) -> String {
 }
 
 /// `1 block`, `2 blocks`.
-pub fn counted(count: usize, unit: &str) -> String {
-    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+pub fn counted(count: impl Display, unit: &str) -> String {
+    let count = count.to_string();
+    format!("{count} {unit}{}", if count == "1" { "" } else { "s" })
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::{fmt, time::Duration};
 use crate::BoundedBy;
 
 /// The configuration that every implementation is built from. Start with [`new`](Self::new) and chain the
-/// settings that differ.
+/// settings that differ: most are made in the expression that builds a store, where public fields need a
+/// variable.
 ///
 /// ```
 /// use std::time::Duration;

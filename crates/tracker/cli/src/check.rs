@@ -15,7 +15,7 @@ use std::{
 use swarmkeep_load::Target;
 use swarmkeep_tracker_protocol::{
     bittorrent::{Family, in_words},
-    udp::{ConnectRequest, Response, TransactionId},
+    udp::{Client, ConnectRequest, Response, TransactionId},
 };
 
 use tokio_rustls::rustls::{
@@ -172,19 +172,19 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     // Then the socket receives no datagrams of other senders.
     socket.connect(address)?;
     socket.set_read_timeout(Some(AGAIN))?;
-    let mine = TransactionId(process::id());
-    let request = ConnectRequest { transaction_id: mine }.to_bytes();
-    let began = Instant::now();
+    let request = ConnectRequest { transaction_id: TransactionId(process::id()) }.to_bytes();
+    let (mut client, began) = (Client::new(Family::V4), Instant::now());
     while began.elapsed() < PATIENCE {
         socket.send(&request)?;
-        let mut answer = [0; 64];
+        let mut answer = [0; 2048];
         match socket.recv(&mut answer) {
-            Ok(len) => {
-                let answer = Response::parse(&answer[..len], Family::V4);
-                if matches!(answer, Ok(Response::Connect(answer)) if answer.transaction_id == mine) {
-                    return Ok(());
+            Ok(len) => match client.answer(&request, &answer[..len], Instant::now()) {
+                Ok(Some(Response::Error(error))) => {
+                    return Err(error.message.escape_ascii().to_string().into());
                 }
-            }
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) | Err(_) => {}
+            },
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) => return Err(error.into()),
         }

@@ -3,9 +3,10 @@
 use std::{error::Error, path::PathBuf};
 
 use indicatif::HumanCount;
-use swarmkeep_import::{Format, Imported, Options, Totals, some};
+use swarmkeep_bittorrent::{counted, say};
+use swarmkeep_import::{Format, Imported, Options, Totals};
 
-use crate::{print_json, refuse, say, units::named};
+use crate::{print_json, refuse, units::named};
 
 const DETAILS: &str = "\
 Examples:
@@ -88,6 +89,7 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
 }
 
 fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
+    let some = |count, unit| counted(HumanCount(count), unit);
     if json {
         return print_json(imported);
     }

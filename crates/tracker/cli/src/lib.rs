@@ -1,30 +1,29 @@
 //! The `swarmkeep` program as a library.
 
 use std::{
-    env,
     error::Error,
-    ffi::OsStr,
     io::{self, Write as _},
-    net::AddrParseError,
-    num::{IntErrorKind, ParseFloatError, ParseIntError},
     path::PathBuf,
     process::{self, ExitCode},
 };
 
 use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
+use swarmkeep_bittorrent::{
+    in_words,
+    programs::{self, expected},
+    say,
+};
 
 mod check;
 mod import;
 #[doc(hidden)]
 pub mod load;
-mod memory;
 mod serve;
 mod settings;
 mod state;
 mod token;
-#[doc(hidden)]
-pub mod units;
+mod units;
 
 /// A BitTorrent tracker over any swarm store, and tools for its operator.
 #[derive(Parser)]
@@ -62,30 +61,8 @@ enum Command {
     },
 }
 
-/// Former commands of this program, and their successors.
-const MOVED: [(&str, &str); 7] = [
-    ("store bench", "cargo store-bench"),
-    ("load --report", "cargo load-report"),
-    ("create", "seedkeep create"),
-    ("fetch", "seedkeep fetch"),
-    ("seed", "seedkeep seed"),
-    ("store", "seedkeep store"),
-    ("shootout", "cargo shootout"),
-];
-
 /// Runs the command of the command line.
 pub fn main() -> ExitCode {
-    let words: Vec<_> = env::args_os().skip(1).collect();
-    let is_option =
-        |word: &OsStr, option: &str| word.to_str().is_some_and(|word| word.split('=').next() == Some(option));
-    let is_called = |old: &str| {
-        let (command, with) = old.split_once(' ').unwrap_or((old, ""));
-        words.first().is_some_and(|word| word == command)
-            && (with.is_empty() || words.iter().any(|word| is_option(word, with)))
-    };
-    if let Some((old, new)) = MOVED.into_iter().find(|(old, _)| is_called(old)) {
-        refuse(format!("`swarmkeep {old}` is `{new}` now"));
-    }
     let cli = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = cli.unwrap_or_else(|error| plain(error).exit());
     let done = match cli.command {
@@ -106,15 +83,7 @@ pub fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("{}: {error}", folder.display()).into()),
     };
-    match done {
-        Ok(code) => code,
-        // The reader of the output has closed the pipe.
-        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("swarmkeep: {}", swarmkeep_bittorrent::in_words(&error));
-            ExitCode::FAILURE
-        }
-    }
+    programs::end("swarmkeep", done)
 }
 
 /// The command line. `-h` has the first sentence on each option, `--help` all of them.
@@ -141,46 +110,13 @@ pub(crate) fn plain(error: clap::Error) -> clap::Error {
     clap::Error::raw(error.kind(), text.trim_start_matches("error: "))
 }
 
-/// Which values are expected, from the error of a parser.
-pub(crate) fn expected(error: &(dyn Error + 'static)) -> String {
-    let text = error.to_string();
-    let range = text.split_once(" is not in ").and_then(|(_, range)| range.split_once(".."));
-    match (error.downcast_ref::<ParseIntError>().map(ParseIntError::kind), range) {
-        (Some(IntErrorKind::PosOverflow), _) => "the number is too large".into(),
-        (Some(IntErrorKind::Zero), _) => "expected a whole number above 0".into(),
-        (Some(_), _) => "expected a whole number".into(),
-        (None, Some((from, ""))) => format!("expected a number from {from} on"),
-        (None, Some((from, to))) => {
-            format!("expected a number from {from} to {}", to.trim_start_matches('='))
-        }
-        _ if error.is::<ParseFloatError>() => "expected a number, such as 0.5".into(),
-        _ if error.is::<AddrParseError>() => {
-            "expected an address and port, such as 192.0.2.1:6969 or [2001:db8::1]:6969".into()
-        }
-        _ => text,
-    }
-}
-
 /// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.
 fn refuse(message: String) -> ! {
-    eprintln!("swarmkeep: {}", swarmkeep_bittorrent::in_words(&message));
+    eprintln!("swarmkeep: {}", in_words(&message));
     process::exit(2)
 }
 
-fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// Like `println!`, but returns an error if the pipe is closed; then the program ends without a message.
-macro_rules! say {
-    ($($words:tt)*) => {
-        std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*)))?
-    };
-}
-pub(crate) use say;
-
 fn print_json(value: &impl serde::Serialize) -> Result<(), Box<dyn Error>> {
-    let mut text = serde_json::to_vec_pretty(value)?;
-    text.push(b'\n');
-    Ok(io::Write::write_all(&mut io::stdout(), &text)?)
+    say!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
 }

@@ -19,6 +19,7 @@ use clap::{
     error::{ContextKind, ContextValue},
     parser::ValueSource,
 };
+use swarmkeep_bittorrent::programs::expected;
 use swarmkeep_redis::without_password;
 use toml::de::{DeTable, DeValue};
 
@@ -305,7 +306,7 @@ pub(crate) fn check(
         if let Err(error) = schema.clone().try_get_matches_from([format!("--{name}={value}")]) {
             let mut message = format!("`{}` is not a value for it", value.escape_debug());
             if let Some(source) = std::error::Error::source(&error) {
-                let _ = write!(message, ": {}", crate::expected(source));
+                let _ = write!(message, ": {}", expected(source));
             }
             if let Some(ContextValue::Strings(allowed)) = error.get(ContextKind::ValidValue)
                 && !allowed.is_empty()

@@ -9,14 +9,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use indicatif::{HumanBytes, HumanDuration};
+use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use serde::Serialize;
-use swarmkeep_import::some;
+use swarmkeep_bittorrent::{counted, say};
 use swarmkeep_state::{
     Counts, Directory, Downloads, look_at_downloads, look_at_snapshots, restore_downloads,
 };
 
-use crate::{print_json, say};
+use crate::print_json;
 
 /// Show the state that a tracker has kept in the folder of its --state, and whether it is valid.
 ///
@@ -124,7 +124,8 @@ fn print(report: &StateReport) -> io::Result<()> {
                 Ok(age) => format!("{} ago", HumanDuration(age)),
                 Err(_) => "at a time that is still to come".into(),
             };
-            let [swarms, peers] = [some(summary.swarms, "swarm"), some(summary.peers, "peer")];
+            let [swarms, peers] = [(summary.swarms, "swarm"), (summary.peers, "peer")]
+                .map(|(n, unit)| counted(HumanCount(n), unit));
             let bytes = HumanBytes(summary.bytes);
             say!("{file}: taken {age}, {swarms} (large ones in parts), {peers}, {bytes}");
         }
@@ -137,7 +138,7 @@ fn print(report: &StateReport) -> io::Result<()> {
     }
     for Database { file, counts, damaged } in &report.downloads {
         if let Some(CountsSummary { torrents, bytes, age_seconds }) = counts {
-            let (torrents, bytes) = (some(*torrents, "torrent"), HumanBytes(*bytes));
+            let (torrents, bytes) = (counted(HumanCount(*torrents), "torrent"), HumanBytes(*bytes));
             let age = HumanDuration(Duration::from_secs(*age_seconds));
             say!("{file}: download counts of {torrents}, {bytes}, written {age} ago");
         }
@@ -149,7 +150,7 @@ fn print(report: &StateReport) -> io::Result<()> {
         say!("the copy is in the place of the download counts, which are kept as downloads.redb.replaced");
     }
     if let Some(forgotten) = report.forgotten {
-        say!("forgotten: download counts of {}", some(forgotten, "torrent"));
+        say!("forgotten: download counts of {}", counted(HumanCount(forgotten), "torrent"));
     }
     Ok(())
 }

@@ -2,9 +2,10 @@
 
 use std::error::Error;
 
+use swarmkeep_bittorrent::say;
 use swarmkeep_tracker::{Scope, Token};
 
-use crate::{say, units::named};
+use crate::units::named;
 
 const DETAILS: &str = "\
   (umask 077; swarmkeep token >> tokens)     adds one to a file that others cannot read

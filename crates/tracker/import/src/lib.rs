@@ -13,7 +13,7 @@ use std::{
 use flate2::read::MultiGzDecoder;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
-use swarmkeep_bittorrent::{InfoHash, in_words};
+use swarmkeep_bittorrent::{InfoHash, counted, in_words, programs::BAR};
 use swarmkeep_state::{Directory, Downloads};
 
 pub use reading::Wrong;
@@ -180,17 +180,10 @@ fn bar(bytes: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template(
-        "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left  {wide_msg}",
-    );
+    let style = ProgressStyle::with_template(BAR);
     let bar = ProgressBar::new(bytes).with_style(style.expect("a valid template"));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
-}
-
-#[doc(hidden)]
-pub fn some(count: u64, unit: &str) -> String {
-    format!("{} {unit}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
 fn is_stdin(file: &Path) -> bool {
@@ -231,7 +224,8 @@ fn read_file(file: &Path, options: &Options, counts: &mut Vec<Count>) -> Result<
     let Entries { read, refused, wrong, .. } = entries;
     let taken = Taken { file: name, format, gzip, read, refused, wrong };
     if refused > 0 && !options.skip_bad {
-        let [good, bad] = [some(read, "good count"), some(refused, "wrong one")];
+        let (good, bad) =
+            (counted(HumanCount(read), "good count"), counted(HumanCount(refused), "wrong one"));
         let named = taken.named();
         return Err(format!(
             "{}: {good} and {bad}, so nothing is imported; --skip-bad leaves these out:{named}",

@@ -112,12 +112,6 @@ impl Config {
         }
     }
 
-    /// The same configuration with another number of workers.
-    #[must_use]
-    pub fn with_workers(&self, workers: usize) -> Self {
-        Self { workers, ..self.clone() }
-    }
-
     /// Whether requests follow a schedule (open loop).
     pub const fn is_open(&self) -> bool {
         self.rate.is_some()

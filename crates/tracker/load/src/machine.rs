@@ -3,6 +3,7 @@
 use std::{fmt, fs, num::NonZero, thread};
 
 use serde::Serialize;
+use swarmkeep::bittorrent::counted;
 
 /// The properties of a machine that a reader needs to interpret its numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -42,7 +43,7 @@ impl Machine {
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpu = self.cpu.as_deref().unwrap_or(&self.system);
-        write!(f, "{cpu}, {} core{}", self.cores, if self.cores == 1 { "" } else { "s" })
+        write!(f, "{cpu}, {}", counted(self.cores, "core"))
     }
 }
 

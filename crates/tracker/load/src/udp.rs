@@ -1,4 +1,5 @@
-//! A worker over UDP (BEP 15): a connected socket, a connection id, and requests in flight.
+//! A worker over UDP (BEP 15): a connected socket, a connection id, and requests in flight. It finds the
+//! request of an answer by its transaction, which the protocol's `Client` would compare again for each packet.
 
 use std::{
     collections::VecDeque,
@@ -193,8 +194,7 @@ impl UdpClient {
         let response = response.map_err(|error| Fault::Malformed(error.to_string()))?;
         Ok(Ok(match (flight.expected, response) {
             (_, Response::Error(error)) => {
-                // Refusals of a connection id differ between trackers, but all have this word.
-                if error.message.to_ascii_lowercase().windows(10).any(|word| word == b"connection") {
+                if error.is_about_the_connection() {
                     self.connection = None;
                 }
                 return refused(error.message);

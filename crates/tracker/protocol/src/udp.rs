@@ -2,23 +2,30 @@
 //!
 //! A client [connects](ConnectRequest) and gets a [`ConnectionId`], which proves that it receives at its
 //! address. It announces and scrapes with this id. A server parses a [`Request`] and writes a response; a
-//! client writes a request and parses a [`Response`]. All integers are in network order.
+//! client writes a request, and a [`Client`] judges the response. All integers are in network order.
 //!
 //! ```
-//! use swarmkeep_tracker_protocol::udp::*;
+//! use std::time::Instant;
+//! use swarmkeep_tracker_protocol::{bittorrent::Family, udp::*};
 //!
 //! let packet = ConnectRequest { transaction_id: TransactionId(7) }.to_bytes();
 //! let Request::Connect(ConnectRequest { transaction_id }) = Request::parse(&packet)? else { panic!() };
 //! let mut answer = [0; ConnectResponse::LEN];
 //! ConnectResponse { transaction_id, connection_id: ConnectionId(99) }.write(&mut answer);
+//!
+//! let mut client = Client::new(Family::V4);
+//! client.answer(&packet, &answer, Instant::now())?;
+//! assert_eq!(client.connection_id(Instant::now()), Some(ConnectionId(99)));
 //! # Ok::<(), swarmkeep_tracker_protocol::Error>(())
 //! ```
 
 mod bytes;
+mod client;
 mod options;
 mod request;
 mod response;
 
+pub use client::Client;
 pub use options::{AnnounceOption, Options};
 pub use request::{AnnounceRequest, ConnectRequest, Header, Request, ScrapeRequest};
 pub use response::{

@@ -18,11 +18,16 @@ use rand::{
 };
 use socket2::SockRef;
 use swarmkeep::{Immediate, RandCore, catalog::Repository};
-use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tracing::warn;
 
 use crate::{
-    Config, Control, Error, HttpHandler, LiveRules, Reach,
+    Config, Control, Error, HttpHandler, LiveRules, Metrics, Reach,
     admin::Admin,
     clock::{self, now},
     families, http,
@@ -203,7 +208,7 @@ impl Server {
             ended = tasks.join_next() => ended,
             never = sweep_for_ever(repository, rules, &metrics, sweep_period, now) => match never {},
             never = keeper.keep() => match never {},
-            never = clock::follow(&ids, &metrics) => match never {},
+            never = follow_clock(&ids, &metrics) => match never {},
             never = care(guard.as_ref().map(|guard| &*guard.0), &ids) => match never {},
         };
         if let Some(guard) = &guard {
@@ -302,6 +307,21 @@ impl Bound {
         }
         let admin = admin.map(|listener| Admin::over(listener, &config, &control)).transpose()?;
         Ok(Server { xdp, udp, http, https, admin, stopping, rng, connection_key, config, control })
+    }
+}
+
+/// For ever: lets connection ids follow the machine's clock, and logs when it was set.
+async fn follow_clock(ids: &ConnectionIds, metrics: &Metrics) -> Infallible {
+    loop {
+        let seconds_ahead = clock::seconds_ahead();
+        metrics.clock_is_ahead(seconds_ahead);
+        if ids.follow(seconds_ahead, now()) {
+            warn!(
+                seconds_ahead,
+                "the machine's clock was set: connection ids follow it, and the ages of peers do not"
+            );
+        }
+        sleep(Duration::from_secs(1)).await;
     }
 }
 

@@ -19,6 +19,8 @@ use swarmkeep_content::{
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
+use swarmkeep_kit::content::blocks_of;
+use swarmkeep_store_tests::with;
 
 use crate::crashes::kills::reopen;
 
@@ -81,7 +83,7 @@ fn real_torrents_through_the_stripe_cache_and_killed_read_back_as_they_were() {
 fn the_writer_of_real_torrents() {
     let Ok(told) = env::var(WRITER) else { return };
     let (path, seed) = told.split_once('\n').unwrap_or_else(|| panic!("{told}"));
-    let options = StripeCacheOptions::new().write_memory(32 << 20);
+    let options = with(StripeCacheOptions::new(), |options| options.write_memory = 32 << 20);
     let store = StripeCache::new(Arc::new(reopen(Path::new(path))), options).unwrap();
     let mut rng = SplitMix64::new(seed.parse().unwrap());
     let metainfos = torrents::ALL.map(torrents::torrent);
@@ -192,7 +194,7 @@ fn an_image_made_today_opens_as_the_one_of_version_3_does() {
 
 fn make_image(path: &Path) {
     let device = FileDevice::create_image(path, 512 << 10).unwrap();
-    BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).unwrap();
+    BlockStore::format(&device, blocks_of(16 << 10)).unwrap();
     drop(device);
     let store = BlockStore::open(path, Allocation::Sequential).unwrap();
     for (n, length, piece_length, complete) in TORRENTS.into_iter().chain([(9, 20_000, 20_000, &[0][..])]) {

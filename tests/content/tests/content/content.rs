@@ -6,6 +6,7 @@ use swarmkeep_content::{
     ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, Memory, NewTorrent, catalog,
 };
 use swarmkeep_kit::content_suite;
+use swarmkeep_store_tests::with;
 
 macro_rules! suite_for_each {
     ($($name:literal $identifier:ident)*) => {
@@ -37,7 +38,7 @@ fn references_boxes_and_arcs_forward_to_the_repository_in_them() {
         assert!(store.capabilities().bounded);
         assert!(store.delete(&torrent.info_hash).unwrap());
     }
-    let config = ContentConfig::new("").capacity(1 << 20);
+    let config = with(ContentConfig::new(""), |config| config.capacity = Some(1 << 20));
     let store = Memory::new(&config);
     goes_through(&store);
     goes_through(Box::new(Memory::new(&config)));

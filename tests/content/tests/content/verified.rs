@@ -17,6 +17,7 @@ use swarmkeep_content::{
 };
 use swarmkeep_content_tests::torrents;
 use swarmkeep_metainfo::Info;
+use swarmkeep_store_tests::with;
 
 /// A store that counts the bytes read.
 #[derive(Debug)]
@@ -166,7 +167,8 @@ fn wrong_pieces_are_errors_and_all_others_are_read_once() {
         let last = StoredTorrent::new(name, &[]).info.piece_count() - 1;
         let torrent = StoredTorrent::new(name, &[3, 4, last]);
         // Straight, and behind a cache that reads ahead whole stripes of several pieces.
-        let options = StripeCacheOptions::new().stripe((4 * torrent.info.piece_length()).next_power_of_two());
+        let stripe = (4 * torrent.info.piece_length()).next_power_of_two();
+        let options = with(StripeCacheOptions::new(), |options| options.stripe = Some(stripe));
         let cache = StripeCache::new(torrent.verified(true), options).unwrap();
         for store in [&*torrent.verified(true) as &dyn ContentRepository, &cache] {
             let content = torrent.open(store);

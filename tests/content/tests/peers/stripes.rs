@@ -12,9 +12,12 @@ use std::{
 
 use swarmkeep_content::{
     ContentConfig, ContentRepository, Memory, NewTorrent,
-    block::{Allocation, BlockStore, FormatOptions, SECTOR},
+    block::{Allocation, BlockStore, SECTOR},
 };
-use swarmkeep_kit::device::{Access, SparseDevice};
+use swarmkeep_kit::{
+    content::blocks_of,
+    device::{Access, SparseDevice},
+};
 use swarmkeep_peer::{Session, SessionConfig};
 use tokio::time::timeout;
 
@@ -112,7 +115,7 @@ impl FetchLoad {
         let stripes = self.torrents * self.stripes;
         let sectors = (2 * stripes + 16) * STRIPE / SECTOR as u64;
         let device = Arc::new(SparseDevice::new(sectors));
-        BlockStore::format(&device, FormatOptions::new().block_size(STRIPE as u32)).unwrap();
+        BlockStore::format(&device, blocks_of(STRIPE as u32)).unwrap();
         let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
         let store = Arc::new(store);
         for info in &infos {

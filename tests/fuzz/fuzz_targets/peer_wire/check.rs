@@ -10,7 +10,8 @@ use swarmkeep_peer_wire::{
 /// of messages that it was.
 pub(crate) fn stream(bytes: &[u8]) -> BTreeSet<&'static str> {
     let torrent = Limits::for_torrent(33_000, 16 << 10).expect("a torrent");
-    let narrow = Limits::new().longest_block(5).longest_frame(20);
+    let mut narrow = Limits::new();
+    (narrow.longest_block, narrow.longest_frame) = (5, 20);
     let mut kinds = BTreeSet::new();
     for limits in [torrent, Limits::new(), narrow] {
         messages(bytes, limits, &mut kinds);

@@ -72,11 +72,9 @@ impl<'a> Folder<'a> {
     }
 
     pub(crate) fn config(&self) -> ContentConfig {
-        let config = ContentConfig::new(self.folder.path());
-        match self.capacity {
-            Some(bytes) => config.capacity(bytes),
-            None => config,
-        }
+        let mut config = ContentConfig::new(self.folder.path());
+        config.capacity = self.capacity;
+        config
     }
 
     pub(crate) fn capacity(&self) -> u64 {

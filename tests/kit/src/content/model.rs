@@ -75,13 +75,13 @@ impl Model {
     /// [`Io`](Error::Io).
     pub fn open(config: &ContentConfig) -> Result<Self> {
         let mut state = ModelState::default();
-        let log = OpenOptions::new().create(true).read(true).append(true).open(config.folder().join("log"));
+        let log = OpenOptions::new().create(true).read(true).append(true).open(config.folder.join("log"));
         let mut log = log.map_err(Error::io("opening the log"))?;
         let mut bytes = Vec::new();
         log.read_to_end(&mut bytes).map_err(Error::io("reading the log"))?;
         state.replay(&bytes);
         state.log = Some(log);
-        Ok(Self::new(state, config.most()))
+        Ok(Self::new(state, config.capacity))
     }
 
     /// A model that nothing outlives, to compare a store with.

@@ -104,8 +104,7 @@ pub struct Announcer(Client, ConnectionId);
 
 impl Announcer {
     pub fn of(tracker: SocketAddr) -> Self {
-        let mut client = Client::of(tracker);
-        let id = client.connect();
+        let (client, id) = Client::of(tracker).connected();
         Self(client, id)
     }
 

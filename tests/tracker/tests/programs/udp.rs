@@ -106,8 +106,7 @@ fn answers_leave_from_the_address_of_the_request(net: &Net) {
             (here_v6, SocketAddr::new(server_v6, v6)),
         ] {
             // It receives nothing from addresses other than the one that it asks.
-            let mut client = net.client_at(from, asked);
-            let id = client.connect();
+            let (mut client, id) = net.client_at(from, asked).connected();
             assert_eq!(client.scrape(id, &[[0xaa; 20]]).len(), 1, "{name}: {asked}");
         }
     }
@@ -116,8 +115,7 @@ fn answers_leave_from_the_address_of_the_request(net: &Net) {
 fn an_invalid_request_gets_silence_and_its_neighbours_an_answer(net: &Net) {
     let tracker = over(net, build("packed", Duration::from_secs(2700)));
     for &address in &tracker.udp {
-        let mut client = net.client(address);
-        let id = client.connect();
+        let (mut client, _) = net.client(address).connected();
         for packet in [&[][..], &[0xff; 60_000]] {
             client.send(packet);
             // The next answer belongs to the next request.
@@ -129,8 +127,7 @@ fn an_invalid_request_gets_silence_and_its_neighbours_an_answer(net: &Net) {
 
 fn a_long_announce_is_an_announce(net: &Net) {
     let tracker = over(net, build("packed", Duration::from_secs(2700)));
-    let mut client = net.client(tracker.udp[0]);
-    let id = client.connect();
+    let (mut client, id) = net.client(tracker.udp[0]).connected();
     for trailing in [&b"\x02\x09/announce"[..], &[0, 0], &[0xff; 2000], &[2; 60_000]] {
         let (counts, _) = client.announce(AnnounceRequest { trailing, ..announce(id) });
         assert_eq!(counts.leechers, 1);
@@ -175,8 +172,7 @@ fn an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered(
 
 fn a_peer_that_stays_away_is_swept(net: &Net) {
     let (store, tracker) = packed_and_its_tracker(net, Duration::from_secs(2));
-    let mut client = net.client(tracker.udp[0]);
-    let id = client.connect();
+    let (mut client, id) = net.client(tracker.udp[0]).connected();
     client.announce(announce(id));
     assert_eq!(store.totals().peers(), 1);
     until("it is swept", || store.totals().swarms == 0);
@@ -230,8 +226,7 @@ fn a_slow_store_delays_only_its_own_answers_and_gives_them_in_its_own_order(net:
     let gate = StoreGate::default();
     let tracker = over(net, slow(&gate));
     let address = tracker.udp[0];
-    let mut client = net.client(address);
-    let id = client.connect();
+    let (mut client, id) = net.client(address).connected();
     client.send(&AnnounceRequest { transaction_id: TransactionId(77), ..announce(id) }.to_vec());
     for _ in 0..10 {
         client.connect();
@@ -266,8 +261,7 @@ fn a_flood_on_a_slow_store_gets_overload_errors_and_it_recovers(net: &Net) {
     gate.open();
     until("the queue is worked off", || {
         drain(&client);
-        neighbour.send(&announce(id).to_vec());
-        neighbour.receive()[3] == 1
+        neighbour.try_announce(announce(id)).is_ok()
     });
     drain(&client);
     // Of datagrams that come together, the client's own socket loses most.
@@ -277,8 +271,7 @@ fn a_flood_on_a_slow_store_gets_overload_errors_and_it_recovers(net: &Net) {
 fn a_slow_store_is_asked_for_many_at_once(net: &Net) {
     let gate = StoreGate::default();
     let tracker = over(net, slow(&gate));
-    let mut client = net.client(tracker.udp[0]);
-    let id = client.connect();
+    let (mut client, id) = net.client(tracker.udp[0]).connected();
     for n in 0..100 {
         client.send(&AnnounceRequest { port: 1000 + n, want: Some(0), ..announce(id) }.to_vec());
     }
@@ -313,8 +306,7 @@ fn announces_do_not_wait_for_scrapes_nor_these_for_one_another(net: &Net) {
 fn stopping_waits_for_the_answers_of_a_slow_store(net: &Net) {
     let gate = StoreGate::default();
     let tracker = over(net, slow(&gate));
-    let mut client = net.client(tracker.udp[0]);
-    let id = client.connect();
+    let (client, id) = net.client(tracker.udp[0]).connected();
     client.send(&announce(id).to_vec());
     until("it is asked", || gate.calls("announce") == 1);
     thread::scope(|scope| {
@@ -357,8 +349,7 @@ fn a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little(net
     }
     let (store, tracker) = packed_and_its_tracker(net, Duration::from_secs(2700));
     let address = tracker.udp[0];
-    let mut neighbour = net.client_at(net.clients[3], address);
-    let id = neighbour.connect();
+    let (neighbour, id) = net.client_at(net.clients[3], address).connected();
     let before = resident_kb();
     let (sent, enough) = (AtomicU64::new(0), AtomicBool::new(false));
     let (answered, lost) = thread::scope(|scope| {

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -20,7 +20,7 @@ use swarmkeep_tests::{
     serve::{PROGRAM, Serve, program, swarmkeep},
     udp::{CONNECT, Client, announce},
 };
-use swarmkeep_tracker_protocol::udp::AnnounceRequest;
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, Response};
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
@@ -108,28 +108,21 @@ fn a_tracker_that_is_killed_loses_no_client_that_asks_again() {
 }
 
 /// Announces without a pause, and after a tenth of a second without an answer connects again.
-fn ask_again_and_again(client: Client, enough: &AtomicBool, answered: &AtomicU64) {
+fn ask_again_and_again(mut client: Client, enough: &AtomicBool, answered: &AtomicU64) {
     client.socket.set_read_timeout(Some(Duration::from_millis(100))).expect("above zero");
-    let mut id = None;
     while !enough.load(Relaxed) {
-        let mut answer = [0; 2048];
+        let (mut answer, id) = ([0; 2048], client.protocol.connection_id(Instant::now()));
         let request = match id {
             None => CONNECT.to_vec(),
             Some(id) => AnnounceRequest { want: Some(0), ..announce(id) }.to_vec(),
         };
-        let sent = client.socket.send(&request);
-        match sent.and_then(|_| client.socket.recv(&mut answer)) {
-            Ok(16) if id.is_none() => {
-                let bytes = answer[8..16].try_into().expect("8 bytes");
-                id = Some(swarmkeep_tracker_protocol::udp::ConnectionId(u64::from_be_bytes(bytes)));
-            }
-            // The answer to the announce.
-            Ok(20..) if answer[3] == 1 => {
-                answered.fetch_add(1, Relaxed);
-            }
+        let received = client.socket.send(&request).and_then(|_| client.socket.recv(&mut answer));
+        match received.map(|len| client.protocol.answer(&request, &answer[..len], Instant::now())) {
+            Ok(Ok(Some(Response::Connect(_)))) => {}
+            Ok(Ok(Some(Response::Announce(_)))) => _ = answered.fetch_add(1, Relaxed),
             // From another run of the tracker, or no tracker listens.
             _ => {
-                id = None;
+                id.inspect(|id| client.protocol.forget(*id));
                 thread::sleep(Duration::from_millis(10));
             }
         }

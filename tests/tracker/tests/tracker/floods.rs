@@ -111,12 +111,9 @@ impl Neighbours {
 
     fn announce(&self, tracker: SocketAddr, enough: &AtomicBool) {
         let mut client = udp::Client::of(tracker);
-        let mut id = (client.connect(), Instant::now());
         self.time(0, enough, Duration::from_millis(20), || {
-            if id.1.elapsed() > Duration::from_secs(60) {
-                id = (client.connect(), Instant::now());
-            }
-            client.announce(AnnounceRequest { event: AnnounceEvent::None, ..announce(id.0) });
+            let id = client.connection_id();
+            client.announce(AnnounceRequest { event: AnnounceEvent::None, ..announce(id) });
         });
     }
 

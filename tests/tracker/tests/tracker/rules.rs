@@ -37,8 +37,7 @@ fn a_list_of_torrents_is_accepted_while_the_tracker_runs_and_forbidden_torrents_
     let folder = Folder::new();
     let list = folder.write("list", &format!("{LISTED}\n"));
     let tracker = over(with_list(AccessList::load(ListKind::Allow, &list).expect("a good list")));
-    let mut client = Client::of(tracker.udp[0]);
-    let id = client.connect();
+    let (mut client, id) = Client::of(tracker.udp[0]).connected();
     let of = |info_hash| AnnounceRequest { info_hash, ..announce(id) };
     assert_eq!(client.announce(of(LISTED)).0.leechers, 1);
     client.refusal(of(OTHER));
@@ -72,15 +71,13 @@ fn announces_are_answered_while_a_list_of_a_million_torrents_is_read() {
     let list = folder.write("list", &text(0));
     let tracker = over(with_list(AccessList::load(ListKind::Allow, &list).expect("a good list")));
     fs::rename(folder.write("new", &text(500_000)), &list).expect("a rename");
-    let mut client = Client::of(tracker.udp[0]);
-    let id = client.connect();
+    let (mut client, id) = Client::of(tracker.udp[0]).connected();
     let (mut slowest, began) = (Duration::ZERO, Instant::now());
     loop {
         let asked = Instant::now();
-        client.send(&AnnounceRequest { info_hash: listed(1_400_000), ..announce(id) }.to_vec());
-        let answer = client.receive();
+        let answer = client.try_announce(AnnounceRequest { info_hash: listed(1_400_000), ..announce(id) });
         slowest = slowest.max(asked.elapsed());
-        if answer[3] == 1 {
+        if answer.is_ok() {
             break;
         }
         assert!(began.elapsed() < A_MINUTE, "the new list is not in use");
@@ -134,8 +131,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     let list = folder.write("passkeys", "alice-1234\nbob-56789 # since May\n");
     let passkeys = PasskeyList::load(&list, KEY).expect("a good list");
     let tracker = over(with(Rules::new(), |rules| rules.passkeys = Some(passkeys)));
-    let mut client = Client::of(tracker.udp[0]);
-    let id = client.connect();
+    let (mut client, id) = Client::of(tracker.udp[0]).connected();
     // BEP 41: options may contain the URL in pieces, and other options may come between.
     for good in
         [&b"\x01\x02\x05/bob-\x01\x02\x0e56789/announce\x00"[..], b"\x09\x02ab\x02\x16/%61lice-1234/announce"]
@@ -165,8 +161,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     folder.write("passkeys", "bob-56789\n");
     let alice = b"\x02\x14/alice-1234/announce";
     until("a passkey is taken away", || {
-        client.send(&AnnounceRequest { trailing: alice, ..announce(id) }.to_vec());
-        client.receive()[3] == 3
+        client.try_announce(AnnounceRequest { trailing: alice, ..announce(id) }).is_err()
     });
     let counts = tracker.control.metrics.counts();
     assert!(counts.udp.refused(Reason::NoPasskey) >= 5 && counts.http.refused(Reason::NoPasskey) == 2);
@@ -175,8 +170,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
 #[test]
 fn a_field_that_cannot_be_read_refuses_no_announce_and_is_counted() {
     let tracker = over(Rules::new());
-    let mut client = Client::of(tracker.udp[0]);
-    let id = client.connect();
+    let (mut client, id) = Client::of(tracker.udp[0]).connected();
     for event in [0, 4, 5] {
         let mut packet = announce(id).to_vec();
         packet[83] = event;
@@ -210,15 +204,13 @@ fn an_address_that_asks_too_often_over_http_gets_an_error() {
 #[test]
 fn a_tracker_at_a_loopback_address_accepts_peers_at_loopback_and_a_rule_replaces_their_address() {
     let tracker = over(Rules::new());
-    let mut client = Client::of(tracker.udp[0]);
-    let id = client.connect();
+    let (mut client, id) = Client::of(tracker.udp[0]).connected();
     client.announce(announce(id));
 
     let everywhere = listening(&[any_port("0.0.0.0")], &[any_port("0.0.0.0")]);
     let tracker = Tracker::over(&everywhere, build("packed", |config| config));
     let here = SocketAddr::from((Ipv4Addr::LOCALHOST, tracker.udp[0].port()));
-    let mut client = Client::of(here);
-    let id = client.connect();
+    let (mut client, id) = Client::of(here).connected();
     assert!(client.refusal(announce(id)).starts_with("this tracker takes no peers at local addresses"));
     assert_eq!(swarms(&tracker), 0);
 
@@ -233,8 +225,7 @@ fn a_tracker_at_a_loopback_address_accepts_peers_at_loopback_and_a_rule_replaces
 #[test]
 fn a_client_that_has_only_a_link_finds_seeders_if_the_rules_allow_it() {
     let tracker = over(Rules::new());
-    let mut client = Client::of(tracker.udp[0]);
-    let id = client.connect();
+    let (mut client, id) = Client::of(tracker.udp[0]).connected();
     let seeds =
         |port, downloaded, event| AnnounceRequest { left: 0, port, downloaded, event, ..announce(id) };
     let over_http = |event, downloaded| {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, error::Error, fmt::Write, fs, path::Path};
 
 use serde::Serialize;
+use swarmkeep::bittorrent::counted;
 use swarmkeep_benches::tables::{grouped, machine, markdown, significant};
 
 use super::{
@@ -151,7 +152,7 @@ fn bytes(shape: Shape) -> Vec<Column> {
 
 /// Returns a way in words: `2 threads, batches of 32`.
 pub(crate) fn in_words((threads, batch): AnnounceWay) -> String {
-    let threads = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
+    let threads = counted(threads, "thread");
     if batch == 1 { threads } else { format!("{threads}, batches of {batch}") }
 }
 

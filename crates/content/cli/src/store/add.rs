@@ -223,7 +223,8 @@ fn fill(
     missing: &mut Vec<u32>,
 ) -> Result<(), Box<dyn Error>> {
     // The cache joins pieces to writes of a size that suits the store.
-    let options = StripeCacheOptions::new().write_memory(64 << 20).read_memory(0);
+    let mut options = StripeCacheOptions::new();
+    (options.write_memory, options.read_memory) = (64 << 20, 0);
     let cache = StripeCache::new(Arc::clone(&store.repository), options)?;
     let content = cache.open(&info.info_hash())?;
     let complete = content.pieces()?;

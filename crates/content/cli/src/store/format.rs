@@ -9,13 +9,13 @@ use std::{
 };
 
 use indicatif::BinaryBytes;
+use swarmkeep_bittorrent::programs::{bytes, value};
 use swarmkeep_content::{
     ContentRepository,
     block::{Allocation, BlockStore, FileDevice, FormatOptions},
 };
 
 use super::{print_json, probe::content_of, say};
-use crate::units::{bytes, number};
 
 /// Make an empty store on a block device, or in a new image.
 ///
@@ -38,7 +38,7 @@ pub(super) struct Args {
 
     /// The least number of torrents that there is room for [default: as many as fit in one block, 114,464
     /// with blocks of 4MiB].
-    #[arg(long, value_name = "COUNT", value_parser = number::<u32>)]
+    #[arg(long, value_name = "COUNT", value_parser = value::<u32>)]
     torrents: Option<u32>,
 
     /// Use the lowest free block for content and the highest for i-nodes, instead of the next free block
@@ -58,14 +58,10 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let shown = args.path.display();
     let mut options = FormatOptions::new();
-    if let Some(size) = args.block_size {
-        options = options.block_size(u32::try_from(size.get()).unwrap_or(u32::MAX));
-    }
-    if let Some(torrents) = args.torrents {
-        options = options.torrents(torrents);
-    }
+    options.block_size = args.block_size.map(|size| u32::try_from(size.get()).unwrap_or(u32::MAX));
+    options.torrents = args.torrents;
     if args.ordered {
-        options = options.allocation(Allocation::Ordered);
+        options.allocation = Allocation::Ordered;
     }
     match (args.path.metadata(), args.size) {
         (Err(_), Some(size)) => {

@@ -78,7 +78,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     let torrents = store.torrents()?;
     // Files are mostly read from one end to the other.
-    let options = StripeCacheOptions::new().write_memory(0).read_memory(args.cache.bytes());
+    let mut options = StripeCacheOptions::new();
+    (options.write_memory, options.read_memory) = (0, args.cache.bytes());
     let named = Arc::<Mutex<HashSet<_>>>::default();
     let (library, known) = (Arc::clone(&store.torrents), Arc::clone(&named));
     // Hashes are read again when they are needed: all of them would use much memory.

@@ -101,7 +101,9 @@ fn nothing_is_reserved_on_the_word_of_a_prefix() {
 
 #[test]
 fn memory_has_a_limit_that_is_kept_whatever_comes() {
-    for limits in [limits(), Limits::new(), Limits::new().longest_frame(5000).longest_block(1 << 14)] {
+    let mut narrow = Limits::new();
+    (narrow.longest_frame, narrow.longest_block) = (5000, 1 << 14);
+    for limits in [limits(), Limits::new(), narrow] {
         let most = limits.longest().next_power_of_two().max(ReceiveBuffer::FIRST);
         for length in [5000, 5001, 1 << 17, 1 << 20, (1 << 20) + 1, 1 << 24, u32::MAX] {
             for id in 0..=30 {

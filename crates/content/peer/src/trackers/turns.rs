@@ -61,6 +61,10 @@ impl<K: Eq + Hash, V> Cache<K, V> {
         Arc::clone(cache.entry(key).or_insert_with(|| Arc::new(new())))
     }
 
+    pub(super) fn find(&self, key: &K) -> Option<Arc<V>> {
+        self.0.lock().get(key).map(Arc::clone)
+    }
+
     pub(super) fn all(&self) -> Vec<Arc<V>> {
         self.0.lock().values().map(Arc::clone).collect()
     }

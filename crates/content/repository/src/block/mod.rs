@@ -47,41 +47,24 @@ use crate::{
 /// The name of the image that [`BlockStore::open_or_create`] makes in a folder.
 pub const IMAGE: &str = "content.swarmkeep";
 
-/// The options of a format.
+/// The options of a format. Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct FormatOptions {
-    block_size: Option<u32>,
-    torrents: Option<u32>,
-    allocation: Allocation,
+    /// The size of a block: a power of two from 16 KiB to 64 MiB; `None` is 4 MiB, or less on a device that has
+    /// less than 1,024 of these.
+    pub block_size: Option<u32>,
+    /// The least number of torrents that there is room for, at most 16,777,216; `None` is as many as suits the
+    /// device. One block of 4 MiB names 114,464 of them.
+    pub torrents: Option<u32>,
+    /// How blocks are chosen, unless a call that opens the store says otherwise.
+    pub allocation: Allocation,
 }
 
 impl FormatOptions {
-    /// Blocks of 4 MiB, or smaller blocks on a device that has less than 1,024 of these; room for as many
-    /// torrents as suits the device.
+    /// Those that suit the device.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Sets the size of a block: a power of two from 16 KiB to 64 MiB.
-    #[must_use]
-    pub fn block_size(mut self, bytes: u32) -> Self {
-        self.block_size = Some(bytes);
-        self
-    }
-
-    /// Sets the least number of torrents that there is room for, at most 16,777,216. One block of 4 MiB names
-    /// 114,464 of them.
-    #[must_use]
-    pub fn torrents(mut self, count: u32) -> Self {
-        self.torrents = Some(count);
-        self
-    }
-
-    /// Sets how blocks are chosen, unless a call that opens the store says otherwise.
-    #[must_use]
-    pub fn allocation(mut self, allocation: Allocation) -> Self {
-        self.allocation = allocation;
-        self
     }
 }
 
@@ -232,7 +215,7 @@ impl BlockStore {
     /// # Errors
     /// As [`open`](Self::open), and [`Error::Full`].
     pub fn open_or_create(config: &ContentConfig, allocation: Allocation) -> Result<Self> {
-        let path = config.folder().join(IMAGE);
+        let path = config.folder.join(IMAGE);
         if path.exists() {
             return Self::open(&path, allocation);
         }
@@ -243,7 +226,7 @@ impl BlockStore {
             drop(FileDevice::open(&unfinished, true)?);
             let _ = std::fs::remove_file(&unfinished);
         }
-        let device = FileDevice::create_image(&unfinished, config.most().unwrap_or(512 << 20))?;
+        let device = FileDevice::create_image(&unfinished, config.capacity.unwrap_or(512 << 20))?;
         if let Err(error) = Self::format(&device, FormatOptions::new()) {
             let _ = std::fs::remove_file(&unfinished);
             return Err(error);

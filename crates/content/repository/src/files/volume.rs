@@ -44,7 +44,7 @@ pub(super) struct Volume {
 
 impl Volume {
     pub(super) fn open(config: &ContentConfig, allocation: Allocation, disk: Disk) -> Result<Self> {
-        let path = config.folder();
+        let path = &*config.folder;
         let failed = |error| Error::io("opening the store's folder")(about(path)(error));
         let path = path.canonicalize().map_err(failed)?;
         let opening = |error: io::Error| match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -72,7 +72,7 @@ impl Volume {
         Ok(Self {
             disk,
             allocation,
-            most: config.most().unwrap_or(u64::MAX),
+            most: config.capacity.unwrap_or(u64::MAX),
             folder,
             path,
             hidden,

@@ -26,56 +26,33 @@ use crate::{
     Capabilities, Content, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics, Summary,
 };
 
-/// The options of a [`StripeCache`].
+/// The options of a [`StripeCache`]. Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct StripeCacheOptions {
-    stripe: Option<u32>,
-    write_memory: u64,
-    read_memory: u64,
-    threads: usize,
-}
-
-impl Default for StripeCacheOptions {
-    fn default() -> Self {
-        Self { stripe: None, write_memory: 256 << 20, read_memory: 128 << 20, threads: 2 }
-    }
+    /// The stripe: a power of two, at least 16 KiB; `None` is the stripe of the store below. A smaller one is
+    /// useful only in tests.
+    pub stripe: Option<u32>,
+    /// The most memory for writes that are not in the store below yet; at least one stripe.
+    pub write_memory: u64,
+    /// The most memory for content that was read ahead, besides memory that a caller is copying from. With
+    /// less than a stripe, parts of stripes are read ahead.
+    pub read_memory: u64,
+    /// The number of threads that write to the store below, at least one. With one, a rotating disk is
+    /// written strictly in order.
+    pub threads: usize,
 }
 
 impl StripeCacheOptions {
     /// The stripe of the store below, 256 MiB for writes, 128 MiB for reads, 2 threads.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { stripe: None, write_memory: 256 << 20, read_memory: 128 << 20, threads: 2 }
     }
+}
 
-    /// Sets the stripe: a power of two, at least 16 KiB. A stripe smaller than the stripe of the store is
-    /// useful only in tests.
-    #[must_use]
-    pub fn stripe(mut self, bytes: u32) -> Self {
-        self.stripe = Some(bytes);
-        self
-    }
-
-    /// Sets the most memory for writes that are not in the store below yet; at least one stripe.
-    #[must_use]
-    pub fn write_memory(mut self, bytes: u64) -> Self {
-        self.write_memory = bytes;
-        self
-    }
-
-    /// Sets the most memory for content that was read ahead, besides memory that a caller is copying from.
-    /// With less than a stripe, parts of stripes are read ahead.
-    #[must_use]
-    pub fn read_memory(mut self, bytes: u64) -> Self {
-        self.read_memory = bytes;
-        self
-    }
-
-    /// Sets the number of threads that write to the store below, at least one. With one, a rotating disk is
-    /// written strictly in order.
-    #[must_use]
-    pub fn threads(mut self, count: usize) -> Self {
-        self.threads = count;
-        self
+impl Default for StripeCacheOptions {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -7,7 +7,8 @@ use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error, NewTorrent,
     block::{Allocation, BlockDevice, BlockStore, Damage, FileDevice, FormatOptions, Owner, SECTOR, Sector},
 };
-use swarmkeep_kit::device::SparseDevice;
+use swarmkeep_kit::{content::blocks_of, device::SparseDevice};
+use swarmkeep_store_tests::with;
 
 use crate::{bytes, corrupt, hash};
 
@@ -68,7 +69,7 @@ fn sequential_goes_on_where_it_left_off() {
 #[test]
 fn blocks_are_chosen_as_the_device_was_formatted_to() {
     for (allocation, is_lowest) in [(Allocation::Sequential, false), (Allocation::Ordered, true)] {
-        let device = device(16, FormatOptions::new().allocation(allocation));
+        let device = device(16, with(FormatOptions::new(), |options| options.allocation = allocation));
         let places = [1, 2].map(|n| {
             let store = BlockStore::boot(Arc::clone(&device), None).unwrap();
             let place = fill(&store, n, 64 * KIB, 0..4).place(0);
@@ -222,7 +223,7 @@ fn a_device_without_a_store_is_refused_with_a_reason() {
     assert!(refused(cut).contains("part of it is missing"), "a shorter device");
     let too_small = BlockStore::format(&SparseDevice::new(8), FormatOptions::new());
     assert!(matches!(too_small, Err(Error::Full { .. })), "{too_small:?}");
-    let odd = BlockStore::format(&*small, FormatOptions::new().block_size(20_000));
+    let odd = BlockStore::format(&*small, blocks_of(20_000));
     assert!(matches!(odd, Err(Error::Unsupported(_))), "{odd:?}");
 }
 
@@ -230,7 +231,7 @@ fn a_device_without_a_store_is_refused_with_a_reason() {
 fn torrents_are_found_without_a_root() {
     for (block_size, cut) in [(16_u64 << 10, 0), (16 << 10, 40), (64 << 10, 0), (256 << 10, 3), (1 << 20, 0)]
     {
-        let options = FormatOptions::new().block_size(block_size as u32);
+        let options = blocks_of(block_size as u32);
         let device = device(128, options);
         let store = boot(&device);
         // In blocks of 16 KiB, the map of the third lies in blocks of its own.
@@ -263,7 +264,7 @@ fn torrents_are_found_without_a_root() {
 
 #[test]
 fn torrents_of_less_than_a_block_tell_its_size_without_a_root() {
-    let device = device(128, FormatOptions::new().block_size(64 << 10));
+    let device = device(128, blocks_of(64 << 10));
     let store = boot(&device);
     [5, 300].into_iter().zip(1..).for_each(|(length, n)| drop(fill(&store, n, length, [0])));
     store.flush().unwrap();
@@ -331,7 +332,7 @@ fn another_format_leaves_nothing_of_the_one_before() {
     let device = small();
     fill(&boot(&device), 1, 16 * KIB, [0]);
     for block_size in [16 << 10, 64 << 10, 32 << 10] {
-        BlockStore::format(&*device, FormatOptions::new().block_size(block_size)).unwrap();
+        BlockStore::format(&*device, blocks_of(block_size)).unwrap();
         let store = boot(&device);
         assert_eq!((store.block_size(), store.list().unwrap().len()), (block_size, 0));
         fill(&store, 2, 16 * KIB, [0]);

@@ -23,6 +23,7 @@ use swarmkeep_content::{
 };
 use swarmkeep_kit::draw::Draw;
 use swarmkeep_metainfo::{Info, Metainfo};
+use swarmkeep_store_tests::with;
 use tempfile::TempDir;
 
 const BOTH: [Allocation; 2] = [Allocation::Sparse, Allocation::Preallocated];

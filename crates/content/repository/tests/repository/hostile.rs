@@ -15,7 +15,10 @@ use swarmkeep_content::{
     ContentExt, ContentRepository, Error, NewTorrent,
     block::{Allocation, BlockDevice, BlockStore, FormatOptions, Sector},
 };
-use swarmkeep_kit::device::{Access, SparseDevice};
+use swarmkeep_kit::{
+    content::blocks_of,
+    device::{Access, SparseDevice},
+};
 
 use crate::{
     block::{boot, small},
@@ -104,7 +107,7 @@ fn content_never_chooses_the_size_of_blocks() {
     // The blocks of the larger one are named in a map block.
     for (root_is_gone, mut length) in [(true, 64 << 10), (false, 2 << 30)] {
         let device = Arc::new(SparseDevice::new(16 * 256));
-        BlockStore::format(&*device, FormatOptions::new().block_size(64 << 10)).unwrap();
+        BlockStore::format(&*device, blocks_of(64 << 10)).unwrap();
         let store = boot(&device);
         let mut hostile = vec![0; 64 << 10];
         for (uid, slot) in (1..=20).zip(hostile.chunks_exact_mut(2048)) {
@@ -276,7 +279,7 @@ fn a_cursor_that_cannot_be_read_costs_nothing_else() {
 #[test]
 fn an_audit_beside_writes_ends() {
     let device = Arc::new(SparseDevice::new(64 << 8));
-    BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).unwrap();
+    BlockStore::format(&*device, blocks_of(16 << 10)).unwrap();
     let store = boot(&device);
     let progress = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
     let (other, writes) = (store.clone(), Arc::clone(&progress));

@@ -15,9 +15,12 @@ use std::{
 use swarmkeep_content::{
     ContentConfig, ContentExt, ContentRepository, Error, FileFolder, InfoHash, Library, Memory, NewTorrent,
     TorrentFolder,
-    block::{Allocation, BlockStore, FormatOptions},
+    block::{Allocation, BlockStore},
 };
-use swarmkeep_kit::device::{Access, SparseDevice};
+use swarmkeep_kit::{
+    content::blocks_of,
+    device::{Access, SparseDevice},
+};
 use tempfile::TempDir;
 
 /// A torrent file of `pieces` pieces, for the tracker of this name.
@@ -87,7 +90,7 @@ struct Medium {
 impl Medium {
     fn new() -> Self {
         let device = Arc::new(SparseDevice::new(64 << 8));
-        BlockStore::format(&*device, FormatOptions::new().block_size(64 << 10)).unwrap();
+        BlockStore::format(&*device, blocks_of(64 << 10)).unwrap();
         Self { device, scratch: tempfile::tempdir().unwrap() }
     }
 

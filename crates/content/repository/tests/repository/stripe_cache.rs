@@ -29,11 +29,16 @@ use parking_lot::{Condvar, Mutex};
 use swarmkeep_content::{
     Capabilities, Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, Memory,
     NewTorrent, PieceBits, Result, Statistics, Summary,
-    block::{Allocation, BlockStore, FormatOptions, SECTOR, Sector},
+    block::{Allocation, BlockStore, SECTOR, Sector},
     files::{self, FileStore},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
-use swarmkeep_kit::{content::within, device::SparseDevice, draw::Draw};
+use swarmkeep_kit::{
+    content::{blocks_of, within},
+    device::SparseDevice,
+    draw::Draw,
+};
+use swarmkeep_store_tests::with;
 use zerocopy::FromBytes;
 
 use crate::{bytes, hash};
@@ -294,11 +299,7 @@ impl ContentRepository for Recorder {
 }
 
 fn memory(most: Option<u64>) -> Box<dyn ContentRepository> {
-    let config = ContentConfig::new("");
-    Box::new(Memory::new(&match most {
-        Some(most) => config.capacity(most),
-        None => config,
-    }))
+    Box::new(Memory::new(&with(ContentConfig::new(""), |config| config.capacity = most)))
 }
 
 fn over(inner: Box<dyn ContentRepository>, options: StripeCacheOptions) -> (Arc<StripeCache>, Arc<Probe>) {
@@ -309,7 +310,7 @@ fn over(inner: Box<dyn ContentRepository>, options: StripeCacheOptions) -> (Arc<
 
 /// A cache over memory with stripes of 256 KiB; one thread, so that there is one order.
 fn cached(options: StripeCacheOptions) -> (Arc<StripeCache>, Arc<Probe>) {
-    over(memory(None), options.threads(1))
+    over(memory(None), with(options, |options| options.threads = 1))
 }
 
 fn create(store: &dyn ContentRepository, n: u64, length: u64) -> Arc<dyn Content> {
@@ -345,7 +346,9 @@ fn settle(cache: &StripeCache) {
 fn many_threads_a_tiny_limit_deletions_and_errors_never_block() {
     for fail_one_of in [0, 7] {
         bounded(move || {
-            let options = StripeCacheOptions::new().write_memory(STRIPE).read_memory(2 * STRIPE).threads(2);
+            let options = with(StripeCacheOptions::new(), |options| {
+                (options.write_memory, options.read_memory) = (STRIPE, 2 * STRIPE);
+            });
             let (cache, shared) = over(memory(None), options);
             shared.fail_one_of.store(fail_one_of, Relaxed);
             let stop = Arc::new(AtomicBool::new(false));
@@ -427,7 +430,7 @@ fn seeding(cache: &StripeCache, n: u64, stripes: u64) -> Arc<dyn Content> {
 #[test]
 fn the_cache_outlives_itself_while_a_handle_is_open() {
     bounded(|| {
-        let (cache, _) = cached(StripeCacheOptions::new().write_memory(STRIPE));
+        let (cache, _) = cached(with(StripeCacheOptions::new(), |options| options.write_memory = STRIPE));
         let content = create(&*cache, 1, 8 * STRIPE);
         drop(cache);
         put(&*content, 1, 0..4 * STRIPE);
@@ -471,7 +474,9 @@ fn generation(piece: u64, n: u64, len: u64) -> Vec<u8> {
 fn a_read_sees_the_last_version_or_one_that_is_being_written() {
     for fail_one_of in [0, 23] {
         bounded(move || {
-            let options = StripeCacheOptions::new().write_memory(STRIPE).read_memory(3 * STRIPE).threads(2);
+            let options = with(StripeCacheOptions::new(), |options| {
+                (options.write_memory, options.read_memory) = (STRIPE, 3 * STRIPE);
+            });
             let (cache, shared) = over(memory(None), options);
             shared.fail_one_of.store(fail_one_of, Relaxed);
             let pieces = 6 * STRIPE / PIECE;

@@ -9,9 +9,10 @@ use swarmkeep_content::{
     files::{self, FileStore},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
+use swarmkeep_store_tests::with;
 
 fn tiny() -> StripeCacheOptions {
-    StripeCacheOptions::new().write_memory(0).read_memory(2 << 20)
+    with(StripeCacheOptions::new(), |options| (options.write_memory, options.read_memory) = (0, 2 << 20))
 }
 
 fn over_memory(config: &ContentConfig) -> Result<StripeCache> {

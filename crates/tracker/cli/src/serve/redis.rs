@@ -5,12 +5,12 @@ use std::{fmt, fs, path::PathBuf, process, str::FromStr, time::Duration};
 use clap::{ValueEnum, builder::NonEmptyStringValueParser};
 use rustix::system::uname;
 use swarmkeep::RepositoryConfig;
+use swarmkeep_bittorrent::programs::in_units;
 use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository, password_in, without_password};
 use tokio::time::{Instant, sleep};
 
 use super::secret::warn_of_others;
 use crate::settings::Contradiction;
-use crate::units::counted;
 
 const REDIS: &str = "Store on Redis (--repository redis)";
 
@@ -184,7 +184,7 @@ impl fmt::Debug for Url {
 /// A time from 10 ms to 4 s: the tracker waits for 5 seconds for any store.
 fn patience(text: &str) -> Result<Duration, String> {
     let units = [("ms", 1), ("s", 1000)];
-    let milliseconds = counted(text, &units).filter(|_| units.iter().any(|(unit, _)| text.ends_with(unit)));
+    let milliseconds = in_units(text, &units).filter(|_| units.iter().any(|(unit, _)| text.ends_with(unit)));
     let allowed = milliseconds.filter(|milliseconds| (10..=4000).contains(milliseconds));
     allowed.map(Duration::from_millis).ok_or_else(|| "expected a time from 10ms to 4s".into())
 }

@@ -17,6 +17,7 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use swarmkeep::{BoundedBy, ConfigError, HashKey, RepositoryConfig, Retention};
+use swarmkeep_bittorrent::programs;
 use swarmkeep_tracker::{
     AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules, Scope,
     Tls, Token, WhenUnavailable,
@@ -33,7 +34,7 @@ use super::{
     values::{level, local_peers, most_bytes, network, seconds},
     xdp::Xdp,
 };
-use crate::{memory::memory, settings::Contradiction, units::named};
+use crate::{settings::Contradiction, units::named};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Settings {
@@ -334,7 +335,8 @@ impl Settings {
             (Some(most), _) => Some(most).filter(|most| *most > 0),
             (None, StoreChoice::Embedded(row)) if row.bounded.contains(BoundedBy::BYTES) => {
                 // There is a limit also if the memory is unknown.
-                let half = memory().unwrap_or(1 << 30) / 2;
+                let memory = programs::memory(|path| fs::read_to_string(path).ok());
+                let half = memory.unwrap_or(1 << 30) / 2;
                 Some(usize::try_from(half).unwrap_or(usize::MAX))
             }
             (None, _) => None,

@@ -6,10 +6,9 @@ use std::{
 };
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use swarmkeep_bittorrent::programs::{bytes, in_units};
 use swarmkeep_tracker::{IpNet, LocalPeers, Reach};
 use tracing_subscriber::filter::LevelFilter;
-
-use crate::units::{bytes, counted};
 
 pub(super) fn level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
@@ -53,7 +52,7 @@ pub(super) fn local_peers(text: &str) -> Result<LocalPeers, String> {
 /// A time in whole seconds, minutes or hours.
 pub(super) fn seconds(text: &str) -> Result<u32, String> {
     let units = [("s", 1), ("m", 60), ("h", 3600)];
-    u32::try_from(counted(text, &units).unwrap_or(0))
+    u32::try_from(in_units(text, &units).unwrap_or(0))
         .ok()
         .filter(|&seconds| seconds > 0)
         .ok_or_else(|| "expected a time above 0, such as 2700, 2700s, 45m or 1h".into())

@@ -42,8 +42,7 @@ impl Tracker {
         let serve = Serve::start(command);
         let [_, said] = serve.listening();
         let udp = serve.address("udp");
-        let mut client = Client::of(udp);
-        let connection_id = client.connect();
+        let (client, connection_id) = Client::of(udp).connected();
         (Self { serve, udp, client, connection_id }, said)
     }
 
@@ -71,8 +70,7 @@ impl Tracker {
 
     /// Announces a seeder at an address of another prefix.
     pub(crate) fn elsewhere(&self, swarm: u16, port: u16, event: AnnounceEvent) {
-        let mut client = Client::at([127, 0, 9, 1].into(), self.udp);
-        let connection_id = client.connect();
+        let (mut client, connection_id) = Client::at([127, 0, 9, 1].into(), self.udp).connected();
         client.announce(of(connection_id, swarm, port, event, 0));
     }
 

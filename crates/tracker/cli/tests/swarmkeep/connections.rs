@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use rustix::fs::{CWD, Mode, mkfifoat};
-use swarmkeep_tests::udp::{Client, announce};
+use swarmkeep_tests::udp::{self, Client};
 use swarmkeep_tracker_protocol::udp::ConnectionId;
 
 use super::common::{Folder, Serve, refused, start};
@@ -23,14 +23,8 @@ fn client(tracker: &Serve) -> Client {
     Client::of(tracker.address("udp"))
 }
 
-/// Whether a tracker accepts an id.
 fn accepts(tracker: &Serve, id: ConnectionId) -> bool {
-    let client = client(tracker);
-    client.send(&announce(id).to_vec());
-    let answer = client.receive();
-    let refused = answer.ends_with(b"invalid connection id");
-    assert!(refused || answer[..4] == 1_u32.to_be_bytes(), "{answer:?}");
-    !refused
+    udp::accepts(tracker.address("udp"), id)
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::{
     collections::HashMap,
     env, fmt,
-    io::{ErrorKind, Write as _, stderr},
+    io::{Write as _, stderr},
     net::SocketAddr,
     path::Path,
     process::Stdio,
@@ -19,7 +19,7 @@ use std::{
 use crate::common::{A_MINUTE, Serve, logged_at, start, state::metrics_show, swarmkeep, took};
 use swarmkeep::{AnnounceEvent, InfoHash, Random as _, SplitMix64};
 use swarmkeep_state::{Directory, Downloads};
-use swarmkeep_tests::udp::{Client, announce, uninterrupted};
+use swarmkeep_tests::udp::{Client, announce};
 use swarmkeep_tracker_protocol::{
     bittorrent::Family,
     udp::{AnnounceRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId},
@@ -309,10 +309,8 @@ impl KillTest {
         mut next: impl FnMut(&[PeerHistory], &mut SplitMix64) -> Option<(usize, Action)>,
         enough: &mut dyn FnMut(Instant) -> bool,
     ) {
-        let mut client = Client::of(tracker.udp);
-        let connection_id = client.connect();
+        let (client, connection_id) = Client::of(tracker.udp).connected();
         let (mut waiting, mut number, mut is_over) = (HashMap::new(), 1 << 16, false);
-        let mut answer = [0; 2048];
         loop {
             while waiting.len() < at_once && !is_over {
                 let Some((swarm, action)) = next(&self.peers, &mut self.rng) else {
@@ -330,10 +328,9 @@ impl KillTest {
                 return;
             }
             for _ in 0..waiting.len() {
-                let len =
-                    uninterrupted(|| client.socket.recv(&mut answer)).expect("an answer within a minute");
-                let Ok(Response::Announce(response)) = Response::parse(&answer[..len], Family::V4) else {
-                    panic!("{:?}", &answer[..len]);
+                let answer = client.receive();
+                let Ok(Response::Announce(response)) = Response::parse(&answer, Family::V4) else {
+                    panic!("{answer:?}");
                 };
                 let swarm =
                     waiting.remove(&response.header.transaction_id.0).expect("one answer per request");
@@ -489,9 +486,8 @@ fn hash(swarm: usize) -> [u8; 20] {
 
 /// Counts of swarms, with some packets unanswered at a time.
 fn scrape(tracker: SocketAddr, swarms: &[usize]) -> Vec<(usize, ScrapeStats)> {
-    let mut client = Client::of(tracker);
-    let connection_id = client.connect();
-    let (mut answer, mut found) = ([0; 2048], Vec::with_capacity(swarms.len()));
+    let (client, connection_id) = Client::of(tracker).connected();
+    let mut found = Vec::with_capacity(swarms.len());
     let groups = swarms.chunks(SCRAPED).collect::<Vec<_>>();
     for (n, together) in groups.chunks(16).enumerate() {
         let first = (n as u32 + 1) << 8;
@@ -500,12 +496,9 @@ fn scrape(tracker: SocketAddr, swarms: &[usize]) -> Vec<(usize, ScrapeStats)> {
             client.send(&ScrapeRequest::new(connection_id, TransactionId(number), &hashes).to_vec());
         }
         for _ in together {
-            let len = match uninterrupted(|| client.socket.recv(&mut answer)) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("no answer within a minute"),
-                len => len.expect("the tracker is there"),
-            };
-            let Ok(Response::Scrape(response)) = Response::parse(&answer[..len], Family::V4) else {
-                panic!("{:?}", &answer[..len]);
+            let answer = client.receive();
+            let Ok(Response::Scrape(response)) = Response::parse(&answer, Family::V4) else {
+                panic!("{answer:?}");
             };
             let group = together[(response.transaction_id.0 - first) as usize];
             assert_eq!(response.swarms().len(), group.len());

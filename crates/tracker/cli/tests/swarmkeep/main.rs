@@ -7,7 +7,6 @@ mod faults;
 mod import;
 mod kills;
 mod load;
-mod moved;
 mod privacy;
 mod running;
 mod serve;

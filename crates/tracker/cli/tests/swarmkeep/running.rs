@@ -6,6 +6,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixDatagram},
     path::Path,
     process::{Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -315,6 +316,17 @@ fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_the_reaso
         let (code, message) = check(&target);
         assert!(code == Some(1) && message.ends_with(": no answer in 2 s\n"), "{message}");
     }
+    let refusing = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    let target = refusing.local_addr().expect("bound").to_string();
+    let answered = thread::spawn(move || {
+        let mut packet = [0; 16];
+        let (_, from) = refusing.recv_from(&mut packet).expect("a request");
+        let refusal = [&[0, 0, 0, 3][..], &packet[12..], b"not today"].concat();
+        refusing.send_to(&refusal, from).expect("loopback")
+    });
+    let (code, message) = check(&target);
+    assert!(code == Some(1) && message.ends_with(": not today\n"), "{message}");
+    answered.join().expect("it does not panic");
 }
 
 #[test]

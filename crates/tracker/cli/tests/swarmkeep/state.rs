@@ -67,8 +67,7 @@ fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
             // Refused before the tracker listens.
             let _ = socket.send_to(&CONNECT, udp);
             if uninterrupted(|| socket.recv(&mut [0; 64])).is_ok() {
-                let mut client = Client::of(udp);
-                let connection_id = client.connect();
+                let (mut client, connection_id) = Client::of(udp).connected();
                 return client.announce(of(connection_id, 7, 200, AnnounceEvent::Started, 1));
             }
         }

@@ -246,6 +246,11 @@ pub struct ErrorResponse<'a> {
 }
 
 impl ErrorResponse<'_> {
+    /// Whether another connection id could help. BEP 15 has no number for that error; trackers use this word.
+    pub fn is_about_the_connection(&self) -> bool {
+        self.message.to_ascii_lowercase().windows(10).any(|word| word == b"connection")
+    }
+
     /// Length in bytes of a response with a message of `message` bytes.
     pub const fn len_with(message: usize) -> usize {
         RESPONSE_HEADER + message

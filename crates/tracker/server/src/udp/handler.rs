@@ -266,6 +266,7 @@ mod tests {
     use std::{
         fs,
         net::{IpAddr, Ipv4Addr, SocketAddr},
+        time::Instant,
     };
 
     use swarmkeep::{
@@ -274,7 +275,7 @@ mod tests {
     };
     use swarmkeep_conformance::Delayed;
     use swarmkeep_tracker_protocol::udp::{
-        AnnounceRequest, AnnounceResponse, ConnectRequest, ConnectionId, Response, ScrapeRequest,
+        AnnounceRequest, AnnounceResponse, Client, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     };
     use tempfile::NamedTempFile;
 
@@ -353,12 +354,9 @@ mod tests {
             let packet = ConnectRequest { transaction_id: TRANSACTION }.to_bytes();
             let answer = self.send(&packet, source).expect("an answer");
             assert_eq!(answer.len(), packet.len());
-            match Response::parse(&answer, Family::V4) {
-                Ok(Response::Connect(response)) if response.transaction_id == TRANSACTION => {
-                    response.connection_id
-                }
-                other => panic!("{other:?}"),
-            }
+            let (mut client, now) = (Client::new(Family::V4), Instant::now());
+            client.answer(&packet, &answer, now).expect("a response");
+            client.connection_id(now).expect("that response")
         }
 
         fn announce(

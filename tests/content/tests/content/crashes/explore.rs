@@ -9,11 +9,10 @@ use std::{
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{
     ContentExt, ContentRepository, Error, NewTorrent,
-    block::{
-        Allocation, Barrier, BlockDevice, BlockStore, Damage, FormatOptions, Mutant, Owner, SECTOR, sectors,
-    },
+    block::{Allocation, Barrier, BlockDevice, BlockStore, Damage, Mutant, Owner, SECTOR, sectors},
 };
 use swarmkeep_kit::{
+    content::blocks_of,
     device::SparseDevice,
     disk::{Change, Entry, Image, Medium, PAGE, SECTOR as LOGICAL},
 };
@@ -63,7 +62,7 @@ pub(crate) struct Explored {
 /// Runs a fresh store, crashes it at each possible point, and judges each state, until one is wrong.
 pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     let device = Recorder::<()>::new(blank(), None);
-    BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
+    BlockStore::format(&device, blocks_of(16 << 10)).expect("it is large enough");
     let device = Arc::new(Recorder::new(device.image(), plan.ignored));
     let store =
         BlockStore::boot_mutant(Arc::clone(&device), plan.allocation, plan.mutant).expect("it was formatted");
@@ -90,9 +89,10 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
 /// of states, or the first fault.
 pub(crate) fn explore_format(seed: u64, ignored: Option<Barrier>) -> Result<u64, String> {
     let options = |number: u64| {
-        let options = FormatOptions::new().block_size([16 << 10, 32 << 10, 64 << 10][number as usize % 3]);
+        let mut options = blocks_of([16 << 10, 32 << 10, 64 << 10][number as usize % 3]);
         // In blocks of 16 KiB, a root of several of them.
-        if number < 3 { options } else { options.torrents(2000) }
+        options.torrents = (number >= 3).then_some(2000);
+        options
     };
     let device = Arc::new(Recorder::<Arc<Promises>>::new(blank(), None));
     BlockStore::format(&*device, options(seed % 4)).expect("it is large enough");
@@ -137,7 +137,7 @@ fn is_same(one: &Image, other: &Image) -> bool {
 /// again. Returns the number of states.
 pub(crate) fn explore_salvage(seed: u64) -> u64 {
     let device = Arc::new(Recorder::<Arc<Promises>>::new(blank(), None));
-    BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
+    BlockStore::format(&*device, blocks_of(16 << 10)).expect("it is large enough");
     let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).expect("it was formatted");
     let image = image_of_another_store();
     let length = image.len() as u64;
@@ -176,7 +176,7 @@ pub(crate) fn explore_salvage(seed: u64) -> u64 {
 /// An image with i-nodes that are possible in its blocks, and not in blocks of 16 KiB.
 fn image_of_another_store() -> Vec<u8> {
     let device = Arc::new(SparseDevice::new(3 * 8));
-    BlockStore::format(&*device, FormatOptions::new().block_size(32 << 10)).expect("it is large enough");
+    BlockStore::format(&*device, blocks_of(32 << 10)).expect("it is large enough");
     let store = BlockStore::boot(Arc::clone(&device), None).expect("it was formatted");
     for name in 1000..1020 {
         let new = NewTorrent::new(hash(name), 100 << 15, 32 << 10).expect("it has bytes");

@@ -14,9 +14,10 @@ use std::{
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{
     FileFolder,
-    block::{Allocation, BlockStore, FileDevice, FormatOptions},
+    block::{Allocation, BlockStore, FileDevice},
 };
 use swarmkeep_content_tests::{device_of, scratch_folder};
+use swarmkeep_kit::content::blocks_of;
 use swarmkeep_store_tests::A_MINUTE;
 
 use super::{
@@ -41,7 +42,7 @@ fn a_killed_writer_on_a_loop_device_keeps_its_promises() {
     let (_device, path) = device_of(folder.path(), 32 << 20);
     let raw = FileDevice::open(&path, true).expect("it can be opened");
     println!("{}: O_DIRECT {}", path.display(), raw.is_direct());
-    BlockStore::format(&raw, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
+    BlockStore::format(&raw, blocks_of(16 << 10)).expect("it is large enough");
     drop(raw);
     let mut rng = SplitMix64::new(1);
     let (mut promises, mut told, mut durable) = (Promises::default(), 0, 0);

@@ -11,7 +11,7 @@ use swarmkeep_peer_wire::{
     Bitfield, Block, Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Limits, Message,
     Piece, PieceIndex, ReceiveBuffer, Reserved,
 };
-use swarmkeep_store_tests::A_MINUTE;
+use swarmkeep_store_tests::{A_MINUTE, with};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -45,7 +45,7 @@ impl Stranger {
     ) -> Self {
         stream.write_all(&handshake(n, info_hash, reserved)).await.unwrap();
         // Longer blocks than a session takes, so that it reads their rejections.
-        let limits = Limits::new().longest_block(1 << 20);
+        let limits = with(Limits::new(), |limits| limits.longest_block = 1 << 20);
         let mut stranger = Self { stream, received: ReceiveBuffer::new(limits) };
         while stranger.received.next_handshake().unwrap().is_none() {
             assert!(stranger.fill().await, "no handshake");

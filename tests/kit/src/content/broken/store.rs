@@ -30,13 +30,13 @@ impl Broken {
     /// Those of the model.
     pub fn open(fault: Fault, config: &ContentConfig) -> Result<Self> {
         let without = matches!(
-            (fault, config.most()),
+            (fault, config.capacity),
             (Fault::CapacityIgnored, _) | (Fault::SmallCapacityIsNone, Some(0 | 1))
         );
-        let inner = if without { &ContentConfig::new(config.folder()) } else { config };
+        let inner = if without { &ContentConfig::new(&config.folder) } else { config };
         let model = Model::open(inner)?;
         if fault == Fault::LaterOpeningsForget {
-            let count = config.folder().join("openings");
+            let count = config.folder.join("openings");
             let before = fs::read(&count).map_or(0, |bytes| bytes.len());
             fs::write(count, vec![0; before + 1]).map_err(Error::io("counting"))?;
             if before == 7 {
@@ -46,7 +46,7 @@ impl Broken {
                 }
             }
         }
-        Ok(Self { model, fault, capacity: config.most(), notes: Arc::default() })
+        Ok(Self { model, fault, capacity: config.capacity, notes: Arc::default() })
     }
 
     fn is(&self, fault: Fault) -> bool {

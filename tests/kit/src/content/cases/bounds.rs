@@ -275,8 +275,10 @@ pub(crate) fn a_piece_marked_incomplete_can_be_written_in_a_full_store(subject: 
 pub(crate) fn a_capacity_too_small_for_anything_is_full_at_once_or_when_written_to(subject: &dyn Subject) {
     let Some(_) = Folder::bounded(subject) else { return };
     let folder = Folder::unlimited(subject);
+    let mut config = folder.config();
     for capacity in [0, 1] {
-        match subject.open(&folder.config().capacity(capacity)) {
+        config.capacity = Some(capacity);
+        match subject.open(&config) {
             Err(Error::Full { .. }) => {}
             Err(other) => panic!("a capacity of {capacity}: {other}"),
             Ok(store) => match store.create(&torrent(capacity, 10_000, 1000)) {

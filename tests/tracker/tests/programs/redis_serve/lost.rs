@@ -7,21 +7,21 @@ use std::{
     time::Duration,
 };
 
-use swarmkeep::AnnounceEvent::Started;
+use swarmkeep::{AnnounceEvent::Started, Family};
 use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
     tests, until,
 };
 use swarmkeep_tests::serve::PROGRAM;
-use swarmkeep_tests::udp::{Client, HASH, announce};
-use swarmkeep_tracker_protocol::udp::{AnnounceRequest, TransactionId};
+use swarmkeep_tests::udp::{Client, HASH, announce, announced};
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, Response, TransactionId};
 
 use swarmkeep_tests::admin::client::ask;
 
 use crate::{
     redis::started,
-    redis_serve::trackers::{Tracker, TrackerAnswer, TrackerSetup, answer_in, at, escaped},
+    redis_serve::trackers::{Tracker, TrackerAnswer, TrackerSetup, at, escaped, of_udp},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -109,8 +109,7 @@ fn redis_silent_under_a_flood_delays_no_answer_for_long() {
             [PATIENCE, "--retry-interval=45", "--workers=1", &format!("--when-unavailable={answer}")];
         let tracker = setup.tracker(&[server.url()], &arguments);
         server.pause().expect("it runs");
-        let mut neighbour = Client::of(tracker.udp);
-        let connection_id = neighbour.connect();
+        let (mut neighbour, connection_id) = Client::of(tracker.udp).connected();
         // Enough clients that the answers to one fit into its socket, whenever they come.
         let clients: Vec<_> = (0..20).map(|_| Client::of(tracker.udp)).collect();
         clients.iter().for_each(|client| client.socket.set_nonblocking(true).expect("a socket"));
@@ -121,7 +120,8 @@ fn redis_silent_under_a_flood_delays_no_answer_for_long() {
                 while let Ok(len) = client.socket.recv(&mut packet) {
                     let id = u32::from_be_bytes(packet[4..8].try_into().expect("a header"));
                     assert!(sent.remove(&id), "asked for");
-                    *answers.entry(format!("{:?}", answer_in(&packet[..len]))).or_insert(0) += 1;
+                    let response = Response::parse(&packet[..len], Family::V4).expect("a response");
+                    *answers.entry(format!("{:?}", of_udp(announced(response)))).or_insert(0) += 1;
                 }
             }
         };

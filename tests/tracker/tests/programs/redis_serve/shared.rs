@@ -20,7 +20,7 @@ use swarmkeep_tracker_protocol::http::ScrapeResponse;
 use swarmkeep_tests::admin::client::ask;
 
 use crate::redis::{keys, server_with_module, started, torrent as hash};
-use crate::redis_serve::trackers::{Tracker, TrackerSetup, answer_in, at, escaped};
+use crate::redis_serve::trackers::{Tracker, TrackerSetup, at, escaped};
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
@@ -50,17 +50,7 @@ fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
     let other = setup.tracker(&urls, &["--redis-prefix=other:"]);
     let own = setup.tracker(&urls, &["--connection-key", &key]);
     let id = udp::Client::of(one.udp).connect();
-    let accepts = |tracker: &Tracker| {
-        let client = udp::Client::of(tracker.udp);
-        client.send(&udp::announce(id).to_vec());
-        match answer_in(&client.receive()) {
-            Ok(_) => true,
-            Err(error) => {
-                assert_eq!(error, "invalid connection id");
-                false
-            }
-        }
-    };
+    let accepts = |tracker: &Tracker| udp::accepts(tracker.udp, id);
     assert!(accepts(&one) && accepts(&two), "trackers of one store have one key");
     assert!(!accepts(&other), "another store has another key");
     assert!(!accepts(&own), "the key of a file overrides the key of the store");

@@ -6,9 +6,12 @@ use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, PeerId};
 
 use swarmkeep_tests::{
     serve::{Serve, swarmkeep},
-    udp::{Client, announce},
+    udp::{Announced, Client, announce},
 };
-use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, Escaped};
+use swarmkeep_tracker_protocol::{
+    http::{AnnounceRequest, AnnounceResponse, Escaped},
+    udp,
+};
 use tempfile::TempDir;
 
 use swarmkeep_tests::admin::client::{Answer, ask, bearing};
@@ -105,11 +108,8 @@ impl Tracker {
 
     /// Announces a leecher of [`swarmkeep_tests::udp::HASH`] over UDP.
     pub(crate) fn announce_by_udp(&self, port: u16) -> TrackerAnswer {
-        let mut client = Client::of(self.udp);
-        let connection_id = client.connect();
-        let request = swarmkeep_tracker_protocol::udp::AnnounceRequest { port, ..announce(connection_id) };
-        client.send(&request.to_vec());
-        answer_in(&client.receive())
+        let (mut client, id) = Client::of(self.udp).connected();
+        of_udp(client.try_announce(udp::AnnounceRequest { port, ..announce(id) }))
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {
@@ -133,17 +133,9 @@ impl Tracker {
     }
 }
 
-/// Reads an answer over UDP.
-pub(crate) fn answer_in(packet: &[u8]) -> TrackerAnswer {
-    use swarmkeep_tracker_protocol::udp::Response;
-
-    match Response::parse(packet, swarmkeep::Family::V4) {
-        Ok(Response::Announce(response)) => {
-            Ok((response.header.interval, sorted(response.peers().map(|peer| peer.expect("a port")))))
-        }
-        Ok(Response::Error(error)) => Err(String::from_utf8_lossy(error.message).into_owned()),
-        other => panic!("{other:?}"),
-    }
+/// An answer over UDP.
+pub(crate) fn of_udp(answer: Announced) -> TrackerAnswer {
+    answer.map(|(header, peers)| (header.interval, sorted(peers.into_iter())))
 }
 
 fn sorted(peers: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {

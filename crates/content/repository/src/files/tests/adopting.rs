@@ -188,7 +188,7 @@ fn files_without_a_right_piece_are_not_adopted_and_stay() {
         std::fs::write(elsewhere.path().join(name), vec![1; whole]).unwrap();
     }
     std::os::unix::fs::symlink(elsewhere.path(), folder.path().join("pair")).unwrap();
-    let config = ContentConfig::new(folder.path()).capacity(u64::from(PIECE));
+    let config = ContentConfig { capacity: Some(u64::from(PIECE)), ..ContentConfig::new(folder.path()) };
     let store = FileStore::open(&config, Allocation::Sparse).unwrap();
     let right = pieces(0..3);
     assert_eq!(adopt(&store, &right).unwrap(), None);

@@ -18,7 +18,7 @@ fn sparse_files_take_room_as_they_are_written_and_preallocated_ones_at_once() {
 #[test]
 fn a_capacity_counts_earlier_content() {
     let folder = temporary();
-    let config = ContentConfig::new(folder.path()).capacity(1 << 20);
+    let config = with(ContentConfig::new(folder.path()), |config| config.capacity = Some(1 << 20));
     let store = FileStore::open(&config, Allocation::Sparse).unwrap();
     let content = store.create(&NewTorrent::new(hash(1), 4 << 20, PIECE).unwrap()).unwrap();
     let piece = [1; PIECE as usize];
@@ -50,7 +50,7 @@ fn a_capacity_counts_earlier_content() {
 #[test]
 fn preallocated_files_take_no_more_room_however_the_store_is_opened() {
     let folder = temporary();
-    let config = ContentConfig::new(folder.path()).capacity(1 << 20);
+    let config = with(ContentConfig::new(folder.path()), |config| config.capacity = Some(1 << 20));
     let new = torrent(1, &[("t/a", 500_000), ("t/b", 500_000)]);
     let store = FileStore::open(&config, Allocation::Preallocated).unwrap();
     let (content, bytes) = fill(&store, &new);
@@ -79,7 +79,7 @@ fn padding_takes_no_room() {
     }
     let new = NewTorrent::with_files(hash(1), PIECE, files.build().unwrap()).unwrap();
     for allocation in BOTH {
-        let config = ContentConfig::new(folder.path()).capacity(16 << 10);
+        let config = with(ContentConfig::new(folder.path()), |config| config.capacity = Some(16 << 10));
         let store = FileStore::open(&config, allocation).unwrap();
         let (content, _) = fill(&store, &new);
         let used = store.statistics().used;

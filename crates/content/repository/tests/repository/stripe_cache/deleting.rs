@@ -45,7 +45,8 @@ fn unmark_and_delete_wait_for_writes_in_progress() {
 
 #[test]
 fn a_long_delete_keeps_no_other_torrent_waiting() {
-    let (cache, shared) = cached(StripeCacheOptions::new().write_memory(2 * STRIPE));
+    let (cache, shared) =
+        cached(with(StripeCacheOptions::new(), |options| options.write_memory = 2 * STRIPE));
     let (other, gone) = (create(&*cache, 1, 8 * STRIPE), create(&*cache, 2, 8 * STRIPE));
     shared.close();
     put(&*other, 1, 0..STRIPE);
@@ -114,7 +115,8 @@ fn a_delete_that_fails_leaves_everything() {
 fn a_delete_that_fails_when_the_torrent_is_gone_has_deleted_it() {
     bounded(|| {
         for anew in [false, true] {
-            let (cache, shared) = cached(StripeCacheOptions::new().write_memory(STRIPE));
+            let (cache, shared) =
+                cached(with(StripeCacheOptions::new(), |options| options.write_memory = STRIPE));
             let content = create(&*cache, 1, 4 * STRIPE);
             put(&*content, 1, 0..STRIPE - 1);
             shared.set(CallKind::Deleted, CallFault::Fails);

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_read_loads_its_stripe_and_later_reads_come_from_memory() {
-    let (cache, shared) = cached(StripeCacheOptions::new().read_memory(2 * STRIPE));
+    let (cache, shared) = cached(with(StripeCacheOptions::new(), |options| options.read_memory = 2 * STRIPE));
     let content = seeding(&cache, 1, 4);
     for block in (0..16).rev() {
         holds(&*content, 1, STRIPE + block * 16 * KIB..STRIPE + (block + 1) * 16 * KIB);
@@ -198,7 +198,9 @@ fn more_readers_than_there_is_memory_for_read_little_ahead() {
     // 4 MiB, as large stripes are, and memory for four of them; 16 peers fetch a torrent each, block by
     // block.
     let large = 4 << 20;
-    let options = StripeCacheOptions::new().stripe(large as u32).read_memory(4 * large);
+    let options = with(StripeCacheOptions::new(), |options| {
+        (options.stripe, options.read_memory) = (Some(large as u32), 4 * large);
+    });
     let (cache, shared) = over(memory(None), options);
     let peers: Vec<_> = (0..16)
         .map(|n| {

@@ -243,7 +243,8 @@ fn after_a_refusal_the_rest_of_a_stripe_is_tried_all_the_same() {
 #[test]
 fn a_panic_of_the_store_below_is_an_error_and_nothing_hangs() {
     bounded(|| {
-        let (cache, shared) = cached(StripeCacheOptions::new().write_memory(STRIPE));
+        let (cache, shared) =
+            cached(with(StripeCacheOptions::new(), |options| options.write_memory = STRIPE));
         let content = create(&*cache, 1, 8 * STRIPE);
         shared.set(CallKind::Write, CallFault::Panics);
         put(&*content, 1, 0..STRIPE);

@@ -8,7 +8,7 @@ fn over_files(
     allocation: files::Allocation,
     capacity: u64,
 ) -> (Arc<StripeCache>, Arc<Probe>) {
-    let config = ContentConfig::new(folder.path()).capacity(capacity);
+    let config = with(ContentConfig::new(folder.path()), |config| config.capacity = Some(capacity));
     over(Box::new(FileStore::open(&config, allocation).unwrap()), StripeCacheOptions::new())
 }
 
@@ -48,9 +48,10 @@ fn no_room_of_the_store_below_is_promised_twice() {
     bounded(|| {
         // A write that begins in a stripe that has its block and ends in one that has none.
         let device = Arc::new(SparseDevice::new(64 * 64));
-        BlockStore::format(&*device, FormatOptions::new().block_size(STRIPE as u32)).unwrap();
+        BlockStore::format(&*device, blocks_of(STRIPE as u32)).unwrap();
         let store = BlockStore::boot(device, Allocation::Sequential).unwrap();
-        let (cache, _) = over(Box::new(store), StripeCacheOptions::new().threads(1));
+        let (cache, _) =
+            over(Box::new(store), with(StripeCacheOptions::new(), |options| options.threads = 1));
         let content = create(&*cache, 1, 200 * STRIPE);
         let free = cache.statistics().free.unwrap() / STRIPE;
         let placed = free / 2 + 1;
@@ -81,7 +82,7 @@ fn writes_that_go_through_at_once_all_end() {
     for seed in 0..3 {
         bounded(move || {
             // Room for 10 stripes, of which eight threads want 40.
-            let options = StripeCacheOptions::new().write_memory(2 * STRIPE).threads(2);
+            let options = with(StripeCacheOptions::new(), |options| options.write_memory = 2 * STRIPE);
             let (cache, _) = over(memory(Some(10 * STRIPE)), options);
             let threads: Vec<_> = (0..8)
                 .map(|thread| {
@@ -113,7 +114,8 @@ fn writes_that_go_through_at_once_all_end() {
 #[test]
 fn a_write_that_goes_through_makes_way_again_for_later_writes() {
     bounded(|| {
-        let (cache, shared) = over(memory(Some(3 * STRIPE)), StripeCacheOptions::new().threads(1));
+        let options = with(StripeCacheOptions::new(), |options| options.threads = 1);
+        let (cache, shared) = over(memory(Some(3 * STRIPE)), options);
         let torrents = [1, 2].map(|n| create(&*cache, n, 2 * STRIPE));
         put(&*torrents[1], 2, STRIPE..2 * STRIPE);
         cache.flush().unwrap();

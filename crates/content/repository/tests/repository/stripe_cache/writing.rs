@@ -117,7 +117,8 @@ fn a_stripe_that_is_not_whole_waits_until_it_is_old_and_so_do_its_pieces() {
 #[test]
 fn at_the_limit_a_write_waits_and_memory_stays_below_it() {
     bounded(|| {
-        let (cache, shared) = cached(StripeCacheOptions::new().write_memory(2 * STRIPE));
+        let (cache, shared) =
+            cached(with(StripeCacheOptions::new(), |options| options.write_memory = 2 * STRIPE));
         assert_eq!(cache.statistics().most_unwritten, 2 * STRIPE);
         let content = create(&*cache, 1, 8 * STRIPE);
         shared.close();
@@ -142,7 +143,9 @@ fn at_the_limit_a_write_waits_and_memory_stays_below_it() {
 fn without_whole_stripes_the_ones_that_miss_least_make_room() {
     bounded(|| {
         const STRIPE: u64 = 4 * CHUNK;
-        let options = StripeCacheOptions::new().stripe(STRIPE as u32).write_memory(8 * CHUNK);
+        let options = with(StripeCacheOptions::new(), |options| {
+            (options.stripe, options.write_memory) = (Some(STRIPE as u32), 8 * CHUNK);
+        });
         let (cache, shared) = cached(options);
         let content = create(&*cache, 1, 8 * STRIPE);
         put(&*content, 1, 0..CHUNK);
@@ -164,7 +167,7 @@ fn without_whole_stripes_the_ones_that_miss_least_make_room() {
 #[test]
 fn bytes_written_again_meanwhile_are_read_at_once_and_written_last() {
     bounded(|| {
-        let (cache, shared) = over(memory(None), StripeCacheOptions::new().threads(2));
+        let (cache, shared) = over(memory(None), StripeCacheOptions::new());
         let content = create(&*cache, 1, 4 * STRIPE);
         shared.close();
         put(&*content, 1, 0..STRIPE);
@@ -213,7 +216,8 @@ fn a_whole_stripe_that_begins_anew_waits_until_it_is_whole_again() {
 
 #[test]
 fn one_write_that_stalls_keeps_no_thread_from_making_room() {
-    let (cache, shared) = over(memory(None), StripeCacheOptions::new().write_memory(2 * STRIPE).threads(2));
+    let options = with(StripeCacheOptions::new(), |options| options.write_memory = 2 * STRIPE);
+    let (cache, shared) = over(memory(None), options);
     let (stalled, other) = (create(&*cache, 1, 8 * STRIPE), create(&*cache, 2, 8 * STRIPE));
     shared.set(CallKind::WriteOf(hash(1)), CallFault::Waits);
     put(&*stalled, 1, 0..STRIPE);
@@ -230,7 +234,9 @@ fn one_write_that_stalls_keeps_no_thread_from_making_room() {
 #[test]
 fn memory_goes_to_the_call_that_waited_first() {
     const STRIPE: u64 = 2 * CHUNK;
-    let options = StripeCacheOptions::new().stripe(STRIPE as u32).write_memory(2 * STRIPE);
+    let options = with(StripeCacheOptions::new(), |options| {
+        (options.stripe, options.write_memory) = (Some(STRIPE as u32), 2 * STRIPE);
+    });
     let (cache, shared) = cached(options);
     let torrents = [1, 2, 3].map(|n| create(&*cache, n, 8 * STRIPE));
     // Half of the memory is stuck, and half can be taken back chunk by chunk.
