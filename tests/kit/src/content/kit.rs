@@ -17,7 +17,6 @@ use tempfile::TempDir;
 use super::Subject;
 pub(crate) use crate::draw::Draw;
 
-/// The time after which a call counts as endless.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The longest time of a race, even with rounds left.
@@ -41,7 +40,6 @@ impl<'a> Folder<'a> {
         Self { capacity: Some(ROOM), ..Self::unlimited(subject) }
     }
 
-    /// A folder, and the first store in it.
     pub(crate) fn opened(subject: &'a dyn Subject) -> (Self, Store) {
         let folder = Self::new(subject);
         let store = folder.open();
@@ -126,13 +124,11 @@ impl Deref for Store {
 }
 
 impl Store {
-    /// Creates torrent `n`.
     pub(crate) fn new_torrent(&self, n: u64, length: u64, piece_length: u32) -> Arc<dyn Content> {
         self.create(&torrent(n, length, piece_length))
             .unwrap_or_else(|error| panic!("a torrent of {length} in pieces of {piece_length}: {error}"))
     }
 
-    /// Opens torrent `n`.
     pub(crate) fn torrent(&self, n: u64) -> Arc<dyn Content> {
         self.open(&hash(n)).unwrap_or_else(|error| panic!("torrent {n} is not opened: {error}"))
     }
@@ -190,7 +186,6 @@ impl Pattern {
     const MARK: u64 = 0xb17e;
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// The bytes of a range.
     pub(crate) fn bytes(self, range: Range<u64>) -> Vec<u8> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let (mut at, mut rest) = (range.start, &mut bytes[..]);
@@ -242,13 +237,11 @@ const INVERSE: u64 = {
     inverse
 };
 
-/// Writes the pattern into a range.
 pub(crate) fn put(content: &dyn Content, range: Range<u64>, pattern: Pattern) {
     let result = content.write(range.start, &pattern.bytes(range.clone()));
     result.unwrap_or_else(|error| panic!("a write to {range:?} of {:?}: {error}", content.geometry()));
 }
 
-/// Writes the pattern into a piece and marks it.
 pub(crate) fn complete(content: &dyn Content, piece: u32, pattern: Pattern) {
     put(content, content.geometry().piece(piece).unwrap(), pattern);
     assert!(content.mark_complete(piece).unwrap(), "piece {piece} was written and not marked");
@@ -319,7 +312,6 @@ pub(crate) fn assert_untouched(content: &dyn Content) {
     }
 }
 
-/// The pieces that are complete.
 pub(crate) fn complete_pieces(content: &dyn Content) -> Vec<u32> {
     content.pieces().unwrap().iter().collect()
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use swarmkeep_content::{Content, ContentExt, ContentRepository, Error, Geometry, PieceBits, Result};
 
 use super::{
-    super::model::{HEAD, LogEvent, MOST_UNWRITTEN, Model, ModelContent, ModelTorrent},
+    super::model::{HEAD, LogEvent, MOST_UNWRITTEN, Model, ModelContent, ModelTorrent, fill},
     Fault, FaultNotes, let_others_in,
 };
 
@@ -21,7 +21,6 @@ pub(super) struct BrokenContent {
     pub(super) model: Model,
     pub(super) fault: Fault,
     pub(super) notes: Arc<Mutex<FaultNotes>>,
-    /// The complete ones when it was opened.
     pub(super) pieces: PieceBits,
 }
 
@@ -307,12 +306,7 @@ impl Content for BrokenContent {
                 self.handle.read(offset, first)?;
                 let_others_in();
                 self.current().read(offset + len / 2, second)?;
-                let mut rest = &bytes[..];
-                for buffer in buffers {
-                    let (now, later) = rest.split_at(buffer.len());
-                    buffer.copy_from_slice(now);
-                    rest = later;
-                }
+                fill(buffers, &bytes);
                 return Ok(());
             }
             _ => {}

@@ -18,7 +18,6 @@ fn unit(store: &Store) -> u64 {
     (store.stripe() / 4).max(1 << 16)
 }
 
-/// The pattern that fills a store.
 struct FilledStore {
     contents: Vec<Arc<dyn Content>>,
     bytes: u64,

@@ -31,7 +31,6 @@ enum StoryStep {
     Copy,
 }
 
-/// Lengths and piece lengths that stories go through.
 type Measures = &'static [(u64, u32)];
 
 const SMALL: Measures = &[(1, 1), (50, 7), (64, 64), (100, 1000), (777, 100)];
@@ -103,7 +102,6 @@ fn step(draw: &mut Draw) -> StoryStep {
     }
 }
 
-/// A torrent as both have it.
 type ContentPair = (Arc<dyn Content>, Arc<dyn Content>);
 
 fn go_through(subject: &dyn Subject, story: &[StoryStep], measures: Measures) {
