@@ -229,8 +229,8 @@ swarmkeep_conformance::faults! {
 /// The memory of faults.
 #[derive(Default)]
 struct FaultNotes {
-    /// Bytes of torrents that are gone, by their offset.
-    room: BTreeMap<u64, u8>,
+    /// Chunks of torrents that are gone.
+    room: BTreeMap<u64, Vec<Option<u8>>>,
     deleted: BTreeMap<InfoHash, ModelTorrent>,
     /// The write that is to be carried out yet.
     late: Option<(u64, Vec<u8>)>,

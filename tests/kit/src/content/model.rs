@@ -15,6 +15,9 @@ use swarmkeep_content::{
     PieceBits, Result, Statistics, Summary,
 };
 
+/// How many bytes are kept together.
+const CHUNK: u64 = 4096;
+
 /// How many bytes a torrent takes of the capacity.
 pub(crate) const HEAD: u64 = 1 << 10;
 
@@ -52,8 +55,8 @@ pub(crate) struct ModelTorrent {
     id: u64,
     pub(crate) geometry: Geometry,
     pub(crate) label: Arc<[u8]>,
-    /// Those that were written, by their offset.
-    pub(crate) bytes: BTreeMap<u64, u8>,
+    /// Bytes that were never written are `None`, or their chunk is missing.
+    pub(crate) chunks: BTreeMap<u64, Vec<Option<u8>>>,
     pub(crate) complete: BTreeSet<u32>,
     /// The durable ones of the complete pieces.
     pub(crate) durable: BTreeSet<u32>,
@@ -153,7 +156,7 @@ impl ModelState {
             id: self.created,
             geometry: torrent.geometry,
             label: Arc::default(),
-            bytes: BTreeMap::new(),
+            chunks: BTreeMap::new(),
             complete: BTreeSet::new(),
             durable: BTreeSet::new(),
         };
@@ -242,27 +245,69 @@ impl ModelState {
 }
 
 impl ModelTorrent {
-    /// The number of bytes of a range that were written.
+    /// The chunks of a range, and which of their bytes belong to it.
+    fn chunks(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
+        let Range { start, end } = range.clone();
+        let chunks = if start < end { start / CHUNK..end.div_ceil(CHUNK) } else { 0..0 };
+        chunks.map(move |chunk| {
+            let base = chunk * CHUNK;
+            (chunk, (start.max(base) - base) as usize..(end.min(base + CHUNK) - base) as usize)
+        })
+    }
+
+    /// How many bytes of a range are written.
     pub(crate) fn written(&self, range: &Range<u64>) -> u64 {
-        self.bytes.range(range.clone()).count() as u64
+        let written = |(chunk, within): (u64, Range<usize>)| {
+            self.chunks.get(&chunk).map_or(0, |bytes| bytes[within].iter().flatten().count())
+        };
+        // From chunk to chunk that is there: a torrent may be long and have few bytes.
+        self.chunks
+            .range(range.start / CHUNK..range.end.div_ceil(CHUNK))
+            .flat_map(|(&chunk, _)| {
+                Self::chunks(&(range.start.max(chunk * CHUNK)..range.end.min((chunk + 1) * CHUNK)))
+            })
+            .map(written)
+            .sum::<usize>() as u64
     }
 
-    /// Writes bytes, and returns the number of those that were not written before.
+    /// Writes bytes; how many of them were not written before.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> u64 {
-        (offset..).zip(bytes).map(|(at, &byte)| u64::from(self.bytes.insert(at, byte).is_none())).sum()
+        let range = offset..offset + bytes.len() as u64;
+        let mut new = 0;
+        let mut rest = bytes;
+        for (chunk, within) in Self::chunks(&range) {
+            let held = self.chunks.entry(chunk).or_insert_with(|| vec![None; CHUNK as usize]);
+            let (now, later) = rest.split_at(within.len());
+            for (old, &byte) in held[within].iter_mut().zip(now) {
+                new += u64::from(old.replace(byte).is_none());
+            }
+            rest = later;
+        }
+        new
     }
 
-    /// Forgets bytes, and returns the number of those that were written.
+    /// Forgets bytes; how many of them were written.
     pub(crate) fn forget(&mut self, range: &Range<u64>) -> u64 {
-        self.bytes.extract_if(range.clone(), |_, _| true).count() as u64
+        let mut forgotten = 0;
+        for (chunk, within) in Self::chunks(range) {
+            if let Some(bytes) = self.chunks.get_mut(&chunk) {
+                bytes[within].iter_mut().for_each(|byte| forgotten += u64::from(byte.take().is_some()));
+            }
+        }
+        forgotten
     }
 
     /// The bytes of a range.
     pub(crate) fn read(&self, range: &Range<u64>) -> Result<Vec<u8>> {
-        let written = self.bytes.range(range.clone()).zip(range.clone());
-        let bytes: Vec<_> = written.take_while(|((at, _), n)| *at == n).map(|((_, byte), _)| *byte).collect();
-        let at = range.start + bytes.len() as u64;
-        if at < range.end { Err(Error::NotWritten { at }) } else { Ok(bytes) }
+        let mut all = Vec::new();
+        for (chunk, within) in Self::chunks(range) {
+            let missing = |byte: usize| Error::NotWritten { at: chunk * CHUNK + byte as u64 };
+            let bytes = self.chunks.get(&chunk).ok_or_else(|| missing(within.start))?;
+            for byte in within {
+                all.push(bytes[byte].ok_or_else(|| missing(byte))?);
+            }
+        }
+        Ok(all)
     }
 
     pub(crate) fn first_complete(&self, range: &Range<u64>) -> Option<u32> {
@@ -271,7 +316,9 @@ impl ModelTorrent {
 
     pub(crate) fn pieces(&self) -> PieceBits {
         let mut bits = PieceBits::none(self.geometry.pieces());
-        self.complete.iter().for_each(|&piece| _ = bits.insert(piece));
+        self.complete.iter().for_each(|&piece| {
+            bits.insert(piece);
+        });
         bits
     }
 }
@@ -345,13 +392,6 @@ impl ContentRepository for Model {
     }
 }
 
-/// Fills buffers with bytes that are as many.
-pub(crate) fn fill(buffers: &mut [IoSliceMut<'_>], mut bytes: &[u8]) {
-    for buffer in buffers {
-        bytes.read_exact(buffer).expect("as many");
-    }
-}
-
 /// A torrent that was opened.
 #[derive(Clone)]
 pub(crate) struct ModelContent {
@@ -409,7 +449,12 @@ impl Content for ModelContent {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let range = self.geometry.range(offset, len)?;
         let bytes = self.torrent(&mut self.state())?.read(&range)?;
-        fill(buffers, &bytes);
+        let mut rest = &bytes[..];
+        for buffer in buffers {
+            let (now, later) = rest.split_at(buffer.len());
+            buffer.copy_from_slice(now);
+            rest = later;
+        }
         self.shared.counters.read(len);
         Ok(())
     }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use swarmkeep_content::{Content, ContentExt, ContentRepository, Error, Geometry, PieceBits, Result};
 
 use super::{
-    super::model::{HEAD, LogEvent, MOST_UNWRITTEN, Model, ModelContent, ModelTorrent, fill},
+    super::model::{HEAD, LogEvent, MOST_UNWRITTEN, Model, ModelContent, ModelTorrent},
     Fault, FaultNotes, let_others_in,
 };
 
@@ -170,8 +170,10 @@ impl Content for BrokenContent {
             }
             Fault::OldRoomShown => {
                 let notes = self.notes.lock();
-                for (&at, &old) in notes.room.range(offset & !4095..range.end.next_multiple_of(4096)) {
-                    self.with(|torrent| _ = torrent.bytes.entry(at).or_insert(old))?;
+                for (&chunk, old) in notes.room.range(offset / 4096..range.end.div_ceil(4096)) {
+                    self.with(|torrent| {
+                        torrent.chunks.entry(chunk).or_insert_with(|| old.clone());
+                    })?;
                 }
                 drop(notes);
                 return self.force(offset, &bytes);
@@ -289,7 +291,8 @@ impl Content for BrokenContent {
                 if let (Err(Error::NotWritten { .. }), [buffer, ..]) = (&result, buffers) {
                     let notes = self.notes.lock();
                     for (byte, at) in buffer.iter_mut().zip(offset..) {
-                        *byte = *notes.room.get(&at).unwrap_or(byte);
+                        let old = notes.room.get(&(at / 4096)).and_then(|chunk| chunk[(at % 4096) as usize]);
+                        *byte = old.unwrap_or(*byte);
                     }
                 }
                 return result;
@@ -304,7 +307,12 @@ impl Content for BrokenContent {
                 self.handle.read(offset, first)?;
                 let_others_in();
                 self.current().read(offset + len / 2, second)?;
-                fill(buffers, &bytes);
+                let mut rest = &bytes[..];
+                for buffer in buffers {
+                    let (now, later) = rest.split_at(buffer.len());
+                    buffer.copy_from_slice(now);
+                    rest = later;
+                }
                 return Ok(());
             }
             _ => {}

@@ -116,14 +116,14 @@ impl ContentRepository for Broken {
                 match (self.fault, &created) {
                     (Fault::CreateEmpties, Err(Error::Exists(_))) => {
                         let held = state.torrents.get_mut(&info_hash).expect("it exists");
-                        held.bytes.clear();
+                        held.chunks.clear();
                         held.complete.clear();
                     }
                     (Fault::CreateHalfDone, Err(Error::Full { .. })) => state.create(torrent),
                     (Fault::CreateRevives, Ok(_)) => {
                         if let Some(old) = self.notes.lock().deleted.remove(&info_hash) {
                             let created = state.torrents.get_mut(&info_hash).expect("it was just created");
-                            created.bytes = old.bytes;
+                            created.chunks = old.chunks;
                             let all = 0..created.geometry.len();
                             let written = created.written(&all);
                             state.used += written;
@@ -195,7 +195,9 @@ impl ContentRepository for Broken {
             let mut notes = self.notes.lock();
             notes.drift += 1;
             notes.deleted.insert(*info_hash, torrent.clone());
-            notes.room.extend(&torrent.bytes);
+            for (&chunk, bytes) in &torrent.chunks {
+                notes.room.insert(chunk, bytes.clone());
+            }
         }
         drop(state);
         let deleted = self.model.delete(info_hash)?;
