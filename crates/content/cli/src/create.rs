@@ -19,7 +19,7 @@ use data_encoding::HEXLOWER;
 use indicatif::{BinaryBytes, ProgressBar};
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
-use swarmkeep_bittorrent::programs::{bytes, value};
+use swarmkeep_bittorrent::programs::bytes;
 use swarmkeep_metainfo::{
     self, Creation, Error as MetainfoError, Format, Magnet, Metainfo, PieceHash, PieceHasher,
 };
@@ -28,6 +28,7 @@ use tempfile::Builder;
 use crate::{
     refuse,
     store::{bar, counted, print_json, say},
+    units,
 };
 
 const DETAILS: &str = "\
@@ -115,12 +116,12 @@ pub(crate) struct Args {
     source: Option<String>,
 
     /// The date of the torrent, in seconds since 1970 (`date +%s`).
-    #[arg(long, value_name = "SECONDS", value_parser = value::<i64>)]
+    #[arg(long, value_name = "SECONDS", value_parser = units::number::<i64>)]
     date: Option<i64>,
 
     /// The number of threads that read and hash. By default one per core. One thread reads a rotating disk
     /// fastest.
-    #[arg(long, value_name = "N", value_parser = value::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", value_parser = units::number::<NonZeroUsize>)]
     threads: Option<NonZeroUsize>,
 
     /// Also print the magnet link.

@@ -16,6 +16,7 @@ mod news;
 mod peer;
 mod seed;
 mod store;
+mod units;
 
 /// Make, seed and fetch torrents, and keep their content on a store that survives a crash at any moment.
 #[derive(Parser)]

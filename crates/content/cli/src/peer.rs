@@ -14,10 +14,7 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
-use swarmkeep_bittorrent::{
-    PeerId, in_words,
-    programs::{bytes, value},
-};
+use swarmkeep_bittorrent::{PeerId, in_words, programs::bytes};
 use swarmkeep_content::{ContentRepository, Error as StoreError, PieceBits};
 use swarmkeep_metainfo::{Magnet, Metainfo};
 use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
@@ -33,6 +30,7 @@ use crate::{
     kept::TorrentStore,
     news::{News, short},
     store::{TorrentFiles, counted, of_pieces, opened::Access, read_torrent, say},
+    units,
 };
 
 /// The exit code of a program that is stopped before everything is fetched.
@@ -84,11 +82,11 @@ pub(crate) struct Sharing {
 
     /// The addresses to listen at, of one or both families. [default: port 6881 of every address, or any port
     /// if that is taken]
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = value::<SocketAddr>)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
     listen: Vec<SocketAddr>,
 
     /// The address of a peer, in addition to those from trackers and other peers.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = value::<SocketAddr>)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
     peer: Vec<SocketAddr>,
 
     /// The most bytes sent per second, over all torrents, such as 2MiB.
@@ -104,15 +102,15 @@ pub(crate) struct Sharing {
 
     /// The most seconds until a fetched piece is durable. A crash can lose these pieces. With more seconds,
     /// more blocks of a store are written whole.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = value::<NonZero<u64>>)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = units::number::<NonZero<u64>>)]
     write_within: NonZero<u64>,
 
     /// The most connections in all: at most three quarters incoming, and at most three quarters outgoing.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = value::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = units::number::<usize>)]
     connections: usize,
 
     /// The number of peers per torrent that receive blocks at a time.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = value::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = units::number::<usize>)]
     slots: usize,
 
     /// Take torrents of more than 100,000 files, too.

@@ -33,7 +33,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn pieces_without_bytes_take_no_memory() {
     let _alone = ALONE.lock();
     let device = Arc::new(SparseDevice::new(64 * BLOCK / SECTOR as u64));
-    BlockStore::format(&*device, blocks_of(BLOCK as u32)).unwrap();
+    let options = with(FormatOptions::new(), |options| options.block_size = Some(BLOCK as u32));
+    BlockStore::format(&*device, options).unwrap();
     let store = BlockStore::boot(Arc::clone(&device), None).unwrap();
     let length = u64::from(u32::MAX);
     for n in 0..2 {

@@ -75,7 +75,8 @@ macro_rules! twenty_bytes {
         #[cfg(feature = "serde")]
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                crate::id::deserialize_str(deserializer)
+                let hex = std::borrow::Cow::<str>::deserialize(deserializer)?;
+                hex.parse().map_err(serde::de::Error::custom)
             }
         }
     };
@@ -101,27 +102,6 @@ fn parse_hex(hex: &str) -> Result<[u8; 20], Error> {
         *byte = digit(2 * i)? << 4 | digit(2 * i + 1)?;
     }
     Ok(bytes)
-}
-
-#[cfg(feature = "serde")]
-pub(crate) fn deserialize_str<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: FromStr<Err = Error>,
-{
-    struct Visitor<T>(std::marker::PhantomData<T>);
-    impl<T: FromStr<Err = Error>> serde::de::Visitor<'_> for Visitor<T> {
-        type Value = T;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("40 hexadecimal digits")
-        }
-
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
-            text.parse().map_err(E::custom)
-        }
-    }
-    deserializer.deserialize_str(Visitor(std::marker::PhantomData))
 }
 
 #[cfg(test)]

@@ -1,14 +1,6 @@
 //! Parts that the two programs share.
 
-use std::{
-    error::Error,
-    io::{self, ErrorKind},
-    net::AddrParseError,
-    num::{IntErrorKind, NonZero, ParseFloatError, ParseIntError},
-    path::Path,
-    process::ExitCode,
-    str::FromStr,
-};
+use std::{error::Error, io, num::NonZero, path::Path, process::ExitCode};
 
 use crate::in_words;
 
@@ -28,7 +20,7 @@ macro_rules! say {
 /// Ends a program: prints the error of its command, unless the reader of the output has closed the pipe.
 pub fn end(program: &str, done: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     done.unwrap_or_else(|error| match error.downcast_ref().map(io::Error::kind) {
-        Some(ErrorKind::BrokenPipe) => ExitCode::SUCCESS,
+        Some(io::ErrorKind::BrokenPipe) => ExitCode::SUCCESS,
         _ => {
             eprintln!("{program}: {}", in_words(&error));
             ExitCode::FAILURE
@@ -36,38 +28,7 @@ pub fn end(program: &str, done: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     })
 }
 
-/// The value of an option.
-///
-/// # Errors
-/// The expected values.
-pub fn value<T: FromStr<Err: Error + 'static>>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|error: T::Err| expected(&error))
-}
-
-/// Which values are expected, from the error of a parser.
-pub fn expected(error: &(dyn Error + 'static)) -> String {
-    let text = error.to_string();
-    let range = text.split_once(" is not in ").and_then(|(_, range)| range.split_once(".."));
-    match (error.downcast_ref::<ParseIntError>().map(ParseIntError::kind), range) {
-        (Some(IntErrorKind::PosOverflow), _) => "the number is too large".into(),
-        (Some(IntErrorKind::Zero), _) => "expected a whole number above 0".into(),
-        (Some(_), _) => "expected a whole number".into(),
-        (None, Some((from, ""))) => format!("expected a number from {from} on"),
-        (None, Some((from, to))) => {
-            format!("expected a number from {from} to {}", to.trim_start_matches('='))
-        }
-        _ if error.is::<ParseFloatError>() => "expected a number, such as 0.5".into(),
-        _ if error.is::<AddrParseError>() => {
-            "expected an address and port, such as 192.0.2.1:6969 or [2001:db8::1]:6969".into()
-        }
-        _ => text,
-    }
-}
-
-/// A number of bytes, as an option gives it.
-///
-/// # Errors
-/// The expected format.
+/// A number of bytes, as an option gives it; or the expected format.
 pub fn bytes(text: &str) -> Result<NonZero<u64>, String> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
     in_units(text, &units)
@@ -82,9 +43,9 @@ pub fn in_units(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// The bytes of memory that this process may use: the memory of the machine, or the least limit of its control
-/// group and of the groups above, in version 2 or by the memory controller of version 1. `None` if the system
-/// reports neither. `read` returns the text of a file.
+/// The bytes of memory that this process may use: the memory of the machine, or the least limit of its
+/// control group and of the groups above, in version 2 or by the memory controller of version 1. `None` if the
+/// system reports neither. `read` returns the text of a file.
 pub fn memory(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let text = |path: &str| read(Path::new(path)).unwrap_or_default();
     let (machine, groups) = (text("/proc/meminfo"), text("/proc/self/cgroup"));
@@ -107,24 +68,14 @@ pub fn memory(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashMap, net::SocketAddr};
+    use std::collections::HashMap;
 
     use super::*;
 
     #[test]
-    fn wrong_values_are_answered_with_the_expected_ones() {
-        assert_eq!(value("0"), Ok(0_u32));
-        assert_eq!(value::<u32>("-1").unwrap_err(), "expected a whole number");
-        assert_eq!(value::<u32>("5000000000").unwrap_err(), "the number is too large");
-        assert_eq!(value::<NonZero<u64>>("0").unwrap_err(), "expected a whole number above 0");
-        assert!(value::<SocketAddr>("192.0.2.1").unwrap_err().starts_with("expected an address and port"));
-    }
-
-    #[test]
     fn bytes_are_ones_or_powers_of_1024() {
-        assert_eq!(bytes("1000").map(NonZero::get), Ok(1000));
-        assert_eq!(bytes("512MiB").map(NonZero::get), Ok(512 << 20));
-        assert_eq!(bytes("4GiB").map(NonZero::get), Ok(4 << 30));
+        let good = ["1000", "512MiB", "4GiB"].map(|text| bytes(text).map(NonZero::get));
+        assert_eq!(good, [Ok(1000), Ok(512 << 20), Ok(4 << 30)]);
         for wrong in ["", "0", "0GiB", "GiB", "1GB", "-1", "99999999999TiB"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
@@ -139,16 +90,15 @@ mod tests {
         };
         let (groups, of_slice) = ("/proc/self/cgroup", "/sys/fs/cgroup/system.slice");
         let [max, high] = ["max", "high"].map(|file| format!("{of_slice}/swarmkeep.service/memory.{file}"));
-        assert_eq!(least(&[(groups, "nonsense")]), None);
-        assert_eq!(least(&[(groups, "0::/system.slice/swarmkeep.service\n"), (&max, "max\n")]), None);
+        let own = "nonsense\n0::/system.slice/swarmkeep.service\n";
+        assert_eq!(least(&[(groups, own), (&max, "max\n")]), None);
         assert_eq!(least(&[("/proc/meminfo", "MemTotal:      8789 kB\nMemFree: 1 kB\n")]), Some(8_999_936));
         assert_eq!(least(&[(&format!("{of_slice}/memory.max"), "8000000\n")]), Some(8_000_000));
         assert_eq!(least(&[(&high, "6000000\n"), (&max, "7000000\n")]), Some(6_000_000));
         assert_eq!(least(&[(groups, "0::/user.slice\n")]), Some(8_999_936));
         // In a container the group is the root of all visible ones.
         assert_eq!(least(&[(groups, "0::/\n"), ("/sys/fs/cgroup/memory.max", "5000000\n")]), Some(5_000_000));
-        let docker = "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes";
-        let version_1 = "5:cpu,cpuacct:/docker\n4:memory:/docker\n";
-        assert_eq!(least(&[(groups, version_1), (docker, "3000000\n")]), Some(3_000_000));
+        let docker = ("/sys/fs/cgroup/memory/docker/memory.limit_in_bytes", "3000000\n");
+        assert_eq!(least(&[(groups, "5:cpu,cpuacct:/docker\n4:memory:/docker\n"), docker]), Some(3_000_000));
     }
 }

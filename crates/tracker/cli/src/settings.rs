@@ -19,7 +19,6 @@ use clap::{
     error::{ContextKind, ContextValue},
     parser::ValueSource,
 };
-use swarmkeep_bittorrent::programs::expected;
 use swarmkeep_redis::without_password;
 use toml::de::{DeTable, DeValue};
 
@@ -306,7 +305,7 @@ pub(crate) fn check(
         if let Err(error) = schema.clone().try_get_matches_from([format!("--{name}={value}")]) {
             let mut message = format!("`{}` is not a value for it", value.escape_debug());
             if let Some(source) = std::error::Error::source(&error) {
-                let _ = write!(message, ": {}", expected(source));
+                let _ = write!(message, ": {}", crate::expected(source));
             }
             if let Some(ContextValue::Strings(allowed)) = error.get(ContextKind::ValidValue)
                 && !allowed.is_empty()

@@ -19,10 +19,9 @@ use swarmkeep_content::{
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
-use swarmkeep_kit::content::blocks_of;
 use swarmkeep_store_tests::with;
 
-use crate::crashes::kills::reopen;
+use crate::{blocks_of, crashes::kills::reopen};
 
 /// Makes a process of this program the writer: its path and its seed.
 const WRITER: &str = "SWARMKEEP_BLOCK_STORE_WRITER";

@@ -12,12 +12,9 @@ use std::{
 
 use swarmkeep_content::{
     ContentConfig, ContentRepository, Memory, NewTorrent,
-    block::{Allocation, BlockStore, SECTOR},
+    block::{Allocation, BlockStore, FormatOptions, SECTOR},
 };
-use swarmkeep_kit::{
-    content::blocks_of,
-    device::{Access, SparseDevice},
-};
+use swarmkeep_kit::device::{Access, SparseDevice};
 use swarmkeep_peer::{Session, SessionConfig};
 use tokio::time::timeout;
 
@@ -115,7 +112,9 @@ impl FetchLoad {
         let stripes = self.torrents * self.stripes;
         let sectors = (2 * stripes + 16) * STRIPE / SECTOR as u64;
         let device = Arc::new(SparseDevice::new(sectors));
-        BlockStore::format(&device, blocks_of(STRIPE as u32)).unwrap();
+        let mut options = FormatOptions::new();
+        options.block_size = Some(STRIPE as u32);
+        BlockStore::format(&device, options).unwrap();
         let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
         let store = Arc::new(store);
         for info in &infos {

@@ -17,17 +17,10 @@ mod cases;
 mod kit;
 mod model;
 
-use swarmkeep_content::{ContentConfig, ContentRepository, Result, block::FormatOptions};
+use swarmkeep_content::{ContentConfig, ContentRepository, Result};
 
 pub use model::Model;
 pub use swarmkeep_conformance::common::within;
-
-/// A block store in blocks of `bytes`.
-pub fn blocks_of(bytes: u32) -> FormatOptions {
-    let mut options = FormatOptions::new();
-    options.block_size = Some(bytes);
-    options
-}
 
 /// A store that can be put through the suite: how to open one.
 ///

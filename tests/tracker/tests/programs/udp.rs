@@ -115,7 +115,7 @@ fn answers_leave_from_the_address_of_the_request(net: &Net) {
 fn an_invalid_request_gets_silence_and_its_neighbours_an_answer(net: &Net) {
     let tracker = over(net, build("packed", Duration::from_secs(2700)));
     for &address in &tracker.udp {
-        let (mut client, _) = net.client(address).connected();
+        let (mut client, id) = net.client(address).connected();
         for packet in [&[][..], &[0xff; 60_000]] {
             client.send(packet);
             // The next answer belongs to the next request.

@@ -9,13 +9,14 @@ use std::{
 };
 
 use indicatif::BinaryBytes;
-use swarmkeep_bittorrent::programs::{bytes, value};
+use swarmkeep_bittorrent::programs::bytes;
 use swarmkeep_content::{
     ContentRepository,
     block::{Allocation, BlockStore, FileDevice, FormatOptions},
 };
 
 use super::{print_json, probe::content_of, say};
+use crate::units::number;
 
 /// Make an empty store on a block device, or in a new image.
 ///
@@ -38,7 +39,7 @@ pub(super) struct Args {
 
     /// The least number of torrents that there is room for [default: as many as fit in one block, 114,464
     /// with blocks of 4MiB].
-    #[arg(long, value_name = "COUNT", value_parser = value::<u32>)]
+    #[arg(long, value_name = "COUNT", value_parser = number::<u32>)]
     torrents: Option<u32>,
 
     /// Use the lowest free block for content and the highest for i-nodes, instead of the next free block

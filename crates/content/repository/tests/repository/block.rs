@@ -7,10 +7,10 @@ use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error, NewTorrent,
     block::{Allocation, BlockDevice, BlockStore, Damage, FileDevice, FormatOptions, Owner, SECTOR, Sector},
 };
-use swarmkeep_kit::{content::blocks_of, device::SparseDevice};
+use swarmkeep_kit::device::SparseDevice;
 use swarmkeep_store_tests::with;
 
-use crate::{bytes, corrupt, hash};
+use crate::{blocks_of, bytes, corrupt, hash};
 
 const KIB: u64 = 1 << 10;
 const PIECE: u32 = 16 << 10;

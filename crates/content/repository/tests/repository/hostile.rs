@@ -15,14 +15,11 @@ use swarmkeep_content::{
     ContentExt, ContentRepository, Error, NewTorrent,
     block::{Allocation, BlockDevice, BlockStore, FormatOptions, Sector},
 };
-use swarmkeep_kit::{
-    content::blocks_of,
-    device::{Access, SparseDevice},
-};
+use swarmkeep_kit::device::{Access, SparseDevice};
 
 use crate::{
     block::{boot, small},
-    corrupt, hash, sector,
+    blocks_of, corrupt, hash, sector,
 };
 
 fn seal(owner: u64, index: u64, payload: &[u8]) -> [u8; 512] {

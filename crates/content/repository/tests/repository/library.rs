@@ -17,11 +17,10 @@ use swarmkeep_content::{
     TorrentFolder,
     block::{Allocation, BlockStore},
 };
-use swarmkeep_kit::{
-    content::blocks_of,
-    device::{Access, SparseDevice},
-};
+use swarmkeep_kit::device::{Access, SparseDevice};
 use tempfile::TempDir;
+
+use crate::blocks_of;
 
 /// A torrent file of `pieces` pieces, for the tracker of this name.
 fn torrent(name: &str, pieces: usize, tracker: &str) -> Vec<u8> {

@@ -11,9 +11,14 @@ use std::ops::Range;
 
 use swarmkeep_content::{
     InfoHash,
-    block::{BlockDevice, Sector},
+    block::{BlockDevice, FormatOptions, Sector},
 };
 use swarmkeep_kit::device::SparseDevice;
+use swarmkeep_store_tests::with;
+
+fn blocks_of(bytes: u32) -> FormatOptions {
+    with(FormatOptions::new(), |options| options.block_size = Some(bytes))
+}
 
 fn hash(n: u64) -> InfoHash {
     let mut bytes = [0x5a; 20];

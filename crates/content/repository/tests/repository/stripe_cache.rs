@@ -33,15 +33,11 @@ use swarmkeep_content::{
     files::{self, FileStore},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
-use swarmkeep_kit::{
-    content::{blocks_of, within},
-    device::SparseDevice,
-    draw::Draw,
-};
+use swarmkeep_kit::{content::within, device::SparseDevice, draw::Draw};
 use swarmkeep_store_tests::with;
 use zerocopy::FromBytes;
 
-use crate::{bytes, hash};
+use crate::{blocks_of, bytes, hash};
 
 const KIB: u64 = 1 << 10;
 const STRIPE: u64 = 256 * KIB;

@@ -488,7 +488,7 @@ crate::faults! {
     /// Answers the later announces of a batch for a swarm with its counts before the batch.
     batch_counts_before BatchCountsBefore => a_batch_does_what_single_announces_do;
     /// Draws the same number for the 128th announce of each batch.
-    batch_repeats_a_draw BatchRepeatsADraw => selection_is_fair_in_any_swarm;
+    batch_repeats_a_draw BatchRepeatsADraw => selection_is_fair_to_the_peers_beside_the_announcer;
     /// In a batch, `seeders_too` holds for the next announce as well.
     seeders_too_stays SeedersTooStays => a_batch_does_what_single_announces_do;
     /// In a large swarm the ports of an IPv6 address are one peer.

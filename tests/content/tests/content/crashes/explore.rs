@@ -12,7 +12,6 @@ use swarmkeep_content::{
     block::{Allocation, Barrier, BlockDevice, BlockStore, Damage, Mutant, Owner, SECTOR, sectors},
 };
 use swarmkeep_kit::{
-    content::blocks_of,
     device::SparseDevice,
     disk::{Change, Entry, Image, Medium, PAGE, SECTOR as LOGICAL},
 };
@@ -22,6 +21,7 @@ use super::{
     recorder::{DEVICE, IgnoredFlush, RecordedFolder, Recorder, blank, torrent_file_in, with_garbage},
     workload::{Promises, StoreWorkload, hash},
 };
+use crate::blocks_of;
 
 /// The limits of an exploration.
 #[derive(Debug, Clone, Copy)]

@@ -17,13 +17,13 @@ use swarmkeep_content::{
     block::{Allocation, BlockStore, FileDevice},
 };
 use swarmkeep_content_tests::{device_of, scratch_folder};
-use swarmkeep_kit::content::blocks_of;
 use swarmkeep_store_tests::A_MINUTE;
 
 use super::{
     judge::{Fault, check},
     workload::{Promises, StoreWorkload},
 };
+use crate::blocks_of;
 
 /// The workplace and the seed of the writer, and the file of the earlier promises.
 const WRITER: &str = "SWARMKEEP_KILLED_WRITER";
