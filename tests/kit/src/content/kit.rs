@@ -111,7 +111,6 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// A store under test.
 #[derive(Debug, Clone)]
 pub(crate) struct Store(Arc<dyn ContentRepository>);
 
@@ -182,7 +181,6 @@ pub(crate) fn measures(store: &Store) -> Vec<(u64, u32)> {
 pub(crate) struct Pattern(pub(crate) u16);
 
 impl Pattern {
-    /// Marks a word as one of a pattern.
     const MARK: u64 = 0xb17e;
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -338,7 +336,6 @@ pub(crate) fn rounds(most: u64) -> impl Iterator<Item = u64> {
     (0..most).take_while(move |&round| round == 0 || began.elapsed() < RACE)
 }
 
-/// Asserts that a call failed in one way.
 macro_rules! assert_error {
     ($result:expr, $error:pat $(if $guard:expr)? $(,)?) => {
         match $result {
@@ -349,7 +346,6 @@ macro_rules! assert_error {
 }
 pub(crate) use assert_error;
 
-/// Answers that can be compared.
 pub(crate) fn said<T>(result: Result<T>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }

@@ -87,7 +87,6 @@ impl Model {
         Ok(Self::new(state, config.capacity))
     }
 
-    /// A model that nothing outlives, to compare a store with.
     pub(crate) fn in_memory() -> Self {
         Self::new(ModelState::default(), None)
     }
@@ -391,7 +390,6 @@ pub(crate) fn fill(buffers: &mut [IoSliceMut<'_>], mut bytes: &[u8]) {
     }
 }
 
-/// A torrent that was opened.
 #[derive(Clone)]
 pub(crate) struct ModelContent {
     pub(crate) shared: Arc<SharedModel>,

@@ -15,7 +15,6 @@ use super::{
     Fault, FaultNotes, let_others_in,
 };
 
-/// A torrent of a store with a fault.
 pub(super) struct BrokenContent {
     pub(super) handle: ModelContent,
     pub(super) model: Model,
@@ -31,13 +30,11 @@ impl fmt::Debug for BrokenContent {
 }
 
 impl BrokenContent {
-    /// The torrent that has this info hash now, if any.
     fn current(&self) -> ModelContent {
         let state = self.model.state();
         self.model.handle(&state, self.handle.info_hash).unwrap_or_else(|| self.handle.clone())
     }
 
-    /// Works on the torrent against the rules.
     fn with<T>(&self, work: impl FnOnce(&mut ModelTorrent) -> T) -> Result<T> {
         Ok(work(self.handle.torrent(&mut self.handle.state())?))
     }

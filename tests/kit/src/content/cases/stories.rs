@@ -280,7 +280,6 @@ fn same<T: PartialEq + Debug>(step: StoryStep, said: Result<T, String>, expected
     assert_eq!(said, expected, "{step:?}");
 }
 
-/// The result of both, if they gave one.
 fn both<T: Debug>(step: StoryStep, said: Result<T, String>, expected: Result<T, String>) -> Option<(T, T)> {
     match (said, expected) {
         (Ok(content), Ok(model)) => Some((content, model)),
