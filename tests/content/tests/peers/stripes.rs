@@ -150,7 +150,7 @@ impl FetchLoad {
         let writes = writes.lock().unwrap();
         let runs = 1 + writes.windows(2).filter(|pair| pair[0].end != pair[1].start).count();
         let whole =
-            |sectors: &&Range<u64>| sectors.start % block == 0 && sectors.end == sectors.start + block;
+            |sectors: &&Range<u64>| sectors.start.is_multiple_of(block) && sectors.end == sectors.start + block;
         let whole = writes.iter().filter(whole).count();
         Writes { stripes: stripes as usize, whole, runs }
     }

@@ -32,6 +32,8 @@ use crate::{
 const TORRENTS: usize = 3;
 /// The endpoints that announce. A swarm may have others.
 const ENDPOINTS: usize = 6;
+/// The most effects of a call that is made again, besides its last one.
+const EARLIER_EFFECTS: usize = 3;
 
 /// Returns the store for the next call of a thread.
 pub type StoreOf<'a> = &'a (dyn Fn(usize) -> Arc<dyn AsyncTorrentRepository> + Sync);
@@ -109,7 +111,7 @@ pub struct Call {
     /// [`Self::LOST`] if the store was unavailable: the call may take effect at any time, or never.
     end: u64,
     done: Done,
-    /// The place of a call that may have taken effect before, and was made again: this is any number of its
+    /// The place of a call that may have taken effect before, and was made again: this is one of its
     /// earlier effects.
     earlier_of: Option<(usize, usize)>,
 }
@@ -350,7 +352,7 @@ fn add_earlier_effects(history: &mut History) {
             let call = &history[list][nth];
             if matches!(call.done, Done::Announced(..) | Done::Restored(..)) {
                 let earlier = Call { end: Call::LOST, earlier_of: Some((list, nth)), ..call.clone() };
-                history.push(vec![earlier]);
+                history.push(vec![earlier; EARLIER_EFFECTS]);
             }
         }
     }

@@ -58,13 +58,11 @@ fn search(
         let after = call.on(state);
         // A call that may have had no effect, and had none, leads nowhere else.
         if let Some(after) = after.filter(|after| !call.is_lost() || key(after) != key(state)) {
-            // Earlier effects are any number.
-            let done = usize::from(call.earlier_of.is_none());
-            next[list] += done;
+            next[list] += 1;
             if search(history, next, &after, visited) {
                 return true;
             }
-            next[list] -= done;
+            next[list] -= 1;
         }
     }
     false
