@@ -149,8 +149,9 @@ impl FetchLoad {
         let block = STRIPE / SECTOR as u64;
         let writes = writes.lock().unwrap();
         let runs = 1 + writes.windows(2).filter(|pair| pair[0].end != pair[1].start).count();
-        let whole =
-            |sectors: &&Range<u64>| sectors.start.is_multiple_of(block) && sectors.end == sectors.start + block;
+        let whole = |sectors: &&Range<u64>| {
+            sectors.start.is_multiple_of(block) && sectors.end == sectors.start + block
+        };
         let whole = writes.iter().filter(whole).count();
         Writes { stripes: stripes as usize, whole, runs }
     }
