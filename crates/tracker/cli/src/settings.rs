@@ -516,7 +516,7 @@ mod tests {
         let variable = [("SWARMKEEP_WHICH", "here\u{1b}")];
         let expected = "SWARMKEEP_WHICH: which: `here\\u{1b}` is not a value for it; allowed are near, far";
         assert_eq!(read(&[], &variable, None).unwrap_err(), expected);
-        assert!(read(&["--how-many=0"], &[], None).unwrap_err().contains("--how-many"));
+        assert!(read(&["--how-many=0"], &[], None).unwrap_err().contains("0 is not in 1..=100"));
         assert!(
             read(&["--config", "/nowhere/at/all"], &[], None)
                 .unwrap_err()
