@@ -342,7 +342,7 @@ impl Sharing {
 
     /// Opens `store`, which need not be the one of the options.
     pub(crate) fn open(&self, store: &Path, access: Access) -> Result<TorrentStore, Box<dyn Error>> {
-        TorrentStore::open(store, self.torrent_files.folder(), access)
+        TorrentStore::open(store, &self.torrent_files, access)
     }
 
     async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {

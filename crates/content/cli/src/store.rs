@@ -12,6 +12,7 @@ use std::{
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) use swarmkeep_bittorrent::counted;
+use swarmkeep_content::files::HIDDEN;
 use swarmkeep_metainfo::{Info, Metainfo};
 
 mod add;
@@ -127,11 +128,7 @@ impl TorrentFiles {
 impl StoreArg {
     /// Opens the store. Prints its damage.
     fn open(&self, access: opened::Access) -> Result<opened::OpenStore, Box<dyn Error>> {
-        opened::OpenStore::open(&self.path, self.torrent_files.folder(), access)
-    }
-
-    fn open_quietly(&self, access: opened::Access) -> Result<opened::OpenStore, Box<dyn Error>> {
-        opened::OpenStore::open_quietly(&self.path, self.torrent_files.folder(), access)
+        opened::OpenStore::open(&self.path, &self.torrent_files, access)
     }
 }
 
