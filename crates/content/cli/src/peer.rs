@@ -29,7 +29,7 @@ use crate::{
     cache::Cache,
     kept::TorrentStore,
     news::{News, short},
-    store::{TorrentFiles, counted, of_pieces, opened::Access, read_torrent, say},
+    store::{ManyFiles, TorrentFiles, counted, of_pieces, opened::Access, read_torrent, say},
     units,
 };
 
@@ -113,9 +113,8 @@ pub(crate) struct Sharing {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = units::number::<usize>)]
     slots: usize,
 
-    /// Take torrents of more than 100,000 files, too.
-    #[arg(long)]
-    many_files: bool,
+    #[command(flatten)]
+    pub(crate) many_files: ManyFiles,
 
     /// Print events as JSON, one per line, instead of bars.
     #[arg(long)]
@@ -134,6 +133,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             },
         }
     }
+    torrents.iter().try_for_each(|(metainfo, _)| args.sharing.many_files.check(metainfo.info()))?;
     let kept = args.sharing.open(args.sharing.store(), Access::Adding)?;
     // The store may know the torrent of a link.
     for link in std::mem::take(&mut links) {
@@ -182,7 +182,7 @@ pub(crate) fn share(
         let mut transfers = Transfers {
             session: &session,
             kept,
-            peers: &sharing.peer,
+            sharing,
             unlearnt: links,
             shared: Vec::new(),
             failed: false,
@@ -212,8 +212,7 @@ struct Transfers<'a> {
     session: &'a Session,
     /// Keeps the torrents and their torrent files.
     kept: Option<&'a TorrentStore>,
-    /// Peers of the command line.
-    peers: &'a [SocketAddr],
+    sharing: &'a Sharing,
     /// Links whose metainfo has not been fetched yet.
     unlearnt: Vec<Magnet>,
     shared: Vec<SharedTorrent>,
@@ -232,13 +231,16 @@ impl Transfers<'_> {
         reporter: &mut Reporter,
     ) -> Result<bool, Box<dyn Error>> {
         for link in &mut self.unlearnt {
-            *link = self.peers.iter().fold(link.clone(), |link, peer| link.with_peer(*peer));
+            *link = self.sharing.peer.iter().fold(link.clone(), |link, peer| link.with_peer(*peer));
         }
         let session = self.session;
         let links = self.unlearnt.clone();
-        let kept = self.kept;
+        let (kept, sharing) = (self.kept, self.sharing);
         let learn = |link| async move {
-            let learnt = session.learn(link).await;
+            let learnt = session.learn(link).await.map_err(Box::<dyn Error>::from).and_then(|metainfo| {
+                sharing.many_files.check(metainfo.info())?;
+                Ok(metainfo)
+            });
             if let (Ok(metainfo), Some(kept)) = (&learnt, kept) {
                 let (kept, metainfo) = (kept.clone(), metainfo.clone());
                 let torrent = metainfo.encode().expect("its hashes were learnt too");
@@ -265,7 +267,7 @@ impl Transfers<'_> {
                             let torrent = metainfo.encode().expect("its hashes were learnt too");
                             self.add(metainfo, &torrent).await
                         }
-                        Err(error) => Err(error.into()),
+                        Err(error) => Err(error),
                     };
                     completing.extend(self.noted(added, reporter));
                 }
@@ -278,7 +280,7 @@ impl Transfers<'_> {
             if !ended && learning.is_empty() && completing.is_empty() {
                 ended = true;
                 reporter.tell(self)?;
-                if until == Until::Complete {
+                if until == Until::Complete || self.shared.is_empty() {
                     return Ok(true);
                 }
             }
@@ -310,7 +312,7 @@ impl Transfers<'_> {
         let info = Arc::new(metainfo.into_info());
         let (name, bytes) = (info.name().to_owned(), info.length());
         let handle = self.session.add(info, &tiers).await?;
-        handle.found(self.peers.iter().copied());
+        handle.found(self.sharing.peer.iter().copied());
         self.shared.push(SharedTorrent { name, bytes, handle: handle.clone() });
         Ok(async move { handle.complete().await })
     }
@@ -342,7 +344,7 @@ impl Sharing {
 
     /// Opens `store`, which need not be the one of the options.
     pub(crate) fn open(&self, store: &Path, access: Access) -> Result<TorrentStore, Box<dyn Error>> {
-        TorrentStore::open(store, self.torrent_files.folder(), access)
+        TorrentStore::open(store, &self.torrent_files, access)
     }
 
     async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
@@ -353,9 +355,6 @@ impl Sharing {
             (config.write_memory, config.read_memory) = (half, half);
             config.write_within = Duration::from_secs(self.write_within.get());
             (config.up, config.down) = (self.up.map(NonZero::get), self.down.map(NonZero::get));
-            if self.many_files {
-                config.most_files = usize::MAX;
-            }
             config
         };
         if !self.listen.is_empty() {
@@ -558,7 +557,7 @@ impl Reporter {
 
     /// Prints news and progress.
     fn tell(&mut self, transfers: &Transfers<'_>) -> Result<(), Box<dyn Error>> {
-        let alone = transfers.peers.is_empty();
+        let alone = transfers.sharing.peer.is_empty();
         for shared in &transfers.shared {
             let name = shared.name.escape_debug().to_string();
             self.tell_news(&shared.handle, &name, alone && shared.handle.status().left > 0)?;

@@ -64,6 +64,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (paths, data) = torrents_and_data(&args.paths)?;
     let mut torrents = paths.iter().map(|path| read_whole_torrent(path)).collect::<Result<Vec<_>, _>>()?;
+    torrents.iter().try_for_each(|(metainfo, _)| args.sharing.many_files.check(metainfo.info()))?;
     let named = args.sharing.store.as_deref();
     // The store of the current folder has more information about its files than their bytes.
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);

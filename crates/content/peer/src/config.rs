@@ -66,9 +66,6 @@ pub struct SessionConfig {
     pub up: Option<u64>,
     /// The limit of receiving, in bytes per second over all torrents.
     pub down: Option<u64>,
-    /// The most files of a torrent: each costs time and a place in the store, and a small torrent file can
-    /// list millions.
-    pub most_files: usize,
     /// How torrents announce.
     pub trackers: TrackersOptions,
     /// The client with which they announce. It has the addresses of `listen` in place of its own.
@@ -78,8 +75,8 @@ pub struct SessionConfig {
 impl SessionConfig {
     /// A peer with the id `peer_id` that listens at any free IPv4 port. At most 200 connections, 60 per
     /// torrent and 8 per address; 8 upload slots; 64 MiB for the pieces of a torrent, 64 MiB each to write
-    /// and to read; 60 seconds for a requested block, and until a piece is durable; 100,000 files; no limits
-    /// of bytes per second.
+    /// and to read; 60 seconds for a requested block, and until a piece is durable; no limits of bytes per
+    /// second.
     pub fn new(peer_id: PeerId) -> Self {
         Self {
             peer_id,
@@ -95,7 +92,6 @@ impl SessionConfig {
             write_within: Duration::from_secs(60),
             up: None,
             down: None,
-            most_files: 100_000,
             trackers: TrackersOptions::new(),
             tracker_client: ClientOptions { user_agent: CLIENT.into(), ..ClientOptions::new() },
         }

@@ -150,13 +150,6 @@ impl Session {
     /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be
     /// shared, [`Error::Store`].
     pub async fn add(&self, info: Arc<Info>, tiers: &[Vec<String>]) -> Result<Handle, Error> {
-        let (files, most) = (
-            info.files().iter().filter(|file| !file.is_padding()).count(),
-            self.state.resources.config.most_files,
-        );
-        if files > most {
-            return Err(Error::Torrent(format!("{files} files, and no more than {most} are taken")));
-        }
         if !info.knows_hashes() {
             let what = "it has no hashes of some pieces, which can be learnt by its magnet link";
             return Err(Error::Torrent(what.to_owned()));

@@ -19,7 +19,7 @@ use swarmkeep_content::{
 use swarmkeep_metainfo::Info;
 
 use super::{
-    StoreArg, WRONG, bar,
+    ManyFiles, StoreArg, WRONG, bar,
     check::verify_unknown,
     of_pieces,
     opened::{Access, Kind, OpenStore},
@@ -50,6 +50,9 @@ pub(super) struct Args {
     #[arg(long)]
     in_place: bool,
 
+    #[command(flatten)]
+    many_files: ManyFiles,
+
     /// Print JSON: one document per torrent.
     #[arg(long)]
     json: bool,
@@ -75,6 +78,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         return Err(format!("{data}: --in-place takes up the files in {store}, and copies nothing").into());
     }
     let torrents = torrents.into_iter().map(read_whole_torrent).collect::<Result<Vec<_>, _>>()?;
+    torrents.iter().try_for_each(|(metainfo, _)| args.many_files.check(metainfo.info()))?;
     let found: Vec<_> = torrents
         .iter()
         .map(|(metainfo, _)| data.map(|data| Place::find(metainfo.info(), data).ok_or(data)).transpose())

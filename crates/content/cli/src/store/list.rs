@@ -14,7 +14,7 @@ use swarmkeep_content::{ContentRepository, Description, InfoHash};
 
 use super::{
     StoreArg,
-    opened::{Access, Kind, StoredTorrent},
+    opened::{Access, Kind, OpenStore, StoredTorrent},
     print_json, say,
 };
 
@@ -144,7 +144,7 @@ pub(super) fn remove(args: &RemoveArgs) -> Result<ExitCode, Box<dyn Error>> {
     let delete = |info_hash: &InfoHash| -> Result<bool, Box<dyn Error>> {
         let is_deleted = store.repository.delete(info_hash)?;
         // The folder of torrent files within a folder belongs to this store alone.
-        if is_deleted && matches!(store.kind, Kind::Files(_)) && args.store.torrent_files.folder().is_none() {
+        if is_deleted && matches!(store.kind, Kind::Files(_)) && args.store.torrent_files.folder.is_none() {
             store.torrents.forget(info_hash)?;
         }
         Ok(is_deleted)
@@ -196,7 +196,7 @@ struct Stats {
 }
 
 pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let store = args.store.open_quietly(Access::Reading)?;
+    let store = OpenStore::open_quietly(&args.store.path, &args.store.torrent_files, Access::Reading)?;
     let statistics = store.repository.statistics();
     let (mut complete_torrents, mut bytes, mut complete_bytes) = (0, 0_u64, 0);
     for torrent in store.repository.list()? {

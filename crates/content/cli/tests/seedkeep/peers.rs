@@ -514,6 +514,35 @@ fn a_failed_torrent_ends_no_other() {
 }
 
 #[test]
+fn a_torrent_of_too_many_files_is_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    // All of its files are empty but the first, of one byte.
+    let mut torrent = b"d4:infod5:filesl".to_vec();
+    for n in 0..100_005 {
+        let (length, name) = (u8::from(n == 0), n.to_string());
+        write!(torrent, "d6:lengthi{length}e4:pathl{}:{name}ee", name.len()).unwrap();
+    }
+    torrent.extend(b"e4:name4:many12:piece lengthi16384e6:pieces20:");
+    torrent.extend(b"\x11\xf6\xad\x8e\xc5\x2a\x29\x84\xab\xaa\xfd\x7c\x3b\x51\x65\x03\x78\x5c\x20\x72ee");
+    fs::write(at.join("many.torrent"), torrent).unwrap();
+    ["many", "store"].into_iter().for_each(|folder| fs::create_dir(at.join(folder)).unwrap());
+    fs::write(at.join("many/0"), "x").unwrap();
+    let said = "many: it has 100005 files; more than 100,000 are only taken with --many-files";
+    for line in ["fetch many.torrent --store store", "store add store many.torrent", "seed many.torrent"] {
+        refused(at, line, said);
+    }
+    assert_eq!(fs::read_dir(at.join("store")).unwrap().count(), 0, "nothing is made");
+    let (seeder, _) = Seeder::of(at, "many.torrent --many-files");
+    let link = Magnet::from(&read(&at.join("many.torrent")));
+    let line = format!("fetch {link} --store store --seed --listen 127.0.0.1:0 --peer {}", seeder.1);
+    refused(at, &line, said);
+    assert!(!at.join("store/many").exists());
+    done(at, "store format image --size 64MiB");
+    done(at, "store add image many.torrent --many-files");
+}
+
+#[test]
 fn completions_and_manual_pages_have_every_command() {
     let folder = tempfile::tempdir().unwrap();
     let printed = done(folder.path(), "completions bash").out;

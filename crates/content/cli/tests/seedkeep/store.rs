@@ -11,6 +11,7 @@ use std::{
 };
 
 use serde_json::Value;
+use swarmkeep::{Random as _, SplitMix64};
 use swarmkeep_content::{ContentRepository as _, block::BlockStore, files::HIDDEN};
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
 use tempfile::TempDir;
@@ -446,6 +447,8 @@ fn a_store_without_a_root_is_repaired() {
         damage();
         let listed = says(folder, "list @/image", 1, told);
         assert!(listed.errors.contains("repair"), "{name}: {}", listed.errors);
+        let holds = says(folder, "format @/image", 1, "which would be lost").errors.contains(told);
+        assert_eq!(holds, name != "the first 8 MiB");
         done(folder, "repair @/image");
         says(folder, "check @/image", 0, "All is well.");
         assert_eq!(json(folder, "list @/image --json").1.as_array().unwrap().len(), 2, "{name}");
@@ -464,6 +467,44 @@ fn a_store_without_a_root_is_repaired() {
     file.write_all_at(b"\x53\xef", 0x438).unwrap();
     says(folder, "repair @/image", 1, "ext4 file system");
     done(folder, "repair @/image --force");
+}
+
+/// The content of a torrent are i-nodes of other images: of a torrent in nearly all blocks, and of each other
+/// torrent of the store.
+#[test]
+fn content_that_looks_like_i_nodes_takes_nothing_from_a_store_without_a_root() {
+    for option in ["", " --ordered"] {
+        let folder = scratch_folder();
+        let folder = folder.path();
+        let create = |name: &str, bytes: Vec<u8>| {
+            fs::write(folder.join(name), bytes).unwrap();
+            assert_eq!(ended(&mut seedkeep(folder, &format!("create {name} --piece-length 16KiB"))).code, 0);
+        };
+        let stored = |image: &str, option: &str, names: &[&str]| {
+            done(folder, &format!("format @/{image} --size 8MiB{option}"));
+            names
+                .iter()
+                .for_each(|name| _ = done(folder, &format!("add @/{image} @/{name}.torrent @/{name}")));
+            fs::read(folder.join(image)).unwrap()
+        };
+        let names = ["one", "two", "three", "four", "five"];
+        let mut numbers = SplitMix64::new(1);
+        for (name, length) in names.map(|name| (name, 40_000)).into_iter().chain([("all", 509 << 14)]) {
+            create(name, (0..length).map(|_| numbers.next_u64() as u8).collect());
+        }
+        let images = [stored("a", "", &["all"]), stored("b", "", &names)];
+        create("hostile", images.iter().flat_map(|image| &image[2 << 14..3 << 14]).copied().collect());
+        let image = stored("image", option, &["hostile", "five", "four", "three", "two", "one"]);
+        let before = done(folder, "list @/image");
+        for (torrents, code) in [("", 0), (" --torrents @/nowhere", 3)] {
+            fs::write(folder.join("image"), [&[0; 2 << 14], &image[2 << 14..]].concat()).unwrap();
+            let Ended { out, .. } =
+                says(folder, &format!("repair @/image{torrents}"), code, "names 6 torrents");
+            assert_eq!(out.contains("it had to choose: 6 i-nodes"), code == 3, "{out}");
+            assert_eq!(done(folder, "list @/image"), before);
+            done(folder, "check @/image");
+        }
+    }
 }
 
 #[test]

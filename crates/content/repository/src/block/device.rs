@@ -67,21 +67,6 @@ pub enum Barrier {
     Mended,
 }
 
-impl Barrier {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Opened,
-        Self::Wiped,
-        Self::Formatted,
-        Self::Data,
-        Self::Maps,
-        Self::Inode,
-        Self::Root,
-        Self::Cleared,
-        Self::Mended,
-    ];
-}
-
 /// A row of sectors, numbered from 0.
 ///
 /// The store assumes: after a crash, a logical sector of 512 bytes is either old or new; of the writes that

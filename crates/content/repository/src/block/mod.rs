@@ -38,6 +38,7 @@ pub use mutant::Mutant;
 use mutant::Mutation;
 use root::{HEAD, Root};
 use store::Store;
+use swarmkeep_metainfo::Metainfo;
 
 use crate::{
     Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics,
@@ -124,16 +125,22 @@ impl BlockStore {
     }
 
     /// Makes a new root for a store that cannot be opened because its root is gone or its device is shorter
-    /// than it was. Returns the number of torrents that the root names; if that is 0, nothing is written.
-    /// Without any root, the whole device is read, and i-nodes are recognised by their checksums. Deleted
-    /// torrents may be back. Verify all pieces afterwards: content that looks like an i-node cannot be
-    /// distinguished from one.
+    /// than it was. If it finds no torrent, nothing is written. Without any root, the whole device is read,
+    /// and i-nodes are recognised by their checksums. Content may look like i-nodes: of those that contradict
+    /// each other, those count whose pieces verify by `torrent_files`, then those with fewest contradictions.
+    /// Deleted torrents may be back. Verify all pieces afterwards. Returns the number of torrents that the
+    /// root names, and of i-nodes that were left out although no piece that verifies decided it.
     ///
     /// # Errors
     /// [`Error::NotAStore`] if the store is of a later version, [`Error::Io`], also if much of the device
     /// cannot be read.
-    pub fn salvage(device: &dyn BlockDevice) -> Result<u32> {
-        salvage::salvage(device).map_err(|refused| refused.into_error(Path::new("the device")))
+    pub fn salvage(
+        device: impl BlockDevice + 'static,
+        torrent_files: &dyn Fn(&InfoHash) -> Option<Metainfo>,
+    ) -> Result<(u32, u32)> {
+        let device: Arc<dyn BlockDevice> = Arc::new(device);
+        salvage::salvage(&device, torrent_files)
+            .map_err(|refused| refused.into_error(Path::new("the device")))
     }
 
     /// Opens the store on a [formatted](Self::format) device, for reading and writing. It chooses blocks

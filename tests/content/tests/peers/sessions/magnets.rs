@@ -141,22 +141,6 @@ async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_torrent_of_too_many_files_is_refused() {
-    // With padding between its files.
-    let (_, info, _) = torrent(Format::Hybrid, false);
-    let (few, enough) =
-        (with(config(75), |config| config.most_files = 2), with(config(76), |config| config.most_files = 3));
-    let session = Session::start(few, empty()).await.unwrap();
-    let refused = session.add(Arc::clone(&info), &[]).await.unwrap_err().to_string();
-    assert_eq!(refused, "3 files, and no more than 2 are taken");
-    assert!(session.torrent(&info.info_hash()).is_none());
-    session.stop().await.unwrap();
-    let session = Session::start(enough, empty()).await.unwrap();
-    session.add(info, &[]).await.unwrap();
-    session.stop().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torrent_without_hashes_of_some_pieces_is_refused() {
     let session = Session::start(config(77), empty()).await.unwrap();
     let (metainfo, _, _) = torrent(Format::V2, false);
