@@ -68,15 +68,12 @@ pub use self::{
     client::TrackerClient,
     options::ClientOptions,
     url::UrlError,
-    walk::AnnounceTo,
 };
 
 /// How a torrent announces. Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct TrackersOptions {
-    /// The tiers that are announced to.
-    pub announce_to: AnnounceTo,
     /// The shortest time between an answer of a tracker and the next announce to it, whatever interval it
     /// asks for; at most the longest. Only `completed` and `stopped` are sent sooner.
     pub shortest_interval: Duration,
@@ -85,18 +82,17 @@ pub struct TrackersOptions {
     /// The time that passes before the next announce to a tracker that failed once. It doubles with each
     /// failure in a row, up to an hour. Up to half of it is subtracted at random.
     pub first_back_off: Duration,
-    /// The number of peers that an announce asks for at first; `None` leaves it to the tracker.
+    /// The number of peers that an announce asks for; `None` leaves it to the tracker.
     pub want: Option<u32>,
     /// For how long [`stop`](TrackersHandle::stop) waits for trackers in all.
     pub stop_patience: Duration,
 }
 
 impl TrackersOptions {
-    /// For trackers on the Internet: announces to every tier, a minute to two hours after an answer, 30
+    /// For trackers on the Internet: announces to a tracker of every tier, a minute to two hours after an answer, 30
     /// seconds after the first failure; a stop waits for 5 seconds.
     pub const fn new() -> Self {
         Self {
-            announce_to: AnnounceTo::EveryTier,
             shortest_interval: Duration::from_secs(60),
             longest_interval: Duration::from_secs(2 * 60 * 60),
             first_back_off: Duration::from_secs(30),
@@ -218,7 +214,7 @@ impl Trackers {
         found: mpsc::Sender<Found>,
     ) -> TrackersHandle {
         let Self { listed, walks, identity, client, options, .. } = self;
-        let state = AnnounceState { listed, walks, want: options.want, is_stopping: false };
+        let state = AnnounceState { listed, walks, is_stopping: false };
         let shared = Arc::new(AnnounceControl { state: Mutex::new(state), changed: Notify::new() });
         let announcer = Announcer {
             shared: Arc::clone(&shared),
@@ -226,7 +222,7 @@ impl Trackers {
             identity,
             progress,
             asking: JoinSet::new(),
-            stop_patience: options.stop_patience,
+            options,
         };
         TrackersHandle { shared, task: tokio::spawn(announcer.run(found)) }
     }
@@ -312,11 +308,6 @@ impl TrackersHandle {
         self.tell(|state| state.walks.iter_mut().for_each(|walk| walk.hurry(now)));
     }
 
-    /// Sets how many peers each announce asks for from now on; `None` leaves it to the tracker.
-    pub fn want_peers(&self, peers: Option<u32>) {
-        self.shared.state.lock().want = peers;
-    }
-
     /// The state of each tracker, in the order of the torrent.
     pub fn status(&self) -> Vec<TrackerStatus> {
         let now = Instant::now();
@@ -389,7 +380,6 @@ struct AnnounceState {
     listed: Vec<ListedTracker>,
     /// By family.
     walks: [Walk; 2],
-    want: Option<u32>,
     is_stopping: bool,
 }
 
@@ -400,7 +390,7 @@ struct Announcer<P> {
     identity: Identity,
     progress: P,
     asking: JoinSet<AnnounceResult>,
-    stop_patience: Duration,
+    options: TrackersOptions,
 }
 
 struct AnnounceResult {
@@ -451,7 +441,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
             loop {
                 match state.walks[family].step(now, progress.left > 0) {
                     NextStep::Ask(tracker, event) => {
-                        let want = state.want;
+                        let want = self.options.want;
                         self.asking.spawn(self.announce(&state, (tracker, family), event, want, progress));
                     }
                     NextStep::Wait(until) => {
@@ -526,8 +516,8 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
     /// Sends `stopped` to each tracker that accepted a `started`, or may have; before it `completed` to each
     /// that has not got it. At most half of the patience is for the latter.
     async fn take_leave(mut self) {
-        let until = Instant::now() + self.stop_patience;
-        let half = self.stop_patience / 2;
+        let until = Instant::now() + self.options.stop_patience;
+        let half = self.options.stop_patience / 2;
         let told = timeout(half, self.completed_is_told()).await;
         // A tracker that has not answered may have counted it: a second one would count twice.
         let in_doubt = told.is_err();

@@ -9,17 +9,6 @@ use tokio::time::Instant;
 
 use super::TrackersOptions;
 
-/// The tiers (BEP 12) that are announced to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AnnounceTo {
-    /// One tracker of each tier. Torrents of today have one tier per tracker, and peers that announce to
-    /// different trackers would not find each other. µTorrent, Transmission and qBittorrent do the same.
-    #[default]
-    EveryTier,
-    /// One tracker in all, as in BEP 12: of the first tier with a tracker that answers.
-    FirstThatAnswers,
-}
-
 /// The failures in a row after which the wait no longer grows; the bound on the interval is reached long
 /// before.
 const MOST_DOUBLINGS: u32 = 16;
@@ -35,6 +24,10 @@ const LONGEST_BACK_OFF: Duration = Duration::from_secs(60 * 60);
 const LONGEST_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The tiers of one torrent over one family.
+///
+/// One tracker of each tier gets announces, where BEP 12 has one in all. Torrents of today have one tier per
+/// tracker, and peers that announce to different trackers would not find each other. µTorrent, Transmission
+/// and qBittorrent do the same.
 #[derive(Debug)]
 pub(super) struct Walk {
     pace: TrackersOptions,
@@ -133,9 +126,6 @@ impl Walk {
                 }
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
             }
-            if self.pace.announce_to == AnnounceTo::FirstThatAnswers && !tier.has_failed() {
-                break;
-            }
         }
         NextStep::Wait(next)
     }
@@ -219,17 +209,11 @@ impl Walk {
 
     /// The state of a tracker, and the time of its next announce if it is the next of its tier.
     pub(super) fn state(&self, tracker: usize, now: Instant) -> Option<(&TrackerState, Option<Instant>)> {
-        let mut before_it_failed = true;
-        for tier in &self.tiers {
-            if let Some(state) = tier.states.iter().find(|state| state.tracker == tracker) {
-                let next = tier.next(now, self.is_complete());
-                let next = next.filter(|&(nth, _)| tier.states[nth].tracker == tracker);
-                let next = next.filter(|_| before_it_failed && tier.asking.is_none()).map(|(_, at)| at);
-                return Some((state, next));
-            }
-            before_it_failed &= self.pace.announce_to == AnnounceTo::EveryTier || tier.has_failed();
-        }
-        None
+        self.tiers.iter().find_map(|tier| {
+            let state = tier.states.iter().find(|state| state.tracker == tracker)?;
+            let next = tier.next(now, self.is_complete()).filter(|_| tier.asking.is_none());
+            Some((state, next.filter(|&(nth, _)| tier.states[nth].tracker == tracker).map(|(_, at)| at)))
+        })
     }
 
     fn find(&mut self, tracker: usize) -> Option<(&mut Tier, usize)> {
@@ -256,11 +240,6 @@ impl Tier {
         });
         let owed = states().filter(|&(nth, _)| self.states[nth].owes_completed(completed));
         owed.chain(regular).min_by_key(|&(_, at)| at)
-    }
-
-    /// Whether no tracker of it is of use at the moment.
-    fn has_failed(&self) -> bool {
-        self.states.iter().all(|state| state.pause != Pause::No)
     }
 }
 
@@ -308,8 +287,8 @@ mod tests {
     }
 
     impl Test {
-        fn of(tiers: &[&[usize]], announce_to: AnnounceTo) -> Self {
-            let pace = TrackersOptions { announce_to, longest_interval: HOUR, ..TrackersOptions::new() };
+        fn of(tiers: &[&[usize]]) -> Self {
+            let pace = TrackersOptions { longest_interval: HOUR, ..TrackersOptions::new() };
             let tiers: Vec<_> = tiers.iter().map(|tier| tier.to_vec()).collect();
             let now = Instant::now();
             Self {
@@ -356,7 +335,7 @@ mod tests {
 
     #[test]
     fn one_tracker_of_every_tier_is_asked_and_the_next_of_it_when_that_fails() {
-        let mut test = Test::of(&[&[0, 1], &[2]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0, 1], &[2]]);
         assert_eq!(test.asked(), [(0, Started), (2, Started)]);
         test.answers(2);
         assert_eq!(test.asked(), []);
@@ -368,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_tracker_that_answered_is_the_first_of_its_tier_from_then_on() {
-        let mut test = Test::of(&[&[0, 1, 2]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0, 1, 2]]);
         for tracker in [0, 1] {
             assert_eq!(test.asked(), [(tracker, Started)]);
             test.fails(tracker);
@@ -388,27 +367,8 @@ mod tests {
     }
 
     #[test]
-    fn by_the_letter_of_bep_12_a_tier_is_asked_only_while_all_before_it_fail() {
-        let mut test = Test::of(&[&[0, 1], &[2], &[3]], AnnounceTo::FirstThatAnswers);
-        assert_eq!(test.asked(), [(0, Started)]);
-        test.fails(0);
-        assert_eq!(test.asked(), [(1, Started)]);
-        test.fails(1);
-        assert_eq!(test.asked(), [(2, Started)]);
-        test.answers(2);
-        let until_tried_again = test.waits();
-        assert!(until_tried_again <= MINUTE / 2, "{until_tried_again:?}");
-        test.pass(MINUTE);
-        assert_eq!(test.asked(), [(0, Started)]);
-        test.answers(0);
-        // The second tier is done with, and the third was never needed.
-        test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(0, Regular)]);
-    }
-
-    #[test]
     fn completed_is_sent_at_once_until_it_is_accepted_and_never_again() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         test.asked();
         test.answers(0);
         test.is_leecher = false;
@@ -426,7 +386,7 @@ mod tests {
 
     #[test]
     fn completed_comes_after_started() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         assert_eq!(test.asked(), [(0, Started)]);
         test.walk.complete();
         test.is_leecher = false;
@@ -436,7 +396,7 @@ mod tests {
 
     #[test]
     fn completed_waits_until_nothing_is_left() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         test.asked();
         test.answers(0);
         // `left` was counted just before the last piece came.
@@ -448,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_torrent_that_began_complete_never_sends_completed() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         test.is_leecher = false;
         test.walk.complete();
         assert_eq!(test.asked(), [(0, Started)]);
@@ -457,7 +417,7 @@ mod tests {
         test.pass(HOUR);
         assert_eq!(test.asked(), [(0, Regular)]);
         // Nor does a tracker get it that gets its first `started` only now.
-        let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0, 1]]);
         test.asked();
         test.answers(0);
         test.walk.complete();
@@ -486,7 +446,7 @@ mod tests {
             (HALF_AN_HOUR, Some(Duration::ZERO), HALF_AN_HOUR, MINUTE),
             (HALF_AN_HOUR, Some(2 * MINUTE), HALF_AN_HOUR, 2 * MINUTE),
         ] {
-            let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+            let mut test = Test::of(&[&[0]]);
             test.asked();
             test.walk.answered(0, interval, min_interval, test.now);
             assert_eq!(test.waits(), waits, "{interval:?} {min_interval:?}");
@@ -497,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_tracker_that_fails_is_tried_at_growing_random_intervals_up_to_the_longest() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         let mut longest = MINUTE / 2;
         let mut waits = Vec::new();
         for _ in 0..100 {
@@ -524,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_tracker_that_says_when_to_come_back_is_left_alone_until_then() {
-        let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0, 1]]);
         test.asked();
         test.walk.failed(0, Failure::Again(Some(2 * HOUR)), test.now, &mut test.rng);
         assert_eq!(test.asked(), [(1, Started)]);
@@ -542,23 +502,24 @@ mod tests {
 
     #[test]
     fn a_missing_address_in_the_family_is_no_failure_and_looked_up_seldom() {
-        let mut test = Test::of(&[&[0], &[1]], AnnounceTo::FirstThatAnswers);
+        let mut test = Test::of(&[&[0, 1]]);
         assert_eq!(test.asked(), [(0, Started)]);
         test.walk.failed(0, Failure::Absent, test.now, &mut test.rng);
         assert_eq!(test.walk.states().next().unwrap().failures, 0);
         assert_eq!(test.asked(), [(1, Started)]);
         test.answers(1);
-        test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(1, Regular)]);
-        test.answers(1);
-        test.pass(HALF_AN_HOUR);
-        assert_eq!(test.asked(), [(0, Started), (1, Regular)]);
+        for expected in [vec![], vec![(0, Started)]] {
+            test.pass(HALF_AN_HOUR);
+            assert_eq!(test.asked(), [(1, Regular)]);
+            test.fails(1);
+            assert_eq!(test.asked(), expected);
+        }
     }
 
     #[test]
     fn a_torrent_without_trackers_waits_for_nothing() {
         for tiers in [&[][..], &[&[][..]]] {
-            let mut test = Test::of(tiers, AnnounceTo::EveryTier);
+            let mut test = Test::of(tiers);
             assert_eq!(test.step(), NextStep::Wait(None));
         }
     }
