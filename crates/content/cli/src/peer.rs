@@ -126,7 +126,13 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
     let (mut torrents, mut links) = (Vec::new(), Vec::new());
     for torrent in &args.torrents {
         match torrent.to_str().filter(|text| is_link(text)) {
-            Some(link) => links.push(link.parse::<Magnet>()?),
+            Some(link) => {
+                let is_selection = |field: &str| field.get(..3).is_some_and(|key| key.eq_ignore_ascii_case("so="));
+                if link.split(['?', '&']).any(is_selection) {
+                    note(args.sharing.json, "`so` of a link selects files (BEP 53), and is ignored: all are fetched")?;
+                }
+                links.push(link.parse::<Magnet>()?);
+            }
             None => match read_torrent(torrent)? {
                 (metainfo, torrent) if metainfo.info().knows_hashes() => torrents.push((metainfo, torrent)),
                 // Peers have the missing hashes.
@@ -178,7 +184,7 @@ pub(crate) fn share(
     let done = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let session = sharing.start(store).await?;
-        let mut reporter = Reporter::new(sharing.json, &session)?;
+        let mut reporter = Reporter::new(sharing.json, until != Until::Complete, &session)?;
         let mut transfers = Transfers {
             session: &session,
             kept,
@@ -410,6 +416,10 @@ impl SharedTorrent {
 /// The output: bars for people, lines of JSON for programs.
 struct Reporter {
     json: bool,
+    /// Whether torrents are seeded when they are complete.
+    seeds: bool,
+    /// Whether a caller that is no peer was reported.
+    strange: bool,
     /// Whether stderr is a terminal.
     draws: bool,
     all: MultiProgress,
@@ -439,6 +449,9 @@ enum Event<'a> {
     /// One torrent has failed; the others go on.
     Error {
         error: String,
+    },
+    Note {
+        note: &'a str,
     },
 }
 
@@ -513,7 +526,7 @@ fn levels(have: &PieceBits) -> String {
 }
 
 impl Reporter {
-    fn new(json: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
+    fn new(json: bool, seeds: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
         let addresses = session.addresses();
         if json {
             line(&Event::Listening { addresses })?;
@@ -523,6 +536,8 @@ impl Reporter {
         }
         Ok(Self {
             json,
+            seeds,
+            strange: false,
             draws: !json && std::io::stderr().is_terminal(),
             all: MultiProgress::new(),
             bars: Vec::new(),
@@ -558,10 +573,19 @@ impl Reporter {
 
     /// Prints news and progress.
     fn tell(&mut self, transfers: &Transfers<'_>) -> Result<(), Box<dyn Error>> {
+        if let Some(caller) = transfers.session.stranger().filter(|_| !self.strange) {
+            self.strange = true;
+            let words = format!(
+                "{caller} called without the handshake of BitTorrent: a peer that requires encryption cannot connect, \
+                 one that only prefers it calls again without"
+            );
+            self.all.suspend(|| note(self.json, &words))?;
+        }
         let alone = transfers.peers.is_empty();
         for shared in &transfers.shared {
             let name = shared.name.escape_debug().to_string();
-            self.tell_news(&shared.handle, &name, alone && shared.handle.status().left > 0)?;
+            let waits = alone && (self.seeds || shared.handle.status().left > 0);
+            self.tell_news(&shared.handle, &name, waits)?;
         }
         for link in &transfers.unlearnt {
             if let Some(handle) = transfers.session.torrent(&link.info_hash()) {
@@ -633,6 +657,12 @@ impl Reporter {
         }
         Ok(())
     }
+}
+
+/// Prints a line for people, and an event for programs.
+fn note(json: bool, words: &str) -> Result<(), Box<dyn Error>> {
+    eprintln!("seedkeep: {words}");
+    if json { line(&Event::Note { note: words }) } else { Ok(()) }
 }
 
 pub(crate) fn line(event: &impl Serialize) -> Result<(), Box<dyn Error>> {

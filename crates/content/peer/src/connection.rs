@@ -42,7 +42,9 @@ pub(crate) enum EndReason {
     Wire(#[from] swarmkeep_peer_wire::Error),
     #[error("the peer has closed it")]
     Closed,
-    #[error("the handshake was not answered: {0}")]
+    #[error(
+        "the handshake was not answered: {0}; it may not have the torrent, or require encryption, which is not supported"
+    )]
     Unanswered(#[source] Box<Self>),
     #[error("{0}")]
     Refused(&'static str),
@@ -145,8 +147,7 @@ struct Connection {
     theirs: ExtensionIds,
     /// The most requests that it queues.
     most_requests: usize,
-    /// Whether the peer chokes, and the pieces that it sends all the same.
-    choked: bool,
+    /// The pieces that the peer sends while it chokes.
     allowed: Vec<u32>,
     /// The state that was sent last.
     interested: bool,
@@ -241,7 +242,6 @@ impl Connection {
             extended: theirs.reserved.contains(Reserved::EXTENSIONS),
             theirs: ExtensionIds::NONE,
             most_requests: MOST_UNSAID,
-            choked: true,
             allowed: Vec::new(),
             interested: false,
             unchoked: false,

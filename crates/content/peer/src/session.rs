@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Weak, atomic::Ordering::Relaxed},
+    sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -38,7 +38,7 @@ use crate::{
         Torrent,
         seats::{NoSeat, Seat},
     },
-    trackers::{Found, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle},
+    trackers::{Found, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle, UrlError},
 };
 
 /// Seeds and fetches torrents, until it is [stopped](Self::stop).
@@ -65,6 +65,8 @@ struct SessionState {
     tracker_key: u32,
     /// The hashes that verify the pieces of the store.
     infos: Arc<Infos>,
+    /// The first caller that began with something else than the handshake of BitTorrent.
+    stranger: OnceLock<IpAddr>,
     /// The error of the last flush that failed: some fetched pieces may be lost.
     unflushable: Mutex<Option<StoreError>>,
 }
@@ -125,6 +127,7 @@ impl Session {
             tracker_key: rand::random(),
             torrents: RwLock::default(),
             infos,
+            stranger: OnceLock::new(),
             unflushable: Mutex::new(None),
             resources: Arc::new(Resources::new(config, store, port)),
         });
@@ -138,6 +141,12 @@ impl Session {
     /// The addresses that it listens at.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The first caller that did not begin with the handshake of BitTorrent. It may require encryption, which
+    /// is not supported; one that only prefers it calls again without.
+    pub fn stranger(&self) -> Option<IpAddr> {
+        self.state.stranger.get().copied()
     }
 
     /// Shares a torrent: the pieces that the store has are seeded, and the others are fetched. It is
@@ -287,9 +296,6 @@ impl Session {
             key: state.tracker_key,
         };
         let trackers = Trackers::new(tiers, identity, state.announcing.clone(), &config.trackers);
-        for (url, error) in trackers.refused() {
-            tracing::warn!(url, %error, "a tracker is left out");
-        }
         let (found, mut peers) = mpsc::channel(4);
         let progress = {
             let torrent = Arc::downgrade(torrent);
@@ -378,6 +384,11 @@ impl Handle {
     /// The state of its trackers; for a hybrid, those of its first announced info hash.
     pub fn trackers(&self) -> Vec<TrackerStatus> {
         self.torrent.trackers.lock().first().map(TrackersHandle::status).unwrap_or_default()
+    }
+
+    /// The URLs that are not among them, and why.
+    pub fn refused_trackers(&self) -> Vec<(String, UrlError)> {
+        self.torrent.trackers.lock().first().map(|list| list.refused().to_vec()).unwrap_or_default()
     }
 
     /// Adds addresses of peers to connect to. Up to 500 are tried again and again, whatever else is known;
@@ -484,7 +495,11 @@ impl SessionState {
     /// Answers an incoming connection, once it has named a torrent.
     async fn answer(self: Arc<Self>, stream: TcpStream, place: LobbyPlace) -> Result<(), EndReason> {
         let (ip, mut received) = (stream.peer_addr()?.ip(), ReceiveBuffer::new(Limits::new()));
-        let peeked = handshake::peek(&stream, &mut received).await?;
+        let peeked = handshake::peek(&stream, &mut received).await;
+        if let Err(EndReason::Wire(_)) = peeked {
+            let _ = self.stranger.set(ip.to_canonical());
+        }
+        let peeked = peeked?;
         let torrent = self.torrent(&peeked.1).ok_or(EndReason::Misbehaves("wants an unknown torrent"))?;
         let crowded = EndReason::Refused("too many connections to its network");
         let _caller = IncomingConnection::of(&self, ip).ok_or(crowded)?;

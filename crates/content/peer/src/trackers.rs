@@ -19,11 +19,11 @@
 //! let identity = Identity { info_hash, peer_id, port: 6881, key: 7 };
 //! let tiers = [["udp://tracker.example:6969/announce"]];
 //! let trackers = Trackers::new(&tiers, identity, client, &TrackersOptions::new());
-//! for (url, error) in trackers.refused() {
-//!     eprintln!("{url}: {error}");
-//! }
 //! let (found, mut peers) = tokio::sync::mpsc::channel(16);
 //! let handle = trackers.spawn(|| Progress { left: 1 << 30, ..Progress::default() }, found);
+//! for (url, error) in handle.refused() {
+//!     eprintln!("{url}: {error}");
+//! }
 //! let first = peers.recv().await;
 //! handle.stop().await;
 //! # Ok(())
@@ -155,7 +155,7 @@ const DOUBTFUL: Duration = Duration::from_secs(1);
 
 impl Trackers {
     /// Takes the tiers of a torrent in their order; within a tier, trackers are shuffled (BEP 12). URLs that
-    /// cannot be used are left out and listed in [`refused`](Self::refused). The list may be empty.
+    /// cannot be used are left out and listed in [`refused`](TrackersHandle::refused). The list may be empty.
     pub fn new<T, U>(
         tiers: impl IntoIterator<Item = T>,
         identity: Identity,
@@ -197,11 +197,6 @@ impl Trackers {
         Self { listed, walks, refused, identity, client, options: *options }
     }
 
-    /// The URLs that were left out of the list, and why; the first 256.
-    pub fn refused(&self) -> &[(String, UrlError)] {
-        &self.refused
-    }
-
     /// Begins to announce, in a task. `progress` is called at each announce and must not block. Peers go to
     /// `found` as they come. If the receiver is slow, they come in larger portions; peers of a tracker beyond
     /// 1,000 that wait are dropped.
@@ -213,7 +208,7 @@ impl Trackers {
         progress: impl Fn() -> Progress + Send + 'static,
         found: mpsc::Sender<Found>,
     ) -> TrackersHandle {
-        let Self { listed, walks, identity, client, options, .. } = self;
+        let Self { listed, walks, refused, identity, client, options } = self;
         let state = AnnounceState { listed, walks, is_stopping: false };
         let shared = Arc::new(AnnounceControl { state: Mutex::new(state), changed: Notify::new() });
         let announcer = Announcer {
@@ -224,7 +219,7 @@ impl Trackers {
             asking: JoinSet::new(),
             options,
         };
-        TrackersHandle { shared, task: tokio::spawn(announcer.run(found)) }
+        TrackersHandle { shared, refused, task: tokio::spawn(announcer.run(found)) }
     }
 }
 
@@ -233,6 +228,7 @@ impl Trackers {
 #[derive(Debug)]
 pub struct TrackersHandle {
     shared: Arc<AnnounceControl>,
+    refused: Vec<(String, UrlError)>,
     task: JoinHandle<()>,
 }
 
@@ -306,6 +302,11 @@ impl TrackersHandle {
     pub fn announce_now(&self) {
         let now = Instant::now();
         self.tell(|state| state.walks.iter_mut().for_each(|walk| walk.hurry(now)));
+    }
+
+    /// The URLs that were left out of the list, and why; the first 256.
+    pub fn refused(&self) -> &[(String, UrlError)] {
+        &self.refused
     }
 
     /// The state of each tracker, in the order of the torrent.

@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 use swarmkeep_content::{ContentExt, ContentRepository, Error as StoreError};
 use swarmkeep_peer_wire::Block;
 
-use super::{BlockDemand, Peer, PeerEntry, Torrent, TorrentState, ip_of};
+use super::{BlockDemand, Peer, PeerEntry, Torrent, TorrentState};
 use crate::{
     network::network,
     picker::{EmptySearch, PeerKey, PickRequest, Received, WholePiece},
@@ -35,9 +35,10 @@ impl Torrent {
             near = self.session.store.affinity(&info.info_hash(), 16);
             state = self.state.lock();
         }
+        let wrong = state.offences.wrong_pieces(state.endpoint_of(peer.key));
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
         let Some(PeerEntry { has: pieces, searched, .. }) = peers.get_mut(&peer.key) else { return };
-        let has = |piece| (demand.may)(piece) && pieces.contain(piece);
+        let has = |piece| (demand.may)(piece) && pieces.contain(piece) && !wrong.contains(&piece);
         let preferred: Vec<_> = near.into_iter().map(|affinity| affinity.piece).collect();
         let pick = PickRequest {
             peer: peer.key,
@@ -126,7 +127,7 @@ impl Torrent {
         }
         let to_blame = blame.right(piece, data);
         state.note_complete();
-        to_blame.into_iter().for_each(|ip| state.ban(ip));
+        to_blame.into_iter().for_each(|endpoint| state.blame(endpoint, Some(piece)));
         drop(state);
         self.tell_progress();
         self.session.unflushed.store(true, Relaxed);
@@ -136,12 +137,12 @@ impl Torrent {
     fn wrong(&self, piece: u32, data: &[u8], from: &[PeerKey]) {
         self.wasted.fetch_add(data.len() as u64, Relaxed);
         let mut state = self.state.lock();
-        let TorrentState { peers, picker: Some(picker), blame, gone, .. } = &mut *state else { return };
-        let ips: Vec<_> = from.iter().map(|key| ip_of(peers, gone, *key)).collect();
-        let to_blame = blame.wrong(piece, data, &ips);
+        let from: Vec<_> = from.iter().map(|key| state.endpoint_of(*key)).collect();
+        let TorrentState { picker: Some(picker), blame, .. } = &mut *state else { return };
+        let to_blame = blame.wrong(piece, data, &from);
         picker.verified(piece, false, to_blame.is_none(), &mut rand::rng());
-        if let Some(ip) = to_blame {
-            state.ban(ip);
+        if let Some(endpoint) = to_blame {
+            state.blame(endpoint, Some(piece));
         }
         drop(state);
         self.wake_all();
