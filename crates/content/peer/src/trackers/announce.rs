@@ -110,8 +110,8 @@ pub enum TrackerError {
     /// The answer is too long.
     #[error("an answer of more than {0} bytes")]
     TooLong(usize),
-    /// The answer is compressed, though that was not requested.
-    #[error("an answer with the encoding {0}, which was not requested")]
+    /// The answer is compressed in a way that cannot be read.
+    #[error("an answer with an encoding that cannot be read: {0}")]
     Encoding(String),
     /// It redirected too often.
     #[error("more than {0} redirects")]

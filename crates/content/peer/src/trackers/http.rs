@@ -1,9 +1,15 @@
 //! Announces over HTTP and HTTPS (BEP 3, 7, 23, 24, 31): HTTP/1.1, connections kept and shared by all
 //! torrents.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io::{self, Read},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
+use flate2::read::GzDecoder;
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::{
     HeaderMap, Request, StatusCode,
@@ -75,9 +81,12 @@ const LONGEST_IDLE: Duration = Duration::from_secs(30);
 /// four times as much.
 const LONGEST_ANSWER: usize = 256 * 1024;
 
-/// The longest head of an answer, and the most headers.
+/// The longest answer after it was unpacked.
+const LONGEST_UNPACKED: usize = 1024 * 1024;
+
+/// The longest head of an answer, and the most headers. libtorrent's parser has no limit of their number.
 const LONGEST_HEAD: usize = 16 * 1024;
-const MOST_HEADERS: usize = 64;
+const MOST_HEADERS: usize = 256;
 
 /// The most redirects: from http to https, to another name, and as much again.
 const MOST_REDIRECTS: usize = 4;
@@ -190,11 +199,6 @@ impl HttpClient {
             }
         };
         let (head, body) = response.into_parts();
-        if let Some(encoding) = head.headers.get(CONTENT_ENCODING)
-            && encoding != "identity"
-        {
-            return Err(TrackerError::Encoding(readable(encoding.as_bytes())));
-        }
         let body = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 TrackerError::TooLong(LONGEST_ANSWER)
@@ -206,7 +210,8 @@ impl HttpClient {
         if sender.ready().await.is_ok() {
             server.keep(sender);
         }
-        Ok((head, body.to_bytes()))
+        let body = unpacked(head.headers.get(CONTENT_ENCODING), body.to_bytes())?;
+        Ok((head, body))
     }
 
     fn request(&self, url: &TrackerUrl) -> Result<Request<Empty<Bytes>>, hyper::http::Error> {
@@ -268,6 +273,24 @@ impl Server {
 
     fn keep(&self, sender: Sender) {
         self.idle.lock().push(IdleConnection { since: Instant::now(), sender });
+    }
+}
+
+/// The body of an answer. gzip was not requested, but some trackers send it; libtorrent takes it with one of
+/// these headers.
+fn unpacked(encoding: Option<&HeaderValue>, body: Bytes) -> Result<Bytes, TrackerError> {
+    let encoding = encoding.map_or(&b"identity"[..], HeaderValue::as_bytes);
+    match encoding {
+        b"identity" => Ok(body),
+        b"gzip" | b"x-gzip" => {
+            let mut plain = Vec::new();
+            let read = GzDecoder::new(&body[..]).take(LONGEST_UNPACKED as u64 + 1).read_to_end(&mut plain);
+            match read.map_err(|error| TrackerError::Encoding(format!("gzip: {}", in_words(&error))))? {
+                length if length > LONGEST_UNPACKED => Err(TrackerError::TooLong(LONGEST_UNPACKED)),
+                _ => Ok(plain.into()),
+            }
+        }
+        _ => Err(TrackerError::Encoding(readable(encoding))),
     }
 }
 
