@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    io::IsTerminal,
+    io::{self, IsTerminal},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZero,
     path::{Path, PathBuf},
@@ -17,7 +17,7 @@ use serde::Serialize;
 use swarmkeep_bittorrent::{PeerId, in_words};
 use swarmkeep_content::{ContentRepository, Error as StoreError, PieceBits};
 use swarmkeep_metainfo::{Magnet, Metainfo};
-use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
+use swarmkeep_peer::{Error as PeerError, Handle, Session, SessionConfig, Status};
 use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
@@ -88,6 +88,11 @@ pub(crate) struct Sharing {
     /// The address of a peer, in addition to those from trackers and other peers.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
     peer: Vec<SocketAddr>,
+
+    /// The URL of a tracker for every torrent, in addition to its own: also in this network, and with a
+    /// passkey in its query, where a torrent's own is not asked.
+    #[arg(long, value_name = "URL")]
+    tracker: Vec<String>,
 
     /// The most bytes sent per second, over all torrents, such as 2MiB.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
@@ -308,7 +313,7 @@ impl Transfers<'_> {
         &mut self,
         metainfo: Metainfo,
         torrent: &[u8],
-    ) -> Result<impl Future<Output = Result<(), swarmkeep_peer::Error>> + use<>, Box<dyn Error>> {
+    ) -> Result<impl Future<Output = Result<(), PeerError>> + use<>, Box<dyn Error>> {
         if let Some(kept) = self.kept {
             block_in_place(|| kept.add(&metainfo, torrent))?;
         }
@@ -329,7 +334,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    fn new() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
@@ -351,13 +356,14 @@ impl Sharing {
         TorrentStore::open(store, self.torrent_files.folder(), access)
     }
 
-    async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
+    async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, Box<dyn Error>> {
         let half = self.cache.bytes() / 2;
         let config = |listen: Vec<SocketAddr>| {
             let mut config = SessionConfig::new(peer_id());
             (config.listen, config.connections, config.upload_slots) = (listen, self.connections, self.slots);
             (config.write_memory, config.read_memory) = (half, half);
             config.write_within = Duration::from_secs(self.write_within.get());
+            config.user_trackers = self.tracker.clone();
             (config.up, config.down) = (self.up.map(NonZero::get), self.down.map(NonZero::get));
             if self.many_files {
                 config.most_files = usize::MAX;
@@ -365,15 +371,25 @@ impl Sharing {
             config
         };
         if !self.listen.is_empty() {
-            return Session::start(config(self.listen.clone()), store).await;
+            return Ok(Session::start(config(self.listen.clone()), store).await?);
         }
-        let usual = vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
-        match Session::start(config(usual), Arc::clone(&store)).await {
-            // The port is in use, or there is no IPv6.
-            Err(swarmkeep_peer::Error::Listen { .. }) => {
-                Session::start(config(vec![(Ipv4Addr::UNSPECIFIED, 0).into()]), store).await
-            }
-            started => started,
+        let mut listen: Vec<SocketAddr> =
+            vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
+        loop {
+            let (failed, source) = match Session::start(config(listen.clone()), Arc::clone(&store)).await {
+                Err(PeerError::Listen { address, source }) if listen.len() > 1 || address.port() > 0 => {
+                    (address, source)
+                }
+                started => return Ok(started?),
+            };
+            let instead = if failed.port() > 0 && source.kind() == io::ErrorKind::AddrInUse {
+                listen.iter_mut().filter(|address| **address == failed).for_each(|address| address.set_port(0));
+                "any free port is used"
+            } else {
+                listen.retain(|address| *address != failed);
+                "this family is not used"
+            };
+            note(self.json, &format!("cannot listen at {failed}: {}; {instead}", in_words(&source)))?;
         }
     }
 }
@@ -538,7 +554,7 @@ impl Reporter {
             json,
             seeds,
             strange: false,
-            draws: !json && std::io::stderr().is_terminal(),
+            draws: !json && io::stderr().is_terminal(),
             all: MultiProgress::new(),
             bars: Vec::new(),
             links: Vec::new(),

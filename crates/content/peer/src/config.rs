@@ -25,7 +25,7 @@ pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))
 pub struct SessionConfig {
     /// The id of this peer.
     pub peer_id: PeerId,
-    /// The addresses to listen at. The first port is announced to trackers. Connections to peers and trackers
+    /// The addresses to listen at. The first port of each family is announced over it. Connections to peers and trackers
     /// are made from the same addresses; a peer or tracker of an address family that is not among them is not
     /// contacted.
     pub listen: Vec<SocketAddr>,
@@ -69,9 +69,13 @@ pub struct SessionConfig {
     /// The most files of a torrent: each costs time and a place in the store, and a small torrent file can
     /// list millions.
     pub most_files: usize,
+    /// URLs of trackers of the user: each torrent is announced to each of them, too. They may be anywhere in
+    /// this network.
+    pub user_trackers: Vec<String>,
     /// How torrents announce.
     pub trackers: TrackersOptions,
-    /// The client with which they announce. It has the addresses of `listen` in place of its own.
+    /// The client with which they announce. It has the addresses of `listen` in place of its own, and trusts
+    /// the trackers of the user.
     pub tracker_client: ClientOptions,
 }
 
@@ -96,6 +100,7 @@ impl SessionConfig {
             up: None,
             down: None,
             most_files: 100_000,
+            user_trackers: Vec::new(),
             trackers: TrackersOptions::new(),
             tracker_client: ClientOptions { user_agent: CLIENT.into(), ..ClientOptions::new() },
         }

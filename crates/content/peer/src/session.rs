@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
+    slice,
     sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -115,8 +116,8 @@ impl Session {
         let source = Source::of(addresses.iter().map(SocketAddr::ip));
         let mut client = config.tracker_client.clone();
         client.addresses = addresses.iter().map(SocketAddr::ip).collect();
+        client.trusted.extend(config.user_trackers.iter().cloned());
         let announcing = TrackerClient::new(client).map_err(Error::Io)?;
-        let port = addresses.first().map_or(0, SocketAddr::port);
         let state = Arc::new(SessionState {
             source,
             permits: Permits::new(config.connections),
@@ -129,7 +130,7 @@ impl Session {
             infos,
             stranger: OnceLock::new(),
             unflushable: Mutex::new(None),
-            resources: Arc::new(Resources::new(config, store, port)),
+            resources: Arc::new(Resources::new(config, store, addresses.clone())),
         });
         for listener in listeners {
             state.resources.spawn(Arc::clone(&state).accept(listener));
@@ -292,9 +293,10 @@ impl Session {
         let identity = Identity {
             info_hash,
             peer_id: config.peer_id,
-            port: state.resources.port().unwrap_or(0),
+            ports: [true, false].map(|v4| state.resources.port(v4).unwrap_or(0)),
             key: state.tracker_key,
         };
+        let tiers = config.user_trackers.iter().map(slice::from_ref).chain(tiers.iter().map(Vec::as_slice));
         let trackers = Trackers::new(tiers, identity, state.announcing.clone(), &config.trackers);
         let (found, mut peers) = mpsc::channel(4);
         let progress = {

@@ -16,7 +16,7 @@
 //! # use swarmkeep_bittorrent::{InfoHash, PeerId};
 //! # async fn example(info_hash: InfoHash, peer_id: PeerId) -> std::io::Result<()> {
 //! let client = TrackerClient::new(ClientOptions::new())?;
-//! let identity = Identity { info_hash, peer_id, port: 6881, key: 7 };
+//! let identity = Identity { info_hash, peer_id, ports: [6881; 2], key: 7 };
 //! let tiers = [["udp://tracker.example:6969/announce"]];
 //! let trackers = Trackers::new(&tiers, identity, client, &TrackersOptions::new());
 //! let (found, mut peers) = tokio::sync::mpsc::channel(16);
@@ -468,7 +468,8 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         let (url, tracker_id) = (listed.url.clone(), listed.results[family].tracker_id.clone());
         let failures = state.walks[family].state(tracker, Instant::now()).map_or(0, |state| state.0.failures);
         async move {
-            let announce = Announce { identity, progress, event, want, tracker_id: tracker_id.as_deref() };
+            let (port, tracker_id) = (identity.ports[family], tracker_id.as_deref());
+            let announce = Announce { identity, port, progress, event, want, tracker_id };
             let (address, answer) = client.announce(&url, FAMILIES[family], failures, &announce).await;
             match &answer {
                 Ok(answer) => debug!(%url, ?address, ?event, peers = answer.peers.len(), "announced"),

@@ -238,7 +238,7 @@ pub(crate) mod tests {
         let verified = Verified::new(Arc::new(store), move |_| Ok(Some(Arc::clone(&known))));
         let store = StripeCache::new(Arc::new(verified), StripeCacheOptions::new()).unwrap();
         let content = store.open(&info.info_hash()).unwrap();
-        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), Arc::new(store), 0);
+        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), Arc::new(store), Vec::new());
         let torrent = Torrent::new(info.info_hash(), Arc::new(resources), None);
         torrent.make_ready(info, content).unwrap();
         Arc::new(torrent)

@@ -214,7 +214,7 @@ mod tests {
     fn torrent() -> Arc<Torrent> {
         let store = Arc::new(Memory::new(&ContentConfig::new("")));
         let store = Arc::new(StripeCache::new(store, StripeCacheOptions::new()).unwrap());
-        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), store, 0);
+        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), store, Vec::new());
         Arc::new(Torrent::new(InfoHash::new([1; 20]), Arc::new(resources), None))
     }
 

@@ -15,8 +15,8 @@ pub struct Identity {
     pub info_hash: InfoHash,
     /// The peer id of the client.
     pub peer_id: PeerId,
-    /// The port at which it listens, in both families.
-    pub port: u16,
+    /// The ports at which it listens, over IPv4 and over IPv6.
+    pub ports: [u16; 2],
     /// A random number by which a tracker recognizes the client at another address. Peers do not learn it.
     pub key: u32,
 }
@@ -36,6 +36,8 @@ pub struct Progress {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Announce<'a> {
     pub(super) identity: Identity,
+    /// The port of the family.
+    pub(super) port: u16,
     pub(super) progress: Progress,
     pub(super) event: AnnounceEvent,
     pub(super) want: Option<u32>,
@@ -126,7 +128,7 @@ pub enum TrackerError {
     },
     /// The URL leads to a service in this machine or network and does not look like a tracker's.
     #[error(
-        "{0} is not public, and its URL is not exactly an announce URL: a torrent must not make requests to other services"
+        "{0} is not public, and its URL is not exactly an announce URL: only a tracker that you name yourself is asked there (--tracker)"
     )]
     NotATracker(SocketAddr),
 }

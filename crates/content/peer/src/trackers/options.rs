@@ -29,6 +29,9 @@ pub struct ClientOptions {
     pub root_certificates: Option<PathBuf>,
     /// The addresses of hosts that are not looked up.
     pub hosts: HashMap<String, Vec<IpAddr>>,
+    /// URLs of HTTP trackers that the user has named: they may lead to any service of this machine and its
+    /// network.
+    pub trusted: Vec<String>,
     /// The local addresses that trackers see, the first of each family. Trackers of a family without an
     /// address get no announces.
     pub addresses: Vec<IpAddr>,
@@ -45,6 +48,7 @@ impl ClientOptions {
             user_agent: concat!("swarmkeep/", env!("CARGO_PKG_VERSION")).into(),
             root_certificates: None,
             hosts: HashMap::new(),
+            trusted: Vec::new(),
             addresses: vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
         }
     }

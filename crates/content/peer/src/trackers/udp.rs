@@ -270,7 +270,7 @@ impl Request<'_> {
         announce: &Announce<'_>,
         tries: u32,
     ) -> Result<Answer, TrackerError> {
-        let Announce { identity, progress, event, want, .. } = *announce;
+        let Announce { identity, port, progress, event, want, .. } = *announce;
         let packet = |transaction_id| {
             let request = AnnounceRequest {
                 transaction_id,
@@ -281,7 +281,7 @@ impl Request<'_> {
                 key: identity.key,
                 want,
                 trailing: options,
-                ..AnnounceRequest::new(connection_id, identity.info_hash, identity.peer_id, identity.port)
+                ..AnnounceRequest::new(connection_id, identity.info_hash, identity.peer_id, port)
             };
             request.to_vec()
         };

@@ -2,11 +2,12 @@
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
-use swarmkeep_peer::trackers::{ClientOptions, UrlError};
+use swarmkeep_peer::trackers::{ClientOptions, Trackers, UrlError};
 use swarmkeep_store_tests::with;
 use swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::{Completed, None as Regular, Started, Stopped};
 use tokio::{
     net::UdpSocket,
+    sync::mpsc,
     time::{sleep, timeout},
 };
 
@@ -260,17 +261,16 @@ async fn a_torrent_without_trackers_works_and_lists_refused_urls() {
     torrent.stop().await;
 
     let urls = ["\u{1b}[2J", "udp://t.example:1", "udp://T.example:1/"];
-    let left_out = swarmkeep_peer::trackers::Trackers::new([urls], identity(1, 1), client(), &seldom());
+    let spawn = |trackers: Trackers| trackers.spawn(Default::default, mpsc::channel(1).0);
+    let left_out = spawn(Trackers::new([urls], identity(1, 1), client(), &seldom()));
     let [(text, UrlError::Syntax(_)), (_, UrlError::Twice)] = left_out.refused() else {
         panic!("{:?}", left_out.refused())
     };
     assert_eq!(text, "[2J");
 
     let many = (0..10_000).map(|n| [format!("udp://192.0.2.1:{}", n + 1), "nonsense".into()]);
-    let many = swarmkeep_peer::trackers::Trackers::new(many, identity(1, 1), client(), &seldom());
-    assert_eq!(many.refused().len(), 256);
-    let (sender, _found) = tokio::sync::mpsc::channel(1);
-    assert_eq!(many.spawn(Default::default, sender).status().len(), 256);
+    let many = spawn(Trackers::new(many, identity(1, 1), client(), &seldom()));
+    assert_eq!((many.refused().len(), many.status().len()), (256, 256));
 }
 
 #[tokio::test]
