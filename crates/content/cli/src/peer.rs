@@ -375,14 +375,18 @@ impl Sharing {
         }
         let mut listen: Vec<SocketAddr> =
             vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
+        let is_taken =
+            |at: SocketAddr, error: &io::Error| at.port() > 0 && error.kind() == io::ErrorKind::AddrInUse;
         loop {
             let (failed, source) = match Session::start(config(listen.clone()), Arc::clone(&store)).await {
-                Err(PeerError::Listen { address, source }) if listen.len() > 1 || address.port() > 0 => {
+                Err(PeerError::Listen { address, source })
+                    if listen.len() > 1 || is_taken(address, &source) =>
+                {
                     (address, source)
                 }
                 started => return Ok(started?),
             };
-            let instead = if failed.port() > 0 && source.kind() == io::ErrorKind::AddrInUse {
+            let instead = if is_taken(failed, &source) {
                 listen.iter_mut().filter(|address| **address == failed).for_each(|address| address.set_port(0));
                 "any free port is used"
             } else {

@@ -103,7 +103,9 @@ async fn talk(
     let mut connection = Connection::new(Arc::clone(torrent), Arc::clone(&peer), &theirs);
     tracing::debug!(%address, id = %DisplayId(theirs.peer_id), "connected");
     let _joined = JoinedPeer { torrent, peer: &peer };
-    connection.run(&stream, &mut received).await
+    let ended = connection.run(&stream, &mut received).await;
+    // The remote peer may notice first that both have all.
+    if torrent.both_have_all(&peer) { Err(EndReason::Stopped) } else { ended }
 }
 
 /// A peer among the peers of its torrent, until this is dropped, however the connection ends.

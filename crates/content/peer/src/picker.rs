@@ -1,11 +1,13 @@
 //! Which blocks to request from a peer, and the blocks that it sends.
 //!
 //! Pieces that are begun are finished first; next begin those of the same stripe of the store, so that few
-//! stripes are incomplete at a time, and then the rarest. At the end, missing blocks are requested from a
-//! second peer as well (endgame). Late blocks are requested from a peer that has nothing else to send. A
-//! piece stays in memory until all of it is there; that memory has a limit.
+//! stripes are incomplete at a time, and then the rarest. At the end, blocks that do not come at once are
+//! requested from a second peer as well (endgame): the ones that the first will send last. Late blocks are
+//! requested from a peer that has nothing else to send. A piece stays in memory until all of it is there; that
+//! memory has a limit.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     iter,
     net::IpAddr,
@@ -26,6 +28,10 @@ pub(crate) const BLOCK: u32 = 16 << 10;
 
 /// Bytes per second of a peer that is to send all of a piece. If it is slower, another peer may try.
 const SLOW: u32 = 256 << 10;
+
+/// The age from which a block is requested from a second peer in the endgame. Younger ones are on their way: a
+/// small torrent would come twice.
+const ENDGAME: Duration = Duration::from_secs(1);
 
 /// Stripes that are looked at for a piece to begin.
 const MOST_STRIPES: usize = 64;
@@ -233,8 +239,7 @@ impl Picker {
             }
         }
         if self.waiting.len() == 0 {
-            // The endgame: each block is requested from a peer.
-            self.ask_as_well(pick, Duration::ZERO, end, asked);
+            self.ask_as_well(pick, ENDGAME.min(self.late), end, asked);
         } else if asked.len() == before {
             self.ask_as_well(pick, self.late, end, asked);
         }
@@ -307,28 +312,26 @@ impl Picker {
         (3 * self.late + Duration::from_secs(u64::from(length / SLOW))) * (1 << tries.min(3))
     }
 
-    /// Adds blocks that were requested from another peer, `ago` or longer.
+    /// Adds blocks that were requested from another peer, `ago` or longer. That peer sends the latest last:
+    /// they come first, so that the two do not send the same.
     fn ask_as_well(&mut self, pick: &PickRequest<'_>, ago: Duration, end: usize, asked: &mut Vec<Block>) {
-        for (&piece, begun) in &mut self.begun {
-            if asked.len() == end {
-                return;
-            }
-            if begun.alone.is_some() || !pick.can(piece) {
-                continue;
-            }
-            for (nth, slot) in begun.blocks.iter_mut().enumerate() {
-                match *slot {
-                    BlockState::One(other, at)
-                        if other != pick.peer
-                            && pick.now.saturating_duration_since(at) >= ago
-                            && asked.len() < end =>
-                    {
-                        *slot = BlockState::Two(other, pick.peer, at);
-                        asked.push(block(piece, nth, begun.data.len()));
-                    }
-                    _ => {}
+        let begun = self.begun.iter_mut().filter(|(piece, begun)| begun.alone.is_none() && pick.can(**piece));
+        let blocks = begun.flat_map(|(&piece, begun)| {
+            let length = begun.data.len();
+            begun.blocks.iter_mut().enumerate().map(move |(nth, slot)| (block(piece, nth, length), slot))
+        });
+        let mut others: Vec<_> = blocks
+            .filter_map(|(block, slot)| match *slot {
+                BlockState::One(other, at) if other != pick.peer && pick.now.saturating_duration_since(at) >= ago => {
+                    Some((at, block.piece, block.begin, other, block, slot))
                 }
-            }
+                _ => None,
+            })
+            .collect();
+        others.sort_unstable_by_key(|&(at, piece, begin, ..)| Reverse((at, piece, begin)));
+        for (at, _, _, other, block, slot) in others.into_iter().take(end - asked.len()) {
+            *slot = BlockState::Two(other, pick.peer, at);
+            asked.push(block);
         }
     }
 

@@ -598,7 +598,8 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
                 Err(EndReason::Unanswered(_)) => Outcome::Unanswered,
                 _ => Outcome::OfNoUse,
             };
-            let why = ended.as_ref().err().map(ToString::to_string);
+            let why = ended.as_ref().err().filter(|why| !matches!(why, EndReason::Stopped));
+            let why = why.map(ToString::to_string);
             log(address, ended);
             torrent.call_ended(address, outcome, why);
         });
