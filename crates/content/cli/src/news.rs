@@ -11,7 +11,7 @@ use std::{
 use serde::Serialize;
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_peer::{
-    BannedPeer, Handle, Status,
+    Handle,
     trackers::{FamilyStatus, TrackerStatus, UrlError},
 };
 
@@ -28,7 +28,7 @@ struct LastState {
     peers: BTreeSet<SocketAddr>,
     /// Peers of the command line that are not reached, and why.
     unreached: BTreeMap<SocketAddr, String>,
-    banned: HashSet<BannedPeer>,
+    banned: HashSet<(SocketAddr, String)>,
     of_no_tracker: bool,
     lost: u32,
     /// The bytes and pieces that were known, and since when.
@@ -38,9 +38,6 @@ struct LastState {
 
 /// The time without progress after which the reasons are reported.
 const STILL: Duration = Duration::from_secs(30);
-
-/// The most reasons.
-const REASONS: usize = 8;
 
 /// An event, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -57,15 +54,13 @@ pub(crate) enum Event {
     },
     /// Pieces that were complete are no longer offered: they cannot be read, have changed, or are wrong.
     Lost { info_hash: String, pieces: u32 },
-    /// A peer has connected or disconnected, or one of `--peer` cannot be reached.
+    /// A peer has connected or disconnected, has sent wrong bytes, or is one of `--peer` that cannot be reached.
     Peer {
         info_hash: String,
         address: SocketAddr,
         #[serde(flatten)]
         state: PeerState,
     },
-    /// A peer has sent wrong bytes: of `piece`, or of the metadata.
-    Banned { info_hash: String, address: SocketAddr, piece: Option<u32>, ban: String },
     /// Nothing has come for a while: the missing pieces, and why no peer sends them.
     Waits { info_hash: String, pieces: u32, why: Vec<String> },
 }
@@ -110,7 +105,8 @@ impl News {
         if lost > 0 {
             news.push(Event::Lost { info_hash: info_hash(), pieces: lost });
         }
-        let answered = trackers.iter().filter_map(|tracker| Some((tracker.url.clone(), tracker_result(tracker)?)));
+        let answered =
+            trackers.iter().filter_map(|tracker| Some((tracker.url.clone(), tracker_result(tracker)?)));
         let refused = refused.into_iter().filter(|(_, error)| *error != UrlError::Twice);
         let refused = refused.map(|(url, error)| {
             (url, TrackerResult::Failure { error: format!("cannot be used: {error}"), again: None })
@@ -124,19 +120,21 @@ impl News {
                 news.push(Event::Tracker { info_hash: info_hash(), url: Some(url), result });
             }
         }
-        for peer in &status.banned {
-            if last.banned.insert(peer.clone()) {
-                let (address, piece, ban) = (peer.address, peer.piece, peer.ban.to_string());
-                news.push(Event::Banned { info_hash: info_hash(), address, piece, ban });
-            }
-        }
+        let banned = status.banned.iter().filter(|banned| last.banned.insert((*banned).clone()));
+        news.extend(banned.cloned().map(|(address, error)| {
+            let state = PeerState::Unreached { error, again: None };
+            Event::Peer { info_hash: info_hash(), address, state }
+        }));
         let known = (status.down.0, status.progress.pieces);
         let (before, since) = *last.progress.get_or_insert_with(|| (known, Instant::now()));
         if before != known || !status.fetches {
             (last.progress, last.waits) = (None, false);
         } else if since.elapsed() >= STILL && !mem::replace(&mut last.waits, true) {
             let pieces = status.progress.pieces - status.progress.complete;
-            news.push(Event::Waits { info_hash: info_hash(), pieces, why: reasons(&status, &trackers) });
+            let next = trackers.iter().flat_map(|tracker| [tracker.v4.next_in, tracker.v6.next_in]).flatten();
+            let next = next.min().map(|next| format!("the next announce is in {}", short(next)));
+            let why = status.reasons().into_iter().chain(next).collect();
+            news.push(Event::Waits { info_hash: info_hash(), pieces, why });
         }
         let peers: BTreeSet<_> = status.peers.iter().map(|peer| peer.address).collect();
         let mut changed = |address: &SocketAddr, connected| {
@@ -156,37 +154,6 @@ impl News {
         }
         news
     }
-}
-
-/// Why nothing comes: of the peers that are connected, were not reached or lied, and when trackers are asked.
-fn reasons(status: &Status, trackers: &[TrackerStatus]) -> Vec<String> {
-    let connected = status.peers.iter().map(|peer| {
-        let why = match status.progress.pieces {
-            0 => "sends no metadata",
-            _ if peer.wanted == 0 => "has none of them that it did not send wrong",
-            _ if peer.chokes => "does not unchoke",
-            _ => "sends nothing",
-        };
-        (peer.address, why.to_owned())
-    });
-    let unreached = status.unreached.iter().map(|peer| (peer.address, peer.error.clone()));
-    let is_there = |banned: &&BannedPeer| status.peers.iter().any(|peer| peer.address == banned.address);
-    let banned = status.banned.iter().filter(|peer| !is_there(peer));
-    let banned = banned.map(|peer| (peer.address, format!("sent wrong bytes: {}", peer.ban)));
-    let mut peers = BTreeMap::<_, Vec<_>>::new();
-    for (address, why) in connected.chain(unreached).chain(banned) {
-        peers.entry(why).or_default().push(address);
-    }
-    let mut reasons: Vec<_> = peers.into_iter().take(REASONS).map(|(why, peers)| match peers.len() - 1 {
-        0 => format!("peer {}: {why}", peers[0]),
-        more => format!("peer {} and {more} more: {why}", peers[0]),
-    }).collect();
-    if reasons.is_empty() {
-        reasons.push("no peer is known".to_owned());
-    }
-    let next = trackers.iter().flat_map(|tracker| [tracker.v4.next_in, tracker.v6.next_in]).flatten().min();
-    reasons.extend(next.map(|next| format!("the next announce is in {}", short(next))));
-    reasons
 }
 
 /// The result of the announces to a tracker over both families; `None` before the first one has ended.
@@ -238,10 +205,6 @@ impl Event {
             Self::Lost { pieces, .. } => {
                 let pieces = counted(*pieces as usize, "piece");
                 format!("{name}: {pieces} cannot be read any more, or changed: no longer offered")
-            }
-            Self::Banned { address, piece, ban, .. } => {
-                let what = piece.map_or("metadata".to_owned(), |piece| format!("bytes of piece {piece}"));
-                format!("{name}: peer {address} sent wrong {what}: {ban}")
             }
             Self::Waits { pieces, why, .. } => {
                 let missing = match pieces {

@@ -14,8 +14,9 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::json;
 use swarmkeep_bittorrent::{PeerId, in_words};
-use swarmkeep_content::{ContentRepository, Error as StoreError, PieceBits};
+use swarmkeep_content::{ContentRepository, Error as StoreError};
 use swarmkeep_metainfo::{Magnet, Metainfo};
 use swarmkeep_peer::{Error as PeerError, Handle, Session, SessionConfig, Status};
 use tokio::{
@@ -44,9 +45,9 @@ Examples:
 
 Only missing pieces are fetched. Files that exist already in a folder store under the torrent's
 name are taken up, and the rest is fetched into them. Each piece is verified. A peer that sends
-wrong bytes is banned. A fetched piece is durable when its stripe (4 MiB of the torrent) is whole,
-after a minute at the latest (--write-within), and at the end. A crash loses the pieces that are
-not durable yet.
+wrong bytes is asked again only if there is no other. A fetched piece is durable when its stripe
+(4 MiB of the torrent) is whole, after a minute at the latest (--write-within), and at the end. A
+crash loses the pieces that are not durable yet.
 
 Exit codes:
   0  everything is fetched
@@ -132,9 +133,13 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
     for torrent in &args.torrents {
         match torrent.to_str().filter(|text| is_link(text)) {
             Some(link) => {
-                let is_selection = |field: &str| field.get(..3).is_some_and(|key| key.eq_ignore_ascii_case("so="));
+                let is_selection =
+                    |field: &str| field.get(..3).is_some_and(|key| key.eq_ignore_ascii_case("so="));
                 if link.split(['?', '&']).any(is_selection) {
-                    note(args.sharing.json, "`so` of a link selects files (BEP 53), and is ignored: all are fetched")?;
+                    note(
+                        args.sharing.json,
+                        "`so` of a link selects files (BEP 53), and is ignored: all are fetched",
+                    )?;
                 }
                 links.push(link.parse::<Magnet>()?);
             }
@@ -387,7 +392,10 @@ impl Sharing {
                 started => return Ok(started?),
             };
             let instead = if is_taken(failed, &source) {
-                listen.iter_mut().filter(|address| **address == failed).for_each(|address| address.set_port(0));
+                listen
+                    .iter_mut()
+                    .filter(|address| **address == failed)
+                    .for_each(|address| address.set_port(0));
                 "any free port is used"
             } else {
                 listen.retain(|address| *address != failed);
@@ -454,25 +462,9 @@ struct Reporter {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
-    Listening {
-        addresses: &'a [SocketAddr],
-    },
-    Learning {
-        torrents: Vec<PendingLink<'a>>,
-    },
-    Progress {
-        torrents: Vec<TorrentProgress<'a>>,
-    },
-    Stopped {
-        torrents: Vec<TorrentProgress<'a>>,
-    },
-    /// One torrent has failed; the others go on.
-    Error {
-        error: String,
-    },
-    Note {
-        note: &'a str,
-    },
+    Learning { torrents: Vec<PendingLink<'a>> },
+    Progress { torrents: Vec<TorrentProgress<'a>> },
+    Stopped { torrents: Vec<TorrentProgress<'a>> },
 }
 
 /// A magnet link whose metainfo has not been fetched yet.
@@ -517,7 +509,7 @@ impl<'a> TorrentProgress<'a> {
             up_rate: status.up.1,
             peers: status.peers.len(),
             banned: status.banned.len(),
-            have: levels(&shared.handle.pieces()),
+            have: status.have.clone(),
         }
     }
 
@@ -526,30 +518,11 @@ impl<'a> TorrentProgress<'a> {
     }
 }
 
-/// The complete pieces: a digit for each of 64 parts of the torrent, or for each piece if it has fewer. 0 is
-/// none of a part, 9 all, and 1 to 8 are eighths in between.
-fn levels(have: &PieceBits) -> String {
-    let pieces = u64::from(have.pieces());
-    let cells = pieces.min(64);
-    let mut counts = vec![0; cells as usize];
-    have.iter().for_each(|piece| counts[(u64::from(piece) * cells / pieces) as usize] += 1);
-    let level = |(cell, count): (u64, u64)| {
-        // The number of pieces of this cell.
-        let size = ((cell + 1) * pieces).div_ceil(cells) - (cell * pieces).div_ceil(cells);
-        match count {
-            0 => '0',
-            count if count == size => '9',
-            count => char::from(b'1' + (count * 8 / size) as u8),
-        }
-    };
-    (0..).zip(counts).map(level).collect()
-}
-
 impl Reporter {
     fn new(json: bool, seeds: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
         let addresses = session.addresses();
         if json {
-            line(&Event::Listening { addresses })?;
+            line(&json!({ "event": "listening", "addresses": addresses }))?;
         } else {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             eprintln!("Peers can call at {}", addresses.join(" and "));
@@ -575,7 +548,7 @@ impl Reporter {
         self.say(&format!("seedkeep: {}", in_words(error)));
         if self.json {
             // If the reader has closed the pipe, the next event returns the error.
-            let _ = line(&Event::Error { error: in_words(error) });
+            let _ = line(&json!({ "event": "error", "error": in_words(error) }));
         }
     }
 
@@ -682,34 +655,10 @@ impl Reporter {
 /// Prints a line for people, and an event for programs.
 fn note(json: bool, words: &str) -> Result<(), Box<dyn Error>> {
     eprintln!("seedkeep: {words}");
-    if json { line(&Event::Note { note: words }) } else { Ok(()) }
+    if json { line(&json!({ "event": "note", "note": words })) } else { Ok(()) }
 }
 
 pub(crate) fn line(event: &impl Serialize) -> Result<(), Box<dyn Error>> {
     say!("{}", serde_json::to_string(event)?);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_tell_none_some_and_all_of_each_part() {
-        let of = |pieces, have: &[u32]| {
-            let mut bits = PieceBits::none(pieces);
-            have.iter().for_each(|&piece| _ = bits.insert(piece));
-            levels(&bits)
-        };
-        assert_eq!(of(0, &[]), "");
-        assert_eq!(of(3, &[1]), "090");
-        for pieces in [63, 64, 65, 100, 127, 128, 1000] {
-            let all: Vec<_> = (0..pieces).collect();
-            assert_eq!(of(pieces, &all), "9".repeat(pieces.min(64) as usize), "{pieces}");
-            assert_eq!(of(pieces, &[]), "0".repeat(pieces.min(64) as usize), "{pieces}");
-        }
-        // Ten pieces per part.
-        let some = of(640, &[0, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 25, 26, 27, 28]);
-        assert_eq!(&some[..5], "15800");
-    }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use sha1::{Digest, Sha1};
 
-use crate::{network::network, picker::BLOCK, torrent::status::Ban};
+use crate::{network::network, picker::BLOCK};
 
 /// The senders and digests of the blocks of wrong pieces, until the pieces are right.
 ///
@@ -49,12 +49,16 @@ fn digests(data: &[u8]) -> impl Iterator<Item = [u8; 20]> + '_ {
     data.chunks(BLOCK as usize).map(|block| Sha1::digest(block).into())
 }
 
-/// The endpoints that sent wrong bytes, by [`network`], and the pieces if it were pieces: the latest last.
+/// The endpoints that sent wrong bytes, by [`network`], each with the piece or `None` for metadata: the latest
+/// last.
 ///
-/// An endpoint is banned first, since other peers may have the same address, and the network with its second
-/// endpoint. Both are called again if there is no other source, but never for a piece that they had wrong.
+/// The endpoint is banned first, since other peers may have its address, and the address with its second
+/// endpoint. Without another source they are asked again, but not for a piece that the endpoint had wrong.
 #[derive(Debug, Default)]
-pub(crate) struct Offences(pub(crate) BTreeMap<IpAddr, Vec<(SocketAddr, Option<u32>)>>);
+pub(crate) struct Offences(BTreeMap<IpAddr, Vec<(SocketAddr, Option<u32>)>>);
+
+/// A ban that does not depend on other sources.
+pub(crate) const FOR_GOOD: &str = "its address is banned";
 
 impl Offences {
     /// The offences of a network after which it is banned for good.
@@ -62,17 +66,32 @@ impl Offences {
 
     /// Records that `from` sent wrong bytes.
     pub(crate) fn record(&mut self, from: SocketAddr, piece: Option<u32>) {
-        self.0.entry(network(from.ip())).or_default().push((from, piece));
+        let offences = self.0.entry(network(from.ip())).or_default();
+        if offences.len() < Self::MOST {
+            offences.push((from, piece));
+        }
     }
 
-    /// How far `endpoint` is banned. Port 0 is an unknown port.
-    pub(crate) fn ban(&self, endpoint: SocketAddr) -> Option<Ban> {
+    /// The latest endpoint of each network, and how far it is banned.
+    pub(crate) fn in_words(&self) -> impl Iterator<Item = (SocketAddr, String)> {
+        self.0.values().filter_map(|offences| {
+            let (endpoint, piece) = *offences.last()?;
+            let what = piece.map_or("metadata".to_owned(), |piece| format!("bytes of piece {piece}"));
+            Some((endpoint, format!("sent wrong {what}: {}", self.ban(endpoint)?)))
+        })
+    }
+
+    /// How far `endpoint` is banned, in words. Port 0 is an unknown port.
+    pub(crate) fn ban(&self, endpoint: SocketAddr) -> Option<&'static str> {
         let offences = self.0.get(&network(endpoint.ip()))?;
         let is_other = |(other, _): &(SocketAddr, _)| *other != offences[0].0;
         match offences.len() {
-            Self::MOST.. => Some(Ban::ForGood),
-            _ if offences.iter().any(is_other) => Some(Ban::Address),
-            _ => (offences[0].0 == endpoint).then_some(Ban::Endpoint),
+            Self::MOST.. => Some(FOR_GOOD),
+            _ if offences.iter().any(is_other) => {
+                Some("the second of its address, which is asked only if there is no other source")
+            }
+            _ => (offences[0].0 == endpoint)
+                .then_some("asked for other bytes, and only if there is no other source"),
         }
     }
 
@@ -89,15 +108,17 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_banned_before_its_address_and_mapped_addresses_count_as_ipv4() {
-        let at = |text: &str| text.parse().unwrap();
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let mut offences = Offences::default();
-        offences.record(at("192.0.2.1:1"), Some(7));
-        assert_eq!(["192.0.2.1:1", "192.0.2.1:2"].map(|peer| offences.ban(at(peer))), [Some(Ban::Endpoint), None]);
-        offences.record(at("192.0.2.1:2"), None);
-        let known = ["192.0.2.1:9", "[::ffff:192.0.2.1]:9", "192.0.2.2:1"].map(|peer| offences.ban(at(peer)));
-        assert_eq!(known, [Some(Ban::Address), Some(Ban::Address), None]);
+        let peers = ["192.0.2.1:1", "192.0.2.1:9", "[::ffff:192.0.2.1]:9", "192.0.2.2:1"];
+        for (n, piece, banned) in
+            [(0, Some(7), [true, false, false, false]), (1, None, [true, true, true, false])]
+        {
+            offences.record(SocketAddr::new(at(peers[n]).ip(), 1 + n as u16), piece);
+            assert_eq!(peers.map(|peer| offences.ban(at(peer)).is_some()), banned);
+        }
         (0..3).for_each(|piece| offences.record(at("192.0.2.1:2"), Some(piece)));
-        assert_eq!(offences.ban(at("192.0.2.1:9")), Some(Ban::ForGood));
+        assert_eq!(offences.ban(at("192.0.2.1:9")), Some(FOR_GOOD));
         assert_eq!(offences.wrong_pieces(at("192.0.2.1:1")), [7]);
     }
 

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_bittorrent::{PeerId, in_words};
+use swarmkeep_bittorrent::in_words;
 use swarmkeep_peer_wire::{
     Bitfield, Block, ExtensionIds, Handshake, Message, PieceIndex, ReceiveBuffer, Reserved, SendQueue,
 };
@@ -101,7 +101,7 @@ async fn talk(
     stream.set_nodelay(true)?;
     let peer = torrent.join(seat, address, theirs.peer_id).map_err(EndReason::Refused)?;
     let mut connection = Connection::new(Arc::clone(torrent), Arc::clone(&peer), &theirs);
-    tracing::debug!(%address, id = %DisplayId(theirs.peer_id), "connected");
+    tracing::debug!(%address, id = %theirs.peer_id.as_bytes()[..8].escape_ascii(), "connected");
     let _joined = JoinedPeer { torrent, peer: &peer };
     let ended = connection.run(&stream, &mut received).await;
     // The remote peer may notice first that both have all.
@@ -117,14 +117,6 @@ struct JoinedPeer<'a> {
 impl Drop for JoinedPeer<'_> {
     fn drop(&mut self) {
         self.torrent.leave(self.peer);
-    }
-}
-
-struct DisplayId(PeerId);
-
-impl std::fmt::Display for DisplayId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0.as_bytes()[..8].escape_ascii())
     }
 }
 

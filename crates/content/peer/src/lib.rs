@@ -35,7 +35,7 @@ pub use session::{Handle, Session};
 use swarmkeep_bittorrent::{InfoHash, in_words};
 pub use torrent::{
     Progress,
-    status::{Ban, BannedPeer, PeerStatus, Status, UnreachedPeer},
+    status::{PeerStatus, Status, UnreachedPeer},
 };
 
 /// An error of a session or of one of its torrents. An error of a remote peer ends its connection and is not

@@ -125,23 +125,13 @@ enum BlockState {
     Here(PeerKey),
 }
 
-/// The result of a received block.
+/// A block that was wanted.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Received {
-    /// It is not wanted, or not from this peer.
-    Unwanted,
-    /// It is wanted. The other peers need not send it any more.
-    Block {
-        /// Other peers with a request for it.
-        cancel: Vec<PeerKey>,
-    },
-    /// The last one of a piece, which is to be verified.
-    Whole {
-        /// Other peers with a request for it.
-        cancel: Vec<PeerKey>,
-        /// The piece.
-        piece: WholePiece,
-    },
+pub(crate) struct Received {
+    /// Other peers with a request for it, which need not send it any more.
+    pub(crate) cancel: Vec<PeerKey>,
+    /// Its piece, which is to be verified, if it was the last block.
+    pub(crate) whole: Option<WholePiece>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -322,7 +312,9 @@ impl Picker {
         });
         let mut others: Vec<_> = blocks
             .filter_map(|(block, slot)| match *slot {
-                BlockState::One(other, at) if other != pick.peer && pick.now.saturating_duration_since(at) >= ago => {
+                BlockState::One(other, at)
+                    if other != pick.peer && pick.now.saturating_duration_since(at) >= ago =>
+                {
                     Some((at, block.piece, block.begin, other, block, slot))
                 }
                 _ => None,
@@ -371,7 +363,8 @@ impl Picker {
         self.has_memory()
     }
 
-    /// Takes a block. The caller has checked that it was requested from the peer, be it long ago.
+    /// Takes a block, if it is wanted from this peer. The caller has checked that it was requested from the
+    /// peer, be it long ago.
     pub(crate) fn received(
         &mut self,
         peer: PeerKey,
@@ -379,22 +372,22 @@ impl Picker {
         begin: u32,
         data: &[u8],
         now: Instant,
-    ) -> Received {
+    ) -> Option<Received> {
         if piece < self.info.piece_count() && self.waiting.contains(piece) && self.has_memory() {
             // It was given back, and comes all the same.
             self.begin(piece, peer, None, now);
         }
-        let Some(begun) = self.begun.get_mut(&piece) else { return Received::Unwanted };
+        let begun = self.begun.get_mut(&piece)?;
         let nth = (begin / BLOCK) as usize;
-        let Some(slot) = begun.blocks.get_mut(nth) else { return Received::Unwanted };
+        let slot = begun.blocks.get_mut(nth)?;
         let expected = block(piece, nth, begun.data.len());
         if (expected.begin, expected.length as usize) != (begin, data.len())
             || (begun.alone.is_some() && begun.by != peer)
         {
-            return Received::Unwanted;
+            return None;
         }
         let cancel = match *slot {
-            BlockState::Here(_) => return Received::Unwanted,
+            BlockState::Here(_) => return None,
             BlockState::Unrequested => {
                 begun.free -= 1;
                 Vec::new()
@@ -407,7 +400,7 @@ impl Picker {
         begun.data[begin as usize..][..data.len()].copy_from_slice(data);
         begun.missing -= 1;
         if begun.missing > 0 {
-            return Received::Block { cancel };
+            return Some(Received { cancel, whole: None });
         }
         let begun = self.begun.remove(&piece).expect("it was there");
         self.done.insert(piece);
@@ -415,7 +408,8 @@ impl Picker {
             BlockState::Here(from) => from,
             _ => unreachable!("none is missing"),
         });
-        Received::Whole { cancel, piece: WholePiece { piece, data: begun.data, from: from.collect() } }
+        let whole = Some(WholePiece { piece, data: begun.data, from: from.collect() });
+        Some(Received { cancel, whole })
     }
 
     /// A piece that was handed out is stored, or was wrong and is fetched again; then from one peer `alone`,

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_content::{
-    ContentRepository, Error as StoreError, NewTorrent, PieceBits, Verified,
+    ContentRepository, Error as StoreError, NewTorrent, Verified,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_metainfo::{Info, Magnet, Metainfo};
@@ -371,11 +371,6 @@ impl Handle {
     /// The present state of the torrent. O(pieces + peers).
     pub fn status(&self) -> Status {
         self.torrent.status()
-    }
-
-    /// The pieces that are in the store; empty while the info dictionary is not known. O(pieces).
-    pub fn pieces(&self) -> PieceBits {
-        self.torrent.have().0
     }
 
     /// The progress of the torrent, as a channel that receives each change.

@@ -23,10 +23,10 @@ use swarmkeep_peer_wire::{Block, PexFlags};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::{seats::SeatEntry, status::Ban};
+use self::seats::SeatEntry;
 use crate::{
     Error,
-    blame::{Blame, Offences},
+    blame::{Blame, FOR_GOOD, Offences},
     candidates::{self, Candidates, Outcome},
     choker::Choker,
     learning::Learning,
@@ -334,8 +334,7 @@ impl Torrent {
             let address = state.candidates.take(now)?;
             let has_room = state.ends_for(address.ip(), true, config, now).is_ok() && !state.refuses(address);
             let TorrentState { candidates, peers, .. } = &mut *state;
-            let connected =
-                |entry: &PeerEntry| entry.peer.address == address || entry.endpoint() == address;
+            let connected = |entry: &PeerEntry| entry.peer.address == address || entry.endpoint() == address;
             if !has_room || peers.values().any(connected) {
                 candidates.put_off(address, now);
             } else {
@@ -415,11 +414,8 @@ impl TorrentState {
     /// Whether `endpoint` is banned, and there is another source or it is banned for good. Port 0 is an
     /// unknown port.
     fn refuses(&self, endpoint: SocketAddr) -> bool {
-        let is_source =
-            |entry: &PeerEntry| entry.wanted > 0 && self.offences.ban(entry.endpoint()).is_none();
-        self.offences
-            .ban(endpoint)
-            .is_some_and(|ban| ban == Ban::ForGood || self.peers.values().any(is_source))
+        let is_source = |entry: &PeerEntry| entry.wanted > 0 && self.offences.ban(entry.endpoint()).is_none();
+        self.offences.ban(endpoint).is_some_and(|ban| ban == FOR_GOOD || self.peers.values().any(is_source))
     }
 
     fn note_complete(&mut self) {

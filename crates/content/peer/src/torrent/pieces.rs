@@ -73,13 +73,10 @@ impl Torrent {
         let bytes = data.len() as u64;
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return None };
-        let (cancel, whole) = match picker.received(peer.key, piece, begin, data, Instant::now()) {
-            Received::Unwanted => {
-                self.wasted.fetch_add(bytes, Relaxed);
-                return None;
-            }
-            Received::Block { cancel } => (cancel, None),
-            Received::Whole { cancel, piece } => (cancel, Some(piece)),
+        let Some(Received { cancel, whole }) = picker.received(peer.key, piece, begin, data, Instant::now())
+        else {
+            self.wasted.fetch_add(bytes, Relaxed);
+            return None;
         };
         self.down.add(bytes);
         peer.down.add(bytes);
@@ -252,7 +249,7 @@ pub(crate) mod tests {
             let picker = state.picker.as_mut().unwrap();
             let came = picker.received(PeerKey(1), 0, 0, &PIECE, Instant::now());
             drop(state);
-            if let Received::Whole { piece, .. } = came {
+            if let Some(Received { whole: Some(piece), .. }) = came {
                 torrent.store(piece);
             }
         };

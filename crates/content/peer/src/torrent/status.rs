@@ -1,12 +1,14 @@
 //! The state of a torrent.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::atomic::Ordering::Relaxed,
     time::{Duration, Instant},
 };
 
 use swarmkeep_bittorrent::PeerId;
+use swarmkeep_content::PieceBits;
 
 use super::{PeerPieces, Progress, Torrent};
 
@@ -26,7 +28,7 @@ pub struct PeerStatus {
     pub up: (u64, u64),
     /// Whether its requests are answered.
     pub unchoked: bool,
-    /// Missing pieces that it has, without the ones that it had wrong.
+    /// Missing pieces that it has.
     pub wanted: u32,
     /// Whether it answers no requests now.
     pub chokes: bool,
@@ -46,35 +48,6 @@ pub struct UnreachedPeer {
     pub next_in: Duration,
 }
 
-/// An IPv4 address, or an IPv6 network of 64 bits, from which wrong bytes came.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct BannedPeer {
-    /// The endpoint that sent the latest of them.
-    pub address: SocketAddr,
-    /// Their piece; `None` if they were metadata.
-    pub piece: Option<u32>,
-    /// The number of times that wrong bytes came.
-    pub times: usize,
-    /// How far it is banned.
-    pub ban: Ban,
-}
-
-/// How far a peer that sent wrong bytes is banned. No ban but the last counts while no other peer is connected
-/// that has missing pieces; a piece that the endpoint had wrong is never requested from it again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Ban {
-    /// The endpoint: other peers may have the same address.
-    #[error("called again only if there is no other source, and never asked for these bytes")]
-    Endpoint,
-    /// The address, of which two endpoints sent wrong bytes.
-    #[error("its address is called again only if there is no other source")]
-    Address,
-    /// The address, for its fifth offence.
-    #[error("its address is banned")]
-    ForGood,
-}
-
 /// The state of a torrent.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -92,14 +65,48 @@ pub struct Status {
     pub lost: u32,
     /// Bytes of pieces that are not in the store.
     pub left: u64,
+    /// The complete pieces: a digit for each of 64 parts of the torrent, or for each piece if it has fewer. 0
+    /// is none of a part, 9 all, and 1 to 8 are eighths in between.
+    pub have: String,
     /// Whether they are fetched: the store takes them.
     pub fetches: bool,
     /// The connected peers.
     pub peers: Vec<PeerStatus>,
     /// Addresses that were not reached at the latest attempt.
     pub unreached: Vec<UnreachedPeer>,
-    /// The addresses from which wrong bytes came.
-    pub banned: Vec<BannedPeer>,
+    /// Per address (IPv6: network of 64 bits) that sent wrong bytes: the latest endpoint, and how far it is
+    /// banned, in words.
+    pub banned: Vec<(SocketAddr, String)>,
+}
+
+impl Status {
+    /// Why no peer sends missing pieces: of the peers that are connected, were not reached, or sent wrong
+    /// bytes. Peers with the same reason are one entry; of eight reasons at most.
+    pub fn reasons(&self) -> Vec<String> {
+        let connected = self.peers.iter().map(|peer| {
+            let why = match self.progress.pieces {
+                0 => "sends no metadata",
+                _ if peer.wanted == 0 => "has none of them",
+                _ if peer.chokes => "does not unchoke",
+                _ => "sends nothing",
+            };
+            (peer.address, why)
+        });
+        let unreached = self.unreached.iter().map(|peer| (peer.address, &*peer.error));
+        let banned = self.banned.iter().map(|(address, why)| (*address, &**why));
+        let mut peers = BTreeMap::<_, BTreeSet<_>>::new();
+        for (address, why) in connected.chain(unreached).chain(banned) {
+            peers.entry(why).or_default().insert(address);
+        }
+        if peers.is_empty() {
+            return vec!["no peer is known".to_owned()];
+        }
+        let reason = |(why, peers): (&str, BTreeSet<SocketAddr>)| match (peers.first()?, peers.len() - 1) {
+            (peer, 0) => Some(format!("peer {peer}: {why}")),
+            (peer, more) => Some(format!("peer {peer} and {more} more: {why}")),
+        };
+        peers.into_iter().take(8).filter_map(reason).collect()
+    }
 }
 
 impl Torrent {
@@ -124,16 +131,8 @@ impl Torrent {
             down: (entry.peer.down.total(), entry.peer.down.rate()),
             up: (entry.peer.up.total(), entry.peer.up.rate()),
             unchoked: entry.peer.unchoked.load(Relaxed),
-            wanted: {
-                let wrong = state.offences.wrong_pieces(entry.endpoint());
-                let missing = wrong.iter().filter(|piece| !state.have.contains(**piece));
-                entry.wanted.saturating_sub(missing.count() as u32)
-            },
+            wanted: entry.wanted,
             chokes: entry.peer.chokes.load(Relaxed),
-        });
-        let banned = state.offences.0.values().filter_map(|offences| {
-            let &(address, piece) = offences.last()?;
-            Some(BannedPeer { address, piece, times: offences.len(), ban: state.offences.ban(address)? })
         });
         Status {
             progress,
@@ -142,10 +141,53 @@ impl Torrent {
             wasted: self.wasted.load(Relaxed),
             lost: state.lost,
             left,
+            have: levels(&state.have),
             fetches,
             peers: peers.collect(),
             unreached,
-            banned: banned.collect(),
+            banned: state.offences.in_words().collect(),
         }
+    }
+}
+
+/// The digits of [`Status::have`].
+fn levels(have: &PieceBits) -> String {
+    let pieces = u64::from(have.pieces());
+    let cells = pieces.min(64);
+    let mut counts = vec![0; cells as usize];
+    have.iter().for_each(|piece| counts[(u64::from(piece) * cells / pieces) as usize] += 1);
+    let level = |(cell, count): (u64, u64)| {
+        // The number of pieces of this cell.
+        let size = ((cell + 1) * pieces).div_ceil(cells) - (cell * pieces).div_ceil(cells);
+        match count {
+            0 => '0',
+            count if count == size => '9',
+            count => char::from(b'1' + (count * 8 / size) as u8),
+        }
+    };
+    (0..).zip(counts).map(level).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_tell_none_some_and_all_of_each_part() {
+        let of = |pieces, have: &[u32]| {
+            let mut bits = PieceBits::none(pieces);
+            have.iter().for_each(|&piece| _ = bits.insert(piece));
+            levels(&bits)
+        };
+        assert_eq!(of(0, &[]), "");
+        assert_eq!(of(3, &[1]), "090");
+        for pieces in [63, 64, 65, 100, 127, 128, 1000] {
+            let all: Vec<_> = (0..pieces).collect();
+            assert_eq!(of(pieces, &all), "9".repeat(pieces.min(64) as usize), "{pieces}");
+            assert_eq!(of(pieces, &[]), "0".repeat(pieces.min(64) as usize), "{pieces}");
+        }
+        // Ten pieces per part.
+        let some = of(640, &[0, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 25, 26, 27, 28]);
+        assert_eq!(&some[..5], "15800");
     }
 }

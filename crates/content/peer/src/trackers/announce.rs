@@ -46,16 +46,31 @@ pub(super) struct Announce<'a> {
 }
 
 /// The answer of a tracker.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug)]
 pub(super) struct Answer {
-    pub(super) interval: Duration,
-    pub(super) min_interval: Option<Duration>,
-    pub(super) seeders: u32,
-    pub(super) leechers: u32,
+    pub(super) latest: LatestAnswer,
     pub(super) peers: Vec<Endpoint>,
-    pub(super) external_ip: Option<IpAddr>,
     pub(super) tracker_id: Option<Vec<u8>>,
-    pub(super) warning: Option<String>,
+}
+
+/// An answer of a tracker, without its peers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct LatestAnswer {
+    /// Peers that have everything.
+    pub seeders: u32,
+    /// Peers that still have to download.
+    pub leechers: u32,
+    /// Peers that were in the answer.
+    pub peers: usize,
+    /// The interval that it asked for.
+    pub interval: Duration,
+    /// The shortest interval that it asked for, if it did.
+    pub min_interval: Option<Duration>,
+    /// The address at which it sees the client (BEP 24), if it said so.
+    pub external_ip: Option<IpAddr>,
+    /// Its warning.
+    pub warning: Option<String>,
 }
 
 /// Why a tracker did not answer as it should.

@@ -32,7 +32,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    announce::{Announce, Answer, Retry, TrackerError, readable, useful},
+    announce::{Announce, Answer, LatestAnswer, Retry, TrackerError, readable, useful},
     options::ClientOptions,
     resolve::Resolver,
     tls::Tls,
@@ -334,13 +334,7 @@ fn with_query(url: &TrackerUrl, announce: &Announce<'_>) -> TrackerUrl {
     let mut query = Vec::new();
     request.write(&mut query);
     let query = String::from_utf8(query).expect("percent-encoded is ASCII");
-    let target = match url.target.as_str() {
-        "" => format!("/?{query}"),
-        target if target.ends_with(['?', '&']) => format!("{target}{query}"),
-        target if target.contains('?') => format!("{target}&{query}"),
-        target => format!("{target}?{query}"),
-    };
-    TrackerUrl { target, ..url.clone() }
+    url.with_query(&query)
 }
 
 /// Reads an answer that is no redirect.
@@ -362,78 +356,15 @@ fn answer(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Answer
     };
     let head = response.head;
     let seconds = |number: u32| Duration::from_secs(number.into());
-    Ok(Answer {
+    let latest = LatestAnswer {
         interval: seconds(head.interval),
         min_interval: head.min_interval.map(seconds),
         seeders: head.complete,
         leechers: head.incomplete,
-        peers: useful(response.endpoints()),
+        peers: 0,
         external_ip: head.external_ip,
-        tracker_id: head.tracker_id.filter(|id| id.len() <= LONGEST_ID).map(<[u8]>::to_vec),
         warning: head.warning.map(|warning| readable(warning.as_bytes())),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::{RngExt, SeedableRng, rngs::SmallRng};
-
-    use super::*;
-    use crate::trackers::{Identity, announce::Progress};
-
-    #[test]
-    fn an_announce_follows_the_query_of_the_url() {
-        let identity = Identity { info_hash: [1; 20].into(), peer_id: [2; 20].into(), ports: [6881; 2], key: 3 };
-        let announce = Announce {
-            identity,
-            port: 6881,
-            progress: Progress::default(),
-            event: swarmkeep_bittorrent::AnnounceEvent::None,
-            want: None,
-            tracker_id: None,
-        };
-        for (url, begins) in [
-            ("http://t.example/announce?passkey=abc", "/announce?passkey=abc&info_hash="),
-            ("http://t.example/announce?", "/announce?info_hash="),
-            ("http://t.example/announce", "/announce?info_hash="),
-            ("http://t.example", "/?info_hash="),
-        ] {
-            let asked = with_query(&TrackerUrl::parse(url).unwrap(), &announce).target;
-            assert!(asked.starts_with(begins), "{asked}");
-        }
-    }
-
-    /// Any part of these bodies may be wrong: the result is bounded all the same.
-    #[test]
-    fn mutilated_answers_are_answers_or_errors() {
-        let good: [&[u8]; 3] = [
-            b"d8:completei2e10:incompletei3e8:intervali1800e5:peers6:\xc0\x00\x02\x01\x1a\xe16:peers60:15:warning message3:abce",
-            b"d8:intervali1800e5:peersld2:ip9:192.0.2.14:porti6881eed2:ip3:::14:porti1eeee",
-            b"d14:failure reason4:gone8:retry ini5ee",
-        ];
-        let mut rng = SmallRng::seed_from_u64(1);
-        let (mut answers, mut errors) = (0, 0);
-        for _ in 0..50_000 {
-            let mut body = good[rng.random_range(0..good.len())].to_vec();
-            for _ in 0..rng.random_range(1..4) {
-                let at = rng.random_range(0..body.len());
-                match rng.random_range(0..3) {
-                    0 => body[at] = rng.random(),
-                    1 => body[at] = b"0123456789:deil-"[rng.random_range(0..16)],
-                    _ => body.truncate(at.max(1)),
-                }
-            }
-            match answer(StatusCode::OK, &HeaderMap::new(), &body) {
-                Ok(answer) => {
-                    assert!(answer.peers.len() <= body.len());
-                    answers += 1;
-                }
-                Err(error) => {
-                    assert!(error.to_string().chars().count() < 400);
-                    errors += 1;
-                }
-            }
-        }
-        assert!(answers > 1000 && errors > 1000, "{answers} and {errors}");
-    }
+    };
+    let tracker_id = head.tracker_id.filter(|id| id.len() <= LONGEST_ID).map(<[u8]>::to_vec);
+    Ok(Answer { latest, peers: useful(response.endpoints()), tracker_id })
 }

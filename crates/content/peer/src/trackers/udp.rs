@@ -19,7 +19,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    announce::{Announce, Answer, TrackerError, readable, useful},
+    announce::{Announce, Answer, LatestAnswer, TrackerError, readable, useful},
     options::ClientOptions,
     turns::{Cache, TurnQueue},
 };
@@ -31,7 +31,6 @@ pub(super) struct UdpClient {
     v4: Option<FamilyClient>,
     v6: Option<FamilyClient>,
     first_wait: Duration,
-    tries: u32,
 }
 
 #[derive(Debug)]
@@ -71,12 +70,14 @@ const CONNECTION: Duration = Duration::from_secs(60);
 /// that a socket has by default.
 const AT_ONCE: usize = 32;
 
+/// How often a datagram is sent in all.
+const TRIES: u32 = 3;
+
 /// The longest datagram there is.
 const LONGEST: usize = 65_535;
 
 impl UdpClient {
     pub(super) fn new(options: &ClientOptions) -> io::Result<Self> {
-        let (first_wait, tries) = (options.udp_wait, options.udp_tries.max(1));
         let source = Source::of(options.addresses.iter().copied());
         let (v4, v6) = (FamilyClient::new(Family::V4, source), FamilyClient::new(Family::V6, source));
         if let (Err(_), Err(_)) = (&v4, &v6) {
@@ -84,7 +85,7 @@ impl UdpClient {
         }
         let or_none =
             |client: io::Result<_>| client.inspect_err(|error| debug!(%error, "no UDP socket")).ok();
-        Ok(Self { v4: or_none(v4), v6: or_none(v6), first_wait, tries })
+        Ok(Self { v4: or_none(v4), v6: or_none(v6), first_wait: options.udp_wait })
     }
 
     /// Announces to the tracker at `to` with the options of BEP 41 in `options`. `asked` is the time of the
@@ -140,7 +141,7 @@ impl UdpClient {
             match *connection {
                 Some((id, got)) if got.elapsed() < CONNECTION => id,
                 _ => {
-                    let id = request.connect(self.tries).await.inspect_err(|error| {
+                    let id = request.connect(TRIES).await.inspect_err(|error| {
                         if *error == TrackerError::Silent {
                             tracker.queue.is_silent(error);
                         }
@@ -150,7 +151,7 @@ impl UdpClient {
                 }
             }
         };
-        request.announce(id, options, announce, self.tries).await
+        request.announce(id, options, announce, TRIES).await
     }
 }
 
@@ -286,13 +287,16 @@ impl Request<'_> {
             request.to_vec()
         };
         let read = |response: Response<'_>| match response {
-            Response::Announce(response) => Some(Answer {
-                interval: Duration::from_secs(response.header.interval.into()),
-                seeders: response.header.seeders,
-                leechers: response.header.leechers,
-                peers: useful(response.peers().filter_map(Result::ok)),
-                ..Answer::default()
-            }),
+            Response::Announce(response) => {
+                let latest = LatestAnswer {
+                    interval: Duration::from_secs(response.header.interval.into()),
+                    seeders: response.header.seeders,
+                    leechers: response.header.leechers,
+                    ..LatestAnswer::default()
+                };
+                let peers = useful(response.peers().filter_map(Result::ok));
+                Some(Answer { latest, peers, tracker_id: None })
+            }
             _ => None,
         };
         self.exchange(packet, tries, read).await

@@ -17,6 +17,9 @@ const MOST_DOUBLINGS: u32 = 16;
 /// a machine gets IPv6 seldom.
 const ABSENT: Duration = Duration::from_secs(60 * 60);
 
+/// The longest time between two announces, whatever interval a tracker asks for.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(2 * 60 * 60);
+
 /// The longest wait between two tries of a tracker that does not answer, as in libtorrent.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(60 * 60);
 
@@ -99,8 +102,7 @@ impl Walk {
     /// Walks over `tiers`, of numbers of trackers in the order in which they are to be tried.
     pub(super) fn new(tiers: &[Vec<usize>], mut pace: TrackersOptions, now: Instant) -> Self {
         // A clock can add up these times, whatever the options.
-        pace.longest_interval = pace.longest_interval.min(LONGEST_RETRY);
-        pace.shortest_interval = pace.shortest_interval.min(pace.longest_interval);
+        pace.shortest_interval = pace.shortest_interval.min(LONGEST_INTERVAL);
         let state = |&tracker: &usize| TrackerState { tracker, ..TrackerState::default() };
         let tier =
             |tier: &Vec<usize>| Tier { states: tier.iter().map(&state).collect(), due: now, asking: None };
@@ -139,9 +141,9 @@ impl Walk {
         min_interval: Option<Duration>,
         now: Instant,
     ) {
-        let TrackersOptions { shortest_interval, longest_interval, .. } = self.pace;
+        let shortest_interval = self.pace.shortest_interval;
         let Some((tier, nth)) = self.find(tracker) else { return };
-        let interval = interval.clamp(shortest_interval, longest_interval);
+        let interval = interval.clamp(shortest_interval, LONGEST_INTERVAL);
         let min_interval = min_interval.unwrap_or(shortest_interval).clamp(shortest_interval, interval);
         tier.asking = None;
         tier.due = now + interval;
@@ -159,7 +161,7 @@ impl Walk {
 
     /// A tracker has not answered, or not as it should.
     pub(super) fn failed(&mut self, tracker: usize, why: Failure, now: Instant, rng: &mut impl Rng) {
-        let TrackersOptions { first_back_off, longest_interval, .. } = self.pace;
+        let first_back_off = self.pace.first_back_off;
         let Some((tier, nth)) = self.find(tracker) else { return };
         tier.asking = None;
         let state = &mut tier.states[nth];
@@ -170,8 +172,7 @@ impl Walk {
             Failure::Again(told) => {
                 let doubled = first_back_off.saturating_mul(1 << state.failures.min(MOST_DOUBLINGS));
                 // Half of it at random: clients of a tracker that fell over do not all come back at once.
-                let wait =
-                    doubled.min(longest_interval).min(LONGEST_BACK_OFF).mul_f64(rng.random_range(0.5..1.0));
+                let wait = doubled.min(LONGEST_BACK_OFF).mul_f64(rng.random_range(0.5..1.0));
                 Pause::Until(now + wait.max(told.unwrap_or_default().min(LONGEST_RETRY)))
             }
         };
@@ -195,11 +196,6 @@ impl Walk {
     /// only once.
     fn is_complete(&self) -> bool {
         self.completed && !self.is_leecher
-    }
-
-    /// Announces are due at once, as far as trackers allow it.
-    pub(super) fn hurry(&mut self, now: Instant) {
-        self.tiers.iter_mut().for_each(|tier| tier.due = tier.due.min(now));
     }
 
     /// All trackers, tier by tier.
@@ -288,11 +284,10 @@ mod tests {
 
     impl Test {
         fn of(tiers: &[&[usize]]) -> Self {
-            let pace = TrackersOptions { longest_interval: HOUR, ..TrackersOptions::new() };
             let tiers: Vec<_> = tiers.iter().map(|tier| tier.to_vec()).collect();
             let now = Instant::now();
             Self {
-                walk: Walk::new(&tiers, pace, now),
+                walk: Walk::new(&tiers, TrackersOptions::new(), now),
                 now,
                 rng: SmallRng::seed_from_u64(7),
                 is_leecher: true,
@@ -440,8 +435,8 @@ mod tests {
         let most = Duration::from_secs(u32::MAX.into());
         for (interval, min_interval, waits, hurried) in [
             (Duration::ZERO, None, MINUTE, MINUTE),
-            (most, None, HOUR, MINUTE),
-            (most, Some(most), HOUR, HOUR),
+            (most, None, 2 * HOUR, MINUTE),
+            (most, Some(most), 2 * HOUR, 2 * HOUR),
             (HALF_AN_HOUR, Some(most), HALF_AN_HOUR, HALF_AN_HOUR),
             (HALF_AN_HOUR, Some(Duration::ZERO), HALF_AN_HOUR, MINUTE),
             (HALF_AN_HOUR, Some(2 * MINUTE), HALF_AN_HOUR, 2 * MINUTE),
@@ -450,7 +445,7 @@ mod tests {
             test.asked();
             test.walk.answered(0, interval, min_interval, test.now);
             assert_eq!(test.waits(), waits, "{interval:?} {min_interval:?}");
-            test.walk.hurry(test.now);
+            test.walk.tiers[0].due = test.now;
             assert_eq!(test.waits(), hurried, "{interval:?} {min_interval:?}");
         }
     }
@@ -463,7 +458,6 @@ mod tests {
         for _ in 0..100 {
             test.asked();
             test.fails(0);
-            test.walk.hurry(test.now);
             let wait = test.waits();
             assert!(longest / 2 <= wait && wait <= longest, "{wait:?} of {longest:?}");
             longest = (longest * 2).min(HOUR);
@@ -513,14 +507,6 @@ mod tests {
             assert_eq!(test.asked(), [(1, Regular)]);
             test.fails(1);
             assert_eq!(test.asked(), expected);
-        }
-    }
-
-    #[test]
-    fn a_torrent_without_trackers_waits_for_nothing() {
-        for tiers in [&[][..], &[&[][..]]] {
-            let mut test = Test::of(tiers);
-            assert_eq!(test.step(), NextStep::Wait(None));
         }
     }
 

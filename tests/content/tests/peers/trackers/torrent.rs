@@ -70,16 +70,16 @@ pub(crate) fn seldom() -> TrackersOptions {
     })
 }
 
-/// Announces once, for this number of peers.
-pub(crate) fn wanting(peers: u32) -> TrackersOptions {
-    with(seldom(), |options| options.want = Some(peers))
-}
-
 pub(crate) fn identity(torrent: u32, port: u16) -> Identity {
     let (mut info_hash, mut peer_id) = ([0xaa; 20], *b"-KP0001-000000000000");
     info_hash[..4].copy_from_slice(&torrent.to_be_bytes());
     peer_id[18..].copy_from_slice(&port.to_be_bytes());
-    Identity { info_hash: InfoHash::new(info_hash), peer_id: PeerId::new(peer_id), ports: [port; 2], key: 0xdead_beef }
+    Identity {
+        info_hash: InfoHash::new(info_hash),
+        peer_id: PeerId::new(peer_id),
+        ports: [port; 2],
+        key: 0xdead_beef,
+    }
 }
 
 /// A running torrent.
