@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    io::IsTerminal,
+    io::{self, IsTerminal},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZero,
     path::{Path, PathBuf},
@@ -14,10 +14,11 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::json;
 use swarmkeep_bittorrent::{PeerId, in_words, programs::bytes};
-use swarmkeep_content::{ContentRepository, Error as StoreError, PieceBits};
+use swarmkeep_content::{ContentRepository, Error as StoreError};
 use swarmkeep_metainfo::{Magnet, Metainfo};
-use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
+use swarmkeep_peer::{Error as PeerError, Handle, Session, SessionConfig, Status};
 use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
@@ -44,9 +45,9 @@ Examples:
 
 Only missing pieces are fetched. Files that exist already in a folder store under the torrent's
 name are taken up, and the rest is fetched into them. Each piece is verified. A peer that sends
-wrong bytes is banned. A fetched piece is durable when its stripe (4 MiB of the torrent) is whole,
-after a minute at the latest (--write-within), and at the end. A crash loses the pieces that are
-not durable yet.
+wrong bytes is asked again only if there is no other. A fetched piece is durable when its stripe
+(4 MiB of the torrent) is whole, after a minute at the latest (--write-within), and at the end. A
+crash loses the pieces that are not durable yet.
 
 Exit codes:
   0  everything is fetched
@@ -89,6 +90,11 @@ pub(crate) struct Sharing {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
     peer: Vec<SocketAddr>,
 
+    /// The URL of a tracker for every torrent, in addition to its own: also in this network, and with a
+    /// passkey in its query, where a torrent's own is not asked.
+    #[arg(long, value_name = "URL")]
+    tracker: Vec<String>,
+
     /// The most bytes sent per second, over all torrents, such as 2MiB.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     up: Option<NonZero<u64>>,
@@ -125,7 +131,17 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
     let (mut torrents, mut links) = (Vec::new(), Vec::new());
     for torrent in &args.torrents {
         match torrent.to_str().filter(|text| is_link(text)) {
-            Some(link) => links.push(link.parse::<Magnet>()?),
+            Some(link) => {
+                let is_selection =
+                    |field: &str| field.get(..3).is_some_and(|key| key.eq_ignore_ascii_case("so="));
+                if link.split(['?', '&']).any(is_selection) {
+                    note(
+                        args.sharing.json,
+                        "`so` of a link selects files (BEP 53), and is ignored: all are fetched",
+                    )?;
+                }
+                links.push(link.parse::<Magnet>()?);
+            }
             None => match read_torrent(torrent)? {
                 (metainfo, torrent) if metainfo.info().knows_hashes() => torrents.push((metainfo, torrent)),
                 // Peers have the missing hashes.
@@ -178,7 +194,7 @@ pub(crate) fn share(
     let done = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let session = sharing.start(store).await?;
-        let mut reporter = Reporter::new(sharing.json, &session)?;
+        let mut reporter = Reporter::new(sharing.json, until != Until::Complete, &session)?;
         let mut transfers = Transfers {
             session: &session,
             kept,
@@ -304,7 +320,7 @@ impl Transfers<'_> {
         &mut self,
         metainfo: Metainfo,
         torrent: &[u8],
-    ) -> Result<impl Future<Output = Result<(), swarmkeep_peer::Error>> + use<>, Box<dyn Error>> {
+    ) -> Result<impl Future<Output = Result<(), PeerError>> + use<>, Box<dyn Error>> {
         if let Some(kept) = self.kept {
             block_in_place(|| kept.add(&metainfo, torrent))?;
         }
@@ -325,7 +341,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    fn new() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
@@ -347,26 +363,44 @@ impl Sharing {
         TorrentStore::open(store, &self.torrent_files, access)
     }
 
-    async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
+    async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, Box<dyn Error>> {
         let half = self.cache.bytes() / 2;
         let config = |listen: Vec<SocketAddr>| {
             let mut config = SessionConfig::new(peer_id());
             (config.listen, config.connections, config.upload_slots) = (listen, self.connections, self.slots);
             (config.write_memory, config.read_memory) = (half, half);
             config.write_within = Duration::from_secs(self.write_within.get());
+            config.user_trackers = self.tracker.clone();
             (config.up, config.down) = (self.up.map(NonZero::get), self.down.map(NonZero::get));
             config
         };
         if !self.listen.is_empty() {
-            return Session::start(config(self.listen.clone()), store).await;
+            return Ok(Session::start(config(self.listen.clone()), store).await?);
         }
-        let usual = vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
-        match Session::start(config(usual), Arc::clone(&store)).await {
-            // The port is in use, or there is no IPv6.
-            Err(swarmkeep_peer::Error::Listen { .. }) => {
-                Session::start(config(vec![(Ipv4Addr::UNSPECIFIED, 0).into()]), store).await
-            }
-            started => started,
+        let mut listen: Vec<SocketAddr> =
+            vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
+        let is_taken =
+            |at: SocketAddr, error: &io::Error| at.port() > 0 && error.kind() == io::ErrorKind::AddrInUse;
+        loop {
+            let (failed, source) = match Session::start(config(listen.clone()), Arc::clone(&store)).await {
+                Err(PeerError::Listen { address, source })
+                    if listen.len() > 1 || is_taken(address, &source) =>
+                {
+                    (address, source)
+                }
+                started => return Ok(started?),
+            };
+            let instead = if is_taken(failed, &source) {
+                listen
+                    .iter_mut()
+                    .filter(|address| **address == failed)
+                    .for_each(|address| address.set_port(0));
+                "any free port is used"
+            } else {
+                listen.retain(|address| *address != failed);
+                "this family is not used"
+            };
+            note(self.json, &format!("cannot listen at {failed}: {}; {instead}", in_words(&source)))?;
         }
     }
 }
@@ -409,6 +443,10 @@ impl SharedTorrent {
 /// The output: bars for people, lines of JSON for programs.
 struct Reporter {
     json: bool,
+    /// Whether torrents are seeded when they are complete.
+    seeds: bool,
+    /// Whether a caller that is no peer was reported.
+    strange: bool,
     /// Whether stderr is a terminal.
     draws: bool,
     all: MultiProgress,
@@ -423,22 +461,9 @@ struct Reporter {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
-    Listening {
-        addresses: &'a [SocketAddr],
-    },
-    Learning {
-        torrents: Vec<PendingLink<'a>>,
-    },
-    Progress {
-        torrents: Vec<TorrentProgress<'a>>,
-    },
-    Stopped {
-        torrents: Vec<TorrentProgress<'a>>,
-    },
-    /// One torrent has failed; the others go on.
-    Error {
-        error: String,
-    },
+    Learning { torrents: Vec<PendingLink<'a>> },
+    Progress { torrents: Vec<TorrentProgress<'a>> },
+    Stopped { torrents: Vec<TorrentProgress<'a>> },
 }
 
 /// A magnet link whose metainfo has not been fetched yet.
@@ -483,7 +508,7 @@ impl<'a> TorrentProgress<'a> {
             up_rate: status.up.1,
             peers: status.peers.len(),
             banned: status.banned.len(),
-            have: levels(&shared.handle.pieces()),
+            have: status.have.clone(),
         }
     }
 
@@ -492,37 +517,20 @@ impl<'a> TorrentProgress<'a> {
     }
 }
 
-/// The complete pieces: a digit for each of 64 parts of the torrent, or for each piece if it has fewer. 0 is
-/// none of a part, 9 all, and 1 to 8 are eighths in between.
-fn levels(have: &PieceBits) -> String {
-    let pieces = u64::from(have.pieces());
-    let cells = pieces.min(64);
-    let mut counts = vec![0; cells as usize];
-    have.iter().for_each(|piece| counts[(u64::from(piece) * cells / pieces) as usize] += 1);
-    let level = |(cell, count): (u64, u64)| {
-        // The number of pieces of this cell.
-        let size = ((cell + 1) * pieces).div_ceil(cells) - (cell * pieces).div_ceil(cells);
-        match count {
-            0 => '0',
-            count if count == size => '9',
-            count => char::from(b'1' + (count * 8 / size) as u8),
-        }
-    };
-    (0..).zip(counts).map(level).collect()
-}
-
 impl Reporter {
-    fn new(json: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
+    fn new(json: bool, seeds: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
         let addresses = session.addresses();
         if json {
-            line(&Event::Listening { addresses })?;
+            line(&json!({ "event": "listening", "addresses": addresses }))?;
         } else {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             eprintln!("Peers can call at {}", addresses.join(" and "));
         }
         Ok(Self {
             json,
-            draws: !json && std::io::stderr().is_terminal(),
+            seeds,
+            strange: false,
+            draws: !json && io::stderr().is_terminal(),
             all: MultiProgress::new(),
             bars: Vec::new(),
             links: Vec::new(),
@@ -539,7 +547,7 @@ impl Reporter {
         self.say(&format!("seedkeep: {}", in_words(error)));
         if self.json {
             // If the reader has closed the pipe, the next event returns the error.
-            let _ = line(&Event::Error { error: in_words(error) });
+            let _ = line(&json!({ "event": "error", "error": in_words(error) }));
         }
     }
 
@@ -557,10 +565,19 @@ impl Reporter {
 
     /// Prints news and progress.
     fn tell(&mut self, transfers: &Transfers<'_>) -> Result<(), Box<dyn Error>> {
+        if let Some(caller) = transfers.session.stranger().filter(|_| !self.strange) {
+            self.strange = true;
+            let words = format!(
+                "{caller} called without the handshake of BitTorrent: a peer that requires encryption cannot connect, \
+                 one that only prefers it calls again without"
+            );
+            self.all.suspend(|| note(self.json, &words))?;
+        }
         let alone = transfers.sharing.peer.is_empty();
         for shared in &transfers.shared {
             let name = shared.name.escape_debug().to_string();
-            self.tell_news(&shared.handle, &name, alone && shared.handle.status().left > 0)?;
+            let waits = alone && (self.seeds || shared.handle.status().left > 0);
+            self.tell_news(&shared.handle, &name, waits)?;
         }
         for link in &transfers.unlearnt {
             if let Some(handle) = transfers.session.torrent(&link.info_hash()) {
@@ -633,31 +650,13 @@ impl Reporter {
     }
 }
 
+/// Prints a line for people, and an event for programs.
+fn note(json: bool, words: &str) -> Result<(), Box<dyn Error>> {
+    eprintln!("seedkeep: {words}");
+    if json { line(&json!({ "event": "note", "note": words })) } else { Ok(()) }
+}
+
 pub(crate) fn line(event: &impl Serialize) -> Result<(), Box<dyn Error>> {
     say!("{}", serde_json::to_string(event)?);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_tell_none_some_and_all_of_each_part() {
-        let of = |pieces, have: &[u32]| {
-            let mut bits = PieceBits::none(pieces);
-            have.iter().for_each(|&piece| _ = bits.insert(piece));
-            levels(&bits)
-        };
-        assert_eq!(of(0, &[]), "");
-        assert_eq!(of(3, &[1]), "090");
-        for pieces in [63, 64, 65, 100, 127, 128, 1000] {
-            let all: Vec<_> = (0..pieces).collect();
-            assert_eq!(of(pieces, &all), "9".repeat(pieces.min(64) as usize), "{pieces}");
-            assert_eq!(of(pieces, &[]), "0".repeat(pieces.min(64) as usize), "{pieces}");
-        }
-        // Ten pieces per part.
-        let some = of(640, &[0, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 25, 26, 27, 28]);
-        assert_eq!(&some[..5], "15800");
-    }
 }

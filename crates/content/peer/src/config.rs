@@ -25,9 +25,9 @@ pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))
 pub struct SessionConfig {
     /// The id of this peer.
     pub peer_id: PeerId,
-    /// The addresses to listen at. The first port is announced to trackers. Connections to peers and trackers
-    /// are made from the same addresses; a peer or tracker of an address family that is not among them is not
-    /// contacted.
+    /// The addresses to listen at. The first port of each family is announced over it. Connections to peers
+    /// and trackers are made from the same addresses; a peer or tracker of an address family that is not
+    /// among them is not contacted.
     pub listen: Vec<SocketAddr>,
     /// The most connections in all; at most three quarters of them are incoming, at most three quarters
     /// outgoing. An incoming one counts once it has named a torrent; before, it has 5 seconds and a place
@@ -66,9 +66,13 @@ pub struct SessionConfig {
     pub up: Option<u64>,
     /// The limit of receiving, in bytes per second over all torrents.
     pub down: Option<u64>,
+    /// URLs of trackers of the user: each torrent is announced to each of them, too. They may be anywhere in
+    /// this network.
+    pub user_trackers: Vec<String>,
     /// How torrents announce.
     pub trackers: TrackersOptions,
-    /// The client with which they announce. It has the addresses of `listen` in place of its own.
+    /// The client with which they announce. It has the addresses of `listen` in place of its own, and trusts
+    /// the trackers of the user.
     pub tracker_client: ClientOptions,
 }
 
@@ -92,6 +96,7 @@ impl SessionConfig {
             write_within: Duration::from_secs(60),
             up: None,
             down: None,
+            user_trackers: Vec::new(),
             trackers: TrackersOptions::new(),
             tracker_client: ClientOptions { user_agent: CLIENT.into(), ..ClientOptions::new() },
         }

@@ -4,14 +4,15 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Weak, atomic::Ordering::Relaxed},
+    slice,
+    sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
 use swarmkeep_bittorrent::{InfoHash, in_words};
 use swarmkeep_content::{
-    ContentRepository, Error as StoreError, NewTorrent, PieceBits, Verified,
+    ContentRepository, Error as StoreError, NewTorrent, Verified,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_metainfo::{Info, Magnet, Metainfo};
@@ -38,7 +39,7 @@ use crate::{
         Torrent,
         seats::{NoSeat, Seat},
     },
-    trackers::{Found, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle},
+    trackers::{Found, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle, UrlError},
 };
 
 /// Seeds and fetches torrents, until it is [stopped](Self::stop).
@@ -65,6 +66,8 @@ struct SessionState {
     tracker_key: u32,
     /// The hashes that verify the pieces of the store.
     infos: Arc<Infos>,
+    /// The first caller that began with something else than the handshake of BitTorrent.
+    stranger: OnceLock<IpAddr>,
     /// The error of the last flush that failed: some fetched pieces may be lost.
     unflushable: Mutex<Option<StoreError>>,
 }
@@ -113,8 +116,8 @@ impl Session {
         let source = Source::of(addresses.iter().map(SocketAddr::ip));
         let mut client = config.tracker_client.clone();
         client.addresses = addresses.iter().map(SocketAddr::ip).collect();
+        client.trusted.extend(config.user_trackers.iter().cloned());
         let announcing = TrackerClient::new(client).map_err(Error::Io)?;
-        let port = addresses.first().map_or(0, SocketAddr::port);
         let state = Arc::new(SessionState {
             source,
             permits: Permits::new(config.connections),
@@ -125,8 +128,9 @@ impl Session {
             tracker_key: rand::random(),
             torrents: RwLock::default(),
             infos,
+            stranger: OnceLock::new(),
             unflushable: Mutex::new(None),
-            resources: Arc::new(Resources::new(config, store, port)),
+            resources: Arc::new(Resources::new(config, store, addresses.clone())),
         });
         for listener in listeners {
             state.resources.spawn(Arc::clone(&state).accept(listener));
@@ -138,6 +142,12 @@ impl Session {
     /// The addresses that it listens at.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The first caller that did not begin with the handshake of BitTorrent. It may require encryption, which
+    /// is not supported; one that only prefers it calls again without.
+    pub fn stranger(&self) -> Option<IpAddr> {
+        self.state.stranger.get().copied()
     }
 
     /// Shares a torrent: the pieces that the store has are seeded, and the others are fetched. It is
@@ -276,13 +286,11 @@ impl Session {
         let identity = Identity {
             info_hash,
             peer_id: config.peer_id,
-            port: state.resources.port().unwrap_or(0),
+            ports: [true, false].map(|v4| state.resources.port(v4).unwrap_or(0)),
             key: state.tracker_key,
         };
+        let tiers = config.user_trackers.iter().map(slice::from_ref).chain(tiers.iter().map(Vec::as_slice));
         let trackers = Trackers::new(tiers, identity, state.announcing.clone(), &config.trackers);
-        for (url, error) in trackers.refused() {
-            tracing::warn!(url, %error, "a tracker is left out");
-        }
         let (found, mut peers) = mpsc::channel(4);
         let progress = {
             let torrent = Arc::downgrade(torrent);
@@ -358,11 +366,6 @@ impl Handle {
         self.torrent.status()
     }
 
-    /// The pieces that are in the store; empty while the info dictionary is not known. O(pieces).
-    pub fn pieces(&self) -> PieceBits {
-        self.torrent.have().0
-    }
-
     /// The progress of the torrent, as a channel that receives each change.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.torrent.progress()
@@ -371,6 +374,11 @@ impl Handle {
     /// The state of its trackers; for a hybrid, those of its first announced info hash.
     pub fn trackers(&self) -> Vec<TrackerStatus> {
         self.torrent.trackers.lock().first().map(TrackersHandle::status).unwrap_or_default()
+    }
+
+    /// The URLs that are not among them, and why.
+    pub fn refused_trackers(&self) -> Vec<(String, UrlError)> {
+        self.torrent.trackers.lock().first().map(|list| list.refused().to_vec()).unwrap_or_default()
     }
 
     /// Adds addresses of peers to connect to. Up to 500 are tried again and again, whatever else is known;
@@ -477,7 +485,11 @@ impl SessionState {
     /// Answers an incoming connection, once it has named a torrent.
     async fn answer(self: Arc<Self>, stream: TcpStream, place: LobbyPlace) -> Result<(), EndReason> {
         let (ip, mut received) = (stream.peer_addr()?.ip(), ReceiveBuffer::new(Limits::new()));
-        let peeked = handshake::peek(&stream, &mut received).await?;
+        let peeked = handshake::peek(&stream, &mut received).await;
+        if let Err(EndReason::Wire(_)) = peeked {
+            let _ = self.stranger.set(ip.to_canonical());
+        }
+        let peeked = peeked?;
         let torrent = self.torrent(&peeked.1).ok_or(EndReason::Misbehaves("wants an unknown torrent"))?;
         let crowded = EndReason::Refused("too many connections to its network");
         let _caller = IncomingConnection::of(&self, ip).ok_or(crowded)?;
@@ -574,7 +586,8 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
                 Err(EndReason::Unanswered(_)) => Outcome::Unanswered,
                 _ => Outcome::OfNoUse,
             };
-            let why = ended.as_ref().err().map(ToString::to_string);
+            let why = ended.as_ref().err().filter(|why| !matches!(why, EndReason::Stopped));
+            let why = why.map(ToString::to_string);
             log(address, ended);
             torrent.call_ended(address, outcome, why);
         });

@@ -25,7 +25,7 @@ use swarmkeep_metainfo::Magnet;
 use crate::common::{Ended, done, ended, put, read, seedkeep};
 
 /// A folder with a torrent of 8 MiB in 512 pieces, and a store of each kind, of which `full` has all of it.
-fn prepared() -> tempfile::TempDir {
+pub(crate) fn prepared() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut state = 7_u64;
     let bytes: Vec<u8> = (0..1 << 20)
@@ -45,17 +45,17 @@ fn prepared() -> tempfile::TempDir {
 }
 
 /// A seeder, until it is dropped; the address at which it listens, and its events.
-struct Seeder(Child, String, Receiver<String>);
+pub(crate) struct Seeder(Child, pub(crate) String, Receiver<String>);
 
 impl Seeder {
-    fn start(folder: &Path) -> Self {
+    pub(crate) fn start(folder: &Path) -> Self {
         let (seeder, told) = Self::of(folder, "--store full");
         assert_eq!(told, Vec::<Value>::new());
         seeder
     }
 
     /// Also returns the events before it listens.
-    fn of(folder: &Path, paths: &str) -> (Self, Vec<Value>) {
+    pub(crate) fn of(folder: &Path, paths: &str) -> (Self, Vec<Value>) {
         let mut command = seedkeep(folder, &format!("seed {paths} --listen 127.0.0.1:0 --json"));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -81,7 +81,11 @@ impl Drop for Seeder {
 }
 
 /// All events of a program that is interrupted after a certain event, and its exit code.
-fn interrupted(folder: &Path, line: &str, when: impl Fn(&Value) -> bool) -> (Vec<Value>, Option<i32>) {
+pub(crate) fn interrupted(
+    folder: &Path,
+    line: &str,
+    when: impl Fn(&Value) -> bool,
+) -> (Vec<Value>, Option<i32>) {
     let mut child = seedkeep(folder, line).stdout(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     let (mut told, mut asked) = (Vec::new(), false);
@@ -99,12 +103,12 @@ fn interrupted(folder: &Path, line: &str, when: impl Fn(&Value) -> bool) -> (Vec
     (told, code)
 }
 
-/// Is true from the fifth second of sharing on.
-fn seconds_later() -> impl Fn(&Value) -> bool {
-    let seconds = Cell::new(0);
+/// Is true from the `nth` event of a kind on.
+pub(crate) fn after(nth: u32, event: &str) -> impl Fn(&Value) -> bool {
+    let seen = Cell::new(0);
     move |told| {
-        seconds.set(seconds.get() + u32::from(told["event"] == "progress"));
-        seconds.get() > 4
+        seen.set(seen.get() + u32::from(told["event"] == event));
+        seen.get() >= nth
     }
 }
 
@@ -210,7 +214,7 @@ fn right_pieces_of_files_are_seeded_and_nothing_is_fetched_into_them() {
     assert_eq!(last(&done(at, &line))["left"], 0);
     drop(part);
     let line = format!("seed data.torrent some --listen 127.0.0.1:0 --peer {} --json", whole.1);
-    let (told, code) = interrupted(at, &line, seconds_later());
+    let (told, code) = interrupted(at, &line, after(5, "progress"));
     assert!(told.iter().any(|told| told["event"] == "peer" && told["connected"] == true), "{told:?}");
     let stopped = &told.last().unwrap()["torrents"][0];
     assert_eq!((code, &stopped["downloaded"], &stopped["complete"]), (Some(0), &0.into(), &319.into()));
@@ -361,35 +365,37 @@ fn with_nothing_to_seed_the_error_names_the_remedy() {
     assert_eq!(fs::read_dir(at.join("empty")).unwrap().count(), 0, "nothing is made");
 }
 
-/// A tracker that answers each announce with these bytes; its URL.
-fn tracker(answer: &'static str) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+/// A tracker that answers each announce with these bytes; its URL, and the announces.
+pub(crate) fn tracker_at(ip: &str, answer: &'static str) -> (String, Receiver<String>) {
+    let listener = TcpListener::bind((ip, 0)).unwrap();
     let url = format!("http://{}/announce", listener.local_addr().unwrap());
+    let (tell, asked) = mpsc::channel();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let _ = stream.read(&mut [0; 2048]);
+            let (mut stream, mut request) = (stream.unwrap(), [0; 2048]);
+            let read = stream.read(&mut request).unwrap_or(0);
+            let _ = tell.send(String::from_utf8_lossy(&request[..read]).into_owned());
             let head =
                 format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", answer.len());
             let _ = stream.write_all((head + answer).as_bytes());
         }
     });
-    url
+    (url, asked)
 }
 
 #[test]
 fn results_of_trackers_and_named_peers_are_reported_once() {
     let folder = prepared();
     let at = folder.path();
-    let refuses = tracker("d14:failure reason12:no such lucke");
-    let answers = tracker("d8:completei3e10:incompletei1e8:intervali1800e5:peers0:e");
+    let refuses = tracker_at("127.0.0.1", "d14:failure reason12:no such lucke").0;
+    let answers = tracker_at("127.0.0.1", "d8:completei3e10:incompletei1e8:intervali1800e5:peers0:e").0;
     let dead = "http://127.0.0.1:9/announce";
     // The trackers of one tier receive announces in turn, until one answers.
     done(at, &format!("create data -o t.torrent --tracker {dead} --tracker {refuses} --tracker {answers}"));
     done(at, "create data -o none.torrent");
     let line = "fetch t.torrent --store memory: --listen 127.0.0.1:0 --peer 127.0.0.1:9";
     let is = |told: &Value, event: &str| told["event"] == event;
-    let (told, code) = interrupted(at, &format!("{line} --json"), seconds_later());
+    let (told, code) = interrupted(at, &format!("{line} --json"), after(5, "progress"));
     assert_eq!(code, Some(3));
     let of = |event: &str| told.iter().filter(|told| is(told, event)).collect::<Vec<_>>();
     let trackers: BTreeMap<_, _> =
@@ -652,7 +658,7 @@ fn a_file_that_changes_while_it_is_seeded_is_no_longer_offered() {
     bytes[0] ^= 1;
     fs::write(at.join("some/data"), &bytes).unwrap();
     let line = format!("fetch data.torrent --store memory: --listen 127.0.0.1:0 --peer {} --json", part.1);
-    let (told, _) = interrupted(at, &line, seconds_later());
+    let (told, _) = interrupted(at, &line, after(5, "progress"));
     assert_eq!(told.last().unwrap()["torrents"][0]["complete"], 0, "{told:?}");
     // It received requests for pieces that it could not read any more.
     let seeds: Vec<_> = part.2.try_iter().collect();

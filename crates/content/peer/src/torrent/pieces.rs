@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 use swarmkeep_content::{ContentExt, ContentRepository, Error as StoreError};
 use swarmkeep_peer_wire::Block;
 
-use super::{BlockDemand, Peer, PeerEntry, Torrent, TorrentState, ip_of};
+use super::{BlockDemand, Peer, PeerEntry, Torrent, TorrentState};
 use crate::{
     network::network,
     picker::{EmptySearch, PeerKey, PickRequest, Received, WholePiece},
@@ -35,9 +35,10 @@ impl Torrent {
             near = self.session.store.affinity(&info.info_hash(), 16);
             state = self.state.lock();
         }
+        let wrong = state.offences.wrong_pieces(state.endpoint_of(peer.key));
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
         let Some(PeerEntry { has: pieces, searched, .. }) = peers.get_mut(&peer.key) else { return };
-        let has = |piece| (demand.may)(piece) && pieces.contain(piece);
+        let has = |piece| (demand.may)(piece) && pieces.contain(piece) && !wrong.contains(&piece);
         let preferred: Vec<_> = near.into_iter().map(|affinity| affinity.piece).collect();
         let pick = PickRequest {
             peer: peer.key,
@@ -72,13 +73,10 @@ impl Torrent {
         let bytes = data.len() as u64;
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return None };
-        let (cancel, whole) = match picker.received(peer.key, piece, begin, data, Instant::now()) {
-            Received::Unwanted => {
-                self.wasted.fetch_add(bytes, Relaxed);
-                return None;
-            }
-            Received::Block { cancel } => (cancel, None),
-            Received::Whole { cancel, piece } => (cancel, Some(piece)),
+        let Some(Received { cancel, whole }) = picker.received(peer.key, piece, begin, data, Instant::now())
+        else {
+            self.wasted.fetch_add(bytes, Relaxed);
+            return None;
         };
         self.down.add(bytes);
         peer.down.add(bytes);
@@ -126,7 +124,7 @@ impl Torrent {
         }
         let to_blame = blame.right(piece, data);
         state.note_complete();
-        to_blame.into_iter().for_each(|ip| state.ban(ip));
+        to_blame.into_iter().for_each(|endpoint| state.blame(endpoint, Some(piece)));
         drop(state);
         self.tell_progress();
         self.session.unflushed.store(true, Relaxed);
@@ -136,12 +134,12 @@ impl Torrent {
     fn wrong(&self, piece: u32, data: &[u8], from: &[PeerKey]) {
         self.wasted.fetch_add(data.len() as u64, Relaxed);
         let mut state = self.state.lock();
-        let TorrentState { peers, picker: Some(picker), blame, gone, .. } = &mut *state else { return };
-        let ips: Vec<_> = from.iter().map(|key| ip_of(peers, gone, *key)).collect();
-        let to_blame = blame.wrong(piece, data, &ips);
+        let from: Vec<_> = from.iter().map(|key| state.endpoint_of(*key)).collect();
+        let TorrentState { picker: Some(picker), blame, .. } = &mut *state else { return };
+        let to_blame = blame.wrong(piece, data, &from);
         picker.verified(piece, false, to_blame.is_none(), &mut rand::rng());
-        if let Some(ip) = to_blame {
-            state.ban(ip);
+        if let Some(endpoint) = to_blame {
+            state.blame(endpoint, Some(piece));
         }
         drop(state);
         self.wake_all();
@@ -237,7 +235,7 @@ pub(crate) mod tests {
         let verified = Verified::new(Arc::new(store), move |_| Ok(Some(Arc::clone(&known))));
         let store = StripeCache::new(Arc::new(verified), StripeCacheOptions::new()).unwrap();
         let content = store.open(&info.info_hash()).unwrap();
-        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), Arc::new(store), 0);
+        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), Arc::new(store), Vec::new());
         let torrent = Torrent::new(info.info_hash(), Arc::new(resources), None);
         torrent.make_ready(info, content).unwrap();
         Arc::new(torrent)
@@ -251,7 +249,7 @@ pub(crate) mod tests {
             let picker = state.picker.as_mut().unwrap();
             let came = picker.received(PeerKey(1), 0, 0, &PIECE, Instant::now());
             drop(state);
-            if let Received::Whole { piece, .. } = came {
+            if let Some(Received { whole: Some(piece), .. }) = came {
                 torrent.store(piece);
             }
         };
