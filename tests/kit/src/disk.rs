@@ -262,24 +262,6 @@ pub enum Entry<N> {
     Note(N),
 }
 
-impl<N> Entry<N> {
-    /// The files and folders that it is about.
-    pub fn nodes_mut(&mut self) -> Vec<&mut Node> {
-        match self {
-            Self::Change(change) | Self::Durable(change) => match change {
-                Change::Move { from, to } => {
-                    let to = to.iter_mut().flat_map(|((folder, _), node)| [folder, node]);
-                    from.iter_mut().map(|(folder, _)| folder).chain(to).collect()
-                }
-                Change::Write { node, .. } | Change::Length { node, .. } => vec![node],
-            },
-            Self::Make(node, _) => vec![node],
-            Self::Flush(node) => node.iter_mut().collect(),
-            Self::Note(_) => Vec::new(),
-        }
-    }
-}
-
 /// A file system that records its changes.
 #[derive(Debug)]
 pub struct Recorder<N>(Mutex<(Image, Vec<Entry<N>>)>);

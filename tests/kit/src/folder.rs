@@ -166,7 +166,6 @@ fn below(random: &mut dyn Random, bound: usize) -> usize {
     random.below(bound)
 }
 
-/// A name in the folder.
 fn at(name: &str) -> Name {
     (ROOT, name.to_owned())
 }
@@ -350,7 +349,6 @@ impl FolderState {
         })
     }
 
-    /// Counts an operation that changes nothing.
     fn whole(&mut self, operation: Operation) -> io::Result<()> {
         self.outcome(operation)?.result()
     }

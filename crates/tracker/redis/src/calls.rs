@@ -236,7 +236,6 @@ impl Calls {
         self.page(Operation::List, shard, &request)
     }
 
-    /// One step of a sweep.
     pub(crate) fn sweep(&self, shard: u32, now: u32, drops_empty: bool, budget: u64) -> SlotCall {
         let mut request = Vec::with_capacity(13);
         if self.layout.engine == Engine::Functions {
@@ -313,7 +312,6 @@ impl Calls {
         (key, *slot)
     }
 
-    /// A listing.
     fn page(&self, operation: Operation, shard: u32, request: &[u8]) -> SlotCall {
         SlotCall { most: SHORT_REPLY + PAGE_REPLY, ..self.operation(operation, shard, 0, request) }
     }

@@ -242,7 +242,6 @@ struct FaultNotes {
     drift: u64,
 }
 
-/// Gives the other threads of a race their chance.
 fn let_others_in() {
     thread::sleep(Duration::from_micros(50));
 }

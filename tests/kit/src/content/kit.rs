@@ -17,7 +17,6 @@ use tempfile::TempDir;
 use super::Subject;
 pub(crate) use crate::draw::Draw;
 
-/// The time after which a call counts as endless.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The longest time of a race, even with rounds left.
@@ -41,7 +40,6 @@ impl<'a> Folder<'a> {
         Self { capacity: Some(ROOM), ..Self::unlimited(subject) }
     }
 
-    /// A folder, and the first store in it.
     pub(crate) fn opened(subject: &'a dyn Subject) -> (Self, Store) {
         let folder = Self::new(subject);
         let store = folder.open();
@@ -113,7 +111,6 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// A store under test.
 #[derive(Debug, Clone)]
 pub(crate) struct Store(Arc<dyn ContentRepository>);
 
@@ -126,13 +123,11 @@ impl Deref for Store {
 }
 
 impl Store {
-    /// Creates torrent `n`.
     pub(crate) fn new_torrent(&self, n: u64, length: u64, piece_length: u32) -> Arc<dyn Content> {
         self.create(&torrent(n, length, piece_length))
             .unwrap_or_else(|error| panic!("a torrent of {length} in pieces of {piece_length}: {error}"))
     }
 
-    /// Opens torrent `n`.
     pub(crate) fn torrent(&self, n: u64) -> Arc<dyn Content> {
         self.open(&hash(n)).unwrap_or_else(|error| panic!("torrent {n} is not opened: {error}"))
     }
@@ -186,11 +181,9 @@ pub(crate) fn measures(store: &Store) -> Vec<(u64, u32)> {
 pub(crate) struct Pattern(pub(crate) u16);
 
 impl Pattern {
-    /// Marks a word as one of a pattern.
     const MARK: u64 = 0xb17e;
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// The bytes of a range.
     pub(crate) fn bytes(self, range: Range<u64>) -> Vec<u8> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let (mut at, mut rest) = (range.start, &mut bytes[..]);
@@ -242,13 +235,11 @@ const INVERSE: u64 = {
     inverse
 };
 
-/// Writes the pattern into a range.
 pub(crate) fn put(content: &dyn Content, range: Range<u64>, pattern: Pattern) {
     let result = content.write(range.start, &pattern.bytes(range.clone()));
     result.unwrap_or_else(|error| panic!("a write to {range:?} of {:?}: {error}", content.geometry()));
 }
 
-/// Writes the pattern into a piece and marks it.
 pub(crate) fn complete(content: &dyn Content, piece: u32, pattern: Pattern) {
     put(content, content.geometry().piece(piece).unwrap(), pattern);
     assert!(content.mark_complete(piece).unwrap(), "piece {piece} was written and not marked");
@@ -319,7 +310,6 @@ pub(crate) fn assert_untouched(content: &dyn Content) {
     }
 }
 
-/// The pieces that are complete.
 pub(crate) fn complete_pieces(content: &dyn Content) -> Vec<u32> {
     content.pieces().unwrap().iter().collect()
 }
@@ -346,7 +336,6 @@ pub(crate) fn rounds(most: u64) -> impl Iterator<Item = u64> {
     (0..most).take_while(move |&round| round == 0 || began.elapsed() < RACE)
 }
 
-/// Asserts that a call failed in one way.
 macro_rules! assert_error {
     ($result:expr, $error:pat $(if $guard:expr)? $(,)?) => {
         match $result {
@@ -357,7 +346,6 @@ macro_rules! assert_error {
 }
 pub(crate) use assert_error;
 
-/// Answers that can be compared.
 pub(crate) fn said<T>(result: Result<T>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }

@@ -87,7 +87,6 @@ impl Model {
         Ok(Self::new(state, config.capacity))
     }
 
-    /// A model that nothing outlives, to compare a store with.
     pub(crate) fn in_memory() -> Self {
         Self::new(ModelState::default(), None)
     }
@@ -125,7 +124,6 @@ impl Model {
         self.state().torrents.get(&info_hash).is_some_and(|torrent| torrent.durable.contains(&piece))
     }
 
-    /// The handle of a torrent that is there.
     pub(crate) fn handle(&self, state: &ModelState, info_hash: InfoHash) -> Option<ModelContent> {
         let torrent = state.torrents.get(&info_hash)?;
         let shared = Arc::clone(&self.shared);
@@ -169,7 +167,6 @@ impl ModelState {
         Some(torrent)
     }
 
-    /// Makes an event durable.
     pub(crate) fn log(&mut self, info_hash: InfoHash, event: &LogEvent<'_>) -> Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         let hash = &info_hash.as_bytes()[..];
@@ -226,7 +223,6 @@ impl ModelState {
         }
     }
 
-    /// Makes all marks durable.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.unwritten = 0;
         let hashes: Vec<_> = self.torrents.keys().copied().collect();
@@ -255,7 +251,6 @@ impl ModelTorrent {
         })
     }
 
-    /// How many bytes of a range are written.
     pub(crate) fn written(&self, range: &Range<u64>) -> u64 {
         let written = |(chunk, within): (u64, Range<usize>)| {
             self.chunks.get(&chunk).map_or(0, |bytes| bytes[within].iter().flatten().count())
@@ -270,7 +265,7 @@ impl ModelTorrent {
             .sum::<usize>() as u64
     }
 
-    /// Writes bytes; how many of them were not written before.
+    /// Returns how many of them were not written before.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> u64 {
         let range = offset..offset + bytes.len() as u64;
         let mut new = 0;
@@ -286,7 +281,7 @@ impl ModelTorrent {
         new
     }
 
-    /// Forgets bytes; how many of them were written.
+    /// Returns how many of them were written.
     pub(crate) fn forget(&mut self, range: &Range<u64>) -> u64 {
         let mut forgotten = 0;
         for (chunk, within) in Self::chunks(range) {
@@ -297,7 +292,6 @@ impl ModelTorrent {
         forgotten
     }
 
-    /// The bytes of a range.
     pub(crate) fn read(&self, range: &Range<u64>) -> Result<Vec<u8>> {
         let mut all = Vec::new();
         for (chunk, within) in Self::chunks(range) {
@@ -316,9 +310,7 @@ impl ModelTorrent {
 
     pub(crate) fn pieces(&self) -> PieceBits {
         let mut bits = PieceBits::none(self.geometry.pieces());
-        self.complete.iter().for_each(|&piece| {
-            bits.insert(piece);
-        });
+        self.complete.iter().for_each(|&piece| _ = bits.insert(piece));
         bits
     }
 }
@@ -392,7 +384,12 @@ impl ContentRepository for Model {
     }
 }
 
-/// A torrent that was opened.
+pub(crate) fn fill(buffers: &mut [IoSliceMut<'_>], mut bytes: &[u8]) {
+    for buffer in buffers {
+        bytes.read_exact(buffer).expect("as many");
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct ModelContent {
     pub(crate) shared: Arc<SharedModel>,
@@ -449,12 +446,7 @@ impl Content for ModelContent {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let range = self.geometry.range(offset, len)?;
         let bytes = self.torrent(&mut self.state())?.read(&range)?;
-        let mut rest = &bytes[..];
-        for buffer in buffers {
-            let (now, later) = rest.split_at(buffer.len());
-            buffer.copy_from_slice(now);
-            rest = later;
-        }
+        fill(buffers, &bytes);
         self.shared.counters.read(len);
         Ok(())
     }

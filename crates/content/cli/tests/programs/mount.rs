@@ -81,7 +81,7 @@ impl Mounted {
             .spawn()
             .unwrap();
         let (mut told, mut lines) = (Vec::new(), BufReader::new(process.stdout.take().unwrap()).lines());
-        while !told.last().is_some_and(|line: &String| line.contains(" at ")) {
+        while told.last().is_none_or(|line: &String| !line.contains(" at ")) {
             told.push(lines.next().expect("it is mounted").unwrap());
         }
         Self { process, at, told }

@@ -93,7 +93,7 @@ impl Witness for Recorder {
             nodes.insert(node, self.record.make(is_folder));
             return;
         }
-        for node in entry.nodes_mut() {
+        for node in nodes_of(&mut entry) {
             match nodes.get(node) {
                 Some(&known) => *node = known,
                 // Files of the judge are not of this file system.
@@ -101,6 +101,22 @@ impl Witness for Recorder {
             }
         }
         self.record.record(entry);
+    }
+}
+
+/// The files and folders of a step.
+fn nodes_of(entry: &mut Op) -> Vec<&mut Node> {
+    match entry {
+        Entry::Change(change) | Entry::Durable(change) => match change {
+            Change::Move { from, to } => {
+                let to = to.iter_mut().flat_map(|((folder, _), node)| [folder, node]);
+                from.iter_mut().map(|(folder, _)| folder).chain(to).collect()
+            }
+            Change::Write { node, .. } | Change::Length { node, .. } => vec![node],
+        },
+        Entry::Make(node, _) => vec![node],
+        Entry::Flush(node) => node.iter_mut().collect(),
+        Entry::Note(_) => Vec::new(),
     }
 }
 

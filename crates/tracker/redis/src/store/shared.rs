@@ -63,7 +63,6 @@ impl Shared {
         self.status.lock().clone()
     }
 
-    /// Sends one call, and returns its answer.
     pub(super) async fn ask(
         self: &Arc<Self>,
         call: impl Fn(&Calls) -> SlotCall,
@@ -242,7 +241,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the servers' clocks bound the times of calls.
     pub(super) const fn bounds_times(&self) -> bool {
         self.clock.is_some()
     }

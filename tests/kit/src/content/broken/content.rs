@@ -11,17 +11,15 @@ use parking_lot::Mutex;
 use swarmkeep_content::{Content, ContentExt, ContentRepository, Error, Geometry, PieceBits, Result};
 
 use super::{
-    super::model::{HEAD, LogEvent, MOST_UNWRITTEN, Model, ModelContent, ModelTorrent},
+    super::model::{HEAD, LogEvent, MOST_UNWRITTEN, Model, ModelContent, ModelTorrent, fill},
     Fault, FaultNotes, let_others_in,
 };
 
-/// A torrent of a store with a fault.
 pub(super) struct BrokenContent {
     pub(super) handle: ModelContent,
     pub(super) model: Model,
     pub(super) fault: Fault,
     pub(super) notes: Arc<Mutex<FaultNotes>>,
-    /// The complete ones when it was opened.
     pub(super) pieces: PieceBits,
 }
 
@@ -32,13 +30,11 @@ impl fmt::Debug for BrokenContent {
 }
 
 impl BrokenContent {
-    /// The torrent that has this info hash now, if any.
     fn current(&self) -> ModelContent {
         let state = self.model.state();
         self.model.handle(&state, self.handle.info_hash).unwrap_or_else(|| self.handle.clone())
     }
 
-    /// Works on the torrent against the rules.
     fn with<T>(&self, work: impl FnOnce(&mut ModelTorrent) -> T) -> Result<T> {
         Ok(work(self.handle.torrent(&mut self.handle.state())?))
     }
@@ -307,12 +303,7 @@ impl Content for BrokenContent {
                 self.handle.read(offset, first)?;
                 let_others_in();
                 self.current().read(offset + len / 2, second)?;
-                let mut rest = &bytes[..];
-                for buffer in buffers {
-                    let (now, later) = rest.split_at(buffer.len());
-                    buffer.copy_from_slice(now);
-                    rest = later;
-                }
+                fill(buffers, &bytes);
                 return Ok(());
             }
             _ => {}

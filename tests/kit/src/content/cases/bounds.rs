@@ -18,7 +18,6 @@ fn unit(store: &Store) -> u64 {
     (store.stripe() / 4).max(1 << 16)
 }
 
-/// The pattern that fills a store.
 struct FilledStore {
     contents: Vec<Arc<dyn Content>>,
     bytes: u64,
@@ -57,7 +56,6 @@ fn assert_within(folder: &Folder<'_>, statistics: &Statistics) {
     assert!(statistics.used + free <= capacity, "{} used and {free} free of {capacity}", statistics.used);
 }
 
-/// Asserts that each byte that fills a store is there.
 fn assert_all_there(filled: &FilledStore, first: u64, unit: u64) {
     let mut left = filled.bytes;
     for (n, content) in (first..).zip(&filled.contents) {

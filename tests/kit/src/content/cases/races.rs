@@ -23,7 +23,6 @@ use crate::content::{
 
 const THREADS: usize = 4;
 
-/// Runs `work` on `threads` threads at once; returns their results.
 fn at_once<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (barrier, work) = (Barrier::new(threads), &work);
     thread::scope(|scope| {

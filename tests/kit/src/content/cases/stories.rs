@@ -31,7 +31,6 @@ enum StoryStep {
     Copy,
 }
 
-/// Lengths and piece lengths that stories go through.
 type Measures = &'static [(u64, u32)];
 
 const SMALL: Measures = &[(1, 1), (50, 7), (64, 64), (100, 1000), (777, 100)];
@@ -103,7 +102,6 @@ fn step(draw: &mut Draw) -> StoryStep {
     }
 }
 
-/// A torrent as both have it.
 type ContentPair = (Arc<dyn Content>, Arc<dyn Content>);
 
 fn go_through(subject: &dyn Subject, story: &[StoryStep], measures: Measures) {
@@ -282,7 +280,6 @@ fn same<T: PartialEq + Debug>(step: StoryStep, said: Result<T, String>, expected
     assert_eq!(said, expected, "{step:?}");
 }
 
-/// The result of both, if they gave one.
 fn both<T: Debug>(step: StoryStep, said: Result<T, String>, expected: Result<T, String>) -> Option<(T, T)> {
     match (said, expected) {
         (Ok(content), Ok(model)) => Some((content, model)),
