@@ -19,7 +19,7 @@ use swarmkeep_metainfo::{FileList, Info};
 
 use crate::{
     Capabilities, Content, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits, Result,
-    Statistics, Summary, error::about,
+    Summary, error::about, forward,
 };
 
 /// The files of a torrent, where a user keeps them. Symbolic links are followed: the files are not the
@@ -245,6 +245,8 @@ impl InPlace {
 }
 
 impl ContentRepository for InPlace {
+    forward! { it, it.others; flush, statistics }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         match self.torrents.read().contains_key(&torrent.info_hash) {
             true => Err(Error::Exists(torrent.info_hash)),
@@ -279,15 +281,6 @@ impl ContentRepository for InPlace {
             Some(_) => Ok(true),
             None => self.others.delete(info_hash),
         }
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.others.flush()
-    }
-
-    /// Those of the store behind.
-    fn statistics(&self) -> Statistics {
-        self.others.statistics()
     }
 
     /// Those of the store behind, without labels.

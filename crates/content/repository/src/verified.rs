@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSliceMut},
     ops::Range,
     sync::Arc,
     time::{Duration, Instant},
@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use swarmkeep_metainfo::Info;
 
 use crate::{
-    Capabilities, Content, ContentExt, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits,
-    Result, Statistics, Summary, buffers::Parts,
+    Capabilities, Content, ContentExt, ContentRepository, Error, InfoHash, NewTorrent, PieceBits, Result,
+    buffers::Parts, forward,
 };
 
 /// Bytes that are read at once to verify the rest of a piece.
@@ -117,6 +117,8 @@ impl Verified {
 }
 
 impl ContentRepository for Verified {
+    forward! { it, it.inner; list, flush, statistics }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         let inner = self.inner.create(torrent)?;
         let state = Arc::new(Mutex::new(Verification::All));
@@ -131,22 +133,10 @@ impl ContentRepository for Verified {
         Ok(Arc::new(Handle { inner, info_hash: *info_hash, hashes: Arc::clone(&self.hashes), state }))
     }
 
-    fn list(&self) -> Result<Vec<Summary>> {
-        self.inner.list()
-    }
-
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
         let deleted = self.inner.delete(info_hash)?;
         self.torrents.lock().remove(info_hash);
         Ok(deleted)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.inner.statistics()
     }
 
     /// The capabilities of the store below, without labels.
@@ -223,13 +213,7 @@ impl Handle {
 }
 
 impl Content for Handle {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
-        self.inner.write_at(offset, buffers)
-    }
+    forward! { it, it.inner; geometry, write_at, mark_complete, pieces, place, is_read_only, room_for }
 
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let geometry = self.inner.geometry();
@@ -255,34 +239,14 @@ impl Content for Handle {
         wrong.map_or(Ok(()), |piece| Err(Error::Wrong { piece }))
     }
 
-    fn mark_complete(&self, piece: u32) -> Result<bool> {
-        self.inner.mark_complete(piece)
-    }
-
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
         let was = self.inner.mark_incomplete(piece)?;
         self.note(piece, &Ok(true));
         Ok(was)
     }
 
-    fn pieces(&self) -> Result<PieceBits> {
-        self.inner.pieces()
-    }
-
-    fn place(&self, offset: u64) -> Option<u64> {
-        self.inner.place(offset)
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
     fn is_verified(&self) -> bool {
         true
-    }
-
-    fn room_for(&self, range: Range<u64>) -> u64 {
-        self.inner.room_for(range)
     }
 }
 

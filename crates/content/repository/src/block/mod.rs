@@ -40,8 +40,8 @@ use root::{HEAD, Root};
 use store::Store;
 
 use crate::{
-    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics,
-    Summary, random::random,
+    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Summary,
+    forward, random::random,
 };
 
 /// The name of the image that [`BlockStore::open_or_create`] makes in a folder.
@@ -350,6 +350,8 @@ pub enum Owner {
 }
 
 impl ContentRepository for BlockStore {
+    forward! { it, it.store; delete, flush, statistics }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         self.store.create(torrent).map(|inode| self.handle(inode))
     }
@@ -360,18 +362,6 @@ impl ContentRepository for BlockStore {
 
     fn list(&self) -> Result<Vec<Summary>> {
         Ok(self.store.list())
-    }
-
-    fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-        self.store.delete(info_hash)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.store.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.store.statistics()
     }
 
     fn capabilities(&self) -> Capabilities {

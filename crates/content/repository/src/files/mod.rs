@@ -100,7 +100,7 @@ use torrent::Handle;
 
 use crate::{
     Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, PieceBits, Result,
-    Statistics, Summary,
+    Summary, forward,
 };
 
 /// The folder in the store's folder that contains the states of the torrents.
@@ -259,6 +259,8 @@ pub enum Damage {
 }
 
 impl ContentRepository for FileStore {
+    forward! { it, it.store; flush, statistics }
+
     /// As the trait says.
     ///
     /// # Errors
@@ -299,14 +301,6 @@ impl ContentRepository for FileStore {
     /// Those of the trait; [`Error::Unavailable`].
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
         self.store.delete(info_hash).map_err(self.about())
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.store.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.store.statistics()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -31,7 +31,8 @@ use super::{
     volume::Volume,
 };
 use crate::{
-    Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts, error::about, stretches::Stretches,
+    Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts, error::about, forward,
+    stretches::Stretches,
 };
 
 /// The message about a file that is not as the store left it.
@@ -543,9 +544,7 @@ const fn length(range: &Range<u64>) -> u64 {
 pub(super) struct Handle(pub(super) Arc<FileTorrent>);
 
 impl Content for Handle {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
+    forward! { it, it.0; geometry, room_for }
 
     fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
@@ -645,10 +644,6 @@ impl Content for Handle {
     fn pieces(&self) -> Result<PieceBits> {
         let _inside = self.0.enter()?;
         Ok(self.0.state.lock().pieces.complete().clone())
-    }
-
-    fn room_for(&self, range: Range<u64>) -> u64 {
-        self.0.room_for(range)
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     },
     CachedTorrent, PendingMark, StripeJob, TorrentState, guarded,
 };
-use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR, buffers::range_of};
+use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR, buffers::range_of, forward};
 
 /// A torrent that was opened.
 #[derive(Debug)]
@@ -240,6 +240,8 @@ impl Handle {
 }
 
 impl Content for Handle {
+    forward! { it, it.torrent.inner; place, is_read_only, room_for }
+
     fn geometry(&self) -> Geometry {
         self.torrent.geometry
     }
@@ -364,19 +366,7 @@ impl Content for Handle {
         Ok(self.torrent.state.lock().pieces.complete().clone())
     }
 
-    fn place(&self, offset: u64) -> Option<u64> {
-        self.torrent.inner.place(offset)
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.torrent.inner.is_read_only()
-    }
-
     fn is_verified(&self) -> bool {
         self.torrent.inner.is_verified()
-    }
-
-    fn room_for(&self, range: Range<u64>) -> u64 {
-        self.torrent.inner.room_for(range)
     }
 }
