@@ -307,7 +307,7 @@ impl Transfers<'_> {
             block_in_place(|| kept.add(&metainfo, torrent))?;
         }
         let tiers = metainfo.tiers().to_vec();
-        let info = Arc::new(metainfo.into_info());
+        let info = metainfo.into_info();
         let (name, bytes) = (info.name().to_owned(), info.length());
         let handle = self.session.add(info, &tiers).await?;
         handle.found(self.peers.iter().copied());

@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     for (metainfo, torrent, place) in places {
         if let Some(place) = place {
             match verified(metainfo.info(), &place, args.sharing.json) {
-                Ok(right) => store.add(metainfo.info(), place, right)?,
+                Ok(right) => store.add(place, right)?,
                 Err(error) => {
                     eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&error));
                     failed = true;
@@ -146,7 +146,7 @@ fn is_in_folder_store(info: &Info) -> bool {
 }
 
 /// The files of a torrent beside its torrent file, around it, or in the current folder.
-fn beside(info: &Info, torrent: &Path) -> Option<Place> {
+fn beside(info: &Arc<Info>, torrent: &Path) -> Option<Place> {
     let original = info.files().iter().find_map(|file| Some(OsStr::from_bytes(file.original_path()?[0])));
     let names = [Some(OsStr::new(info.name())), original];
     [torrent.parent().unwrap_or(Path::new("")), Path::new("")].into_iter().find_map(|folder| {

@@ -174,9 +174,17 @@ pub trait Content: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether each read returns bytes of the torrent or an error, because the pieces were verified in this
-    /// process, and a change is noticed.
-    fn is_verified(&self) -> bool {
+    /// How often other programs have changed complete pieces, as far as reads and
+    /// [`verify_changes`](Self::verify_changes) have noticed. After a change, they are to be verified again.
+    fn changes(&self) -> u64 {
+        0
+    }
+
+    /// Verifies the content again that other programs have changed, which may take long. Ends early when
+    /// `ends` returns `true`. Returns whether anything has [changed](Self::changes) since the last call:
+    /// other pieces may be complete then.
+    fn verify_changes(&self, ends: &dyn Fn() -> bool) -> bool {
+        let _ = ends;
         false
     }
 
@@ -219,6 +227,7 @@ macro_rules! forward {
     (@pieces $($to:tt)*) => { $crate::forward! { @ $($to)*, pieces() -> $crate::Result<$crate::PieceBits> } };
     (@place $($to:tt)*) => { $crate::forward! { @ $($to)*, place(offset: u64) -> Option<u64> } };
     (@is_read_only $($to:tt)*) => { $crate::forward! { @ $($to)*, is_read_only() -> bool } };
+    (@verify_changes $($to:tt)*) => { $crate::forward! { @ $($to)*, verify_changes(ends: &dyn Fn() -> bool) -> bool } };
     (@room_for $($to:tt)*) => { $crate::forward! { @ $($to)*, room_for(range: ::std::ops::Range<u64>) -> u64 } };
 }
 

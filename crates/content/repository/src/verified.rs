@@ -73,8 +73,8 @@ fn verify_rest(
 /// torrent is first read is verified when it is first read. A read of wrong bytes is [`Error::Wrong`]. Mark
 /// such a piece [incomplete](Content::mark_incomplete) to have it again.
 ///
-/// Later marks are not checked: the caller that marks a piece has verified it. Nor is content verified again
-/// that [is](Content::is_verified) already.
+/// Later marks are not checked: the caller that marks a piece has verified it. After each
+/// [change](Content::changes) by another program, all complete pieces are verified again.
 ///
 /// If a read covers a piece, the bytes that were read are verified. Otherwise the rest of the piece is read
 /// too; if that fails, reads of the piece fail at once for a minute. So put it behind a
@@ -83,8 +83,11 @@ fn verify_rest(
 pub struct Verified {
     inner: Arc<dyn ContentRepository>,
     hashes: Arc<Hashes>,
-    torrents: Mutex<HashMap<InfoHash, Arc<Mutex<Verification>>>>,
+    torrents: Mutex<HashMap<InfoHash, Arc<State>>>,
 }
+
+/// With the count of [changes](Content::changes) to which it belongs.
+type State = Mutex<(u64, Verification)>;
 
 type Hashes = dyn Fn(&InfoHash) -> Result<Option<Arc<Info>>> + Send + Sync;
 
@@ -121,7 +124,7 @@ impl ContentRepository for Verified {
 
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         let inner = self.inner.create(torrent)?;
-        let state = Arc::new(Mutex::new(Verification::All));
+        let state = Arc::new(Mutex::new((0, Verification::All)));
         self.torrents.lock().insert(torrent.info_hash, Arc::clone(&state));
         let (info_hash, hashes) = (torrent.info_hash, Arc::clone(&self.hashes));
         Ok(Arc::new(Handle { inner, info_hash, hashes, state }))
@@ -156,15 +159,16 @@ struct Handle {
     inner: Arc<dyn Content>,
     info_hash: InfoHash,
     hashes: Arc<Hashes>,
-    state: Arc<Mutex<Verification>>,
+    state: Arc<State>,
 }
 
 impl Handle {
-    /// The unverified pieces of a range, with the hashes; `None` if there are none.
-    fn unverified(&self, range: &Range<u64>) -> Result<Option<(Arc<Info>, Vec<u32>)>> {
-        let mut state = self.state.lock();
-        if matches!(*state, Verification::Unknown) {
-            let known = if self.inner.is_verified() { None } else { (self.hashes)(&self.info_hash)? };
+    /// The unverified pieces of a range after `changes`, with the hashes; `None` if there are none.
+    fn unverified(&self, range: &Range<u64>, changes: u64) -> Result<Option<(Arc<Info>, Vec<u32>)>> {
+        let (since, state) = &mut *self.state.lock();
+        if matches!(*state, Verification::Unknown) || *since != changes {
+            let known = (self.hashes)(&self.info_hash)?;
+            *since = changes;
             *state = match known.filter(|info| info.knows_hashes()) {
                 Some(info) => Verification::Except {
                     info,
@@ -175,7 +179,7 @@ impl Handle {
                 None => Verification::All,
             };
         }
-        let Verification::Except { info, unverified, wrong, unread } = &*state else { return Ok(None) };
+        let Verification::Except { info, unverified, wrong, unread } = state else { return Ok(None) };
         let pieces = self.inner.geometry().pieces_of(range);
         if let Some(&piece) = wrong.range(pieces.clone()).next() {
             return Err(Error::Wrong { piece });
@@ -190,8 +194,8 @@ impl Handle {
 
     /// Notes the result for a piece.
     fn note(&self, piece: u32, is_right: &Result<bool>) {
-        let mut state = self.state.lock();
-        let Verification::Except { unverified, wrong, unread, .. } = &mut *state else { return };
+        let state = &mut self.state.lock().1;
+        let Verification::Except { unverified, wrong, unread, .. } = state else { return };
         // It may have been marked incomplete meanwhile.
         let counts = unverified.contains(piece);
         match is_right {
@@ -213,14 +217,23 @@ impl Handle {
 }
 
 impl Content for Handle {
-    forward! { it, it.inner; geometry, write_at, mark_complete, pieces, place, is_read_only, room_for }
+    forward! {
+        it, it.inner;
+        geometry, write_at, mark_complete, pieces, place, is_read_only, verify_changes, room_for
+    }
 
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let geometry = self.inner.geometry();
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let range = geometry.range(offset, len)?;
-        let unverified = self.unverified(&range)?;
-        self.inner.read_at(offset, buffers)?;
+        let unverified = loop {
+            let changes = self.inner.changes();
+            let unverified = self.unverified(&range, changes)?;
+            self.inner.read_at(offset, buffers)?;
+            if self.inner.changes() == changes {
+                break unverified;
+            }
+        };
         let Some((info, pieces)) = unverified else { return Ok(()) };
         let (mut rest, mut at) = (Parts::new(buffers.iter().map(|buffer| &**buffer)), offset);
         let (mut chunk, mut wrong) = (Vec::new(), None);
@@ -243,10 +256,6 @@ impl Content for Handle {
         let was = self.inner.mark_incomplete(piece)?;
         self.note(piece, &Ok(true));
         Ok(was)
-    }
-
-    fn is_verified(&self) -> bool {
-        true
     }
 }
 

@@ -77,7 +77,7 @@ struct StoredTorrent {
 
 impl StoredTorrent {
     fn new(name: &str, wrong: &[u32]) -> Self {
-        let info = Arc::new(torrents::torrent(name).into_info());
+        let info = torrents::torrent(name).into_info();
         let probe = Arc::<ReadProbe>::default();
         let inner = Arc::new(CountingStore(Memory::new(&ContentConfig::new("")), Arc::clone(&probe)));
         inner.create(&NewTorrent::of(&info).unwrap()).unwrap();

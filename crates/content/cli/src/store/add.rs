@@ -136,7 +136,7 @@ fn lies_there(store: &OpenStore, args: &Args, info: &Info, data: Option<&Path>) 
 fn add(
     store: &OpenStore,
     args: &Args,
-    info: &Info,
+    info: &Arc<Info>,
     torrent: &[u8],
     place: Option<&Place>,
 ) -> Result<bool, Box<dyn Error>> {
@@ -158,7 +158,12 @@ fn add(
     tell(store, args, info, wrong, missing)
 }
 
-fn add_in_place(store: &OpenStore, args: &Args, info: &Info, torrent: &[u8]) -> Result<bool, Box<dyn Error>> {
+fn add_in_place(
+    store: &OpenStore,
+    args: &Args,
+    info: &Arc<Info>,
+    torrent: &[u8],
+) -> Result<bool, Box<dyn Error>> {
     let (folder, name) = (&args.store.path, info.name().escape_debug());
     let Kind::Files(files) = &store.kind else {
         return Err(format!("{}: only a folder can take up files that lie in it", folder.display()).into());
@@ -232,7 +237,6 @@ fn fill(
     let bar = bar(bytes).with_message(info.name().to_owned());
     let mut unflushed = 0;
     let done = place.verify(
-        info,
         |piece| !complete.contains(piece),
         |piece, found| {
             bar.inc(info.piece_len(piece).into());

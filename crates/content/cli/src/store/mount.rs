@@ -87,7 +87,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             info_hash: *info_hash,
             why: "its torrent file cannot be read any more".to_owned(),
         }),
-        metainfo => Ok(metainfo.map(|metainfo| Arc::new(metainfo.into_info()))),
+        metainfo => Ok(metainfo.map(Metainfo::into_info)),
     };
     let verified = Verified::new(Arc::clone(&store.repository), hashes);
     let cache = StripeCache::new(Arc::new(verified), options)?;

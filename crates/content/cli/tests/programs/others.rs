@@ -4,6 +4,7 @@ use std::{
     fs::File,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
 };
 
 use serde_json::Value;
@@ -94,7 +95,7 @@ fn libtorrent_makes_the_same_torrents_and_reads_ours() {
 }
 
 /// Torrents of v1 and hybrids of a folder and of a file, each as the file `made`.
-fn with_v1(folder: &Path, formats: &[&str], mut look: impl FnMut(Info)) {
+fn with_v1(folder: &Path, formats: &[&str], mut look: impl FnMut(Arc<Info>)) {
     for path in ["some", "some/a.b"] {
         for format in formats {
             let options = "--force -o made --private --tracker udp://t.example:1 --comment words";

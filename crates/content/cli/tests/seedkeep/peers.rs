@@ -24,6 +24,8 @@ use swarmkeep_metainfo::Magnet;
 
 use crate::common::{Ended, done, ended, put, read, seedkeep};
 
+mod files;
+
 /// A folder with a torrent of 8 MiB in 512 pieces, and a store of each kind, of which `full` has all of it.
 fn prepared() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

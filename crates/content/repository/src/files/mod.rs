@@ -63,7 +63,8 @@
 //! (`flock`) while a process has the store open.
 //!
 //! # Cost
-//! At most 256 files are open, plus one per call in progress. If more files are written between two flushes,
+//! At most a quarter of the descriptors that the process may have are open files, 1,024 at most, plus one per
+//! call in progress. If more files are written between two flushes,
 //! they are flushed and closed 32 at a time. A create or delete keeps nested folders open, as many as the
 //! depth of the tree. A create flushes up to 32 files and folders one by one; with more, it flushes the whole
 //! file system at once. In memory a torrent takes about 700 bytes, its [`FileList`](crate::FileList), one bit
@@ -79,10 +80,10 @@
 
 #[cfg(test)]
 mod crashes;
-mod disk;
+pub(crate) mod disk;
 #[doc(hidden)]
 pub mod folder;
-mod open_files;
+pub(crate) mod open_files;
 mod place;
 mod state;
 mod store;

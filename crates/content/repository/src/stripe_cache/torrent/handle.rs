@@ -16,7 +16,7 @@ use super::{
     },
     CachedTorrent, PendingMark, StripeJob, TorrentState, guarded,
 };
-use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR, buffers::range_of, forward};
+use crate::{Content, Error, Geometry, PieceBits, Pieces, Result, block::SECTOR, buffers::range_of, forward};
 
 /// A torrent that was opened.
 #[derive(Debug)]
@@ -240,7 +240,7 @@ impl Handle {
 }
 
 impl Content for Handle {
-    forward! { it, it.torrent.inner; place, is_read_only, room_for }
+    forward! { it, it.torrent.inner; place, is_read_only, verify_changes, room_for }
 
     fn geometry(&self) -> Geometry {
         self.torrent.geometry
@@ -363,10 +363,12 @@ impl Content for Handle {
 
     fn pieces(&self) -> Result<PieceBits> {
         let _inside = self.torrent.enter()?;
+        if self.is_read_only() {
+            // Other programs may change them.
+            let below = Pieces::with_complete(self.torrent.geometry, self.torrent.inner.pieces()?);
+            self.torrent.state.lock().pieces = below;
+            self.core().read_ahead.forget(self.torrent.serial, &(0..u64::MAX));
+        }
         Ok(self.torrent.state.lock().pieces.complete().clone())
-    }
-
-    fn is_verified(&self) -> bool {
-        self.torrent.inner.is_verified()
     }
 }
