@@ -29,6 +29,7 @@ struct LastState {
     unreached: BTreeMap<SocketAddr, String>,
     of_no_tracker: bool,
     lost: u32,
+    back: u32,
 }
 
 /// An event, as `--json` prints it.
@@ -46,6 +47,8 @@ pub(crate) enum Event {
     },
     /// Pieces that were complete are no longer offered: they cannot be read, have changed, or are wrong.
     Lost { info_hash: String, pieces: u32 },
+    /// Lost pieces are right again.
+    Back { info_hash: String, pieces: u32 },
     /// A peer has connected or disconnected, or one of `--peer` cannot be reached.
     Peer {
         info_hash: String,
@@ -90,9 +93,13 @@ impl News {
             let result = TrackerResult::Failure { error, again: None };
             news.push(Event::Tracker { info_hash: info_hash(), url: None, result });
         }
-        let lost = status.lost - mem::replace(&mut last.lost, status.lost);
-        if lost > 0 {
-            news.push(Event::Lost { info_hash: info_hash(), pieces: lost });
+        let pieces = status.lost - mem::replace(&mut last.lost, status.lost);
+        if pieces > 0 {
+            news.push(Event::Lost { info_hash: info_hash(), pieces });
+        }
+        let pieces = status.back - mem::replace(&mut last.back, status.back);
+        if pieces > 0 {
+            news.push(Event::Back { info_hash: info_hash(), pieces });
         }
         for tracker in &trackers {
             let Some(result) = tracker_result(tracker) else { continue };
@@ -172,7 +179,10 @@ impl Event {
             }
             Self::Lost { pieces, .. } => {
                 let pieces = counted(*pieces as usize, "piece");
-                format!("{name}: {pieces} cannot be read any more, or changed: no longer offered")
+                format!("{name}: {pieces} cannot be read, changed, or turned out wrong: no longer offered")
+            }
+            Self::Back { pieces, .. } => {
+                format!("{name}: {} right again: offered again", counted(*pieces as usize, "piece"))
             }
             Self::Peer { .. } => return None,
         })

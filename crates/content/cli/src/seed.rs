@@ -38,7 +38,7 @@ Examples:
   seedkeep seed album.torrent --store disk.image  one torrent of it
 
 The files are verified and seeded where they are; nothing is written to them or beside them. A file
-that changes while it is seeded is no longer offered.
+that changes while it is seeded is no longer offered, until it is verified again and right.
 
 Runs until SIGINT or SIGTERM. Then it notifies the trackers and closes the connections.
 

@@ -312,11 +312,6 @@ impl TrackersHandle {
         self.tell(|state| state.walks.iter_mut().for_each(|walk| walk.hurry(now)));
     }
 
-    /// Sets how many peers each announce asks for from now on; `None` leaves it to the tracker.
-    pub fn want_peers(&self, peers: Option<u32>) {
-        self.shared.state.lock().want = peers;
-    }
-
     /// The state of each tracker, in the order of the torrent.
     pub fn status(&self) -> Vec<TrackerStatus> {
         let now = Instant::now();

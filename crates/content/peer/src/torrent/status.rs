@@ -55,6 +55,8 @@ pub struct Status {
     /// Pieces that were offered and are no longer, since the torrent was added: they cannot be read, or are
     /// wrong. Some may have been fetched again.
     pub lost: u32,
+    /// Lost pieces of read-only content that are right again, and offered.
+    pub back: u32,
     /// Bytes of pieces that are not in the store.
     pub left: u64,
     /// The connected peers.
@@ -92,6 +94,7 @@ impl Torrent {
             up: (self.up.total(), self.up.rate()),
             wasted: self.wasted.load(Relaxed),
             lost: state.lost,
+            back: state.back,
             left,
             peers: peers.collect(),
             unreached,

@@ -1,10 +1,12 @@
-//! Many files that are seeded where they are.
+//! Files that are seeded where they are: changes of them, and many of them.
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{BufRead as _, BufReader},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Stdio},
+    time::SystemTime,
 };
 
 use nix::{
@@ -13,8 +15,50 @@ use nix::{
 };
 use swarmkeep_content_tests::scratch_folder;
 
-use super::last;
-use crate::common::{done, ended};
+use super::{Seeder, last, prepared};
+use crate::common::{done, ended, seedkeep};
+
+/// Radarr, Sonarr and the like make a hard link of each finished download, and users touch, chmod and move
+/// files. Transmission also hashes a piece before it sends it if the file has another time than when it was
+/// verified (`ensure_piece_is_checked` in its `peer-msgs.cc`); libtorrent looks at no time while it seeds.
+#[test]
+fn files_that_change_while_they_are_seeded_are_verified_again_and_offered_again() {
+    let folder = prepared();
+    let at = folder.path();
+    fs::create_dir(at.join("some")).unwrap();
+    let (data, aside) = (at.join("some/data"), at.join("aside"));
+    fs::copy(at.join("data"), &data).unwrap();
+    let (seeder, _) = Seeder::of(at, "data.torrent some --cache 1");
+    let line = format!("fetch data.torrent --store memory: --listen 127.0.0.1:0 --peer {} --json", seeder.1);
+    let fetched = || assert_eq!(last(&done(at, &line))["left"], 0);
+    fs::hard_link(&data, at.join("link")).unwrap();
+    fetched();
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o600)).unwrap();
+    fetched();
+    assert!(seeder.2.try_iter().all(|told| !told.contains(r#""event":"lost""#)));
+
+    let written = |bytes: &[u8]| fs::write(&data, bytes).unwrap();
+    let bytes = fs::read(&data).unwrap();
+    let changes: [(&dyn Fn(), &dyn Fn()); 4] = [
+        (&|| File::open(&data).unwrap().set_modified(SystemTime::now()).unwrap(), &|| {}),
+        (&|| fs::rename(&data, &aside).unwrap(), &|| fs::rename(&aside, &data).unwrap()),
+        (&|| written(&bytes[..1 << 20]), &|| written(&bytes)),
+        (&|| fs::rename(at.join("data"), &data).unwrap(), &|| {}),
+    ];
+    for (change, undo) in changes {
+        change();
+        let mut asks = seedkeep(at, &line).stdout(Stdio::null()).spawn().unwrap();
+        assert_eq!(seeder.told("lost")["pieces"], 512, "all at once");
+        asks.kill().unwrap();
+        asks.wait().unwrap();
+        undo();
+        let mut back = 0;
+        while back < 512 {
+            back += seeder.told("back")["pieces"].as_u64().unwrap();
+        }
+        fetched();
+    }
+}
 
 /// Torrents of a file of one piece each: `00000.torrent` and so on.
 fn small_torrents(folder: &Path, count: u32) {
