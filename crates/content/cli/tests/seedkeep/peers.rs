@@ -263,7 +263,8 @@ fn a_fetch_takes_up_a_torrent_that_is_there_and_leaves_all_else_alone() {
         (&wrong[..], 16 << 10, format!("data: 511 of 512 {rest_is_fetched}")),
         (&right[..5 << 20], tail, format!("data: 320 of 512 {rest_is_fetched}")),
         (b"mine", right.len(), format!("data: ./data {place}")),
-        (&longer, right.len(), format!("data: ./data {place}")),
+        // It is cut, as by `initialize` of libtorrent's storages and by Transmission's `open-files.cc`.
+        (&longer, 0, "data: all of it is there already, in ./data".to_owned()),
     ] {
         let other = tempfile::tempdir_in(at).unwrap();
         let other = other.path();

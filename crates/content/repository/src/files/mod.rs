@@ -155,9 +155,9 @@ impl FileStore {
     /// torrent gives them. The caller has verified which of its pieces are right: these are complete and
     /// durable. The store owns each file for whose number in the [`FileList`](crate::FileList) `has_content`
     /// returns true: it writes the other pieces to them, and deletes them with the torrent. Other files there
-    /// are renamed, to names that end with `.found`, and so are files that are too long, and hard links to
-    /// which the store would have to write; their pieces are not complete. Returns the new paths of the
-    /// renamed files.
+    /// are renamed, to names that end with `.found`, and so are damaged files that are too long, and hard links
+    /// to which the store would have to write; their pieces are not complete. A file that is only too long is
+    /// cut. Returns the new paths of the renamed files.
     ///
     /// Returns `None`, and changes nothing, if no file is adopted, if the place of a file has something that
     /// is no file or folder, if two names lead to one file, or if another torrent has that place.
