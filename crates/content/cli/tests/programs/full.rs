@@ -1,4 +1,4 @@
-//! Stores without free space.
+//! Stores without free space, and on file systems that are read-only.
 
 use std::{fs, path::Path, process::Command};
 
@@ -7,14 +7,15 @@ use swarmkeep_store_tests::{
     tests,
 };
 
-use crate::common::{Ended, ended};
+use crate::common::{Ended, done, ended};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [MOUNT]:
             an_image_that_its_file_system_has_no_room_for_is_refused_in_numbers,
-            a_file_system_that_is_full_is_named_as_the_cause
+            a_file_system_that_is_full_is_named_as_the_cause,
+            a_folder_on_a_read_only_file_system_is_listed_checked_and_exported
     }
 }
 
@@ -72,4 +73,19 @@ fn a_file_system_that_is_full_is_named_as_the_cause() {
             );
         }
     }
+}
+
+fn a_folder_on_a_read_only_file_system_is_listed_checked_and_exported() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("both")).unwrap();
+    ["kept", "lost"].map(|name| fs::write(folder.path().join("both").join(name), [7; 96 << 10]).unwrap());
+    done(folder.path(), "create both --piece-length 32KiB");
+    let prepare = "mkdir small/store && seedkeep store add small/store both.torrent . && \
+                   rm small/store/both/lost && mount -o remount,ro small";
+    let list = "seedkeep store list small/store >&2";
+    let check = "{ seedkeep store check small/store >&2; [ $? = 3 ]; }";
+    let export =
+        "{ seedkeep store export small/store both --to out; [ $? = 3 ]; } && cmp both/kept out/both/kept";
+    let (code, errors) = in_small(folder.path(), &format!("{prepare} && {list} && {check} && {export}"));
+    assert!(code == 0 && errors.contains("3 of 6 pieces are marked complete"), "{errors}");
 }

@@ -468,6 +468,9 @@ impl FileTorrent {
             self.sectors(state, StateRecord::sectors_of(cleared.into_iter().chain(unknown)), |_| true);
         drop(guard);
         let why = |error: Error| error.to_string();
+        if volume.read_only {
+            return Ok(missing);
+        }
         if !sectors.is_empty() {
             // Before there is a hole in place of a complete piece.
             self.write_bits(&sectors).map_err(why)?;
@@ -644,6 +647,10 @@ impl Content for Handle {
     fn pieces(&self) -> Result<PieceBits> {
         let _inside = self.0.enter()?;
         Ok(self.0.state.lock().pieces.complete().clone())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.0.volume.read_only
     }
 }
 
