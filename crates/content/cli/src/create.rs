@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// The file or folder to share.
     path: PathBuf,
 
-    /// The path of the torrent file. By default NAME.torrent in the current folder.
+    /// The path of the torrent file; `-` is standard output. By default NAME.torrent in the current folder.
     #[arg(short, long, value_name = "FILE.torrent")]
     output: Option<PathBuf>,
 
@@ -204,6 +204,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let torrent = creation.finish()?;
     // The report describes the bytes that are written.
     let metainfo = Metainfo::parse(&torrent)?;
+    if output.path == Path::new("-") {
+        let mut out = io::stdout();
+        return Ok(out.write_all(&torrent).and_then(|()| out.flush())?);
+    }
     output.write(&torrent, *force)?;
     report(args, &content, &output, &metainfo)
 }
@@ -508,6 +512,12 @@ impl Output {
             name.push(".torrent");
             name.into()
         });
+        if path == Path::new("-") {
+            if args.json || args.magnet {
+                refuse("-o - prints the torrent file: leave --json and --magnet out".to_owned());
+            }
+            return Ok(Self { path, folder: PathBuf::new() });
+        }
         let shown = path.display();
         if path.file_name().is_none() {
             return Err(format!("{shown} is no name of a file").into());

@@ -221,6 +221,9 @@ fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
         let said = refused(folder, &format!("some -o {output}"), 1);
         assert!(said.contains("would lie in the folder that is shared"), "{said}");
     }
+    let command = &mut seedkeep(folder, "create some -o -");
+    assert_eq!(command.output().unwrap().stdout, fs::read(folder.join("some.torrent")).unwrap());
+    assert!(refused(folder, "some -o - --json", 2).contains("-o - prints the torrent file"));
     let before = fs::read(folder.join("some/B")).unwrap();
     assert!(refused(folder, "some/B -o some/B --force", 1).contains("some/B is part of the content"));
     assert_eq!(fs::read(folder.join("some/B")).unwrap(), before);
