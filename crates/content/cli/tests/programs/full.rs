@@ -1,13 +1,18 @@
-//! Stores without free space, and on file systems that are read-only.
+//! Stores without free space, on file systems that are read-only, and with two names.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::Command,
+};
 
+use swarmkeep_content_tests::device_of;
 use swarmkeep_store_tests::{
-    programs::{MOUNT, Trial},
+    programs::{EXT4, MOUNT, Trial},
     tests,
 };
 
-use crate::common::{Ended, done, ended};
+use crate::common::{Ended, done, ended, seedkeep};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -15,7 +20,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         [MOUNT]:
             an_image_that_its_file_system_has_no_room_for_is_refused_in_numbers,
             a_file_system_that_is_full_is_named_as_the_cause,
-            a_folder_on_a_read_only_file_system_is_listed_checked_and_exported
+            a_folder_on_a_read_only_file_system_is_listed_checked_and_exported;
+        [EXT4]: an_image_and_the_device_over_it_are_not_both_written
     }
 }
 
@@ -88,4 +94,22 @@ fn a_folder_on_a_read_only_file_system_is_listed_checked_and_exported() {
         "{ seedkeep store export small/store both --to out; [ $? = 3 ]; } && cmp both/kept out/both/kept";
     let (code, errors) = in_small(folder.path(), &format!("{prepare} && {list} && {check} && {export}"));
     assert!(code == 0 && errors.contains("3 of 6 pieces are marked complete"), "{errors}");
+}
+
+fn an_image_and_the_device_over_it_are_not_both_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_device, device) = device_of(folder.path(), 32 << 20);
+    let device = device.to_str().unwrap();
+    done(folder.path(), &format!("store format {device}"));
+    let refused = |path: &str, said: &str| {
+        let refused = ended(&mut seedkeep(folder.path(), &format!("store remove {path} it")));
+        assert!(refused.code == 1 && refused.errors.contains(said), "{path}: {}", refused.errors);
+    };
+    refused("device", &format!("device: it is {device}: use that, or detach it with `losetup --detach"));
+    done(folder.path(), "store list device");
+    refused(device, "no torrent in the store is called it");
+    // Another process writes to the image.
+    let image = File::open(folder.path().join("device")).unwrap();
+    image.lock().unwrap();
+    refused(device, &format!("{device} is in use by another process"));
 }
