@@ -55,7 +55,7 @@ impl TorrentStore {
         }
     }
 
-    fn try_take_up(&self, info: &Info, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
+    fn try_take_up(&self, info: &Arc<Info>, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let (Some((files, folder)), Err(StoreError::NotFound(_))) =
             (&self.files, self.torrents.store().open(&info.info_hash()))
         else {

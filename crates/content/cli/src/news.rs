@@ -31,6 +31,7 @@ struct LastState {
     banned: HashSet<(SocketAddr, String)>,
     of_no_tracker: bool,
     lost: u32,
+    back: u32,
     /// The bytes and pieces that were known, and since when.
     progress: Option<((u64, u32), Instant)>,
     waits: bool,
@@ -54,6 +55,8 @@ pub(crate) enum Event {
     },
     /// Pieces that were complete are no longer offered: they cannot be read, have changed, or are wrong.
     Lost { info_hash: String, pieces: u32 },
+    /// Lost pieces are right again.
+    Back { info_hash: String, pieces: u32 },
     /// A peer has connected or disconnected, has sent wrong bytes, or is one of `--peer` that cannot be
     /// reached.
     Peer {
@@ -102,9 +105,13 @@ impl News {
             let result = TrackerResult::Failure { error, again: None };
             news.push(Event::Tracker { info_hash: info_hash(), url: None, result });
         }
-        let lost = status.lost - mem::replace(&mut last.lost, status.lost);
-        if lost > 0 {
-            news.push(Event::Lost { info_hash: info_hash(), pieces: lost });
+        let pieces = status.lost - mem::replace(&mut last.lost, status.lost);
+        if pieces > 0 {
+            news.push(Event::Lost { info_hash: info_hash(), pieces });
+        }
+        let pieces = status.back - mem::replace(&mut last.back, status.back);
+        if pieces > 0 {
+            news.push(Event::Back { info_hash: info_hash(), pieces });
         }
         let answered =
             trackers.iter().filter_map(|tracker| Some((tracker.url.clone(), tracker_result(tracker)?)));
@@ -205,13 +212,14 @@ impl Event {
             }
             Self::Lost { pieces, .. } => {
                 let pieces = counted(*pieces as usize, "piece");
-                format!("{name}: {pieces} cannot be read any more, or changed: no longer offered")
+                format!("{name}: {pieces} cannot be read, changed, or turned out wrong: no longer offered")
+            }
+            Self::Back { pieces, .. } => {
+                format!("{name}: {} right again: offered again", counted(*pieces as usize, "piece"))
             }
             Self::Waits { pieces, why, .. } => {
-                let missing = match pieces {
-                    0 => "metadata".to_owned(),
-                    _ => counted(*pieces as usize, "piece"),
-                };
+                let pieces = counted(*pieces as usize, "piece");
+                let missing = if pieces.starts_with('0') { "metadata" } else { &pieces };
                 let why = why.join("; ");
                 format!("{name}: nothing has come for {}, and it lacks {missing}: {why}", short(STILL))
             }

@@ -11,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, future::select_all, stream::FuturesUnordered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use swarmkeep_bittorrent::{PeerId, in_words, programs::bytes};
 use swarmkeep_content::{ContentRepository, Error as StoreError};
 use swarmkeep_metainfo::{Magnet, Metainfo};
@@ -135,10 +135,8 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
                 let is_selection =
                     |field: &str| field.get(..3).is_some_and(|key| key.eq_ignore_ascii_case("so="));
                 if link.split(['?', '&']).any(is_selection) {
-                    note(
-                        args.sharing.json,
-                        "`so` of a link selects files (BEP 53), and is ignored: all are fetched",
-                    )?;
+                    let words = "`so` of a link selects files (BEP 53), and is ignored: all are fetched";
+                    note(args.sharing.json, words)?;
                 }
                 links.push(link.parse::<Magnet>()?);
             }
@@ -192,7 +190,7 @@ pub(crate) fn share(
 ) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = Runtime::new()?;
     let done = runtime.block_on(async {
-        let mut signals = Signals::new()?;
+        let mut signals = Signals::new([SignalKind::interrupt(), SignalKind::terminate()])?;
         let session = sharing.start(store).await?;
         let mut reporter = Reporter::new(sharing.json, until != Until::Complete, &session)?;
         let mut transfers = Transfers {
@@ -291,7 +289,7 @@ impl Transfers<'_> {
                     self.noted(done.map_err(Into::into), reporter);
                 }
                 _ = second.tick() => reporter.tell(self)?,
-                () = signals.either() => return Ok(ended),
+                () = signals.any() => return Ok(ended),
             }
             if !ended && learning.is_empty() && completing.is_empty() {
                 ended = true;
@@ -325,7 +323,7 @@ impl Transfers<'_> {
             block_in_place(|| kept.add(&metainfo, torrent))?;
         }
         let tiers = metainfo.tiers().to_vec();
-        let info = Arc::new(metainfo.into_info());
+        let info = metainfo.into_info();
         let (name, bytes) = (info.name().to_owned(), info.length());
         let handle = self.session.add(info, &tiers).await?;
         handle.found(self.sharing.peer.iter().copied());
@@ -335,21 +333,15 @@ impl Transfers<'_> {
 }
 
 /// The signals that end the program.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
+pub(crate) struct Signals(Vec<Signal>);
 
 impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    pub(crate) fn new(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Self> {
+        kinds.into_iter().map(signal).collect::<Result<_, _>>().map(Self)
     }
 
-    async fn either(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
+    pub(crate) async fn any(&mut self) {
+        select_all(self.0.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
     }
 }
 
@@ -457,15 +449,6 @@ struct Reporter {
     news: News,
 }
 
-/// An event, as `--json` prints it.
-#[derive(Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-enum Event<'a> {
-    Learning { torrents: Vec<PendingLink<'a>> },
-    Progress { torrents: Vec<TorrentProgress<'a>> },
-    Stopped { torrents: Vec<TorrentProgress<'a>> },
-}
-
 /// A magnet link whose metainfo has not been fetched yet.
 #[derive(Serialize)]
 struct PendingLink<'a> {
@@ -474,47 +457,17 @@ struct PendingLink<'a> {
     peers: usize,
 }
 
-#[derive(Serialize)]
-struct TorrentProgress<'a> {
-    info_hash: String,
-    name: &'a str,
-    bytes: u64,
-    left: u64,
-    pieces: u32,
-    complete: u32,
-    downloaded: u64,
-    uploaded: u64,
-    wasted: u64,
-    down_rate: u64,
-    up_rate: u64,
-    peers: usize,
-    banned: usize,
-    have: String,
-}
-
-impl<'a> TorrentProgress<'a> {
-    fn of(shared: &'a SharedTorrent, status: &Status) -> Self {
-        Self {
-            info_hash: shared.handle.info_hash().to_string(),
-            name: &shared.name,
-            bytes: shared.bytes,
-            left: status.left,
-            pieces: status.progress.pieces,
-            complete: status.progress.complete,
-            downloaded: status.down.0,
-            uploaded: status.up.0,
-            wasted: status.wasted,
-            down_rate: status.down.1,
-            up_rate: status.up.1,
-            peers: status.peers.len(),
-            banned: status.banned.len(),
-            have: status.have.clone(),
-        }
-    }
-
-    fn all(shared: &'a [SharedTorrent]) -> Vec<Self> {
-        shared.iter().map(|shared| Self::of(shared, &shared.handle.status())).collect()
-    }
+/// The state of each torrent, as `--json` prints it.
+fn states(event: &str, shared: &[SharedTorrent]) -> Value {
+    let state = |SharedTorrent { name, bytes, handle }: &SharedTorrent| {
+        let Status { left, progress, down, up, wasted, peers, banned, have, .. } = handle.status();
+        json!({
+            "info_hash": handle.info_hash().to_string(), "name": name, "bytes": bytes, "left": left, "have": have,
+            "pieces": progress.pieces, "complete": progress.complete, "downloaded": down.0, "uploaded": up.0,
+            "wasted": wasted, "down_rate": down.1, "up_rate": up.1, "peers": peers.len(), "banned": banned.len(),
+        })
+    };
+    json!({ "event": event, "torrents": shared.iter().map(state).collect::<Vec<_>>() })
 }
 
 impl Reporter {
@@ -594,10 +547,10 @@ impl Reporter {
         });
         if self.json {
             if !transfers.unlearnt.is_empty() {
-                line(&Event::Learning { torrents: learning.collect() })?;
+                line(&json!({ "event": "learning", "torrents": learning.collect::<Vec<_>>() }))?;
             }
             if !transfers.shared.is_empty() {
-                line(&Event::Progress { torrents: TorrentProgress::all(&transfers.shared) })?;
+                line(&states("progress", &transfers.shared))?;
             }
         } else if self.draws {
             self.draw(learning, &transfers.shared);
@@ -634,7 +587,7 @@ impl Reporter {
     fn end(&mut self, shared: &[SharedTorrent]) -> Result<(), Box<dyn Error>> {
         self.clear();
         if self.json {
-            return line(&Event::Stopped { torrents: TorrentProgress::all(shared) });
+            return line(&states("stopped", shared));
         }
         for shared in shared {
             let status = shared.handle.status();

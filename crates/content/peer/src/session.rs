@@ -83,6 +83,8 @@ pub struct Handle {
 
 /// The longest time between two flushes of whole stripes, if something was written.
 const FLUSH: Duration = Duration::from_secs(5);
+/// How often changed content is looked at, depending on how long that takes.
+const LOOK: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// The most outgoing connections that are being established at a time.
 const CALLS: usize = 30;
 /// How often rates are measured.
@@ -136,6 +138,7 @@ impl Session {
             state.resources.spawn(Arc::clone(&state).accept(listener));
         }
         state.resources.tasks.spawn(Arc::clone(&state).flush_often());
+        state.resources.spawn(Arc::clone(&state).look_often());
         Ok(Self { state, addresses })
     }
 
@@ -546,6 +549,26 @@ impl SessionState {
                     *self.unflushable.lock() = Some(error);
                 }
             }
+        }
+    }
+
+    /// Verifies content again that other programs have changed.
+    async fn look_often(self: Arc<Self>) {
+        let mut pause = LOOK[0];
+        loop {
+            tokio::time::sleep(pause).await;
+            let (state, began) = (Arc::clone(&self), Instant::now());
+            // The session does not wait for it when it is stopped.
+            let looked = spawn_blocking(move || {
+                let stop = &state.resources.stop;
+                let torrents: Vec<_> = state.torrents.read().values().cloned().collect();
+                let verify = |torrent: &&Arc<Torrent>| {
+                    torrent.ready().is_some_and(|ready| ready.content.verify_changes(&|| stop.is_cancelled()))
+                };
+                torrents.iter().filter(verify).for_each(|torrent| torrent.follow(None));
+            });
+            let _ = looked.await;
+            pause = (10 * began.elapsed()).clamp(LOOK[0], LOOK[1]);
         }
     }
 }

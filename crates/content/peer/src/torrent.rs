@@ -98,6 +98,8 @@ struct TorrentState {
     was_complete: bool,
     /// How many pieces the store has lost.
     lost: u32,
+    /// How many of them other programs have brought back.
+    back: u32,
     /// Pieces that came since the torrent was added, in order. Each connection sends `have` for the pieces
     /// that it has not sent yet.
     came: Vec<u32>,
@@ -218,6 +220,7 @@ impl Torrent {
                 have: PieceBits::none(0),
                 was_complete: false,
                 lost: 0,
+                back: 0,
                 came: Vec::new(),
                 choker: Choker::new(slots),
                 blame: Blame::default(),
@@ -420,6 +423,16 @@ impl TorrentState {
 
     fn note_complete(&mut self) {
         self.was_complete |= self.have.pieces() > 0 && self.have.count() == self.have.pieces();
+    }
+
+    /// A piece is in the store now.
+    fn gain(&mut self, piece: u32) {
+        self.have.insert(piece);
+        self.came.push(piece);
+        for entry in self.peers.values_mut() {
+            entry.wanted -= u32::from(entry.has.contain(piece));
+        }
+        self.note_complete();
     }
 
     /// A piece is not in the store after all.

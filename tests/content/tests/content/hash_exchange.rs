@@ -115,7 +115,7 @@ fn a_magnet_link_is_fetched_with_the_requests_and_answers_of_libtorrent() {
             _ => {}
         }
     }
-    assert_eq!(layers, Some(whole));
+    assert_eq!(layers.as_ref(), Some(&*whole));
 }
 
 #[test]

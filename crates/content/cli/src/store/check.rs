@@ -95,7 +95,7 @@ fn check(store: &OpenStore, names: &[String]) -> Result<Vec<Findings>, Box<dyn E
         bar.set_message(torrent.title());
         let content = store.repository.open(&torrent.info_hash())?;
         let metainfo = store.metainfo(&torrent.info_hash())?;
-        let info = metainfo.as_ref().map(|metainfo| metainfo.info());
+        let info = metainfo.as_ref().map(|metainfo| &**metainfo.info());
         let (wrong, unreadable) = read_all(&*content, info, &bar)?;
         findings.push(Findings::of(&torrent, info, wrong, unreadable));
     }
@@ -230,7 +230,7 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     for findings in &checked.torrents {
         let content = store.repository.open(&findings.of)?;
         let info = store.metainfo(&findings.of)?;
-        let info = info.as_ref().map(|metainfo| metainfo.info());
+        let info = info.as_ref().map(|metainfo| &**metainfo.info());
         let lost = if give_up { &findings.unreadable[..] } else { &[] };
         marked += mark(&*content, info, findings.wrong.iter().chain(lost))?;
     }

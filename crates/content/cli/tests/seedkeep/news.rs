@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    common::{done, read},
+    common::{Folder, done, read},
     peers::{Seeder, after, interrupted, prepared, tracker_at},
 };
 
@@ -26,8 +26,7 @@ fn told(folder: &Path, line: &str, event: &str, count: u32) -> (Vec<Value>, Vec<
 
 #[test]
 fn a_seeder_says_which_trackers_it_cannot_use_and_trusts_one_that_is_typed() {
-    let folder = prepared();
-    let at = folder.path();
+    let at: &Path = &Folder(prepared());
     // A passkey in the query, on this machine.
     let own = format!("{}?passkey=a", tracker_at("127.0.0.1", ANSWER).0);
     let refused = [
@@ -82,8 +81,7 @@ fn stranger(info_hash: [u8; 20]) -> SocketAddr {
 
 #[test]
 fn after_half_a_minute_without_progress_the_reasons_are_said() {
-    let folder = prepared();
-    let at = folder.path();
+    let at: &Path = &Folder(prepared());
     fs::create_dir(at.join("some")).unwrap();
     fs::write(at.join("some/data"), &fs::read(at.join("data")).unwrap()[..5 << 20]).unwrap();
     let (part, _) = Seeder::of(at, "data.torrent some");
@@ -132,8 +130,7 @@ fn after_half_a_minute_without_progress_the_reasons_are_said() {
 
 #[test]
 fn each_family_falls_back_by_itself_and_announces_its_own_port() {
-    let folder = prepared();
-    let at = folder.path();
+    let at: &Path = &Folder(prepared());
     // Another program may have it, too.
     let _taken = TcpListener::bind("0.0.0.0:6881");
     let [v4, v6] = ["127.0.0.1", "::1"].map(|ip| tracker_at(ip, ANSWER));
@@ -153,11 +150,11 @@ fn each_family_falls_back_by_itself_and_announces_its_own_port() {
 
 #[test]
 fn after_success_no_further_call_is_announced() {
-    let folder = prepared();
-    let seeder = Seeder::start(folder.path());
+    let folder: &Path = &Folder(prepared());
+    let seeder = Seeder::start(folder);
     let line = "fetch data.torrent --seed --store memory: --listen 127.0.0.1:0 --json --peer";
     let left = Cell::new(false);
-    let (told, code) = interrupted(folder.path(), &format!("{line} {}", seeder.1), |told| {
+    let (told, code) = interrupted(folder, &format!("{line} {}", seeder.1), |told| {
         left.replace(left.get() || told["connected"] == false) && told["event"] == "progress"
     });
     assert!(told.iter().all(|told| told["event"] != "peer" || told["error"].is_null()), "{told:?}");

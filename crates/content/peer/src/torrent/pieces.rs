@@ -115,15 +115,10 @@ impl Torrent {
 
     fn stored(&self, piece: u32, data: &[u8]) {
         let mut state = self.state.lock();
-        let TorrentState { peers, picker: Some(picker), have, came, blame, .. } = &mut *state else { return };
+        let TorrentState { picker: Some(picker), blame, .. } = &mut *state else { return };
         picker.verified(piece, true, false, &mut rand::rng());
-        have.insert(piece);
-        came.push(piece);
-        for entry in peers.values_mut() {
-            entry.wanted -= u32::from(entry.has.contain(piece));
-        }
         let to_blame = blame.right(piece, data);
-        state.note_complete();
+        state.gain(piece);
         to_blame.into_iter().for_each(|endpoint| state.blame(endpoint, Some(piece)));
         drop(state);
         self.tell_progress();
@@ -177,6 +172,9 @@ impl Torrent {
     /// fetched again. If the store counts it as missing, it comes from other peers; otherwise fetching ends,
     /// since the torrent would not be complete with it. On a thread that may block.
     pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
+        if self.ready().is_some_and(|ready| ready.content.is_read_only()) {
+            return self.follow(Some(piece));
+        }
         let comes_again = matches!(error, StoreError::Wrong { .. } | StoreError::NotWritten { .. });
         // It may have been fetched again since it was read, or during this call.
         let told = self.state.lock().came.len();
@@ -199,6 +197,27 @@ impl Torrent {
         } else if is_fetched {
             self.fail(piece, &error.to_string());
         }
+    }
+
+    /// Offers the pieces that read-only content has now, except an unreadable one. No message withdraws a
+    /// piece: peers that may request a lost one are disconnected, and learn it when they connect again. On a
+    /// thread that may block.
+    pub(crate) fn follow(&self, unreadable: Option<u32>) {
+        let Some(Ok(mut there)) = self.ready().map(|ready| ready.content.pieces()) else { return };
+        unreadable.into_iter().for_each(|piece| _ = there.remove(piece));
+        let mut state = self.state.lock();
+        let lost: Vec<_> = state.have.iter().filter(|piece| !there.contains(*piece)).collect();
+        let back: Vec<_> = there.iter().filter(|piece| !state.have.contains(*piece)).collect();
+        lost.iter().for_each(|piece| state.lose(*piece));
+        state.back += back.len() as u32;
+        back.into_iter().for_each(|piece| state.gain(piece));
+        let TorrentState { peers, seats, .. } = &*state;
+        let may_request = |entry: &PeerEntry| lost.iter().any(|piece| !entry.has.contain(*piece));
+        let misled = peers.iter().filter(|(_, entry)| may_request(entry));
+        misled.filter_map(|(key, _)| seats.get(key)).for_each(|seat| seat.stop.cancel());
+        drop(state);
+        self.tell_progress();
+        self.wake_all();
     }
 }
 

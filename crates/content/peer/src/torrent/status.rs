@@ -63,6 +63,8 @@ pub struct Status {
     /// Pieces that were offered and are no longer, since the torrent was added: they cannot be read, or are
     /// wrong. Some may have been fetched again.
     pub lost: u32,
+    /// Lost pieces of read-only content that are right again, and offered.
+    pub back: u32,
     /// Bytes of pieces that are not in the store.
     pub left: u64,
     /// The complete pieces: a digit for each of 64 parts of the torrent, or for each piece if it has fewer. 0
@@ -140,6 +142,7 @@ impl Torrent {
             up: (self.up.total(), self.up.rate()),
             wasted: self.wasted.load(Relaxed),
             lost: state.lost,
+            back: state.back,
             left,
             have: levels(&state.have),
             fetches,

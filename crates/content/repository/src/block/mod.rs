@@ -41,8 +41,8 @@ use store::Store;
 use swarmkeep_metainfo::Metainfo;
 
 use crate::{
-    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics,
-    Summary, random::random,
+    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Summary,
+    forward, random::random,
 };
 
 /// The name of the image that [`BlockStore::open_or_create`] makes in a folder.
@@ -52,11 +52,11 @@ pub const IMAGE: &str = "content.swarmkeep";
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct FormatOptions {
-    /// The size of a block: a power of two from 16 KiB to 64 MiB; `None` is 4 MiB, or less on a device that has
-    /// less than 1,024 of these.
+    /// The size of a block: a power of two from 16 KiB to 64 MiB; `None` is 4 MiB, or less on a device that
+    /// has less than 1,024 of these.
     pub block_size: Option<u32>,
-    /// The least number of torrents that there is room for, at most 16,777,216; `None` is as many as suits the
-    /// device. One block of 4 MiB names 114,464 of them.
+    /// The least number of torrents that there is room for, at most 16,777,216; `None` is as many as suits
+    /// the device. One block of 4 MiB names 114,464 of them.
     pub torrents: Option<u32>,
     /// How blocks are chosen, unless a call that opens the store says otherwise.
     pub allocation: Allocation,
@@ -340,6 +340,8 @@ pub enum Owner {
 }
 
 impl ContentRepository for BlockStore {
+    forward! { it, it.store; delete, flush, statistics }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         self.store.create(torrent).map(|inode| self.handle(inode))
     }
@@ -350,18 +352,6 @@ impl ContentRepository for BlockStore {
 
     fn list(&self) -> Result<Vec<Summary>> {
         Ok(self.store.list())
-    }
-
-    fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-        self.store.delete(info_hash)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.store.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.store.statistics()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -286,6 +286,31 @@ fn torrents_of_less_than_a_block_tell_its_size_without_a_root() {
 }
 
 #[test]
+fn content_that_looks_like_an_inode_is_none_without_a_root() {
+    let device = small();
+    let store = boot(&device);
+    // The i-node of a torrent, which the content of another repeats in each block.
+    fill(&store, 1, 16 * KIB, [0]);
+    store.flush().unwrap();
+    let mut inode = [Sector::ZERO];
+    device.read(8, &mut inode).unwrap();
+    let hostile = store.create(&NewTorrent::new(hash(2), 64 * KIB, PIECE).unwrap()).unwrap();
+    for piece in 0..4_u8 {
+        let mut bytes = vec![0; PIECE as usize];
+        bytes[..1024].copy_from_slice(&inode[0].0[..1024]);
+        hostile.write(u64::from(piece) * 16 * KIB, &bytes).unwrap();
+        assert!(hostile.mark_complete(piece.into()).unwrap());
+    }
+    store.flush().unwrap();
+    drop((hostile, store));
+    device.write(0, &[&[Sector::ZERO; 8]]).unwrap();
+    assert_eq!(salvage(&device), 2);
+    let store = boot(&device);
+    assert_has(&store, 1, [0]);
+    assert_eq!(store.open(&hash(2)).unwrap().pieces().unwrap().count(), 4);
+}
+
+#[test]
 fn a_shorter_device_costs_the_content_behind_its_end() {
     let device = small();
     let store = boot(&device);

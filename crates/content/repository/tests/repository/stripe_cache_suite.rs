@@ -16,7 +16,8 @@ fn tiny() -> StripeCacheOptions {
 }
 
 fn over_memory(config: &ContentConfig) -> Result<StripeCache> {
-    StripeCache::new(Arc::new(Memory::new(config)), tiny().stripe(16 << 10).threads(1))
+    let options = with(tiny(), |options| (options.stripe, options.threads) = (Some(16 << 10), 1));
+    StripeCache::new(Arc::new(Memory::new(config)), options)
 }
 
 fn over_block(config: &ContentConfig) -> Result<StripeCache> {
@@ -24,7 +25,8 @@ fn over_block(config: &ContentConfig) -> Result<StripeCache> {
 }
 
 fn over_files(config: &ContentConfig) -> Result<StripeCache> {
-    StripeCache::new(Arc::new(FileStore::open(config, files::Allocation::Sparse)?), tiny().stripe(64 << 10))
+    let options = with(tiny(), |options| options.stripe = Some(64 << 10));
+    StripeCache::new(Arc::new(FileStore::open(config, files::Allocation::Sparse)?), options)
 }
 
 fn over_preallocated_files(config: &ContentConfig) -> Result<StripeCache> {

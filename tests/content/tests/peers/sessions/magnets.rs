@@ -53,7 +53,7 @@ fn torrent(format: Format, private: bool) -> (Metainfo, Arc<Info>, Vec<u8>) {
         creation.set(hasher.finish().unwrap());
     }
     let metainfo = Metainfo::parse(&creation.finish().unwrap()).unwrap();
-    let info = Arc::new(metainfo.info().clone());
+    let info = Arc::clone(metainfo.info());
     (metainfo, info, bytes)
 }
 
@@ -84,7 +84,7 @@ async fn learn(session: &Session, link: &Magnet) -> Metainfo {
 
 /// Fetches the content of a torrent that was learnt.
 async fn fetch(session: &Session, learnt: Metainfo, tiers: &[Vec<String>]) -> Handle {
-    let handle = session.add(Arc::new(learnt.into_info()), tiers).await.unwrap();
+    let handle = session.add(learnt.into_info(), tiers).await.unwrap();
     whole(&handle).await;
     handle
 }
@@ -124,7 +124,7 @@ async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
         assert_eq!(learnt.info().encoded(), info.encoded(), "{what}");
         // Peers of v1 know no hashes of v2.
         let with_layers = format != Format::Hybrid || !v1;
-        assert_eq!(*learnt.info() == *info, with_layers, "{what}");
+        assert_eq!(**learnt.info() == *info, with_layers, "{what}");
         let read = Metainfo::parse(&learnt.encode().unwrap()).unwrap();
         assert_eq!(read, learnt, "{what}");
 
@@ -163,7 +163,7 @@ async fn the_tracker_of_a_link_names_a_peer_and_peers_that_have_learnt_teach_oth
     seeder.stop().await.unwrap();
     let two = start(64, empty()).await;
     let learnt = learn(&two, &link).await;
-    assert_eq!(*learnt.info(), *info);
+    assert_eq!(**learnt.info(), *info);
     stop([one, two]).await;
 }
 
@@ -329,7 +329,7 @@ async fn connected_peers_are_notified_when_a_torrent_was_learnt() {
         session.torrent(&name).unwrap().found(seeder.addresses().to_vec());
         stranger
     });
-    session.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
+    session.add(learnt.into_info(), &[]).await.unwrap();
     stranger.until(|message| says(message, Some(size))).await;
     stop([session, seeder]).await;
 }
