@@ -93,7 +93,7 @@ fn any_number_of_torrents_is_seeded_and_added_with_the_usual_limit_of_descriptor
     kill(Pid::from_raw(seed.id() as i32), Signal::SIGINT).unwrap();
     let seeded = seed.wait_with_output().unwrap();
     assert!(seeded.status.success());
-    assert_eq!(String::from_utf8(seeded.stdout).unwrap().matches(": 1 of 1 pieces").count(), 10_000);
+    assert_eq!(String::from_utf8(seeded.stdout).unwrap().matches(": 1 of 1 piece,").count(), 10_000);
 
     fs::create_dir(at.join("store")).unwrap();
     let added = ended(&mut limited(at, 256, "seedkeep store add store 00[0-2]*.torrent ."));
