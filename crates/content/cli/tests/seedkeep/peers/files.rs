@@ -38,13 +38,13 @@ fn files_that_change_while_they_are_seeded_are_verified_again_and_offered_again(
 
     let written = |bytes: &[u8]| fs::write(&data, bytes).unwrap();
     let bytes = fs::read(&data).unwrap();
-    let changes: [(&dyn Fn(), &dyn Fn()); 4] = [
-        (&|| File::open(&data).unwrap().set_modified(SystemTime::now()).unwrap(), &|| {}),
-        (&|| fs::rename(&data, &aside).unwrap(), &|| fs::rename(&aside, &data).unwrap()),
-        (&|| written(&bytes[..1 << 20]), &|| written(&bytes)),
-        (&|| fs::rename(at.join("data"), &data).unwrap(), &|| {}),
+    let changes: [[&dyn Fn(); 2]; 4] = [
+        [&|| File::open(&data).unwrap().set_modified(SystemTime::now()).unwrap(), &|| {}],
+        [&|| fs::rename(&data, &aside).unwrap(), &|| fs::rename(&aside, &data).unwrap()],
+        [&|| written(&bytes[..1 << 20]), &|| written(&bytes)],
+        [&|| fs::rename(at.join("data"), &data).unwrap(), &|| {}],
     ];
-    for (change, undo) in changes {
+    for [change, undo] in changes {
         change();
         let mut asks = seedkeep(at, &line).stdout(Stdio::null()).spawn().unwrap();
         assert_eq!(seeder.told("lost")["pieces"], 512, "all at once");
