@@ -20,11 +20,7 @@ mod row;
 mod trace;
 mod volume;
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{io, process::Command};
 
 pub use options::{Options, StoreSetup};
 pub use report::Report;
@@ -40,46 +36,15 @@ pub enum Error {
     /// The options are wrong.
     #[error("{0}")]
     Options(String),
-    /// There is too little room for the largest store.
-    #[error(
-        "{}: {needed} bytes are needed at a time and {free} are free; name a folder with more room, or smaller torrents",
-        folder.display()
-    )]
-    Room {
-        /// The folder of the stores.
-        folder: PathBuf,
-        /// Bytes that are needed at a time.
-        needed: u64,
-        /// Bytes that are free.
-        free: u64,
-    },
-    /// A store lost or altered a piece.
-    #[error("piece {piece} of torrent {torrent} {what}")]
-    Wrong {
-        /// Number of the torrent, from 0 on.
-        torrent: u32,
-        /// Number of the piece.
-        piece: u32,
-        /// The fault.
-        what: &'static str,
-    },
-    /// A store contradicts itself.
-    #[error("the store contradicts itself: {0}")]
-    Audit(String),
+    /// A row cannot be measured.
+    #[error("{0}")]
+    Failed(String),
     /// A store refused.
     #[error(transparent)]
     Content(#[from] swarmkeep_content::Error),
     /// The system refused.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A process that measured a row failed.
-    #[error("{row}: {why}")]
-    Child {
-        /// Its row.
-        row: &'static str,
-        /// Its message.
-        why: String,
-    },
 }
 
 /// Measures the rows with one of these words in their names, or all if there are no words, each in a process
@@ -87,7 +52,7 @@ pub enum Error {
 /// and the finished share of this one.
 ///
 /// # Errors
-/// [`Error::Options`], [`Error::Room`], and errors of the rows.
+/// [`Error::Options`], no room, and errors of the rows.
 pub fn run(
     options: &Options,
     only: &[String],
@@ -100,7 +65,14 @@ pub fn run(
     if !StoreSetup::ALL.iter().any(is_wanted) {
         return Err(Error::Options("no row has one of these words in its name".to_owned()));
     }
-    check_room(&options.folder, options.room())?;
+    let system = rustix::fs::statvfs(&options.folder).map_err(io::Error::from)?;
+    let (needed, free) = (options.room(), system.f_bavail * system.f_frsize);
+    if free < needed {
+        return Err(Error::Failed(format!(
+            "{}: {needed} bytes are needed at a time and {free} are free; name a folder with more room, or smaller torrents",
+            options.folder.display()
+        )));
+    }
     let mut untraced = None;
     if options.traced
         && let Err(why) = volume::probe(&options.folder)
@@ -119,13 +91,4 @@ pub fn run(
         rows.push(child::ask(command(), &options, *way, &mut |share| progress(*way, n, ways.len(), share))?);
     }
     Ok(Report { options, untraced, rows })
-}
-
-fn check_room(folder: &Path, needed: u64) -> Result<()> {
-    let system = rustix::fs::statvfs(folder).map_err(io::Error::from)?;
-    let free = system.f_bavail * system.f_frsize;
-    if free < needed {
-        return Err(Error::Room { folder: folder.to_owned(), needed, free });
-    }
-    Ok(())
 }

@@ -23,6 +23,7 @@ Rows:
   files                     plain files
   files, free page cache    with all of the machine's memory
   libtorrent; tuned         plain files, written by libtorrent, if python3-libtorrent is installed
+  files, pieces by extents  plain files without a cache, with the pieces of 4 MiB one after another
   files, cache              behind the stripe cache, which chooses the next piece
   block store, cache        a block device, behind the stripe cache
   cache without affinity    the same, with pieces in random order

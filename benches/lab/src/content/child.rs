@@ -19,7 +19,7 @@ enum ChildMessage {
 /// Measures a row in the process of `command`, which calls [`answer`] with its last argument.
 ///
 /// # Errors
-/// [`Error::Child`] with the standard error of the process.
+/// [`Error::Failed`] with the standard error of the process.
 pub(crate) fn ask(
     mut command: Command,
     options: &Options,
@@ -39,7 +39,8 @@ pub(crate) fn ask(
     let output = child.wait_with_output()?;
     done.filter(|_| output.status.success()).ok_or_else(|| {
         let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Error::Child { row: way.name(), why: if why.is_empty() { output.status.to_string() } else { why } }
+        let why = if why.is_empty() { output.status.to_string() } else { why };
+        Error::Failed(format!("{}: {why}", way.name()))
     })
 }
 

@@ -112,18 +112,15 @@ impl DownloadPlan {
             let content = store.open(&info_hash(number))?;
             let (geometry, complete) = (content.geometry(), content.pieces()?);
             let pieces = geometry.pieces();
+            let wrong = |piece, what| Error::Failed(format!("piece {piece} of torrent {number} {what}"));
             if let Some(piece) = (0..pieces).find(|&piece| !complete.contains(piece)) {
-                return Err(Error::Wrong { torrent: number, piece, what: "is not complete any more" });
+                return Err(wrong(piece, "is not complete any more"));
             }
             let random = (0..SAMPLE).map(|_| (rng.next_u64() % u64::from(pieces)) as u32);
             for piece in random.chain([0, pieces - 1]) {
                 let bytes = content.read_piece(piece)?;
                 if bytes != payload.piece(geometry, number, piece) {
-                    return Err(Error::Wrong {
-                        torrent: number,
-                        piece,
-                        what: "does not read as it was written",
-                    });
+                    return Err(wrong(piece, "does not read as it was written"));
                 }
                 compared += bytes.len() as u64;
             }

@@ -105,6 +105,8 @@ pub enum StoreSetup {
     Libtorrent,
     /// The same with settings for disks that turn, and with the order of pieces of `piece_extent_affinity`.
     LibtorrentTuned,
+    /// Plain files without a cache, with the same order of pieces.
+    FilesByExtents,
     /// Plain files behind the stripe cache, which chooses the next piece.
     FilesCached,
     /// The block store behind the stripe cache, with pieces in random order.
@@ -117,11 +119,12 @@ pub enum StoreSetup {
 
 impl StoreSetup {
     /// All rows; compared rows are next to each other.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Files,
         Self::FilesFree,
         Self::Libtorrent,
         Self::LibtorrentTuned,
+        Self::FilesByExtents,
         Self::FilesCached,
         Self::BlockWithoutAffinity,
         Self::Block,
@@ -135,6 +138,7 @@ impl StoreSetup {
             Self::FilesFree => "files, free page cache",
             Self::Libtorrent => "libtorrent",
             Self::LibtorrentTuned => "libtorrent, tuned",
+            Self::FilesByExtents => "files, pieces by extents",
             Self::FilesCached => "files, cache",
             Self::BlockWithoutAffinity => "block store, cache without affinity",
             Self::Block => "block store, cache",

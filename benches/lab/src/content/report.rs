@@ -43,7 +43,8 @@ impl Report {
         let speedup = |slow, fast| self.speedup(slow, fast);
         let report = json!({
             "speedup": speedup(StoreSetup::Files, StoreSetup::Block),
-            "cache_earns": speedup(StoreSetup::Files, StoreSetup::FilesCached),
+            "order_earns": speedup(StoreSetup::Files, StoreSetup::FilesByExtents),
+            "cache_earns": speedup(StoreSetup::FilesByExtents, StoreSetup::FilesCached),
             "layout_earns": speedup(StoreSetup::FilesCached, StoreSetup::Block),
             "report": self,
         });
@@ -121,23 +122,32 @@ impl Report {
                 ("seeks", &|row| grouped(row.replay.seeks)),
                 ("modelled s", &|row| significant(row.replay.seconds)),
                 ("measured s", &|row| significant(row.seconds)),
+                ("CPU s", &|row| significant(row.cpu)),
             ],
         )
     }
 
-    /// The parts of the cache and of the layout.
+    /// The parts of the order, of the cache and of the layout.
     fn headline(&self) -> String {
+        use StoreSetup::{Block, Files, FilesByExtents, FilesCached, FilesFree};
         let part = |slow, fast| self.speedup(slow, fast);
-        let [files, cached, block] = [StoreSetup::Files, StoreSetup::FilesCached, StoreSetup::Block];
-        let parts = part(files, block).zip(part(files, cached)).zip(part(cached, block));
-        let Some(((all, cache), layout)) = parts else {
+        let parts = part(Files, FilesByExtents).zip(part(FilesByExtents, FilesCached));
+        let Some(((order, cache), layout)) = parts.zip(part(FilesCached, Block)) else {
             return String::new();
         };
+        let share = 100.0 / (order * cache * layout);
+        let free = part(FilesFree, Block).map_or(String::new(), |times| {
+            format!(", and {:.0} % of that of plain files with an ordinary page cache", 100.0 / times)
+        });
+        let Options { torrents, size, cache: memory, .. } = self.options;
+        let held = u64::from(torrents) * size / memory.max(1);
         format!(
-            "\nOn the modelled disk the block store behind the stripe cache is **{all:.2} times** as fast as plain files\n\
-             with the same memory. The cache earns {cache:.2} of that: plain files behind it over plain files. The layout\n\
-             earns {layout:.2}: the block store over plain files, both behind the cache. The paper measured 3.19 times, with\n\
-             real disks.\n"
+            "\nOn the modelled hard disk, with memory for 1/{held} of the content, the block store behind the stripe cache\n\
+             takes **{share:.0} % of the time** of plain files that get pieces in random order{free}.\n\
+             Of that, the order of pieces earns a factor of {order:.2}: plain files without a cache that get all pieces of an\n\
+             aligned 4 MiB, then of another. The stripe cache earns {cache:.2} more, and the layout {layout:.2} more. On an SSD,\n\
+             where nothing seeks, the store saves CPU time and nothing else. It needs no recheck after a crash. The\n\
+             paper measured 3.19 times, with real disks.\n"
         )
     }
 }
@@ -153,7 +163,8 @@ const TRACED: &str = "\
 files lie on an ext4 on it, whose journal, i-nodes and bitmaps are in the trace. The block store writes to
 the device itself, without the page cache. **Seeks** and **modelled s** replay the requests, in their order,
 on the modelled disk. **Measured s** is the time until all bytes were on the loop device, whose image lies
-on the disk of this machine.";
+on the disk of this machine, and **CPU s** the processor time of the row's process, without libtorrent's
+and that of threads of the kernel.";
 
 const LIMITED: &str = "\
 the stripe cache, the page cache, and the growth of

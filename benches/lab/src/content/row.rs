@@ -7,10 +7,13 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::Path,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use rustix::fs::OFlags;
+use rustix::{
+    fs::OFlags,
+    time::{ClockId, clock_gettime},
+};
 use serde::{Deserialize, Serialize};
 use swarmkeep_content::{
     ContentConfig, ContentRepository,
@@ -40,6 +43,8 @@ pub struct Row {
     pub(crate) replay: Replay,
     /// The time until all bytes were on the device.
     pub(crate) seconds: f64,
+    /// The CPU time of its process until then.
+    pub(crate) cpu: f64,
     /// Bytes that were read and compared after the store was opened again. All pieces were complete.
     pub(crate) compared: u64,
     /// The version of libtorrent.
@@ -51,7 +56,7 @@ pub(crate) fn measure(options: &Options, way: StoreSetup, progress: &mut dyn FnM
     // It is removed in any case.
     let folder = tempfile::Builder::new().prefix("swarmkeep-bench-").tempdir_in(&options.folder)?;
     let mut plan = options.download_plan();
-    if way == StoreSetup::LibtorrentTuned {
+    if matches!(way, StoreSetup::LibtorrentTuned | StoreSetup::FilesByExtents) {
         plan.extent = 4 << 20;
     }
     let payload = Payload::new(plan.longest_piece());
@@ -133,7 +138,7 @@ impl Bench<'_> {
         let from = if aged { 0.1 } else { 0.0 };
         let progress = &mut |share: f64| progress(from + (1.0 - from) * share);
         let mut row = self.download(Arc::new(store.clone()), &[], progress)?;
-        store.audit().map_err(Error::Audit)?;
+        store.audit().map_err(|error| Error::Failed(format!("the store contradicts itself: {error}")))?;
         drop(store);
         row.compared = self.plan.verify(&BlockStore::open(&path, None)?, &self.payload)?;
         Ok(row)
@@ -186,11 +191,12 @@ impl Bench<'_> {
             Some(volume) => volume.record(true)?,
             None => self.trace.turn_on(),
         }
-        let began = Instant::now();
+        let cpu = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
+        let (began, cpu_before) = (Instant::now(), cpu());
         let asked = cache.as_ref().filter(|_| self.way != StoreSetup::BlockWithoutAffinity);
         self.plan.download(upper, asked, &self.payload, progress)?;
         self.volume.as_ref().map_or(Ok(()), Volume::sync)?;
-        let seconds = began.elapsed().as_secs_f64();
+        let (seconds, cpu) = (began.elapsed().as_secs_f64(), (cpu() - cpu_before).as_secs_f64());
         drop(limit);
         let trace = match &self.volume {
             Some(volume) => {
@@ -209,6 +215,7 @@ impl Bench<'_> {
             way: self.way,
             replay,
             seconds,
+            cpu,
             compared: 0,
             version: None,
         })

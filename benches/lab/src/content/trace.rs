@@ -10,9 +10,9 @@ use std::{
 
 use parking_lot::Mutex;
 use swarmkeep_content::{
-    Capabilities, Content, ContentRepository, Geometry, InfoHash, NewTorrent, PieceBits, Result, Statistics,
-    Summary,
+    Content, ContentRepository, InfoHash, NewTorrent, Result,
     block::{Barrier, BlockDevice, SECTOR, Sector},
+    forward,
 };
 
 use crate::content::disk::Access;
@@ -110,6 +110,8 @@ impl<R> TracedRepository<R> {
 }
 
 impl<R: ContentRepository> ContentRepository for TracedRepository<R> {
+    forward! { it, it.inner; list, delete, flush, statistics, capabilities }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         Ok(self.content(&torrent.info_hash, self.inner.create(torrent)?))
     }
@@ -117,32 +119,10 @@ impl<R: ContentRepository> ContentRepository for TracedRepository<R> {
     fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
         Ok(self.content(info_hash, self.inner.open(info_hash)?))
     }
-
-    fn list(&self) -> Result<Vec<Summary>> {
-        self.inner.list()
-    }
-
-    fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-        self.inner.delete(info_hash)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.inner.statistics()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
 }
 
 impl Content for TracedContent {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    forward! { it, it.inner; geometry, mark_complete, mark_incomplete, pieces, place }
 
     fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
@@ -154,22 +134,6 @@ impl Content for TracedContent {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         self.trace.add(self.begins + offset, len);
         self.inner.read_at(offset, buffers)
-    }
-
-    fn mark_complete(&self, piece: u32) -> Result<bool> {
-        self.inner.mark_complete(piece)
-    }
-
-    fn mark_incomplete(&self, piece: u32) -> Result<bool> {
-        self.inner.mark_incomplete(piece)
-    }
-
-    fn pieces(&self) -> Result<PieceBits> {
-        self.inner.pieces()
-    }
-
-    fn place(&self, offset: u64) -> Option<u64> {
-        self.inner.place(offset)
     }
 }
 

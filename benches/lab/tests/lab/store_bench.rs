@@ -36,9 +36,11 @@ fn a_run_measures_every_row_and_finds_the_block_store_several_times_as_fast() {
         number(row, "/replay/seconds")
     };
     let (files, behind, block) = (seconds("files"), seconds("files, cache"), seconds("block store, cache"));
+    let by_extents = seconds("files, pieces by extents");
     let speedup = number(&json, "/speedup");
     assert!(speedup > 2.0 && (speedup - files / block).abs() < 1e-9, "{speedup}");
-    assert!((number(&json, "/cache_earns") - files / behind).abs() < 1e-9);
+    assert!((number(&json, "/order_earns") - files / by_extents).abs() < 1e-9);
+    assert!((number(&json, "/cache_earns") - by_extents / behind).abs() < 1e-9);
     assert!((number(&json, "/layout_earns") - behind / block).abs() < 1e-9);
     assert!(seconds("block store, cache without affinity") > 1.5 * block);
     assert!(seconds("block store, aged, cache") > block);

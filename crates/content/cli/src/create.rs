@@ -18,7 +18,7 @@ use std::{
 use data_encoding::HEXLOWER;
 use indicatif::{BinaryBytes, ProgressBar};
 use rustix::fs::{Advice, fadvise};
-use serde::Serialize;
+use serde_json::json;
 use swarmkeep_bittorrent::programs::bytes;
 use swarmkeep_metainfo::{
     self, Creation, Error as MetainfoError, Format, Magnet, Metainfo, PieceHash, PieceHasher,
@@ -74,7 +74,7 @@ pub(crate) struct Args {
     /// The file or folder to share.
     path: PathBuf,
 
-    /// The path of the torrent file. By default NAME.torrent in the current folder.
+    /// The path of the torrent file; `-` is standard output. By default NAME.torrent in the current folder.
     #[arg(short, long, value_name = "FILE.torrent")]
     output: Option<PathBuf>,
 
@@ -139,21 +139,6 @@ const READ: usize = 256 << 10;
 /// The most names in the error about files that a torrent cannot have.
 const NAMED: usize = 10;
 
-#[derive(Serialize)]
-struct Created<'a> {
-    file: &'a str,
-    name: &'a str,
-    info_hash: String,
-    info_hash_v2: Option<String>,
-    /// Of the files, without padding.
-    bytes: u64,
-    files: usize,
-    piece_length: u32,
-    pieces: u32,
-    private: bool,
-    magnet: String,
-}
-
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let Args { path, force, .. } = args;
     let tiers = args.tracker.iter().map(|tier| tier.split(',').map(tracker).collect());
@@ -205,6 +190,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let torrent = creation.finish()?;
     // The report describes the bytes that are written.
     let metainfo = Metainfo::parse(&torrent)?;
+    if output.path == Path::new("-") {
+        let mut out = io::stdout();
+        return Ok(out.write_all(&torrent).and_then(|()| out.flush())?);
+    }
     output.write(&torrent, *force)?;
     report(args, &content, &output, &metainfo)
 }
@@ -217,36 +206,32 @@ fn report(
 ) -> Result<(), Box<dyn Error>> {
     let info = metainfo.info();
     let file = output.path.display().to_string();
-    let created = Created {
-        file: &file,
-        name: info.name(),
-        info_hash: info.info_hash().to_string(),
-        info_hash_v2: info.info_hash_v2().map(|hash| HEXLOWER.encode(&hash)),
-        bytes: content.bytes(),
-        files: content.files.len(),
-        piece_length: info.piece_length(),
-        pieces: info.piece_count(),
-        private: info.is_private(),
-        magnet: Magnet::from(metainfo).to_string(),
-    };
+    let v2 = info.info_hash_v2().map(|hash| HEXLOWER.encode(&hash));
+    // Of the files, without padding.
+    let (files, bytes, magnet) = (content.files.len(), content.bytes(), Magnet::from(metainfo).to_string());
+    let (pieces, piece_length) = (info.piece_count(), info.piece_length());
     if args.json {
-        return print_json(&created);
+        return print_json(&json!({
+            "file": file, "name": info.name(), "info_hash": info.info_hash().to_string(), "info_hash_v2": v2,
+            "bytes": bytes, "files": files, "piece_length": piece_length, "pieces": pieces,
+            "private": info.is_private(), "magnet": magnet,
+        }));
     }
     say!(
         "{file}: {}, {} in {} of {}",
-        counted(created.files, "file"),
-        BinaryBytes(created.bytes),
-        counted(created.pieces as usize, "piece"),
-        BinaryBytes(created.piece_length.into())
+        counted(files, "file"),
+        BinaryBytes(bytes),
+        counted(pieces as usize, "piece"),
+        BinaryBytes(piece_length.into())
     );
     if info.has_v1() {
-        say!("  info hash: {}", created.info_hash);
+        say!("  info hash: {}", info.info_hash());
     }
-    if let Some(hash) = &created.info_hash_v2 {
+    if let Some(hash) = v2 {
         say!("  info hash of v2: {hash}");
     }
     if args.magnet {
-        say!("{}", created.magnet);
+        say!("{magnet}");
     }
     Ok(())
 }
@@ -509,6 +494,12 @@ impl Output {
             name.push(".torrent");
             name.into()
         });
+        if path == Path::new("-") {
+            if args.json || args.magnet {
+                refuse("-o - prints the torrent file: leave --json and --magnet out".to_owned());
+            }
+            return Ok(Self { path, folder: PathBuf::new() });
+        }
         let shown = path.display();
         if path.file_name().is_none() {
             return Err(format!("{shown} is no name of a file").into());

@@ -10,6 +10,7 @@ use swarmkeep_content::{ContentConfig, Error as StoreError, Library, Memory, fil
 use swarmkeep_metainfo::{Info, Metainfo};
 
 use crate::store::{
+    TorrentFiles,
     check::verify_unknown,
     of_pieces,
     opened::{Access, Kind, OpenStore},
@@ -28,7 +29,7 @@ impl TorrentStore {
     /// Opens a store. Prints a warning if torrent files are missing.
     pub(crate) fn open(
         path: &Path,
-        torrent_files: Option<&Path>,
+        torrent_files: &TorrentFiles,
         access: Access,
     ) -> Result<Self, Box<dyn Error>> {
         if path.as_os_str() == "memory:" {
@@ -54,7 +55,7 @@ impl TorrentStore {
         }
     }
 
-    fn try_take_up(&self, info: &Info, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
+    fn try_take_up(&self, info: &Arc<Info>, torrent: &[u8]) -> Result<(), Box<dyn Error>> {
         let (Some((files, folder)), Err(StoreError::NotFound(_))) =
             (&self.files, self.torrents.store().open(&info.info_hash()))
         else {

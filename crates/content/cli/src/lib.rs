@@ -8,6 +8,7 @@ use std::{
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 mod cache;
 mod create;
@@ -50,6 +51,9 @@ enum Command {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    // Most systems give programs that can use more than 1,024 descriptors as many as they ask for.
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let done = match Cli::parse().command {
         Command::Create(args) => create::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Fetch(args) => peer::fetch(&args),

@@ -1,17 +1,18 @@
-//! Changes since the last look: trackers that answer or fail, peers that come, go or are not reached.
+//! Changes since the last look: trackers that answer or fail, peers that come, go, lie or are not reached,
+//! and torrents for which nothing comes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     mem,
     net::SocketAddr,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_peer::{
     Handle,
-    trackers::{FamilyStatus, TrackerStatus},
+    trackers::{FamilyStatus, TrackerStatus, UrlError},
 };
 
 use crate::store::counted;
@@ -27,16 +28,24 @@ struct LastState {
     peers: BTreeSet<SocketAddr>,
     /// Peers of the command line that are not reached, and why.
     unreached: BTreeMap<SocketAddr, String>,
+    banned: HashSet<(SocketAddr, String)>,
     of_no_tracker: bool,
     lost: u32,
+    back: u32,
+    /// The bytes and pieces that were known, and since when.
+    progress: Option<((u64, u32), Instant)>,
+    waits: bool,
 }
+
+/// The time without progress after which the reasons are reported.
+const STILL: Duration = Duration::from_secs(30);
 
 /// An event, as `--json` prints it.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// A tracker answers, or fails for another reason than before. `url` is missing if the torrent names no
-    /// tracker.
+    /// A tracker answers, fails for another reason than before, or cannot be used. `url` is missing if there
+    /// is none that can.
     Tracker {
         info_hash: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,13 +55,18 @@ pub(crate) enum Event {
     },
     /// Pieces that were complete are no longer offered: they cannot be read, have changed, or are wrong.
     Lost { info_hash: String, pieces: u32 },
-    /// A peer has connected or disconnected, or one of `--peer` cannot be reached.
+    /// Lost pieces are right again.
+    Back { info_hash: String, pieces: u32 },
+    /// A peer has connected or disconnected, has sent wrong bytes, or is one of `--peer` that cannot be
+    /// reached.
     Peer {
         info_hash: String,
         address: SocketAddr,
         #[serde(flatten)]
         state: PeerState,
     },
+    /// Nothing has come for a while: the missing pieces, and why no peer sends them.
+    Waits { info_hash: String, pieces: u32, why: Vec<String> },
 }
 
 #[derive(Debug, Serialize)]
@@ -78,31 +92,57 @@ pub(crate) enum PeerState {
 }
 
 impl News {
-    /// The changes of a torrent since the last call. `waits`: it needs peers, and only trackers name them.
+    /// The changes of a torrent since the last call. `waits`: it needs peers, and none is named.
     pub(crate) fn of(&mut self, handle: &Handle, waits: bool) -> Vec<Event> {
-        let (status, trackers) = (handle.status(), handle.trackers());
+        let (status, trackers, refused) = (handle.status(), handle.trackers(), handle.refused_trackers());
         let info_hash = || handle.info_hash().to_string();
         let last = self.0.entry(handle.info_hash()).or_default();
         let mut news = Vec::new();
         if trackers.is_empty() && waits && !last.of_no_tracker {
             last.of_no_tracker = true;
-            let error = "it names no tracker, and no --peer is given: others have to call".to_owned();
+            let names = if refused.is_empty() { "it names no tracker" } else { "it names no usable tracker" };
+            let error = format!("{names}, and no --peer is given: others have to call");
             let result = TrackerResult::Failure { error, again: None };
             news.push(Event::Tracker { info_hash: info_hash(), url: None, result });
         }
-        let lost = status.lost - mem::replace(&mut last.lost, status.lost);
-        if lost > 0 {
-            news.push(Event::Lost { info_hash: info_hash(), pieces: lost });
+        let pieces = status.lost - mem::replace(&mut last.lost, status.lost);
+        if pieces > 0 {
+            news.push(Event::Lost { info_hash: info_hash(), pieces });
         }
-        for tracker in &trackers {
-            let Some(result) = tracker_result(tracker) else { continue };
+        let pieces = status.back - mem::replace(&mut last.back, status.back);
+        if pieces > 0 {
+            news.push(Event::Back { info_hash: info_hash(), pieces });
+        }
+        let answered =
+            trackers.iter().filter_map(|tracker| Some((tracker.url.clone(), tracker_result(tracker)?)));
+        let refused = refused.into_iter().filter(|(_, error)| *error != UrlError::Twice);
+        let refused = refused.map(|(url, error)| {
+            (url, TrackerResult::Failure { error: format!("cannot be used: {error}"), again: None })
+        });
+        for (url, result) in answered.chain(refused) {
             let error = match &result {
                 TrackerResult::Answer { .. } => None,
                 TrackerResult::Failure { error, .. } => Some(error.clone()),
             };
-            if last.trackers.insert(tracker.url.clone(), error.clone()) != Some(error) {
-                news.push(Event::Tracker { info_hash: info_hash(), url: Some(tracker.url.clone()), result });
+            if last.trackers.insert(url.clone(), error.clone()) != Some(error) {
+                news.push(Event::Tracker { info_hash: info_hash(), url: Some(url), result });
             }
+        }
+        let banned = status.banned.iter().filter(|banned| last.banned.insert((*banned).clone()));
+        news.extend(banned.cloned().map(|(address, error)| {
+            let state = PeerState::Unreached { error, again: None };
+            Event::Peer { info_hash: info_hash(), address, state }
+        }));
+        let known = (status.down.0, status.progress.pieces);
+        let (before, since) = *last.progress.get_or_insert_with(|| (known, Instant::now()));
+        if before != known || !status.fetches {
+            (last.progress, last.waits) = (None, false);
+        } else if since.elapsed() >= STILL && !mem::replace(&mut last.waits, true) {
+            let pieces = status.progress.pieces - status.progress.complete;
+            let next = trackers.iter().flat_map(|tracker| [tracker.v4.next_in, tracker.v6.next_in]).flatten();
+            let next = next.min().map(|next| format!("the next announce is in {}", short(next)));
+            let why = status.reasons().into_iter().chain(next).collect();
+            news.push(Event::Waits { info_hash: info_hash(), pieces, why });
         }
         let peers: BTreeSet<_> = status.peers.iter().map(|peer| peer.address).collect();
         let mut changed = |address: &SocketAddr, connected| {
@@ -113,7 +153,7 @@ impl News {
         peers.difference(&last.peers).for_each(|address| changed(address, true));
         peers.iter().for_each(|address| drop(last.unreached.remove(address)));
         last.peers = peers;
-        for peer in status.unreached {
+        for peer in status.unreached.into_iter().filter(|peer| peer.named) {
             let again = Some(peer.next_in.as_secs());
             if last.unreached.insert(peer.address, peer.error.clone()).as_ref() != Some(&peer.error) {
                 let state = PeerState::Unreached { error: peer.error, again };
@@ -172,7 +212,16 @@ impl Event {
             }
             Self::Lost { pieces, .. } => {
                 let pieces = counted(*pieces as usize, "piece");
-                format!("{name}: {pieces} cannot be read any more, or changed: no longer offered")
+                format!("{name}: {pieces} cannot be read, changed, or turned out wrong: no longer offered")
+            }
+            Self::Back { pieces, .. } => {
+                format!("{name}: {} right again: offered again", counted(*pieces as usize, "piece"))
+            }
+            Self::Waits { pieces, why, .. } => {
+                let pieces = counted(*pieces as usize, "piece");
+                let missing = if pieces.starts_with('0') { "metadata" } else { &pieces };
+                let why = why.join("; ");
+                format!("{name}: nothing has come for {}, and it lacks {missing}: {why}", short(STILL))
             }
             Self::Peer { .. } => return None,
         })

@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    io::IsTerminal,
+    io::{self, IsTerminal},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZero,
     path::{Path, PathBuf},
@@ -11,13 +11,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, future::select_all, stream::FuturesUnordered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::{Value, json};
 use swarmkeep_bittorrent::{PeerId, in_words, programs::bytes};
-use swarmkeep_content::{ContentRepository, Error as StoreError, PieceBits};
+use swarmkeep_content::{ContentRepository, Error as StoreError};
 use swarmkeep_metainfo::{Magnet, Metainfo};
-use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
+use swarmkeep_peer::{Error as PeerError, Handle, Session, SessionConfig, Status};
 use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
@@ -29,7 +30,7 @@ use crate::{
     cache::Cache,
     kept::TorrentStore,
     news::{News, short},
-    store::{TorrentFiles, counted, of_pieces, opened::Access, read_torrent, say},
+    store::{ManyFiles, TorrentFiles, counted, of_pieces, opened::Access, read_torrent, say},
     units,
 };
 
@@ -44,9 +45,9 @@ Examples:
 
 Only missing pieces are fetched. Files that exist already in a folder store under the torrent's
 name are taken up, and the rest is fetched into them. Each piece is verified. A peer that sends
-wrong bytes is banned. A fetched piece is durable when its stripe (4 MiB of the torrent) is whole,
-after a minute at the latest (--write-within), and at the end. A crash loses the pieces that are
-not durable yet.
+wrong bytes is asked again only if there is no other. A fetched piece is durable when its stripe
+(4 MiB of the torrent) is whole, after a minute at the latest (--write-within), and at the end. A
+crash loses the pieces that are not durable yet.
 
 Exit codes:
   0  everything is fetched
@@ -89,6 +90,11 @@ pub(crate) struct Sharing {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
     peer: Vec<SocketAddr>,
 
+    /// The URL of a tracker for every torrent, in addition to its own: also in this network, and with a
+    /// passkey in its query, where a torrent's own is not asked.
+    #[arg(long, value_name = "URL")]
+    tracker: Vec<String>,
+
     /// The most bytes sent per second, over all torrents, such as 2MiB.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     up: Option<NonZero<u64>>,
@@ -113,9 +119,8 @@ pub(crate) struct Sharing {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = units::number::<usize>)]
     slots: usize,
 
-    /// Take torrents of more than 100,000 files, too.
-    #[arg(long)]
-    many_files: bool,
+    #[command(flatten)]
+    pub(crate) many_files: ManyFiles,
 
     /// Print events as JSON, one per line, instead of bars.
     #[arg(long)]
@@ -126,7 +131,15 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
     let (mut torrents, mut links) = (Vec::new(), Vec::new());
     for torrent in &args.torrents {
         match torrent.to_str().filter(|text| is_link(text)) {
-            Some(link) => links.push(link.parse::<Magnet>()?),
+            Some(link) => {
+                let is_selection =
+                    |field: &str| field.get(..3).is_some_and(|key| key.eq_ignore_ascii_case("so="));
+                if link.split(['?', '&']).any(is_selection) {
+                    let words = "`so` of a link selects files (BEP 53), and is ignored: all are fetched";
+                    note(args.sharing.json, words)?;
+                }
+                links.push(link.parse::<Magnet>()?);
+            }
             None => match read_torrent(torrent)? {
                 (metainfo, torrent) if metainfo.info().knows_hashes() => torrents.push((metainfo, torrent)),
                 // Peers have the missing hashes.
@@ -134,6 +147,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             },
         }
     }
+    torrents.iter().try_for_each(|(metainfo, _)| args.sharing.many_files.check(metainfo.info()))?;
     let kept = args.sharing.open(args.sharing.store(), Access::Adding)?;
     // The store may know the torrent of a link.
     for link in std::mem::take(&mut links) {
@@ -176,13 +190,13 @@ pub(crate) fn share(
 ) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = Runtime::new()?;
     let done = runtime.block_on(async {
-        let mut signals = Signals::new()?;
+        let mut signals = Signals::new([SignalKind::interrupt(), SignalKind::terminate()])?;
         let session = sharing.start(store).await?;
-        let mut reporter = Reporter::new(sharing.json, &session)?;
+        let mut reporter = Reporter::new(sharing.json, until != Until::Complete, &session)?;
         let mut transfers = Transfers {
             session: &session,
             kept,
-            peers: &sharing.peer,
+            sharing,
             unlearnt: links,
             shared: Vec::new(),
             failed: false,
@@ -212,8 +226,7 @@ struct Transfers<'a> {
     session: &'a Session,
     /// Keeps the torrents and their torrent files.
     kept: Option<&'a TorrentStore>,
-    /// Peers of the command line.
-    peers: &'a [SocketAddr],
+    sharing: &'a Sharing,
     /// Links whose metainfo has not been fetched yet.
     unlearnt: Vec<Magnet>,
     shared: Vec<SharedTorrent>,
@@ -232,13 +245,16 @@ impl Transfers<'_> {
         reporter: &mut Reporter,
     ) -> Result<bool, Box<dyn Error>> {
         for link in &mut self.unlearnt {
-            *link = self.peers.iter().fold(link.clone(), |link, peer| link.with_peer(*peer));
+            *link = self.sharing.peer.iter().fold(link.clone(), |link, peer| link.with_peer(*peer));
         }
         let session = self.session;
         let links = self.unlearnt.clone();
-        let kept = self.kept;
+        let (kept, sharing) = (self.kept, self.sharing);
         let learn = |link| async move {
-            let learnt = session.learn(link).await;
+            let learnt = session.learn(link).await.map_err(Box::<dyn Error>::from).and_then(|metainfo| {
+                sharing.many_files.check(metainfo.info())?;
+                Ok(metainfo)
+            });
             if let (Ok(metainfo), Some(kept)) = (&learnt, kept) {
                 let (kept, metainfo) = (kept.clone(), metainfo.clone());
                 let torrent = metainfo.encode().expect("its hashes were learnt too");
@@ -265,7 +281,7 @@ impl Transfers<'_> {
                             let torrent = metainfo.encode().expect("its hashes were learnt too");
                             self.add(metainfo, &torrent).await
                         }
-                        Err(error) => Err(error.into()),
+                        Err(error) => Err(error),
                     };
                     completing.extend(self.noted(added, reporter));
                 }
@@ -273,12 +289,12 @@ impl Transfers<'_> {
                     self.noted(done.map_err(Into::into), reporter);
                 }
                 _ = second.tick() => reporter.tell(self)?,
-                () = signals.either() => return Ok(ended),
+                () = signals.any() => return Ok(ended),
             }
             if !ended && learning.is_empty() && completing.is_empty() {
                 ended = true;
                 reporter.tell(self)?;
-                if until == Until::Complete {
+                if until == Until::Complete || self.shared.is_empty() {
                     return Ok(true);
                 }
             }
@@ -302,36 +318,30 @@ impl Transfers<'_> {
         &mut self,
         metainfo: Metainfo,
         torrent: &[u8],
-    ) -> Result<impl Future<Output = Result<(), swarmkeep_peer::Error>> + use<>, Box<dyn Error>> {
+    ) -> Result<impl Future<Output = Result<(), PeerError>> + use<>, Box<dyn Error>> {
         if let Some(kept) = self.kept {
             block_in_place(|| kept.add(&metainfo, torrent))?;
         }
         let tiers = metainfo.tiers().to_vec();
-        let info = Arc::new(metainfo.into_info());
+        let info = metainfo.into_info();
         let (name, bytes) = (info.name().to_owned(), info.length());
         let handle = self.session.add(info, &tiers).await?;
-        handle.found(self.peers.iter().copied());
+        handle.found(self.sharing.peer.iter().copied());
         self.shared.push(SharedTorrent { name, bytes, handle: handle.clone() });
         Ok(async move { handle.complete().await })
     }
 }
 
 /// The signals that end the program.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
+pub(crate) struct Signals(Vec<Signal>);
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    pub(crate) fn new(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Self> {
+        kinds.into_iter().map(signal).collect::<Result<_, _>>().map(Self)
     }
 
-    async fn either(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
+    pub(crate) async fn any(&mut self) {
+        select_all(self.0.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
     }
 }
 
@@ -342,32 +352,47 @@ impl Sharing {
 
     /// Opens `store`, which need not be the one of the options.
     pub(crate) fn open(&self, store: &Path, access: Access) -> Result<TorrentStore, Box<dyn Error>> {
-        TorrentStore::open(store, self.torrent_files.folder(), access)
+        TorrentStore::open(store, &self.torrent_files, access)
     }
 
-    async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
+    async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, Box<dyn Error>> {
         let half = self.cache.bytes() / 2;
         let config = |listen: Vec<SocketAddr>| {
             let mut config = SessionConfig::new(peer_id());
             (config.listen, config.connections, config.upload_slots) = (listen, self.connections, self.slots);
             (config.write_memory, config.read_memory) = (half, half);
             config.write_within = Duration::from_secs(self.write_within.get());
+            config.user_trackers = self.tracker.clone();
             (config.up, config.down) = (self.up.map(NonZero::get), self.down.map(NonZero::get));
-            if self.many_files {
-                config.most_files = usize::MAX;
-            }
             config
         };
         if !self.listen.is_empty() {
-            return Session::start(config(self.listen.clone()), store).await;
+            return Ok(Session::start(config(self.listen.clone()), store).await?);
         }
-        let usual = vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
-        match Session::start(config(usual), Arc::clone(&store)).await {
-            // The port is in use, or there is no IPv6.
-            Err(swarmkeep_peer::Error::Listen { .. }) => {
-                Session::start(config(vec![(Ipv4Addr::UNSPECIFIED, 0).into()]), store).await
-            }
-            started => started,
+        let mut listen: Vec<SocketAddr> =
+            vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
+        let is_taken =
+            |at: SocketAddr, error: &io::Error| at.port() > 0 && error.kind() == io::ErrorKind::AddrInUse;
+        loop {
+            let (failed, source) = match Session::start(config(listen.clone()), Arc::clone(&store)).await {
+                Err(PeerError::Listen { address, source })
+                    if listen.len() > 1 || is_taken(address, &source) =>
+                {
+                    (address, source)
+                }
+                started => return Ok(started?),
+            };
+            let instead = if is_taken(failed, &source) {
+                listen
+                    .iter_mut()
+                    .filter(|address| **address == failed)
+                    .for_each(|address| address.set_port(0));
+                "any free port is used"
+            } else {
+                listen.retain(|address| *address != failed);
+                "this family is not used"
+            };
+            note(self.json, &format!("cannot listen at {failed}: {}; {instead}", in_words(&source)))?;
         }
     }
 }
@@ -410,6 +435,10 @@ impl SharedTorrent {
 /// The output: bars for people, lines of JSON for programs.
 struct Reporter {
     json: bool,
+    /// Whether torrents are seeded when they are complete.
+    seeds: bool,
+    /// Whether a caller that is no peer was reported.
+    strange: bool,
     /// Whether stderr is a terminal.
     draws: bool,
     all: MultiProgress,
@@ -420,28 +449,6 @@ struct Reporter {
     news: News,
 }
 
-/// An event, as `--json` prints it.
-#[derive(Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-enum Event<'a> {
-    Listening {
-        addresses: &'a [SocketAddr],
-    },
-    Learning {
-        torrents: Vec<PendingLink<'a>>,
-    },
-    Progress {
-        torrents: Vec<TorrentProgress<'a>>,
-    },
-    Stopped {
-        torrents: Vec<TorrentProgress<'a>>,
-    },
-    /// One torrent has failed; the others go on.
-    Error {
-        error: String,
-    },
-}
-
 /// A magnet link whose metainfo has not been fetched yet.
 #[derive(Serialize)]
 struct PendingLink<'a> {
@@ -450,80 +457,33 @@ struct PendingLink<'a> {
     peers: usize,
 }
 
-#[derive(Serialize)]
-struct TorrentProgress<'a> {
-    info_hash: String,
-    name: &'a str,
-    bytes: u64,
-    left: u64,
-    pieces: u32,
-    complete: u32,
-    downloaded: u64,
-    uploaded: u64,
-    wasted: u64,
-    down_rate: u64,
-    up_rate: u64,
-    peers: usize,
-    banned: usize,
-    have: String,
-}
-
-impl<'a> TorrentProgress<'a> {
-    fn of(shared: &'a SharedTorrent, status: &Status) -> Self {
-        Self {
-            info_hash: shared.handle.info_hash().to_string(),
-            name: &shared.name,
-            bytes: shared.bytes,
-            left: status.left,
-            pieces: status.progress.pieces,
-            complete: status.progress.complete,
-            downloaded: status.down.0,
-            uploaded: status.up.0,
-            wasted: status.wasted,
-            down_rate: status.down.1,
-            up_rate: status.up.1,
-            peers: status.peers.len(),
-            banned: status.banned.len(),
-            have: levels(&shared.handle.pieces()),
-        }
-    }
-
-    fn all(shared: &'a [SharedTorrent]) -> Vec<Self> {
-        shared.iter().map(|shared| Self::of(shared, &shared.handle.status())).collect()
-    }
-}
-
-/// The complete pieces: a digit for each of 64 parts of the torrent, or for each piece if it has fewer. 0 is
-/// none of a part, 9 all, and 1 to 8 are eighths in between.
-fn levels(have: &PieceBits) -> String {
-    let pieces = u64::from(have.pieces());
-    let cells = pieces.min(64);
-    let mut counts = vec![0; cells as usize];
-    have.iter().for_each(|piece| counts[(u64::from(piece) * cells / pieces) as usize] += 1);
-    let level = |(cell, count): (u64, u64)| {
-        // The number of pieces of this cell.
-        let size = ((cell + 1) * pieces).div_ceil(cells) - (cell * pieces).div_ceil(cells);
-        match count {
-            0 => '0',
-            count if count == size => '9',
-            count => char::from(b'1' + (count * 8 / size) as u8),
-        }
+/// The state of each torrent, as `--json` prints it.
+fn states(event: &str, shared: &[SharedTorrent]) -> Value {
+    let state = |SharedTorrent { name, bytes, handle }: &SharedTorrent| {
+        let Status { left, progress, down, up, wasted, peers, banned, have, .. } = handle.status();
+        json!({
+            "info_hash": handle.info_hash().to_string(), "name": name, "bytes": bytes, "left": left, "have": have,
+            "pieces": progress.pieces, "complete": progress.complete, "downloaded": down.0, "uploaded": up.0,
+            "wasted": wasted, "down_rate": down.1, "up_rate": up.1, "peers": peers.len(), "banned": banned.len(),
+        })
     };
-    (0..).zip(counts).map(level).collect()
+    json!({ "event": event, "torrents": shared.iter().map(state).collect::<Vec<_>>() })
 }
 
 impl Reporter {
-    fn new(json: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
+    fn new(json: bool, seeds: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
         let addresses = session.addresses();
         if json {
-            line(&Event::Listening { addresses })?;
+            line(&json!({ "event": "listening", "addresses": addresses }))?;
         } else {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             eprintln!("Peers can call at {}", addresses.join(" and "));
         }
         Ok(Self {
             json,
-            draws: !json && std::io::stderr().is_terminal(),
+            seeds,
+            strange: false,
+            draws: !json && io::stderr().is_terminal(),
             all: MultiProgress::new(),
             bars: Vec::new(),
             links: Vec::new(),
@@ -540,7 +500,7 @@ impl Reporter {
         self.say(&format!("seedkeep: {}", in_words(error)));
         if self.json {
             // If the reader has closed the pipe, the next event returns the error.
-            let _ = line(&Event::Error { error: in_words(error) });
+            let _ = line(&json!({ "event": "error", "error": in_words(error) }));
         }
     }
 
@@ -558,10 +518,19 @@ impl Reporter {
 
     /// Prints news and progress.
     fn tell(&mut self, transfers: &Transfers<'_>) -> Result<(), Box<dyn Error>> {
-        let alone = transfers.peers.is_empty();
+        if let Some(caller) = transfers.session.stranger().filter(|_| !self.strange) {
+            self.strange = true;
+            let words = format!(
+                "{caller} called without the handshake of BitTorrent: a peer that requires encryption cannot connect, \
+                 one that only prefers it calls again without"
+            );
+            self.all.suspend(|| note(self.json, &words))?;
+        }
+        let alone = transfers.sharing.peer.is_empty();
         for shared in &transfers.shared {
             let name = shared.name.escape_debug().to_string();
-            self.tell_news(&shared.handle, &name, alone && shared.handle.status().left > 0)?;
+            let waits = alone && (self.seeds || shared.handle.status().left > 0);
+            self.tell_news(&shared.handle, &name, waits)?;
         }
         for link in &transfers.unlearnt {
             if let Some(handle) = transfers.session.torrent(&link.info_hash()) {
@@ -578,10 +547,10 @@ impl Reporter {
         });
         if self.json {
             if !transfers.unlearnt.is_empty() {
-                line(&Event::Learning { torrents: learning.collect() })?;
+                line(&json!({ "event": "learning", "torrents": learning.collect::<Vec<_>>() }))?;
             }
             if !transfers.shared.is_empty() {
-                line(&Event::Progress { torrents: TorrentProgress::all(&transfers.shared) })?;
+                line(&states("progress", &transfers.shared))?;
             }
         } else if self.draws {
             self.draw(learning, &transfers.shared);
@@ -618,7 +587,7 @@ impl Reporter {
     fn end(&mut self, shared: &[SharedTorrent]) -> Result<(), Box<dyn Error>> {
         self.clear();
         if self.json {
-            return line(&Event::Stopped { torrents: TorrentProgress::all(shared) });
+            return line(&states("stopped", shared));
         }
         for shared in shared {
             let status = shared.handle.status();
@@ -634,31 +603,13 @@ impl Reporter {
     }
 }
 
+/// Prints a line for people, and an event for programs.
+fn note(json: bool, words: &str) -> Result<(), Box<dyn Error>> {
+    eprintln!("seedkeep: {words}");
+    if json { line(&json!({ "event": "note", "note": words })) } else { Ok(()) }
+}
+
 pub(crate) fn line(event: &impl Serialize) -> Result<(), Box<dyn Error>> {
     say!("{}", serde_json::to_string(event)?);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_tell_none_some_and_all_of_each_part() {
-        let of = |pieces, have: &[u32]| {
-            let mut bits = PieceBits::none(pieces);
-            have.iter().for_each(|&piece| _ = bits.insert(piece));
-            levels(&bits)
-        };
-        assert_eq!(of(0, &[]), "");
-        assert_eq!(of(3, &[1]), "090");
-        for pieces in [63, 64, 65, 100, 127, 128, 1000] {
-            let all: Vec<_> = (0..pieces).collect();
-            assert_eq!(of(pieces, &all), "9".repeat(pieces.min(64) as usize), "{pieces}");
-            assert_eq!(of(pieces, &[]), "0".repeat(pieces.min(64) as usize), "{pieces}");
-        }
-        // Ten pieces per part.
-        let some = of(640, &[0, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 25, 26, 27, 28]);
-        assert_eq!(&some[..5], "15800");
-    }
 }

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use serde::Serialize;
+use serde_json::json;
 use swarmkeep_content::{
     ContentConfig, ContentRepository, Memory, PieceBits,
     files::HIDDEN,
@@ -38,7 +38,7 @@ Examples:
   seedkeep seed album.torrent --store disk.image  one torrent of it
 
 The files are verified and seeded where they are; nothing is written to them or beside them. A file
-that changes while it is seeded is no longer offered.
+that changes while it is seeded is no longer offered, until it is verified again and right.
 
 Runs until SIGINT or SIGTERM. Then it notifies the trackers and closes the connections.
 
@@ -64,6 +64,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (paths, data) = torrents_and_data(&args.paths)?;
     let mut torrents = paths.iter().map(|path| read_whole_torrent(path)).collect::<Result<Vec<_>, _>>()?;
+    torrents.iter().try_for_each(|(metainfo, _)| args.sharing.many_files.check(metainfo.info()))?;
     let named = args.sharing.store.as_deref();
     // The store of the current folder has more information about its files than their bytes.
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
@@ -123,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     for (metainfo, torrent, place) in places {
         if let Some(place) = place {
             match verified(metainfo.info(), &place, args.sharing.json) {
-                Ok(right) => store.add(metainfo.info(), place, right)?,
+                Ok(right) => store.add(place, right)?,
                 Err(error) => {
                     eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&error));
                     failed = true;
@@ -146,7 +147,7 @@ fn is_in_folder_store(info: &Info) -> bool {
 }
 
 /// The files of a torrent beside its torrent file, around it, or in the current folder.
-fn beside(info: &Info, torrent: &Path) -> Option<Place> {
+fn beside(info: &Arc<Info>, torrent: &Path) -> Option<Place> {
     let original = info.files().iter().find_map(|file| Some(OsStr::from_bytes(file.original_path()?[0])));
     let names = [Some(OsStr::new(info.name())), original];
     [torrent.parent().unwrap_or(Path::new("")), Path::new("")].into_iter().find_map(|folder| {
@@ -173,17 +174,6 @@ fn missing(info: &Info, torrent: &Path, data: Option<&Path>, store: Option<&Path
     }
 }
 
-#[derive(Serialize)]
-#[serde(tag = "event", rename = "verified")]
-struct VerifiedEvent<'a> {
-    info_hash: String,
-    name: &'a str,
-    pieces: u32,
-    complete: u32,
-    wrong: Vec<u32>,
-    missing: Vec<u32>,
-}
-
 /// The right pieces of a torrent, one at least. Prints the wrong and the missing ones.
 fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn Error>> {
     let name = info.name().escape_debug();
@@ -195,8 +185,10 @@ fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn
         return Err(format!("{name}: no piece of it is right: {why}").into());
     }
     if json {
-        let (info_hash, name, complete) = (info.info_hash().to_string(), info.name(), right.count());
-        line(&VerifiedEvent { info_hash, name, pieces, complete, wrong, missing })?;
+        line(&json!({
+            "event": "verified", "info_hash": info.info_hash().to_string(), "name": info.name(),
+            "pieces": pieces, "complete": right.count(), "wrong": wrong, "missing": missing,
+        }))?;
         return Ok(right);
     }
     eprintln!("{name}: {} are right", of_pieces(right.count(), pieces));

@@ -13,6 +13,7 @@ use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use swarmkeep_bittorrent::programs::BAR;
 pub(crate) use swarmkeep_bittorrent::{counted, say};
+use swarmkeep_content::files::HIDDEN;
 use swarmkeep_metainfo::{Info, Metainfo};
 
 mod add;
@@ -120,19 +121,41 @@ pub(crate) struct TorrentFiles {
 }
 
 impl TorrentFiles {
-    pub(crate) fn folder(&self) -> Option<&Path> {
-        self.folder.as_deref()
+    /// The folder of the torrent files of a store. All devices have one, for all commands and users.
+    pub(crate) fn of(&self, store: &Path) -> io::Result<PathBuf> {
+        Ok(match &self.folder {
+            Some(folder) => folder.clone(),
+            None if store.is_dir() => store.join(HIDDEN).join("torrents"),
+            None if store.is_file() => store.canonicalize()?.with_file_name("torrents"),
+            None => "/var/lib/seedkeep/torrents".into(),
+        })
+    }
+}
+
+/// The limit of files: each costs time and a place in the store, and a small torrent file can list millions.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ManyFiles {
+    /// Take torrents of more than 100,000 files, too.
+    #[arg(long)]
+    many_files: bool,
+}
+
+impl ManyFiles {
+    /// Refuses a torrent of too many files.
+    pub(crate) fn check(&self, info: &Info) -> Result<(), String> {
+        let files = info.files().iter().filter(|file| !file.is_padding()).count();
+        if self.many_files || files <= 100_000 {
+            return Ok(());
+        }
+        let name = info.name().escape_debug();
+        Err(format!("{name}: it has {files} files; more than 100,000 are only taken with --many-files"))
     }
 }
 
 impl StoreArg {
     /// Opens the store. Prints its damage.
     fn open(&self, access: opened::Access) -> Result<opened::OpenStore, Box<dyn Error>> {
-        opened::OpenStore::open(&self.path, self.torrent_files.folder(), access)
-    }
-
-    fn open_quietly(&self, access: opened::Access) -> Result<opened::OpenStore, Box<dyn Error>> {
-        opened::OpenStore::open_quietly(&self.path, self.torrent_files.folder(), access)
+        opened::OpenStore::open(&self.path, &self.torrent_files, access)
     }
 }
 

@@ -150,7 +150,7 @@ impl Info {
             files,
             piece_length,
             piece_count: piece_count.map_err(|_| Error::TooMany("pieces"))?,
-            private: private.and_then(Value::integer) == Some(1),
+            private: private.and_then(Value::integer).is_some_and(|number| number != 0),
             info_hash,
             v1,
             v2,
@@ -226,7 +226,7 @@ impl Info {
         v1.into_iter().chain(self.info_hash_v2().map(truncated))
     }
 
-    /// Whether peers may come from its trackers only (BEP 27).
+    /// Whether peers may come from its trackers only (BEP 27): `private` is any number but 0.
     pub const fn is_private(&self) -> bool {
         self.private
     }

@@ -42,6 +42,8 @@ pub use merkle::{BlockHasher, BlockHashes, MerkleTree};
 pub use names::{PathFault, folded, with_number};
 pub use verify::PieceCheck;
 
+use std::sync::Arc;
+
 use swarmkeep_bittorrent::bencode::{self, Dict, Value, Writer};
 
 /// The longest metainfo and the longest info dictionary that are read, in bytes: hashes (v1) of 13 million
@@ -68,7 +70,7 @@ pub const LONGEST_TRACKER: usize = 2048;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metainfo {
     tiers: Vec<Vec<String>>,
-    info: Info,
+    info: Arc<Info>,
 }
 
 impl Metainfo {
@@ -89,15 +91,14 @@ impl Metainfo {
         let [announce, announce_list, info, layers] =
             fields(dict, [b"announce", b"announce-list", b"info", b"piece layers"]);
         let info = info.ok_or(Error::Field { key: "info", what: "is missing" })?;
-        let info = Info::read(info, Some(layers))?;
-        Ok(Self { tiers: tiers(announce, announce_list), info })
+        Ok(Self { tiers: tiers(announce, announce_list), info: Info::read(info, Some(layers))?.into() })
     }
 
     /// A metainfo of `info` and these trackers. Trackers that [`parse`](Self::parse) would ignore are left
     /// out.
-    pub fn new(info: Info, tiers: &[Vec<String>]) -> Self {
-        let tiers = tiers_of(tiers.iter().map(|tier| tier.iter().map(String::as_str)));
-        Self { tiers, info }
+    pub fn new(info: impl Into<Arc<Info>>, tiers: &[Vec<String>]) -> Self {
+        let tiers = tiers.iter().map(|tier| tier.iter().map(String::as_str));
+        Self { tiers: tiers_of(tiers), info: info.into() }
     }
 
     /// Encodes a torrent file, in canonical bencoding. `None` if the hashes of some pieces are not
@@ -128,12 +129,12 @@ impl Metainfo {
     }
 
     /// The info dictionary.
-    pub const fn info(&self) -> &Info {
+    pub const fn info(&self) -> &Arc<Info> {
         &self.info
     }
 
     /// The info dictionary.
-    pub fn into_info(self) -> Info {
+    pub fn into_info(self) -> Arc<Info> {
         self.info
     }
 }

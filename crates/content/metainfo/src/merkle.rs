@@ -510,7 +510,7 @@ mod tests {
             layer.as_flattened(),
             b"ee",
         ];
-        assert_eq!(Metainfo::parse(&with_layers.concat()).unwrap().info(), &info);
+        assert_eq!(*Metainfo::parse(&with_layers.concat()).unwrap().into_info(), info);
         let memory = info.v2().unwrap().nodes.len();
         assert_eq!(memory, 21 + 2, "once for both files, and the layers above");
     }

@@ -1,10 +1,13 @@
-//! Which address sent wrong bytes.
+//! Which endpoints sent wrong bytes, and from which of them nothing is fetched any more.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
 
 use sha1::{Digest, Sha1};
 
-use crate::picker::BLOCK;
+use crate::{network::network, picker::BLOCK};
 
 /// The senders and digests of the blocks of wrong pieces, until the pieces are right.
 ///
@@ -12,15 +15,15 @@ use crate::picker::BLOCK;
 /// wrong again, that peer is to blame; if it is right, the senders of the blocks that differ are.
 #[derive(Debug, Default)]
 pub(crate) struct Blame {
-    wrong: BTreeMap<u32, Vec<(IpAddr, [u8; 20])>>,
+    wrong: BTreeMap<u32, Vec<(SocketAddr, [u8; 20])>>,
 }
 
 impl Blame {
     /// The most pieces that are remembered. Beyond that, a peer is to blame only if it sent all of a piece.
     const MOST: usize = 64;
 
-    /// Records a wrong piece. Returns the address to blame, or `None` if it may be one of several.
-    pub(crate) fn wrong(&mut self, piece: u32, data: &[u8], from: &[IpAddr]) -> Option<IpAddr> {
+    /// Records a wrong piece. Returns the endpoint to blame, or `None` if it may be one of several.
+    pub(crate) fn wrong(&mut self, piece: u32, data: &[u8], from: &[SocketAddr]) -> Option<SocketAddr> {
         let (&first, others) = from.split_first()?;
         if others.iter().all(|other| *other == first) {
             return Some(first);
@@ -31,8 +34,8 @@ impl Blame {
         None
     }
 
-    /// Records a right piece. Returns the addresses to blame if it was wrong before.
-    pub(crate) fn right(&mut self, piece: u32, data: &[u8]) -> Vec<IpAddr> {
+    /// Records a right piece. Returns the endpoints to blame if it was wrong before.
+    pub(crate) fn right(&mut self, piece: u32, data: &[u8]) -> Vec<SocketAddr> {
         let Some(before) = self.wrong.remove(&piece) else { return Vec::new() };
         let wrong = before.into_iter().zip(digests(data)).filter(|((_, before), now)| before != now);
         let mut to_blame: Vec<_> = wrong.map(|((from, _), _)| from).collect();
@@ -46,13 +49,82 @@ fn digests(data: &[u8]) -> impl Iterator<Item = [u8; 20]> + '_ {
     data.chunks(BLOCK as usize).map(|block| Sha1::digest(block).into())
 }
 
+/// The endpoints that sent wrong bytes, by [`network`], each with the piece or `None` for metadata: the
+/// latest last.
+///
+/// The endpoint is banned first, since other peers may have its address, and the address with its second
+/// endpoint. Without another source they are asked again, but not for a piece that the endpoint had wrong.
+#[derive(Debug, Default)]
+pub(crate) struct Offences(BTreeMap<IpAddr, Vec<(SocketAddr, Option<u32>)>>);
+
+/// A ban that does not depend on other sources.
+pub(crate) const FOR_GOOD: &str = "its address is banned";
+
+impl Offences {
+    /// The offences of a network after which it is banned for good.
+    const MOST: usize = 5;
+
+    /// Records that `from` sent wrong bytes.
+    pub(crate) fn record(&mut self, from: SocketAddr, piece: Option<u32>) {
+        let offences = self.0.entry(network(from.ip())).or_default();
+        if offences.len() < Self::MOST {
+            offences.push((from, piece));
+        }
+    }
+
+    /// The latest endpoint of each network, and how far it is banned.
+    pub(crate) fn in_words(&self) -> impl Iterator<Item = (SocketAddr, String)> {
+        self.0.values().filter_map(|offences| {
+            let (endpoint, piece) = *offences.last()?;
+            let what = piece.map_or("metadata".to_owned(), |piece| format!("bytes of piece {piece}"));
+            Some((endpoint, format!("sent wrong {what}: {}", self.ban(endpoint)?)))
+        })
+    }
+
+    /// How far `endpoint` is banned, in words. Port 0 is an unknown port.
+    pub(crate) fn ban(&self, endpoint: SocketAddr) -> Option<&'static str> {
+        let offences = self.0.get(&network(endpoint.ip()))?;
+        let is_other = |(other, _): &(SocketAddr, _)| *other != offences[0].0;
+        match offences.len() {
+            Self::MOST.. => Some(FOR_GOOD),
+            _ if offences.iter().any(is_other) => {
+                Some("the second of its address, which is asked only if there is no other source")
+            }
+            _ => (offences[0].0 == endpoint)
+                .then_some("asked for other bytes, and only if there is no other source"),
+        }
+    }
+
+    /// The pieces that `endpoint` had wrong.
+    pub(crate) fn wrong_pieces(&self, endpoint: SocketAddr) -> Vec<u32> {
+        let offences = self.0.get(&network(endpoint.ip())).into_iter().flatten();
+        offences.filter(|(from, _)| *from == endpoint).filter_map(|(_, piece)| *piece).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn an_endpoint_is_banned_before_its_address_and_mapped_addresses_count_as_ipv4() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let mut offences = Offences::default();
+        let peers = ["192.0.2.1:1", "192.0.2.1:9", "[::ffff:192.0.2.1]:9", "192.0.2.2:1"];
+        for (n, piece, banned) in
+            [(0, Some(7), [true, false, false, false]), (1, None, [true, true, true, false])]
+        {
+            offences.record(SocketAddr::new(at(peers[n]).ip(), 1 + n as u16), piece);
+            assert_eq!(peers.map(|peer| offences.ban(at(peer)).is_some()), banned);
+        }
+        (0..3).for_each(|piece| offences.record(at("192.0.2.1:2"), Some(piece)));
+        assert_eq!(offences.ban(at("192.0.2.1:9")), Some(FOR_GOOD));
+        assert_eq!(offences.wrong_pieces(at("192.0.2.1:1")), [7]);
+    }
+
+    #[test]
     fn a_right_piece_shows_the_sender_of_a_wrong_block() {
-        let [one, two, three] = [1, 2, 3].map(|n| IpAddr::from([127, 0, 0, n]));
+        let [one, two, three] = [1, 2, 3].map(|n| SocketAddr::from(([127, 0, 0, n], 1)));
         let right: Vec<u8> = (0..4 * BLOCK).map(|n| (n / 7) as u8).collect();
         let mut wrong = right.clone();
         wrong[2 * BLOCK as usize + 5] ^= 1;

@@ -58,7 +58,7 @@ struct Candidate {
     /// How often in a row it was not reached.
     failures: u32,
     next: Instant,
-    /// Why it was not reached, if the user named it.
+    /// Why it was not reached.
     why: Option<String>,
 }
 
@@ -166,7 +166,7 @@ impl Candidates {
         let Some(candidate) = self.known.get_mut(&address) else { return };
         let (is_of_use, is_unanswered) = (outcome == Outcome::OfUse, outcome == Outcome::Unanswered);
         candidate.taken = false;
-        candidate.why = why.filter(|_| candidate.source == Source::User && !is_of_use);
+        candidate.why = why.filter(|_| !is_of_use);
         candidate.failures = if is_of_use { 1 } else { candidate.failures + 1 };
         candidate.swarm += usize::from(is_unanswered);
         let is_over = match candidate.source {
@@ -184,10 +184,13 @@ impl Candidates {
         }
     }
 
-    /// Addresses of the user that were not reached at the latest attempt: why, and when the next one is.
-    pub(crate) fn unreached(&self) -> impl Iterator<Item = (SocketAddr, &str, Instant)> {
+    /// Addresses that were not reached at the latest attempt: whether the user named it, why, and when the
+    /// next attempt is.
+    pub(crate) fn unreached(&self) -> impl Iterator<Item = (SocketAddr, bool, &str, Instant)> {
         let idle = self.known.iter().filter(|(_, candidate)| !candidate.taken);
-        idle.filter_map(|(address, known)| Some((*address, known.why.as_deref()?, known.next)))
+        idle.filter_map(|(address, known)| {
+            Some((*address, known.source == Source::User, known.why.as_deref()?, known.next))
+        })
     }
 
     /// Puts off an address that is not connected to now, which is no failure.

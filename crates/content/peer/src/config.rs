@@ -25,9 +25,9 @@ pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))
 pub struct SessionConfig {
     /// The id of this peer.
     pub peer_id: PeerId,
-    /// The addresses to listen at. The first port is announced to trackers. Connections to peers and trackers
-    /// are made from the same addresses; a peer or tracker of an address family that is not among them is not
-    /// contacted.
+    /// The addresses to listen at. The first port of each family is announced over it. Connections to peers
+    /// and trackers are made from the same addresses; a peer or tracker of an address family that is not
+    /// among them is not contacted.
     pub listen: Vec<SocketAddr>,
     /// The most connections in all; at most three quarters of them are incoming, at most three quarters
     /// outgoing. An incoming one counts once it has named a torrent; before, it has 5 seconds and a place
@@ -66,20 +66,21 @@ pub struct SessionConfig {
     pub up: Option<u64>,
     /// The limit of receiving, in bytes per second over all torrents.
     pub down: Option<u64>,
-    /// The most files of a torrent: each costs time and a place in the store, and a small torrent file can
-    /// list millions.
-    pub most_files: usize,
+    /// URLs of trackers of the user: each torrent is announced to each of them, too. They may be anywhere in
+    /// this network.
+    pub user_trackers: Vec<String>,
     /// How torrents announce.
     pub trackers: TrackersOptions,
-    /// The client with which they announce. It has the addresses of `listen` in place of its own.
+    /// The client with which they announce. It has the addresses of `listen` in place of its own, and trusts
+    /// the trackers of the user.
     pub tracker_client: ClientOptions,
 }
 
 impl SessionConfig {
     /// A peer with the id `peer_id` that listens at any free IPv4 port. At most 200 connections, 60 per
     /// torrent and 8 per address; 8 upload slots; 64 MiB for the pieces of a torrent, 64 MiB each to write
-    /// and to read; 60 seconds for a requested block, and until a piece is durable; 100,000 files; no limits
-    /// of bytes per second.
+    /// and to read; 60 seconds for a requested block, and until a piece is durable; no limits of bytes per
+    /// second.
     pub fn new(peer_id: PeerId) -> Self {
         Self {
             peer_id,
@@ -95,7 +96,7 @@ impl SessionConfig {
             write_within: Duration::from_secs(60),
             up: None,
             down: None,
-            most_files: 100_000,
+            user_trackers: Vec::new(),
             trackers: TrackersOptions::new(),
             tracker_client: ClientOptions { user_agent: CLIENT.into(), ..ClientOptions::new() },
         }

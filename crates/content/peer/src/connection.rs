@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_bittorrent::{PeerId, in_words};
+use swarmkeep_bittorrent::in_words;
 use swarmkeep_peer_wire::{
     Bitfield, Block, ExtensionIds, Handshake, Message, PieceIndex, ReceiveBuffer, Reserved, SendQueue,
 };
@@ -42,7 +42,9 @@ pub(crate) enum EndReason {
     Wire(#[from] swarmkeep_peer_wire::Error),
     #[error("the peer has closed it")]
     Closed,
-    #[error("the handshake was not answered: {0}")]
+    #[error(
+        "the handshake was not answered: {0}; it may not have the torrent, or require encryption, which is not supported"
+    )]
     Unanswered(#[source] Box<Self>),
     #[error("{0}")]
     Refused(&'static str),
@@ -99,9 +101,11 @@ async fn talk(
     stream.set_nodelay(true)?;
     let peer = torrent.join(seat, address, theirs.peer_id).map_err(EndReason::Refused)?;
     let mut connection = Connection::new(Arc::clone(torrent), Arc::clone(&peer), &theirs);
-    tracing::debug!(%address, id = %DisplayId(theirs.peer_id), "connected");
+    tracing::debug!(%address, id = %theirs.peer_id.as_bytes()[..8].escape_ascii(), "connected");
     let _joined = JoinedPeer { torrent, peer: &peer };
-    connection.run(&stream, &mut received).await
+    let ended = connection.run(&stream, &mut received).await;
+    // The remote peer may notice first that both have all.
+    if torrent.both_have_all(&peer) { Err(EndReason::Stopped) } else { ended }
 }
 
 /// A peer among the peers of its torrent, until this is dropped, however the connection ends.
@@ -113,14 +117,6 @@ struct JoinedPeer<'a> {
 impl Drop for JoinedPeer<'_> {
     fn drop(&mut self) {
         self.torrent.leave(self.peer);
-    }
-}
-
-struct DisplayId(PeerId);
-
-impl std::fmt::Display for DisplayId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0.as_bytes()[..8].escape_ascii())
     }
 }
 
@@ -145,8 +141,7 @@ struct Connection {
     theirs: ExtensionIds,
     /// The most requests that it queues.
     most_requests: usize,
-    /// Whether the peer chokes, and the pieces that it sends all the same.
-    choked: bool,
+    /// The pieces that the peer sends while it chokes.
     allowed: Vec<u32>,
     /// The state that was sent last.
     interested: bool,
@@ -241,7 +236,6 @@ impl Connection {
             extended: theirs.reserved.contains(Reserved::EXTENSIONS),
             theirs: ExtensionIds::NONE,
             most_requests: MOST_UNSAID,
-            choked: true,
             allowed: Vec::new(),
             interested: false,
             unchoked: false,

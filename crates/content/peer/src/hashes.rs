@@ -8,7 +8,7 @@ use std::ops::Range;
 use swarmkeep_metainfo::{BLOCK, BlockHasher, Info};
 use swarmkeep_peer_wire::HashRange;
 
-pub use self::fetch::{HashFault, HashFetch, Taken, TooManyHashes};
+pub use self::fetch::{HashFault, HashFetch, TooManyHashes};
 
 /// The answer to a request for hashes.
 #[derive(Debug)]
@@ -38,30 +38,30 @@ pub const MOST_READ: u64 = 16 << 20;
 /// # Errors
 /// Why it is to be rejected.
 pub fn answer(info: &Info, range: &HashRange<'_>) -> Result<Answer, Refusal> {
-    let tree = info.tree(range.root()).ok_or(Refusal::File)?;
+    let tree = info.tree(range.root()).ok_or(Refusal("no file has that root"))?;
     let (base, index, length) = (range.base_layer(), u64::from(range.index()), u64::from(range.length()));
     if range.length() > MOST_HASHES {
-        return Err(Refusal::Many(range.length()));
+        return Err(Refusal("more hashes than are sent at once"));
     }
     let height = tree.height();
     if base >= height {
-        return Err(Refusal::Layer { layer: base, height });
+        return Err(Refusal("the layer is not below the root"));
     }
     if index + length > 1 << (height - base) {
-        return Err(Refusal::Range { end: index + length, layer: base, whole: 1 << (height - base) });
+        return Err(Refusal("hashes behind the end of the layer"));
     }
     if !range.length().is_power_of_two() && index + length < tree.length().div_ceil(u64::from(BLOCK) << base)
     {
-        return Err(Refusal::Length(range.length()));
+        return Err(Refusal("neither a power of two, nor the last hashes of the layer"));
     }
     // The layer of the hash above the range, and of the one that the proof leads to.
     let whole = base + range.length().next_power_of_two().trailing_zeros();
     let top = whole.max(base + range.proof_layers() + 1);
     if top > height {
-        return Err(Refusal::Proof { layer: top, height });
+        return Err(Refusal("a proof that goes on above the root"));
     }
     let beside = |layer: u32| (index >> (layer - base)) ^ 1;
-    let known = |layer, index, length| tree.hashes(layer, index, length).ok_or(Refusal::Unknown);
+    let known = |layer, index, length| tree.hashes(layer, index, length).ok_or(Refusal::UNKNOWN);
     let uncles = |from: u32| (from..top).map(move |layer| Ok(known(layer, beside(layer), 1)?[0]));
     if base >= tree.piece_layer() {
         let mut hashes = known(base, index, length)?;
@@ -75,11 +75,11 @@ pub fn answer(info: &Info, range: &HashRange<'_>) -> Result<Answer, Refusal> {
     let nth = index >> (below - base);
     let Some(blocks) = tree.blocks(below, nth) else {
         // Only padding, of which no peer needs a proof.
-        return Err(Refusal::Padding);
+        return Err(Refusal("only padding is below those hashes"));
     };
     let bytes = blocks.range().end - blocks.range().start;
     if bytes > MOST_READ {
-        return Err(Refusal::Long(bytes));
+        return Err(Refusal("more bytes than are hashed at once"));
     }
     let piece_length = u64::from(info.piece_length());
     let file = u64::from(tree.pieces().start) * piece_length;
@@ -131,18 +131,18 @@ impl Reading {
     /// The hashes, as in [`Answer::Hashes`].
     ///
     /// # Errors
-    /// [`Refusal::Content`] if bytes are missing, or are not those of the torrent as far as the piece layer
+    /// If bytes are missing, or are not those of the torrent as far as the piece layer
     /// shows.
     pub fn finish(self) -> Result<Vec<[u8; 32]>, Refusal> {
         let (base, index, length) = self.range;
-        let blocks = self.blocks.finish().ok_or(Refusal::Content)?;
+        let blocks = self.blocks.finish().ok_or(Refusal::CONTENT)?;
         let one = |layer, index| Some(blocks.hashes(layer, index, 1)?[0]);
         if self.expected.is_some() && one(self.top.0, self.top.1) != self.expected {
-            return Err(Refusal::Content);
+            return Err(Refusal::CONTENT);
         }
-        let mut hashes = blocks.hashes(base, index, length).ok_or(Refusal::Content)?;
+        let mut hashes = blocks.hashes(base, index, length).ok_or(Refusal::CONTENT)?;
         for layer in self.layers {
-            hashes.push(one(layer, (index >> (layer - base)) ^ 1).ok_or(Refusal::Content)?);
+            hashes.push(one(layer, (index >> (layer - base)) ^ 1).ok_or(Refusal::CONTENT)?);
         }
         hashes.extend(self.uncles);
         Ok(hashes)
@@ -151,53 +151,10 @@ impl Reading {
 
 /// Why a request for hashes is rejected. The connection goes on: the peer cannot know all of these reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The torrent is v1, or has other files.
-    #[error("no file has that root")]
-    File,
-    /// The layer does not exist or cannot be requested.
-    #[error("layer {layer} is not below the root, which is layer {height}")]
-    Layer {
-        /// The base layer of the request.
-        layer: u32,
-        /// The layer of the root.
-        height: u32,
-    },
-    /// Hashes after the end of a layer.
-    #[error("{end} hashes of layer {layer}, which has {whole}")]
-    Range {
-        /// Where the range ends.
-        end: u64,
-        /// The base layer of the request.
-        layer: u32,
-        /// How many hashes the layer has, padding included.
-        whole: u64,
-    },
-    /// A length that is neither a whole subtree nor the rest of the layer.
-    #[error("{0} hashes, which are no power of two, and not the last of the layer")]
-    Length(u32),
-    /// A proof that continues above the root.
-    #[error("a proof up to layer {layer}: the root is layer {height}")]
-    Proof {
-        /// The layer that it leads to.
-        layer: u32,
-        /// The layer of the root.
-        height: u32,
-    },
-    /// More than [`MOST_HASHES`].
-    #[error("{0} hashes at once: no more than {MOST_HASHES} are sent")]
-    Many(u32),
-    /// Only padding after the end of the file.
-    #[error("no block of the file is below those hashes")]
-    Padding,
-    /// More than [`MOST_READ`].
-    #[error("{0} bytes are to be hashed: no more than {MOST_READ} are")]
-    Long(u64),
-    /// The piece layer has not come yet.
-    #[error("the hashes of the file's pieces are not known")]
-    Unknown,
-    /// The content cannot be read, or its hashes are wrong.
-    #[error("the content is not the torrent's")]
-    Content,
+#[error("{0}")]
+pub struct Refusal(pub &'static str);
+
+impl Refusal {
+    pub(crate) const UNKNOWN: Self = Self("the hashes of the file's pieces are not known");
+    const CONTENT: Self = Self("the content is not the torrent's");
 }

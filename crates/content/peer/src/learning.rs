@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     Error,
-    hashes::{HashFault, HashFetch, Taken},
+    hashes::{HashFault, HashFetch},
     metadata::{Fetched, MetadataFault, MetadataFetch},
     picker::PeerKey,
 };
@@ -122,7 +122,7 @@ impl Learning {
 
     pub(crate) fn hashes(&mut self, peer: PeerKey, hashes: &Hashes<'_>) -> Result<(), HashFault> {
         let Stage::Hashes(fetch, _) = &mut self.stage else { return Ok(()) };
-        if fetch.hashes(peer, hashes)? == Taken::All
+        if fetch.hashes(peer, hashes)?
             && let Stage::Hashes(fetch, _) = std::mem::replace(&mut self.stage, Stage::Done)
         {
             self.end(Ok(fetch.into_info()));

@@ -130,7 +130,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
     /// [`MetadataFault::Size`] if no dictionary of that size is fetched. The connection can go on.
     pub fn offered(&mut self, peer: P, size: u32) -> Result<(), MetadataFault> {
         if size == 0 || size > self.longest {
-            return Err(MetadataFault::Size { size, most: self.longest });
+            return Err(MetadataFault::Size);
         }
         self.peers.entry(peer).or_insert_with(|| Peer {
             size,
@@ -194,11 +194,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         let expected = MetadataMessage::piece_len(size, piece);
         if total_size != size || data.len() != expected as usize {
             self.want_again(request, size);
-            return Err(if total_size == size {
-                MetadataFault::Length { piece, length: data.len(), expected }
-            } else {
-                MetadataFault::OtherSize { claimed: size, sent: total_size }
-            });
+            return Err(if total_size == size { MetadataFault::Length } else { MetadataFault::OtherSize });
         }
         let Some(attempt) = self.attempt.as_mut() else { return Ok(Fetched::Part) };
         let of_another = attempt.size != size || attempt.alone.is_some_and(|alone| alone != peer);
@@ -362,7 +358,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
 
     /// Takes the request that a peer has answered; returns it, and the size that the peer claims.
     fn answered(&mut self, peer: P, piece: u32) -> Result<(OpenRequest, u32), MetadataFault> {
-        let fault = MetadataFault::NotAsked { piece };
+        let fault = MetadataFault::NotAsked;
         let peer = self.peers.get_mut(&peer).ok_or(fault)?;
         let nth = peer.requests.iter().position(|request| request.piece == piece).ok_or(fault)?;
         Ok((peer.requests.swap_remove(nth), peer.size))
@@ -421,37 +417,17 @@ const fn pieces(size: u32) -> u32 {
 #[non_exhaustive]
 pub enum MetadataFault {
     /// A size that is not fetched.
-    #[error("metadata of {size} bytes: from 1 to {most} are fetched")]
-    Size {
-        /// The size that the peer claims.
-        size: u32,
-        /// The longest that is fetched.
-        most: u32,
-    },
+    #[error("metadata of more bytes than are fetched, or of none")]
+    Size,
     /// An answer to no request.
-    #[error("piece {piece} of the metadata, which was not requested")]
-    NotAsked {
-        /// The piece.
-        piece: u32,
-    },
+    #[error("a piece of the metadata that was not requested")]
+    NotAsked,
     /// Another size than in its handshake.
-    #[error("metadata of {sent} bytes, which were {claimed} in the handshake")]
-    OtherSize {
-        /// In the handshake.
-        claimed: u32,
-        /// With the piece.
-        sent: u32,
-    },
+    #[error("metadata of another size than in its handshake")]
+    OtherSize,
     /// More or fewer bytes than the piece has.
-    #[error("{length} bytes for piece {piece} of the metadata, which has {expected}")]
-    Length {
-        /// The piece.
-        piece: u32,
-        /// Bytes that came.
-        length: usize,
-        /// Bytes that it has.
-        expected: u32,
-    },
+    #[error("more or fewer bytes than a piece of the metadata has")]
+    Length,
     /// It sent all pieces, and the whole has another hash.
     #[error("metadata with another info hash")]
     Wrong,

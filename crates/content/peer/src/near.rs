@@ -27,12 +27,10 @@ fn is_near_v4(ip: Ipv4Addr) -> bool {
 fn is_near_v6(ip: Ipv6Addr) -> bool {
     // fec0::/10 were the addresses of a site (RFC 3879).
     let is_of_a_site = ip.segments()[0] & 0xffc0 == 0xfec0;
-    ip.is_loopback()
-        || ip.is_unspecified()
-        || ip.is_unique_local()
+    ip.is_unique_local()
         || ip.is_unicast_link_local()
         || is_of_a_site
-        // IPv4 in the form that was given up (RFC 4291).
+        // Loopback, and IPv4 in the form that was given up (RFC 4291).
         || matches!(ip.segments(), [0, 0, 0, 0, 0, 0, ..])
 }
 
@@ -48,9 +46,7 @@ mod tests {
         for near in near.split(' ') {
             assert!(is_near(near.parse().unwrap()), "{near}");
         }
-        for far in
-            ["192.0.2.1", "8.8.8.8", "100.128.0.1", "2001:db8::1", "64:ff9b::8.8.8.8", "2002:808:808::1"]
-        {
+        for far in "192.0.2.1 8.8.8.8 100.128.0.1 2001:db8::1 64:ff9b::8.8.8.8 2002:808:808::1".split(' ') {
             assert!(!is_near(far.parse().unwrap()), "{far}");
         }
     }

@@ -1,11 +1,13 @@
 //! Which blocks to request from a peer, and the blocks that it sends.
 //!
 //! Pieces that are begun are finished first; next begin those of the same stripe of the store, so that few
-//! stripes are incomplete at a time, and then the rarest. At the end, missing blocks are requested from a
-//! second peer as well (endgame). Late blocks are requested from a peer that has nothing else to send. A
-//! piece stays in memory until all of it is there; that memory has a limit.
+//! stripes are incomplete at a time, and then the rarest. At the end, blocks that do not come at once are
+//! requested from a second peer as well (endgame): the ones that the first will send last. Late blocks are
+//! requested from a peer that has nothing else to send. A piece stays in memory until all of it is there;
+//! that memory has a limit.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     iter,
     net::IpAddr,
@@ -26,6 +28,10 @@ pub(crate) const BLOCK: u32 = 16 << 10;
 
 /// Bytes per second of a peer that is to send all of a piece. If it is slower, another peer may try.
 const SLOW: u32 = 256 << 10;
+
+/// The age from which a block is requested from a second peer in the endgame. Younger ones are on their way:
+/// a small torrent would come twice.
+const ENDGAME: Duration = Duration::from_secs(1);
 
 /// Stripes that are looked at for a piece to begin.
 const MOST_STRIPES: usize = 64;
@@ -119,23 +125,13 @@ enum BlockState {
     Here(PeerKey),
 }
 
-/// The result of a received block.
+/// A block that was wanted.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Received {
-    /// It is not wanted, or not from this peer.
-    Unwanted,
-    /// It is wanted. The other peers need not send it any more.
-    Block {
-        /// Other peers with a request for it.
-        cancel: Vec<PeerKey>,
-    },
-    /// The last one of a piece, which is to be verified.
-    Whole {
-        /// Other peers with a request for it.
-        cancel: Vec<PeerKey>,
-        /// The piece.
-        piece: WholePiece,
-    },
+pub(crate) struct Received {
+    /// Other peers with a request for it, which need not send it any more.
+    pub(crate) cancel: Vec<PeerKey>,
+    /// Its piece, which is to be verified, if it was the last block.
+    pub(crate) whole: Option<WholePiece>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -233,8 +229,7 @@ impl Picker {
             }
         }
         if self.waiting.len() == 0 {
-            // The endgame: each block is requested from a peer.
-            self.ask_as_well(pick, Duration::ZERO, end, asked);
+            self.ask_as_well(pick, ENDGAME.min(self.late), end, asked);
         } else if asked.len() == before {
             self.ask_as_well(pick, self.late, end, asked);
         }
@@ -307,28 +302,28 @@ impl Picker {
         (3 * self.late + Duration::from_secs(u64::from(length / SLOW))) * (1 << tries.min(3))
     }
 
-    /// Adds blocks that were requested from another peer, `ago` or longer.
+    /// Adds blocks that were requested from another peer, `ago` or longer. That peer sends the latest last:
+    /// they come first, so that the two do not send the same.
     fn ask_as_well(&mut self, pick: &PickRequest<'_>, ago: Duration, end: usize, asked: &mut Vec<Block>) {
-        for (&piece, begun) in &mut self.begun {
-            if asked.len() == end {
-                return;
-            }
-            if begun.alone.is_some() || !pick.can(piece) {
-                continue;
-            }
-            for (nth, slot) in begun.blocks.iter_mut().enumerate() {
-                match *slot {
-                    BlockState::One(other, at)
-                        if other != pick.peer
-                            && pick.now.saturating_duration_since(at) >= ago
-                            && asked.len() < end =>
-                    {
-                        *slot = BlockState::Two(other, pick.peer, at);
-                        asked.push(block(piece, nth, begun.data.len()));
-                    }
-                    _ => {}
+        let begun = self.begun.iter_mut().filter(|(piece, begun)| begun.alone.is_none() && pick.can(**piece));
+        let blocks = begun.flat_map(|(&piece, begun)| {
+            let length = begun.data.len();
+            begun.blocks.iter_mut().enumerate().map(move |(nth, slot)| (block(piece, nth, length), slot))
+        });
+        let mut others: Vec<_> = blocks
+            .filter_map(|(block, slot)| match *slot {
+                BlockState::One(other, at)
+                    if other != pick.peer && pick.now.saturating_duration_since(at) >= ago =>
+                {
+                    Some((at, block.piece, block.begin, other, block, slot))
                 }
-            }
+                _ => None,
+            })
+            .collect();
+        others.sort_unstable_by_key(|&(at, piece, begin, ..)| Reverse((at, piece, begin)));
+        for (at, _, _, other, block, slot) in others.into_iter().take(end - asked.len()) {
+            *slot = BlockState::Two(other, pick.peer, at);
+            asked.push(block);
         }
     }
 
@@ -368,7 +363,8 @@ impl Picker {
         self.has_memory()
     }
 
-    /// Takes a block. The caller has checked that it was requested from the peer, be it long ago.
+    /// Takes a block, if it is wanted from this peer. The caller has checked that it was requested from the
+    /// peer, be it long ago.
     pub(crate) fn received(
         &mut self,
         peer: PeerKey,
@@ -376,22 +372,22 @@ impl Picker {
         begin: u32,
         data: &[u8],
         now: Instant,
-    ) -> Received {
+    ) -> Option<Received> {
         if piece < self.info.piece_count() && self.waiting.contains(piece) && self.has_memory() {
             // It was given back, and comes all the same.
             self.begin(piece, peer, None, now);
         }
-        let Some(begun) = self.begun.get_mut(&piece) else { return Received::Unwanted };
+        let begun = self.begun.get_mut(&piece)?;
         let nth = (begin / BLOCK) as usize;
-        let Some(slot) = begun.blocks.get_mut(nth) else { return Received::Unwanted };
+        let slot = begun.blocks.get_mut(nth)?;
         let expected = block(piece, nth, begun.data.len());
         if (expected.begin, expected.length as usize) != (begin, data.len())
             || (begun.alone.is_some() && begun.by != peer)
         {
-            return Received::Unwanted;
+            return None;
         }
         let cancel = match *slot {
-            BlockState::Here(_) => return Received::Unwanted,
+            BlockState::Here(_) => return None,
             BlockState::Unrequested => {
                 begun.free -= 1;
                 Vec::new()
@@ -404,7 +400,7 @@ impl Picker {
         begun.data[begin as usize..][..data.len()].copy_from_slice(data);
         begun.missing -= 1;
         if begun.missing > 0 {
-            return Received::Block { cancel };
+            return Some(Received { cancel, whole: None });
         }
         let begun = self.begun.remove(&piece).expect("it was there");
         self.done.insert(piece);
@@ -412,7 +408,8 @@ impl Picker {
             BlockState::Here(from) => from,
             _ => unreachable!("none is missing"),
         });
-        Received::Whole { cancel, piece: WholePiece { piece, data: begun.data, from: from.collect() } }
+        let whole = Some(WholePiece { piece, data: begun.data, from: from.collect() });
+        Some(Received { cancel, whole })
     }
 
     /// A piece that was handed out is stored, or was wrong and is fetched again; then from one peer `alone`,

@@ -1,8 +1,11 @@
 //! The resources that the torrents of a session share: one store, the same limits, and tasks.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use swarmkeep_content::stripe_cache::StripeCache;
@@ -17,7 +20,7 @@ pub(crate) struct Resources {
     pub(crate) store: Arc<StripeCache>,
     pub(crate) up: Limiter,
     pub(crate) down: Limiter,
-    port: u16,
+    listens: Vec<SocketAddr>,
     keys: AtomicU64,
     /// Whether something was written that is not known to be durable.
     pub(crate) unflushed: AtomicBool,
@@ -28,13 +31,13 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// Remote peers connect to `port`; at 0, none can connect.
-    pub(crate) fn new(config: SessionConfig, store: Arc<StripeCache>, port: u16) -> Self {
+    /// Remote peers connect to the addresses of `listens`.
+    pub(crate) fn new(config: SessionConfig, store: Arc<StripeCache>, listens: Vec<SocketAddr>) -> Self {
         Self {
             store,
             up: Limiter::new(config.up),
             down: Limiter::new(config.down),
-            port,
+            listens,
             keys: AtomicU64::new(0),
             unflushed: AtomicBool::new(false),
             stop: CancellationToken::new(),
@@ -48,9 +51,9 @@ impl Resources {
         PeerKey(self.keys.fetch_add(1, Relaxed))
     }
 
-    /// The port to which remote peers connect, if there is one.
-    pub(crate) fn port(&self) -> Option<u16> {
-        Some(self.port).filter(|port| *port != 0)
+    /// The port to which remote peers connect over IPv4 or over IPv6, if there is one.
+    pub(crate) fn port(&self, v4: bool) -> Option<u16> {
+        self.listens.iter().find(|address| address.is_ipv4() == v4).map(SocketAddr::port)
     }
 
     /// Runs a task until the session is stopped.

@@ -4,14 +4,15 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Weak, atomic::Ordering::Relaxed},
+    slice,
+    sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
 use swarmkeep_bittorrent::{InfoHash, in_words};
 use swarmkeep_content::{
-    ContentRepository, Error as StoreError, NewTorrent, PieceBits, Verified,
+    ContentRepository, Error as StoreError, NewTorrent, Verified,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_metainfo::{Info, Magnet, Metainfo};
@@ -38,7 +39,7 @@ use crate::{
         Torrent,
         seats::{NoSeat, Seat},
     },
-    trackers::{Found, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle},
+    trackers::{Found, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle, UrlError},
 };
 
 /// Seeds and fetches torrents, until it is [stopped](Self::stop).
@@ -65,6 +66,8 @@ struct SessionState {
     tracker_key: u32,
     /// The hashes that verify the pieces of the store.
     infos: Arc<Infos>,
+    /// The first caller that began with something else than the handshake of BitTorrent.
+    stranger: OnceLock<IpAddr>,
     /// The error of the last flush that failed: some fetched pieces may be lost.
     unflushable: Mutex<Option<StoreError>>,
 }
@@ -80,6 +83,8 @@ pub struct Handle {
 
 /// The longest time between two flushes of whole stripes, if something was written.
 const FLUSH: Duration = Duration::from_secs(5);
+/// How often changed content is looked at, depending on how long that takes.
+const LOOK: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// The most outgoing connections that are being established at a time.
 const CALLS: usize = 30;
 /// How often rates are measured.
@@ -113,8 +118,8 @@ impl Session {
         let source = Source::of(addresses.iter().map(SocketAddr::ip));
         let mut client = config.tracker_client.clone();
         client.addresses = addresses.iter().map(SocketAddr::ip).collect();
+        client.trusted.extend(config.user_trackers.iter().cloned());
         let announcing = TrackerClient::new(client).map_err(Error::Io)?;
-        let port = addresses.first().map_or(0, SocketAddr::port);
         let state = Arc::new(SessionState {
             source,
             permits: Permits::new(config.connections),
@@ -125,19 +130,27 @@ impl Session {
             tracker_key: rand::random(),
             torrents: RwLock::default(),
             infos,
+            stranger: OnceLock::new(),
             unflushable: Mutex::new(None),
-            resources: Arc::new(Resources::new(config, store, port)),
+            resources: Arc::new(Resources::new(config, store, addresses.clone())),
         });
         for listener in listeners {
             state.resources.spawn(Arc::clone(&state).accept(listener));
         }
         state.resources.tasks.spawn(Arc::clone(&state).flush_often());
+        state.resources.spawn(Arc::clone(&state).look_often());
         Ok(Self { state, addresses })
     }
 
     /// The addresses that it listens at.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The first caller that did not begin with the handshake of BitTorrent. It may require encryption, which
+    /// is not supported; one that only prefers it calls again without.
+    pub fn stranger(&self) -> Option<IpAddr> {
+        self.state.stranger.get().copied()
     }
 
     /// Shares a torrent: the pieces that the store has are seeded, and the others are fetched. It is
@@ -150,13 +163,6 @@ impl Session {
     /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be
     /// shared, [`Error::Store`].
     pub async fn add(&self, info: Arc<Info>, tiers: &[Vec<String>]) -> Result<Handle, Error> {
-        let (files, most) = (
-            info.files().iter().filter(|file| !file.is_padding()).count(),
-            self.state.resources.config.most_files,
-        );
-        if files > most {
-            return Err(Error::Torrent(format!("{files} files, and no more than {most} are taken")));
-        }
         if !info.knows_hashes() {
             let what = "it has no hashes of some pieces, which can be learnt by its magnet link";
             return Err(Error::Torrent(what.to_owned()));
@@ -283,13 +289,11 @@ impl Session {
         let identity = Identity {
             info_hash,
             peer_id: config.peer_id,
-            port: state.resources.port().unwrap_or(0),
+            ports: [true, false].map(|v4| state.resources.port(v4).unwrap_or(0)),
             key: state.tracker_key,
         };
+        let tiers = config.user_trackers.iter().map(slice::from_ref).chain(tiers.iter().map(Vec::as_slice));
         let trackers = Trackers::new(tiers, identity, state.announcing.clone(), &config.trackers);
-        for (url, error) in trackers.refused() {
-            tracing::warn!(url, %error, "a tracker is left out");
-        }
         let (found, mut peers) = mpsc::channel(4);
         let progress = {
             let torrent = Arc::downgrade(torrent);
@@ -365,11 +369,6 @@ impl Handle {
         self.torrent.status()
     }
 
-    /// The pieces that are in the store; empty while the info dictionary is not known. O(pieces).
-    pub fn pieces(&self) -> PieceBits {
-        self.torrent.have().0
-    }
-
     /// The progress of the torrent, as a channel that receives each change.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.torrent.progress()
@@ -378,6 +377,11 @@ impl Handle {
     /// The state of its trackers; for a hybrid, those of its first announced info hash.
     pub fn trackers(&self) -> Vec<TrackerStatus> {
         self.torrent.trackers.lock().first().map(TrackersHandle::status).unwrap_or_default()
+    }
+
+    /// The URLs that are not among them, and why.
+    pub fn refused_trackers(&self) -> Vec<(String, UrlError)> {
+        self.torrent.trackers.lock().first().map(|list| list.refused().to_vec()).unwrap_or_default()
     }
 
     /// Adds addresses of peers to connect to. Up to 500 are tried again and again, whatever else is known;
@@ -484,7 +488,11 @@ impl SessionState {
     /// Answers an incoming connection, once it has named a torrent.
     async fn answer(self: Arc<Self>, stream: TcpStream, place: LobbyPlace) -> Result<(), EndReason> {
         let (ip, mut received) = (stream.peer_addr()?.ip(), ReceiveBuffer::new(Limits::new()));
-        let peeked = handshake::peek(&stream, &mut received).await?;
+        let peeked = handshake::peek(&stream, &mut received).await;
+        if let Err(EndReason::Wire(_)) = peeked {
+            let _ = self.stranger.set(ip.to_canonical());
+        }
+        let peeked = peeked?;
         let torrent = self.torrent(&peeked.1).ok_or(EndReason::Misbehaves("wants an unknown torrent"))?;
         let crowded = EndReason::Refused("too many connections to its network");
         let _caller = IncomingConnection::of(&self, ip).ok_or(crowded)?;
@@ -543,6 +551,26 @@ impl SessionState {
             }
         }
     }
+
+    /// Verifies content again that other programs have changed.
+    async fn look_often(self: Arc<Self>) {
+        let mut pause = LOOK[0];
+        loop {
+            tokio::time::sleep(pause).await;
+            let (state, began) = (Arc::clone(&self), Instant::now());
+            // The session does not wait for it when it is stopped.
+            let looked = spawn_blocking(move || {
+                let stop = &state.resources.stop;
+                let torrents: Vec<_> = state.torrents.read().values().cloned().collect();
+                let verify = |torrent: &&Arc<Torrent>| {
+                    torrent.ready().is_some_and(|ready| ready.content.verify_changes(&|| stop.is_cancelled()))
+                };
+                torrents.iter().filter(verify).for_each(|torrent| torrent.follow(None));
+            });
+            let _ = looked.await;
+            pause = (10 * began.elapsed()).clamp(LOOK[0], LOOK[1]);
+        }
+    }
 }
 
 /// Connects to known addresses while there is room for connections.
@@ -581,7 +609,8 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
                 Err(EndReason::Unanswered(_)) => Outcome::Unanswered,
                 _ => Outcome::OfNoUse,
             };
-            let why = ended.as_ref().err().map(ToString::to_string);
+            let why = ended.as_ref().err().filter(|why| !matches!(why, EndReason::Stopped));
+            let why = why.map(ToString::to_string);
             log(address, ended);
             torrent.call_ended(address, outcome, why);
         });

@@ -6,7 +6,7 @@ pub(crate) mod seats;
 pub(crate) mod status;
 
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, OnceLock,
@@ -26,11 +26,10 @@ use tokio_util::sync::CancellationToken;
 use self::seats::SeatEntry;
 use crate::{
     Error,
-    blame::Blame,
+    blame::{Blame, FOR_GOOD, Offences},
     candidates::{self, Candidates, Outcome},
     choker::Choker,
     learning::Learning,
-    network::network,
     picker::{EmptySearch, PeerKey, Picker},
     rate::Meter,
     ready::Ready,
@@ -99,18 +98,20 @@ struct TorrentState {
     was_complete: bool,
     /// How many pieces the store has lost.
     lost: u32,
+    /// How many of them other programs have brought back.
+    back: u32,
     /// Pieces that came since the torrent was added, in order. Each connection sends `have` for the pieces
     /// that it has not sent yet.
     came: Vec<u32>,
     choker: Choker,
     blame: Blame,
-    banned: HashSet<IpAddr>,
+    offences: Offences,
     /// Peers that have left: their blocks may be in pieces that turn out wrong.
-    gone: VecDeque<(PeerKey, IpAddr)>,
+    gone: VecDeque<(PeerKey, SocketAddr)>,
     candidates: Candidates,
 }
 
-const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A peer, as its torrent sees it.
 #[derive(Debug)]
@@ -164,6 +165,8 @@ pub(crate) struct Peer {
     pub(crate) unchoked: AtomicBool,
     /// Whether it has sent requests since the latest decision of the choker, or waits for blocks.
     pub(crate) active: AtomicBool,
+    /// Whether it answers no requests now.
+    pub(crate) chokes: AtomicBool,
     /// Whether it does not send requested blocks.
     pub(crate) snubs: AtomicBool,
     /// Requested blocks that it need not send any more.
@@ -180,6 +183,7 @@ impl Peer {
             wake: Notify::new(),
             unchoked: AtomicBool::new(false),
             active: AtomicBool::new(false),
+            chokes: AtomicBool::new(true),
             snubs: AtomicBool::new(false),
             cancels: Mutex::default(),
         }
@@ -216,10 +220,11 @@ impl Torrent {
                 have: PieceBits::none(0),
                 was_complete: false,
                 lost: 0,
+                back: 0,
                 came: Vec::new(),
                 choker: Choker::new(slots),
                 blame: Blame::default(),
-                banned: HashSet::new(),
+                offences: Offences::default(),
                 gone: VecDeque::new(),
                 candidates: Candidates::default(),
             }),
@@ -327,17 +332,13 @@ impl Torrent {
         let mut state = self.state.lock();
         let (config, now) = (&self.session.config, Instant::now());
         // For an address without neighbours: whether there is room at all.
-        state.ends_for(UNKNOWN, true, config, now).ok()?;
+        state.ends_for(UNKNOWN.ip(), true, config, now).ok()?;
         loop {
             let address = state.candidates.take(now)?;
-            let has_room = state.ends_for(address.ip(), true, config, now).is_ok();
-            let TorrentState { candidates, peers, banned, .. } = &mut *state;
-            let connected = |entry: &PeerEntry| {
-                entry.peer.address == address || entry.listens.is_some_and(|(listens, _)| listens == address)
-            };
-            if banned.contains(&network(address.ip())) {
-                candidates.forget(address);
-            } else if !has_room || peers.values().any(connected) {
+            let has_room = state.ends_for(address.ip(), true, config, now).is_ok() && !state.refuses(address);
+            let TorrentState { candidates, peers, .. } = &mut *state;
+            let connected = |entry: &PeerEntry| entry.peer.address == address || entry.endpoint() == address;
+            if !has_room || peers.values().any(connected) {
                 candidates.put_off(address, now);
             } else {
                 let names: Vec<_> = self.info_hashes().collect();
@@ -399,17 +400,39 @@ impl Torrent {
     }
 }
 
-/// The address of a peer, which may have left.
-fn ip_of(peers: &BTreeMap<PeerKey, PeerEntry>, gone: &VecDeque<(PeerKey, IpAddr)>, key: PeerKey) -> IpAddr {
-    match peers.get(&key) {
-        Some(entry) => entry.peer.address.ip().to_canonical(),
-        None => gone.iter().find(|(gone, _)| *gone == key).map_or(UNKNOWN, |(_, ip)| *ip),
+impl PeerEntry {
+    /// Where it listens, or else the address of its connection.
+    fn endpoint(&self) -> SocketAddr {
+        self.listens.map_or(self.peer.address, |(address, _)| address)
     }
 }
 
 impl TorrentState {
+    /// The endpoint of a peer, which may have left.
+    fn endpoint_of(&self, key: PeerKey) -> SocketAddr {
+        let gone = || self.gone.iter().find(|(gone, _)| *gone == key).map(|(_, endpoint)| *endpoint);
+        self.peers.get(&key).map(PeerEntry::endpoint).or_else(gone).unwrap_or(UNKNOWN)
+    }
+
+    /// Whether `endpoint` is banned, and there is another source or it is banned for good. Port 0 is an
+    /// unknown port.
+    fn refuses(&self, endpoint: SocketAddr) -> bool {
+        let is_source = |entry: &PeerEntry| entry.wanted > 0 && self.offences.ban(entry.endpoint()).is_none();
+        self.offences.ban(endpoint).is_some_and(|ban| ban == FOR_GOOD || self.peers.values().any(is_source))
+    }
+
     fn note_complete(&mut self) {
         self.was_complete |= self.have.pieces() > 0 && self.have.count() == self.have.pieces();
+    }
+
+    /// A piece is in the store now.
+    fn gain(&mut self, piece: u32) {
+        self.have.insert(piece);
+        self.came.push(piece);
+        for entry in self.peers.values_mut() {
+            entry.wanted -= u32::from(entry.has.contain(piece));
+        }
+        self.note_complete();
     }
 
     /// A piece is not in the store after all.
@@ -423,15 +446,12 @@ impl TorrentState {
         }
     }
 
-    /// Ends all connections to an address and refuses new ones.
-    fn ban(&mut self, ip: IpAddr) {
-        let banned = network(ip);
-        if ip == UNKNOWN || !self.banned.insert(banned) {
-            return;
-        }
-        tracing::warn!(%ip, "sent wrong bytes, and is banned");
-        for seat in self.seats.values().filter(|seat| network(seat.ip) == banned) {
-            seat.stop.cancel();
+    /// A peer sent wrong bytes: of a piece, if they are not metadata.
+    fn blame(&mut self, endpoint: SocketAddr, piece: Option<u32>) {
+        if endpoint != UNKNOWN {
+            self.offences.record(endpoint, piece);
+            let refused = self.peers.iter().filter(|(_, entry)| self.refuses(entry.endpoint()));
+            refused.filter_map(|(key, _)| self.seats.get(key)).for_each(|seat| seat.stop.cancel());
         }
     }
 }

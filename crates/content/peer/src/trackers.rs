@@ -16,14 +16,14 @@
 //! # use swarmkeep_bittorrent::{InfoHash, PeerId};
 //! # async fn example(info_hash: InfoHash, peer_id: PeerId) -> std::io::Result<()> {
 //! let client = TrackerClient::new(ClientOptions::new())?;
-//! let identity = Identity { info_hash, peer_id, port: 6881, key: 7 };
+//! let identity = Identity { info_hash, peer_id, ports: [6881; 2], key: 7 };
 //! let tiers = [["udp://tracker.example:6969/announce"]];
 //! let trackers = Trackers::new(&tiers, identity, client, &TrackersOptions::new());
-//! for (url, error) in trackers.refused() {
-//!     eprintln!("{url}: {error}");
-//! }
 //! let (found, mut peers) = tokio::sync::mpsc::channel(16);
 //! let handle = trackers.spawn(|| Progress { left: 1 << 30, ..Progress::default() }, found);
+//! for (url, error) in handle.refused() {
+//!     eprintln!("{url}: {error}");
+//! }
 //! let first = peers.recv().await;
 //! handle.stop().await;
 //! # Ok(())
@@ -43,7 +43,7 @@ mod walk;
 
 use std::{
     collections::{BTreeMap, HashSet},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
@@ -64,43 +64,33 @@ use self::{
     walk::{Failure, NextStep, Walk, shuffled},
 };
 pub use self::{
-    announce::{Identity, Progress, Retry, TrackerError},
+    announce::{Identity, LatestAnswer, Progress, Retry, TrackerError},
     client::TrackerClient,
     options::ClientOptions,
     url::UrlError,
-    walk::AnnounceTo,
 };
 
 /// How a torrent announces. Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct TrackersOptions {
-    /// The tiers that are announced to.
-    pub announce_to: AnnounceTo,
     /// The shortest time between an answer of a tracker and the next announce to it, whatever interval it
-    /// asks for; at most the longest. Only `completed` and `stopped` are sent sooner.
+    /// asks for; at most two hours. Only `completed` and `stopped` are sent sooner.
     pub shortest_interval: Duration,
-    /// The longest time between two announces, whatever interval a tracker asks for; at most a day.
-    pub longest_interval: Duration,
     /// The time that passes before the next announce to a tracker that failed once. It doubles with each
     /// failure in a row, up to an hour. Up to half of it is subtracted at random.
     pub first_back_off: Duration,
-    /// The number of peers that an announce asks for; `None` leaves it to the tracker.
-    pub want: Option<u32>,
     /// For how long [`stop`](TrackersHandle::stop) waits for trackers in all.
     pub stop_patience: Duration,
 }
 
 impl TrackersOptions {
-    /// For trackers on the Internet: announces to every tier, a minute to two hours after an answer, 30
-    /// seconds after the first failure; a stop waits for 5 seconds.
+    /// For trackers on the Internet: announces to a tracker of every tier, a minute to two hours after an
+    /// answer, 30 seconds after the first failure; a stop waits for 5 seconds.
     pub const fn new() -> Self {
         Self {
-            announce_to: AnnounceTo::EveryTier,
             shortest_interval: Duration::from_secs(60),
-            longest_interval: Duration::from_secs(2 * 60 * 60),
             first_back_off: Duration::from_secs(30),
-            want: None,
             stop_patience: Duration::from_secs(5),
         }
     }
@@ -126,7 +116,6 @@ pub struct Trackers {
 #[derive(Debug)]
 struct ListedTracker {
     url: TrackerUrl,
-    tier: usize,
     /// By family.
     results: [FamilyResults; 2],
 }
@@ -135,9 +124,7 @@ struct ListedTracker {
 #[derive(Debug, Default)]
 struct FamilyResults {
     address: Option<SocketAddr>,
-    latest: Option<(Instant, Answer)>,
-    /// How many peers there were in that answer: they are not kept.
-    peers: usize,
+    latest: Option<LatestAnswer>,
     error: Option<TrackerError>,
     tracker_id: Option<Vec<u8>>,
 }
@@ -159,7 +146,7 @@ const DOUBTFUL: Duration = Duration::from_secs(1);
 
 impl Trackers {
     /// Takes the tiers of a torrent in their order; within a tier, trackers are shuffled (BEP 12). URLs that
-    /// cannot be used are left out and listed in [`refused`](Self::refused). The list may be empty.
+    /// cannot be used are left out and listed in [`refused`](TrackersHandle::refused). The list may be empty.
     pub fn new<T, U>(
         tiers: impl IntoIterator<Item = T>,
         identity: Identity,
@@ -172,7 +159,7 @@ impl Trackers {
     {
         let (mut listed, mut refused, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         let mut order = Vec::new();
-        for (tier, urls) in tiers.into_iter().enumerate() {
+        for urls in tiers {
             let mut of_tier = Vec::new();
             for url in urls {
                 let text = url.as_ref();
@@ -184,7 +171,7 @@ impl Trackers {
                 match parsed {
                     Ok(url) => {
                         of_tier.push(listed.len());
-                        listed.push(ListedTracker { url, tier, results: Default::default() });
+                        listed.push(ListedTracker { url, results: Default::default() });
                     }
                     // Bounded as the others are, so that an endless list costs no more.
                     Err(error) if refused.len() < MOST_TRACKERS => {
@@ -201,11 +188,6 @@ impl Trackers {
         Self { listed, walks, refused, identity, client, options: *options }
     }
 
-    /// The URLs that were left out of the list, and why; the first 256.
-    pub fn refused(&self) -> &[(String, UrlError)] {
-        &self.refused
-    }
-
     /// Begins to announce, in a task. `progress` is called at each announce and must not block. Peers go to
     /// `found` as they come. If the receiver is slow, they come in larger portions; peers of a tracker beyond
     /// 1,000 that wait are dropped.
@@ -217,7 +199,7 @@ impl Trackers {
         progress: impl Fn() -> Progress + Send + 'static,
         found: mpsc::Sender<Found>,
     ) -> TrackersHandle {
-        let Self { listed, walks, identity, client, options, .. } = self;
+        let Self { listed, walks, refused, identity, client, options } = self;
         let state = AnnounceState { listed, walks, is_stopping: false };
         let shared = Arc::new(AnnounceControl { state: Mutex::new(state), changed: Notify::new() });
         let announcer = Announcer {
@@ -228,7 +210,7 @@ impl Trackers {
             asking: JoinSet::new(),
             options,
         };
-        TrackersHandle { shared, task: tokio::spawn(announcer.run(found)) }
+        TrackersHandle { shared, refused, task: tokio::spawn(announcer.run(found)) }
     }
 }
 
@@ -237,6 +219,7 @@ impl Trackers {
 #[derive(Debug)]
 pub struct TrackersHandle {
     shared: Arc<AnnounceControl>,
+    refused: Vec<(String, UrlError)>,
     task: JoinHandle<()>,
 }
 
@@ -246,8 +229,6 @@ pub struct TrackersHandle {
 pub struct TrackerStatus {
     /// Its URL, with the passkey if there is one in it.
     pub url: String,
-    /// The number of its tier, from 0.
-    pub tier: usize,
     /// Over IPv4.
     pub v4: FamilyStatus,
     /// Over IPv6.
@@ -275,28 +256,6 @@ pub struct FamilyStatus {
     pub next_in: Option<Duration>,
 }
 
-/// An answer of a tracker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LatestAnswer {
-    /// How long ago that was.
-    pub ago: Duration,
-    /// Peers that have everything.
-    pub seeders: u32,
-    /// Peers that still have to download.
-    pub leechers: u32,
-    /// Peers that were in the answer.
-    pub peers: usize,
-    /// The interval that it asked for.
-    pub interval: Duration,
-    /// The shortest interval that it asked for, if it did.
-    pub min_interval: Option<Duration>,
-    /// The address at which it sees the client (BEP 24), if it said so.
-    pub external_ip: Option<IpAddr>,
-    /// Its warning.
-    pub warning: Option<String>,
-}
-
 impl TrackersHandle {
     /// Sends `completed` at once to the trackers that accepted `started`. Does nothing if called again, or
     /// for a torrent that was complete at its start. `left` must be 0 before the call: `completed` is not
@@ -305,11 +264,9 @@ impl TrackersHandle {
         self.tell(|state| state.walks.iter_mut().for_each(Walk::complete));
     }
 
-    /// Announces at once to the trackers that allow it: their shortest interval is over, and they have not
-    /// just failed.
-    pub fn announce_now(&self) {
-        let now = Instant::now();
-        self.tell(|state| state.walks.iter_mut().for_each(|walk| walk.hurry(now)));
+    /// The URLs that were left out of the list, and why; the first 256.
+    pub fn refused(&self) -> &[(String, UrlError)] {
+        &self.refused
     }
 
     /// The state of each tracker, in the order of the torrent.
@@ -321,7 +278,7 @@ impl TrackersHandle {
                 let (tracker, next) = state.walks[family].state(nth, now)?;
                 Some(listed.results[family].status(tracker, next, now))
             });
-            Some(TrackerStatus { url: listed.url.to_string(), tier: listed.tier, v4: v4?, v6: v6? })
+            Some(TrackerStatus { url: listed.url.to_string(), v4: v4?, v6: v6? })
         };
         state.listed.iter().enumerate().filter_map(status).collect()
     }
@@ -350,21 +307,11 @@ impl Drop for TrackersHandle {
 
 impl FamilyResults {
     fn status(&self, tracker: &walk::TrackerState, next: Option<Instant>, now: Instant) -> FamilyStatus {
-        let latest = self.latest.as_ref().map(|(at, answer)| LatestAnswer {
-            ago: now.saturating_duration_since(*at),
-            seeders: answer.seeders,
-            leechers: answer.leechers,
-            peers: self.peers,
-            interval: answer.interval,
-            min_interval: answer.min_interval,
-            external_ip: answer.external_ip,
-            warning: answer.warning.clone(),
-        });
         FamilyStatus {
             address: self.address,
             is_asking: tracker.under_way.is_some(),
             is_started: tracker.started,
-            latest,
+            latest: self.latest.clone(),
             failures: tracker.failures,
             error: self.error.clone(),
             next_in: next.map(|next| next.saturating_duration_since(now)),
@@ -445,8 +392,8 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
             loop {
                 match state.walks[family].step(now, progress.left > 0) {
                     NextStep::Ask(tracker, event) => {
-                        let want = self.options.want;
-                        self.asking.spawn(self.announce(&state, (tracker, family), event, want, progress));
+                        // How many peers it names is left to the tracker.
+                        self.asking.spawn(self.announce(&state, (tracker, family), event, None, progress));
                     }
                     NextStep::Wait(until) => {
                         next = next.into_iter().chain(until).min();
@@ -471,7 +418,8 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         let (url, tracker_id) = (listed.url.clone(), listed.results[family].tracker_id.clone());
         let failures = state.walks[family].state(tracker, Instant::now()).map_or(0, |state| state.0.failures);
         async move {
-            let announce = Announce { identity, progress, event, want, tracker_id: tracker_id.as_deref() };
+            let (port, tracker_id) = (identity.ports[family], tracker_id.as_deref());
+            let announce = Announce { identity, port, progress, event, want, tracker_id };
             let (address, answer) = client.announce(&url, FAMILIES[family], failures, &announce).await;
             match &answer {
                 Ok(answer) => debug!(%url, ?address, ?event, peers = answer.peers.len(), "announced"),
@@ -490,16 +438,15 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         let (results, walk) = (&mut listed[tracker].results[family], &mut walks[family]);
         results.address = address.or(results.address);
         match answer {
-            Ok(mut answer) => {
-                walk.answered(tracker, answer.interval, answer.min_interval, now);
-                let peers = std::mem::take(&mut answer.peers);
-                results.peers = peers.len();
+            Ok(answer) => {
+                let Answer { mut latest, peers, tracker_id } = answer;
+                walk.answered(tracker, latest.interval, latest.min_interval, now);
+                latest.peers = peers.len();
                 let waiting = waiting.entry(tracker).or_default();
                 waiting.extend(peers.into_iter().take(MOST_PEERS.saturating_sub(waiting.len())));
                 // Without a new one, the old one stays good (BEP 3).
-                results.tracker_id = answer.tracker_id.take().or(results.tracker_id.take());
-                results.error = None;
-                results.latest = Some((now, answer));
+                results.tracker_id = tracker_id.or(results.tracker_id.take());
+                (results.error, results.latest) = (None, Some(latest));
             }
             Err(error) => {
                 let why = match &error {

@@ -3,43 +3,62 @@
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
-    fs::File,
+    fs::{File, Metadata},
     io::{self, IoSlice, IoSliceMut},
+    ops::Range,
     os::unix::{
         ffi::OsStrExt,
         fs::{FileExt, MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
-use swarmkeep_metainfo::{FileList, Info};
+use swarmkeep_metainfo::Info;
 
 use crate::{
     Capabilities, Content, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits, Result,
-    Statistics, Summary, error::about,
+    Summary,
+    error::about,
+    files::{
+        disk::Disk,
+        open_files::{OpenFile, OpenFiles},
+    },
+    forward,
 };
+
+/// The open files of all places, by the number of the place and of the file.
+static OPEN_FILES: LazyLock<OpenFiles> = LazyLock::new(OpenFiles::default);
 
 /// The files of a torrent, where a user keeps them. Symbolic links are followed: the files are not the
 /// store's own.
 #[derive(Debug)]
 pub struct Place {
-    files: FileList,
+    info: Arc<Info>,
     folder: PathBuf,
     /// The number of first names of each path that the folder replaces.
     skipped: usize,
     /// Whether only the sanitised names count, and not the torrent's own.
     as_written: bool,
-    /// The file that was read last.
-    open: Mutex<Option<(usize, Arc<File>)>>,
+    /// Distinguishes it from all others.
+    id: u64,
     /// How each file was before it was verified.
     before: Mutex<BTreeMap<usize, Signature>>,
 }
 
-/// Device, inode, length, and the time of the last change of any kind, which no program can set.
-type Signature = (u64, u64, u64, (i64, i64));
+/// How a file was at a moment: its device, i-node, length and time of the last write; and the time of the
+/// last change of any kind, such as another link, which no program can set.
+type Signature = ((u64, u64, u64, (i64, i64)), (i64, i64));
+
+fn signature(of: &Metadata) -> Signature {
+    let written = (of.mtime(), of.mtime_nsec());
+    ((of.dev(), of.ino(), of.len(), written), (of.ctime(), of.ctime_nsec()))
+}
 
 /// A piece as it was found.
 #[derive(Debug)]
@@ -56,13 +75,12 @@ impl Place {
     /// Finds the files of a torrent, under the torrent's own names or under the sanitised ones. `path` is the
     /// folder that has them, the folder of the torrent itself, or the one file of the torrent. Returns `None`
     /// if none of the files exists.
-    pub fn find(info: &Info, path: &Path) -> Option<Self> {
+    pub fn find(info: &Arc<Info>, path: &Path) -> Option<Self> {
         let files = || info.files().iter().filter(|file| !file.is_padding());
-        let found = |skipped| Self { skipped, as_written: false, ..Self::below(info, path) };
         if path.is_file() {
             let mut all = files();
             let only = all.next().filter(|_| all.next().is_none())?;
-            return Some(found(only.path().len()));
+            return Some(Self::new(info, path, only.path().len(), false));
         }
         // A hundred files are enough to choose one of the two folders.
         let count = |skipped: usize| {
@@ -73,21 +91,21 @@ impl Place {
         };
         match (count(0), count(1)) {
             (0, 0) => None,
-            (own, inside) => Some(found(usize::from(inside > own))),
+            (own, inside) => Some(Self::new(info, path, usize::from(inside > own), false)),
         }
     }
 
     /// The files of a torrent below a folder, where a store writes them: under their whole paths, and the
     /// names that are [written](swarmkeep_metainfo::FileList).
-    pub fn below(info: &Info, folder: &Path) -> Self {
-        Self {
-            files: info.files().clone(),
-            folder: folder.to_owned(),
-            skipped: 0,
-            as_written: true,
-            open: Mutex::default(),
-            before: Mutex::default(),
-        }
+    pub fn below(info: &Arc<Info>, folder: &Path) -> Self {
+        Self::new(info, folder, 0, true)
+    }
+
+    fn new(info: &Arc<Info>, folder: &Path, skipped: usize, as_written: bool) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        let id = IDS.fetch_add(1, Relaxed);
+        let (info, folder) = (Arc::clone(info), folder.to_owned());
+        Self { info, folder, skipped, as_written, id, before: Mutex::default() }
     }
 
     /// Verifies the pieces for which `wanted` returns true, in order, and passes each to `each`.
@@ -96,99 +114,93 @@ impl Place {
     /// [`Error::Geometry`] if the files are empty, and errors of `each`, which end the call.
     pub fn verify(
         &self,
-        info: &Info,
         wanted: impl Fn(u32) -> bool,
         mut each: impl FnMut(u32, FoundPiece<'_>) -> Result<()>,
     ) -> Result<()> {
-        let geometry = self.geometry(info)?;
+        let (info, geometry) = (&self.info, self.geometry()?);
         let mut bytes = Vec::new();
         for piece in (0..geometry.pieces()).filter(|&piece| wanted(piece)) {
             let range = geometry.piece(piece)?;
             bytes.clear();
             bytes.resize((range.end - range.start) as usize, 0);
-            let noted = |index, signature| _ = self.before.lock().entry(index).or_insert(signature);
-            let read = self.read(range.start, &mut [IoSliceMut::new(&mut bytes)], |index, file, read| {
+            for segment in info.files().segments(range.clone()) {
                 // Before the read, so that it counts as changed if it changes meanwhile.
-                noted(index, signature(file)?);
-                read()
-            });
-            let found = match read {
-                Err(error) => FoundPiece::Missing(error),
-                Ok(()) if info.verify(piece, &bytes[..info.piece_len(piece) as usize]) => {
-                    FoundPiece::Right(&bytes)
+                if !self.before.lock().contains_key(&segment.file)
+                    && let Ok(now) = self.now(segment.file)
+                {
+                    self.before.lock().insert(segment.file, now);
                 }
-                Ok(()) => FoundPiece::Wrong(&bytes),
-            };
+            }
+            let found =
+                match self.read(range.start, &mut [IoSliceMut::new(&mut bytes)], |_, read| read.map(drop)) {
+                    Err(error) => FoundPiece::Missing(error),
+                    Ok(()) if info.verify(piece, &bytes[..info.piece_len(piece) as usize]) => {
+                        FoundPiece::Right(&bytes)
+                    }
+                    Ok(()) => FoundPiece::Wrong(&bytes),
+                };
             each(piece, found)?;
         }
         Ok(())
     }
 
-    fn geometry(&self, info: &Info) -> Result<Geometry> {
-        Geometry::new(self.files.length(), info.piece_length())
+    fn geometry(&self) -> Result<Geometry> {
+        Geometry::new(self.info.files().length(), self.info.piece_length())
     }
 
-    /// Fills the buffers with the torrent's bytes from `offset` on, each part of a file by `read_part`.
-    /// Padding is zeroes.
+    /// Fills the buffers with the torrent's bytes from `offset` on. `check` gets the number of each file and
+    /// the result of its read. Padding is zeroes.
     fn read(
         &self,
         offset: u64,
         buffers: &mut [IoSliceMut<'_>],
-        read_part: impl Fn(usize, &File, &mut dyn FnMut() -> io::Result<()>) -> io::Result<()>,
+        check: impl Fn(usize, io::Result<Signature>) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut at = offset;
         for buffer in buffers {
             let mut rest = &mut buffer[..];
             let end = at + rest.len() as u64;
-            for segment in self.files.segments(at..end) {
+            for segment in self.info.files().segments(at..end) {
                 let (now, later) = rest.split_at_mut(segment.length as usize);
                 rest = later;
-                if self.files.get(segment.file).expect("segments are of files").is_padding() {
+                if self.info.files().get(segment.file).expect("segments are of files").is_padding() {
                     now.fill(0);
                     continue;
                 }
-                let read = self.opened(segment.file).and_then(|file| {
-                    read_part(segment.file, &file, &mut || file.read_exact_at(now, segment.offset))
+                let read = self.opened(segment.file).and_then(|open| {
+                    open.file.read_exact_at(now, segment.offset)?;
+                    Ok(signature(&open.file.metadata()?))
                 });
-                read.map_err(|error| about(self.path(segment.file))(error))?;
+                check(segment.file, read).map_err(|error| about(self.path(segment.file))(error))?;
             }
             at = end;
         }
         Ok(())
     }
 
-    /// As it was when it was verified.
-    fn read_unchanged(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        self.read(offset, buffers, |index, file, read| {
-            read()?;
-            match self.before.lock().get(&index) == Some(&signature(file)?) {
-                true => Ok(()),
-                false => Err(io::Error::other("it has changed since it was verified")),
-            }
+    fn opened(&self, index: usize) -> io::Result<Arc<OpenFile>> {
+        OPEN_FILES.get(&Disk::default(), (self.id, index as u32), false, || {
+            // Opening a pipe would block until it has a writer.
+            let nonblocking = OFlags::NONBLOCK.bits() as i32;
+            let file = File::options().read(true).custom_flags(nonblocking).open(self.path(index))?;
+            if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
         })
     }
 
-    fn opened(&self, index: usize) -> io::Result<Arc<File>> {
-        let mut open = self.open.lock();
-        if let Some((at, file)) = &*open
-            && *at == index
-        {
-            return Ok(Arc::clone(file));
-        }
-        // Opening a pipe would block until it has a writer.
-        let nonblocking = OFlags::NONBLOCK.bits() as i32;
-        let file = File::options().read(true).custom_flags(nonblocking).open(self.path(index))?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no file"));
-        }
-        let file = Arc::new(file);
-        *open = Some((index, Arc::clone(&file)));
-        Ok(file)
+    /// How a file is now.
+    fn now(&self, index: usize) -> io::Result<Signature> {
+        Ok(signature(&self.path(index).metadata()?))
     }
 
     fn path(&self, index: usize) -> PathBuf {
-        let file = self.files.get(index).expect("it comes from the list");
+        let file = self.info.files().get(index).expect("it comes from the list");
         path_of(file, &self.folder, self.skipped, self.as_written)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        OPEN_FILES.close(self.id);
     }
 }
 
@@ -209,14 +221,12 @@ fn path_of(file: swarmkeep_metainfo::File<'_>, folder: &Path, skipped: usize, as
     original.filter(|path| path.is_file()).unwrap_or_else(written)
 }
 
-fn signature(file: &File) -> io::Result<Signature> {
-    let metadata = file.metadata()?;
-    Ok((metadata.dev(), metadata.ino(), metadata.len(), (metadata.ctime(), metadata.ctime_nsec())))
-}
-
 /// Torrents whose files exist elsewhere already, in front of a store with others. Nothing is written to those
-/// files, and nothing is stored about them: the caller verifies them each time. A file that changes in any
-/// way after it was verified can no longer be read.
+/// files, and nothing is stored about them: the caller verifies them each time.
+///
+/// A file whose device, i-node, length or time of writing changes after it was verified loses all of its
+/// pieces. A change of any other kind leaves them, and [counts](Content::changes). Either is noticed by the
+/// next read, and [`verify_changes`](Content::verify_changes) verifies the file again.
 ///
 /// Different from other stores, any write of bytes is [`Error::ReadOnly`], and handles read on after a
 /// delete.
@@ -237,14 +247,18 @@ impl InPlace {
     ///
     /// # Errors
     /// [`Error::Geometry`] if its files are empty.
-    pub fn add(&self, info: &Info, place: Place, right: PieceBits) -> Result<()> {
-        let torrent = PlacedTorrent { geometry: place.geometry(info)?, place, right: Mutex::new(right) };
-        self.torrents.write().insert(info.info_hash(), Arc::new(torrent));
+    pub fn add(&self, place: Place, right: PieceBits) -> Result<()> {
+        let (info_hash, geometry, right) = (place.info.info_hash(), place.geometry()?, Mutex::new(right));
+        let (stale, [changes, looked]) = (Mutex::default(), [const { AtomicU64::new(0) }; 2]);
+        let torrent = PlacedTorrent { geometry, place, right, stale, changes, looked };
+        self.torrents.write().insert(info_hash, Arc::new(torrent));
         Ok(())
     }
 }
 
 impl ContentRepository for InPlace {
+    forward! { it, it.others; flush, statistics }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         match self.torrents.read().contains_key(&torrent.info_hash) {
             true => Err(Error::Exists(torrent.info_hash)),
@@ -281,15 +295,6 @@ impl ContentRepository for InPlace {
         }
     }
 
-    fn flush(&self) -> Result<()> {
-        self.others.flush()
-    }
-
-    /// Those of the store behind.
-    fn statistics(&self) -> Statistics {
-        self.others.statistics()
-    }
-
     /// Those of the store behind, without labels.
     fn capabilities(&self) -> Capabilities {
         Capabilities { label: 0, ..self.others.capabilities() }
@@ -301,6 +306,43 @@ struct PlacedTorrent {
     geometry: Geometry,
     place: Place,
     right: Mutex<PieceBits>,
+    /// Files that have changed, and how they were at the latest look.
+    stale: Mutex<BTreeMap<usize, Option<Signature>>>,
+    changes: AtomicU64,
+    /// The value of `changes` at the latest look.
+    looked: AtomicU64,
+}
+
+impl PlacedTorrent {
+    fn pieces_of(&self, file: usize) -> Range<u32> {
+        let file = self.place.info.files().get(file).expect("it comes from the list");
+        self.geometry.pieces_of(&file.range())
+    }
+
+    /// Compares a file that was read with how it was when it was verified.
+    fn check(&self, index: usize, read: io::Result<Signature>) -> io::Result<()> {
+        let (now, before) = (self.place.now(index), self.place.before.lock().get(&index).copied());
+        let mut stale = self.stale.lock();
+        match (&read, &now, before) {
+            (Ok(read), Ok(now), Some(before)) if [read.0, now.0] == [before.0, before.0] => {
+                if *now != before && stale.insert(index, Some(*now)) != Some(Some(*now)) {
+                    self.changes.fetch_add(1, Relaxed);
+                }
+                Ok(())
+            }
+            // The medium has an error.
+            (Err(_), Ok(now), Some(before)) if *now == before => read.map(drop),
+            _ => {
+                stale.insert(index, now.as_ref().ok().copied());
+                // A disk that is mounted again has the same files.
+                self.place.before.lock().remove(&index);
+                let mut right = self.right.lock();
+                self.pieces_of(index).for_each(|piece| _ = right.remove(piece));
+                self.changes.fetch_add(1, Relaxed);
+                Err(now.err().unwrap_or_else(|| io::Error::other("it has changed since it was verified")))
+            }
+        }
+    }
 }
 
 const READ_ONLY: Error = Error::ReadOnly { why: "the files are seeded where they are" };
@@ -314,8 +356,40 @@ impl Content for PlacedTorrent {
         true
     }
 
-    fn is_verified(&self) -> bool {
-        true
+    fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+
+    /// A file is verified at the second look at which it is the same.
+    fn verify_changes(&self, ends: &dyn Fn() -> bool) -> bool {
+        let stale = self.stale.lock().clone();
+        for (index, seen) in stale {
+            let now = self.place.now(index).ok();
+            let before = self.place.before.lock().get(&index).copied();
+            self.stale.lock().insert(index, now);
+            let Some(now) = now.filter(|_| now == seen && now != before) else { continue };
+            self.place.before.lock().insert(index, now);
+            OPEN_FILES.forget((self.place.id, index as u32));
+            let pieces = self.pieces_of(index);
+            let verified = self.place.verify(
+                |piece| pieces.contains(&piece),
+                |piece, found| {
+                    match found {
+                        FoundPiece::Right(_) => self.right.lock().insert(piece),
+                        FoundPiece::Wrong(_) | FoundPiece::Missing(_) => self.right.lock().remove(piece),
+                    };
+                    if ends() { Err(Error::Deleted) } else { Ok(()) }
+                },
+            );
+            // Errors and results of earlier reads do not count any more.
+            self.changes.fetch_add(1, Relaxed);
+            let is_right = pieces.clone().all(|piece| self.right.lock().contains(piece));
+            if verified.is_ok() && is_right && self.place.now(index).ok() == Some(now) {
+                self.stale.lock().remove(&index);
+            }
+        }
+        let changes = self.changes.load(Relaxed);
+        self.looked.swap(changes, Relaxed) != changes
     }
 
     fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
@@ -327,13 +401,12 @@ impl Content for PlacedTorrent {
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let len: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         let range = self.geometry.range(offset, len as u64)?;
-        {
-            let right = self.right.lock();
-            if let Some(piece) = self.geometry.pieces_of(&range).find(|&piece| !right.contains(piece)) {
-                return Err(Error::NotWritten { at: self.geometry.piece(piece)?.start.max(offset) });
-            }
+        let wrong = self.geometry.pieces_of(&range).find(|&piece| !self.right.lock().contains(piece));
+        if let Some(piece) = wrong {
+            return Err(Error::NotWritten { at: self.geometry.piece(piece)?.start.max(offset) });
         }
-        self.place.read_unchanged(offset, buffers).map_err(Error::io("reading a file in its place"))
+        let read = self.place.read(offset, buffers, |index, read| self.check(index, read));
+        read.map_err(Error::io("reading a file in its place"))
     }
 
     fn mark_complete(&self, piece: u32) -> Result<bool> {
@@ -345,8 +418,14 @@ impl Content for PlacedTorrent {
     }
 
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
-        self.geometry.piece(piece)?;
-        Ok(self.right.lock().remove(piece))
+        let range = self.geometry.piece(piece)?;
+        let was = self.right.lock().remove(piece);
+        if was {
+            // It comes back when they are right.
+            let files = self.place.info.files().segments(range).map(|segment| (segment.file, None));
+            self.stale.lock().extend(files);
+        }
+        Ok(was)
     }
 
     fn pieces(&self) -> Result<PieceBits> {
@@ -362,7 +441,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::{ContentConfig, ContentExt, Memory};
+    use crate::{ContentConfig, ContentExt, Memory, Verified};
 
     const PATHS: [&[&str]; 3] = [&["c"], &["one", "a"], &["one", "b"]];
     const LEN: usize = 50_000;
@@ -376,7 +455,7 @@ mod tests {
     }
 
     /// Three files in a folder, and their description.
-    fn album(format: Format) -> (TempDir, Info) {
+    fn album(format: Format) -> (TempDir, Arc<Info>) {
         let folder = tempfile::tempdir().unwrap();
         let mut builder = Creation::builder("album", format);
         builder.piece_length(16 << 10);
@@ -400,8 +479,8 @@ mod tests {
     }
 
     /// The right pieces, the wrong and the missing ones.
-    fn verified(info: &Info, place: &Place) -> (PieceBits, Vec<u32>, Vec<u32>) {
-        let pieces = NewTorrent::of(info).unwrap().geometry.pieces();
+    fn verified(place: &Place) -> (PieceBits, Vec<u32>, Vec<u32>) {
+        let pieces = place.geometry().unwrap().pieces();
         let (mut right, mut wrong, mut missing) = (PieceBits::none(pieces), Vec::new(), Vec::new());
         let each = |piece, found: FoundPiece<'_>| {
             match found {
@@ -411,14 +490,14 @@ mod tests {
             }
             Ok(())
         };
-        place.verify(info, |_| true, each).unwrap();
+        place.verify(|_| true, each).unwrap();
         (right, wrong, missing)
     }
 
     fn store(info: &Info, place: Place) -> (InPlace, Arc<dyn Content>) {
-        let (right, ..) = verified(info, &place);
+        let (right, ..) = verified(&place);
         let store = InPlace::new(Arc::new(Memory::new(&ContentConfig::new(""))));
-        store.add(info, place, right).unwrap();
+        store.add(place, right).unwrap();
         let content = store.open(&info.info_hash()).unwrap();
         (store, content)
     }
@@ -429,7 +508,7 @@ mod tests {
             let (folder, info) = album(format);
             for at in [folder.path().to_owned(), folder.path().join("album")] {
                 let place = Place::find(&info, &at).unwrap();
-                let (right, wrong, missing) = verified(&info, &place);
+                let (right, wrong, missing) = verified(&place);
                 assert_eq!((right.count(), wrong, missing), (right.pieces(), vec![], vec![]), "{format:?}");
                 let (_, content) = store(&info, place);
                 for piece in 0..right.pieces() {
@@ -450,7 +529,7 @@ mod tests {
         fs::write(path(&folder, 0), first).unwrap();
         fs::remove_file(path(&folder, 2)).unwrap();
         let place = Place::find(&info, folder.path()).unwrap();
-        let (right, wrong, missing) = verified(&info, &place);
+        let (right, wrong, missing) = verified(&place);
         // Four pieces of each file.
         assert_eq!((right.count(), &wrong[..], &missing[..]), (7, &[1][..], &[8, 9, 10, 11][..]));
         let (_, content) = store(&info, place);
@@ -459,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_and_a_file_that_changes_in_any_way_is_not_read() {
+    fn nothing_is_written_and_a_changed_file_loses_all_of_its_pieces_until_it_is_right() {
         let (folder, info) = album(Format::V1);
         let (store, content) = store(&info, Place::find(&info, folder.path()).unwrap());
         assert!(content.is_read_only());
@@ -467,24 +546,42 @@ mod tests {
         assert!(matches!(store.create(&NewTorrent::of(&info).unwrap()), Err(Error::Exists(_))));
         assert!(content.mark_incomplete(0).unwrap() && !content.mark_incomplete(0).unwrap());
         assert!(matches!(content.mark_complete(0), Err(Error::NotWritten { at: 0 })));
-        let (first, last) = (1, content.geometry().pieces() - 1);
-        assert!(content.read_piece(first).is_ok() && content.read_piece(last).is_ok());
-        // Replaced by one of the same length and time of writing.
+        let (last, first_of_last) = (info.piece_count() - 1, 2 * LEN as u32 / (16 << 10));
+        // Replaced by one of the same length and time of writing, and that by a right one.
         let written = fs::metadata(path(&folder, 2)).unwrap().modified().unwrap();
-        let other = folder.path().join("other");
-        fs::write(&other, bytes(1)).unwrap();
-        File::options().write(true).open(&other).unwrap().set_modified(written).unwrap();
-        fs::rename(other, path(&folder, 2)).unwrap();
-        // The file that was read last is still open: read another one between.
-        assert!(content.read_piece(first).is_ok());
-        let changed = content.read_piece(last).unwrap_err();
-        assert!(
-            matches!(&changed, Error::Io { source, .. } if source.to_string().contains("one/b: it has changed"))
-        );
-        File::options().write(true).open(path(&folder, 0)).unwrap().set_len(10).unwrap();
-        assert!(matches!(content.read_piece(first), Err(Error::Io { .. })));
+        for (file, there) in [(1, first_of_last - 1), (2, last)] {
+            let other = folder.path().join("other");
+            fs::write(&other, bytes(file)).unwrap();
+            File::options().write(true).open(&other).unwrap().set_modified(written).unwrap();
+            fs::rename(other, path(&folder, 2)).unwrap();
+            let changed = content.read_piece(last);
+            assert!(file == 2 || changed.unwrap_err().to_string().contains("one/b: it has changed"));
+            assert_eq!(content.pieces().unwrap().count(), first_of_last - 1);
+            assert!(content.read_piece(1).is_ok());
+            (0..2).for_each(|_| _ = content.verify_changes(&|| false));
+            assert_eq!(content.pieces().unwrap().count(), there);
+        }
         assert!(store.delete(&info.info_hash()).unwrap());
         assert!(fs::read(path(&folder, 1)).unwrap() == bytes(1));
+    }
+
+    /// A page that was mapped and dirty before the file was verified changes without a change of any time.
+    #[test]
+    fn a_change_without_a_trace_is_found_before_the_piece_is_sent() {
+        let (folder, info) = album(Format::V1);
+        let (right, ..) = verified(&Place::find(&info, folder.path()).unwrap());
+        let mut wrong = bytes(0);
+        wrong[20_000] ^= 1;
+        fs::write(path(&folder, 0), wrong).unwrap();
+        let place = Place::find(&info, folder.path()).unwrap();
+        verified(&place);
+        let store = InPlace::new(Arc::new(Memory::new(&ContentConfig::new(""))));
+        store.add(place, right).unwrap();
+        let known = Arc::clone(&info);
+        let verified = Verified::new(Arc::new(store), move |_| Ok(Some(Arc::clone(&known))));
+        let content = verified.open(&info.info_hash()).unwrap();
+        assert!(matches!(content.read_piece(1), Err(Error::Wrong { piece: 1 })));
+        assert!(content.read_piece(2).is_ok());
     }
 
     #[test]
@@ -497,7 +594,7 @@ mod tests {
             fs::write(path(&folder, 2), bytes(2)).unwrap();
             Ok(())
         };
-        place.verify(&info, |_| true, each).unwrap();
+        place.verify(|_| true, each).unwrap();
         assert_eq!(right, info.piece_count());
     }
 
@@ -510,7 +607,7 @@ mod tests {
             .unwrap();
         fs::remove_file(path(&folder, 1)).unwrap();
         fs::create_dir(path(&folder, 1)).unwrap();
-        let (right, wrong, missing) = verified(&info, &Place::find(&info, folder.path()).unwrap());
+        let (right, wrong, missing) = verified(&Place::find(&info, folder.path()).unwrap());
         assert_eq!((right.count(), wrong, missing), (4, vec![], (0..8).collect()));
     }
 

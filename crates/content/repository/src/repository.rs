@@ -174,9 +174,17 @@ pub trait Content: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether each read returns bytes of the torrent or an error, because the pieces were verified in this
-    /// process, and a change is noticed.
-    fn is_verified(&self) -> bool {
+    /// How often other programs have changed complete pieces, as far as reads and
+    /// [`verify_changes`](Self::verify_changes) have noticed. After a change, they are to be verified again.
+    fn changes(&self) -> u64 {
+        0
+    }
+
+    /// Verifies the content again that other programs have changed, which may take long. Ends early when
+    /// `ends` returns `true`. Returns whether anything has [changed](Self::changes) since the last call:
+    /// other pieces may be complete then.
+    fn verify_changes(&self, ends: &dyn Fn() -> bool) -> bool {
+        let _ = ends;
         false
     }
 
@@ -191,49 +199,41 @@ pub trait Content: fmt::Debug + Send + Sync {
     }
 }
 
+/// Implements methods of [`ContentRepository`] or [`Content`] by those of another value: `forward! { it,
+/// it.inner; list, flush }`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! forward {
-    ($($pointer:ty),*) => {$(
-        impl<R: ContentRepository + ?Sized> ContentRepository for $pointer {
-            fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
-                (**self).create(torrent)
-            }
-
-            fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
-                (**self).open(info_hash)
-            }
-
-            fn list(&self) -> Result<Vec<Summary>> {
-                (**self).list()
-            }
-
-            fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-                (**self).delete(info_hash)
-            }
-
-            fn flush(&self) -> Result<()> {
-                (**self).flush()
-            }
-
-            fn statistics(&self) -> Statistics {
-                (**self).statistics()
-            }
-
-            fn capabilities(&self) -> Capabilities {
-                (**self).capabilities()
-            }
-
-            fn label(&self, info_hash: &InfoHash) -> Result<Arc<[u8]>> {
-                (**self).label(info_hash)
-            }
-
-            fn set_label(&self, info_hash: &InfoHash, label: &[u8]) -> Result<()> {
-                (**self).set_label(info_hash, label)
-            }
+    ($it:ident, $inner:expr; $($method:ident),*) => { $($crate::forward! { @$method $it, $inner })* };
+    (@ $it:ident, $inner:expr, $method:ident($($name:ident: $of:ty),*) -> $result:ty) => {
+        fn $method(&self, $($name: $of),*) -> $result {
+            let $it = self;
+            $inner.$method($($name),*)
         }
-    )*};
+    };
+    (@create $($to:tt)*) => { $crate::forward! { @ $($to)*, create(torrent: &$crate::NewTorrent) -> $crate::Result<::std::sync::Arc<dyn $crate::Content>> } };
+    (@open $($to:tt)*) => { $crate::forward! { @ $($to)*, open(info_hash: &$crate::InfoHash) -> $crate::Result<::std::sync::Arc<dyn $crate::Content>> } };
+    (@list $($to:tt)*) => { $crate::forward! { @ $($to)*, list() -> $crate::Result<Vec<$crate::Summary>> } };
+    (@delete $($to:tt)*) => { $crate::forward! { @ $($to)*, delete(info_hash: &$crate::InfoHash) -> $crate::Result<bool> } };
+    (@flush $($to:tt)*) => { $crate::forward! { @ $($to)*, flush() -> $crate::Result<()> } };
+    (@statistics $($to:tt)*) => { $crate::forward! { @ $($to)*, statistics() -> $crate::Statistics } };
+    (@capabilities $($to:tt)*) => { $crate::forward! { @ $($to)*, capabilities() -> $crate::Capabilities } };
+    (@label $($to:tt)*) => { $crate::forward! { @ $($to)*, label(info_hash: &$crate::InfoHash) -> $crate::Result<::std::sync::Arc<[u8]>> } };
+    (@set_label $($to:tt)*) => { $crate::forward! { @ $($to)*, set_label(info_hash: &$crate::InfoHash, label: &[u8]) -> $crate::Result<()> } };
+    (@geometry $($to:tt)*) => { $crate::forward! { @ $($to)*, geometry() -> $crate::Geometry } };
+    (@write_at $($to:tt)*) => { $crate::forward! { @ $($to)*, write_at(offset: u64, buffers: &[::std::io::IoSlice<'_>]) -> $crate::Result<()> } };
+    (@mark_complete $($to:tt)*) => { $crate::forward! { @ $($to)*, mark_complete(piece: u32) -> $crate::Result<bool> } };
+    (@mark_incomplete $($to:tt)*) => { $crate::forward! { @ $($to)*, mark_incomplete(piece: u32) -> $crate::Result<bool> } };
+    (@pieces $($to:tt)*) => { $crate::forward! { @ $($to)*, pieces() -> $crate::Result<$crate::PieceBits> } };
+    (@place $($to:tt)*) => { $crate::forward! { @ $($to)*, place(offset: u64) -> Option<u64> } };
+    (@is_read_only $($to:tt)*) => { $crate::forward! { @ $($to)*, is_read_only() -> bool } };
+    (@verify_changes $($to:tt)*) => { $crate::forward! { @ $($to)*, verify_changes(ends: &dyn Fn() -> bool) -> bool } };
+    (@room_for $($to:tt)*) => { $crate::forward! { @ $($to)*, room_for(range: ::std::ops::Range<u64>) -> u64 } };
 }
 
-forward!(&R, Box<R>, Arc<R>);
+impl<R: ContentRepository + ?Sized> ContentRepository for Arc<R> {
+    forward! { it, **it; create, open, list, delete, flush, statistics, capabilities, label, set_label }
+}
 
 /// Shorter forms of the methods of [`Content`].
 pub trait ContentExt: Content {

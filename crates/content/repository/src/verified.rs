@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSliceMut},
     ops::Range,
     sync::Arc,
     time::{Duration, Instant},
@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use swarmkeep_metainfo::Info;
 
 use crate::{
-    Capabilities, Content, ContentExt, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits,
-    Result, Statistics, Summary, buffers::Parts,
+    Capabilities, Content, ContentExt, ContentRepository, Error, InfoHash, NewTorrent, PieceBits, Result,
+    buffers::Parts, forward,
 };
 
 /// Bytes that are read at once to verify the rest of a piece.
@@ -73,8 +73,8 @@ fn verify_rest(
 /// torrent is first read is verified when it is first read. A read of wrong bytes is [`Error::Wrong`]. Mark
 /// such a piece [incomplete](Content::mark_incomplete) to have it again.
 ///
-/// Later marks are not checked: the caller that marks a piece has verified it. Nor is content verified again
-/// that [is](Content::is_verified) already.
+/// Later marks are not checked: the caller that marks a piece has verified it. After each
+/// [change](Content::changes) by another program, all complete pieces are verified again.
 ///
 /// If a read covers a piece, the bytes that were read are verified. Otherwise the rest of the piece is read
 /// too; if that fails, reads of the piece fail at once for a minute. So put it behind a
@@ -83,8 +83,11 @@ fn verify_rest(
 pub struct Verified {
     inner: Arc<dyn ContentRepository>,
     hashes: Arc<Hashes>,
-    torrents: Mutex<HashMap<InfoHash, Arc<Mutex<Verification>>>>,
+    torrents: Mutex<HashMap<InfoHash, Arc<State>>>,
 }
+
+/// With the count of [changes](Content::changes) to which it belongs.
+type State = Mutex<(u64, Verification)>;
 
 type Hashes = dyn Fn(&InfoHash) -> Result<Option<Arc<Info>>> + Send + Sync;
 
@@ -117,9 +120,11 @@ impl Verified {
 }
 
 impl ContentRepository for Verified {
+    forward! { it, it.inner; list, flush, statistics }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         let inner = self.inner.create(torrent)?;
-        let state = Arc::new(Mutex::new(Verification::All));
+        let state = Arc::new(Mutex::new((0, Verification::All)));
         self.torrents.lock().insert(torrent.info_hash, Arc::clone(&state));
         let (info_hash, hashes) = (torrent.info_hash, Arc::clone(&self.hashes));
         Ok(Arc::new(Handle { inner, info_hash, hashes, state }))
@@ -131,22 +136,10 @@ impl ContentRepository for Verified {
         Ok(Arc::new(Handle { inner, info_hash: *info_hash, hashes: Arc::clone(&self.hashes), state }))
     }
 
-    fn list(&self) -> Result<Vec<Summary>> {
-        self.inner.list()
-    }
-
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
         let deleted = self.inner.delete(info_hash)?;
         self.torrents.lock().remove(info_hash);
         Ok(deleted)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.inner.statistics()
     }
 
     /// The capabilities of the store below, without labels.
@@ -166,15 +159,16 @@ struct Handle {
     inner: Arc<dyn Content>,
     info_hash: InfoHash,
     hashes: Arc<Hashes>,
-    state: Arc<Mutex<Verification>>,
+    state: Arc<State>,
 }
 
 impl Handle {
-    /// The unverified pieces of a range, with the hashes; `None` if there are none.
-    fn unverified(&self, range: &Range<u64>) -> Result<Option<(Arc<Info>, Vec<u32>)>> {
-        let mut state = self.state.lock();
-        if matches!(*state, Verification::Unknown) {
-            let known = if self.inner.is_verified() { None } else { (self.hashes)(&self.info_hash)? };
+    /// The unverified pieces of a range after `changes`, with the hashes; `None` if there are none.
+    fn unverified(&self, range: &Range<u64>, changes: u64) -> Result<Option<(Arc<Info>, Vec<u32>)>> {
+        let (since, state) = &mut *self.state.lock();
+        if matches!(*state, Verification::Unknown) || *since != changes {
+            let known = (self.hashes)(&self.info_hash)?;
+            *since = changes;
             *state = match known.filter(|info| info.knows_hashes()) {
                 Some(info) => Verification::Except {
                     info,
@@ -185,7 +179,7 @@ impl Handle {
                 None => Verification::All,
             };
         }
-        let Verification::Except { info, unverified, wrong, unread } = &*state else { return Ok(None) };
+        let Verification::Except { info, unverified, wrong, unread } = state else { return Ok(None) };
         let pieces = self.inner.geometry().pieces_of(range);
         if let Some(&piece) = wrong.range(pieces.clone()).next() {
             return Err(Error::Wrong { piece });
@@ -200,8 +194,8 @@ impl Handle {
 
     /// Notes the result for a piece.
     fn note(&self, piece: u32, is_right: &Result<bool>) {
-        let mut state = self.state.lock();
-        let Verification::Except { unverified, wrong, unread, .. } = &mut *state else { return };
+        let state = &mut self.state.lock().1;
+        let Verification::Except { unverified, wrong, unread, .. } = state else { return };
         // It may have been marked incomplete meanwhile.
         let counts = unverified.contains(piece);
         match is_right {
@@ -223,20 +217,23 @@ impl Handle {
 }
 
 impl Content for Handle {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
-        self.inner.write_at(offset, buffers)
+    forward! {
+        it, it.inner;
+        geometry, write_at, mark_complete, pieces, place, is_read_only, verify_changes, room_for
     }
 
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let geometry = self.inner.geometry();
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let range = geometry.range(offset, len)?;
-        let unverified = self.unverified(&range)?;
-        self.inner.read_at(offset, buffers)?;
+        let unverified = loop {
+            let changes = self.inner.changes();
+            let unverified = self.unverified(&range, changes)?;
+            self.inner.read_at(offset, buffers)?;
+            if self.inner.changes() == changes {
+                break unverified;
+            }
+        };
         let Some((info, pieces)) = unverified else { return Ok(()) };
         let (mut rest, mut at) = (Parts::new(buffers.iter().map(|buffer| &**buffer)), offset);
         let (mut chunk, mut wrong) = (Vec::new(), None);
@@ -255,34 +252,10 @@ impl Content for Handle {
         wrong.map_or(Ok(()), |piece| Err(Error::Wrong { piece }))
     }
 
-    fn mark_complete(&self, piece: u32) -> Result<bool> {
-        self.inner.mark_complete(piece)
-    }
-
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
         let was = self.inner.mark_incomplete(piece)?;
         self.note(piece, &Ok(true));
         Ok(was)
-    }
-
-    fn pieces(&self) -> Result<PieceBits> {
-        self.inner.pieces()
-    }
-
-    fn place(&self, offset: u64) -> Option<u64> {
-        self.inner.place(offset)
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
-    fn is_verified(&self) -> bool {
-        true
-    }
-
-    fn room_for(&self, range: Range<u64>) -> u64 {
-        self.inner.room_for(range)
     }
 }
 

@@ -44,8 +44,8 @@ pub fn in_units(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 }
 
 /// The bytes of memory that this process may use: the memory of the machine, or the least limit of its
-/// control group and of the groups above, in version 2 or by the memory controller of version 1. `None` if the
-/// system reports neither. `read` returns the text of a file.
+/// control group and of the groups above, in version 2 or by the memory controller of version 1. `None` if
+/// the system reports neither. `read` returns the text of a file.
 pub fn memory(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let text = |path: &str| read(Path::new(path)).unwrap_or_default();
     let (machine, groups) = (text("/proc/meminfo"), text("/proc/self/cgroup"));

@@ -292,6 +292,10 @@ fn check(expected: Expected, body: &[u8], hashes: &[InfoHash], checker: &mut Che
             Err(failure) => refused(failure.reason),
             Ok(announce) => {
                 let head = announce.head;
+                // Clients take more than a tracker should send.
+                let whole = swarmkeep::bittorrent::bencode::Value::parse(body).ok();
+                let interval = whole.and_then(|whole| whole.dict()?.get(b"interval")?.integer());
+                interval.ok_or_else(|| Fault::Malformed("no interval, or bytes behind the end".into()))?;
                 let peers = announce.endpoints().map(Ok::<_, std::convert::Infallible>);
                 checker.announce(asked, (head.interval, head.complete, head.incomplete), peers).map(Ok)
             }

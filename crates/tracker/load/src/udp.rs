@@ -1,5 +1,6 @@
 //! A worker over UDP (BEP 15): a connected socket, a connection id, and requests in flight. It finds the
-//! request of an answer by its transaction, which the protocol's `Client` would compare again for each packet.
+//! request of an answer by its transaction, which the protocol's `Client` would compare again for each
+//! packet.
 
 use std::{
     collections::VecDeque,

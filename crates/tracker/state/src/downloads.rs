@@ -192,7 +192,7 @@ impl Downloads {
     /// Forgets all counts below `least`, gives their space back, and returns their number.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`]: all of them may be forgotten nevertheless. The call can be repeated.
+    /// [`Error::Io`], [`Error::Damaged`]: all of them may still be forgotten. The call can be repeated.
     pub fn forget_below(&mut self, least: u32) -> Result<u64> {
         let forgotten = self.write(|table, _| {
             let entries = table.len()?;

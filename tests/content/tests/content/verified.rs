@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSliceMut},
     ops::Range,
     sync::{
         Arc, Mutex,
@@ -11,8 +11,8 @@ use std::{
 };
 
 use swarmkeep_content::{
-    Capabilities, Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, Memory,
-    NewTorrent, PieceBits, Result, Statistics, Summary, Verified,
+    Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, Memory, NewTorrent, Result,
+    Verified, forward,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_content_tests::torrents;
@@ -42,6 +42,8 @@ impl fmt::Debug for ReadProbe {
 }
 
 impl ContentRepository for CountingStore {
+    forward! { it, it.0; list, delete, flush, statistics, capabilities }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         Ok(Arc::new(CountingContent(self.0.create(torrent)?, Arc::clone(&self.1))))
     }
@@ -49,36 +51,10 @@ impl ContentRepository for CountingStore {
     fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
         Ok(Arc::new(CountingContent(self.0.open(info_hash)?, Arc::clone(&self.1))))
     }
-
-    fn list(&self) -> Result<Vec<Summary>> {
-        self.0.list()
-    }
-
-    fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-        self.0.delete(info_hash)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.0.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.0.statistics()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
 }
 
 impl Content for CountingContent {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-
-    fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
-        self.0.write_at(offset, buffers)
-    }
+    forward! { it, it.0; geometry, write_at, mark_complete, mark_incomplete, pieces }
 
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
@@ -91,18 +67,6 @@ impl Content for CountingContent {
         meanwhile.into_iter().for_each(|meanwhile| meanwhile());
         Ok(())
     }
-
-    fn mark_complete(&self, piece: u32) -> Result<bool> {
-        self.0.mark_complete(piece)
-    }
-
-    fn mark_incomplete(&self, piece: u32) -> Result<bool> {
-        self.0.mark_incomplete(piece)
-    }
-
-    fn pieces(&self) -> Result<PieceBits> {
-        self.0.pieces()
-    }
 }
 
 /// A torrent in a store, with other bytes in some of its complete pieces.
@@ -114,7 +78,7 @@ struct StoredTorrent {
 
 impl StoredTorrent {
     fn new(name: &str, wrong: &[u32]) -> Self {
-        let info = Arc::new(torrents::torrent(name).into_info());
+        let info = torrents::torrent(name).into_info();
         let probe = Arc::<ReadProbe>::default();
         let inner = Arc::new(CountingStore(Memory::new(&ContentConfig::new("")), Arc::clone(&probe)));
         inner.create(&NewTorrent::of(&info).unwrap()).unwrap();

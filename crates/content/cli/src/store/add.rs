@@ -10,7 +10,7 @@ use std::{
 };
 
 use indicatif::BinaryBytes;
-use serde::Serialize;
+use serde_json::json;
 use swarmkeep_content::{
     ContentExt, ContentRepository, Error as StoreError,
     in_place::{FoundPiece, Place},
@@ -19,7 +19,7 @@ use swarmkeep_content::{
 use swarmkeep_metainfo::Info;
 
 use super::{
-    StoreArg, WRONG, bar,
+    ManyFiles, StoreArg, WRONG, bar,
     check::verify_unknown,
     of_pieces,
     opened::{Access, Kind, OpenStore},
@@ -50,22 +50,12 @@ pub(super) struct Args {
     #[arg(long)]
     in_place: bool,
 
+    #[command(flatten)]
+    many_files: ManyFiles,
+
     /// Print JSON: one document per torrent.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Serialize)]
-struct Added<'a> {
-    info_hash: String,
-    name: &'a str,
-    bytes: u64,
-    pieces: u32,
-    complete: u32,
-    /// Pieces with other bytes than the torrent has.
-    wrong: Vec<u32>,
-    /// Pieces that are not there, or not all of them.
-    missing: Vec<u32>,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
@@ -75,6 +65,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         return Err(format!("{data}: --in-place takes up the files in {store}, and copies nothing").into());
     }
     let torrents = torrents.into_iter().map(read_whole_torrent).collect::<Result<Vec<_>, _>>()?;
+    torrents.iter().try_for_each(|(metainfo, _)| args.many_files.check(metainfo.info()))?;
     let found: Vec<_> = torrents
         .iter()
         .map(|(metainfo, _)| data.map(|data| Place::find(metainfo.info(), data).ok_or(data)).transpose())
@@ -136,7 +127,7 @@ fn lies_there(store: &OpenStore, args: &Args, info: &Info, data: Option<&Path>) 
 fn add(
     store: &OpenStore,
     args: &Args,
-    info: &Info,
+    info: &Arc<Info>,
     torrent: &[u8],
     place: Option<&Place>,
 ) -> Result<bool, Box<dyn Error>> {
@@ -158,7 +149,12 @@ fn add(
     tell(store, args, info, wrong, missing)
 }
 
-fn add_in_place(store: &OpenStore, args: &Args, info: &Info, torrent: &[u8]) -> Result<bool, Box<dyn Error>> {
+fn add_in_place(
+    store: &OpenStore,
+    args: &Args,
+    info: &Arc<Info>,
+    torrent: &[u8],
+) -> Result<bool, Box<dyn Error>> {
     let (folder, name) = (&args.store.path, info.name().escape_debug());
     let Kind::Files(files) = &store.kind else {
         return Err(format!("{}: only a folder can take up files that lie in it", folder.display()).into());
@@ -182,7 +178,8 @@ fn add_in_place(store: &OpenStore, args: &Args, info: &Info, torrent: &[u8]) -> 
     tell(store, args, info, wrong, missing)
 }
 
-/// Prints how much of a torrent is there. Returns whether nothing is wrong or missing.
+/// Prints how much of a torrent is there: `wrong` pieces have other bytes, `missing` ones are not all there.
+/// Returns whether there are none of these.
 fn tell(
     store: &OpenStore,
     args: &Args,
@@ -190,28 +187,19 @@ fn tell(
     wrong: Vec<u32>,
     missing: Vec<u32>,
 ) -> Result<bool, Box<dyn Error>> {
-    let added = Added {
-        info_hash: info.info_hash().to_string(),
-        name: info.name(),
-        bytes: info.length(),
-        pieces: info.piece_count(),
-        complete: store.repository.open(&info.info_hash())?.pieces()?.count(),
-        wrong,
-        missing,
-    };
+    let (name, bytes, pieces) = (info.name(), info.length(), info.piece_count());
+    let complete = store.repository.open(&info.info_hash())?.pieces()?.count();
     if args.json {
-        print_json(&added)?;
+        print_json(&json!({
+            "info_hash": info.info_hash().to_string(), "name": name, "bytes": bytes, "pieces": pieces,
+            "complete": complete, "wrong": wrong, "missing": missing,
+        }))?;
     } else {
-        say!(
-            "{}: {}, {} in all",
-            added.name,
-            of_pieces(added.complete, added.pieces),
-            BinaryBytes(added.bytes)
-        );
-        say_pieces("not those of the torrent", &added.wrong)?;
-        say_pieces("missing", &added.missing)?;
+        say!("{name}: {}, {} in all", of_pieces(complete, pieces), BinaryBytes(bytes));
+        say_pieces("not those of the torrent", &wrong)?;
+        say_pieces("missing", &missing)?;
     }
-    Ok(added.wrong.is_empty() && added.missing.is_empty())
+    Ok(wrong.is_empty() && missing.is_empty())
 }
 
 /// Adds every right piece that the store lacks.
@@ -233,7 +221,6 @@ fn fill(
     let bar = bar(bytes).with_message(info.name().to_owned());
     let mut unflushed = 0;
     let done = place.verify(
-        info,
         |piece| !complete.contains(piece),
         |piece, found| {
             bar.inc(info.piece_len(piece).into());

@@ -23,7 +23,7 @@ use swarmkeep_metainfo::Info;
 use super::{
     StoreArg, WRONG, bar, counted, in_runs, of_pieces,
     opened::{Access, OpenStore, StoredTorrent},
-    print_json, probe, say, say_pieces, total,
+    print_json, probe, read_whole_torrent, say, say_pieces, total,
 };
 
 /// Read everything, and report damage and the pieces that it affects.
@@ -95,7 +95,7 @@ fn check(store: &OpenStore, names: &[String]) -> Result<Vec<Findings>, Box<dyn E
         bar.set_message(torrent.title());
         let content = store.repository.open(&torrent.info_hash())?;
         let metainfo = store.metainfo(&torrent.info_hash())?;
-        let info = metainfo.as_ref().map(|metainfo| metainfo.info());
+        let info = metainfo.as_ref().map(|metainfo| &**metainfo.info());
         let (wrong, unreadable) = read_all(&*content, info, &bar)?;
         findings.push(Findings::of(&torrent, info, wrong, unreadable));
     }
@@ -202,7 +202,7 @@ impl Findings {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let store = args.store.open_quietly(Access::Reading)?;
+    let store = OpenStore::open_quietly(&args.store.path, &args.store.torrent_files, Access::Reading)?;
     let checked = CheckReport::of(&store, &args.torrents)?;
     checked.print(args.json)?;
     Ok(if checked.ok { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
@@ -210,7 +210,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 
 pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     let at = &args.check.store;
-    let store = match at.open_quietly(Access::Writing) {
+    let (store, is_decided) = match OpenStore::open_quietly(&at.path, &at.torrent_files, Access::Writing) {
         // The error says so if a repair helps.
         Err(error)
             if !at.path.is_dir()
@@ -218,7 +218,7 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
         {
             salvage(at, args.force, error)?
         }
-        opened => opened?,
+        opened => (opened?, true),
     };
     let mut checked = CheckReport::of(&store, &args.check.torrents)?;
     if !args.check.json {
@@ -230,7 +230,7 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
     for findings in &checked.torrents {
         let content = store.repository.open(&findings.of)?;
         let info = store.metainfo(&findings.of)?;
-        let info = info.as_ref().map(|metainfo| metainfo.info());
+        let info = info.as_ref().map(|metainfo| &**metainfo.info());
         let lost = if give_up { &findings.unreadable[..] } else { &[] };
         marked += mark(&*content, info, findings.wrong.iter().chain(lost))?;
     }
@@ -249,27 +249,38 @@ pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
         )
         .into());
     }
-    let is_known = checked.torrents.iter().all(Findings::is_known)
+    let is_known = is_decided
+        && checked.torrents.iter().all(Findings::is_known)
         && store.missing_torrent_files()?.is_none()
         && store.damaged_torrent_files()?.is_empty();
     Ok(if is_known { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
 /// Opens a store without a root, or without a part of its device. `why`: the error of opening it as usual.
-fn salvage(at: &StoreArg, force: bool, why: Box<dyn Error>) -> Result<OpenStore, Box<dyn Error>> {
+/// Also returns whether it is proven which i-nodes are the store's.
+fn salvage(at: &StoreArg, force: bool, why: Box<dyn Error>) -> Result<(OpenStore, bool), Box<dyn Error>> {
     let device = FileDevice::open(&at.path, true)?;
     if let Some(owner) = probe::owner_of(&device)?.filter(|_| !force) {
         return Err(format!("{why}; it holds {owner}, which repair overwrites only with --force").into());
     }
     eprintln!("seedkeep: {why}\nseedkeep: looking for its torrents: this may read all of it");
-    if BlockStore::salvage(&device)? == 0 {
+    let folder = at.torrent_files.of(&at.path)?;
+    let torrent = |info_hash: &InfoHash| {
+        read_whole_torrent(&folder.join(format!("{info_hash}.torrent"))).ok().map(|(metainfo, _)| metainfo)
+    };
+    let (torrents, undecided) = BlockStore::salvage(device, &torrent)?;
+    if torrents == 0 {
         return Err(why);
     }
-    drop(device);
-    let mut store = at.open_quietly(Access::Writing)?;
+    let mut store = OpenStore::open_quietly(&at.path, &at.torrent_files, Access::Writing)?;
     let found = counted(store.repository.list()?.len(), "torrent");
     store.damage.insert(0, format!("the root was rewritten, and names {found} that were found"));
-    Ok(store)
+    if undecided > 0 {
+        let others = counted(undecided as usize, "i-node");
+        let told = "left out without proof by a piece that verifies: torrents may be missing or forged";
+        store.damage.insert(1, format!("it had to choose: {others} {told}"));
+    }
+    Ok((store, undecided == 0))
 }
 
 /// Marks pieces as missing, and returns their number. Verifies each of them again, since a marked piece is

@@ -10,11 +10,12 @@ use std::{
 
 use indicatif::BinaryBytes;
 use serde::{Serialize, Serializer};
+use serde_json::json;
 use swarmkeep_content::{ContentRepository, Description, InfoHash};
 
 use super::{
     StoreArg,
-    opened::{Access, Kind, StoredTorrent},
+    opened::{Access, Kind, OpenStore, StoredTorrent},
     print_json, say,
 };
 
@@ -144,7 +145,7 @@ pub(super) fn remove(args: &RemoveArgs) -> Result<ExitCode, Box<dyn Error>> {
     let delete = |info_hash: &InfoHash| -> Result<bool, Box<dyn Error>> {
         let is_deleted = store.repository.delete(info_hash)?;
         // The folder of torrent files within a folder belongs to this store alone.
-        if is_deleted && matches!(store.kind, Kind::Files(_)) && args.store.torrent_files.folder().is_none() {
+        if is_deleted && matches!(store.kind, Kind::Files(_)) && args.store.torrent_files.folder.is_none() {
             store.torrents.forget(info_hash)?;
         }
         Ok(is_deleted)
@@ -176,27 +177,8 @@ pub(super) struct StatsArgs {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Stats {
-    kind: &'static str,
-    torrents: u64,
-    complete_torrents: usize,
-    /// Of torrents.
-    bytes: u64,
-    complete_bytes: u64,
-    /// Bytes of the medium.
-    used: u64,
-    free: Option<u64>,
-    block_size: Option<u32>,
-    /// How often the root was written.
-    generation: Option<u64>,
-    /// Torrents of which only the info hash is known.
-    lost: Vec<String>,
-    damage: Vec<String>,
-}
-
 pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let store = args.store.open_quietly(Access::Reading)?;
+    let store = OpenStore::open_quietly(&args.store.path, &args.store.torrent_files, Access::Reading)?;
     let statistics = store.repository.statistics();
     let (mut complete_torrents, mut bytes, mut complete_bytes) = (0, 0_u64, 0);
     for torrent in store.repository.list()? {
@@ -211,37 +193,35 @@ pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
         Kind::Block(block) => Some(block),
         Kind::Files(_) => None,
     };
-    let stats = Stats {
-        kind: if block.is_some() { "block" } else { "files" },
-        torrents: statistics.torrents,
-        complete_torrents,
-        bytes,
-        complete_bytes,
-        used: statistics.used,
-        free: statistics.free,
-        block_size: block.map(|block| block.block_size()),
-        generation: block.map(|block| block.report().generation),
-        lost: block.into_iter().flat_map(|block| &block.report().lost).map(ToString::to_string).collect(),
-        damage: store.all_damage()?,
-    };
+    let root = block.map(|block| (block.block_size(), block.report().generation));
+    let kind = if block.is_some() { "block" } else { "files" };
+    let lost = block.into_iter().flat_map(|block| &block.report().lost).map(ToString::to_string);
+    let (lost, damage, torrents) = (lost.collect::<Vec<_>>(), store.all_damage()?, statistics.torrents);
     if args.json {
-        print_json(&stats)?;
+        // `bytes` are of torrents, `used` and `free` of the medium. `generation` counts the writes of the
+        // root. Of `lost` torrents only the info hash is known.
+        print_json(&json!({
+            "kind": kind, "torrents": torrents, "complete_torrents": complete_torrents, "bytes": bytes,
+            "complete_bytes": complete_bytes, "used": statistics.used, "free": statistics.free,
+            "block_size": root.map(|root| root.0), "generation": root.map(|root| root.1), "lost": lost,
+            "damage": damage,
+        }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    for damage in &stats.damage {
+    for damage in damage {
         say!("damage     {damage}");
     }
-    say!("torrents   {}, of which {} are complete", stats.torrents, stats.complete_torrents);
-    say!("content    {} of {}", BinaryBytes(stats.complete_bytes), BinaryBytes(stats.bytes));
-    say!("used       {}", BinaryBytes(stats.used));
-    if let Some(free) = stats.free {
+    say!("torrents   {torrents}, of which {complete_torrents} are complete");
+    say!("content    {} of {}", BinaryBytes(complete_bytes), BinaryBytes(bytes));
+    say!("used       {}", BinaryBytes(statistics.used));
+    if let Some(free) = statistics.free {
         say!("free       {}", BinaryBytes(free));
     }
-    if let (Some(size), Some(generation)) = (stats.block_size, stats.generation) {
+    if let Some((size, generation)) = root {
         say!("blocks     of {}", BinaryBytes(size.into()));
         say!("root       generation {generation}");
     }
-    for lost in &stats.lost {
+    for lost in lost {
         say!("lost       {lost}");
     }
     Ok(ExitCode::SUCCESS)

@@ -11,7 +11,7 @@ use std::{
 };
 
 use indicatif::BinaryBytes;
-use serde::Serialize;
+use serde_json::{Value, json};
 use swarmkeep_content::{
     InfoHash,
     block::{BlockStore, Owner},
@@ -46,24 +46,6 @@ pub(super) struct Args {
     /// Print JSON: each run of blocks with its owner.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Serialize)]
-struct Map<'a> {
-    block_size: u32,
-    blocks: u32,
-    /// Other blocks are free.
-    runs: Vec<Run<'a>>,
-}
-
-#[derive(Serialize)]
-struct Run<'a> {
-    first: u32,
-    blocks: u32,
-    /// `root`, `inodes`, `map` or `content`.
-    owner: &'static str,
-    info_hash: Option<String>,
-    name: Option<&'a str>,
 }
 
 /// The owners of the blocks of a device, and the titles of its torrents.
@@ -114,7 +96,8 @@ impl Layout {
         Ok(Self { runs, blocks: block.blocks(), block_size: block.block_size(), torrents, places })
     }
 
-    fn json(&self) -> Map<'_> {
+    /// Blocks of no run are free.
+    fn json(&self) -> Value {
         let run = |(run, owner): &(Range<u32>, Owner)| {
             let (owner, torrent) = match owner {
                 Owner::Root => ("root", None),
@@ -122,16 +105,12 @@ impl Layout {
                 Owner::Content(torrent) => ("content", Some(torrent)),
                 _ => ("inodes", None),
             };
-            Run {
-                first: run.start,
-                blocks: run.end - run.start,
-                owner,
-                info_hash: torrent.map(ToString::to_string),
-                name: torrent.map(|torrent| self.torrents[self.place(torrent)].1.as_str()),
-            }
+            let name = torrent.map(|torrent| &self.torrents[self.place(torrent)].1);
+            let info_hash = torrent.map(ToString::to_string);
+            json!({ "first": run.start, "blocks": run.len(), "owner": owner, "info_hash": info_hash, "name": name })
         };
-        let runs = self.runs.iter().map(run).collect();
-        Map { block_size: self.block_size, blocks: self.blocks, runs }
+        let runs: Vec<_> = self.runs.iter().map(run).collect();
+        json!({ "block_size": self.block_size, "blocks": self.blocks, "runs": runs })
     }
 
     fn place(&self, torrent: &InfoHash) -> usize {

@@ -31,14 +31,14 @@ use swarmkeep_content::{
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_metainfo::Metainfo;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 use super::{
     StoreArg, counted,
     opened::{Access, StoredTorrent},
     say,
 };
-use crate::cache::Cache;
+use crate::{cache::Cache, peer::Signals};
 
 /// How long the kernel may cache attributes and entries. They do not change: the store is not written to.
 const FOR_EVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             info_hash: *info_hash,
             why: "its torrent file cannot be read any more".to_owned(),
         }),
-        metainfo => Ok(metainfo.map(|metainfo| Arc::new(metainfo.into_info()))),
+        metainfo => Ok(metainfo.map(Metainfo::into_info)),
     };
     let verified = Verified::new(Arc::clone(&store.repository), hashes);
     let cache = StripeCache::new(Arc::new(verified), options)?;
@@ -123,22 +123,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let mut unmounter = session.unmount_callable();
     let folder = args.folder.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let (mut interrupt, mut terminate, mut hangup) = {
-        let _inside = runtime.enter();
-        let [interrupt, terminate, hangup] =
-            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
-        (interrupt?, terminate?, hangup?)
-    };
+    let inside = runtime.enter();
+    let mut signals = Signals::new([SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()])?;
+    drop(inside);
     thread::spawn(move || {
-        let mut told = || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                    _ = hangup.recv() => {}
-                }
-            });
-        };
+        let mut told = || runtime.block_on(signals.any());
         told();
         if let Err(error) = unmounter.unmount() {
             eprintln!("seedkeep: unmounting: {}; a second signal unmounts it lazily", in_words(&error));

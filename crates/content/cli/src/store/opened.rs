@@ -18,13 +18,10 @@ use swarmkeep_content::{
 };
 use swarmkeep_metainfo::Metainfo;
 
-use super::counted;
+use super::{TorrentFiles, counted};
 
 /// The longest wait for another process that has the store open.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The folder of the torrent files of devices: one for all commands and users.
-const OF_DEVICES: &str = "/var/lib/seedkeep/torrents";
 
 /// A store of any kind, and its torrent files.
 pub(crate) struct OpenStore {
@@ -62,7 +59,7 @@ impl OpenStore {
     /// Opens the store at `path`. Prints its damage.
     pub(crate) fn open(
         path: &Path,
-        torrent_files: Option<&Path>,
+        torrent_files: &TorrentFiles,
         access: Access,
     ) -> Result<Self, Box<dyn Error>> {
         let opened = Self::open_quietly(path, torrent_files, access)?;
@@ -72,20 +69,13 @@ impl OpenStore {
 
     pub(crate) fn open_quietly(
         path: &Path,
-        torrent_files: Option<&Path>,
+        torrent_files: &TorrentFiles,
         access: Access,
     ) -> Result<Self, Box<dyn Error>> {
         let shown = path.display();
         let kind = path.metadata().map_err(|error| {
             format!("{shown}: {error}; `seedkeep store format {shown} --size 100GiB` makes an image there")
         })?;
-        let usual = if kind.is_dir() {
-            path.join(HIDDEN).join("torrents")
-        } else if kind.is_file() {
-            path.canonicalize()?.with_file_name("torrents")
-        } else {
-            OF_DEVICES.into()
-        };
         let (kind, damage): (_, Vec<_>) = if kind.is_dir() {
             if access != Access::Adding && !path.join(HIDDEN).exists() {
                 return Err(
@@ -111,7 +101,7 @@ impl OpenStore {
             Kind::Block(store) => Arc::new(store.clone()),
             Kind::Files(store) => Arc::new(store.clone()),
         };
-        let torrent_files = torrent_files.map_or(usual, Path::to_owned);
+        let torrent_files = torrent_files.of(path)?;
         let torrents = Library::new(Arc::clone(&repository), FileFolder::new(&torrent_files));
         Ok(Self { repository, torrents: Arc::new(torrents), torrent_files, kind, damage })
     }

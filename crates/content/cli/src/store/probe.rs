@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use swarmkeep_content::{
-    ContentRepository,
+    ContentRepository, Error as StoreError,
     block::{BlockDevice, BlockStore, FileDevice, SECTOR, sectors},
 };
 
@@ -36,7 +36,8 @@ const SAMPLES: u64 = 64;
 
 /// The content of a device; `None` if all bytes that were read are zero.
 pub(super) fn content_of(device: &Arc<FileDevice>) -> io::Result<Option<String>> {
-    if let Ok(store) = BlockStore::boot_read_only(Arc::clone(device)) {
+    let store = BlockStore::boot_read_only(Arc::clone(device));
+    if let Ok(store) = &store {
         let torrents = store.list().map_or(0, |torrents| torrents.len());
         return Ok(Some(format!("a content store with {}", super::counted(torrents, "torrent"))));
     }
@@ -44,6 +45,11 @@ pub(super) fn content_of(device: &Arc<FileDevice>) -> io::Result<Option<String>>
     let start = read(device, 0, edge)?;
     if let Some(owner) = signer(&start) {
         return Ok(Some(owner.to_owned()));
+    }
+    if let Err(StoreError::NotAStore { what, .. }) = store
+        && !what.starts_with("no content store")
+    {
+        return Ok(Some(format!("a content store that does not open ({what})")));
     }
     let something = |first: u64, bytes: &[u8]| {
         bytes.iter().position(|&byte| byte != 0).map(|byte| first * SECTOR as u64 + byte as u64)

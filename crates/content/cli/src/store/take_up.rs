@@ -1,6 +1,6 @@
 //! The files of a torrent that lie in the folder of a store before the torrent is added.
 
-use std::{error::Error, io, path::Path};
+use std::{error::Error, io, path::Path, sync::Arc};
 
 use swarmkeep_content::{
     ContentRepository, Error as StoreError, Geometry, Library, NewTorrent, PieceBits,
@@ -51,7 +51,6 @@ pub(crate) fn check(info: &Info, place: &Place) -> Result<FileCheck, StoreError>
     let has_bytes = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0);
     let bar = bar(info.length()).with_message(format!("verifying {}", info.name().escape_debug()));
     place.verify(
-        info,
         |_| true,
         |piece, found| {
             match found {
@@ -88,7 +87,7 @@ pub(crate) fn take_up(
     torrent: &[u8],
     files: &FileStore,
     folder: &Path,
-    info: &Info,
+    info: &Arc<Info>,
 ) -> Result<Option<FileCheck>, Box<dyn Error>> {
     let Ok(new) = NewTorrent::of(info) else { return Ok(None) };
     if files.torrent_at(top(info)).is_some() || !folder.join(top(info)).exists() {

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    ops::Deref,
     os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Output, Stdio},
@@ -12,6 +13,17 @@ use swarmkeep_metainfo::Metainfo;
 use tempfile::TempDir;
 
 pub(crate) const FORMATS: [&str; 3] = ["--v1", "--v2", "--hybrid"];
+
+/// A folder, until it is dropped.
+pub(crate) struct Folder(pub(crate) TempDir);
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        self.0.path()
+    }
+}
 
 /// A folder to work in, with a folder `some` of files in it.
 pub(crate) fn scratch() -> TempDir {
@@ -43,12 +55,16 @@ pub(crate) fn put(some: &Path) {
         let path = some.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let seed = if length == 100_000 { 99 } else { nth as u64 + 1 };
-        let mut numbers = SplitMix64::new(seed);
-        let mut bytes: Vec<u8> = (0..length / 8 + 1).flat_map(|_| numbers.next_u64().to_le_bytes()).collect();
-        bytes.truncate(length);
-        fs::write(path, bytes).unwrap();
+        fs::write(path, random_bytes(seed, length)).unwrap();
     }
     fs::set_permissions(some.join("run"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+pub(crate) fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut numbers = SplitMix64::new(seed);
+    let mut bytes: Vec<u8> = (0..length / 8 + 1).flat_map(|_| numbers.next_u64().to_le_bytes()).collect();
+    bytes.truncate(length);
+    bytes
 }
 
 pub(crate) struct Ended {

@@ -22,7 +22,7 @@ use swarmkeep_store_tests::{
     tests, until,
 };
 
-use crate::common::{Ended, done, ended, seedkeep};
+use crate::common::{Ended, Folder, done, ended, seedkeep};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -125,8 +125,7 @@ fn refused(folder: &Path, command: &str, error: &str) {
 }
 
 fn programs_read_whole_torrents_where_they_are() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     let names = ["many-v1", "some-hybrid", "one-v2"];
     image(folder, &names, |_, _| false);
     names.iter().for_each(|name| torrents::write_files(name, &folder.join("data")));
@@ -166,13 +165,11 @@ fn programs_read_whole_torrents_where_they_are() {
 }
 
 fn missing_bytes_are_an_error_and_never_zeroes() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     // Of the large one the fifth piece of 64 KiB is missing, of the others the one that has bytes of b.bin
     // and c.bin.
     image(folder, &["one-v2", "some-v1"], |name, piece| piece == if name == "one-v2" { 4 } else { 7 });
-    torrents::write_files("one-v2", &folder.join("data"));
-    torrents::write_files("some-v1", &folder.join("data"));
+    ["one-v2", "some-v1"].into_iter().for_each(|name| torrents::write_files(name, &folder.join("data")));
     let mounted = Mounted::new(folder);
     refused(folder, "cp mounted/one.bin copy", "Input/output error");
     let (copy, whole) =
@@ -198,11 +195,9 @@ fn missing_bytes_are_an_error_and_never_zeroes() {
 }
 
 fn wrong_bytes_are_an_error_and_are_reported_once() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     image(folder, &["one-v2", "some-hybrid"], |_, _| false);
-    torrents::write_files("one-v2", &folder.join("data"));
-    torrents::write_files("some-hybrid", &folder.join("data"));
+    ["one-v2", "some-hybrid"].into_iter().for_each(|name| torrents::write_files(name, &folder.join("data")));
     // Of the large one a byte of the fifth piece of 64 KiB.
     let (path, mut bytes) = (folder.join("image"), fs::read(folder.join("image")).unwrap());
     let whole = fs::read(folder.join("data/one.bin")).unwrap();
@@ -225,8 +220,7 @@ fn wrong_bytes_are_an_error_and_are_reported_once() {
 }
 
 fn torrents_of_one_name_stand_apart() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     image(folder, &["some-v1", "some-v2", "one-hybrid"], |_, _| false);
     let mut mounted = Mounted::new(folder);
     let hash = |name: &str| torrents::torrent(name).info().info_hash().to_string();
@@ -243,8 +237,7 @@ fn torrents_of_one_name_stand_apart() {
 }
 
 fn an_image_that_is_moved_without_its_folder_says_so_first() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     image(folder, &["one-v2"], |_, _| false);
     fs::rename(folder.join("torrents"), folder.join("elsewhere")).unwrap();
     let mounted = Mounted::new(folder);
@@ -257,8 +250,7 @@ fn torrent_files_are_not_in_memory_all_at_once() {
     // Torrent files of 2 MB each.
     const PIECES: u64 = 100_000;
     let peak_kb = |torrents: u8| {
-        let folder = scratch_folder();
-        let folder = folder.path();
+        let folder: &Path = &Folder(scratch_folder());
         image(folder, &[], |_, _| false);
         let store = BlockStore::open(&folder.join("image"), None).unwrap();
         let library = Library::new(Arc::new(store), FileFolder::new(folder.join("torrents")));
@@ -282,8 +274,7 @@ fn torrent_files_are_not_in_memory_all_at_once() {
 }
 
 fn a_folder_with_something_in_it_is_not_hidden() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     image(folder, &["one-v2"], |_, _| false);
     let at = folder.join("mounted");
     fs::create_dir(&at).unwrap();
@@ -300,8 +291,7 @@ fn a_folder_with_something_in_it_is_not_hidden() {
 }
 
 fn unmounting_ends_while_a_file_is_open() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     image(folder, &["one-v2"], |_, _| false);
     let mut mounted = Mounted::new(folder);
     let open = fs::File::open(mounted.at.join("one.bin")).unwrap();
@@ -332,8 +322,7 @@ fn ends(process: &mut Child) -> Option<i32> {
 }
 
 fn unmounting_ends_though_a_namespace_has_a_copy() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     image(folder, &["one-v2"], |_, _| false);
     let mut mounted = Mounted::new(folder);
     let mut other = Command::new("unshare")

@@ -4,6 +4,7 @@ use std::{
     fs::File,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
 };
 
 use serde_json::Value;
@@ -13,7 +14,7 @@ use swarmkeep_store_tests::{
     tests,
 };
 
-use crate::common::{FORMATS, done, ended, read, scratch, seedkeep};
+use crate::common::{FORMATS, Folder, done, ended, read, scratch, seedkeep};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -59,8 +60,7 @@ print(json.dumps({
 "#;
 
 fn libtorrent_makes_the_same_torrents_and_reads_ours() {
-    let folder = scratch();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch());
     for (path, piece_length) in
         [("some", 16 << 10), ("some", 64 << 10), ("some/a.b", 32 << 10), ("some/run", 16 << 10)]
     {
@@ -94,7 +94,7 @@ fn libtorrent_makes_the_same_torrents_and_reads_ours() {
 }
 
 /// Torrents of v1 and hybrids of a folder and of a file, each as the file `made`.
-fn with_v1(folder: &Path, formats: &[&str], mut look: impl FnMut(Info)) {
+fn with_v1(folder: &Path, formats: &[&str], mut look: impl FnMut(Arc<Info>)) {
     for path in ["some", "some/a.b"] {
         for format in formats {
             let options = "--force -o made --private --tracker udp://t.example:1 --comment words";
@@ -110,11 +110,11 @@ fn some_hybrid() -> PathBuf {
 }
 
 fn transmission_reads_ours() {
-    let folder = scratch();
-    let show = |path: &Path| ended(Command::new("transmission-show").arg(path).current_dir(folder.path()));
+    let folder: &Path = &Folder(scratch());
+    let show = |path: &Path| ended(Command::new("transmission-show").arg(path).current_dir(folder));
     // Transmission 3.00 reads no hybrids.
     let formats = if show(&some_hybrid()).code == 0 { &["--v1", "--hybrid"][..] } else { &["--v1"] };
-    with_v1(folder.path(), formats, |info| {
+    with_v1(folder, formats, |info| {
         let read = show(Path::new("made"));
         assert_eq!(read.code, 0, "{}", read.errors);
         for expected in [
@@ -130,13 +130,12 @@ fn transmission_reads_ours() {
 }
 
 fn aria2_reads_ours() {
-    let folder = scratch();
-    let show =
-        |path: &Path| ended(Command::new("aria2c").arg("--show-files").arg(path).current_dir(folder.path()));
+    let folder: &Path = &Folder(scratch());
+    let show = |path: &Path| ended(Command::new("aria2c").arg("--show-files").arg(path).current_dir(folder));
     // aria2 1.36 takes every hybrid for another torrent.
     let hybrid = show(&some_hybrid()).out.contains("Info Hash: 6913a13f298073ff086a8163eef06f8964f00dda");
     let formats = if hybrid { &["--v1", "--hybrid"][..] } else { &["--v1"] };
-    with_v1(folder.path(), formats, |info| {
+    with_v1(folder, formats, |info| {
         let read = show(Path::new("made"));
         assert_eq!(read.code, 0, "{}", read.errors);
         for expected in [
@@ -151,13 +150,13 @@ fn aria2_reads_ours() {
 }
 
 fn devices_of_real_programs_are_named_and_not_formatted() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder: &Path = &Folder(tempfile::tempdir().unwrap());
     for (program, name) in [("mkfs.ext4", "an ext2, ext3 or ext4 file system"), ("mkswap", "swap space")] {
-        let path = folder.path().join(program);
+        let path = folder.join(program);
         File::create(&path).unwrap().set_len(16 << 20).unwrap();
         let made = ended(Command::new(find(program).unwrap()).arg("-q").arg(&path));
         assert_eq!(made.code, 0, "{}", made.errors);
-        let refused = ended(&mut seedkeep(folder.path(), &format!("store format {program}")));
+        let refused = ended(&mut seedkeep(folder, &format!("store format {program}")));
         assert!(refused.code == 1 && refused.errors.contains(name), "{}", refused.errors);
     }
 }

@@ -18,7 +18,10 @@ use std::{
 use serde_json::Value;
 use swarmkeep_metainfo::{Info, Magnet};
 
-use crate::common::{Ended, FORMATS, done, ended, put, read, scratch, seedkeep};
+use crate::{
+    common::{Ended, FORMATS, Folder, done, ended, put, read, scratch, seedkeep},
+    peers::names,
+};
 
 fn create(folder: &Path, words: &str) -> Ended {
     ended(&mut seedkeep(folder, &format!("create {words}")))
@@ -48,8 +51,7 @@ fn assert_verifies(info: &Info, folder: &Path) {
 
 #[test]
 fn each_format_describes_its_files() {
-    let folder = scratch();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch());
     for format in FORMATS {
         let words =
             format!("create some {format} -o made{format}.torrent --json --piece-length 32KiB --comment x");
@@ -103,10 +105,10 @@ fn the_same_files_give_the_same_torrent_whenever_wherever_and_by_however_many_th
 
 #[test]
 fn options_stand_in_the_torrent_and_the_magnet_link_is_printed() {
-    let folder = scratch();
+    let folder: &Path = &Folder(scratch());
     let words = "create some/a.b --tracker udp://a.example:1,http://b.example/announce --tracker https://c.example/x?y=z --private --source S --magnet";
-    let told = done(folder.path(), words).out;
-    let metainfo = read(&folder.path().join("a.b.torrent"));
+    let told = done(folder, words).out;
+    let metainfo = read(&folder.join("a.b.torrent"));
     assert_eq!(
         metainfo.tiers(),
         [vec!["udp://a.example:1", "http://b.example/announce"], vec!["https://c.example/x?y=z"]]
@@ -114,19 +116,18 @@ fn options_stand_in_the_torrent_and_the_magnet_link_is_printed() {
     let info = metainfo.info();
     assert!(info.is_private());
     assert_eq!((info.files().count(), info.files().get(0).unwrap().path()), (1, vec!["a.b"]));
-    assert_verifies(info, &folder.path().join("some"));
+    assert_verifies(info, &folder.join("some"));
     let lines: Vec<_> = told.lines().collect();
     assert_eq!(lines[0], "a.b.torrent: 1 file, 195.31 KiB in 13 pieces of 16.00 KiB");
     assert_eq!(lines[1], format!("  info hash: {}", info.info_hash()));
     assert_eq!(lines[2].parse(), Ok(Magnet::from(&metainfo)));
-    let alone = create(folder.path(), "some --private");
+    let alone = create(folder, "some --private");
     assert!(alone.code == 0 && alone.errors.contains("no peer will be found"), "{}", alone.errors);
 }
 
 #[test]
 fn files_that_torrents_cannot_have_are_refused_by_name() {
-    let folder = scratch();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch());
     let some = folder.join("some");
     symlink("nowhere", some.join("link")).unwrap();
     symlink(".", some.join("a/around")).unwrap();
@@ -163,14 +164,14 @@ fn any_name_that_a_file_can_have_goes_in_byte_for_byte() {
     let long = [b'x'; 255];
     let names: [&[u8]; 8] = [b"NUL.txt", b"README", b"a\nb", b"a:b", b"end.", b"readme", &long, b"\xff"];
     for (format, own) in FORMATS.iter().zip([&b"some"[..], b"so\\me", b"some\xff"]) {
-        let folder = tempfile::tempdir().unwrap();
-        let some = folder.path().join(OsStr::from_bytes(own));
+        let folder: &Path = &Folder(tempfile::tempdir().unwrap());
+        let some = folder.join(OsStr::from_bytes(own));
         fs::create_dir(&some).unwrap();
         names.iter().for_each(|name| fs::write(some.join(OsStr::from_bytes(name)), "x").unwrap());
         let line = format!("create {format} -o t.torrent");
-        let made = ended(seedkeep(folder.path(), &line).arg(OsStr::from_bytes(own)));
+        let made = ended(seedkeep(folder, &line).arg(OsStr::from_bytes(own)));
         assert_eq!(made.code, 0, "{}", made.errors);
-        let metainfo = read(&folder.path().join("t.torrent"));
+        let metainfo = read(&folder.join("t.torrent"));
         let files = metainfo.info().files().iter().filter(|file| !file.is_padding());
         let paths = files.map(|file| match file.original_path() {
             Some(path) => path.concat(),
@@ -182,7 +183,7 @@ fn any_name_that_a_file_can_have_goes_in_byte_for_byte() {
 
 #[test]
 fn a_command_line_that_is_wrong_ends_with_2_before_anything_is_read() {
-    let folder = scratch();
+    let folder: &Path = &Folder(scratch());
     for (words, expected) in [
         ("some --v1 --v2", "cannot be used with"),
         ("some --v2 --piece-length 8KiB", "power of two from 16 KiB"),
@@ -196,17 +197,16 @@ fn a_command_line_that_is_wrong_ends_with_2_before_anything_is_read() {
         ("some --threads 0", "expected a whole number above 0"),
         ("some --date soon", "expected a whole number\n"),
     ] {
-        let said = refused(folder.path(), words, 2);
+        let said = refused(folder, words, 2);
         assert!(said.contains(expected), "{words}: {said}");
     }
-    assert!(!folder.path().join("some.torrent").exists());
-    done(folder.path(), "create some --v1 --piece-length 1000");
+    assert!(!folder.join("some.torrent").exists());
+    done(folder, "create some --v1 --piece-length 1000");
 }
 
 #[test]
 fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
-    let folder = scratch();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch());
     fs::write(folder.join("some.torrent"), "mine").unwrap();
     assert!(refused(folder, "some", 1).contains("some.torrent is there already: --force overwrites it"));
     assert_eq!(fs::read(folder.join("some.torrent")).unwrap(), b"mine");
@@ -221,6 +221,9 @@ fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
         let said = refused(folder, &format!("some -o {output}"), 1);
         assert!(said.contains("would lie in the folder that is shared"), "{said}");
     }
+    let command = &mut seedkeep(folder, "create some -o -");
+    assert_eq!(command.output().unwrap().stdout, fs::read(folder.join("some.torrent")).unwrap());
+    assert!(refused(folder, "some -o - --json", 2).contains("-o - prints the torrent file"));
     let before = fs::read(folder.join("some/B")).unwrap();
     assert!(refused(folder, "some/B -o some/B --force", 1).contains("some/B is part of the content"));
     assert_eq!(fs::read(folder.join("some/B")).unwrap(), before);
@@ -228,9 +231,7 @@ fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
     assert!(refused(folder, "some -o taken --force", 1).contains("is no file"));
     assert!(refused(folder, "some -o nowhere/x", 1).contains("the folder of nowhere/x"));
     assert!(refused(folder, "some -o /dev/full --force", 1).contains("/dev/full is there, and is no file"));
-    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    names.sort();
-    assert_eq!(names, ["some", "some.torrent", "taken"], "nothing else is left behind");
+    assert_eq!(names(folder), ["some", "some.torrent", "taken"], "nothing else is left behind");
 }
 
 /// Runs `create` and waits until it has a file open.
@@ -279,13 +280,13 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
 
 #[test]
 fn files_larger_than_the_memory_it_has_are_hashed() {
-    let folder = tempfile::tempdir().unwrap();
-    File::create(folder.path().join("large")).unwrap().set_len(1 << 30).unwrap();
+    let folder: &Path = &Folder(tempfile::tempdir().unwrap());
+    File::create(folder.join("large")).unwrap().set_len(1 << 30).unwrap();
     let command = format!(
         "ulimit -v 400000 && exec {} create large --hybrid --threads 2 --piece-length 512MiB",
         env!("CARGO_BIN_EXE_seedkeep")
     );
-    let ended = ended(Command::new("sh").args(["-c", &command]).current_dir(folder.path()));
+    let ended = ended(Command::new("sh").args(["-c", &command]).current_dir(folder));
     assert_eq!(ended.code, 0, "{}", ended.errors);
     assert!(ended.out.contains("1.00 GiB in 2 pieces of 512.00 MiB"), "{}", ended.out);
 }

@@ -3,5 +3,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod create;
+mod news;
 mod peers;
 mod store;

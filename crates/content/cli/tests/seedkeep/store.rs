@@ -15,7 +15,10 @@ use swarmkeep_content::{ContentRepository as _, block::BlockStore, files::HIDDEN
 use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
 use tempfile::TempDir;
 
-use crate::common::{Ended, ended, seedkeep};
+use crate::{
+    common::{Ended, Folder, ended, random_bytes, seedkeep},
+    peers::tree,
+};
 
 mod torrent_files;
 
@@ -63,19 +66,8 @@ fn fixture(folder: &Path, name: &str) {
 
 /// Every file below a folder, by its path.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(next).unwrap().map(Result::unwrap) {
-            if entry.file_type().unwrap().is_dir() {
-                folders.push(entry.path());
-            } else {
-                let path = entry.path().strip_prefix(folder).unwrap().to_owned();
-                files.insert(path, fs::read(entry.path()).unwrap());
-            }
-        }
-    }
-    files
+    let files = tree(folder).into_keys().filter(|path| !path.is_dir());
+    files.map(|path| (path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap())).collect()
 }
 
 /// The offset of bytes in an image: the stripe cache writes from several threads, in an unknown order.
@@ -97,8 +89,7 @@ fn rot(path: &Path, at: u64) {
 
 #[test]
 fn a_newcomers_path_from_an_image_to_files_and_back() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     for name in ["many-v1", "some-v2", "one-hybrid"] {
         fixture(folder, name);
     }
@@ -132,8 +123,7 @@ fn a_newcomers_path_from_an_image_to_files_and_back() {
 
 #[test]
 fn damage_is_found_named_repaired_and_fetched_again() {
-    let folder = stored(&["some-v1"]);
-    let folder = folder.path();
+    let folder: &Path = &Folder(stored(&["some-v1"]));
     // The fifth piece has bytes of one file alone.
     let piece = torrents::piece(torrents::torrent("some-v1").info(), 4);
     let image = folder.join("image");
@@ -165,8 +155,7 @@ fn damage_is_found_named_repaired_and_fetched_again() {
 
 #[test]
 fn damage_to_the_device_itself_is_named() {
-    let folder = stored(&["one-v2"]);
-    let folder = folder.path();
+    let folder: &Path = &Folder(stored(&["one-v2"]));
     // The second copy of the root begins with the second block.
     let (_, stats) = json(folder, "stats @/image --json");
     rot(&folder.join("image"), stats["block_size"].as_u64().unwrap() + 20);
@@ -177,8 +166,7 @@ fn damage_to_the_device_itself_is_named() {
 
 #[test]
 fn an_add_that_is_killed_goes_on_where_it_was_durable() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     fixture(folder, "large-v1");
     let (_device, device) = device_of(folder, 600 << 20);
     let path = device.to_str().unwrap();
@@ -217,8 +205,7 @@ fn written(process: u32) -> u64 {
 
 #[test]
 fn an_export_that_is_killed_goes_on_where_it_was() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     fixture(folder, "large-v1");
     done(folder, "format @/image --size 600MiB");
     done(folder, "add @/image @/large-v1.torrent @/data");
@@ -242,8 +229,7 @@ fn an_export_that_is_killed_goes_on_where_it_was() {
 
 #[test]
 fn an_export_writes_over_nothing() {
-    let folder = stored(&["some-v1"]);
-    let folder = folder.path();
+    let folder: &Path = &Folder(stored(&["some-v1"]));
     fs::create_dir_all(folder.join("out/some")).unwrap();
     for length in [5, 262_144] {
         let mine = vec![7; length];
@@ -255,8 +241,7 @@ fn an_export_writes_over_nothing() {
 
 #[test]
 fn a_device_that_holds_something_is_not_formatted() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     let (_device, device) = device_of(folder, 32 << 20);
     let shown = device.to_str().unwrap();
     File::options().write(true).open(&device).unwrap().write_all_at(b"\x53\xef", 0x438).unwrap();
@@ -271,8 +256,7 @@ fn a_device_that_holds_something_is_not_formatted() {
 
 #[test]
 fn a_folder_of_files_is_a_store_as_well() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     fixture(folder, "some-hybrid");
     fs::create_dir(folder.join("store")).unwrap();
     says(folder, "list @/store", 1, "holds no store");
@@ -290,8 +274,7 @@ fn a_folder_of_files_is_a_store_as_well() {
 
 #[test]
 fn content_in_a_folder_is_taken_up_where_it_lies() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     for name in ["some-hybrid", "one-v2"] {
         fixture(folder, name);
     }
@@ -340,8 +323,7 @@ fn content_in_a_folder_is_taken_up_where_it_lies() {
 
 #[test]
 fn wrong_data_is_reported() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     fixture(folder, "some-v1");
     done(folder, "format @/image --size 32MiB");
     assert_eq!(store(folder, "add @/image @/some-v1.torrent @/nowhere").code, 1);
@@ -365,8 +347,7 @@ fn wrong_data_is_reported() {
 
 #[test]
 fn a_torrent_of_one_file_is_added_from_that_file_and_by_its_own_hash() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     for name in ["one-v2", "one-hybrid"] {
         fixture(folder, name);
     }
@@ -383,8 +364,7 @@ fn a_torrent_of_one_file_is_added_from_that_file_and_by_its_own_hash() {
 
 #[test]
 fn several_torrents_are_added_at_once_and_one_that_fails_ends_no_other() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     let all = ["some-v1", "one-v2", "one-hybrid"].map(|name| {
         fixture(folder, name);
         format!("@/{name}.torrent")
@@ -405,8 +385,7 @@ fn several_torrents_are_added_at_once_and_one_that_fails_ends_no_other() {
 #[test]
 fn an_ordered_store_has_its_i_nodes_at_the_end() {
     for (option, at_the_end) in [("", false), (" --ordered", true)] {
-        let folder = scratch_folder();
-        let folder = folder.path();
+        let folder: &Path = &Folder(scratch_folder());
         fixture(folder, "some-v1");
         done(folder, &format!("format @/image --size 32MiB{option}"));
         done(folder, "add @/image @/some-v1.torrent");
@@ -417,8 +396,7 @@ fn an_ordered_store_has_its_i_nodes_at_the_end() {
 
 #[test]
 fn a_store_without_a_root_is_repaired() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     let (image, size) = (folder.join("image"), 64 << 20);
     let image = &image;
     let damages: [(&str, &str, &dyn Fn()); 4] = [
@@ -446,6 +424,8 @@ fn a_store_without_a_root_is_repaired() {
         damage();
         let listed = says(folder, "list @/image", 1, told);
         assert!(listed.errors.contains("repair"), "{name}: {}", listed.errors);
+        let holds = says(folder, "format @/image", 1, "which would be lost").errors.contains(told);
+        assert_eq!(holds, name != "the first 8 MiB");
         done(folder, "repair @/image");
         says(folder, "check @/image", 0, "All is well.");
         assert_eq!(json(folder, "list @/image --json").1.as_array().unwrap().len(), 2, "{name}");
@@ -466,10 +446,46 @@ fn a_store_without_a_root_is_repaired() {
     done(folder, "repair @/image --force");
 }
 
+/// The content of a torrent are i-nodes of other images: of a torrent in nearly all blocks, and of each other
+/// torrent of the store.
+#[test]
+fn content_that_looks_like_i_nodes_takes_nothing_from_a_store_without_a_root() {
+    for option in ["", " --ordered"] {
+        let folder: &Path = &Folder(scratch_folder());
+        let create = |name: &str, bytes: &[u8]| {
+            fs::write(folder.join(name), bytes).unwrap();
+            assert_eq!(ended(&mut seedkeep(folder, &format!("create {name} --piece-length 16KiB"))).code, 0);
+        };
+        let stored = |image: &str, option: &str, names: &[&str]| {
+            done(folder, &format!("format @/{image} --size 8MiB{option}"));
+            names
+                .iter()
+                .for_each(|name| _ = done(folder, &format!("add @/{image} @/{name}.torrent @/{name}")));
+            fs::read(folder.join(image)).unwrap()
+        };
+        let names = ["one", "two", "three", "four", "five"];
+        for (name, seed) in names.into_iter().zip(1..) {
+            create(name, &random_bytes(seed, 40_000));
+        }
+        create("all", &random_bytes(0, 509 << 14));
+        let images = [stored("a", "", &["all"]), stored("b", "", &names)];
+        create("hostile", &images.map(|image| image[2 << 14..3 << 14].to_vec()).concat());
+        let image = stored("image", option, &["hostile", "five", "four", "three", "two", "one"]);
+        let before = done(folder, "list @/image");
+        for (torrents, code) in [("", 0), (" --torrents @/nowhere", 3)] {
+            fs::write(folder.join("image"), [&[0; 2 << 14], &image[2 << 14..]].concat()).unwrap();
+            let Ended { out, .. } =
+                says(folder, &format!("repair @/image{torrents}"), code, "names 6 torrents");
+            assert_eq!(out.contains("it had to choose: 6 i-nodes"), code == 3, "{out}");
+            assert_eq!(done(folder, "list @/image"), before);
+            done(folder, "check @/image");
+        }
+    }
+}
+
 #[test]
 fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
-    let folder = stored(&["one-v2"]);
-    let folder = folder.path();
+    let folder: &Path = &Folder(stored(&["one-v2"]));
     fs::create_dir(folder.join("out")).unwrap();
     fs::write(folder.join("out/one.bin.part"), "mine").unwrap();
     fs::write(folder.join("mine"), "mine").unwrap();
@@ -505,9 +521,9 @@ fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
 
 #[test]
 fn a_closed_pipe_is_no_error() {
-    let folder = stored(&[]);
+    let folder: &Path = &Folder(stored(&[]));
     for words in ["list image", "stats image --json", "map image", "check image"] {
-        let mut command = seedkeep(folder.path(), &format!("store {words}"));
+        let mut command = seedkeep(folder, &format!("store {words}"));
         let mut printing = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(printing.stdout.take());
         let ended = printing.wait_with_output().unwrap();

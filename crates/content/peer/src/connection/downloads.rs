@@ -69,7 +69,7 @@ impl Connection {
         if self.rejects.is_multiple_of(FEWEST) {
             self.pause(PAUSE);
         }
-        if self.choked {
+        if self.peer.chokes.load(Relaxed) {
             return;
         }
         if self.refused.len() == REFUSED {
@@ -91,7 +91,7 @@ impl Connection {
     /// as many as it sends in time.
     pub(super) fn request_blocks(&mut self) -> Result<(), EndReason> {
         let now = Instant::now();
-        let allows = self.choked.then_some(&self.allowed[..]);
+        let allows = self.peer.chokes.load(Relaxed).then_some(&self.allowed[..]);
         if !self.interested
             || allows.is_some_and(<[u32]>::is_empty)
             || self.ask_from.is_some_and(|from| now < from)

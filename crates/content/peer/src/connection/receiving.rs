@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    sync::atomic::Ordering::Relaxed,
     time::{Duration, Instant},
 };
 
@@ -76,14 +77,14 @@ impl Connection {
                 None => self.torrent.peer_gained(&self.peer, piece.0),
             },
             Message::Choke => {
-                self.choked = true;
+                self.peer.chokes.store(true, Relaxed);
                 // With the fast extension, each request is rejected or answered.
                 if !self.fast && !self.requested.is_empty() {
                     self.give_all_back();
                     self.pause(PAUSE);
                 }
             }
-            Message::Unchoke => self.choked = false,
+            Message::Unchoke => self.peer.chokes.store(false, Relaxed),
             Message::Interested => self.torrent.peer_wants(&self.peer, true),
             Message::NotInterested => self.torrent.peer_wants(&self.peer, false),
             Message::Request(block) => self.receive_request(block)?,

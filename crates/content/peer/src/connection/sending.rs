@@ -85,7 +85,7 @@ impl Connection {
         let mut hello = ExtendedHandshake::new(ids);
         self.learns |= self.torrent.ready().is_none();
         hello.client = Some(CLIENT.as_bytes());
-        hello.port = self.torrent.session.port();
+        hello.port = self.torrent.session.port(self.peer.address.is_ipv4());
         hello.your_ip = Some(self.peer.address.ip().to_canonical());
         hello.request_queue = Some(REQUESTS as u32);
         hello.metadata_size = self.torrent.ready().map(|ready| ready.info.encoded().len() as u32);

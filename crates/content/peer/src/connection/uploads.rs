@@ -28,7 +28,7 @@ impl Connection {
     /// A request for hashes, which is answered from known hashes, or from content that has to be read.
     pub(super) fn receive_hash_request(&mut self, range: HashRange<'_>) -> Result<(), EndReason> {
         let torrent = Arc::clone(&self.torrent);
-        let answer = torrent.ready().ok_or(hashes::Refusal::Unknown);
+        let answer = torrent.ready().ok_or(hashes::Refusal::UNKNOWN);
         match answer.and_then(|ready| hashes::answer(&ready.info, &range)) {
             Ok(hashes::Answer::Hashes(hashes)) => self.send_hashes(range, Some(&hashes)),
             Ok(hashes::Answer::Read(reading)) => match self.hash(reading) {

@@ -62,20 +62,6 @@ struct OpenRequest {
     late: bool,
 }
 
-/// The result of hashes that a peer sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Taken {
-    /// They were known already: they came late, and another peer had sent them.
-    Late,
-    /// They are right, and some of the file's are still missing.
-    Part,
-    /// They were the last of a file: [`HashFetch::info`] can now check its pieces.
-    File,
-    /// They were the last of the torrent.
-    All,
-}
-
 impl<P: Copy + Eq + Hash> HashFetch<P> {
     /// The most unanswered requests to one peer.
     pub const MOST_ASKED: usize = 4;
@@ -183,12 +169,13 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         range.expect("a power of two, and no more layers than there can be")
     }
 
-    /// Takes hashes that a peer sent. Takes 0.1 ms of hashing; the last hashes of a file take another hash of
-    /// its whole layer, 0.2 s for a million pieces.
+    /// Takes hashes that a peer sent; returns whether nothing is missing any more. With the last ones of a
+    /// file, [`info`](Self::info) can check its pieces. Takes 0.1 ms of hashing; the last hashes of a file
+    /// take another hash of its whole layer, 0.2 s for a million pieces.
     ///
     /// # Errors
     /// A fault that no honest peer commits. The caller ends the connection and calls [`gone`](Self::gone).
-    pub fn hashes(&mut self, peer: P, hashes: &Hashes<'_>) -> Result<Taken, HashFault> {
+    pub fn hashes(&mut self, peer: P, hashes: &Hashes<'_>) -> Result<bool, HashFault> {
         let request = self.answered(peer, &hashes.range())?;
         let chunk = request.chunk;
         let tree = self.tree(chunk.layer);
@@ -197,15 +184,16 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
             self.want_again(&request);
             return Err(HashFault::Wrong);
         }
+        // Another peer may have been faster.
         if self.is_known(chunk) {
-            return Ok(Taken::Late);
+            return Ok(self.is_complete());
         }
         let real = pieces(&tree, chunk.nth).len();
         self.arrived.insert(chunk, hashes.base()[..real].into());
         let layer = &mut self.layers[chunk.layer as usize];
         layer.missing -= 1;
         if layer.missing > 0 {
-            return Ok(Taken::Part);
+            return Ok(false);
         }
         let root = layer.root;
         let mut all = Vec::new();
@@ -215,7 +203,7 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         }
         self.info.set_piece_layer(&root, &all).expect("each of its parts was proved");
         self.missing -= 1;
-        Ok(if self.is_complete() { Taken::All } else { Taken::File })
+        Ok(self.is_complete())
     }
 
     /// A peer rejected a request.

@@ -66,7 +66,7 @@ impl Picking {
         self.pick(peer, has, None, false, count)
     }
 
-    fn bring(&mut self, peer: u64, block: Block) -> Received {
+    fn bring(&mut self, peer: u64, block: Block) -> Option<Received> {
         let data = vec![peer as u8; block.length as usize];
         self.picker.received(PeerKey(peer), block.piece.0, block.begin, &data, self.now)
     }
@@ -88,25 +88,24 @@ impl Picking {
 #[test]
 fn late_blocks_are_requested_from_an_idle_peer_while_pieces_wait_that_no_peer_has() {
     let mut picking = Picking::new(2, 2);
-    let silent = picking.ask(1, &[0], 8);
+    let mut silent = picking.ask(1, &[0], 8);
+    silent.reverse();
     assert_eq!(silent.len(), 4);
     assert_eq!(picking.ask(2, &[0], 8), []);
     picking.now += LATE;
     assert_eq!(picking.ask(2, &[0], 8), silent);
     assert_eq!(picking.ask(3, &[0], 8), []);
     for block in silent {
-        let (Received::Block { cancel } | Received::Whole { cancel, .. }) = picking.bring(2, block) else {
-            panic!("it is wanted")
-        };
-        assert_eq!(cancel, [PeerKey(1)]);
-        assert_eq!(picking.bring(1, block), Received::Unwanted);
+        assert_eq!(picking.bring(2, block).unwrap().cancel, [PeerKey(1)]);
+        assert_eq!(picking.bring(1, block), None);
     }
 }
 
 #[test]
 fn silent_peers_with_all_the_memory_do_not_stop_others() {
     let mut picking = Picking::new(8, 1);
-    let silent = picking.ask(1, ALL, 8);
+    let mut silent = picking.ask(1, ALL, 8);
+    silent.reverse();
     assert_eq!((silent.len(), picking.ask(2, ALL, 8).len()), (4, 0));
     picking.now += LATE;
     assert_eq!(picking.ask(2, ALL, 8), silent);
@@ -138,7 +137,7 @@ fn a_stripe_is_begun_when_no_piece_of_begun_stripes_waits() {
 fn a_snubbing_peer_gets_requests_of_others_and_begins_a_piece_only_without_them() {
     let mut picking = Picking::new(8, 8);
     let of_others = picking.ask(1, &[0], 4);
-    assert_eq!(picking.pick(2, ALL, None, true, 1), of_others[..1]);
+    assert_eq!(picking.pick(2, ALL, None, true, 1), of_others[3..]);
     assert_eq!(picking.pick(3, &[5], None, true, 1)[0].piece.0, 5);
 }
 
@@ -167,17 +166,17 @@ fn a_piece_of_one_peer_alone_is_begun_anew_by_another_if_it_takes_too_long() {
     picking.wrong();
     let slow = picking.ask(3, &[0], 4);
     assert_eq!(slow.len(), 4);
-    assert!(matches!(picking.bring(3, slow[0]), Received::Block { .. }));
+    assert!(picking.bring(3, slow[0]).is_some());
     picking.now += 2 * LATE;
     assert_eq!(picking.ask(4, &[0], 4), []);
     picking.now += 2 * LATE;
     assert_eq!(picking.ask(4, &[0], 4), slow);
-    assert_eq!(picking.bring(3, slow[1]), Received::Unwanted);
+    assert_eq!(picking.bring(3, slow[1]), None);
     // The first does not take it back as fast.
     picking.now += 4 * LATE;
     assert_eq!(picking.ask(3, &[0], 4), []);
     slow[..3].iter().for_each(|block| _ = picking.bring(4, *block));
-    let Received::Whole { piece, .. } = picking.bring(4, slow[3]) else { panic!("it is whole") };
+    let piece = picking.bring(4, slow[3]).unwrap().whole.unwrap();
     assert_eq!(piece.from, [PeerKey(4); 4]);
     assert!(piece.data.iter().all(|byte| *byte == 4));
 }
@@ -201,14 +200,14 @@ fn a_peer_that_connects_again_to_send_a_piece_alone_comes_after_new_peers() {
 fn a_block_that_was_given_back_is_accepted_and_its_new_request_cancelled() {
     let mut picking = Picking::new(2, 2);
     let asked = picking.ask(1, &[0], 4);
-    assert!(matches!(picking.bring(1, asked[0]), Received::Block { .. }));
+    assert!(picking.bring(1, asked[0]).is_some());
     picking.give_back(1, &asked);
-    assert_eq!(picking.bring(1, asked[1]), Received::Block { cancel: Vec::new() });
+    assert_eq!(picking.bring(1, asked[1]).unwrap().cancel, []);
     assert_eq!(picking.ask(2, &[0], 1), asked[2..3]);
-    assert_eq!(picking.bring(1, asked[2]), Received::Block { cancel: vec![PeerKey(2)] });
+    assert_eq!(picking.bring(1, asked[2]).unwrap().cancel, [PeerKey(2)]);
     let other = picking.ask(1, &[1], 4);
     picking.give_back(1, &other);
-    assert_eq!(picking.bring(1, other[0]), Received::Block { cancel: Vec::new() });
+    assert_eq!(picking.bring(1, other[0]).unwrap().cancel, []);
     // Blocks that are counted as free can be requested.
     assert_eq!(picking.ask(2, &[0], 4), asked[3..]);
     assert_eq!(picking.ask(2, &[0], 4), []);
@@ -256,9 +255,8 @@ fn counts_are_right_after_any_event_and_one_peer_with_all_pieces_is_enough() {
                 2 | 3 if !asked[peer].is_empty() => {
                     let at = rng.random_range(0..asked[peer].len());
                     let block = asked[peer].swap_remove(at);
-                    if let Received::Whole { piece, .. } = picking.bring(peer as u64, block) {
-                        whole.push(piece.piece);
-                    }
+                    let received = picking.bring(peer as u64, block);
+                    whole.extend(received.and_then(|received| received.whole).map(|whole| whole.piece));
                 }
                 // Blocks that it gives back may come all the same.
                 4 if peer < 4 || rng.random_bool(0.1) => {

@@ -12,7 +12,10 @@ use swarmkeep_content::PieceBits;
 use swarmkeep_metainfo::Info;
 use swarmkeep_peer_wire::{Hashes, PexFlags};
 
-use super::{Peer, PeerEntry, PeerPieces, Torrent, TorrentState, ip_of, seats::Seat};
+use super::{
+    Peer, PeerEntry, PeerPieces, Torrent, TorrentState,
+    seats::{LIED, Seat},
+};
 use crate::{
     Error,
     candidates::Source,
@@ -35,8 +38,8 @@ impl Torrent {
         address: SocketAddr,
         id: PeerId,
     ) -> Result<Arc<Peer>, &'static str> {
-        let mut state = self.state.lock();
-        let ours = self.session.config.peer_id;
+        let (mut state, ours) = (self.state.lock(), self.session.config.peer_id);
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         if id == ours {
             state.candidates.forget(address);
             return Err("it is this very session");
@@ -50,6 +53,9 @@ impl Torrent {
             }
             let other = *key;
             drop(state.end(other));
+        }
+        if state.refuses(address) {
+            return Err(LIED);
         }
         let peer = Arc::new(Peer::new(seat.key, address));
         let pieces = state.have.pieces();
@@ -72,7 +78,7 @@ impl Torrent {
         let mut state = self.state.lock();
         let TorrentState { peers, picker, gone, .. } = &mut *state;
         let Some(entry) = peers.remove(&peer.key) else { return };
-        gone.push_back((peer.key, peer.address.ip().to_canonical()));
+        gone.push_back((peer.key, entry.endpoint()));
         if gone.len() > GONE {
             gone.pop_front();
         }
@@ -96,6 +102,9 @@ impl Torrent {
         let mut state = self.state.lock();
         if let Some(entry) = state.peers.get_mut(&peer.key) {
             entry.listens.get_or_insert((address, PexFlags::empty()));
+            if state.refuses(address) {
+                drop(state.end(peer.key));
+            }
         }
         state.candidates.add(address, Source::Peers(site(peer.address.ip())), Instant::now());
     }
@@ -135,7 +144,7 @@ impl Torrent {
             // Peers that got no requests may get some now.
             Ok(Fetched::Wrong { .. }) => self.wake_all(),
             Ok(Fetched::Whole { info, liars }) => {
-                self.ban(&liars);
+                self.blame(&liars);
                 let torrent = Arc::clone(self);
                 self.session.spawn_blocking(move || {
                     let info = Info::parse(&info).map_err(|error| Error::Torrent(error.to_string()));
@@ -147,7 +156,7 @@ impl Torrent {
             }
             Err(fault) => {
                 if fault == MetadataFault::Wrong {
-                    self.ban(&[peer.key]);
+                    self.blame(&[peer.key]);
                 }
                 return Err(fault);
             }
@@ -162,16 +171,16 @@ impl Torrent {
             None => Ok(()),
         };
         if taken == Err(HashFault::Wrong) {
-            self.ban(&[peer.key]);
+            self.blame(&[peer.key]);
         }
         taken
     }
 
-    fn ban(&self, peers: &[PeerKey]) {
+    fn blame(&self, peers: &[PeerKey]) {
         let mut state = self.state.lock();
         for peer in peers {
-            let ip = ip_of(&state.peers, &state.gone, *peer);
-            state.ban(ip);
+            let endpoint = state.endpoint_of(*peer);
+            state.blame(endpoint, None);
         }
     }
 

@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 use swarmkeep_content::{ContentExt, ContentRepository, Error as StoreError};
 use swarmkeep_peer_wire::Block;
 
-use super::{BlockDemand, Peer, PeerEntry, Torrent, TorrentState, ip_of};
+use super::{BlockDemand, Peer, PeerEntry, Torrent, TorrentState};
 use crate::{
     network::network,
     picker::{EmptySearch, PeerKey, PickRequest, Received, WholePiece},
@@ -35,9 +35,10 @@ impl Torrent {
             near = self.session.store.affinity(&info.info_hash(), 16);
             state = self.state.lock();
         }
+        let wrong = state.offences.wrong_pieces(state.endpoint_of(peer.key));
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
         let Some(PeerEntry { has: pieces, searched, .. }) = peers.get_mut(&peer.key) else { return };
-        let has = |piece| (demand.may)(piece) && pieces.contain(piece);
+        let has = |piece| (demand.may)(piece) && pieces.contain(piece) && !wrong.contains(&piece);
         let preferred: Vec<_> = near.into_iter().map(|affinity| affinity.piece).collect();
         let pick = PickRequest {
             peer: peer.key,
@@ -72,13 +73,10 @@ impl Torrent {
         let bytes = data.len() as u64;
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return None };
-        let (cancel, whole) = match picker.received(peer.key, piece, begin, data, Instant::now()) {
-            Received::Unwanted => {
-                self.wasted.fetch_add(bytes, Relaxed);
-                return None;
-            }
-            Received::Block { cancel } => (cancel, None),
-            Received::Whole { cancel, piece } => (cancel, Some(piece)),
+        let Some(Received { cancel, whole }) = picker.received(peer.key, piece, begin, data, Instant::now())
+        else {
+            self.wasted.fetch_add(bytes, Relaxed);
+            return None;
         };
         self.down.add(bytes);
         peer.down.add(bytes);
@@ -117,16 +115,11 @@ impl Torrent {
 
     fn stored(&self, piece: u32, data: &[u8]) {
         let mut state = self.state.lock();
-        let TorrentState { peers, picker: Some(picker), have, came, blame, .. } = &mut *state else { return };
+        let TorrentState { picker: Some(picker), blame, .. } = &mut *state else { return };
         picker.verified(piece, true, false, &mut rand::rng());
-        have.insert(piece);
-        came.push(piece);
-        for entry in peers.values_mut() {
-            entry.wanted -= u32::from(entry.has.contain(piece));
-        }
         let to_blame = blame.right(piece, data);
-        state.note_complete();
-        to_blame.into_iter().for_each(|ip| state.ban(ip));
+        state.gain(piece);
+        to_blame.into_iter().for_each(|endpoint| state.blame(endpoint, Some(piece)));
         drop(state);
         self.tell_progress();
         self.session.unflushed.store(true, Relaxed);
@@ -136,12 +129,12 @@ impl Torrent {
     fn wrong(&self, piece: u32, data: &[u8], from: &[PeerKey]) {
         self.wasted.fetch_add(data.len() as u64, Relaxed);
         let mut state = self.state.lock();
-        let TorrentState { peers, picker: Some(picker), blame, gone, .. } = &mut *state else { return };
-        let ips: Vec<_> = from.iter().map(|key| ip_of(peers, gone, *key)).collect();
-        let to_blame = blame.wrong(piece, data, &ips);
+        let from: Vec<_> = from.iter().map(|key| state.endpoint_of(*key)).collect();
+        let TorrentState { picker: Some(picker), blame, .. } = &mut *state else { return };
+        let to_blame = blame.wrong(piece, data, &from);
         picker.verified(piece, false, to_blame.is_none(), &mut rand::rng());
-        if let Some(ip) = to_blame {
-            state.ban(ip);
+        if let Some(endpoint) = to_blame {
+            state.blame(endpoint, Some(piece));
         }
         drop(state);
         self.wake_all();
@@ -179,6 +172,9 @@ impl Torrent {
     /// fetched again. If the store counts it as missing, it comes from other peers; otherwise fetching ends,
     /// since the torrent would not be complete with it. On a thread that may block.
     pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
+        if self.ready().is_some_and(|ready| ready.content.is_read_only()) {
+            return self.follow(Some(piece));
+        }
         let comes_again = matches!(error, StoreError::Wrong { .. } | StoreError::NotWritten { .. });
         // It may have been fetched again since it was read, or during this call.
         let told = self.state.lock().came.len();
@@ -201,6 +197,27 @@ impl Torrent {
         } else if is_fetched {
             self.fail(piece, &error.to_string());
         }
+    }
+
+    /// Offers the pieces that read-only content has now, except an unreadable one. No message withdraws a
+    /// piece: peers that may request a lost one are disconnected, and learn it when they connect again. On a
+    /// thread that may block.
+    pub(crate) fn follow(&self, unreadable: Option<u32>) {
+        let Some(Ok(mut there)) = self.ready().map(|ready| ready.content.pieces()) else { return };
+        unreadable.into_iter().for_each(|piece| _ = there.remove(piece));
+        let mut state = self.state.lock();
+        let lost: Vec<_> = state.have.iter().filter(|piece| !there.contains(*piece)).collect();
+        let back: Vec<_> = there.iter().filter(|piece| !state.have.contains(*piece)).collect();
+        lost.iter().for_each(|piece| state.lose(*piece));
+        state.back += back.len() as u32;
+        back.into_iter().for_each(|piece| state.gain(piece));
+        let TorrentState { peers, seats, .. } = &*state;
+        let may_request = |entry: &PeerEntry| lost.iter().any(|piece| !entry.has.contain(*piece));
+        let misled = peers.iter().filter(|(_, entry)| may_request(entry));
+        misled.filter_map(|(key, _)| seats.get(key)).for_each(|seat| seat.stop.cancel());
+        drop(state);
+        self.tell_progress();
+        self.wake_all();
     }
 }
 
@@ -237,7 +254,7 @@ pub(crate) mod tests {
         let verified = Verified::new(Arc::new(store), move |_| Ok(Some(Arc::clone(&known))));
         let store = StripeCache::new(Arc::new(verified), StripeCacheOptions::new()).unwrap();
         let content = store.open(&info.info_hash()).unwrap();
-        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), Arc::new(store), 0);
+        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), Arc::new(store), Vec::new());
         let torrent = Torrent::new(info.info_hash(), Arc::new(resources), None);
         torrent.make_ready(info, content).unwrap();
         Arc::new(torrent)
@@ -251,7 +268,7 @@ pub(crate) mod tests {
             let picker = state.picker.as_mut().unwrap();
             let came = picker.received(PeerKey(1), 0, 0, &PIECE, Instant::now());
             drop(state);
-            if let Received::Whole { piece, .. } = came {
+            if let Some(Received { whole: Some(piece), .. }) = came {
                 torrent.store(piece);
             }
         };

@@ -3,7 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Torrent, TorrentState};
 use crate::{
     SessionConfig,
-    network::{SIZES, are_neighbours, network, site},
+    network::{SIZES, are_neighbours, site},
     permits::{Permit, for_one_side},
     picker::PeerKey,
 };
@@ -122,8 +122,8 @@ impl TorrentState {
         config: &SessionConfig,
         now: Instant,
     ) -> Result<Option<PeerKey>, &'static str> {
-        if self.banned.contains(&network(ip)) {
-            return Err("it sent wrong bytes");
+        if self.refuses(SocketAddr::new(ip, 0)) {
+            return Err(LIED);
         }
         let most = config.connections_per_torrent;
         let of_side = self.seats.values().filter(|seat| seat.outgoing == outgoing).count();
@@ -186,6 +186,7 @@ impl TorrentState {
     }
 }
 
+pub(super) const LIED: &str = "it sent wrong bytes";
 const CROWDED: &str = "too many connections to its network";
 const FULL: &str = "too many connections";
 
@@ -199,7 +200,7 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
+    use std::sync::atomic::Ordering::Relaxed;
 
     use swarmkeep_bittorrent::{InfoHash, PeerId};
     use swarmkeep_content::{
@@ -213,7 +214,7 @@ mod tests {
     fn torrent() -> Arc<Torrent> {
         let store = Arc::new(Memory::new(&ContentConfig::new("")));
         let store = Arc::new(StripeCache::new(store, StripeCacheOptions::new()).unwrap());
-        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), store, 0);
+        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), store, Vec::new());
         Arc::new(Torrent::new(InfoHash::new([1; 20]), Arc::new(resources), None))
     }
 

@@ -15,8 +15,8 @@ pub struct Identity {
     pub info_hash: InfoHash,
     /// The peer id of the client.
     pub peer_id: PeerId,
-    /// The port at which it listens, in both families.
-    pub port: u16,
+    /// The ports at which it listens, over IPv4 and over IPv6.
+    pub ports: [u16; 2],
     /// A random number by which a tracker recognizes the client at another address. Peers do not learn it.
     pub key: u32,
 }
@@ -36,6 +36,8 @@ pub struct Progress {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Announce<'a> {
     pub(super) identity: Identity,
+    /// The port of the family.
+    pub(super) port: u16,
     pub(super) progress: Progress,
     pub(super) event: AnnounceEvent,
     pub(super) want: Option<u32>,
@@ -44,16 +46,31 @@ pub(super) struct Announce<'a> {
 }
 
 /// The answer of a tracker.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Answer {
-    pub(super) interval: Duration,
-    pub(super) min_interval: Option<Duration>,
-    pub(super) seeders: u32,
-    pub(super) leechers: u32,
+    pub(super) latest: LatestAnswer,
     pub(super) peers: Vec<Endpoint>,
-    pub(super) external_ip: Option<IpAddr>,
     pub(super) tracker_id: Option<Vec<u8>>,
-    pub(super) warning: Option<String>,
+}
+
+/// An answer of a tracker, without its peers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct LatestAnswer {
+    /// Peers that have everything.
+    pub seeders: u32,
+    /// Peers that still have to download.
+    pub leechers: u32,
+    /// Peers that were in the answer.
+    pub peers: usize,
+    /// The interval that it asked for.
+    pub interval: Duration,
+    /// The shortest interval that it asked for, if it did.
+    pub min_interval: Option<Duration>,
+    /// The address at which it sees the client (BEP 24), if it said so.
+    pub external_ip: Option<IpAddr>,
+    /// Its warning.
+    pub warning: Option<String>,
 }
 
 /// Why a tracker did not answer as it should.
@@ -110,8 +127,8 @@ pub enum TrackerError {
     /// The answer is too long.
     #[error("an answer of more than {0} bytes")]
     TooLong(usize),
-    /// The answer is compressed, though that was not requested.
-    #[error("an answer with the encoding {0}, which was not requested")]
+    /// The answer is compressed in a way that cannot be read.
+    #[error("an answer with an encoding that cannot be read: {0}")]
     Encoding(String),
     /// It redirected too often.
     #[error("more than {0} redirects")]
@@ -126,7 +143,7 @@ pub enum TrackerError {
     },
     /// The URL leads to a service in this machine or network and does not look like a tracker's.
     #[error(
-        "{0} is not public, and its URL is not exactly an announce URL: a torrent must not make requests to other services"
+        "{0} is not public, and its URL is not exactly an announce URL: only a tracker that you name yourself is asked there (--tracker)"
     )]
     NotATracker(SocketAddr),
 }

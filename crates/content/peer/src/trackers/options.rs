@@ -15,11 +15,9 @@ pub struct ClientOptions {
     /// before.
     ///
     /// BEP 15 waits for 15 seconds and sends 9 times, which takes more than two hours, and meanwhile the next
-    /// tracker gets no announce. A tracker that has not answered after 3 seconds does not answer after 15
-    /// either. The back-off between announces takes the place of the longer waits.
+    /// tracker gets no announce. Here it is sent 3 times. A tracker that has not answered after 3 seconds
+    /// does not answer after 15 either. The back-off between announces takes the place of the longer waits.
     pub udp_wait: Duration,
-    /// How often a datagram is sent in all, at least once.
-    pub udp_tries: u32,
     /// How long an announce over HTTP may take, from connecting to the last byte of the answer, redirects and
     /// all.
     pub http_patience: Duration,
@@ -29,6 +27,9 @@ pub struct ClientOptions {
     pub root_certificates: Option<PathBuf>,
     /// The addresses of hosts that are not looked up.
     pub hosts: HashMap<String, Vec<IpAddr>>,
+    /// URLs of HTTP trackers that the user has named: they may lead to any service of this machine and its
+    /// network.
+    pub trusted: Vec<String>,
     /// The local addresses that trackers see, the first of each family. Trackers of a family without an
     /// address get no announces.
     pub addresses: Vec<IpAddr>,
@@ -40,11 +41,11 @@ impl ClientOptions {
     pub fn new() -> Self {
         Self {
             udp_wait: Duration::from_secs(3),
-            udp_tries: 3,
             http_patience: Duration::from_secs(30),
             user_agent: concat!("swarmkeep/", env!("CARGO_PKG_VERSION")).into(),
             root_certificates: None,
             hosts: HashMap::new(),
+            trusted: Vec::new(),
             addresses: vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
         }
     }

@@ -1,14 +1,20 @@
-//! TLS to trackers over HTTPS, in builds with the feature `tls`.
+//! TLS to trackers over HTTPS.
 
-use std::{io, path::Path};
+use std::{io, path::Path, sync::Arc};
 
 use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, pem::PemObject},
+    },
+};
 
 /// Connects by TLS; certificates must be of an authority that the system trusts, or of one in a file.
-#[cfg(feature = "tls")]
-pub(super) struct Tls(tokio_rustls::TlsConnector);
+pub(super) struct Tls(TlsConnector);
 
-#[cfg(feature = "tls")]
 impl Tls {
     /// Reads the authorities.
     ///
@@ -16,16 +22,6 @@ impl Tls {
     /// If the file of authorities cannot be read, or has none. A system without any is no error: no
     /// certificate is believed then.
     pub(super) fn new(roots: Option<&Path>) -> io::Result<Self> {
-        use std::sync::Arc;
-
-        use tokio_rustls::{
-            TlsConnector,
-            rustls::{
-                ClientConfig, RootCertStore,
-                crypto::ring,
-                pki_types::{CertificateDer, pem::PemObject},
-            },
-        };
         let mut store = RootCertStore::empty();
         match roots {
             Some(path) => {
@@ -66,21 +62,6 @@ impl Tls {
     ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
         let name = host.to_owned().try_into().map_err(io::Error::other)?;
         self.0.connect(name, stream).await
-    }
-}
-
-/// There is no TLS, and URLs with https are refused.
-#[cfg(not(feature = "tls"))]
-pub(super) struct Tls;
-
-#[cfg(not(feature = "tls"))]
-impl Tls {
-    pub(super) fn new(_: Option<&Path>) -> io::Result<Self> {
-        Ok(Self)
-    }
-
-    pub(super) async fn connect(&self, _: &str, _: TcpStream) -> io::Result<TcpStream> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

@@ -90,18 +90,4 @@ mod tests {
         }
         assert!(Arc::ptr_eq(&used, &cache.get(usize::MAX, || 1)));
     }
-
-    #[tokio::test(start_paused = true)]
-    async fn waiting_announces_fail_when_the_tracker_is_silent_and_later_ones_do_not() {
-        let queue = TurnQueue::new(1);
-        let first = queue.turn(Instant::now()).await.unwrap();
-        let asked = Instant::now();
-        let waiting = queue.turn(asked);
-        let error = TrackerError::Silent;
-        queue.is_silent(&error);
-        drop(first);
-        assert_eq!(waiting.await.map(drop), Err(error));
-        tokio::time::advance(std::time::Duration::from_millis(1)).await;
-        assert_eq!(queue.turn(Instant::now()).await.map(drop), Ok(()));
-    }
 }

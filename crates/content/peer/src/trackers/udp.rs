@@ -25,7 +25,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    announce::{Announce, Answer, TrackerError, readable, useful},
+    announce::{Announce, Answer, LatestAnswer, TrackerError, readable, useful},
     options::ClientOptions,
     turns::{Cache, TurnQueue},
 };
@@ -37,7 +37,6 @@ pub(super) struct UdpClient {
     v4: Option<Arc<FamilySocket>>,
     v6: Option<Arc<FamilySocket>>,
     first_wait: Duration,
-    tries: u32,
     _receiving: JoinSet<()>,
 }
 
@@ -64,12 +63,14 @@ struct Tracker {
 /// that a socket has by default.
 const AT_ONCE: usize = 32;
 
+/// How often a datagram is sent in all.
+const TRIES: u32 = 3;
+
 /// The longest datagram there is.
 const LONGEST: usize = 65_535;
 
 impl UdpClient {
     pub(super) fn new(options: &ClientOptions) -> io::Result<Self> {
-        let (first_wait, tries) = (options.udp_wait, options.udp_tries.max(1));
         let source = Source::of(options.addresses.iter().copied());
         let open = |family| {
             FamilySocket::open(family, source)
@@ -78,7 +79,7 @@ impl UdpClient {
         let (v4, v6) = (open(Family::V4), open(Family::V6).ok());
         let v4 = if v6.is_some() { v4.ok() } else { Some(v4?) };
         let receiving = [&v4, &v6].into_iter().flatten().map(|socket| Arc::clone(socket).receive()).collect();
-        Ok(Self { v4, v6, first_wait, tries, _receiving: receiving })
+        Ok(Self { v4, v6, first_wait: options.udp_wait, _receiving: receiving })
     }
 
     /// Announces to the tracker at `to` with the options of BEP 41 in `options`. `asked` is the time of the
@@ -100,7 +101,7 @@ impl UdpClient {
         };
         let tracker = trackers.get((to.ip(), to.port()), new);
         let _turn = tracker.queue.turn(asked).await?;
-        let Announce { identity, progress, event, want, .. } = *announce;
+        let Announce { identity, port, progress, event, want, .. } = *announce;
         let announce = AnnounceRequest {
             downloaded: progress.downloaded,
             left: progress.left,
@@ -109,10 +110,10 @@ impl UdpClient {
             key: identity.key,
             want,
             trailing: options,
-            ..AnnounceRequest::new(ConnectionId(0), identity.info_hash, identity.peer_id, identity.port)
+            ..AnnounceRequest::new(ConnectionId(0), identity.info_hash, identity.peer_id, port)
         };
         let request = Request { socket, tracker: &tracker, to, announce, first_wait: self.first_wait };
-        request.ask(asked, self.tries).await.inspect_err(|error| tracker.note(error))
+        request.ask(asked).await.inspect_err(|error| tracker.note(error))
     }
 }
 
@@ -191,7 +192,7 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    async fn ask(&self, asked: Instant, tries: u32) -> Result<Answer, TrackerError> {
+    async fn ask(&self, asked: Instant) -> Result<Answer, TrackerError> {
         // With a known id. Perhaps it is no longer good, because the tracker was started again or this
         // machine has another address now. Then the announce gets a new one.
         if let Some(known) = self.tracker.connection_id() {
@@ -207,11 +208,11 @@ impl Request<'_> {
             self.tracker.queue.check(asked)?;
             if self.tracker.connection_id().is_none() {
                 let packet = |transaction_id| ConnectRequest { transaction_id }.to_bytes().to_vec();
-                self.exchange(packet, tries).await.inspect_err(|error| self.tracker.note(error))?;
+                self.exchange(packet, TRIES).await.inspect_err(|error| self.tracker.note(error))?;
             }
             self.tracker.connection_id().ok_or(TrackerError::Other)?
         };
-        self.announce(id, tries).await
+        self.announce(id, TRIES).await
     }
 
     async fn announce(&self, connection_id: ConnectionId, tries: u32) -> Result<Answer, TrackerError> {
@@ -237,13 +238,16 @@ impl Request<'_> {
             if let Ok(Ok(answer)) = timeout(wait, &mut answer).await {
                 let mut client = self.tracker.client.lock();
                 return match client.answer(&packet, &answer, Instant::now().into())? {
-                    Some(Response::Announce(response)) => Ok(Answer {
-                        interval: Duration::from_secs(response.header.interval.into()),
-                        seeders: response.header.seeders,
-                        leechers: response.header.leechers,
-                        peers: useful(response.peers().filter_map(Result::ok)),
-                        ..Answer::default()
-                    }),
+                    Some(Response::Announce(response)) => {
+                        let latest = LatestAnswer {
+                            interval: Duration::from_secs(response.header.interval.into()),
+                            seeders: response.header.seeders,
+                            leechers: response.header.leechers,
+                            ..LatestAnswer::default()
+                        };
+                        let peers = useful(response.peers().filter_map(Result::ok));
+                        Ok(Answer { latest, peers, tracker_id: None })
+                    }
                     // The client has the connection id.
                     Some(Response::Connect(_)) => Ok(Answer::default()),
                     Some(Response::Error(error)) => {

@@ -41,9 +41,6 @@ pub enum UrlError {
     /// Its scheme is not one of trackers.
     #[error("{0:?} is no way to ask a tracker: expected udp, http or https")]
     Scheme(String),
-    /// The program was built without the feature `tls`.
-    #[error("trackers over https need a build with the feature `tls`")]
-    NoTls,
     /// It has no port, and UDP has no default port.
     #[error("the port is missing")]
     NoPort,
@@ -77,8 +74,7 @@ impl TrackerUrl {
         let (scheme, usual) = match scheme.to_ascii_lowercase().as_str() {
             "udp" => (Scheme::Udp, None),
             "http" => (Scheme::Http, Some(80)),
-            "https" if cfg!(feature = "tls") => (Scheme::Https, Some(443)),
-            "https" => return Err(UrlError::NoTls),
+            "https" => (Scheme::Https, Some(443)),
             other => return Err(UrlError::Scheme(other.into())),
         };
         if authority.as_str().contains('@') {
@@ -171,6 +167,17 @@ impl TrackerUrl {
         self.target.split_once('?').map(|(_, query)| query)
     }
 
+    /// The URL with `query` behind its own: a passkey, for example.
+    pub(super) fn with_query(&self, query: &str) -> Self {
+        let target = match self.target.as_str() {
+            "" => format!("/?{query}"),
+            target if target.ends_with(['?', '&']) => format!("{target}{query}"),
+            target if target.contains('?') => format!("{target}&{query}"),
+            target => format!("{target}?{query}"),
+        };
+        Self { target, ..self.clone() }
+    }
+
     fn origin(&self) -> String {
         format!("{}://{}", self.scheme, self.authority())
     }
@@ -232,8 +239,14 @@ mod tests {
         assert_eq!(error("udp://t.example:0/announce"), UrlError::PortZero);
         assert_eq!(error("http://me:secret@t.example/announce"), UrlError::UserInfo);
         assert_eq!(error(&format!("http://t.example/{}", "a".repeat(1024))), UrlError::TooLong(1041));
-        #[cfg(not(feature = "tls"))]
-        assert_eq!(error("https://t.example/announce"), UrlError::NoTls);
+    }
+
+    #[test]
+    fn an_announce_follows_the_query_of_the_url() {
+        for (own, whole) in [("/a?passkey=b", "/a?passkey=b&q"), ("/a?", "/a?q"), ("/a", "/a?q"), ("", "/?q")]
+        {
+            assert_eq!(url(&format!("http://t.example{own}")).with_query("q").target, whole);
+        }
     }
 
     #[test]
@@ -272,13 +285,10 @@ mod tests {
 
     #[test]
     fn a_path_tells_trackers_from_other_services() {
-        for yes in [
-            "http://h/announce",
-            "http://h/announce?x",
-            "http://h/announce.php",
-            "http://h/scrape",
-            "http://h/a_Passkey-1/announce",
-        ] {
+        for yes in "http://h/announce http://h/announce?x http://h/announce.php http://h/scrape \
+                  http://h/a_Passkey-1/announce"
+            .split(' ')
+        {
             assert!(url(yes).is_an_announce(), "{yes}");
         }
         let none = "http://h http://h/admin?announce http://h/x/?/announce \

@@ -9,17 +9,6 @@ use tokio::time::Instant;
 
 use super::TrackersOptions;
 
-/// The tiers (BEP 12) that are announced to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AnnounceTo {
-    /// One tracker of each tier. Torrents of today have one tier per tracker, and peers that announce to
-    /// different trackers would not find each other. µTorrent, Transmission and qBittorrent do the same.
-    #[default]
-    EveryTier,
-    /// One tracker in all, as in BEP 12: of the first tier with a tracker that answers.
-    FirstThatAnswers,
-}
-
 /// The failures in a row after which the wait no longer grows; the bound on the interval is reached long
 /// before.
 const MOST_DOUBLINGS: u32 = 16;
@@ -28,6 +17,9 @@ const MOST_DOUBLINGS: u32 = 16;
 /// a machine gets IPv6 seldom.
 const ABSENT: Duration = Duration::from_secs(60 * 60);
 
+/// The longest time between two announces, whatever interval a tracker asks for.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(2 * 60 * 60);
+
 /// The longest wait between two tries of a tracker that does not answer, as in libtorrent.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(60 * 60);
 
@@ -35,6 +27,10 @@ const LONGEST_BACK_OFF: Duration = Duration::from_secs(60 * 60);
 const LONGEST_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The tiers of one torrent over one family.
+///
+/// One tracker of each tier gets announces, where BEP 12 has one in all. Torrents of today have one tier per
+/// tracker, and peers that announce to different trackers would not find each other. µTorrent, Transmission
+/// and qBittorrent do the same.
 #[derive(Debug)]
 pub(super) struct Walk {
     pace: TrackersOptions,
@@ -106,8 +102,7 @@ impl Walk {
     /// Walks over `tiers`, of numbers of trackers in the order in which they are to be tried.
     pub(super) fn new(tiers: &[Vec<usize>], mut pace: TrackersOptions, now: Instant) -> Self {
         // A clock can add up these times, whatever the options.
-        pace.longest_interval = pace.longest_interval.min(LONGEST_RETRY);
-        pace.shortest_interval = pace.shortest_interval.min(pace.longest_interval);
+        pace.shortest_interval = pace.shortest_interval.min(LONGEST_INTERVAL);
         let state = |&tracker: &usize| TrackerState { tracker, ..TrackerState::default() };
         let tier =
             |tier: &Vec<usize>| Tier { states: tier.iter().map(&state).collect(), due: now, asking: None };
@@ -133,9 +128,6 @@ impl Walk {
                 }
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
             }
-            if self.pace.announce_to == AnnounceTo::FirstThatAnswers && !tier.has_failed() {
-                break;
-            }
         }
         NextStep::Wait(next)
     }
@@ -149,9 +141,9 @@ impl Walk {
         min_interval: Option<Duration>,
         now: Instant,
     ) {
-        let TrackersOptions { shortest_interval, longest_interval, .. } = self.pace;
+        let shortest_interval = self.pace.shortest_interval;
         let Some((tier, nth)) = self.find(tracker) else { return };
-        let interval = interval.clamp(shortest_interval, longest_interval);
+        let interval = interval.clamp(shortest_interval, LONGEST_INTERVAL);
         let min_interval = min_interval.unwrap_or(shortest_interval).clamp(shortest_interval, interval);
         tier.asking = None;
         tier.due = now + interval;
@@ -169,7 +161,7 @@ impl Walk {
 
     /// A tracker has not answered, or not as it should.
     pub(super) fn failed(&mut self, tracker: usize, why: Failure, now: Instant, rng: &mut impl Rng) {
-        let TrackersOptions { first_back_off, longest_interval, .. } = self.pace;
+        let first_back_off = self.pace.first_back_off;
         let Some((tier, nth)) = self.find(tracker) else { return };
         tier.asking = None;
         let state = &mut tier.states[nth];
@@ -180,8 +172,7 @@ impl Walk {
             Failure::Again(told) => {
                 let doubled = first_back_off.saturating_mul(1 << state.failures.min(MOST_DOUBLINGS));
                 // Half of it at random: clients of a tracker that fell over do not all come back at once.
-                let wait =
-                    doubled.min(longest_interval).min(LONGEST_BACK_OFF).mul_f64(rng.random_range(0.5..1.0));
+                let wait = doubled.min(LONGEST_BACK_OFF).mul_f64(rng.random_range(0.5..1.0));
                 Pause::Until(now + wait.max(told.unwrap_or_default().min(LONGEST_RETRY)))
             }
         };
@@ -207,11 +198,6 @@ impl Walk {
         self.completed && !self.is_leecher
     }
 
-    /// Announces are due at once, as far as trackers allow it.
-    pub(super) fn hurry(&mut self, now: Instant) {
-        self.tiers.iter_mut().for_each(|tier| tier.due = tier.due.min(now));
-    }
-
     /// All trackers, tier by tier.
     pub(super) fn states(&self) -> impl Iterator<Item = &TrackerState> {
         self.tiers.iter().flat_map(|tier| &tier.states)
@@ -219,17 +205,11 @@ impl Walk {
 
     /// The state of a tracker, and the time of its next announce if it is the next of its tier.
     pub(super) fn state(&self, tracker: usize, now: Instant) -> Option<(&TrackerState, Option<Instant>)> {
-        let mut before_it_failed = true;
-        for tier in &self.tiers {
-            if let Some(state) = tier.states.iter().find(|state| state.tracker == tracker) {
-                let next = tier.next(now, self.is_complete());
-                let next = next.filter(|&(nth, _)| tier.states[nth].tracker == tracker);
-                let next = next.filter(|_| before_it_failed && tier.asking.is_none()).map(|(_, at)| at);
-                return Some((state, next));
-            }
-            before_it_failed &= self.pace.announce_to == AnnounceTo::EveryTier || tier.has_failed();
-        }
-        None
+        self.tiers.iter().find_map(|tier| {
+            let state = tier.states.iter().find(|state| state.tracker == tracker)?;
+            let next = tier.next(now, self.is_complete()).filter(|_| tier.asking.is_none());
+            Some((state, next.filter(|&(nth, _)| tier.states[nth].tracker == tracker).map(|(_, at)| at)))
+        })
     }
 
     fn find(&mut self, tracker: usize) -> Option<(&mut Tier, usize)> {
@@ -256,11 +236,6 @@ impl Tier {
         });
         let owed = states().filter(|&(nth, _)| self.states[nth].owes_completed(completed));
         owed.chain(regular).min_by_key(|&(_, at)| at)
-    }
-
-    /// Whether no tracker of it is of use at the moment.
-    fn has_failed(&self) -> bool {
-        self.states.iter().all(|state| state.pause != Pause::No)
     }
 }
 
@@ -308,12 +283,11 @@ mod tests {
     }
 
     impl Test {
-        fn of(tiers: &[&[usize]], announce_to: AnnounceTo) -> Self {
-            let pace = TrackersOptions { announce_to, longest_interval: HOUR, ..TrackersOptions::new() };
+        fn of(tiers: &[&[usize]]) -> Self {
             let tiers: Vec<_> = tiers.iter().map(|tier| tier.to_vec()).collect();
             let now = Instant::now();
             Self {
-                walk: Walk::new(&tiers, pace, now),
+                walk: Walk::new(&tiers, TrackersOptions::new(), now),
                 now,
                 rng: SmallRng::seed_from_u64(7),
                 is_leecher: true,
@@ -356,7 +330,7 @@ mod tests {
 
     #[test]
     fn one_tracker_of_every_tier_is_asked_and_the_next_of_it_when_that_fails() {
-        let mut test = Test::of(&[&[0, 1], &[2]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0, 1], &[2]]);
         assert_eq!(test.due(), [(0, Started), (2, Started)]);
         test.answers(2);
         assert_eq!(test.due(), []);
@@ -368,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_tracker_that_answered_is_the_first_of_its_tier_from_then_on() {
-        let mut test = Test::of(&[&[0, 1, 2]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0, 1, 2]]);
         for tracker in [0, 1] {
             assert_eq!(test.due(), [(tracker, Started)]);
             test.fails(tracker);
@@ -388,27 +362,8 @@ mod tests {
     }
 
     #[test]
-    fn by_the_letter_of_bep_12_a_tier_is_asked_only_while_all_before_it_fail() {
-        let mut test = Test::of(&[&[0, 1], &[2], &[3]], AnnounceTo::FirstThatAnswers);
-        assert_eq!(test.due(), [(0, Started)]);
-        test.fails(0);
-        assert_eq!(test.due(), [(1, Started)]);
-        test.fails(1);
-        assert_eq!(test.due(), [(2, Started)]);
-        test.answers(2);
-        let until_tried_again = test.waits();
-        assert!(until_tried_again <= MINUTE / 2, "{until_tried_again:?}");
-        test.pass(MINUTE);
-        assert_eq!(test.due(), [(0, Started)]);
-        test.answers(0);
-        // The second tier is done with, and the third was never needed.
-        test.pass(HALF_AN_HOUR);
-        assert_eq!(test.due(), [(0, Regular)]);
-    }
-
-    #[test]
     fn completed_is_sent_at_once_until_it_is_accepted_and_never_again() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         test.due();
         test.answers(0);
         test.is_leecher = false;
@@ -426,7 +381,7 @@ mod tests {
 
     #[test]
     fn completed_comes_after_started() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         assert_eq!(test.due(), [(0, Started)]);
         test.walk.complete();
         test.is_leecher = false;
@@ -436,7 +391,7 @@ mod tests {
 
     #[test]
     fn completed_waits_until_nothing_is_left() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         test.due();
         test.answers(0);
         // `left` was counted just before the last piece came.
@@ -448,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_torrent_that_began_complete_never_sends_completed() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         test.is_leecher = false;
         test.walk.complete();
         assert_eq!(test.due(), [(0, Started)]);
@@ -457,7 +412,7 @@ mod tests {
         test.pass(HOUR);
         assert_eq!(test.due(), [(0, Regular)]);
         // Nor does a tracker get it that gets its first `started` only now.
-        let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0, 1]]);
         test.due();
         test.answers(0);
         test.walk.complete();
@@ -480,30 +435,29 @@ mod tests {
         let most = Duration::from_secs(u32::MAX.into());
         for (interval, min_interval, waits, hurried) in [
             (Duration::ZERO, None, MINUTE, MINUTE),
-            (most, None, HOUR, MINUTE),
-            (most, Some(most), HOUR, HOUR),
+            (most, None, 2 * HOUR, MINUTE),
+            (most, Some(most), 2 * HOUR, 2 * HOUR),
             (HALF_AN_HOUR, Some(most), HALF_AN_HOUR, HALF_AN_HOUR),
             (HALF_AN_HOUR, Some(Duration::ZERO), HALF_AN_HOUR, MINUTE),
             (HALF_AN_HOUR, Some(2 * MINUTE), HALF_AN_HOUR, 2 * MINUTE),
         ] {
-            let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+            let mut test = Test::of(&[&[0]]);
             test.due();
             test.walk.answered(0, interval, min_interval, test.now);
             assert_eq!(test.waits(), waits, "{interval:?} {min_interval:?}");
-            test.walk.hurry(test.now);
+            test.walk.tiers[0].due = test.now;
             assert_eq!(test.waits(), hurried, "{interval:?} {min_interval:?}");
         }
     }
 
     #[test]
     fn a_tracker_that_fails_is_tried_at_growing_random_intervals_up_to_the_longest() {
-        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0]]);
         let mut longest = MINUTE / 2;
         let mut waits = Vec::new();
         for _ in 0..100 {
             test.due();
             test.fails(0);
-            test.walk.hurry(test.now);
             let wait = test.waits();
             assert!(longest / 2 <= wait && wait <= longest, "{wait:?} of {longest:?}");
             longest = (longest * 2).min(HOUR);
@@ -524,7 +478,7 @@ mod tests {
 
     #[test]
     fn a_tracker_that_says_when_to_come_back_is_left_alone_until_then() {
-        let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
+        let mut test = Test::of(&[&[0, 1]]);
         test.due();
         test.walk.failed(0, Failure::Again(Some(2 * HOUR)), test.now, &mut test.rng);
         assert_eq!(test.due(), [(1, Started)]);
@@ -542,23 +496,24 @@ mod tests {
 
     #[test]
     fn a_missing_address_in_the_family_is_no_failure_and_looked_up_seldom() {
-        let mut test = Test::of(&[&[0], &[1]], AnnounceTo::FirstThatAnswers);
+        let mut test = Test::of(&[&[0, 1]]);
         assert_eq!(test.due(), [(0, Started)]);
         test.walk.failed(0, Failure::Absent, test.now, &mut test.rng);
         assert_eq!(test.walk.states().next().unwrap().failures, 0);
         assert_eq!(test.due(), [(1, Started)]);
         test.answers(1);
-        test.pass(HALF_AN_HOUR);
-        assert_eq!(test.due(), [(1, Regular)]);
-        test.answers(1);
-        test.pass(HALF_AN_HOUR);
-        assert_eq!(test.due(), [(0, Started), (1, Regular)]);
+        for expected in [vec![], vec![(0, Started)]] {
+            test.pass(HALF_AN_HOUR);
+            assert_eq!(test.due(), [(1, Regular)]);
+            test.fails(1);
+            assert_eq!(test.due(), expected);
+        }
     }
 
     #[test]
     fn a_torrent_without_trackers_waits_for_nothing() {
         for tiers in [&[][..], &[&[][..]]] {
-            let mut test = Test::of(tiers, AnnounceTo::EveryTier);
+            let mut test = Test::of(tiers);
             assert_eq!(test.step(), NextStep::Wait(None));
         }
     }

@@ -42,11 +42,18 @@ pub enum Damage {
         /// Torrents' worth of entries that are lost.
         entries: u64,
     },
-    /// A copy of the root is damaged. If it was the latest copy, the latest creates and deletes are undone.
-    #[error("a copy of the root is damaged: any create or delete after generation {generation} is undone")]
+    /// A copy of the root is damaged. If it named other torrents and was the latest copy, the latest creates
+    /// and deletes are undone.
+    #[error("a copy of the root is damaged: {}", if *alike {
+        "the other copy names the same torrents".to_owned()
+    } else {
+        format!("changes after generation {generation} may be missing")
+    })]
     OlderRoot {
         /// The generation that boot chose.
         generation: u64,
+        /// Whether both copies named the same torrents.
+        alike: bool,
     },
     /// The i-node of a torrent cannot be read: nothing is known of the torrent but its name.
     #[error("{info_hash} is lost: its i-node cannot be read")]
@@ -108,16 +115,27 @@ pub(super) fn boot(
         // durable.
         device.flush(Barrier::Opened).map_err(Error::io("flushing the device"))?;
     }
-    let mut report = BootReport::default();
-    let ChosenRoot { header, entries, differing } = find_root(&*device, mutation, &mut report)?;
-    let (has, needs) = (device.sectors(), u64::from(header.blocks.get()) << (header.block_shift - 12));
+    let root = find_root(&*device, mutation)?;
+    let (has, needs) =
+        (device.sectors(), u64::from(root.header.blocks.get()) << (root.header.block_shift - 12));
     if has < needs {
         let [has, needs] = [has, needs].map(|sectors| sectors * SECTOR as u64);
         return Err(BootRefusal::Because(format!(
             "it has {has} bytes, and the store on it needs {needs}: part of it is missing; repair it to keep the rest"
         )));
     }
-    report.generation = header.generation.get();
+    boot_root(&device, root, allocation, access, mutation)
+}
+
+/// Boots with a root that the device need not have.
+pub(super) fn boot_root(
+    device: &Arc<dyn BlockDevice>,
+    ChosenRoot { header, entries, differing, damage }: ChosenRoot,
+    allocation: Option<Allocation>,
+    access: Access,
+    mutation: Mutation,
+) -> Result<(Store, BootReport), BootRefusal> {
+    let report = BootReport { generation: header.generation.get(), damage, ..BootReport::default() };
     let alike = differing.as_ref().is_some_and(BTreeSet::is_empty);
     let mut boot = Boot {
         allocator: Allocator::new(
@@ -126,7 +144,7 @@ pub(super) fn boot(
             allocation.unwrap_or(header.allocation()),
         ),
         root: Root::new(header, entries, differing, mutation),
-        device: &*device,
+        device: &**device,
         slabs: Slabs::default(),
         inodes: Vec::new(),
         mends: Vec::new(),
@@ -142,7 +160,7 @@ pub(super) fn boot(
     boot.read_map_blocks();
     boot.claim_blocks();
     boot.drop_pieces_without_blocks();
-    boot.finish(&device, access)
+    boot.finish(device, access)
 }
 
 /// A store that is being read.

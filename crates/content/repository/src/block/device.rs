@@ -1,10 +1,14 @@
 //! The device below the store: sectors that are read, written and flushed.
 
 use std::{
+    ffi::OsString,
     fmt,
-    fs::{File, OpenOptions},
+    fs::{self, File, Metadata, OpenOptions},
     io::{self, IoSlice, Seek, SeekFrom},
-    os::unix::fs::{FileTypeExt, OpenOptionsExt},
+    os::unix::{
+        ffi::OsStringExt,
+        fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -65,21 +69,6 @@ pub enum Barrier {
     Cleared,
     /// Repairs of boot are durable before anything else is written.
     Mended,
-}
-
-impl Barrier {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Opened,
-        Self::Wiped,
-        Self::Formatted,
-        Self::Data,
-        Self::Maps,
-        Self::Inode,
-        Self::Root,
-        Self::Cleared,
-        Self::Mended,
-    ];
 }
 
 /// A row of sectors, numbered from 0.
@@ -149,7 +138,6 @@ pub struct FileDevice {
     file: Locked,
     path: PathBuf,
     sectors: u64,
-    direct: bool,
     raw: bool,
 }
 
@@ -158,11 +146,15 @@ impl FileDevice {
     ///
     /// # Errors
     /// [`Error::InUse`] if another process has it open, [`Error::NotAStore`] if it is neither a block device
-    /// nor a file, [`Error::Io`].
+    /// nor a file or, to be written, the file behind a loop device; [`Error::Io`].
     pub fn open(path: &Path, writable: bool) -> Result<Self> {
         // A disk that is mounted, or part of another device, is in use as well: with `EXCL`, the system
         // checks that.
-        let raw = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+        let metadata = fs::metadata(path).ok();
+        let raw = metadata.as_ref().is_some_and(|metadata| metadata.file_type().is_block_device());
+        if let Some(metadata) = metadata.filter(|_| writable) {
+            refuse_second_name(path, &metadata)?;
+        }
         let exclusive = if raw && writable { OFlags::EXCL } else { OFlags::empty() };
         let open = |flags: OFlags| {
             let flags = flags | exclusive | OFlags::CLOEXEC;
@@ -170,10 +162,10 @@ impl FileDevice {
         };
         let opening = |error| Error::io("opening the device")(about(path)(error));
         // File systems without direct I/O (tmpfs, some network ones) return an error.
-        let (file, direct) = match open(OFlags::DIRECT) {
-            Ok(file) => (file, true),
+        let file = match open(OFlags::DIRECT) {
+            Ok(file) => file,
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                (open(OFlags::empty()).map_err(opening)?, false)
+                open(OFlags::empty()).map_err(opening)?
             }
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 return Err(Error::InUse { path: path.to_owned() });
@@ -187,13 +179,7 @@ impl FileDevice {
         }
         let mut file = Locked::lock(file, path, !writable)?;
         let bytes = file.seek(SeekFrom::End(0)).map_err(opening)?;
-        Ok(Self {
-            file,
-            path: path.to_owned(),
-            sectors: bytes / SECTOR as u64,
-            direct,
-            raw: kind.is_block_device(),
-        })
+        Ok(Self { file, path: path.to_owned(), sectors: bytes / SECTOR as u64, raw: kind.is_block_device() })
     }
 
     /// Makes an image file of `bytes` bytes, for which the file system allocates all room at once, and opens
@@ -221,14 +207,9 @@ impl FileDevice {
             .and_then(|()| Self::open(path, true));
         if made.is_err() {
             // Nothing can be done about an image that cannot be removed either.
-            let _ = std::fs::remove_file(path);
+            let _ = fs::remove_file(path);
         }
         made
-    }
-
-    /// Whether it is used without the page cache.
-    pub const fn is_direct(&self) -> bool {
-        self.direct
     }
 }
 
@@ -258,6 +239,26 @@ impl BlockDevice for FileDevice {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&*self.file, flags, first * SECTOR as u64, count * SECTOR as u64)?)
     }
+}
+
+/// Refuses to write to a file that is also a loop device, and to a loop device over a file that another store
+/// writes to: the writes of one are not seen through the other.
+fn refuse_second_name(path: &Path, to: &Metadata) -> Result<()> {
+    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let Ok(mut file) = fs::read(device.path().join("loop/backing_file")) else { continue };
+        file.pop_if(|last| *last == b'\n');
+        let (file, node) = (OsString::from_vec(file), Path::new("/dev").join(device.file_name()));
+        if fs::metadata(&file).is_ok_and(|it| (it.dev(), it.ino()) == (to.dev(), to.ino())) {
+            let node = node.display();
+            let what = format!("it is {node}: use that, or detach it with `losetup --detach {node}`");
+            return Err(Error::NotAStore { path: path.to_owned(), what });
+        }
+        let is_node = to.rdev() != 0 && fs::metadata(node).is_ok_and(|it| it.rdev() == to.rdev());
+        if let Some(file) = is_node.then(|| File::open(file).ok()).flatten() {
+            Locked::lock(file, path, true)?;
+        }
+    }
+    Ok(())
 }
 
 fn read_all(file: &File, first: u64, into: &mut [Sector]) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use super::{
-    BlockDevice, BootReport, Damage, MOST_TORRENTS, Sector,
+    BlockDevice, Damage, MOST_TORRENTS, Sector,
     format::{ENTRIES, LOGICAL_PER_SECTOR, RootEntry, RootHeader, VERSION},
     mutant::{Mutant, Mutation},
     root::{HEAD, RootCopy, first_sector},
@@ -47,13 +47,10 @@ pub(super) struct ChosenRoot {
     pub(super) entries: Vec<RootEntry>,
     /// The sectors in which the other copy has other entries, if they are known.
     pub(super) differing: Option<BTreeSet<u64>>,
+    pub(super) damage: Vec<Damage>,
 }
 
-pub(super) fn find_root(
-    device: &dyn BlockDevice,
-    mutation: Mutation,
-    report: &mut BootReport,
-) -> Result<ChosenRoot, BootRefusal> {
+pub(super) fn find_root(device: &dyn BlockDevice, mutation: Mutation) -> Result<ChosenRoot, BootRefusal> {
     let headers = find_headers(device)?;
     let mut copies: Vec<_> = headers.into_iter().map(|header| RootCopy::read(device, header)).collect();
     copies.sort_by_key(|copy| std::cmp::Reverse(copy.header.generation.get()));
@@ -65,13 +62,20 @@ pub(super) fn find_root(
             // something was lost.
             let newer_is_damaged = copies[..at].iter().any(|copy| copy.sectors.contains(&None));
             let chosen = &copies[at];
-            let other = copies.get(1 - at);
-            if newer_is_damaged || other.is_none() {
-                report.damage.push(Damage::OlderRoot { generation: chosen.header.generation.get() });
-            }
+            let (header, other) = (chosen.header, copies.get(1 - at));
+            let alike = match other {
+                // The same entries have the same checksums in both copies.
+                Some(other) => other.header.entries_checksum == header.entries_checksum,
+                None => {
+                    let lost = RootHeader { copy: 1 - header.copy, entry_sectors: u32::MAX.into(), ..header };
+                    RootCopy::read(device, lost).entries() == chosen.entries()
+                }
+            };
+            let damage = Damage::OlderRoot { generation: header.generation.get(), alike };
+            let damage = (newer_is_damaged || other.is_none()).then_some(damage).into_iter().collect();
             let differing = other.and_then(|other| chosen.differing(other));
             let entries = chosen.sectors.iter().flatten().flat_map(|sector| **sector).collect();
-            Ok(ChosenRoot { header: chosen.header, entries, differing })
+            Ok(ChosenRoot { header, entries, differing, damage })
         }
         None => {
             // A copy that is not whole though all of it can be read was being written, and never reported: it
@@ -88,8 +92,7 @@ pub(super) fn find_root(
                     *found.unwrap_or(&[RootEntry::NONE; ENTRIES])
                 })
                 .collect();
-            report.damage.push(Damage::Root { entries: lost });
-            Ok(ChosenRoot { header, entries, differing: None })
+            Ok(ChosenRoot { header, entries, differing: None, damage: vec![Damage::Root { entries: lost }] })
         }
     }
 }

@@ -38,10 +38,11 @@ pub use mutant::Mutant;
 use mutant::Mutation;
 use root::{HEAD, Root};
 use store::Store;
+use swarmkeep_metainfo::Metainfo;
 
 use crate::{
-    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics,
-    Summary, random::random,
+    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Summary,
+    forward, random::random,
 };
 
 /// The name of the image that [`BlockStore::open_or_create`] makes in a folder.
@@ -51,11 +52,11 @@ pub const IMAGE: &str = "content.swarmkeep";
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct FormatOptions {
-    /// The size of a block: a power of two from 16 KiB to 64 MiB; `None` is 4 MiB, or less on a device that has
-    /// less than 1,024 of these.
+    /// The size of a block: a power of two from 16 KiB to 64 MiB; `None` is 4 MiB, or less on a device that
+    /// has less than 1,024 of these.
     pub block_size: Option<u32>,
-    /// The least number of torrents that there is room for, at most 16,777,216; `None` is as many as suits the
-    /// device. One block of 4 MiB names 114,464 of them.
+    /// The least number of torrents that there is room for, at most 16,777,216; `None` is as many as suits
+    /// the device. One block of 4 MiB names 114,464 of them.
     pub torrents: Option<u32>,
     /// How blocks are chosen, unless a call that opens the store says otherwise.
     pub allocation: Allocation,
@@ -124,16 +125,22 @@ impl BlockStore {
     }
 
     /// Makes a new root for a store that cannot be opened because its root is gone or its device is shorter
-    /// than it was. Returns the number of torrents that the root names; if that is 0, nothing is written.
-    /// Without any root, the whole device is read, and i-nodes are recognised by their checksums. Deleted
-    /// torrents may be back. Verify all pieces afterwards: content that looks like an i-node cannot be
-    /// distinguished from one.
+    /// than it was. If it finds no torrent, nothing is written. Without any root, the whole device is read,
+    /// and i-nodes are recognised by their checksums. Content may look like i-nodes: of those that contradict
+    /// each other, those count whose pieces verify by `torrent_files`, then those with fewest contradictions.
+    /// Deleted torrents may be back. Verify all pieces afterwards. Returns the number of torrents that the
+    /// root names, and of i-nodes that were left out although no piece that verifies decided it.
     ///
     /// # Errors
     /// [`Error::NotAStore`] if the store is of a later version, [`Error::Io`], also if much of the device
     /// cannot be read.
-    pub fn salvage(device: &dyn BlockDevice) -> Result<u32> {
-        salvage::salvage(device).map_err(|refused| refused.into_error(Path::new("the device")))
+    pub fn salvage(
+        device: impl BlockDevice + 'static,
+        torrent_files: &dyn Fn(&InfoHash) -> Option<Metainfo>,
+    ) -> Result<(u32, u32)> {
+        let device: Arc<dyn BlockDevice> = Arc::new(device);
+        salvage::salvage(&device, torrent_files)
+            .map_err(|refused| refused.into_error(Path::new("the device")))
     }
 
     /// Opens the store on a [formatted](Self::format) device, for reading and writing. It chooses blocks
@@ -333,6 +340,8 @@ pub enum Owner {
 }
 
 impl ContentRepository for BlockStore {
+    forward! { it, it.store; delete, flush, statistics }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         self.store.create(torrent).map(|inode| self.handle(inode))
     }
@@ -343,18 +352,6 @@ impl ContentRepository for BlockStore {
 
     fn list(&self) -> Result<Vec<Summary>> {
         Ok(self.store.list())
-    }
-
-    fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-        self.store.delete(info_hash)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.store.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.store.statistics()
     }
 
     fn capabilities(&self) -> Capabilities {

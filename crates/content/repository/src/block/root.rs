@@ -217,6 +217,13 @@ impl RootCopy {
         (other.whole || !differing.is_empty()).then_some(differing)
     }
 
+    /// The torrents that it names, if none of its sectors is damaged.
+    pub(super) fn entries(&self) -> Option<Vec<RootEntry>> {
+        let sectors =
+            self.sectors.iter().map(|sector| sector.as_deref().copied()).collect::<Option<Vec<_>>>()?;
+        Some(sectors.into_iter().flatten().filter(|entry| !entry.is_none()).collect())
+    }
+
     /// Reads the entries of a copy.
     pub(super) fn read(device: &dyn BlockDevice, header: RootHeader) -> Self {
         let used =

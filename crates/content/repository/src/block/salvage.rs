@@ -2,12 +2,15 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
 };
 
+use swarmkeep_metainfo::{Info, Metainfo};
+
 use super::{
-    Barrier, BlockDevice, MOST_TORRENTS, Sector,
-    boot::{BootReport, MOST_UNREADABLE, numbers},
+    Allocation, Barrier, BlockDevice, BlockStore, MOST_TORRENTS, Sector,
+    boot::{Access, MOST_UNREADABLE, boot_root, numbers},
     find::{BLOCK_SHIFTS, BootRefusal, ChosenRoot, find_root},
     format::{
         BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, PAYLOAD, RootEntry, RootHeader, index,
@@ -17,7 +20,7 @@ use super::{
     root::{Root, entry_sectors},
     root_blocks, sectors,
 };
-use crate::{Error, Result, random::random};
+use crate::{ContentRepository, Error, InfoHash, NewTorrent, Result, random::random, verify};
 
 /// Sectors that are read at once.
 const CHUNK: u64 = 1024;
@@ -25,19 +28,26 @@ const CHUNK: u64 = 1024;
 const SAMPLE: usize = 1000;
 /// Sectors of the root in blocks of any size: no content lies there.
 const SURELY_ROOT: u64 = 8;
+/// I-nodes of one torrent whose pieces are verified, and pieces of each.
+const MOST_VERIFIED: (usize, usize) = (16, 4);
 
-/// Gives a device a root that boot accepts. Returns the number of torrents that it names. Boot then judges
-/// their pieces. If there is no torrent, nothing is written.
-pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, BootRefusal> {
-    let mut report = BootReport::default();
-    let (header, entries) = match find_root(device, Mutation::default(), &mut report) {
+/// Finds the metainfo of a torrent, if its torrent file is at hand.
+type TorrentFiles<'a> = dyn Fn(&InfoHash) -> Option<Metainfo> + 'a;
+
+/// Gives a device a root that boot accepts. Returns the number of torrents that it names, and of i-nodes that
+/// were left out without proof. Boot then judges the pieces. If there is no torrent, nothing is written.
+pub(super) fn salvage(
+    device: &Arc<dyn BlockDevice>,
+    torrent_files: &TorrentFiles<'_>,
+) -> Result<(u32, u32), BootRefusal> {
+    let (header, entries, undecided) = match find_root(device, Mutation::default()) {
         Ok(ChosenRoot { header, entries, .. }) => {
             let blocks = blocks_of(device, header.block_shift).min(header.blocks.get());
-            (RootHeader { blocks: blocks.into(), ..header }, entries)
+            (RootHeader { blocks: blocks.into(), ..header }, entries, 0)
         }
-        Err(BootRefusal::Rootless(_)) => match look(device)? {
+        Err(BootRefusal::Rootless(_)) => match look(device, torrent_files)? {
             Some(found) => found,
-            None => return Ok(0),
+            None => return Ok((0, 0)),
         },
         Err(refused) => return Err(refused),
     };
@@ -51,15 +61,19 @@ pub(super) fn salvage(device: &dyn BlockDevice) -> Result<u32, BootRefusal> {
         root.write(device, Barrier::Formatted)
     })()
     .map_err(Error::io("writing the root"))?;
-    Ok(torrents)
+    Ok((torrents, undecided))
 }
 
 fn blocks_of(device: &dyn BlockDevice, shift: u8) -> u32 {
     u32::try_from(device.sectors() >> (shift - 12)).unwrap_or(u32::MAX)
 }
 
-/// Reads all of the device. A root for the torrents that are on it, and its entries.
-fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>, BootRefusal> {
+/// Reads all of the device. A root for the torrents that are on it, its entries, and how many i-nodes had to
+/// be left out without proof.
+fn look(
+    device: &Arc<dyn BlockDevice>,
+    torrent_files: &TorrentFiles<'_>,
+) -> Result<Option<(RootHeader, Vec<RootEntry>, u32)>, BootRefusal> {
     let mut first = vec![Sector::ZERO];
     let _ = device.read(0, &mut first);
     let hint = RootHeader::unchecked(&logical(&first)[0]);
@@ -83,14 +97,14 @@ fn look(device: &dyn BlockDevice) -> Result<Option<(RootHeader, Vec<RootEntry>)>
         return Ok(None);
     }
     let (shift, blocks) = (scan.shift, blocks_of(device, scan.shift));
-    let (mut entries, lowest) = scan.choose(&found);
+    let (mut entries, lowest, undecided) = scan.choose(&found, torrent_files);
     let wanted = root_blocks(entries.len() as u32, shift);
     let hinted = hint.root_blocks.get();
     let possible = hinted <= root_blocks(MOST_TORRENTS, shift) && hinted <= lowest / 2;
     let root = if possible { wanted.max(hinted) } else { wanted.min(lowest / 2) };
     let header = RootHeader::new(shift, root, blocks, random()?, hint.allocation());
     entries.truncate(entry_sectors(&header) as usize * LOGICAL_PER_SECTOR * ENTRIES);
-    Ok(Some((header, entries)))
+    Ok(Some((header, entries, undecided)))
 }
 
 struct FoundInode {
@@ -102,7 +116,7 @@ struct FoundInode {
 /// The device, and how it is cut.
 #[derive(Clone, Copy)]
 struct Scan<'a> {
-    device: &'a dyn BlockDevice,
+    device: &'a Arc<dyn BlockDevice>,
     unreadable: u32,
     shift: u8,
 }
@@ -214,46 +228,102 @@ impl Scan<'_> {
         claims
     }
 
-    /// The entries of i-nodes, and the lowest block that they use. Content may look like an i-node, so an
-    /// i-node that lies in a block of another torrent has no entry.
-    fn choose(&mut self, found: &[FoundInode]) -> (Vec<RootEntry>, u32) {
+    /// The entries of the i-nodes that contradict no stronger one, the lowest block that they use, and the
+    /// number of i-nodes whose contradictions were resolved without proof. Content may look like an i-node.
+    fn choose(&mut self, found: &[FoundInode], files: &TorrentFiles<'_>) -> (Vec<RootEntry>, u32, u32) {
         let inodes: Vec<_> = found.iter().filter_map(|found| self.entry(found)).collect();
         let all: HashSet<_> = inodes.iter().map(|(entry, _)| *entry).collect();
         let named = self.named(2 << (self.shift - 12), |entry| all.contains(entry));
-        let mut candidates = Candidates::default();
-        for ((entry, _), mut claims) in inodes.iter().zip(self.claims(&inodes)) {
-            claims.retain(|&block| block != entry.slot().block);
-            candidates.add(*entry, claims);
-        }
-        let (mut chosen, mut taken, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
-        // First i-nodes that a root named, then i-nodes outside of content, then, of two that claim each
-        // other, the first on the device.
-        let mut next: BTreeSet<_> = named.iter().map(|entry| entry.slot().block).collect();
-        let unclaimed = candidates.waiting.keys().filter(|&block| !candidates.claimed.contains_key(block));
-        candidates.free = unclaimed.copied().collect();
-        loop {
-            let mut claimed = Vec::new();
-            for block in next {
-                let mut inodes = candidates.remove(block);
-                inodes.sort_by_key(|(entry, _)| (!named.contains(entry), entry.slot()));
-                for (entry, claims) in inodes {
-                    if names.insert(entry.info_hash()) {
-                        chosen.push(entry);
-                        claimed.extend(claims);
-                    }
-                }
+        let mut candidates = self.candidates(&inodes, &named, files);
+        candidates.sort_by_key(|it| (Reverse(it.strength), it.entry.slot()));
+        let (mut chosen, mut strengths, mut undecided) = (Vec::new(), Vec::new(), 0);
+        let (mut names, mut slabs, mut content) = (HashMap::new(), HashMap::new(), HashMap::new());
+        for Candidate { entry, claims, strength } in candidates {
+            let of = |at: Option<&u32>| at.map(|&at| strengths[at as usize]);
+            let [around, same] = [of(content.get(&entry.slot().block)), of(names.get(&entry.info_hash()))];
+            // The first of those that contradict it is the strongest.
+            let shared = claims.iter().flat_map(|at| [slabs.get(at), content.get(at)]).flatten().min();
+            let strongest: Option<Strength> = around.max(same).max(of(shared));
+            // Bytes of a piece that verifies are content, whatever they look like.
+            let is_content = around.is_some_and(|around| around.evidence[1]);
+            let is_alike = strongest.is_some_and(|other| other.evidence == strength.evidence);
+            undecided += u32::from(is_alike && !is_content);
+            if around.or(same).is_some() || of(shared) > Some(strength) {
+                continue;
             }
-            claimed.retain(|&block| taken.insert(block));
-            claimed.into_iter().for_each(|block| drop(candidates.remove(block)));
-            next = std::mem::take(&mut candidates.free);
-            if next.is_empty() {
-                let Some((&lowest, _)) = candidates.waiting.first_key_value() else { break };
-                next.insert(lowest);
+            let at = chosen.len() as u32;
+            names.insert(entry.info_hash(), at);
+            slabs.entry(entry.slot().block).or_insert(at);
+            claims.iter().for_each(|&block| _ = content.entry(block).or_insert(at));
+            chosen.push(entry);
+            strengths.push(strength);
+        }
+        let lowest = slabs.into_keys().chain(content.into_keys()).min().unwrap_or(2);
+        (chosen, lowest, undecided)
+    }
+
+    /// I-nodes and their strengths. Pieces are verified of those that contradict others.
+    fn candidates(
+        &mut self,
+        inodes: &[(RootEntry, Layout)],
+        named: &HashSet<RootEntry>,
+        torrent_files: &TorrentFiles<'_>,
+    ) -> Vec<Candidate> {
+        let claims = self.claims(inodes);
+        let (mut claimed, mut slots) = (HashMap::new(), HashMap::new());
+        for ((entry, _), claims) in inodes.iter().zip(&claims) {
+            *slots.entry(entry.slot().block).or_insert(0) += 1;
+            claims.iter().for_each(|block| *claimed.entry(*block).or_insert(0) += 1);
+        }
+        let count = |of: &HashMap<u32, u64>, block: u32| of.get(&block).copied().unwrap_or(0);
+        let others = |block: u32| (count(&claimed, block) + count(&slots, block)).saturating_sub(1);
+        let candidate = |(&(entry, _), claims): (&(RootEntry, Layout), Vec<u32>)| {
+            let inside = count(&claimed, entry.slot().block);
+            let contradictions = Reverse(inside + claims.iter().map(|&block| others(block)).sum::<u64>());
+            let evidence = [named.contains(&entry), false];
+            Candidate { entry, claims, strength: Strength { evidence, outside: inside == 0, contradictions } }
+        };
+        let mut candidates: Vec<_> = inodes.iter().zip(claims).map(candidate).collect();
+        candidates.sort_by_key(|it| (it.entry.info_hash(), Reverse(it.strength)));
+        for same in candidates.chunk_by_mut(|a, b| a.entry.info_hash() == b.entry.info_hash()) {
+            if same.len() == 1 && same[0].strength.contradictions.0 == 0 {
+                continue;
+            }
+            let Some(metainfo) = torrent_files(&same[0].entry.info_hash()) else { continue };
+            for it in same.iter_mut().take(MOST_VERIFIED.0) {
+                let verified = self.verifies(it.entry, metainfo.info(), |block| others(block) > 0);
+                it.strength.evidence[1] = verified.unwrap_or(false);
             }
         }
-        let used = taken.into_iter().chain(chosen.iter().map(|entry| entry.slot().block));
-        let lowest = used.min().unwrap_or(2).max(2);
-        (chosen, lowest)
+        candidates
+    }
+
+    /// Whether more of its pieces verify than do not, of the first that are complete; pieces in blocks that
+    /// are `disputed` come first.
+    fn verifies(
+        &self,
+        entry: RootEntry,
+        info: &Info,
+        disputed: impl Fn(u32) -> bool,
+    ) -> Result<bool, BootRefusal> {
+        let blocks = blocks_of(self.device, self.shift);
+        let header = RootHeader::new(self.shift, 1, blocks, [0; 16], Allocation::default());
+        // In a root of its own, no other i-node has its blocks.
+        let root = ChosenRoot { header, entries: vec![entry], differing: None, damage: Vec::new() };
+        let (store, report) = boot_root(self.device, root, None, Access::Read, Mutation::default())?;
+        let content =
+            BlockStore { store: Arc::new(store), report: Arc::new(report) }.open(&entry.info_hash())?;
+        let (new, geometry) = (NewTorrent::of(info)?, content.geometry());
+        let mut pieces: Vec<_> = content.pieces()?.iter().collect();
+        pieces.sort_by_key(|&piece| {
+            let place = geometry.piece(piece).ok().and_then(|range| content.place(range.start));
+            !place.is_some_and(|place| disputed((place >> self.shift) as u32))
+        });
+        pieces.truncate(MOST_VERIFIED.1);
+        let mut chunk = Vec::new();
+        let right = |piece: &&u32| matches!(verify(&*content, Some(info), **piece, &mut chunk), Ok(true));
+        let right = pieces.iter().filter(right).count();
+        Ok((new.info_hash, new.geometry) == (entry.info_hash(), geometry) && 2 * right > pieces.len())
     }
 
     /// The entries of a damaged root in the first `sectors` of the device.
@@ -263,33 +333,20 @@ impl Scan<'_> {
     }
 }
 
-/// I-nodes that may be content of others.
-#[derive(Default)]
-struct Candidates {
-    /// By the blocks that they lie in, each with the blocks that it claims.
-    waiting: BTreeMap<u32, Vec<(RootEntry, Vec<u32>)>>,
-    /// How often each block is claimed.
-    claimed: HashMap<u32, u32>,
-    /// Blocks of candidates that no other candidate claims.
-    free: BTreeSet<u32>,
+/// A possible i-node, with the blocks that it claims.
+struct Candidate {
+    entry: RootEntry,
+    claims: Vec<u32>,
+    strength: Strength,
 }
 
-impl Candidates {
-    fn add(&mut self, entry: RootEntry, claims: Vec<u32>) {
-        claims.iter().for_each(|&block| *self.claimed.entry(block).or_default() += 1);
-        self.waiting.entry(entry.slot().block).or_default().push((entry, claims));
-    }
-
-    /// Removes the candidates in a block. Blocks that only they claimed become free.
-    fn remove(&mut self, block: u32) -> Vec<(RootEntry, Vec<u32>)> {
-        let inodes = self.waiting.remove(&block).unwrap_or_default();
-        for claim in inodes.iter().flat_map(|(_, claims)| claims) {
-            let times = self.claimed.get_mut(claim).expect("it was counted");
-            *times -= 1;
-            if *times == 0 && self.waiting.contains_key(claim) {
-                self.free.insert(*claim);
-            }
-        }
-        inodes
-    }
+/// How likely a candidate is an i-node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Strength {
+    /// Whether an entry of the old root names it, and whether its pieces verify.
+    evidence: [bool; 2],
+    /// Whether it lies in no other's blocks.
+    outside: bool,
+    /// How often others claim or lie in its blocks.
+    contradictions: Reverse<u64>,
 }

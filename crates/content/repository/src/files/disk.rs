@@ -61,7 +61,7 @@ pub(super) enum DiskStep {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Disk {
+pub(crate) struct Disk {
     #[cfg(test)]
     pub(super) tap: parking_lot::Mutex<Option<super::tests::Tap>>,
 }

@@ -63,7 +63,8 @@
 //! (`flock`) while a process has the store open.
 //!
 //! # Cost
-//! At most 256 files are open, plus one per call in progress. If more files are written between two flushes,
+//! At most a quarter of the descriptors that the process may have are open files, 1,024 at most, plus one per
+//! call in progress. If more files are written between two flushes,
 //! they are flushed and closed 32 at a time. A create or delete keeps nested folders open, as many as the
 //! depth of the tree. A create flushes up to 32 files and folders one by one; with more, it flushes the whole
 //! file system at once. In memory a torrent takes about 700 bytes, its [`FileList`](crate::FileList), one bit
@@ -79,10 +80,10 @@
 
 #[cfg(test)]
 mod crashes;
-mod disk;
+pub(crate) mod disk;
 #[doc(hidden)]
 pub mod folder;
-mod open_files;
+pub(crate) mod open_files;
 mod place;
 mod state;
 mod store;
@@ -100,7 +101,7 @@ use torrent::Handle;
 
 use crate::{
     Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, PieceBits, Result,
-    Statistics, Summary,
+    Summary, forward,
 };
 
 /// The folder in the store's folder that contains the states of the torrents.
@@ -154,9 +155,9 @@ impl FileStore {
     /// torrent gives them. The caller has verified which of its pieces are right: these are complete and
     /// durable. The store owns each file for whose number in the [`FileList`](crate::FileList) `has_content`
     /// returns true: it writes the other pieces to them, and deletes them with the torrent. Other files there
-    /// are renamed, to names that end with `.found`, and so are files that are too long, and hard links to
-    /// which the store would have to write; their pieces are not complete. Returns the new paths of the
-    /// renamed files.
+    /// are renamed, to names that end with `.found`, and so are damaged files that are too long, and hard
+    /// links to which the store would have to write; their pieces are not complete. A file that is only too
+    /// long is cut. Returns the new paths of the renamed files.
     ///
     /// Returns `None`, and changes nothing, if no file is adopted, if the place of a file has something that
     /// is no file or folder, if two names lead to one file, or if another torrent has that place.
@@ -259,6 +260,8 @@ pub enum Damage {
 }
 
 impl ContentRepository for FileStore {
+    forward! { it, it.store; flush, statistics }
+
     /// As the trait says.
     ///
     /// # Errors
@@ -299,14 +302,6 @@ impl ContentRepository for FileStore {
     /// Those of the trait; [`Error::Unavailable`].
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
         self.store.delete(info_hash).map_err(self.about())
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.store.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.store.statistics()
     }
 
     fn capabilities(&self) -> Capabilities {

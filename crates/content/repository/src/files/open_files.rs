@@ -1,24 +1,33 @@
-//! The open files: few, however many files the store has.
+//! The open files: few, however many files the stores of the process have.
 
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
     io, mem,
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicBool, AtomicUsize, Ordering::*, fence},
     },
     thread,
 };
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
+use rustix::{
+    io::Errno,
+    process::{Resource, getrlimit},
+};
 
 use super::disk::{Disk, DiskStep};
 
-/// The most files that are open, unless more are in use: a quarter of the 1,024 descriptors that a process
-/// has by default (`RLIMIT_NOFILE`). The rest is for sockets.
-pub(super) const MOST: usize = 256;
+/// The most files that are open in all tables, unless more are in use: a quarter of the descriptors that the
+/// process may have (`RLIMIT_NOFILE`). The rest is for sockets.
+static MOST: LazyLock<usize> = LazyLock::new(|| {
+    let limit = if cfg!(test) { None } else { getrlimit(Resource::Nofile).current };
+    limit.map_or(256, |limit| (limit / 4).clamp(8, 1024) as usize)
+});
+
+/// The number of files that are open in all tables.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of files that are closed together. Written ones are flushed first, at once: that takes little
 /// more time than one flush.
@@ -27,7 +36,7 @@ const AT_ONCE: usize = 32;
 /// Open files by torrent and number; the least recently used are closed first. A written file is flushed
 /// before it is closed: only while it is open is an error of its bytes certain to be reported.
 #[derive(Debug, Default)]
-pub(super) struct OpenFiles(Mutex<FileTable>);
+pub(crate) struct OpenFiles(Mutex<FileTable>);
 
 type Key = (u64, u32);
 
@@ -46,13 +55,19 @@ struct FileSlot {
 }
 
 #[derive(Debug)]
-pub(super) struct OpenFile {
-    pub(super) file: File,
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
     writable: bool,
     /// Whether it was written to since its last flush.
     written: AtomicBool,
     /// Whether it could not be flushed: the system reports that only once.
     failed: Mutex<bool>,
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Relaxed);
+    }
 }
 
 impl OpenFile {
@@ -75,7 +90,7 @@ impl OpenFile {
 
 impl OpenFiles {
     /// Returns a file. Calls `open` if it is not open, or not open for writing and `writable` is set.
-    pub(super) fn get(
+    pub(crate) fn get(
         &self,
         disk: &Disk,
         key: Key,
@@ -94,7 +109,8 @@ impl OpenFiles {
             if let Some(open) = find(&mut held) {
                 return Ok(open);
             }
-            held.files.len() >= MOST
+            // Tests have a table each: the others close none of its files.
+            *MOST <= if cfg!(test) { held.files.len() } else { OPEN.load(Relaxed) }
         };
         if full {
             self.close_some(disk);
@@ -106,6 +122,7 @@ impl OpenFiles {
             }
             opened => opened?,
         };
+        OPEN.fetch_add(1, Relaxed);
         let open =
             Arc::new(OpenFile { file, writable, written: AtomicBool::new(false), failed: Mutex::new(false) });
         let mut held = self.0.lock();
@@ -123,7 +140,7 @@ impl OpenFiles {
     }
 
     /// Makes the writes to a file durable. Reports an error once.
-    pub(super) fn flush(&self, disk: &Disk, key: Key) -> io::Result<()> {
+    pub(crate) fn flush(&self, disk: &Disk, key: Key) -> io::Result<()> {
         let (open, failed) = {
             let mut held = self.0.lock();
             (held.files.get(&key).map(|slot| Arc::clone(&slot.open)), held.failed.remove(&key))
@@ -173,7 +190,7 @@ impl OpenFiles {
     }
 
     /// Closes a file whose content is no longer trusted.
-    pub(super) fn forget(&self, key: Key) {
+    pub(crate) fn forget(&self, key: Key) {
         let mut held = self.0.lock();
         held.failed.remove(&key);
         let gone = held.files.remove(&key);
@@ -182,7 +199,7 @@ impl OpenFiles {
     }
 
     /// Closes the files of a torrent.
-    pub(super) fn close(&self, torrent: u64) {
+    pub(crate) fn close(&self, torrent: u64) {
         let mut held = self.0.lock();
         let (gone, stay) = mem::take(&mut held.files).into_iter().partition(|((of, _), _)| *of == torrent);
         held.files = stay;

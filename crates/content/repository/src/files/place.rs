@@ -227,11 +227,12 @@ impl Location {
             if !seen.insert((stat.st_dev, stat.st_ino)) {
                 return Ok(None);
             }
-            if *found == FileCheck::Long || !has_content(*index) {
+            let file = self.record.files.get(*index).expect("it comes from the list");
+            let is_right = right(&file.range());
+            if !has_content(*index) || *found == FileCheck::Long && !is_right {
                 continue;
             }
-            let file = self.record.files.get(*index).expect("it comes from the list");
-            let stays = matches!(found, FileCheck::There(_)) && right(&file.range());
+            let stays = matches!(found, FileCheck::There(_)) && is_right;
             if !stays && stat.st_nlink > 1 {
                 continue;
             }
@@ -263,16 +264,12 @@ impl Location {
                 FileCheck::Blank | FileCheck::Gone | FileCheck::NoFile => continue,
             };
             match found {
-                FileCheck::Short if own.contains(index) => {
+                FileCheck::Short | FileCheck::Long if own.contains(index) => {
                     disk.set_len(&folder::open(at, name, OFlags::RDWR, 0)?, length)?;
                 }
                 FileCheck::There(_) if own.contains(index) => {}
                 FileCheck::There(_) if data_of(at, name, length).is_ok_and(|data| data.is_empty()) => {}
-                _ => {
-                    let mut new = PathBuf::from_iter(folders);
-                    new.push(self.aside(disk, at, &path)?);
-                    renamed.push(new);
-                }
+                _ => renamed.push(PathBuf::from_iter(folders).join(self.aside(disk, at, &path)?)),
             }
         }
         walk.finish()?;

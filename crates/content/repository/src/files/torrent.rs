@@ -31,7 +31,8 @@ use super::{
     volume::Volume,
 };
 use crate::{
-    Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts, error::about, stretches::Stretches,
+    Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts, error::about, forward,
+    stretches::Stretches,
 };
 
 /// The message about a file that is not as the store left it.
@@ -467,6 +468,9 @@ impl FileTorrent {
             self.sectors(state, StateRecord::sectors_of(cleared.into_iter().chain(unknown)), |_| true);
         drop(guard);
         let why = |error: Error| error.to_string();
+        if volume.read_only {
+            return Ok(missing);
+        }
         if !sectors.is_empty() {
             // Before there is a hole in place of a complete piece.
             self.write_bits(&sectors).map_err(why)?;
@@ -543,9 +547,7 @@ const fn length(range: &Range<u64>) -> u64 {
 pub(super) struct Handle(pub(super) Arc<FileTorrent>);
 
 impl Content for Handle {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
+    forward! { it, it.0; geometry, room_for }
 
     fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
@@ -647,8 +649,8 @@ impl Content for Handle {
         Ok(self.0.state.lock().pieces.complete().clone())
     }
 
-    fn room_for(&self, range: Range<u64>) -> u64 {
-        self.0.room_for(range)
+    fn is_read_only(&self) -> bool {
+        self.0.volume.read_only
     }
 }
 

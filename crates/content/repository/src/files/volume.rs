@@ -35,6 +35,8 @@ pub(super) struct Volume {
     /// Torrents that are being made.
     pub(super) making: OwnedFd,
     _lock: Locked,
+    /// Whether the file system is read-only: then the store is left as it is.
+    pub(super) read_only: bool,
     pub(super) open_files: OpenFiles,
     /// Bytes in use.
     pub(super) used: AtomicU64,
@@ -54,14 +56,16 @@ impl Volume {
             },
             _ => failed(error),
         };
-        let (folder, hidden, lock) = (|| {
+        let (folder, hidden, lock, read_only) = (|| {
             let folder = OwnedFd::from(File::open(&path)?);
             let hidden = walk::make(&disk, &folder, HIDDEN)?;
-            let lock = folder::open(&hidden, "lock", OFlags::RDWR | OFlags::CREATE, 0o666)?;
-            Ok((folder, hidden, lock))
+            let lock = folder::open(&hidden, "lock", OFlags::RDWR | OFlags::CREATE, 0o666);
+            let read_only = matches!(&lock, Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem);
+            let lock = if read_only { folder::open(&hidden, "lock", OFlags::RDONLY, 0)? } else { lock? };
+            Ok((folder, hidden, lock, read_only))
         })()
         .map_err(opening)?;
-        let lock = Locked::lock(lock, &path, false)?;
+        let lock = Locked::lock(lock, &path, read_only)?;
         let (states, making) = (|| {
             let made = (walk::make(&disk, &hidden, "torrents")?, walk::make(&disk, &hidden, "making")?);
             disk.sync(DiskStep::SyncHidden, &hidden)?;
@@ -79,6 +83,7 @@ impl Volume {
             states,
             making,
             _lock: lock,
+            read_only,
             open_files: OpenFiles::default(),
             used: AtomicU64::new(0),
             counters: Counters::default(),

@@ -24,6 +24,7 @@ use writers::Writers;
 
 use crate::{
     Capabilities, Content, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics, Summary,
+    forward,
 };
 
 /// The options of a [`StripeCache`]. Start with [`new`](Self::new), and set other values.
@@ -288,6 +289,8 @@ impl Drop for Running {
 }
 
 impl ContentRepository for StripeCache {
+    forward! { it, it.inner(); label, set_label }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         let _claim = self.running.claim(torrent.info_hash);
         let content = self.running.core().inner.create(torrent)?;
@@ -345,14 +348,6 @@ impl ContentRepository for StripeCache {
     fn capabilities(&self) -> Capabilities {
         let inner = self.running.core().inner.capabilities();
         Capabilities { stripe: inner.stripe.max(self.running.core().stripe as u32), ..inner }
-    }
-
-    fn label(&self, info_hash: &InfoHash) -> Result<Arc<[u8]>> {
-        self.running.core().inner.label(info_hash)
-    }
-
-    fn set_label(&self, info_hash: &InfoHash, label: &[u8]) -> Result<()> {
-        self.running.core().inner.set_label(info_hash, label)
     }
 }
 

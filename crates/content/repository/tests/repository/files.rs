@@ -41,7 +41,7 @@ fn hash(n: u8) -> InfoHash {
     InfoHash::new([n; 20])
 }
 
-fn fixture(name: &str) -> Info {
+fn fixture(name: &str) -> Arc<Info> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torrents");
     let torrent = fs::read(folder.join(name).with_extension("torrent")).unwrap();
     Metainfo::parse(&torrent).unwrap().into_info()

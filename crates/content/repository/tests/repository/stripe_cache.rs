@@ -27,10 +27,10 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use swarmkeep_content::{
-    Capabilities, Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, Memory,
-    NewTorrent, PieceBits, Result, Statistics, Summary,
+    Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, Memory, NewTorrent, Result,
     block::{Allocation, BlockStore, SECTOR, Sector},
     files::{self, FileStore},
+    forward,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_kit::{content::within, device::SparseDevice, draw::Draw};
@@ -191,9 +191,7 @@ fn broken() -> Error {
 }
 
 impl Content for Recorded {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    forward! { it, it.inner; geometry, pieces }
 
     fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
@@ -235,10 +233,6 @@ impl Content for Recorded {
         self.inner.mark_incomplete(piece)
     }
 
-    fn pieces(&self) -> Result<PieceBits> {
-        self.inner.pieces()
-    }
-
     fn place(&self, offset: u64) -> Option<u64> {
         self.shared.asked.fetch_add(1, Relaxed);
         let places = *self.shared.places.lock();
@@ -258,6 +252,8 @@ impl Recorder {
 }
 
 impl ContentRepository for Recorder {
+    forward! { it, it.inner; list, statistics, capabilities }
+
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         self.shared.pass(CallKind::Create)?;
         Ok(self.content(torrent.info_hash, self.inner.create(torrent)?))
@@ -266,10 +262,6 @@ impl ContentRepository for Recorder {
     fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
         self.shared.pass(CallKind::Open)?;
         Ok(self.content(*info_hash, self.inner.open(info_hash)?))
-    }
-
-    fn list(&self) -> Result<Vec<Summary>> {
-        self.inner.list()
     }
 
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
@@ -283,14 +275,6 @@ impl ContentRepository for Recorder {
         self.shared.calls.lock().push(StoreCall::Flush);
         self.shared.pass(CallKind::Flush)?;
         self.inner.flush()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.inner.statistics()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
     }
 }
 

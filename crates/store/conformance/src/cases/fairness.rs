@@ -132,8 +132,8 @@ fn eligible(store: &Store, announce: &Announce) -> Vec<Endpoint> {
 }
 
 /// Repeats one announce at its time, in batches of `batch`, until each eligible peer is expected 24 times and
-/// there were `least` announces, and counts the selections of each: all, and those of each place of a batch. If
-/// `least` is 0, they are too few for that: then those of each seventh place.
+/// there were `least` announces, and counts the selections of each: all, and those of each place of a batch.
+/// If `least` is 0, they are too few for that: then those of each seventh place.
 fn assert_fair(store: &Store, (now, announce): (u64, Announce), batch: usize, least: usize) {
     const EXPECTED: usize = 24;
     let places = if least == 0 { batch.min(7) } else { batch };

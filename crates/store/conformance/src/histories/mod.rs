@@ -147,8 +147,8 @@ enum Done {
 enum Planned {
     Announces(Vec<Announce>),
     Scrape(usize),
-    /// Only when no other call is in flight: a listing is of several moments. Even one page is, on Redis: each
-    /// family is a call of its own there.
+    /// Only when no other call is in flight: a listing is of several moments. Even one page is, on Redis:
+    /// each family is a call of its own there.
     List(usize),
     Remove(usize),
     RemoveWhere([bool; TORRENTS]),

@@ -7,8 +7,8 @@ use crate::{Endpoint, Role};
 pub(super) const UNIT: u64 = 1 << 12;
 /// The most units of all networks of an IPv6 /40, and of a /32: one customer may have them all.
 pub(super) const UNITS: [u64; 2] = [4, 8];
-/// The same where bytes are limited: IPv6 peers take 2.5 times as many as IPv4 peers, so fewer of their swarms
-/// share the units.
+/// The same where bytes are limited: IPv6 peers take 2.5 times as many as IPv4 peers, so fewer of their
+/// swarms share the units.
 pub(super) const UNITS_FOR_BYTES: [u64; 2] = [2, 3];
 
 /// Gives each member its share of the unit of its network. Sorts the members.

@@ -161,20 +161,20 @@ enum Peers<'a> {
 }
 
 impl<'a> AnnounceResponse<'a> {
-    /// Parses a body. The inner error is the tracker's own.
+    /// Parses a body. The inner error is the tracker's own. A number may be text; one that is missing or
+    /// invalid has a default, as in libtorrent's `parse_tracker_response`: 1800 for the interval.
     ///
     /// # Errors
-    /// [`Error::Bencode`], [`Error::Parameter`] if a field is missing or wrong, [`Error::List`] if peers are
-    /// no list of endpoints.
+    /// [`Error::Bencode`], [`Error::Parameter`] if there is no dictionary or `peers` is wrong,
+    /// [`Error::List`] if peers are no list of endpoints.
     pub fn parse(body: &'a [u8]) -> Result<Result<Self, FailureResponse<'a>>, Error> {
         let fields = match answered(body)? {
             Ok(fields) => fields,
             Err(failure) => return Ok(Err(failure)),
         };
-        let number = |key: &'static str| -> Result<Option<u32>, Error> {
-            let Some(value) = fields.get(key.as_bytes()) else { return Ok(None) };
-            let number = value.integer().and_then(|number| u32::try_from(number).ok());
-            number.map(Some).ok_or(Error::Parameter { name: key, what: "expected a number of 32 bits" })
+        let number = |key: &[u8]| {
+            let value = fields.get(key)?;
+            value.integer().or_else(|| value.text()?.trim().parse().ok())?.try_into().ok()
         };
         let peers = match fields.get(b"peers") {
             None => Peers::Compact(&[]),
@@ -192,11 +192,11 @@ impl<'a> AnnounceResponse<'a> {
             _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
         };
         let head = AnnounceHead {
-            complete: number("complete")?.unwrap_or_default(),
-            incomplete: number("incomplete")?.unwrap_or_default(),
-            downloaded: number("downloaded")?,
-            interval: number("interval")?.ok_or(Error::Parameter { name: "interval", what: "is missing" })?,
-            min_interval: number("min interval")?,
+            complete: number(b"complete").unwrap_or_default(),
+            incomplete: number(b"incomplete").unwrap_or_default(),
+            downloaded: number(b"downloaded"),
+            interval: number(b"interval").unwrap_or(1800),
+            min_interval: number(b"min interval"),
             external_ip: fields.get(b"external ip").and_then(Value::bytes).and_then(ip),
             tracker_id: fields.get(b"tracker id").and_then(Value::bytes),
             warning: fields.get(b"warning message").and_then(Value::text),
@@ -335,10 +335,11 @@ impl<'a> ScrapeResponse<'a> {
     }
 }
 
-/// The fields of a body, or its failure.
+/// The fields of a body, or its failure. Bytes behind the dictionary are ignored, as in libtorrent: some
+/// trackers send a newline.
 fn answered(body: &[u8]) -> Result<Result<Dict<'_>, FailureResponse<'_>>, Error> {
     let expected = Error::Parameter { name: "the response", what: "expected a dictionary" };
-    let fields = Value::parse(body)?.dict().ok_or(expected)?;
+    let fields = Value::parse_first(body)?.0.dict().ok_or(expected)?;
     let Some(reason) = fields.get(b"failure reason") else { return Ok(Ok(fields)) };
     let retry_in = fields.get(b"retry in").and_then(|value| match (value.integer(), value.bytes()) {
         (Some(minutes), _) => u32::try_from(minutes).ok().map(RetryIn::Minutes),
@@ -492,8 +493,6 @@ mod tests {
         for (body, expected) in [
             (&b"le"[..], "the response: expected a dictionary"),
             (b"<html>", "not bencoded: a byte that no value begins with at byte 0"),
-            (b"de", "interval: is missing"),
-            (b"d8:intervali-1ee", "interval: expected a number of 32 bits"),
             (b"d8:intervali1e5:peers5:abcdee", "5 bytes are no list of 6-byte items"),
             (b"d8:intervali1e6:peers65:abcdee", "5 bytes are no list of 18-byte items"),
             (b"d8:intervali1e5:peersi1ee", "peers: expected a byte string or a list"),

@@ -157,13 +157,14 @@ pub(crate) fn explore_salvage(seed: u64) -> u64 {
     let mut base = device.image();
     let bytes = vec![0; 8 * SECTOR].into();
     base.apply(&Change::Write { node: DEVICE, at: 0, bytes }, &mut || true);
-    let device = Recorder::<()>::new(base.clone(), None);
-    let found = BlockStore::salvage(&device).expect("the device takes everything");
-    assert_eq!(found as usize, before.len());
+    let device = Arc::new(Recorder::<()>::new(base.clone(), None));
+    let salvage = |device: &Arc<Recorder<()>>| BlockStore::salvage(Arc::clone(device), &|_| None);
+    let found = salvage(&device).expect("the device takes everything");
+    assert_eq!(found.0 as usize, before.len());
     let judge = |image| {
         let device = Arc::new(Recorder::<()>::new(image, None));
         let boot = || BlockStore::boot(Arc::clone(&device), Allocation::Sequential);
-        let store = boot().or_else(|_| BlockStore::salvage(&*device).and_then(|_| boot()));
+        let store = boot().or_else(|_| salvage(&device).and_then(|_| boot()));
         let store = store.expect("it is found again");
         store.audit().expect("the store agrees with itself");
         assert_eq!(store.list().expect("it answers from memory"), before);

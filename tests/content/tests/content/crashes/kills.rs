@@ -41,7 +41,6 @@ fn a_killed_writer_on_a_loop_device_keeps_its_promises() {
     let folder = scratch_folder();
     let (_device, path) = device_of(folder.path(), 32 << 20);
     let raw = FileDevice::open(&path, true).expect("it can be opened");
-    println!("{}: O_DIRECT {}", path.display(), raw.is_direct());
     BlockStore::format(&raw, blocks_of(16 << 10)).expect("it is large enough");
     drop(raw);
     let mut rng = SplitMix64::new(1);

@@ -145,7 +145,7 @@ pub(crate) fn hello(n: u8) -> Vec<u8> {
 }
 
 /// Without an answer.
-async fn assert_closes(mut stream: TcpStream) {
+pub(crate) async fn assert_closes(mut stream: TcpStream) {
     let end = timeout(A_MINUTE, stream.read(&mut [0; 1])).await.expect("it is cut off at once");
     assert!(end.map_or(true, |read| read == 0));
 }

@@ -1,12 +1,9 @@
 //! Hostile peers: each costs its own connection, and nothing else.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{net::SocketAddr, ops::Range, time::Duration};
 
 use swarmkeep_bittorrent::{InfoHash, PeerId};
-use swarmkeep_peer::Session;
+use swarmkeep_peer::{Session, Status};
 use swarmkeep_peer_wire::{
     Bitfield, Block, Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Limits, Message,
     Piece, PieceIndex, ReceiveBuffer, Reserved,
@@ -19,7 +16,9 @@ use tokio::{
 };
 
 use crate::sessions::{
-    assert_has_all, assert_serves, connecting::caller, fetching, info, session, stop, store, until, whole,
+    assert_has_all, assert_serves,
+    connecting::{assert_closes, caller, hello},
+    fetching, info, session, stop, store, until, whole,
 };
 
 /// A connection that the test writes byte by byte.
@@ -207,6 +206,16 @@ async fn requests_for_blocks_that_do_not_exist_are_rejected_and_end_the_connecti
     seeder.stop().await.unwrap();
 }
 
+/// A seeder at 127.0.2.`host` with a wrong second block in each of the `wrong` pieces; its address.
+async fn seeds(host: u8, n: u8, wrong: Range<usize>) -> SocketAddr {
+    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 2, host], 0))).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let mut content = crate::sessions::content();
+    wrong.for_each(|piece| content[(piece << 16) + (16 << 10) + 5] ^= 1);
+    tokio::spawn(seed(listener, n, content));
+    at
+}
+
 /// Has everything and answers each request.
 async fn seed(listener: TcpListener, n: u8, content: Vec<u8>) {
     loop {
@@ -234,28 +243,45 @@ async fn seed(listener: TcpListener, n: u8, content: Vec<u8>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_sends_wrong_bytes_is_found_among_others_and_banned() {
-    let mut seeds = Vec::new();
-    let mut at = Vec::new();
-    for n in 1..=3 {
-        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 2, n], 0))).await.unwrap();
-        at.push(listener.local_addr().unwrap());
-        let mut content = crate::sessions::content();
-        if n == 2 {
-            // One of three lies, in the second block of each piece.
-            content.chunks_mut(64 << 10).for_each(|piece| piece[(16 << 10) + 5] ^= 1);
-        }
-        seeds.push(tokio::spawn(seed(listener, n, content)));
-    }
+    let at = [seeds(1, 1, 0..0).await, seeds(2, 2, 0..32).await, seeds(3, 3, 0..0).await];
     let empty = store([]);
     let (fetcher, fetches) = session(44, &empty).await;
     fetches.found(at);
     whole(&fetches).await;
     let status = fetches.status();
-    assert_eq!(status.banned, [IpAddr::from([127, 0, 2, 2])]);
+    assert!(status.banned.len() == 1 && status.banned[0].0 == at[1], "{:?}", status.banned);
     assert!(status.wasted > 0);
     fetcher.stop().await.unwrap();
-    seeds.iter().for_each(tokio::task::JoinHandle::abort);
     assert_has_all(&empty);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_only_source_is_asked_for_other_pieces_until_five_are_wrong_and_a_peer_beside_it_for_all() {
+    let empty = store([]);
+    let why = "sent wrong bytes of piece 5: asked for other bytes, and only if there is no other source";
+    let (fetcher, fetches) = session(48, &empty).await;
+    let banned = || fetches.status().banned;
+    fetches.found([seeds(11, 1, 5..6).await]);
+    until("all but one come", || fetches.status().progress.complete == 31).await;
+    assert_eq!(banned()[0].1, why);
+    // Behind the same address is one that has it.
+    fetches.found([seeds(11, 2, 0..0).await]);
+    whole(&fetches).await;
+    assert_eq!(banned()[0].1, why, "and not once more");
+    fetcher.stop().await.unwrap();
+    assert_has_all(&empty);
+    // A seeder of wrong pieces only.
+    let (fetcher, fetches) = session(49, &store([])).await;
+    fetches.found([seeds(12, 3, 0..32).await]);
+    let is_over =
+        |status: &Status| status.banned.iter().any(|(_, why)| why.ends_with("its address is banned"));
+    until("it is banned", || is_over(&fetches.status()) && fetches.status().peers.is_empty()).await;
+    // The wrong pieces of five, and those that were on their way.
+    assert!(fetches.status().wasted <= 20 << 16, "{}", fetches.status().wasted);
+    let mut refused = caller([127, 0, 2, 12], fetcher.addresses()[0]).await;
+    refused.write_all(&hello(4)).await.unwrap();
+    assert_closes(refused).await;
+    fetcher.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -55,6 +55,23 @@ async fn meanwhile<T>(
     said
 }
 
+/// Small torrents are all endgame. libtorrent's `request_a_block` asks for a busy block only where nothing
+/// else is outstanding.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endgame_of_several_seeders_fetches_little_twice() {
+    let mut all = vec![session(69, &store([])).await];
+    for n in 0..3 {
+        // Two or three seconds for all of it.
+        let slow = with(config(130 + n), |config| config.up = Some(256 << 10));
+        all.push(started(slow, &store(0..32), &[]).await);
+    }
+    let fetches = all[0].1.clone();
+    fetches.found(all[1..].iter().map(|(seeder, _)| seeder.addresses()[0]));
+    whole(&fetches).await;
+    let wasted = fetches.status().wasted;
+    assert!(wasted < info().length() / 8, "{wasted} bytes came twice");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_is_silent_twice_is_left() {
     let (fetcher, fetches) = fetcher(62).await;

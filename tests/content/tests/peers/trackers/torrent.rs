@@ -70,16 +70,16 @@ pub(crate) fn seldom() -> TrackersOptions {
     })
 }
 
-/// Announces once, for this number of peers.
-pub(crate) fn wanting(peers: u32) -> TrackersOptions {
-    with(seldom(), |options| options.want = Some(peers))
-}
-
 pub(crate) fn identity(torrent: u32, port: u16) -> Identity {
     let (mut info_hash, mut peer_id) = ([0xaa; 20], *b"-KP0001-000000000000");
     info_hash[..4].copy_from_slice(&torrent.to_be_bytes());
     peer_id[18..].copy_from_slice(&port.to_be_bytes());
-    Identity { info_hash: InfoHash::new(info_hash), peer_id: PeerId::new(peer_id), port, key: 0xdead_beef }
+    Identity {
+        info_hash: InfoHash::new(info_hash),
+        peer_id: PeerId::new(peer_id),
+        ports: [port; 2],
+        key: 0xdead_beef,
+    }
 }
 
 /// A running torrent.
@@ -98,7 +98,6 @@ impl Announcer {
     ) -> Self {
         let tiers = tiers.iter().map(|tier| tier.iter());
         let trackers = Trackers::new(tiers, identity, client.clone(), options);
-        assert_eq!(trackers.refused(), []);
         let left = Arc::new(AtomicU64::new(1000));
         let counted = Arc::clone(&left);
         let progress = move || {
@@ -106,7 +105,9 @@ impl Announcer {
             Progress { uploaded: 7, downloaded: 1000 - left, left }
         };
         let (sender, found) = mpsc::channel(1);
-        Self { handle: trackers.spawn(progress, sender), found, left }
+        let handle = trackers.spawn(progress, sender);
+        assert_eq!(handle.refused(), []);
+        Self { handle, found, left }
     }
 
     /// A torrent with one tracker, and the usual settings of these tests.

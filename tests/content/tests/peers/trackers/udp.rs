@@ -2,29 +2,30 @@
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
-use swarmkeep_peer::trackers::{ClientOptions, UrlError};
+use swarmkeep_peer::trackers::{ClientOptions, Trackers, UrlError};
 use swarmkeep_store_tests::with;
 use swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::{Completed, None as Regular, Started, Stopped};
 use tokio::{
     net::UdpSocket,
+    sync::mpsc,
     time::{sleep, timeout},
 };
 
 use crate::trackers::{
     servers::{Udp, UdpRequest},
-    torrent::{Announcer, LONG, client, endpoints, hosting, identity, of, often, seldom, waiting, wanting},
+    torrent::{Announcer, LONG, client, endpoints, hosting, identity, of, often, seldom, waiting},
 };
 
 #[tokio::test]
 async fn an_announce_has_its_fields_and_the_path_of_its_url() {
     let tracker = Udp::good().await;
     let url = format!("udp://{}/some/announce?passkey=abc", tracker.at);
-    let mut torrent = Announcer::one(&url, &client(), &wanting(33));
+    let mut torrent = Announcer::one(&url, &client(), &seldom());
     assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
     let asked = tracker.requests();
     assert!(asked[0].0.is_connect());
     let UdpRequest::Announce { connection, event, left, want, key, path, .. } = &asked[1].0 else { panic!() };
-    assert_eq!((*connection, *event, *left, *want, *key), (99, Started, 1000, Some(33), 0xdead_beef));
+    assert_eq!((*connection, *event, *left, *want, *key), (99, Started, 1000, None, 0xdead_beef));
     assert_eq!(path, b"/some/announce?passkey=abc");
     let status = torrent.settled().await;
     let latest = status.latest.expect("an answer");
@@ -191,8 +192,7 @@ async fn stopping_notifies_trackers_that_got_started_and_waits_only_briefly() {
     let patient = of(ClientOptions::new());
     let tiers: [&[&str]; 3] = [&[&good_url], &[&mute_url], &[&silent_url]];
     let torrent = Announcer::start(&tiers, identity(1, 1), &patient, &seldom());
-    let both = torrent.until("both good trackers", |all| all[0].v4.is_started && all[1].v4.is_started).await;
-    assert_eq!(both.iter().map(|tracker| tracker.tier).collect::<Vec<_>>(), [0, 1, 2]);
+    torrent.until("both good trackers", |all| all[0].v4.is_started && all[1].v4.is_started).await;
     let began = std::time::Instant::now();
     torrent.stop().await;
     assert!(began.elapsed().as_millis() >= 1400, "{:?}", began.elapsed());
@@ -255,22 +255,20 @@ async fn found_peers_wait_for_a_receiver_and_need_none() {
 async fn a_torrent_without_trackers_works_and_lists_refused_urls() {
     let torrent = Announcer::start(&[], identity(1, 1), &client(), &seldom());
     torrent.handle.completed();
-    torrent.handle.announce_now();
     assert_eq!(torrent.handle.status(), []);
     torrent.stop().await;
 
     let urls = ["\u{1b}[2J", "udp://t.example:1", "udp://T.example:1/"];
-    let left_out = swarmkeep_peer::trackers::Trackers::new([urls], identity(1, 1), client(), &seldom());
+    let spawn = |trackers: Trackers| trackers.spawn(Default::default, mpsc::channel(1).0);
+    let left_out = spawn(Trackers::new([urls], identity(1, 1), client(), &seldom()));
     let [(text, UrlError::Syntax(_)), (_, UrlError::Twice)] = left_out.refused() else {
         panic!("{:?}", left_out.refused())
     };
     assert_eq!(text, "[2J");
 
     let many = (0..10_000).map(|n| [format!("udp://192.0.2.1:{}", n + 1), "nonsense".into()]);
-    let many = swarmkeep_peer::trackers::Trackers::new(many, identity(1, 1), client(), &seldom());
-    assert_eq!(many.refused().len(), 256);
-    let (sender, _found) = tokio::sync::mpsc::channel(1);
-    assert_eq!(many.spawn(Default::default, sender).status().len(), 256);
+    let many = spawn(Trackers::new(many, identity(1, 1), client(), &seldom()));
+    assert_eq!((many.refused().len(), many.status().len()), (256, 256));
 }
 
 #[tokio::test]

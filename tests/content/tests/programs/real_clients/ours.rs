@@ -64,7 +64,7 @@ pub(crate) fn run() {
             }
         };
         let tiers = metainfo.tiers().to_vec();
-        let _shared = session.add(Arc::new(metainfo.into_info()), &tiers).await.expect("the store has it");
+        let _shared = session.add(metainfo.into_info(), &tiers).await.expect("the store has it");
         interrupt.recv().await;
         session.stop().await.expect("a store that works");
     });

@@ -9,8 +9,7 @@ fn kept(folder: &Path, name: &str) -> PathBuf {
 
 #[test]
 fn torrent_files_are_in_a_folder_beside_an_image_or_in_the_one_that_is_named() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     fixture(folder, "some-v1");
     done(folder, "format @/image --size 32MiB");
     let places = [
@@ -31,8 +30,7 @@ fn torrent_files_are_in_a_folder_beside_an_image_or_in_the_one_that_is_named() {
 
 #[test]
 fn an_image_that_is_moved_without_its_folder_says_so_and_is_verified_once_its_torrents_are_added() {
-    let folder = stored(&["some-v1", "one-v2"]);
-    let folder = folder.path();
+    let folder: &Path = &Folder(stored(&["some-v1", "one-v2"]));
     fs::create_dir(folder.join("moved")).unwrap();
     fs::rename(folder.join("image"), folder.join("moved/image")).unwrap();
     let told =
@@ -58,8 +56,7 @@ fn an_image_that_is_moved_without_its_folder_says_so_and_is_verified_once_its_to
 
 #[test]
 fn a_damaged_torrent_file_is_reported_and_kept_again() {
-    let folder = stored(&["some-v1", "one-v2"]);
-    let folder = folder.path();
+    let folder: &Path = &Folder(stored(&["some-v1", "one-v2"]));
     let file = kept(&folder.join("torrents"), "some-v1");
     rot(&file, torrents::fixture("some-v1").len() as u64 - 64);
     let damaged = fs::read(&file).unwrap();
@@ -79,8 +76,7 @@ fn a_damaged_torrent_file_is_reported_and_kept_again() {
 
 #[test]
 fn unverified_pieces_are_not_trusted() {
-    let folder = stored(&["some-v1"]);
-    let folder = folder.path();
+    let folder: &Path = &Folder(stored(&["some-v1"]));
     let image = folder.join("image");
     let piece = torrents::piece(torrents::torrent("some-v1").info(), 4);
     rot(&image, place_of(&piece[40_000..40_064], &image));
@@ -96,8 +92,7 @@ fn unverified_pieces_are_not_trusted() {
 
 #[test]
 fn content_is_not_taken_up_if_its_torrent_file_cannot_be_kept() {
-    let folder = scratch_folder();
-    let folder = folder.path();
+    let folder: &Path = &Folder(scratch_folder());
     fixture(folder, "some-v1");
     let words = "add @/data @/some-v1.torrent --in-place --torrents @/some-v1.torrent/no";
     says(folder, words, 1, "a torrent file: ");
@@ -111,8 +106,7 @@ fn content_is_not_taken_up_if_its_torrent_file_cannot_be_kept() {
 
 #[test]
 fn a_folder_that_cannot_be_read_is_reported_first_and_ends_no_command() {
-    let folder = stored(&["some-v1"]);
-    let folder = folder.path();
+    let folder: &Path = &Folder(stored(&["some-v1"]));
     done(folder, "add @/data @/some-v1.torrent --in-place");
     for (words, code) in [("list", 0), ("stats", 0), ("check", 3)] {
         for place in ["image", "data"] {

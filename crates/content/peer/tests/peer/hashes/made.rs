@@ -84,6 +84,6 @@ pub(crate) fn torrent(files: &[Made], log: u32) -> (Info, Info) {
         writer.bytes(file.root()).bytes(file.layers[log as usize][..pieces].as_flattened());
     }
     writer.end().end();
-    let whole = Metainfo::parse(&torrent).expect("a torrent").into_info();
+    let whole = Metainfo::parse(&torrent).expect("a torrent").info().as_ref().clone();
     (whole, Info::parse(&info).expect("its info dictionary"))
 }

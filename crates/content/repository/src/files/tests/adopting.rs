@@ -77,8 +77,9 @@ fn a_part_of_a_torrent_is_adopted_and_other_files_get_other_names() {
         (whole, Some(half), vec![0, 1], vec![0, 1], false),
         (whole, Some(half), vec![0], vec![0], true),
         (whole, Some(0), vec![0], vec![0], false),
-        // It is too long: its right pieces are fetched again.
-        (whole, Some(whole + 1), vec![0, 1, 2], vec![0], true),
+        // It is too long, and cut; or damaged too, and its right pieces are fetched again.
+        (whole, Some(whole + 1), vec![0, 1, 2], vec![0, 1, 2], false),
+        (whole, Some(whole + 1), vec![0, 1], vec![0], true),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let paths = pair_in(folder.path(), [Some(a), b]);
@@ -163,7 +164,6 @@ fn files_without_a_right_piece_are_not_adopted_and_stay() {
         (None, None, vec![0, 1, 2]),
         (Some(whole), Some(whole), vec![]),
         (Some(whole), None, vec![2]),
-        (Some(whole + 1), None, vec![0]),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let paths = pair_in(folder.path(), [a, b]);

@@ -16,7 +16,7 @@ use super::{
     },
     CachedTorrent, PendingMark, StripeJob, TorrentState, guarded,
 };
-use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR, buffers::range_of};
+use crate::{Content, Error, Geometry, PieceBits, Pieces, Result, block::SECTOR, buffers::range_of, forward};
 
 /// A torrent that was opened.
 #[derive(Debug)]
@@ -240,6 +240,8 @@ impl Handle {
 }
 
 impl Content for Handle {
+    forward! { it, it.torrent.inner; place, is_read_only, verify_changes, room_for }
+
     fn geometry(&self) -> Geometry {
         self.torrent.geometry
     }
@@ -361,22 +363,12 @@ impl Content for Handle {
 
     fn pieces(&self) -> Result<PieceBits> {
         let _inside = self.torrent.enter()?;
+        if self.is_read_only() {
+            // Other programs may change them.
+            let below = Pieces::with_complete(self.torrent.geometry, self.torrent.inner.pieces()?);
+            self.torrent.state.lock().pieces = below;
+            self.core().read_ahead.forget(self.torrent.serial, &(0..u64::MAX));
+        }
         Ok(self.torrent.state.lock().pieces.complete().clone())
-    }
-
-    fn place(&self, offset: u64) -> Option<u64> {
-        self.torrent.inner.place(offset)
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.torrent.inner.is_read_only()
-    }
-
-    fn is_verified(&self) -> bool {
-        self.torrent.inner.is_verified()
-    }
-
-    fn room_for(&self, range: Range<u64>) -> u64 {
-        self.torrent.inner.room_for(range)
     }
 }

@@ -200,7 +200,8 @@ impl Shard {
                     leaf.endpoints::<{ CompactV4::LEN }>(slot, few, Section::of(Family::V4, Role::Seeder));
                 let v6 =
                     leaf.endpoints::<{ CompactV6::LEN }>(slot, few, Section::of(Family::V6, Role::Seeder));
-                // Most peers of a network come one after another. No more are looked at than in a large swarm.
+                // Most peers of a network come one after another. No more are looked at than in a large
+                // swarm.
                 let v4 = v4.chunk_by(|a, b| a[..3] == b[..3]).map(|of_one| hash.network(&of_one[0]));
                 let v6 = v6.chunk_by(|a, b| a[..6] == b[..6]).map(|of_one| hash.network(&of_one[0]));
                 v4.chain(v6).take(PLACES as usize * IN_PLACE).any(is_enough);
