@@ -33,10 +33,12 @@ fn a_run_measures_every_row_and_finds_the_block_store_several_times_as_fast() {
     let seconds = |name: &str| {
         let row = rows.iter().find(|row| row["name"] == name).unwrap();
         assert!(number(row, "/replay/bytes") >= 72e6 && number(row, "/compared") > 6e6, "{row}");
+        assert!(number(row, "/cpu") > 0.0, "{row}");
         number(row, "/replay/seconds")
     };
     let (files, behind, block) = (seconds("files"), seconds("files, cache"), seconds("block store, cache"));
     let by_extents = seconds("files, pieces by extents");
+    assert!(by_extents < files / 1.5, "{by_extents} s in order, {files} s in random order");
     let speedup = number(&json, "/speedup");
     assert!(speedup > 2.0 && (speedup - files / block).abs() < 1e-9, "{speedup}");
     assert!((number(&json, "/order_earns") - files / by_extents).abs() < 1e-9);
