@@ -126,7 +126,9 @@ fn floods_and_grain() {
     head(
         "swarms | peers each | limit | largest loss for one newcomer | smallest swarm afterwards | newcomers kept",
     );
-    for (swarms, size, bytes) in [(8, 100_000, 1 << 22), (20, 10_000, 1 << 20), (200, 500, 1 << 19)] {
+    for (swarms, size, bytes) in
+        [(8, 1_200_000, 1 << 26), (8, 100_000, 1 << 22), (20, 10_000, 1 << 20), (200, 500, 1 << 19)]
+    {
         let limits = [("max_bytes", config().max_bytes(bytes)), ("max_swarms", config().max_swarms(swarms))];
         for (limit, config) in limits {
             let (store, swarms) = (store(&config), swarms as u64);
@@ -198,23 +200,25 @@ fn floods_within_a_swarm() {
     }
 }
 
-/// Living swarms of 1 to 40 peers, each peer from a network of its own and announced once.
-const LIVING: u64 = 1200;
+const LIMITS: [&str; 2] = ["max_bytes", "max_swarms"];
 
-/// The living swarms that a flood displaces, and the cost of an announce. `announces` for each made-up swarm,
-/// and again after that many of forty steps of a minute.
+/// The living swarms that a flood displaces, and the cost of an announce: `announces` for each made-up swarm,
+/// and again after that many of forty steps of a minute. For a limit of 5,000 swarms 1,200 are living, and
+/// 24,000 at most, of 1 to 40 peers, each peer from a network of its own and announced once.
 fn displaced(
-    config: &RepositoryConfig,
+    (limit, most): (&str, usize),
     stranger: &Stranger,
     announces: u32,
     again: Option<u32>,
 ) -> (usize, String) {
-    let (store, size) = (store(config), |n: u64| 1 + n % 40);
-    for (n, m) in (0..LIVING).flat_map(|n| (0..size(n)).map(move |m| (n, m))) {
+    let config = config();
+    let config = if limit == "max_bytes" { config.max_bytes(84 * most) } else { config.max_swarms(most) };
+    let (store, size, living) = (store(&config), |n: u64| 1 + n % 40, (most as u64 * 6 / 25).min(24_000));
+    for (n, m) in (0..living).flat_map(|n| (0..size(n)).map(move |m| (n, m))) {
         let family = if n % 4 == 0 { Family::V6 } else { Family::V4 };
         tell(&store, 0, leecher(n, alone(family, (40 * n + m) as u32)));
     }
-    let (each_step, began, mut told) = (3000 / announces.min(4), Instant::now(), 0_u32);
+    let (each_step, began, mut told) = (most as u32 * 3 / 5 / announces.min(4), Instant::now(), 0_u32);
     for step in 0..40_u32 {
         let repeated = again.and_then(|steps| step.checked_sub(steps));
         for part in [Some(step), repeated].into_iter().flatten().filter(|part| *part < 20) {
@@ -227,7 +231,7 @@ fn displaced(
         }
     }
     let each = began.elapsed().as_secs_f64() * 1e6 / f64::from(told);
-    let lost: Vec<u64> = (0..LIVING).filter(|&n| peers(&store, n) < size(n)).map(size).collect();
+    let lost: Vec<u64> = (0..living).filter(|&n| peers(&store, n) < size(n)).map(size).collect();
     (lost.len(), format!(" {} ≤ {}; {each:.1} µs |", lost.len(), lost.iter().max().unwrap_or(&0)))
 }
 
@@ -235,13 +239,12 @@ fn displaced(
 #[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_from_few_networks_displace_few_swarms() {
-    let limits = [("max_bytes", config().max_bytes(420_000)), ("max_swarms", config().max_swarms(5000))];
     let print = |name, stranger: Stranger, again, announces: &[u32], most: [usize; 2]| {
         let mut all = Vec::new();
-        for ((limit, config), most) in limits.iter().zip(most) {
+        for (limit, most) in LIMITS.into_iter().zip(most) {
             let mut row = format!("| {name} | {limit} |");
             for announces in announces {
-                let (lost, cell) = displaced(config, &stranger, *announces, again);
+                let (lost, cell) = displaced((limit, 5000), &stranger, *announces, again);
                 row += &cell;
                 all.push(lost);
                 assert!(lost <= most, "{row}");
@@ -264,6 +267,26 @@ fn floods_from_few_networks_displace_few_swarms() {
     for (name, again) in [("once", None), ("again at once", Some(0)), ("again after 20 minutes", Some(20))] {
         _ = print(name.into(), Box::new(one_address), again, &[1, 2, 16], [12, 0]);
     }
+}
+
+/// The same in larger stores, for the wide networks.
+#[test]
+#[ignore = "takes minutes: `.ci/long floods`"]
+fn floods_from_a_prefix_displace_few_swarms_of_large_stores() {
+    head("swarms, or 84 bytes each | limit | announces a made-up swarm | ten IPv4 /24 | an IPv6 /32");
+    let mut sums = [0; 2];
+    for (most, announces) in [(20_000, 4), (20_000, 40), (80_000, 4), (80_000, 40), (800_000, 4)] {
+        for limit in LIMITS {
+            print!("| {most} | {limit} | {announces} |");
+            for (sum, stranger) in sums.iter_mut().zip([of_v4(10), of_v6(16)]) {
+                let (lost, cell) = displaced((limit, most), &stranger, announces, None);
+                *sum += lost;
+                print!("{cell}");
+            }
+            println!();
+        }
+    }
+    assert!(sums[1] <= sums[0], "{sums:?} by ten IPv4 /24, and by an IPv6 /32");
 }
 
 /// The losses of an honest provider with customers in one /32, in a store that is full of honest swarms.
