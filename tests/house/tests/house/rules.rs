@@ -127,6 +127,15 @@ fn comments_end_before_column_111() {
 }
 
 #[test]
+fn readme_and_docs_are_short() {
+    let words = |text: &str| text.split_whitespace().count();
+    let readme = words(&fs::read_to_string(root().join("README.md")).expect("text"));
+    let pages = files(&["docs"], &["md"]).into_iter().filter(|(path, _)| !path.contains("/docs/reports/"));
+    let docs: usize = pages.map(|(_, page)| words(&page)).sum();
+    assert!((300..=900).contains(&readme) && (10_000..=30_000).contains(&docs), "{readme} and {docs} words");
+}
+
+#[test]
 fn testing_the_store_ring_builds_at_most_60_packages() {
     let metadata = metadata();
     let packages = members(&metadata);
@@ -184,7 +193,11 @@ fn root() -> PathBuf {
 
 /// The files with comments in these folders.
 fn sources(folders: &[&str]) -> Vec<(String, String)> {
-    const KINDS: [&str; 7] = ["rs", "lua", "toml", "yml", "yaml", "service", "socket"];
+    files(folders, &["rs", "lua", "toml", "yml", "yaml", "service", "socket"])
+}
+
+/// The files of some extensions in these folders.
+fn files(folders: &[&str], kinds: &[&str]) -> Vec<(String, String)> {
     let mut folders: Vec<_> = folders.iter().map(|folder| root().join(folder)).collect();
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
@@ -192,7 +205,7 @@ fn sources(folders: &[&str]) -> Vec<(String, String)> {
             let (path, name) = (entry.path(), entry.file_name());
             if path.is_dir() && name != "target" {
                 folders.push(path);
-            } else if KINDS.iter().any(|kind| path.extension().is_some_and(|own| own == *kind)) {
+            } else if kinds.iter().any(|kind| path.extension().is_some_and(|own| own == *kind)) {
                 found.push((path.display().to_string(), fs::read_to_string(&path).expect("text")));
             }
         }
