@@ -5,16 +5,16 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use swarmkeep_bittorrent::programs::in_units;
 
-/// A time in milliseconds, seconds, minutes or hours.
+/// A time in seconds, or in units.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
     let milliseconds = match text.parse::<u64>() {
         Ok(seconds) => seconds.checked_mul(1000),
         Err(_) => in_units(text, &units),
     };
     milliseconds
         .map(Duration::from_millis)
-        .ok_or_else(|| "expected a time such as 500ms, 10s, 5m or 1h".into())
+        .ok_or_else(|| "expected a time such as 500ms, 10s or 1h30m; units are ms, s, m, h, d".into())
 }
 
 /// A parser of the names of some values.
@@ -33,11 +33,11 @@ mod tests {
     #[test]
     fn times_have_units() {
         for (text, milliseconds) in
-            [("500ms", 500), ("10", 10_000), ("10s", 10_000), ("5m", 300_000), ("1h", 3_600_000)]
+            [("500ms", 500), ("10", 10_000), ("10s", 10_000), ("5m", 300_000), ("1d1h", 90_000_000)]
         {
             assert_eq!(time(text), Ok(Duration::from_millis(milliseconds)));
         }
-        for wrong in ["", "s", "-1s", "1d", "1.5s", "99999999999999999999s", "18446744073709551615h"] {
+        for wrong in ["", "s", "-1s", "1w", "1.5ms", "99999999999999999999s", "18446744073709551615h"] {
             assert!(time(wrong).is_err(), "{wrong}");
         }
     }

@@ -75,10 +75,7 @@ pub use xdp::{Xdp, XdpMode};
 #[non_exhaustive]
 pub enum Error {
     /// A socket could not be opened.
-    #[error(
-        "cannot listen on {protocol} {address}: {}; give an address of this machine and a port that is free",
-        in_words(source)
-    )]
+    #[error("cannot listen on {protocol} {address}: {}; {}", in_words(source), remedy(source))]
     Bind {
         /// `udp`, `http`, `https` or `admin`.
         protocol: &'static str,
@@ -136,6 +133,15 @@ pub enum Error {
         "no randomness from the operating system, which connection ids, tokens and the selection of peers need: {0}"
     )]
     NoEntropy(rand::rngs::SysError),
+}
+
+fn remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 are for root: start as root, and let --user name another user, or give the process CAP_NET_BIND_SERVICE"
+        }
+        _ => "give an address of this machine and a port that is free",
+    }
 }
 
 impl Error {

@@ -16,6 +16,10 @@ use clap::{
     ArgAction, Args as _, Command, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
+use rustix::{
+    fs::{Access, access},
+    io::Errno,
+};
 use swarmkeep::{BoundedBy, ConfigError, HashKey, RepositoryConfig, Retention};
 use swarmkeep_bittorrent::programs;
 use swarmkeep_tracker::{
@@ -115,7 +119,7 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository(), help_heading = STORE)]
     pub(crate) repository: StoreChoice,
 
-    /// Time that a peer is kept after its last announce, such as 2700, 2700s, 45m or 1h.
+    /// Time that a peer is kept after its last announce, such as 2700, 45m, 1h30m or 1d.
     #[arg(long, value_name = "TIME", default_value = "45m", value_parser = seconds, help_heading = STORE)]
     pub(crate) lifetime: u32,
 
@@ -133,8 +137,9 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "N", help_heading = STORE)]
     pub(crate) endpoints_per_address: Option<usize>,
 
-    /// Most memory of the store, such as 512MiB or 4GiB; 0 is no limit. Default: half of the memory of this
-    /// machine, or of its control group, if the store can keep a limit.
+    /// Most memory of the store, such as 500MB or 1.5GiB (units kB, MB, GB, TB, KiB, MiB, GiB, TiB); 0 is no
+    /// limit. Default: half of the memory of this machine, or of its control group, if the store can keep a
+    /// limit.
     #[arg(long, value_name = "BYTES", value_parser = most_bytes, help_heading = STORE)]
     pub(crate) max_bytes: Option<usize>,
 
@@ -311,7 +316,7 @@ pub(crate) enum LogFormat {
 
 impl Settings {
     /// The sizes of the store.
-    pub(crate) fn repository(&self, key: HashKey) -> RepositoryConfig {
+    fn repository(&self, key: HashKey) -> RepositoryConfig {
         let Fixed { lifetime, max_swarms, max_peers_per_swarm, .. } = self.fixed;
         let mut config = RepositoryConfig::new(key).lifetime(Duration::from_secs(lifetime.into()));
         if let Some(most) = max_swarms {
@@ -352,8 +357,23 @@ impl Settings {
         NonZero::new(self.fixed.endpoints_per_address.unwrap_or(unset))
     }
 
+    /// Judges the whole set of settings, for `config`, the start and a reload, which has rules already. The
+    /// start alone judges the ports, interfaces and rights of this machine.
+    pub(crate) fn judge(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Judged, Box<dyn Error>> {
+        let (mut server, store) = (self.server(kept, now)?, self.store()?);
+        let sizes = self.repository(HashKey::from_os()?);
+        store.check(&sizes)?;
+        let secret = self.fixed.connection_key.as_deref().filter(|path| !is_out_of_reach(path, now));
+        let connection_key = secret.map(connection_key::read).transpose()?;
+        let mut drawn_secret = None;
+        if server.admin.is_some() {
+            (server.admin_tokens, drawn_secret) = self.tokens(now)?;
+        }
+        Ok(Judged { server, store, sizes, connection_key, drawn_secret })
+    }
+
     /// The store, with all but its sizes.
-    pub(crate) fn store(&self) -> Result<StoreBuilder, Contradiction> {
+    fn store(&self) -> Result<StoreBuilder, Contradiction> {
         let Fixed { repository, redis, state, .. } = &self.fixed;
         match repository {
             StoreChoice::Embedded(_) if !redis.redis_url.is_empty() => Err(Contradiction(format!(
@@ -382,10 +402,24 @@ impl Settings {
                 Listen::Off => None,
                 Listen::At(address) => Some(*address),
             }));
-            if !addresses.is_empty() && addresses.len() < given.len() {
-                return Err(Contradiction(format!(
-                    "{name} is off and has an address: leave one of them out"
-                )));
+            let is_wrong = if given.is_empty() && name != "https" {
+                "has no address: give one, or off"
+            } else if !addresses.is_empty() && addresses.len() < given.len() {
+                "is off and has an address: leave one of them out"
+            } else {
+                continue;
+            };
+            return Err(Contradiction(format!("{name} {is_wrong}")));
+        }
+        let [of_udp, of_http, of_https] = &listening;
+        for addresses in
+            [of_udp.clone(), of_http.iter().chain(of_https).copied().chain(self.admin()).collect()]
+        {
+            let taken = |address: &&SocketAddr| {
+                address.port() > 0 && addresses.iter().filter(|other| other == address).count() > 1
+            };
+            if let Some(address) = addresses.iter().find(taken) {
+                return Err(Contradiction(format!("{address} is given twice: leave one of them out")));
             }
         }
         match listening.iter().all(Vec::is_empty) {
@@ -394,26 +428,28 @@ impl Settings {
         }
     }
 
+    fn admin(&self) -> Option<SocketAddr> {
+        match self.fixed.admin {
+            Listen::Off => None,
+            Listen::At(address) => Some(address),
+        }
+    }
+
     /// The configuration of the server.
-    pub(crate) fn server(&self, kept: &mut RunState) -> Result<Config, Box<dyn Error>> {
+    fn server(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Config, Box<dyn Error>> {
         let Fixed { workers, http_connections, http_connections_per_address, repository, lifetime, .. } =
             &self.fixed;
-        kept.connection_key = self.fixed.connection_key.as_deref().map(connection_key::read).transpose()?;
         let mut config = Config::new();
         if let Some((certificate, key)) = self.certificate()? {
-            let tls = Tls::load(certificate, key)?;
-            kept.tls = Some(tls.clone());
-            config.tls = Some(tls);
+            config.tls = Some(Tls::load(certificate, key)?);
         }
-        config.rules = self.rules(kept, None)?;
+        config.rules = self.rules(kept, now)?;
         // By a tenth of its lifetime a dead peer may be handed out for longer.
         config.sweep_period = Duration::from_secs(lifetime.div_ceil(10).into());
         config.http_connections = http_connections.get();
         config.http_connections_per_address = http_connections_per_address.get();
         config.repository_name = Some(repository.name().to_owned());
-        if let Listen::At(address) = self.fixed.admin {
-            (config.admin, config.admin_tokens) = (Some(address), self.tokens(kept)?);
-        }
+        config.admin = self.admin();
         (config.admin_tls, config.admin_hosts) = (self.fixed.admin_tls, self.fixed.admin_host.clone());
         [config.udp, config.http, config.https] = self.listening()?.map(|of_protocol| {
             // Sockets of a service manager replace the default addresses.
@@ -426,13 +462,15 @@ impl Settings {
         Ok(config)
     }
 
-    /// The tokens of the API: from the file, or a random one.
-    fn tokens(&self, kept: &mut RunState) -> Result<Vec<Token>, Box<dyn Error>> {
+    /// The tokens of the API: from the file, or a random one, with its secret.
+    fn tokens(&self, now: Option<&Rules>) -> Result<(Vec<Token>, Option<String>), Box<dyn Error>> {
         let Some(path) = &self.fixed.admin_tokens else {
             let (token, secret) = Token::draw(&[Scope::Read, Scope::Write])?;
-            kept.drawn_secret = Some(secret);
-            return Ok(vec![token]);
+            return Ok((vec![token], Some(secret)));
         };
+        if is_out_of_reach(path, now) {
+            return Ok(Default::default());
+        }
         let wrong =
             |problem: &dyn Display| Contradiction(format!("admin-tokens: {}: {problem}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
@@ -448,7 +486,7 @@ impl Settings {
         if tokens.is_empty() {
             return Err(wrong(&"there is no token in it: give at least one, or leave the file out").into());
         }
-        Ok(tokens)
+        Ok((tokens, None))
     }
 
     /// The files of the certificate and its key.
@@ -478,7 +516,7 @@ impl Settings {
     }
 
     /// The rules of its answers. Reads the lists, except lists of `now` that have not changed.
-    pub(crate) fn rules(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
+    fn rules(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
         let mut rules = self.times()?;
         let Live { allow_list, deny_list, passkeys, requests, requests_at_once, .. } = &self.live;
         (rules.default_want, rules.most_want) = (self.live.peers, self.live.most_peers.get());
@@ -510,7 +548,7 @@ impl Settings {
     }
 
     /// The rules for the times that clients wait.
-    fn times(&self) -> Result<Rules, Contradiction> {
+    pub(crate) fn times(&self) -> Result<Rules, Contradiction> {
         let Live {
             interval, longest_interval, jitter, min_interval, when_unavailable, retry_interval, ..
         } = self.live;
@@ -543,16 +581,29 @@ impl Settings {
     }
 }
 
+/// Whether only the next start can judge a file of secrets: a running tracker may have given up the right to
+/// read it.
+fn is_out_of_reach(path: &Path, now: Option<&Rules>) -> bool {
+    now.is_some() && access(path, Access::READ_OK) == Err(Errno::ACCESS)
+}
+
+/// The result of a right set of settings.
+pub(crate) struct Judged {
+    pub(crate) server: Config,
+    pub(crate) store: StoreBuilder,
+    pub(crate) sizes: RepositoryConfig,
+    /// From the file of the setting.
+    pub(crate) connection_key: Option<ConnectionKey>,
+    /// The secret of the random token.
+    pub(crate) drawn_secret: Option<String>,
+}
+
 /// Keys, limits and certificates that stay when settings are read again.
 pub(crate) struct RunState {
     passkey_key: HashKey,
     rate_key: HashKey,
     limiter: Option<((u32, u32), Arc<RateLimiter>)>,
-    tls: Option<Tls>,
-    /// From the file of the setting.
-    pub(crate) connection_key: Option<ConnectionKey>,
-    /// The secret of the random token.
-    pub(crate) drawn_secret: Option<String>,
+    pub(crate) tls: Option<Tls>,
     /// Whether a service manager has handed over sockets for clients.
     pub(crate) handed_over: bool,
 }
@@ -568,8 +619,6 @@ impl RunState {
             rate_key: HashKey::from_os()?,
             limiter: None,
             tls: None,
-            connection_key: None,
-            drawn_secret: None,
             handed_over: false,
         })
     }

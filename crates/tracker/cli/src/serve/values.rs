@@ -49,13 +49,13 @@ pub(super) fn local_peers(text: &str) -> Result<LocalPeers, String> {
     Ok(LocalPeers::At { v4, v6 })
 }
 
-/// A time in whole seconds, minutes or hours.
+/// A time in whole seconds.
 pub(super) fn seconds(text: &str) -> Result<u32, String> {
-    let units = [("s", 1), ("m", 60), ("h", 3600)];
+    let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
     u32::try_from(in_units(text, &units).unwrap_or(0))
         .ok()
         .filter(|&seconds| seconds > 0)
-        .ok_or_else(|| "expected a time above 0, such as 2700, 2700s, 45m or 1h".into())
+        .ok_or_else(|| "expected a time above 0, such as 2700, 45m or 1h30m; units are s, m, h, d".into())
 }
 
 /// A number of bytes of memory.
@@ -71,12 +71,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_seconds_minutes_or_hours() {
-        assert_eq!(seconds("2700"), Ok(2700));
-        assert_eq!(seconds("2700s"), Ok(2700));
-        assert_eq!(seconds("45m"), Ok(2700));
-        assert_eq!(seconds("1h"), Ok(3600));
-        for wrong in ["", "0", "0m", "-1", "m", "1d", "1.5h", "4294967295h", "45 m", "1hm"] {
+    fn times_are_seconds_or_have_units() {
+        let given = ["2700", "2700s", "45m", "1h30m", "1d", "1.5h"].map(seconds);
+        assert_eq!(given, [2700, 2700, 2700, 5400, 86_400, 5400].map(Ok));
+        for wrong in ["", "0", "0m", "-1", "m", "1w", "1.5s", "4294967295h", "45 m", "1hm"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }
