@@ -97,21 +97,23 @@ impl Rules {
         }
     }
 
-    /// Admits a request from this address now, or refuses it.
-    pub(crate) fn is_in_time(&self, ip: IpAddr, now: Timestamp) -> Result<(), Refusal> {
-        if self.admits(self.rate.as_deref(), ip, now) { Ok(()) } else { Err(Refusal::TooOften) }
+    /// Admits a request from this address now, or refuses it. `hashes` is the number of info hashes of a
+    /// scrape: ten cost as much as an announce.
+    pub(crate) fn is_in_time(&self, ip: IpAddr, hashes: usize, now: Timestamp) -> Result<(), Refusal> {
+        let tokens = hashes.div_ceil(10).max(1);
+        if self.admits(self.rate.as_deref(), ip, tokens, now) { Ok(()) } else { Err(Refusal::TooOften) }
     }
 
     /// Whether this address may begin a handshake of TLS now.
     pub(crate) fn may_shake_hands(&self, ip: IpAddr, now: Timestamp) -> bool {
-        self.admits(self.rate.as_deref().map(RateLimiter::of_a_tenth), ip, now)
+        self.admits(self.rate.as_deref().map(RateLimiter::of_a_tenth), ip, 1, now)
     }
 
     /// Addresses without a limit take no tokens from their wider networks.
-    fn admits(&self, limiter: Option<&RateLimiter>, ip: IpAddr, now: Timestamp) -> bool {
+    fn admits(&self, limiter: Option<&RateLimiter>, ip: IpAddr, tokens: usize, now: Timestamp) -> bool {
         let is_unlimited = || self.unlimited.iter().any(|network| network.contains(&ip));
         // Seconds are fine enough for limits of some hundred requests per second.
-        limiter.is_none_or(|limiter| is_unlimited() || limiter.admit(ip, now.as_secs() * 1000))
+        limiter.is_none_or(|limiter| is_unlimited() || limiter.admit(ip, now.as_secs() * 1000, tokens as u64))
     }
 
     /// Refuses a request without the passkey of a member, if only members are served.

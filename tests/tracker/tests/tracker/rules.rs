@@ -201,6 +201,41 @@ fn an_address_that_asks_too_often_over_http_gets_an_error() {
     assert!((8..=10).contains(&refusals.count()));
 }
 
+/// A scrape of 64 torrents takes as much work as some seven announces, and seven tokens.
+#[test]
+fn a_scrape_takes_a_token_per_ten_torrents() {
+    let hashes: Vec<_> = (0..64).map(|n| [n; 20]).collect();
+    let query = (0..64).map(|n| format!("info_hash={}", format!("%{n:02x}").repeat(20)));
+    let query = query.collect::<Vec<_>>().join("&");
+    for is_udp in [false, true] {
+        let limiter = Arc::new(RateLimiter::new(KEY, 1, 20, 1024));
+        let tracker = over(with(Rules::new(), |rules| rules.rate = Some(limiter)));
+        let refused = || {
+            let Counts { udp, http, .. } = tracker.control.metrics.counts();
+            udp.refused(Reason::TooOften) + http.refused(Reason::TooOften)
+        };
+        let (mut client, id) = Client::of(tracker.udp[0]).connected();
+        let began = Instant::now();
+        for _ in 0..10 {
+            if is_udp {
+                client.send(&ScrapeRequest::new(id, TransactionId(7), &hashes).to_vec());
+            } else {
+                over_http(&tracker, &format!("/scrape?{query}"));
+            }
+        }
+        client.socket.set_nonblocking(true).expect("a socket");
+        let mut answered = if is_udp { 0 } else { 10 - refused() };
+        until("each is answered or refused", || {
+            while client.socket.recv(&mut [0; 2048]).is_ok() {
+                answered += 1;
+            }
+            answered + refused() == 10
+        });
+        let most = (20 + began.elapsed().as_secs() + 1) / 7;
+        assert!((2..=most).contains(&answered), "{is_udp}: {answered} of 10");
+    }
+}
+
 #[test]
 fn a_tracker_at_a_loopback_address_accepts_peers_at_loopback_and_a_rule_replaces_their_address() {
     let tracker = over(Rules::new());

@@ -231,7 +231,8 @@ pub(crate) struct Live {
     pub(crate) passkeys: Option<PathBuf>,
 
     /// Most requests per second that are answered per IPv4 address, or per 64-bit network of IPv6, up to
-    /// 1,000,000; 0 is no limit. A 56-bit network of IPv6 has 5 times the limit, a 48-bit one 25 times.
+    /// 1,000,000; 0 is no limit. Ten torrents of a scrape count as a request. A 56-bit network of IPv6 has 5
+    /// times the limit, a 48-bit one 25 times.
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(0..=1_000_000), help_heading = ACCESS)]
     pub(crate) requests: u32,
 

@@ -105,7 +105,13 @@ impl HttpHandler {
             let family = if ip.to_canonical().is_ipv4() { Family::V4 } else { Family::V6 };
             self.counters.request(kind, family);
         }
-        let answered = match (is_admitted(rules, &request, passkey, now), kind) {
+        let hashes = |scrape: ScrapeRequest<'_>| scrape.info_hashes().take(Self::MOST_SCRAPED + 1).count();
+        let hashes = match kind {
+            Kind::Scrape => ScrapeRequest::parse(request.query).map_or(0, hashes),
+            _ => 0,
+        };
+        let admitted = request.client.map_or(Ok(()), |ip| rules.is_in_time(ip.to_canonical(), hashes, now));
+        let answered = match (admitted.and_then(|()| rules.is_member(passkey)), kind) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,
             (Ok(()), _) => self.announce(rules, request, now, rng, out).await,
@@ -205,18 +211,6 @@ fn route<'a>(rules: &Rules, request: &HttpRequest<'a>) -> Option<(Kind, Option<E
         None => TrackerUrl::without_passkey(path),
     };
     Some((if url.action? == Action::Scrape { Kind::Scrape } else { Kind::Announce }, url.passkey))
-}
-
-fn is_admitted(
-    rules: &Rules,
-    request: &HttpRequest<'_>,
-    passkey: Option<Escaped<'_>>,
-    now: Timestamp,
-) -> Result<(), Refusal> {
-    if let Some(client) = request.client {
-        rules.is_in_time(client.to_canonical(), now)?;
-    }
-    rules.is_member(passkey)
 }
 
 fn announce_of(
