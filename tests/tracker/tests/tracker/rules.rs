@@ -214,7 +214,7 @@ fn a_scrape_takes_a_token_per_ten_torrents() {
             let Counts { udp, http, .. } = tracker.control.metrics.counts();
             udp.refused(Reason::TooOften) + http.refused(Reason::TooOften)
         };
-        let (mut client, id) = Client::of(tracker.udp[0]).connected();
+        let (client, id) = Client::of(tracker.udp[0]).connected();
         let began = Instant::now();
         for _ in 0..10 {
             if is_udp {
