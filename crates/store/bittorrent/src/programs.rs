@@ -28,6 +28,17 @@ pub fn end(program: &str, done: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     })
 }
 
+/// Bytes of a remote program as text, without characters that a terminal obeys or that change the direction
+/// of text.
+pub fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let shown = text.chars().flat_map(|c| match c {
+        '"' | '\'' | '\\' => c.escape_default().skip(1).collect::<Vec<_>>(),
+        c => c.escape_debug().collect(),
+    });
+    shown.collect()
+}
+
 /// Powers of 1024, and powers of ten, by which disks are sold.
 pub const BYTES: [(&str, u64); 8] = [
     ("KiB", 1 << 10),
@@ -122,6 +133,13 @@ mod tests {
         let times = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
         let seconds = ["1d", "1h30m", "1d2h3m4s", "1.5h", "1.5s"].map(|text| in_units(text, &times));
         assert_eq!(seconds, [Some(86_400), Some(5400), Some(93_784), Some(5400), None]);
+    }
+
+    #[test]
+    fn printable_text_obeys_no_remote_program() {
+        let said = "it's \"d\u{e9}j\u{e0}\" \\ \x1b[2J\r\n\u{202e}\u{7}".as_bytes();
+        assert_eq!(printable(said), "it's \"d\u{e9}j\u{e0}\" \\ \\u{1b}[2J\\r\\n\\u{202e}\\u{7}");
+        assert_eq!(printable(&[b'a', 0xff]), "a\u{fffd}");
     }
 
     #[test]

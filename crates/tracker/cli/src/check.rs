@@ -14,7 +14,8 @@ use std::{
 
 use swarmkeep_load::Target;
 use swarmkeep_tracker_protocol::{
-    bittorrent::{Family, in_words},
+    bittorrent::{Family, in_words, programs::printable},
+    http::AnnounceResponse,
     udp::{Client, ConnectRequest, Response, TransactionId},
 };
 
@@ -29,7 +30,8 @@ use tokio_rustls::rustls::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The tracker, such as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or its admin address,
-    /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200.
+    /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200, and an
+    /// announce must not fail: without a query it is of a random torrent, which a tracker with a list refuses.
     target: CheckTarget,
 
     /// PEM file with the certificate authority of https:// targets. Default: the authorities that the system
@@ -75,8 +77,9 @@ const LONGEST_ANSWER: u64 = 64 * 1024;
 pub(crate) fn run(
     Args { target: CheckTarget { text, target, tls }, ca, insecure }: Args,
 ) -> Result<(), Box<dyn Error>> {
+    let until = Instant::now() + PATIENCE;
     match &target {
-        Target::Udp(address) => over_udp(*address),
+        Target::Udp(address) => over_udp(*address, until),
         Target::Http { address, host, path } if tls => {
             let name = host.rsplit_once(':').map_or(&**host, |(name, _)| name).trim_matches(['[', ']']);
             let connected = || {
@@ -84,12 +87,13 @@ pub(crate) fn run(
                     authorities(ca.as_deref(), insecure)?,
                     name.to_owned().try_into()?,
                 )?;
-                Ok::<_, Box<dyn Error>>(StreamOwned::new(session, connect(*address)?))
+                Ok::<_, Box<dyn Error>>(StreamOwned::new(session, TimedStream::connect(*address, until)?))
             };
             connected().and_then(|stream| ask(stream, host, path))
         }
         Target::Http { address, host, path } => {
-            connect(*address).map_err(Into::into).and_then(|stream| ask(stream, host, path))
+            let connected = TimedStream::connect(*address, until);
+            connected.map_err(Into::into).and_then(|stream| ask(stream, host, path))
         }
     }
     .map_err(|error| {
@@ -165,7 +169,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
+fn over_udp(address: SocketAddr, until: Instant) -> Result<(), Box<dyn Error>> {
     let here: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((here, 0))?;
@@ -173,14 +177,14 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     socket.connect(address)?;
     socket.set_read_timeout(Some(AGAIN))?;
     let request = ConnectRequest { transaction_id: TransactionId(process::id()) }.to_bytes();
-    let (mut client, began) = (Client::new(Family::V4), Instant::now());
-    while began.elapsed() < PATIENCE {
+    let mut client = Client::new(Family::V4);
+    while Instant::now() < until {
         socket.send(&request)?;
         let mut answer = [0; 2048];
         match socket.recv(&mut answer) {
             Ok(len) => match client.answer(&request, &answer[..len], Instant::now()) {
                 Ok(Some(Response::Error(error))) => {
-                    return Err(error.message.escape_ascii().to_string().into());
+                    return Err(printable(error.message).into());
                 }
                 Ok(Some(_)) => return Ok(()),
                 Ok(None) | Err(_) => {}
@@ -192,26 +196,70 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     Err(io::Error::from(ErrorKind::TimedOut).into())
 }
 
-fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(stream)
+/// A connection with a time at which it ends, however slowly the server writes.
+struct TimedStream {
+    stream: TcpStream,
+    until: Instant,
 }
 
-/// Requests a path, which must have the status 200.
+impl TimedStream {
+    fn connect(address: SocketAddr, until: Instant) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, until.saturating_duration_since(Instant::now()))?;
+        Ok(Self { stream, until })
+    }
+
+    /// The time that is left, above 0.
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+        left.map(Some).ok_or_else(|| ErrorKind::TimedOut.into())
+    }
+}
+
+impl Read for TimedStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for TimedStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// Requests a path, which must have the status 200, and no failure of an announce.
 fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<(), Box<dyn Error>> {
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    let is_announce = path.split('?').next().is_some_and(|path| path.contains("announce"));
+    let query = if is_announce && !path.contains('?') { STOPPED } else { "" };
+    write!(stream, "GET {path}{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
         // Many servers end a TLS connection without `close_notify`.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof && !answer.is_empty() => {}
         read => _ = read?,
     }
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    match head.lines().next() {
-        Some(status) if status.starts_with("HTTP/1.1 200 ") => Ok(()),
-        Some(status) => Err(format!("{status}: {}", body.trim()).into()),
-        None => Err("it has closed the connection without an answer".into()),
+    let end = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap_or(answer.len());
+    let (head, body) = answer.split_at(end);
+    let status = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    let body = body.get(4..).unwrap_or_default();
+    if status.is_empty() {
+        return Err("it has closed the connection without an answer".into());
+    }
+    if !status.starts_with(b"HTTP/1.1 200 ") {
+        return Err(format!("{}: {}", printable(status), printable(body.trim_ascii())).into());
+    }
+    match AnnounceResponse::parse(body) {
+        Ok(Err(failure)) if is_announce => Err(printable(failure.reason).into()),
+        _ => Ok(()),
     }
 }
+
+/// A stopped announce, which no store keeps.
+const STOPPED: &str = "?info_hash=%53%77%61%72%6d%6b%65%65%70%20%69%73%20%61%6c%69%76%65%3f%21&\
+    peer_id=-XX0000-swarmkeepchk&port=6881&left=0&numwant=0&compact=1&event=stopped";

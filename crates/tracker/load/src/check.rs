@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
-use swarmkeep::{Endpoint, Family, bittorrent::counted};
+use swarmkeep::{
+    Endpoint, Family,
+    bittorrent::{counted, programs::printable},
+};
 
 use crate::{Config, population::PlannedAnnounce, stats::Kind};
 
@@ -54,9 +57,8 @@ pub(crate) type Judgement = Result<Result<usize, String>, Fault>;
 
 /// The reason of a tracker, as it is counted.
 pub(crate) fn refused(reason: &[u8]) -> Judgement {
-    let reason = String::from_utf8_lossy(reason);
-    let reason: String = reason.chars().filter(|c| !c.is_control()).take(80).collect();
-    Ok(Err(format!("error: {reason}")))
+    let reason = printable(reason);
+    Ok(Err(format!("error: {}", reason.chars().take(80).collect::<String>())))
 }
 
 /// The properties of an announce that its answer has to match.

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpListener, UdpSocket},
     os::{fd::OwnedFd, unix::net::UnixDatagram},
     path::Path,
@@ -327,6 +328,41 @@ fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_the_reaso
     let (code, message) = check(&target);
     assert!(code == Some(1) && message.ends_with(": not today\n"), "{message}");
     answered.join().expect("it does not panic");
+}
+
+/// A server that gives every request this answer, or its bytes one by one for ever.
+fn answering(answer: &'static [u8], is_slow: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}/announce", listener.local_addr().expect("bound"));
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept()?;
+        _ = client.read(&mut [0; 1000])?;
+        client.write_all(answer)?;
+        while is_slow {
+            thread::sleep(Duration::from_millis(50));
+            client.write_all(b"x")?;
+        }
+        Ok::<_, io::Error>(())
+    });
+    url
+}
+
+#[test]
+fn a_check_waits_no_longer_obeys_no_answer_and_notices_a_failed_announce() {
+    for (answer, is_slow, said) in [
+        (&b"HTTP/1.1 200 OK\r\n\r\n"[..], true, "no answer in 2 s"),
+        (
+            b"HTTP/1.1 503 \x1b[2J\r\n\r\n\x1b]0;x\x07\xe2\x80\xae",
+            false,
+            r"HTTP/1.1 503 \u{1b}[2J: \u{1b}]0;x\u{7}\u{202e}",
+        ),
+        (b"HTTP/1.1 200 OK\r\n\r\nd14:failure reason9:not todaye", false, "not today"),
+    ] {
+        let (code, message) = check(&[&answering(answer, is_slow)]);
+        assert!(code == Some(1) && message.trim_end().ends_with(said), "{message}");
+    }
+    let (code, message) = check(&[&answering(b"HTTP/1.1 200 OK\r\n\r\nd8:intervali60ee", false)]);
+    assert_eq!((code, &*message), (Some(0), ""));
 }
 
 #[test]

@@ -285,6 +285,17 @@ fn state(folder: &Path, more: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+#[test]
+fn a_snapshot_of_the_latest_time_is_shown_and_loaded() {
+    let folder = folder();
+    keep(folder.path(), (1..=4).map(hash), || Timestamp::from_secs(u64::MAX));
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(0) && said.contains("taken at a time that is still to come, 4 swarms"), "{said}");
+    let (tracker, said) = Tracker::start(folder.path(), &[]);
+    assert!(said.contains(" peers=4 "), "{said}");
+    tracker.stop();
+}
+
 /// All peers have expired, as under a clock that is ahead.
 #[test]
 fn a_snapshot_that_has_expired_is_warned_of_and_kept() {
