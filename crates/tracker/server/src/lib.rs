@@ -54,9 +54,9 @@ pub use address::{LocalPeers, Reach};
 pub use clock::now;
 pub use config::Config;
 pub use control::Control;
-pub use http::{HttpHandler, HttpRequest};
+pub use http::{HttpHandler, HttpRequest, ProxyHeader};
 pub use ipnet::IpNet;
-pub use lists::{AccessList, ListKind, PasskeyList};
+pub use lists::{AccessList, ListFormat, ListKind, Listed, NetworkList, PasskeyList};
 pub use metrics::{
     Counts, Kind, Metrics, ProtocolCounts, Reason, SharedStore, SweepCounts, Threads, Times, XdpStatus,
 };

@@ -60,6 +60,8 @@ pub enum Reason {
     NotAllowed,
     /// The tracker is private, and the request has no known passkey.
     NoPasskey,
+    /// Its address is on the list of refused networks.
+    RefusedAddress,
     /// Its address sends too many requests.
     TooOften,
     /// The address of its peer cannot be reached by other peers.
@@ -74,12 +76,13 @@ pub enum Reason {
 
 impl Reason {
     /// Every variant.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Malformed,
         Self::NotFound,
         Self::NotConnected,
         Self::NotAllowed,
         Self::NoPasskey,
+        Self::RefusedAddress,
         Self::TooOften,
         Self::Address,
         Self::NoClient,
@@ -95,6 +98,7 @@ impl Reason {
             Self::NotConnected => "not_connected",
             Self::NotAllowed => "not_allowed",
             Self::NoPasskey => "no_passkey",
+            Self::RefusedAddress => "refused_address",
             Self::TooOften => "too_often",
             Self::Address => "address",
             Self::NoClient => "no_client",

@@ -14,7 +14,9 @@ use ipnet::IpNet;
 use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
 use swarmkeep_tracker_protocol::{LONGEST_PASSKEY, http::Escaped};
 
-use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, refusal::Refusal};
+use crate::{
+    AccessList, LocalPeers, NetworkList, PasskeyList, ProxyHeader, RateLimiter, Reach, refusal::Refusal,
+};
 
 /// The rules by which requests are answered. Start with [`new`](Self::new), and set other values.
 /// [`LiveRules::replace`] gives other rules to a running tracker.
@@ -50,9 +52,12 @@ pub struct Rules {
     /// The treatment of peers at loopback and private addresses.
     pub local_peers: LocalPeers,
     /// The networks of trusted proxies. If a request comes from one, the client is the last address in
-    /// `X-Forwarded-For` that is not a trusted proxy. An announce is refused if its proxy names no client.
+    /// `http_proxy_header` that is not a trusted proxy. An announce is refused if its proxy names no client.
     /// For every other connection the header is ignored, and the client is the remote end.
     pub http_proxies: Vec<IpNet>,
+    /// The header in which trusted proxies name the client. They must overwrite it, or append to it: a header
+    /// that they pass on as it came is the client's own word.
+    pub http_proxy_header: ProxyHeader,
     /// Whether the address in `ip` of a client is trusted. Any client can then direct peers to any address:
     /// use it only if you know all clients.
     pub http_ip_parameter: bool,
@@ -63,6 +68,8 @@ pub struct Rules {
     /// [`TrackerUrl`](swarmkeep_tracker_protocol::TrackerUrl). A scrape over UDP cannot, and is refused. The
     /// file is checked like the file of `access`.
     pub passkeys: Option<PasskeyList>,
+    /// The list of networks whose requests are refused. The file is checked like the file of `access`.
+    pub refused: Option<NetworkList>,
     /// The limit on the number of requests per address. Over UDP, only requests with a valid connection id
     /// count, and requests above the limit are ignored: a client without an answer waits longer each time
     /// (BEP 15). Over HTTPS, a tenth of the limit holds for connections, before their handshakes begin.
@@ -89,9 +96,11 @@ impl Rules {
             retention: Retention::DropEmpty,
             local_peers: LocalPeers::Near,
             http_proxies: Vec::new(),
+            http_proxy_header: ProxyHeader::XForwardedFor,
             http_ip_parameter: false,
             access: None,
             passkeys: None,
+            refused: None,
             rate: None,
             unlimited: Vec::new(),
         }
@@ -100,13 +109,21 @@ impl Rules {
     /// Admits a request from this address now, or refuses it. `hashes` is the number of info hashes of a
     /// scrape: ten cost as much as an announce.
     pub(crate) fn is_in_time(&self, ip: IpAddr, hashes: usize, now: Timestamp) -> Result<(), Refusal> {
+        if self.refuses(ip) {
+            return Err(Refusal::RefusedAddress);
+        }
         let tokens = hashes.div_ceil(10).max(1);
         if self.admits(self.rate.as_deref(), ip, tokens, now) { Ok(()) } else { Err(Refusal::TooOften) }
     }
 
+    /// Whether requests from this address are refused.
+    pub(crate) fn refuses(&self, ip: IpAddr) -> bool {
+        self.refused.as_ref().is_some_and(|list| list.list().contains(ip))
+    }
+
     /// Whether this address may begin a handshake of TLS now.
     pub(crate) fn may_shake_hands(&self, ip: IpAddr, now: Timestamp) -> bool {
-        self.admits(self.rate.as_deref().map(RateLimiter::of_a_tenth), ip, 1, now)
+        !self.refuses(ip) && self.admits(self.rate.as_deref().map(RateLimiter::of_a_tenth), ip, 1, now)
     }
 
     /// Addresses without a limit take no tokens from their wider networks.
@@ -120,12 +137,12 @@ impl Rules {
     pub(crate) fn is_member(&self, passkey: Option<Escaped<'_>>) -> Result<(), Refusal> {
         let Some(list) = &self.passkeys else { return Ok(()) };
         let passkey = passkey.ok_or(Refusal::NoPasskey)?;
-        let known = |passkey: &str| list.passkeys().admits(passkey.as_bytes()).then_some(());
+        let known = |passkey: &str| list.list().admits(passkey.as_bytes()).then_some(());
         passkey.parse::<LONGEST_PASSKEY, _>(known).ok_or(Refusal::WrongPasskey)
     }
 
     pub(crate) fn is_allowed(&self, info_hash: &InfoHash) -> Result<(), Refusal> {
-        let allowed = self.access.as_ref().is_none_or(|list| list.access().admits(info_hash));
+        let allowed = self.access.as_ref().is_none_or(|list| list.list().admits(info_hash));
         if allowed { Ok(()) } else { Err(Refusal::NotAllowed) }
     }
 

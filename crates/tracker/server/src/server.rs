@@ -164,7 +164,8 @@ impl Server {
         let keeper = Keeper::new(control.clone(), cores);
         let Control { repository, rules, metrics } = control;
         let stopped = Arc::new(stopped);
-        let ids = Arc::new(ConnectionIds::new(connection_key));
+        let ids =
+            Arc::new(ConnectionIds::new(connection_key).lifetime(config.connection_id_lifetime.as_secs()));
         let mut tasks = JoinSet::new();
         // A queue belongs to one thread, and there are no more queues than threads.
         let (guard, queues) = xdp.map(OpenedXdp::into_fronts).unzip();

@@ -51,7 +51,7 @@ fn a_list_of_torrents_is_accepted_while_the_tracker_runs_and_forbidden_torrents_
     client.refusal(of(LISTED));
 
     folder.write("list", "no info hash\n");
-    runtime().block_on(tracker.control.load_access_list()).expect_err("an invalid list");
+    runtime().block_on(tracker.control.load_again(|rules| &mut rules.access)).expect_err("an invalid list");
     assert_eq!(client.announce(of(OTHER)).0.leechers, 1, "the list is as it was");
 
     folder.write("list", &format!("{LISTED}\n"));
@@ -95,7 +95,7 @@ fn a_list_that_was_replaced_is_not_kept() {
     let folder = Folder::new();
     let list = folder.write("list", &format!("{LISTED}\n"));
     let loaded = AccessList::load(ListKind::Deny, &list).expect("a good list");
-    let old = Arc::downgrade(loaded.access());
+    let old = Arc::downgrade(loaded.list());
     let tracker = over(Rules::new());
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
@@ -113,7 +113,7 @@ fn a_list_that_was_replaced_is_not_kept() {
         })
         .expect("a good list");
     let still = list_of(rules);
-    assert!(Arc::ptr_eq(in_force.access(), still.access()), "a file that has not changed is not read again");
+    assert!(Arc::ptr_eq(in_force.list(), still.list()), "a file that has not changed is not read again");
 }
 
 fn list_of(rules: &LiveRules) -> AccessList {
@@ -129,7 +129,7 @@ fn list_of(rules: &LiveRules) -> AccessList {
 fn members_of_a_private_tracker_announce_with_their_passkeys() {
     let folder = Folder::new();
     let list = folder.write("passkeys", "alice-1234\nbob-56789 # since May\n");
-    let passkeys = PasskeyList::load(&list, KEY).expect("a good list");
+    let passkeys = PasskeyList::load(KEY, &list).expect("a good list");
     let tracker = over(with(Rules::new(), |rules| rules.passkeys = Some(passkeys)));
     let (mut client, id) = Client::of(tracker.udp[0]).connected();
     // BEP 41: options may contain the URL in pieces, and other options may come between.

@@ -23,8 +23,8 @@ use rustix::{
 use swarmkeep::{BoundedBy, ConfigError, HashKey, RepositoryConfig, Retention};
 use swarmkeep_bittorrent::programs;
 use swarmkeep_tracker::{
-    AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules, Scope,
-    Tls, Token, WhenUnavailable,
+    AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, NetworkList, PasskeyList, ProxyHeader,
+    RateLimiter, Rules, Scope, Tls, Token, WhenUnavailable,
 };
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
@@ -35,7 +35,7 @@ use super::{
     secret::warn_of_others,
     store::{StoreBuilder, StoreChoice},
     user::User,
-    values::{level, local_peers, most_bytes, network, seconds},
+    values::{id_lifetime, level, local_peers, most_bytes, network, seconds},
     xdp::Xdp,
 };
 use crate::{settings::Contradiction, units::named};
@@ -105,6 +105,10 @@ pub(crate) struct Fixed {
     /// Default: the secret of the store on Redis, or a random one.
     #[arg(long, value_name = "FILE", help_heading = LISTENING)]
     pub(crate) connection_key: Option<PathBuf>,
+
+    /// Time for which a connection id over UDP is valid, from 2m (BEP 15) to 16m.
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = id_lifetime, help_heading = LISTENING)]
+    pub(crate) connection_id_lifetime: u32,
 
     /// Most HTTP and HTTPS connections that are open at once. When all are in use, a new connection replaces
     /// one that has been idle for long.
@@ -251,9 +255,20 @@ pub(crate) struct Live {
     #[arg(long, value_name = "RULE", default_value = "near", value_parser = local_peers, help_heading = ACCESS)]
     pub(crate) local_peers: LocalPeers,
 
-    /// Address or network of proxies with a trusted X-Forwarded-For, such as 192.0.2.0/24; may be repeated.
+    /// Address or network of proxies with a trusted header of the client, such as 192.0.2.0/24; may be
+    /// repeated.
     #[arg(long, value_name = "NET", value_parser = network, help_heading = ACCESS)]
     pub(crate) http_proxy: Vec<IpNet>,
+
+    /// Header in which these proxies name the client. They must overwrite it, or append to it: otherwise
+    /// clients choose their addresses.
+    #[arg(long, value_name = "HEADER", default_value = "X-Forwarded-For", value_parser = named(ProxyHeader::ALL, ProxyHeader::name), help_heading = ACCESS)]
+    pub(crate) http_proxy_header: ProxyHeader,
+
+    /// File of the networks whose requests are refused, one per line, such as 192.0.2.0/24, 2001:db8::1 or
+    /// 192.0.2.5-192.0.2.9.
+    #[arg(long, value_name = "FILE", help_heading = ACCESS)]
+    pub(crate) refused_networks: Option<PathBuf>,
 
     /// Trust the address that an HTTP client gives in `ip=`. Any client can then direct peers to any address:
     /// use it only if you know all clients.
@@ -447,6 +462,7 @@ impl Settings {
         config.rules = self.rules(kept, now)?;
         // By a tenth of its lifetime a dead peer may be handed out for longer.
         config.sweep_period = Duration::from_secs(lifetime.div_ceil(10).into());
+        config.connection_id_lifetime = Duration::from_secs(self.fixed.connection_id_lifetime.into());
         config.http_connections = http_connections.get();
         config.http_connections_per_address = http_connections_per_address.get();
         config.repository_name = Some(repository.name().to_owned());
@@ -540,11 +556,16 @@ impl Settings {
         if let Some(path) = passkeys {
             warn_of_others(path, "the passkeys");
             let now = now.and_then(|now| now.passkeys.as_ref());
-            rules.passkeys = Some(PasskeyList::load_after(now, path, kept.passkey_key)?);
+            rules.passkeys = Some(PasskeyList::load_after(now, kept.passkey_key, path)?);
+        }
+        if let Some(path) = &self.live.refused_networks {
+            let now = now.and_then(|now| now.refused.as_ref());
+            rules.refused = Some(NetworkList::load_after(now, (), path)?);
         }
         rules.rate = kept.limiter(*requests, *requests_at_once);
         rules.unlimited.clone_from(&self.live.unlimited);
         rules.http_proxies.clone_from(&self.live.http_proxy);
+        rules.http_proxy_header = self.live.http_proxy_header;
         Ok(rules)
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use swarmkeep_bittorrent::programs::{bytes, in_units};
-use swarmkeep_tracker::{IpNet, LocalPeers, Reach};
+use swarmkeep_tracker::{ConnectionIds, IpNet, LocalPeers, Reach};
 use tracing_subscriber::filter::LevelFilter;
 
 pub(super) fn level() -> impl TypedValueParser<Value = LevelFilter> {
@@ -56,6 +56,14 @@ pub(super) fn seconds(text: &str) -> Result<u32, String> {
         .ok()
         .filter(|&seconds| seconds > 0)
         .ok_or_else(|| "expected a time above 0, such as 2700, 45m or 1h30m; units are s, m, h, d".into())
+}
+
+/// A lifetime of connection ids.
+pub(super) fn id_lifetime(text: &str) -> Result<u32, String> {
+    let is_allowed = |secs: &u32| {
+        (ConnectionIds::LIFETIME_SECS..=ConnectionIds::LONGEST_LIFETIME_SECS).contains(&u64::from(*secs))
+    };
+    seconds(text).ok().filter(is_allowed).ok_or_else(|| "expected a time from 2m to 16m".into())
 }
 
 /// A number of bytes of memory.

@@ -112,7 +112,7 @@ pub(super) fn entry(path: &Path, line: &Line<'_>) -> Result<InfoHash, AccessErro
 }
 
 /// The beginning of a text, without characters that control a terminal.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars() {
         if shown.len() >= SHOWN {

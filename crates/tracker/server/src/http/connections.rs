@@ -61,6 +61,8 @@ struct Connection {
     /// Whether there was no request yet.
     silent: AtomicBool,
     from: Block,
+    /// Whether it is a trusted proxy's.
+    is_proxy: bool,
     /// Older connections have smaller numbers.
     number: u64,
     close: Notify,
@@ -121,6 +123,7 @@ impl Connections {
             waiting_since: AtomicU64::new(self.millis()),
             silent: AtomicBool::new(true),
             from,
+            is_proxy: block.is_none(),
             number: table.taken,
             close: Notify::new(),
         });
@@ -143,10 +146,13 @@ impl Connections {
         self.table().make_room(self.yields);
     }
 
-    /// Notifies connections to close that have waited for a request for longer than `patience`.
-    pub(crate) fn close_the_slow(&self, patience: Duration) {
-        let Some(before) = self.millis().checked_sub(patience.as_millis() as u64) else { return };
+    /// Notifies connections to close that have waited for a request for longer than `patience`, or `of_proxies`
+    /// if they are unlimited.
+    pub(crate) fn close_the_slow(&self, patience: Duration, of_proxies: Duration) {
+        let before = |patience: Duration| self.millis().saturating_sub(patience.as_millis() as u64);
+        let (before, of_proxies) = (before(patience), before(of_proxies));
         for connection in self.table().places.iter().flatten() {
+            let before = if connection.is_proxy { of_proxies } else { before };
             if connection.waiting_since.load(Relaxed) < before {
                 connection.close.notify_one();
             }
@@ -405,15 +411,22 @@ mod tests {
 
     #[test]
     fn only_slow_connections_are_closed() {
-        let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
+        let connections = Arc::new(Connections::new(4, 100, Yields::LongestWaiting));
         let [slow, busy, quick] = [(); 3].map(|()| enter(&connections, "192.0.2.1").unwrap());
+        let Poll::Ready(Some(proxy)) = poll(connections.place(ip("192.0.2.2"), true)) else {
+            panic!("no room")
+        };
+        let closing = || [&slow, &busy, &quick, &proxy].map(must_close);
         std::thread::sleep(Duration::from_millis(500));
         busy.begin_request();
         quick.answered();
-        connections.close_the_slow(Duration::from_millis(400));
-        assert_eq!([&slow, &busy, &quick].map(must_close), [true, false, false]);
-        connections.close_the_slow(Duration::from_secs(3600));
-        assert_eq!([&slow, &busy, &quick].map(must_close), [false; 3]);
+        let [short, long] = [Duration::from_millis(400), Duration::from_secs(3600)];
+        connections.close_the_slow(short, long);
+        assert_eq!(closing(), [true, false, false, false]);
+        connections.close_the_slow(long, short);
+        assert_eq!(closing(), [false, false, false, true]);
+        connections.close_the_slow(long, long);
+        assert_eq!(closing(), [false; 4]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use swarmkeep_tracker_protocol::{
 use super::IdsAt;
 use crate::{
     Reach,
-    metrics::{Counters, Kind},
+    metrics::{Counters, Kind, Reason},
     refusal::Refusal,
     rules::Rules,
     seldom::log_stranger,
@@ -35,6 +35,11 @@ impl BatchContext<'_> {
         let (connection_id, transaction_id, hashes, asked) = match Request::parse(packet) {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
                 self.counters.request(Kind::Connect, family);
+                if self.rules.refuses(source.ip()) {
+                    // An error is longer than a connect, whose source may be forged.
+                    self.counters.refused(Reason::RefusedAddress);
+                    return PacketOutcome::Nothing;
+                }
                 let connection_id = self.ids.issue(source.ip());
                 return PacketOutcome::Connect(ConnectResponse { transaction_id, connection_id });
             }

@@ -16,8 +16,8 @@ const FIELDS: [(&str, &str); 9] = [
     ("--xdp=nic0", r#"xdp: Some(Xdp { interface: "nic0", mode: ZeroCopy, connects: None }"#),
     ("--xdp=nic0 --xdp-mode=generic --xdp-connects=false", "mode: Generic, connects: Some(false)"),
     (
-        "--http-connections=4097 --http-connections-per-address=65 --repository=btreemap-rwlock-std-mutex-std",
-        r#"http_connections: 4097|http_connections_per_address: 65|name: Some("btreemap-rwlock-std-mutex-std")"#,
+        "--http-connections=4097 --http-connections-per-address=65 --repository=btreemap-rwlock-std-mutex-std --connection-id-lifetime=3m",
+        r#"connection_id_lifetime: 180s|http_connections: 4097|http_connections_per_address: 65|name: Some("btreemap-rwlock-std-mutex-std")"#,
     ),
     (
         "--lifetime=46m --max-swarms=6 --max-peers-per-swarm=7 --endpoints-per-address=9 --max-bytes=1MiB",
@@ -38,14 +38,14 @@ const FIELDS: [(&str, &str); 9] = [
          local_peers: Take",
     ),
     (
-        "--requests-at-once=2001 --unlimited=192.0.2.0/24 --http-proxy=198.51.100.0/24 --http-ip-parameter",
-        "(100 a second, 2001 at once|unlimited: [192.0.2.0/24]|http_proxies: [198.51.100.0/24]|http_ip_parameter: true",
+        "--requests-at-once=2001 --unlimited=192.0.2.0/24 --http-proxy=198.51.100.0/24 --http-ip-parameter --http-proxy-header=Forwarded",
+        "http_proxy_header: Forwarded|(100 a second, 2001 at once|unlimited: [192.0.2.0/24]|http_proxies: [198.51.100.0/24]|http_ip_parameter: true",
     ),
 ];
 
 /// Options with files, and those that `serve` itself reads; its tests set them.
 const OTHERS: &str = "https admin-tls admin-tokens tls-certificate tls-key connection-key redis-ca \
-    redis-password-file state snapshot-every user log log-format allow-list deny-list passkeys";
+    redis-password-file state snapshot-every user log log-format allow-list deny-list passkeys refused-networks";
 
 /// All configurations that these options make.
 fn configured(options: &str) -> String {
